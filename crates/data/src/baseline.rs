@@ -1,0 +1,65 @@
+//! The loss that a model must beat to have learnt more than letter pairs: the byte-bigram entropy.
+//!
+//! Count every pair of neighbouring bytes. The best guess of a byte from the one before it has the
+//! probabilities `count(a, b) / count(a, ·)`, and its mean surprise over the corpus is
+//! `H(next | previous) = -Σ count(a, b) / N · ln(count(a, b) / count(a, ·))` nats per byte. No model that
+//! sees only the previous byte can do better on this text, so a lower loss is evidence of memory.
+
+use crate::corpus::Corpus;
+
+const NUM_BYTES: usize = 256;
+
+/// The conditional entropy of a byte given the byte before it, over the whole corpus, in nats.
+///
+/// The logarithm is the system's, which is good enough for a number that is printed and compared
+/// but never trained on.
+pub fn baseline_loss(corpus: &Corpus) -> f64 {
+    let mut counts = vec![0_u64; NUM_BYTES * NUM_BYTES];
+    for pair in corpus.bytes().windows(2) {
+        counts[usize::from(pair[0]) * NUM_BYTES + usize::from(pair[1])] += 1;
+    }
+    let num_pairs: u64 = counts.iter().sum();
+    let surprise: f64 = counts.chunks_exact(NUM_BYTES).map(row_surprise).sum();
+    surprise / (num_pairs.max(1)) as f64
+}
+
+/// `-Σ count · ln(count / total)` over the successors of one byte.
+fn row_surprise(row: &[u64]) -> f64 {
+    let total: u64 = row.iter().sum();
+    let seen = row.iter().filter(|&&count| count > 0);
+    seen.map(|&count| count as f64 * (total as f64 / count as f64).ln()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn baseline_of(text: &str) -> f64 {
+        baseline_loss(&Corpus::from_text("test", text, 0.5).unwrap())
+    }
+
+    fn assert_close(left: f64, right: f64) {
+        assert!((left - right).abs() < 1e-12, "{left} is not {right}");
+    }
+
+    #[test]
+    fn a_small_text_gives_the_entropy_worked_out_by_hand() {
+        // Pairs of "aabaab": aa ab ba aa ab. After a: a twice and b twice, so ln 2 each time, four
+        // times; after b: always a, so nothing. Over five pairs: 4/5 ln 2.
+        assert_close(baseline_of("aabaab"), 0.8 * std::f64::consts::LN_2);
+        // Pairs of "abacab": ab ba ac ca ab. After a: b twice, c once; the others are certain.
+        let after_a = 2.0 * 1.5_f64.ln() + 3.0_f64.ln();
+        assert_close(baseline_of("abacab"), after_a / 5.0);
+    }
+
+    #[test]
+    fn a_predictable_text_has_no_entropy() {
+        assert_close(baseline_of("abcabcabc"), 0.0);
+    }
+
+    #[test]
+    fn the_bundled_corpus_has_the_entropy_of_english_letter_pairs() {
+        let loss = baseline_loss(&Corpus::bundled(0.1));
+        assert!((2.2..2.4).contains(&loss), "{loss}");
+    }
+}

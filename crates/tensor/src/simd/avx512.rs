@@ -1,0 +1,178 @@
+//! Sixteen lanes in one 512-bit register.
+
+use super::{Isa, Kernel, LANES, Simd};
+use std::arch::x86_64::{
+    __m512, __m512d, __m512i, _mm512_add_epi32, _mm512_add_pd, _mm512_add_ps, _mm512_and_si512,
+    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_castps512_ps256, _mm512_cmp_ps_mask,
+    _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps,
+    _mm512_fmadd_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
+    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_pd, _mm512_set1_ps, _mm512_slli_epi32,
+    _mm512_sqrt_ps, _mm512_srli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_sub_epi32,
+    _mm512_sub_ps, _mm512_xor_si512, _CMP_LT_OQ,
+};
+
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(());
+
+/// Runs a kernel with AVX-512 enabled.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(Avx512(()))
+}
+
+/// Every intrinsic below needs only the instructions whose presence `Avx512` proves, and every
+/// pointer comes from a reference to exactly the memory that is read or written.
+macro_rules! with_avx512 {
+    ($body:expr) => {
+        // SAFETY: `self` proves that the CPU has the instructions; see the macro's comment.
+        unsafe { $body }
+    };
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    type I = __m512i;
+    type D = [__m512d; 2];
+    const ISA: Isa = Isa::Avx512;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        with_avx512!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::V {
+        with_avx512!(_mm512_loadu_ps(x.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(self, v: Self::V, out: &mut [f32; LANES]) {
+        with_avx512!(_mm512_storeu_ps(out.as_mut_ptr(), v));
+    }
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        with_avx512!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        with_avx512!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        with_avx512!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        with_avx512!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        with_avx512!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn sqrt(self, a: Self::V) -> Self::V {
+        with_avx512!(_mm512_sqrt_ps(a))
+    }
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        with_avx512!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        with_avx512!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V {
+        with_avx512!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
+    }
+    #[inline(always)]
+    fn round_to_int(self, a: Self::V) -> Self::I {
+        with_avx512!(_mm512_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn int_to_float(self, a: Self::I) -> Self::V {
+        with_avx512!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn bits(self, a: Self::V) -> Self::I {
+        with_avx512!(_mm512_castps_si512(a))
+    }
+    #[inline(always)]
+    fn from_bits(self, a: Self::I) -> Self::V {
+        with_avx512!(_mm512_castsi512_ps(a))
+    }
+    #[inline(always)]
+    fn splat_int(self, x: i32) -> Self::I {
+        with_avx512!(_mm512_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn load_int(self, x: &[i32; LANES]) -> Self::I {
+        with_avx512!(_mm512_loadu_si512(x.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn add_int(self, a: Self::I, b: Self::I) -> Self::I {
+        with_avx512!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn sub_int(self, a: Self::I, b: Self::I) -> Self::I {
+        with_avx512!(_mm512_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn and_int(self, a: Self::I, b: Self::I) -> Self::I {
+        with_avx512!(_mm512_and_si512(a, b))
+    }
+    #[inline(always)]
+    fn or_int(self, a: Self::I, b: Self::I) -> Self::I {
+        with_avx512!(_mm512_or_si512(a, b))
+    }
+    #[inline(always)]
+    fn xor_int(self, a: Self::I, b: Self::I) -> Self::I {
+        with_avx512!(_mm512_xor_si512(a, b))
+    }
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, a: Self::I) -> Self::I {
+        with_avx512!(_mm512_slli_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, a: Self::I) -> Self::I {
+        with_avx512!(_mm512_srli_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn splat_f64(self, x: f64) -> Self::D {
+        with_avx512!([_mm512_set1_pd(x); 2])
+    }
+    #[inline(always)]
+    fn widen(self, v: Self::V) -> Self::D {
+        with_avx512!([
+            _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+            _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(v)),
+        ])
+    }
+    #[inline(always)]
+    fn add_f64(self, a: Self::D, b: Self::D) -> Self::D {
+        with_avx512!([_mm512_add_pd(a[0], b[0]), _mm512_add_pd(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn fma_f64(self, a: Self::D, b: Self::D, c: Self::D) -> Self::D {
+        with_avx512!([_mm512_fmadd_pd(a[0], b[0], c[0]), _mm512_fmadd_pd(a[1], b[1], c[1])])
+    }
+    #[inline(always)]
+    fn to_array_f64(self, a: Self::D) -> [f64; LANES] {
+        let mut out = [0.0; LANES];
+        with_avx512!(_mm512_storeu_pd(out.as_mut_ptr(), a[0]));
+        with_avx512!(_mm512_storeu_pd(out[8..].as_mut_ptr(), a[1]));
+        out
+    }
+    #[inline(always)]
+    fn load_partial(self, x: &[f32]) -> Self::V {
+        assert!(x.len() <= LANES);
+        let mask = ((1u32 << x.len()) - 1) as u16;
+        with_avx512!(_mm512_maskz_loadu_ps(mask, x.as_ptr()))
+    }
+    #[inline(always)]
+    fn store_partial(self, v: Self::V, out: &mut [f32]) {
+        assert!(out.len() <= LANES);
+        let mask = ((1u32 << out.len()) - 1) as u16;
+        with_avx512!(_mm512_mask_storeu_ps(out.as_mut_ptr(), mask, v));
+    }
+}

@@ -1,0 +1,146 @@
+//! Sixteen lanes as an array: the reference that the vector units must equal.
+
+use super::{Isa, LANES, Simd};
+
+/// Proof of nothing: any CPU runs this.
+#[derive(Clone, Copy)]
+pub(super) struct Portable(());
+
+impl Portable {
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[inline(always)]
+fn zip<A: Copy, B: Copy, C>(a: [A; LANES], b: [B; LANES], f: impl Fn(A, B) -> C) -> [C; LANES] {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+impl Simd for Portable {
+    type V = [f32; LANES];
+    type I = [i32; LANES];
+    type D = [f64; LANES];
+    const ISA: Isa = Isa::Portable;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> Self::V {
+        *x
+    }
+    #[inline(always)]
+    fn store(self, v: Self::V, out: &mut [f32; LANES]) {
+        *out = v;
+    }
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn sqrt(self, a: Self::V) -> Self::V {
+        a.map(f32::sqrt)
+    }
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V {
+        std::array::from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
+    }
+    #[inline(always)]
+    fn round_to_int(self, a: Self::V) -> Self::I {
+        a.map(|a| a.round_ties_even() as i32)
+    }
+    #[inline(always)]
+    fn int_to_float(self, a: Self::I) -> Self::V {
+        a.map(|a| a as f32)
+    }
+    #[inline(always)]
+    fn bits(self, a: Self::V) -> Self::I {
+        a.map(|a| a.to_bits().cast_signed())
+    }
+    #[inline(always)]
+    fn from_bits(self, a: Self::I) -> Self::V {
+        a.map(|a| f32::from_bits(a.cast_unsigned()))
+    }
+    #[inline(always)]
+    fn splat_int(self, x: i32) -> Self::I {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn load_int(self, x: &[i32; LANES]) -> Self::I {
+        *x
+    }
+    #[inline(always)]
+    fn add_int(self, a: Self::I, b: Self::I) -> Self::I {
+        zip(a, b, i32::wrapping_add)
+    }
+    #[inline(always)]
+    fn sub_int(self, a: Self::I, b: Self::I) -> Self::I {
+        zip(a, b, i32::wrapping_sub)
+    }
+    #[inline(always)]
+    fn and_int(self, a: Self::I, b: Self::I) -> Self::I {
+        zip(a, b, |a, b| a & b)
+    }
+    #[inline(always)]
+    fn or_int(self, a: Self::I, b: Self::I) -> Self::I {
+        zip(a, b, |a, b| a | b)
+    }
+    #[inline(always)]
+    fn xor_int(self, a: Self::I, b: Self::I) -> Self::I {
+        zip(a, b, |a, b| a ^ b)
+    }
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, a: Self::I) -> Self::I {
+        a.map(|a| a << N)
+    }
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, a: Self::I) -> Self::I {
+        a.map(|a| (a.cast_unsigned() >> N).cast_signed())
+    }
+    #[inline(always)]
+    fn splat_f64(self, x: f64) -> Self::D {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn widen(self, v: Self::V) -> Self::D {
+        v.map(f64::from)
+    }
+    #[inline(always)]
+    fn add_f64(self, a: Self::D, b: Self::D) -> Self::D {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn fma_f64(self, a: Self::D, b: Self::D, c: Self::D) -> Self::D {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn to_array_f64(self, a: Self::D) -> [f64; LANES] {
+        a
+    }
+}
