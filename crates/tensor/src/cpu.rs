@@ -7,7 +7,10 @@
 
 use crate::simd::{Isa, Kernel, dispatch};
 use rayon::prelude::*;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
+
+/// Elements in one cache line.
+const CACHE_LINE: usize = 16;
 
 /// Starts one thread; the platform supplies it, so that a simulated world can supply another.
 pub type Spawn<'a> = &'a dyn Fn(usize, Box<dyn FnOnce() + Send>);
@@ -100,15 +103,17 @@ impl Cpu {
         dispatch(self.isa, kernel)
     }
 
-    /// The buffer that matrix products pack into, at least `len` long.
+    /// Lends `body` the buffer that matrix products pack into: `len` elements from the start of a
+    /// cache line on, because vector loads that straddle two lines cost twice.
     ///
     /// Only one product runs on a device at a time: it spreads over all threads by itself. One that
     /// starts inside another's task would wait for a buffer its own thread holds, hence the panic.
-    pub(crate) fn packing_buffer(&self, len: usize) -> MutexGuard<'_, Vec<f32>> {
+    pub(crate) fn with_packing_buffer(&self, len: usize, body: impl FnOnce(&mut [f32])) {
         let mut buffer = self.packed.try_lock().expect("no product starts inside another's task");
-        if buffer.len() < len {
-            buffer.resize(len, 0.0);
+        if buffer.len() < len + CACHE_LINE {
+            buffer.resize(len + CACHE_LINE, 0.0);
         }
-        buffer
+        let start = buffer.as_ptr().align_offset(CACHE_LINE * size_of::<f32>());
+        body(&mut buffer[start..start + len]);
     }
 }

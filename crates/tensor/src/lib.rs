@@ -12,6 +12,7 @@
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`bias`],
 //!   [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`adamw`], [`sgd`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
+//! - [`peak`]: what the machine could do at best.
 //! - [`reference`]: the slow and obvious `f64` oracle of all of the above.
 //!
 //! # Example
@@ -47,6 +48,7 @@ pub mod rope;
 pub mod sgd;
 pub mod swiglu;
 
+pub mod peak;
 pub mod reference;
 
 pub use cpu::Cpu;

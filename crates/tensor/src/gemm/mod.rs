@@ -1,4 +1,28 @@
-//! Matrix products (being written).
+//! Matrix products whose every element is a fixed chain of additions.
+//!
+//! Element (i, j) is computed block by block over k, in blocks of [`K_BLOCK`]: each block is one
+//! chain of fused multiply-adds from zero, ascending; blocks are added to the target in ascending
+//! order. This holds whatever the size, strides, instruction set or number of threads, so a row
+//! of a product is the same bits alone or among a thousand, and a shard of a product is the same
+//! bits as that part of the whole.
+//!
+//! The blocking is the usual one: a block of the right operand is packed once into panels that stay
+//! in the second-level cache, tasks take a few rows of the left operand each and sweep the
+//! panels. K-blocks follow each other; rows and columns inside one are independent.
+#![expect(unsafe_code, reason = "register tiles read raw pointers; tasks write disjoint tiles")]
+
+mod pack;
+pub(crate) mod tile;
+
+use crate::Cpu;
+use crate::simd::{Kernel, Simd};
+use tile::{TILE_COLS, TILE_ROWS};
+
+/// Products in one chain.
+pub const K_BLOCK: usize = 512;
+/// Columns whose packed panels stay in the second-level cache while rows sweep over them.
+const COLS_IN_CACHE: usize = 512;
+
 /// How a product meets its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
@@ -7,3 +31,198 @@ pub enum Write {
     /// Add to what is there.
     Add,
 }
+
+/// A matrix to read, with any strides.
+#[derive(Clone, Copy, Debug)]
+pub struct Mat<'a> {
+    /// Element (i, j) is at `i * row_stride + j * col_stride`.
+    pub data: &'a [f32],
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Distance between rows.
+    pub row_stride: usize,
+    /// Distance between columns.
+    pub col_stride: usize,
+}
+
+impl<'a> Mat<'a> {
+    /// A dense matrix of `rows` rows, each contiguous.
+    pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
+        assert_eq!(data.len(), rows * cols, "a dense {rows} x {cols} matrix");
+        Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// Rows that are `row_stride` apart, as a part of something larger.
+    pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        Self { data, rows, cols, row_stride, col_stride: 1 }.checked()
+    }
+
+    /// The transposed view.
+    pub fn t(self) -> Self {
+        Self {
+            data: self.data,
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+        }
+    }
+
+    fn checked(self) -> Self {
+        let end = |count: usize, stride: usize| count.saturating_sub(1) * stride;
+        let last = end(self.rows, self.row_stride) + end(self.cols, self.col_stride);
+        assert!(
+            self.rows * self.cols == 0 || last < self.data.len(),
+            "the matrix reaches beyond its data"
+        );
+        self
+    }
+}
+
+/// A matrix to write, each row contiguous.
+#[derive(Debug)]
+pub struct MatMut<'a> {
+    /// Element (i, j) is at `i * row_stride + j`.
+    pub data: &'a mut [f32],
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Distance between rows.
+    pub row_stride: usize,
+}
+
+impl<'a> MatMut<'a> {
+    /// A dense matrix.
+    pub fn new(data: &'a mut [f32], rows: usize, cols: usize) -> Self {
+        assert_eq!(data.len(), rows * cols, "a dense {rows} x {cols} matrix");
+        Self { data, rows, cols, row_stride: cols }
+    }
+
+    /// Rows that are `row_stride` apart, as a part of something larger.
+    pub fn strided(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        Self { data, rows, cols, row_stride }
+    }
+}
+
+/// `c (= or +=) a b`.
+///
+/// # Panics
+/// When the shapes do not fit, when k is zero, or inside a task of another product.
+pub fn matmul(cpu: &Cpu, a: Mat<'_>, b: Mat<'_>, c: MatMut<'_>, write: Write) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    assert_eq!(b.rows, k, "the operands share k");
+    assert_eq!((c.rows, c.cols), (m, n), "the target is m x n");
+    assert!(k > 0, "a product over nothing has no chain");
+    if m == 0 || n == 0 {
+        return;
+    }
+    let (a, b) = (a.checked(), b.checked());
+    assert!(c.row_stride >= n, "rows of the target do not overlap");
+    assert!((m - 1) * c.row_stride + n <= c.data.len(), "the target holds m x n");
+
+    let target = Target { data: c.data.as_mut_ptr(), row_stride: c.row_stride };
+    cpu.with_packing_buffer(n.div_ceil(TILE_COLS) * pack::RIGHT_LEN, |packed| {
+        for p in (0..k).step_by(K_BLOCK) {
+            let block = (p, K_BLOCK.min(k - p));
+            let write = if p == 0 { write } else { Write::Add };
+            one_block(cpu, a, b, block, packed, target, write);
+        }
+    });
+}
+
+/// Adds the products of one block of k to the whole target.
+fn one_block(
+    cpu: &Cpu,
+    a: Mat<'_>,
+    b: Mat<'_>,
+    block: (usize, usize),
+    packed: &mut [f32],
+    target: Target,
+    write: Write,
+) {
+    cpu.for_each_part(packed, pack::RIGHT_LEN, |panel, out| {
+        cpu.run(PackRight { b, block, panel, out });
+    });
+    let (packed, m, n) = (&*packed, a.rows, b.cols);
+    let num_row_tiles = m.div_ceil(TILE_ROWS);
+    // Tasks of one sweep follow each other, so that a thread keeps the sweep's panels warm.
+    cpu.for_each(n.div_ceil(COLS_IN_CACHE) * num_row_tiles, |task| {
+        let (sweep, row_tile) = (task / num_row_tiles, task % num_row_tiles);
+        let rows = (row_tile * TILE_ROWS, TILE_ROWS.min(m - row_tile * TILE_ROWS));
+        let first_col = sweep * COLS_IN_CACHE;
+        let cols = (first_col, COLS_IN_CACHE.min(n - first_col));
+        cpu.run(Sweep { a, packed, rows, cols, block, target, write });
+    });
+}
+
+/// The target of a product, shared by tasks that write different tiles of it.
+#[derive(Clone, Copy)]
+struct Target {
+    data: *mut f32,
+    row_stride: usize,
+}
+
+// SAFETY: tasks write through it only to tiles that no other task touches (see `Sweep`).
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+/// Packs one panel of the right operand.
+struct PackRight<'a> {
+    b: Mat<'a>,
+    block: (usize, usize),
+    panel: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for PackRight<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let first = self.panel * TILE_COLS;
+        let cols = (first, TILE_COLS.min(self.b.cols - first));
+        pack::right(s, self.b, self.block, cols, self.out);
+    }
+}
+
+/// A few rows of the left operand times the panels of one sweep.
+struct Sweep<'a> {
+    a: Mat<'a>,
+    packed: &'a [f32],
+    rows: (usize, usize),
+    cols: (usize, usize),
+    block: (usize, usize),
+    target: Target,
+    write: Write,
+}
+
+impl Kernel for Sweep<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (first_row, m) = self.rows;
+        let mut left = [0.0; pack::LEFT_LEN];
+        let strides = pack::left(self.a, self.rows, self.block, &mut left);
+        let (first_col, num_cols) = self.cols;
+        for j in (first_col..first_col + num_cols).step_by(TILE_COLS) {
+            let n = TILE_COLS.min(first_col + num_cols - j);
+            let panel = &self.packed[j / TILE_COLS * pack::RIGHT_LEN..][..pack::RIGHT_LEN];
+            let c_row = self.target.row_stride;
+            // SAFETY: rows first_row..first_row + m and columns j..j + n lie inside the target
+            // (`matmul` checked m, n and the stride), and no other task has this pair of ranges.
+            unsafe {
+                let c = self.target.data.add(first_row * c_row + j);
+                let dims = (m, n, self.block.1);
+                tile::multiply_into(
+                    s, dims, &left, strides, panel, TILE_COLS, c, c_row, self.write,
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,14 +2,15 @@
 
 use super::{Isa, Kernel, LANES, Simd};
 use std::arch::x86_64::{
-    __m512, __m512d, __m512i, _mm512_add_epi32, _mm512_add_pd, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_castps512_ps256, _mm512_cmp_ps_mask,
-    _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps,
-    _mm512_fmadd_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
-    _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_pd, _mm512_set1_ps, _mm512_slli_epi32,
-    _mm512_sqrt_ps, _mm512_srli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_sub_epi32,
-    _mm512_sub_ps, _mm512_xor_si512, _CMP_LT_OQ,
+    __m512, __m512d, __m512i, _CMP_LT_OQ, _mm512_add_epi32, _mm512_add_pd, _mm512_add_ps,
+    _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_cvtps_pd, _mm512_div_ps,
+    _mm512_extractf32x8_ps, _mm512_fmadd_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_blend_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps,
+    _mm512_min_ps, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_pd,
+    _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32, _mm512_sqrt_ps,
+    _mm512_srli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
+    _mm512_unpackhi_ps, _mm512_unpacklo_ps, _mm512_xor_si512,
 };
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL.
@@ -174,5 +175,43 @@ impl Simd for Avx512 {
         assert!(out.len() <= LANES);
         let mask = ((1u32 << out.len()) - 1) as u16;
         with_avx512!(_mm512_mask_storeu_ps(out.as_mut_ptr(), mask, v));
+    }
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        // Four rounds, each doubling the size of the squares that are already in place: pairs of
+        // lanes, pairs of pairs, then whole quarters of the registers, twice.
+        let mut a = rows;
+        for i in (0..LANES).step_by(2) {
+            with_avx512!({
+                a[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+                a[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+            });
+        }
+        let mut b = a;
+        for i in (0..LANES).step_by(4) {
+            with_avx512!({
+                b[i] = _mm512_shuffle_ps::<0x44>(a[i], a[i + 2]);
+                b[i + 1] = _mm512_shuffle_ps::<0xEE>(a[i], a[i + 2]);
+                b[i + 2] = _mm512_shuffle_ps::<0x44>(a[i + 1], a[i + 3]);
+                b[i + 3] = _mm512_shuffle_ps::<0xEE>(a[i + 1], a[i + 3]);
+            });
+        }
+        for i in 0..4 {
+            with_avx512!({
+                a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[i + 4]);
+                a[i + 4] = _mm512_shuffle_f32x4::<0xDD>(b[i], b[i + 4]);
+                a[i + 8] = _mm512_shuffle_f32x4::<0x88>(b[i + 8], b[i + 12]);
+                a[i + 12] = _mm512_shuffle_f32x4::<0xDD>(b[i + 8], b[i + 12]);
+            });
+        }
+        for i in 0..4 {
+            with_avx512!({
+                b[i] = _mm512_shuffle_f32x4::<0x88>(a[i], a[i + 8]);
+                b[i + 8] = _mm512_shuffle_f32x4::<0xDD>(a[i], a[i + 8]);
+                b[i + 4] = _mm512_shuffle_f32x4::<0x88>(a[i + 4], a[i + 12]);
+                b[i + 12] = _mm512_shuffle_f32x4::<0xDD>(a[i + 4], a[i + 12]);
+            });
+        }
+        b
     }
 }

@@ -169,6 +169,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
         out.copy_from_slice(&lanes[..out.len()]);
     }
 
+    /// The transpose of a square: lane j of row i becomes lane i of row j.
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        let rows = rows.map(|row| self.to_array(row));
+        std::array::from_fn(|j| self.load(&std::array::from_fn(|i| rows[i][j])))
+    }
+
     /// The sum of all lanes by one fixed tree: lane i with i + 8, then i + 4, i + 2, i + 1.
     #[inline(always)]
     fn reduce_add(self, v: Self::V) -> f32 {

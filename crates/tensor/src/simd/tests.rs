@@ -64,3 +64,27 @@ fn every_instruction_set_gives_the_portable_bits() {
         }
     }
 }
+
+struct Transpose<'a>(&'a [[f32; LANES]; LANES]);
+
+impl Kernel for Transpose<'_> {
+    type Out = [[f32; LANES]; LANES];
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Out {
+        s.transpose(self.0.map(|row| s.load(&row))).map(|row| s.to_array(row))
+    }
+}
+
+#[test]
+fn a_transposed_square_swaps_rows_and_lanes() {
+    let square: [[f32; LANES]; LANES] =
+        std::array::from_fn(|i| std::array::from_fn(|j| (i * 100 + j) as f32));
+    for isa in Isa::available() {
+        let transposed = dispatch(isa, Transpose(&square));
+        for (i, row) in square.iter().enumerate() {
+            for (j, x) in row.iter().enumerate() {
+                assert_eq!(transposed[j][i].to_bits(), x.to_bits(), "{isa} row {i} lane {j}");
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! How fast the machine could be: a loop of fused multiply-adds that touches no memory.
+//!
+//! The share of this peak that training reaches says how far the kernels are from the limit; the
+//! caller holds the clock.
+
+use crate::Cpu;
+use crate::simd::{Kernel, LANES, Simd};
+
+/// Independent chains, enough to hide the latency of two units on every instruction set.
+const CHAINS: usize = 12;
+
+/// Runs `num_rounds` rounds on every thread and returns the floating-point operations done.
+pub fn fma_burst(cpu: &Cpu, num_rounds: usize) -> f64 {
+    let num_threads = cpu.num_threads();
+    cpu.for_each(num_threads, |_| {
+        let sum = cpu.run(Burst { num_rounds });
+        assert!(sum.is_finite(), "the chains stay bounded");
+    });
+    2.0 * (num_threads * num_rounds * CHAINS * LANES) as f64
+}
+
+struct Burst {
+    num_rounds: usize,
+}
+
+impl Kernel for Burst {
+    type Out = f32;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let (factor, term) = (s.splat(0.999), s.splat(0.001));
+        let mut chains = [s.zero(); CHAINS];
+        for _ in 0..self.num_rounds {
+            for chain in &mut chains {
+                *chain = s.fma(*chain, factor, term);
+            }
+        }
+        let mut total = s.zero();
+        for chain in chains {
+            total = s.add(total, chain);
+        }
+        s.reduce_add(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+
+    #[test]
+    fn a_burst_counts_two_operations_a_lane_and_round() {
+        for isa in Isa::available() {
+            assert!((fma_burst(&Cpu::single(isa), 10) - 2.0 * 10.0 * 12.0 * 16.0).abs() < 0.5);
+        }
+    }
+}
