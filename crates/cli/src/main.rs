@@ -1,1 +1,58 @@
-fn main() {}
+//! The `lockstep` command: one file a command, exit codes by blame.
+//!
+//! # Layout
+//! - [`commands`]: `train`, `generate`, `inspect`, `bench`, `config`, one file each.
+//! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
+//! - [`failure`]: an error as the person at the terminal sees it.
+//! - [`output`]: standard output, where a closed pipe is a success.
+
+mod commands;
+mod failure;
+mod output;
+mod recipe_args;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Train transformers across many workers, exactly.
+#[derive(Parser)]
+#[command(name = "lockstep", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep train                                  train on the bundled corpus
+  lockstep train my.toml --set train.steps=1000   a recipe of your own
+  lockstep generate --prompt \"In the beginning\"   text from the newest run
+  lockstep config                                 every key, its meaning and its value
+
+Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
+
+#[derive(Subcommand)]
+enum Command {
+    Train(commands::train::Arguments),
+    Generate(commands::generate::Arguments),
+    Inspect(commands::inspect::Arguments),
+    #[command(subcommand)]
+    Bench(commands::bench::Command),
+    Config(commands::config::Arguments),
+}
+
+fn main() -> ExitCode {
+    let world = lockstep_platform::real();
+    let result = match Arguments::parse().command {
+        Command::Train(arguments) => commands::train::run(&arguments, &world),
+        Command::Generate(arguments) => commands::generate::run(&arguments, &world),
+        Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
+        Command::Bench(command) => commands::bench::run(&command, &world),
+        Command::Config(arguments) => commands::config::run(&arguments, &world),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

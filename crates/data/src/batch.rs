@@ -116,14 +116,16 @@ mod tests {
         batch.fill(3, &sampler, &corpus);
 
         assert_eq!((batch.step, batch.first_sample, batch.num_targets), (3, 18, 30));
-        let lanes: Vec<u32> = (0..batch.num_lanes()).flat_map(|i| batch.lane(i).0).copied().collect();
+        let lanes: Vec<u32> =
+            (0..batch.num_lanes()).flat_map(|i| batch.lane(i).0).copied().collect();
         assert_eq!(lanes, batch.inputs);
         for (inputs, targets) in batch.inputs.chunks(5).zip(batch.targets.chunks(5)) {
             assert_eq!(inputs[1..], targets[..4]);
             assert!(targets.iter().all(|&t| t != IGNORE));
         }
         let start = sampler.locate(18 + 4).start;
-        let expected: Vec<u32> = corpus.train()[start..start + 5].iter().map(|&b| b.into()).collect();
+        let expected: Vec<u32> =
+            corpus.train()[start..start + 5].iter().map(|&b| b.into()).collect();
         assert_eq!(batch.lane(2).0[..5], expected);
     }
 }

@@ -14,7 +14,7 @@ const COMPRESSED: &[u8] = include_bytes!("../corpus/kjv.txt.gz");
 /// The whole text, as ASCII bytes.
 pub(crate) fn text() -> Vec<u8> {
     let mut text = Vec::with_capacity(length_bytes());
-    flate2::read::GzDecoder::new(COMPRESSED)
+    flate2::bufread::GzDecoder::new(COMPRESSED)
         .read_to_end(&mut text)
         .expect("the bundled corpus was compressed by gzip and is part of this binary");
     text

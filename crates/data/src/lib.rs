@@ -1,1 +1,69 @@
-//! (being written)
+//! Text in, batches out: corpora, the byte tokenizer, the sampler and the background loader.
+//!
+//! Which sample lands at which position of which step is a function of (seed, epoch, index) only:
+//! no worker count, lane size or restart can change it.
+//!
+//! # Layout
+//!
+//! - [`tokenizer`]: text to tokens and back, a byte a token
+//! - [`corpus`]: the bundled text, a file or a folder as one token stream with a validation split
+//! - [`permutation`]: a keyed shuffle that needs no memory
+//! - [`sampler`]: sample number to window of tokens
+//! - [`batch`]: one step's samples, cut into lanes
+//! - [`loader`]: batches made in the background, one step ahead
+//! - [`cursor`]: the position that a checkpoint stores
+//! - [`validation`]: the fixed lanes a model is judged by
+//! - [`baseline`]: the byte-bigram entropy, the loss to beat
+//! - [`error`]: everything that can go wrong, with who must act
+//! - `bundled`: the text inside the binary
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use lockstep_data::{Corpus, Cursor, Loader};
+//!
+//! let recipe = lockstep_config::resolve(&lockstep_config::Sources::default()).unwrap();
+//! let world = lockstep_platform::real();
+//! let corpus = Arc::new(Corpus::load(&recipe, &world)?);
+//!
+//! let mut loader = Loader::open(&recipe, &world, Arc::clone(&corpus), Cursor::start())?;
+//! let first = loader.next_batch()?;
+//! let (inputs, targets) = first.lane(0);
+//! assert_eq!(inputs[1], targets[0]);
+//!
+//! // A saved cursor continues where the first loader stands.
+//! let saved = loader.cursor();
+//! let mut resumed = Loader::open(&recipe, &world, corpus, saved)?;
+//! assert_eq!(resumed.next_batch()?, loader.next_batch()?);
+//! # Ok::<(), lockstep_data::DataError>(())
+//! ```
+
+pub mod tokenizer;
+
+mod bundled;
+pub mod corpus;
+
+pub mod permutation;
+pub mod sampler;
+
+pub mod batch;
+pub mod cursor;
+pub mod loader;
+
+pub mod validation;
+
+pub mod baseline;
+
+pub mod error;
+
+pub use baseline::baseline_loss;
+pub use batch::{Batch, IGNORE};
+pub use corpus::Corpus;
+pub use cursor::Cursor;
+pub use error::{DataError, Split};
+pub use loader::Loader;
+pub use permutation::Permutation;
+pub use sampler::{Sampler, Window};
+pub use tokenizer::Tokenizer;
+pub use validation::{Validation, ValidationLane, validation_lanes};

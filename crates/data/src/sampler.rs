@@ -64,7 +64,7 @@ impl Sampler {
 
 /// A number below `limit`, from a random word: the high half of their product.
 fn scale(word: u64, limit: u64) -> u64 {
-    (u128::from(word) * u128::from(limit) >> u64::BITS) as u64
+    ((u128::from(word) * u128::from(limit)) >> u64::BITS) as u64
 }
 
 #[cfg(test)]

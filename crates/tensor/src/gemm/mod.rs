@@ -111,6 +111,7 @@ impl<'a> MatMut<'a> {
 ///
 /// # Panics
 /// When the shapes do not fit, when k is zero, or inside a task of another product.
+#[expect(clippy::needless_pass_by_value, reason = "a target is handed over, not lent")]
 pub fn matmul(cpu: &Cpu, a: Mat<'_>, b: Mat<'_>, c: MatMut<'_>, write: Write) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(b.rows, k, "the operands share k");
@@ -204,6 +205,7 @@ impl Kernel for Sweep<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (first_row, m) = self.rows;
+        #[expect(clippy::large_stack_arrays, reason = "25 KB that must be in the nearest cache")]
         let mut left = [0.0; pack::LEFT_LEN];
         let strides = pack::left(self.a, self.rows, self.block, &mut left);
         let (first_col, num_cols) = self.cols;

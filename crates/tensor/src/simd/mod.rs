@@ -85,6 +85,7 @@ impl fmt::Display for Isa {
 /// makes one. Comparisons follow x86: `max(a, b)` is `a` where `a > b`, else `b`, so a NaN in `a`
 /// yields `b`.
 #[expect(missing_docs, reason = "the names are the arithmetic they do")]
+#[expect(clippy::wrong_self_convention, reason = "`self` is the proof, not the operand")]
 pub trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen `f32`.
     type V: Copy;

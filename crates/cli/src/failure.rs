@@ -1,0 +1,64 @@
+//! An error as the person at the terminal sees it: plain lines and an exit code by blame.
+
+use lockstep_config::{Blame, ConfigErrors};
+use lockstep_data::DataError;
+use lockstep_platform::FileError;
+use lockstep_trainer::TrainError;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// What ends a command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    /// The person at the terminal must change something.
+    pub(crate) fn user(text: impl Into<String>) -> Self {
+        Self::new(Blame::User, text)
+    }
+
+    /// The reader of our output went away, which is its right: `lockstep config | head`.
+    pub(crate) fn closed_pipe() -> Self {
+        Self { code: 0, text: String::new() }
+    }
+
+    pub(crate) fn new(blame: Blame, text: impl Into<String>) -> Self {
+        Self { code: blame.exit_code(), text: text.into() }
+    }
+
+    /// Prints the lines and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        for line in self.text.lines() {
+            // Nobody is left to tell when standard error is closed too.
+            let _ = writeln!(std::io::stderr(), "error: {line}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(error: TrainError) -> Self {
+        Self::new(error.blame(), error.to_string())
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        Self::new(error.blame(), error.to_string())
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::user(errors.to_string())
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        Self::new(Blame::Storage, error.to_string())
+    }
+}

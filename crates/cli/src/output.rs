@@ -1,0 +1,20 @@
+//! Standard output: data only, and a closed pipe is a success.
+
+use crate::failure::Failure;
+use serde::Serialize;
+use std::io::{ErrorKind, Write};
+
+/// Prints text as it is.
+pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::closed_pipe(),
+        _ => Failure::new(lockstep_config::Blame::Storage, format!("standard output: {error}")),
+    })
+}
+
+/// Prints one JSON value.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).expect("our values are JSON");
+    text(&(json + "\n"))
+}

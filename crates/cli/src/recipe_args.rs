@@ -1,0 +1,46 @@
+//! How every command is told its recipe: a file, a preset and single keys, in this order.
+
+use crate::failure::Failure;
+use lockstep_config::{Recipe, Sources};
+use lockstep_platform::World;
+use std::path::PathBuf;
+
+/// Arguments that name a recipe.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct RecipeArguments {
+    /// A recipe in TOML; without one, the default recipe on the bundled corpus
+    recipe: Option<PathBuf>,
+    /// Start from a named recipe (`lockstep config --presets` lists them)
+    #[arg(long)]
+    preset: Option<String>,
+    /// Set one key, over preset and file; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+impl RecipeArguments {
+    /// Reads, merges and proves the recipe.
+    pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
+        self.resolve_with_default(world, None)
+    }
+
+    /// The same, starting from a preset of the command's own where none was asked for.
+    pub(crate) fn resolve_with_default(
+        &self,
+        world: &World,
+        default_preset: Option<&str>,
+    ) -> Result<Recipe, Failure> {
+        let file = match &self.recipe {
+            None => None,
+            Some(path) => {
+                let text = world.files().read_to_string(path);
+                let text = text.map_err(|error| Failure::user(error.to_string()))?;
+                Some((path.display().to_string(), text))
+            }
+        };
+        let named = self.preset.clone();
+        let preset = named.or_else(|| self.recipe.is_none().then_some(default_preset?.to_owned()));
+        let sources = Sources { file, preset, sets: self.sets.clone() };
+        Ok(lockstep_config::resolve(&sources)?)
+    }
+}

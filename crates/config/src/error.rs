@@ -1,0 +1,168 @@
+//! Errors of a recipe: facts, with a way out.
+//!
+//! A person who wrote three wrong values wants to hear about three, in one go, and for each of
+//! them: which key, which value, which rule it breaks, and a value that would work. Every
+//! [`ConfigError`] therefore displays as one line; [`ConfigErrors`] is the list of all of them.
+
+use std::fmt;
+
+use crate::Blame;
+
+/// Where a value came from, weakest first: a later one overrides an earlier one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// A preset, by name.
+    Preset(String),
+    /// A line of the recipe file.
+    File {
+        /// The name of the file as it was given.
+        name: String,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// A `--set key=value` argument.
+    Set,
+}
+
+impl Origin {
+    /// Whether the person wrote it for this run, rather than taking it over from a default.
+    pub const fn is_explicit(&self) -> bool {
+        matches!(self, Self::File { .. } | Self::Set)
+    }
+
+    /// Position in the order of precedence; lines of one file are equal in strength.
+    pub(crate) const fn strength(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::Preset(_) => 1,
+            Self::File { .. } => 2,
+            Self::Set => 3,
+        }
+    }
+}
+
+/// One thing that is wrong with a recipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The key, such as `model.heads`; empty when the text is not even TOML.
+    pub key: String,
+    /// The value as TOML; empty where there is none.
+    pub value: String,
+    /// What is wrong, reading on from "key = value".
+    pub rule: String,
+    /// A value that would work, or what to do instead.
+    pub fix: String,
+    /// Where the value came from.
+    pub origin: Origin,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::File { name, line } => write!(f, "{name}:{line}: ")?,
+            Origin::Preset(name) => write!(f, "preset {name}: ")?,
+            Origin::Default | Origin::Set => {}
+        }
+        match (self.key.as_str(), self.value.as_str()) {
+            ("", _) => {}
+            (key, "") => write!(f, "{key} ")?,
+            (key, value) => write!(f, "{key} = {value} ")?,
+        }
+        write!(f, "{}; {}", self.rule, self.fix)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Everything that is wrong with a recipe, in the order of the sources; never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// The single errors.
+    pub errors: Vec<ConfigError>,
+}
+
+impl ConfigErrors {
+    /// A wrong recipe is the user's to mend.
+    pub const fn blame(&self) -> Blame {
+        Blame::User
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl IntoIterator for ConfigErrors {
+    type Item = ConfigError;
+    type IntoIter = std::vec::IntoIter<ConfigError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.errors.into_iter()
+    }
+}
+
+/// "1", "1 or 2", "1, 2 or 3".
+pub(crate) fn alternatives<T: fmt::Display>(values: &[T]) -> String {
+    let words: Vec<String> = values.iter().map(ToString::to_string).collect();
+    match words.split_last() {
+        None => String::new(),
+        Some((only, [])) => only.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(origin: Origin) -> ConfigError {
+        ConfigError {
+            key: "model.heads".into(),
+            value: "5".into(),
+            rule: "does not divide model.width = 192".into(),
+            fix: "try 4 or 6".into(),
+            origin,
+        }
+    }
+
+    #[test]
+    fn an_error_shows_where_it_was_written() {
+        let plain = "model.heads = 5 does not divide model.width = 192; try 4 or 6";
+        let file = Origin::File { name: "a.toml".into(), line: 4 };
+        assert_eq!(error(Origin::Set).to_string(), plain);
+        assert_eq!(error(Origin::Default).to_string(), plain);
+        assert_eq!(
+            error(Origin::Preset("tiny".into())).to_string(),
+            format!("preset tiny: {plain}")
+        );
+        assert_eq!(error(file).to_string(), format!("a.toml:4: {plain}"));
+    }
+
+    #[test]
+    fn a_list_of_errors_has_one_line_each_and_blames_the_user() {
+        let errors = ConfigErrors { errors: vec![error(Origin::Set), error(Origin::Default)] };
+        assert_eq!(errors.to_string().lines().count(), 2);
+        assert_eq!(errors.blame(), Blame::User);
+        assert_eq!(errors.into_iter().count(), 2);
+    }
+
+    #[test]
+    fn alternatives_read_as_a_sentence() {
+        assert_eq!(alternatives(&[1]), "1");
+        assert_eq!(alternatives(&[1, 2]), "1 or 2");
+        assert_eq!(alternatives(&["a", "b", "c"]), "a, b or c");
+        assert_eq!(alternatives::<u8>(&[]), "");
+    }
+}

@@ -1,0 +1,300 @@
+//! Kinds of values: what a single key accepts, in words and as a check.
+//!
+//! A kind is data, so the same declaration accepts a value, explains a refusal and fills the
+//! "allowed" column of the reference. Rules that involve two keys live in `rules.rs`.
+
+use crate::error::alternatives;
+use crate::nearest::nearest;
+use crate::value::{Content, Given, Value, quoted};
+
+/// What a key accepts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Integer {
+        min: i64,
+        max: i64,
+    },
+    PowerOfTwo {
+        max: i64,
+    },
+    /// One single value for now; `why` says what the others would have meant.
+    Only {
+        value: i64,
+        why: &'static str,
+    },
+    /// A finite number. A `single` one is stored as f32 and checked after rounding to it, since
+    /// 0.99999999999 is below 1 in f64 and equal to 1 in f32.
+    Float {
+        low: Bound,
+        high: Bound,
+        single: bool,
+    },
+    Bool,
+    Text {
+        may_be_empty: bool,
+    },
+    Choice(&'static [&'static str]),
+}
+
+/// One end of a range of floats.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    /// The end itself is allowed.
+    Closed(f64),
+    /// Everything up to the end, but not the end.
+    Open(f64),
+}
+
+/// Why a value was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) rule: String,
+    /// None: the value the key would have without this one is the best advice.
+    pub(crate) fix: Option<String>,
+}
+
+impl Kind {
+    /// Accepts a value, or says why not.
+    pub(crate) fn accept(&self, given: &Given) -> Result<Value, Refusal> {
+        match (*self, &given.content) {
+            (Self::Integer { min, max }, Content::Integer(integer)) => in_range(*integer, min, max),
+            (Self::PowerOfTwo { max }, Content::Integer(integer)) => power_of_two(*integer, max),
+            (Self::Only { value, .. }, Content::Integer(integer))
+                if *integer == i128::from(value) =>
+            {
+                Ok(Value::Integer(value))
+            }
+            (Self::Only { value, why }, _) => {
+                refuse(format!("must be {value}, because {why}"), Some(value.to_string()))
+            }
+            (Self::Float { low, high, single }, Content::Float(float)) => {
+                between(*float, low, high, single)
+            }
+            (Self::Float { low, high, single }, Content::Integer(integer)) => {
+                between(*integer as f64, low, high, single)
+            }
+            (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
+            (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
+                refuse("must not be empty".to_owned(), None)
+            }
+            (Self::Text { .. }, Content::Text(text)) => Ok(Value::Text(text.clone())),
+            (Self::Choice(names), Content::Text(text)) => one_of(text, names),
+            (_, content) => self.wrong_type(content),
+        }
+    }
+
+    fn wrong_type(&self, content: &Content) -> Result<Value, Refusal> {
+        let needed = match self {
+            Self::Integer { .. } | Self::PowerOfTwo { .. } | Self::Only { .. } => {
+                "an integer is needed".to_owned()
+            }
+            Self::Float { .. } => "a number is needed".to_owned(),
+            Self::Bool => "true or false is needed".to_owned(),
+            Self::Text { .. } => "text in quotes is needed".to_owned(),
+            Self::Choice(names) => {
+                let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+                format!("{} is needed", alternatives(&names))
+            }
+        };
+        // 1e3 is a float in TOML; the person meant the integer.
+        let fix = match (self, content) {
+            (Self::Integer { min, max }, Content::Float(float))
+                if float.fract() == 0.0 && (*min as f64..=*max as f64).contains(float) =>
+            {
+                Some(format!("{float:.0}"))
+            }
+            _ => None,
+        };
+        refuse(format!("is {} where {needed}", content.kind_in_words()), fix)
+    }
+
+    /// What is allowed, for people.
+    pub(crate) fn allowed(&self) -> String {
+        match self {
+            Self::Integer { min, max: i64::MAX } => format!("integer, at least {min}"),
+            Self::Integer { min, max } => format!("integer from {min} to {max}"),
+            Self::PowerOfTwo { max } => format!("power of two from 1 to {max}"),
+            Self::Only { value, .. } => value.to_string(),
+            Self::Float { low, high, .. } => format!("number {}", range_in_words(*low, *high)),
+            Self::Bool => "true, false".to_owned(),
+            Self::Text { may_be_empty: true } => "text".to_owned(),
+            Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
+            Self::Choice(names) => names.join(", "),
+        }
+    }
+
+    /// Whether an argument of `--set` is taken as text even if it looks like a number.
+    pub(crate) const fn wants_text(&self) -> bool {
+        matches!(self, Self::Text { .. } | Self::Choice(_))
+    }
+}
+
+fn refuse(rule: String, fix: Option<String>) -> Result<Value, Refusal> {
+    Err(Refusal { rule, fix })
+}
+
+fn in_range(integer: i128, min: i64, max: i64) -> Result<Value, Refusal> {
+    match i64::try_from(integer) {
+        Ok(integer) if (min..=max).contains(&integer) => Ok(Value::Integer(integer)),
+        _ => {
+            let closest = integer.clamp(i128::from(min), i128::from(max));
+            refuse(format!("must be between {min} and {max}"), Some(closest.to_string()))
+        }
+    }
+}
+
+fn power_of_two(integer: i128, max: i64) -> Result<Value, Refusal> {
+    let powers: Vec<i64> = (0..63).map(|bit| 1i64 << bit).take_while(|p| *p <= max).collect();
+    if let Some(power) = powers.iter().find(|power| i128::from(**power) == integer) {
+        return Ok(Value::Integer(*power));
+    }
+    let below = powers.iter().rev().find(|power| i128::from(**power) < integer);
+    let above = powers.iter().find(|power| i128::from(**power) > integer);
+    let closest: Vec<i64> = below.into_iter().chain(above).copied().collect();
+    refuse(format!("must be a power of two from 1 to {max}"), Some(alternatives(&closest)))
+}
+
+fn between(float: f64, low: Bound, high: Bound, single: bool) -> Result<Value, Refusal> {
+    let stored = if single { shortest_f64(float as f32) } else { float };
+    let low_holds = match low {
+        Bound::Closed(end) => stored >= end,
+        Bound::Open(end) => stored > end,
+    };
+    let high_holds = match high {
+        Bound::Closed(end) => stored <= end,
+        Bound::Open(end) => stored < end,
+    };
+    if low_holds && high_holds {
+        return Ok(Value::Float(stored));
+    }
+    let fix = match (low, high) {
+        (Bound::Closed(end), _) if stored < end => Some(Value::Float(end).to_string()),
+        (_, Bound::Closed(end)) if stored > end => Some(Value::Float(end).to_string()),
+        _ => None,
+    };
+    refuse(format!("must be {}", range_in_words(low, high)), fix)
+}
+
+fn one_of(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> {
+    if names.contains(&text) {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    let rule = match names {
+        [only] => format!("must be {}", quoted(only)),
+        _ => format!("is not one of {}", names.join(", ")),
+    };
+    refuse(rule, nearest(text, names.iter().copied()).map(quoted))
+}
+
+fn range_in_words(low: Bound, high: Bound) -> String {
+    let low = match low {
+        Bound::Closed(end) => format!("at least {}", plain(end)),
+        Bound::Open(end) => format!("above {}", plain(end)),
+    };
+    let high = match high {
+        Bound::Closed(end) => format!("at most {}", plain(end)),
+        Bound::Open(end) => format!("below {}", plain(end)),
+    };
+    format!("{low} and {high}")
+}
+
+/// A bound as people write it: "1" and not "1.0", "1e-12" and not a row of zeros.
+fn plain(number: f64) -> String {
+    let text = format!("{number:?}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+/// The f64 whose shortest decimal form is that of the f32, so that 0.1 stays 0.1 when printed.
+pub(crate) fn shortest_f64(number: f32) -> f64 {
+    let short: f64 = number.to_string().parse().unwrap_or_else(|_| f64::from(number));
+    let faithful = (short as f32).to_bits() == number.to_bits();
+    if faithful { short } else { f64::from(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(kind: Kind, argument: &str) -> Result<String, String> {
+        match kind.accept(&Given::from_argument(argument)) {
+            Ok(value) => Ok(value.to_string()),
+            Err(Refusal { rule, fix: Some(fix) }) => Err(format!("{rule}; try {fix}")),
+            Err(Refusal { rule, fix: None }) => Err(rule),
+        }
+    }
+
+    #[test]
+    fn integers_are_accepted_in_range_and_clamped_in_advice() {
+        let kind = Kind::Integer { min: 1, max: 8 };
+        assert_eq!(accept(kind, "8"), Ok("8".into()));
+        assert_eq!(accept(kind, "9"), Err("must be between 1 and 8; try 8".into()));
+        assert_eq!(accept(kind, "-9"), Err("must be between 1 and 8; try 1".into()));
+        let enormous = "9".repeat(50);
+        assert_eq!(accept(kind, &enormous), Err("must be between 1 and 8; try 8".into()));
+        assert_eq!(accept(kind, "4.0"), Err("is a float where an integer is needed; try 4".into()));
+        assert_eq!(accept(kind, "4.5"), Err("is a float where an integer is needed".into()));
+        assert_eq!(accept(kind, "four"), Err("is text where an integer is needed".into()));
+        assert_eq!(accept(kind, "true"), Err("is a boolean where an integer is needed".into()));
+    }
+
+    #[test]
+    fn powers_of_two_suggest_their_neighbours() {
+        let kind = Kind::PowerOfTwo { max: 64 };
+        let refusal = |fix: &str| Err(format!("must be a power of two from 1 to 64; try {fix}"));
+        for power in ["1", "2", "4", "8", "16", "32", "64"] {
+            assert_eq!(accept(kind, power), Ok(power.into()));
+        }
+        assert_eq!(accept(kind, "6"), refusal("4 or 8"));
+        assert_eq!(accept(kind, "0"), refusal("1"));
+        assert_eq!(accept(kind, "65"), refusal("64"));
+    }
+
+    #[test]
+    fn a_single_precision_number_is_judged_after_rounding() {
+        let kind = |single| Kind::Float { low: Bound::Closed(0.0), high: Bound::Open(1.0), single };
+        assert_eq!(accept(kind(true), "0.1"), Ok("0.1".into()));
+        assert_eq!(accept(kind(false), "0.99999999999"), Ok("0.99999999999".into()));
+        assert_eq!(
+            accept(kind(true), "0.99999999999"),
+            Err("must be at least 0 and below 1".into())
+        );
+    }
+
+    #[test]
+    fn floats_accept_integers_and_refuse_what_is_not_finite() {
+        let kind = Kind::Float { low: Bound::Open(0.0), high: Bound::Closed(0.5), single: false };
+        assert_eq!(accept(kind, "0.5"), Ok("0.5".into()));
+        assert_eq!(accept(kind, "1"), Err("must be above 0 and at most 0.5; try 0.5".into()));
+        assert_eq!(accept(kind, "0"), Err("must be above 0 and at most 0.5".into()));
+        for strange in ["nan", "-inf"] {
+            assert_eq!(accept(kind, strange), Err("must be above 0 and at most 0.5".into()));
+        }
+        assert_eq!(accept(kind, "inf"), Err("must be above 0 and at most 0.5; try 0.5".into()));
+        assert_eq!(accept(kind, "1e999"), Err("must be above 0 and at most 0.5; try 0.5".into()));
+    }
+
+    #[test]
+    fn choices_suggest_the_nearest_name() {
+        let kind = Kind::Choice(&["constant", "cosine", "linear"]);
+        assert_eq!(accept(kind, "cosine"), Ok("\"cosine\"".into()));
+        let refusal = "is not one of constant, cosine, linear";
+        assert_eq!(accept(kind, "cosin"), Err(format!("{refusal}; try \"cosine\"")));
+        assert_eq!(accept(kind, "zigzag"), Err(refusal.into()));
+        let wrong_type = "is an integer where \"constant\", \"cosine\" or \"linear\" is needed";
+        assert_eq!(accept(kind, "3"), Err(wrong_type.into()));
+    }
+
+    #[test]
+    fn allowed_values_are_said_in_words() {
+        let float =
+            Kind::Float { low: Bound::Closed(1e-12), high: Bound::Open(1.0), single: false };
+        assert_eq!(Kind::Integer { min: 1, max: 9 }.allowed(), "integer from 1 to 9");
+        assert_eq!(Kind::Integer { min: 0, max: i64::MAX }.allowed(), "integer, at least 0");
+        assert_eq!(Kind::PowerOfTwo { max: 64 }.allowed(), "power of two from 1 to 64");
+        assert_eq!(Kind::Only { value: 1, why: "" }.allowed(), "1");
+        assert_eq!(float.allowed(), "number at least 1e-12 and below 1");
+        assert_eq!(Kind::Bool.allowed(), "true, false");
+        assert_eq!(Kind::Text { may_be_empty: false }.allowed(), "text, not empty");
+        assert_eq!(Kind::Choice(&["a", "b"]).allowed(), "a, b");
+    }
+}

@@ -1,0 +1,91 @@
+//! The recipe as text: for people and files, and as the identity that is hashed.
+//!
+//! Both texts are TOML and come from the table of keys. The identity leaves out every table that
+//! cannot change a bit of the result and sorts by name, so that two runs may be compared by hash
+//! however their recipes were written and in whatever order the table of keys stands.
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::key::{Key, Section};
+use crate::keys::SECTIONS;
+use crate::recipe::Recipe;
+use crate::resolve::obstacle;
+use crate::value::Value;
+
+impl Recipe {
+    /// Every key with its resolved value, grouped by table; resolving this text again gives an
+    /// equal recipe. A key that the chosen optimizer, family or schedule does not have is a comment.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        for section in SECTIONS {
+            if !out.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(&format!("[{}]\n", section.name));
+            for key in section.keys {
+                let Some(value) = key.get(self) else { continue };
+                out.push_str(&match obstacle(key, self) {
+                    None => format!("{} = {value}\n", key.leaf()),
+                    Some((other, chosen)) => {
+                        format!("# {} is not a setting of {other} = {chosen}\n", key.leaf())
+                    }
+                });
+            }
+        }
+        out
+    }
+
+    /// What the bits of the result depend on: one `key = value` a line, sorted, without `run.*`
+    /// and without keys that have no effect here.
+    pub fn identity_text(&self) -> String {
+        let mut lines: Vec<String> = SECTIONS
+            .iter()
+            .filter(|section| section.in_identity)
+            .flat_map(|section| effective(section, self))
+            .map(|(key, value)| format!("{} = {value}\n", key.name))
+            .collect();
+        lines.sort();
+        lines.concat()
+    }
+
+    /// The recipe's identity in 64 hexadecimal digits: BLAKE3 of [`Self::identity_text`].
+    pub fn hash(&self) -> String {
+        blake3::hash(self.identity_text().as_bytes()).to_hex().to_string()
+    }
+}
+
+/// The keys of a table that have a value and an effect in this recipe.
+fn effective<'a>(
+    section: &'static Section,
+    recipe: &'a Recipe,
+) -> impl Iterator<Item = (&'static Key, Value)> + 'a {
+    section.keys.iter().filter_map(move |key| {
+        let value = key.get(recipe)?;
+        obstacle(key, recipe).is_none().then_some((key, value))
+    })
+}
+
+impl Serialize for Recipe {
+    /// A map of tables, with the names of the recipe file.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(SECTIONS.len()))?;
+        for section in SECTIONS {
+            map.serialize_entry(section.name, &Table { section, recipe: self })?;
+        }
+        map.end()
+    }
+}
+
+/// One table of a recipe on its way into another format.
+struct Table<'a> {
+    section: &'static Section,
+    recipe: &'a Recipe,
+}
+
+impl Serialize for Table<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(
+            effective(self.section, self.recipe).map(|(key, value)| (key.leaf(), value)),
+        )
+    }
+}

@@ -1,0 +1,106 @@
+//! Documentation that cannot be out of date: the table of keys, rendered for people.
+
+use serde::Serialize;
+
+use crate::key::{Applies, Default as KeyDefault, Key};
+use crate::keys::{self, SECTIONS};
+use crate::presets::presets;
+
+/// What a person wants to know about one key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyDoc {
+    /// The full name, such as `model.layers`.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub meaning: String,
+    /// The default as it would be written, or how it is derived; empty where there is none.
+    pub default: &'static str,
+    /// The values it accepts, in words.
+    pub allowed: String,
+}
+
+/// Every key, in reading order.
+pub fn describe_keys() -> Vec<KeyDoc> {
+    keys::all().map(describe).collect()
+}
+
+fn describe(key: &'static Key) -> KeyDoc {
+    let meaning = match key.applies {
+        Applies::Always => key.meaning.to_owned(),
+        Applies::When { key: other, is } => {
+            format!("{} Only with {other} = {}.", key.meaning, is.join(" or "))
+        }
+    };
+    let default = match key.default {
+        KeyDefault::Fixed(text) | KeyDefault::Derived { text, .. } => text,
+        KeyDefault::Nothing => "",
+    };
+    KeyDoc { name: key.name, meaning, default, allowed: key.kind.allowed() }
+}
+
+const INTRODUCTION: &str = "\
+# Recipe keys
+
+This page is generated from the table of keys in `crates/config`; edit that table instead.
+
+A recipe is one TOML file. Values come from the defaults, then a preset, then the file, then each
+`--set key=value`; later ones win. `lockstep config` prints the resolved recipe.
+";
+
+/// The reference page of all keys and presets, as Markdown.
+pub fn reference_markdown() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    for section in SECTIONS {
+        page.push_str(&format!("\n## `{}`\n\n{}\n\n", section.name, section.meaning));
+        page.push_str("| key | meaning | default | allowed |\n|---|---|---|---|\n");
+        for key in section.keys {
+            let KeyDoc { name, meaning, default, allowed } = describe(key);
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            page.push_str(&format!("| `{name}` | {meaning} | {default} | {allowed} |\n"));
+        }
+    }
+    page.push_str("\n## Presets\n\n| preset | purpose |\n|---|---|\n");
+    for (name, purpose) in presets() {
+        page.push_str(&format!("| `{name}` | {purpose} |\n"));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doc(name: &str) -> KeyDoc {
+        describe_keys().into_iter().find(|doc| doc.name == name).unwrap()
+    }
+
+    #[test]
+    fn every_key_is_described() {
+        assert_eq!(describe_keys().len(), keys::all().count());
+        assert_eq!(
+            doc("model.kv_heads").default,
+            "= model.heads",
+            "a derived default says how it is derived"
+        );
+        assert_eq!(doc("model.preset").default, "");
+        assert_eq!(doc("optim.lr").allowed, "number above 0 and at most 1000");
+        assert_eq!(
+            doc("optim.momentum").meaning,
+            "Decay of the velocity. Only with optim.name = momentum."
+        );
+    }
+
+    #[test]
+    fn the_page_has_a_row_of_four_cells_for_each_key_and_a_row_for_each_preset() {
+        let page = reference_markdown();
+        for doc in describe_keys() {
+            let opening = format!("| `{}` |", doc.name);
+            let row = page.lines().find(|line| line.starts_with(&opening)).unwrap();
+            assert_eq!(row.matches('|').count(), 5, "{row}");
+        }
+        for (name, purpose) in presets() {
+            assert!(page.contains(&format!("| `{name}` | {purpose} |\n")));
+        }
+        assert!(page.ends_with("|\n"));
+    }
+}

@@ -1,0 +1,268 @@
+//! Rules between keys: what must divide, what must be even, what belongs together.
+//!
+//! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
+//! neighbouring rules too, so that following it does not lead into the next error. A rule about a
+//! key whose value was already refused stays silent.
+
+use crate::error::{ConfigError, Origin, alternatives};
+use crate::key::Applies;
+use crate::keys::{self, MAX_BATCH, MAX_HEADS, MAX_WIDTH, usual_warmup};
+use crate::recipe::{Family, Model, Recipe, Tokenizer};
+use crate::resolve::obstacle;
+use crate::sources::Gathered;
+use crate::value::quoted;
+
+/// Every broken rule, in the order of the table of keys.
+pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
+    let facts = Facts { recipe, gathered };
+    let mut errors = Vec::new();
+    let heads = heads_fit_width(&facts);
+    // Advice on the heads respects the key heads, so a second error about them would be noise.
+    if heads.as_ref().is_none_or(|error| error.key != "model.heads") {
+        errors.extend(kv_heads_fit_heads(&facts));
+    }
+    errors.splice(0..0, heads);
+    errors.extend(vocabulary_holds_the_tokenizer(&facts));
+    errors.extend(batch_makes_whole_lanes(&facts));
+    errors.extend(warmup_ends(&facts));
+    errors.extend(settings_mean_something(&facts));
+    errors
+}
+
+/// The longest head the attention kernel handles.
+const MAX_HEAD_DIM: usize = 256;
+
+struct Facts<'a> {
+    recipe: &'a Recipe,
+    gathered: &'a Gathered,
+}
+
+impl Facts<'_> {
+    /// Whether none of these keys was given a wrong value.
+    fn sound(&self, names: &[&str]) -> bool {
+        names.iter().all(|name| !self.gathered.bad.contains(name))
+    }
+
+    fn origin(&self, name: &str) -> Origin {
+        self.gathered.settings.get(name).map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+
+    /// An error about `names[0]`; it is reported where the strongest of `names` was written,
+    /// because that is what brought the rule to break.
+    fn error(&self, names: &[&str], rule: String, fix: String) -> ConfigError {
+        let value = keys::find(names[0]).and_then(|key| key.get(self.recipe));
+        let mut origin = self.origin(names[0]);
+        for other in names.iter().map(|name| self.origin(name)) {
+            if other.strength() > origin.strength() {
+                origin = other;
+            }
+        }
+        ConfigError {
+            key: names[0].to_owned(),
+            value: value.map_or(String::new(), |value| value.to_string()),
+            rule,
+            fix,
+            origin,
+        }
+    }
+}
+
+fn heads_fit_width(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["model.heads", "model.width", "model.family"];
+    let model = &facts.recipe.model;
+    if !facts.sound(&involved) || head_dim_fits(model, model.width, model.heads) {
+        return None;
+    }
+    let Model { width, heads, .. } = *model;
+    let divides = width.is_multiple_of(heads);
+    let limit = if divides && width / heads > MAX_HEAD_DIM {
+        format!("and {MAX_HEAD_DIM} is the most")
+    } else {
+        "and llama needs an even head size".to_owned()
+    };
+    let kv_heads_given = facts.gathered.settings.contains_key("model.kv_heads");
+    let working: Vec<usize> = (1..=width.min(MAX_HEADS as usize))
+        .filter(|heads| head_dim_fits(model, width, *heads))
+        .filter(|heads| !kv_heads_given || heads.is_multiple_of(model.kv_heads))
+        .collect();
+    if working.is_empty() {
+        let rule = if divides {
+            format!("makes heads of {} with model.heads = {heads}, {limit}", width / heads)
+        } else {
+            format!("is not a multiple of model.heads = {heads}")
+        };
+        let fix = format!("try {}", alternatives(&working_widths(model)));
+        return Some(facts.error(&["model.width", "model.heads"], rule, fix));
+    }
+    let rule = if divides {
+        format!("makes heads of {} with model.width = {width}, {limit}", width / heads)
+    } else {
+        format!("does not divide model.width = {width}")
+    };
+    let fix = format!("try {}", alternatives(&around(&working, heads)));
+    Some(facts.error(&involved, rule, fix))
+}
+
+/// Whether this many heads cut this width into heads that the family can use.
+fn head_dim_fits(model: &Model, width: usize, heads: usize) -> bool {
+    let head_dim = width / heads;
+    width.is_multiple_of(heads)
+        && head_dim <= MAX_HEAD_DIM
+        && (model.family == Family::Gpt2 || head_dim.is_multiple_of(2))
+}
+
+/// The widths next to the given one that suit the given number of heads.
+fn working_widths(model: &Model) -> Vec<usize> {
+    let unit = if model.family == Family::Llama { 2 * model.heads } else { model.heads };
+    let largest = (MAX_HEAD_DIM * model.heads).min(MAX_WIDTH as usize);
+    let below = (model.width / unit * unit).clamp(unit, largest / unit * unit);
+    [below, below + unit].into_iter().filter(|width| *width <= largest).collect()
+}
+
+fn kv_heads_fit_heads(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["model.kv_heads", "model.heads", "model.family"];
+    let Model { heads, kv_heads, family, .. } = facts.recipe.model;
+    if !facts.sound(&involved) {
+        return None;
+    }
+    if family == Family::Gpt2 && kv_heads != heads {
+        let rule = "needs model.family = \"llama\", because gpt2 has no grouped-query attention";
+        return Some(facts.error(&involved, rule.to_owned(), format!("try {heads}")));
+    }
+    if heads.is_multiple_of(kv_heads) {
+        return None;
+    }
+    let divisors: Vec<usize> = (1..=heads).filter(|n| heads.is_multiple_of(*n)).collect();
+    let rule = format!("does not divide model.heads = {heads}");
+    let fix = format!("try {}", alternatives(&around(&divisors, kv_heads)));
+    Some(facts.error(&involved, rule, fix))
+}
+
+fn vocabulary_holds_the_tokenizer(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["model.vocab", "data.tokenizer"];
+    let tokenizer = facts.recipe.data.tokenizer;
+    let num_tokens = match tokenizer {
+        Tokenizer::Byte => 256,
+    };
+    if !facts.sound(&involved) || facts.recipe.model.vocab >= num_tokens {
+        return None;
+    }
+    let rule = format!("is below the {num_tokens} tokens of data.tokenizer = \"{tokenizer}\"");
+    Some(facts.error(&involved, rule, format!("try {num_tokens}")))
+}
+
+fn batch_makes_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["train.batch", "train.microbatch", "numerics.invariant_up_to"];
+    if !facts.sound(&involved) {
+        return None;
+    }
+    let (batch, microbatch) = (facts.recipe.train.batch, facts.recipe.train.microbatch);
+    let leaves = facts.recipe.num_leaves();
+    let working_batch = nearest_multiple(batch, microbatch * leaves);
+    if !batch.is_multiple_of(microbatch) {
+        let working: Vec<usize> =
+            (1..=batch).filter(|size| batch.is_multiple_of(size * leaves)).collect();
+        let [batch_origin, microbatch_origin] =
+            ["train.batch", "train.microbatch"].map(|name| facts.origin(name).strength());
+        if microbatch_origin > batch_origin && !working.is_empty() {
+            let rule = format!("does not divide train.batch = {batch}");
+            let fix = format!("try {}", alternatives(&around(&working, microbatch)));
+            return Some(facts.error(&["train.microbatch", "train.batch"], rule, fix));
+        }
+        let rule = format!("is not a multiple of train.microbatch = {microbatch}");
+        return Some(facts.error(&involved[..2], rule, format!("try {working_batch}")));
+    }
+    let lanes = batch / microbatch;
+    if lanes.is_multiple_of(leaves) {
+        return None;
+    }
+    let rule = format!(
+        "makes {lanes} {} of train.microbatch = {microbatch}, which \
+         numerics.invariant_up_to = {leaves} does not divide",
+        if lanes == 1 { "lane" } else { "lanes" },
+    );
+    let working_leaves = 1usize << lanes.trailing_zeros();
+    let fix =
+        format!("try train.batch = {working_batch} or numerics.invariant_up_to = {working_leaves}");
+    Some(facts.error(&involved, rule, fix))
+}
+
+fn warmup_ends(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["optim.warmup_steps", "train.steps"];
+    let steps = facts.recipe.train.steps;
+    if !facts.sound(&involved) || facts.recipe.optim.warmup_steps <= steps {
+        return None;
+    }
+    let rule = format!("is more than train.steps = {steps}");
+    Some(facts.error(&involved, rule, format!("try {}", usual_warmup(facts.recipe))))
+}
+
+/// A setting that the chosen optimizer, family or schedule does not have is an error if a person
+/// wrote it; one that a preset brought along is simply not used.
+fn settings_mean_something(facts: &Facts<'_>) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    for key in keys::all() {
+        let Applies::When { key: other, is } = key.applies else { continue };
+        let Some(setting) = facts.gathered.settings.get(key.name) else { continue };
+        if !setting.origin.is_explicit() || !facts.sound(&[other]) {
+            continue;
+        }
+        if let Some((_, chosen)) = obstacle(key, facts.recipe) {
+            let others: Vec<String> = is.iter().map(|name| quoted(name)).collect();
+            errors.push(ConfigError {
+                key: key.name.to_owned(),
+                value: setting.value.to_string(),
+                rule: format!("is not a setting of {other} = {chosen}"),
+                fix: format!("remove it or set {other} = {}", alternatives(&others)),
+                origin: setting.origin.clone(),
+            });
+        }
+    }
+    errors
+}
+
+/// The multiple of `unit` nearest to `value`, at least one unit and within the largest batch.
+fn nearest_multiple(value: usize, unit: usize) -> usize {
+    let below = value / unit * unit;
+    let above = below + unit;
+    let take_above = below == 0 || (value - below > above - value && above <= MAX_BATCH as usize);
+    if take_above { above } else { below }
+}
+
+/// Five of the ascending `candidates` around `value`: up to four below and one above, then
+/// whatever is left to make five.
+fn around(candidates: &[usize], value: usize) -> Vec<usize> {
+    const MOST: usize = 5;
+    let below = candidates.iter().filter(|candidate| **candidate < value).count();
+    let above = candidates.len() - below;
+    let from_below = below.min(MOST - above.min(1)).max(MOST.saturating_sub(above).min(below));
+    let first = below - from_below;
+    candidates[first..candidates.len().min(first + MOST)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_lies_around_the_given_value() {
+        let divisors = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96];
+        assert_eq!(around(&divisors, 5), [1, 2, 3, 4, 6]);
+        assert_eq!(around(&divisors, 20), [6, 8, 12, 16, 24]);
+        assert_eq!(around(&divisors, 100), [16, 24, 32, 48, 96]);
+        assert_eq!(around(&divisors, 0), [1, 2, 3, 4, 6]);
+        assert_eq!(around(&[7], 3), [7]);
+        assert_eq!(around(&[7], 9), [7]);
+        assert!(around(&[], 9).is_empty());
+    }
+
+    #[test]
+    fn the_nearest_multiple_is_never_zero_and_never_too_large() {
+        assert_eq!(nearest_multiple(1, 16), 16);
+        assert_eq!(nearest_multiple(23, 16), 16);
+        assert_eq!(nearest_multiple(24, 16), 16);
+        assert_eq!(nearest_multiple(25, 16), 32);
+        let largest = MAX_BATCH as usize;
+        assert!(nearest_multiple(largest, 3 * 64) <= largest);
+    }
+}

@@ -1,0 +1,263 @@
+//! From texts to typed settings: presets, a recipe file and `--set` arguments, weakest first.
+//!
+//! Each source is flattened into dotted keys; each key is looked up in the table and its value
+//! checked by the key's kind. What is accepted overrides weaker sources; what is refused becomes a
+//! complaint and leaves the weaker value standing, so that checking can go on and find the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::{ConfigError, Origin, alternatives};
+use crate::key::{Default as KeyDefault, Key, Section};
+use crate::keys::{self, SECTIONS};
+use crate::nearest::nearest;
+use crate::presets;
+use crate::value::{Given, Value, one_line, quoted};
+
+/// The texts a recipe is made of, in order of precedence: defaults, preset, file, sets.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// Name (for messages) and text of the recipe file.
+    pub file: Option<(String, String)>,
+    /// Name of the preset that underlies the file.
+    pub preset: Option<String>,
+    /// Arguments of `--set`, each `key=value`; a later one overrides an earlier one.
+    pub sets: Vec<String>,
+}
+
+/// An accepted value and where it came from.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
+/// A refused value.
+pub(crate) struct Complaint {
+    pub(crate) error: ConfigError,
+    /// The key whose resolved value completes an empty `fix`.
+    pub(crate) key: Option<&'static Key>,
+}
+
+/// All sources, merged.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub(crate) settings: BTreeMap<&'static str, Setting>,
+    pub(crate) complaints: Vec<Complaint>,
+    /// Keys that some source gave a wrong value; rules about them would only add noise.
+    pub(crate) bad: BTreeSet<&'static str>,
+    /// A whole source is missing, so rules between keys would judge a recipe nobody wrote.
+    pub(crate) incomplete: bool,
+}
+
+impl Gathered {
+    /// Reads all sources.
+    pub(crate) fn from_sources(sources: &Sources) -> Self {
+        let mut gathered = Self::default();
+        if let Some(name) = &sources.preset {
+            gathered.take_preset(name);
+        }
+        if let Some((name, text)) = &sources.file {
+            let name = one_line(name);
+            gathered.take_document(text, |line| Origin::File { name: name.clone(), line });
+        }
+        for argument in &sources.sets {
+            gathered.take_argument(argument);
+        }
+        gathered.take_model_of_preset();
+        gathered
+    }
+
+    fn take_preset(&mut self, name: &str) {
+        match presets::text(name) {
+            Some(text) => self.take_document(text, |_| Origin::Preset(name.to_owned())),
+            None => {
+                self.incomplete = true;
+                self.complain(
+                    None,
+                    ConfigError {
+                        key: "preset".to_owned(),
+                        value: one_line(&quoted(name)),
+                        rule: "is not known".to_owned(),
+                        fix: format!("try {}", alternatives(presets::NAMES)),
+                        origin: Origin::Set,
+                    },
+                );
+            }
+        }
+    }
+
+    /// `model.preset` replaces what the underlying preset says about the model, and is itself
+    /// weaker than anything the person wrote.
+    fn take_model_of_preset(&mut self) {
+        self.incomplete |= self.bad.contains("model.preset");
+        let Some(setting) = self.settings.get("model.preset") else { return };
+        let name = setting.value.as_text().to_owned();
+        let mut donor = Self::default();
+        donor.take_preset(&name);
+        let is_model = |key: &str| key.starts_with("model.");
+        self.settings.retain(|key, setting| !is_model(key) || setting.origin.is_explicit());
+        for (key, setting) in donor.settings.into_iter().filter(|(key, _)| is_model(key)) {
+            self.settings.entry(key).or_insert(setting);
+        }
+    }
+
+    fn take_document(&mut self, text: &str, origin: impl Fn(usize) -> Origin) {
+        let line_of =
+            |offset: usize| 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+        match DeTable::parse(text) {
+            Ok(table) => {
+                let mut leaves = Vec::new();
+                flatten_table("", table.get_ref(), text, &mut leaves);
+                // The parser sorts by name; people read by line.
+                leaves.sort_by_key(|leaf| leaf.offset);
+                for leaf in leaves {
+                    self.take(&leaf.name, &leaf.given, origin(line_of(leaf.offset)));
+                }
+            }
+            Err(error) => {
+                self.incomplete = true;
+                let offset = error.span().map_or(0, |span| span.start);
+                self.complain(
+                    None,
+                    ConfigError {
+                        key: String::new(),
+                        value: String::new(),
+                        rule: format!("not valid TOML: {}", one_line(error.message())),
+                        fix: "write key = value, with text in quotes".to_owned(),
+                        origin: origin(line_of(offset)),
+                    },
+                );
+            }
+        }
+    }
+
+    fn take_argument(&mut self, argument: &str) {
+        let (name, text) = match argument.split_once('=') {
+            Some((name, text)) if !name.trim().is_empty() => (name.trim(), text.trim()),
+            _ => {
+                return self.complain(
+                    None,
+                    ConfigError {
+                        key: format!("--set {}", one_line(argument)),
+                        value: String::new(),
+                        rule: "is not of the form key=value".to_owned(),
+                        fix: "try --set train.steps=100".to_owned(),
+                        origin: Origin::Set,
+                    },
+                );
+            }
+        };
+        let takes_words = keys::find(name).is_some_and(|key| key.kind.wants_text());
+        match DeValue::parse(text) {
+            Ok(value) if !takes_words || value.get_ref().is_str() => {
+                let mut leaves = Vec::new();
+                flatten(name.to_owned(), &value, text, &mut leaves);
+                for leaf in leaves {
+                    self.take(&leaf.name, &leaf.given, Origin::Set);
+                }
+            }
+            _ => self.take(name, &Given::text(text), Origin::Set),
+        }
+    }
+
+    fn take(&mut self, name: &str, given: &Given, origin: Origin) {
+        let Some(key) = keys::find(name) else {
+            return self.complain(None, unknown_key(name, given, origin));
+        };
+        match key.kind.accept(given) {
+            Ok(value) => {
+                self.settings.insert(key.name, Setting { value, origin });
+            }
+            Err(refusal) => {
+                self.bad.insert(key.name);
+                self.complain(
+                    Some(key),
+                    ConfigError {
+                        key: key.name.to_owned(),
+                        value: given.written.clone(),
+                        rule: refusal.rule,
+                        fix: refusal.fix.map_or(String::new(), |fix| format!("try {fix}")),
+                        origin,
+                    },
+                );
+            }
+        }
+    }
+
+    fn complain(&mut self, key: Option<&'static Key>, error: ConfigError) {
+        self.complaints.push(Complaint { error, key });
+    }
+}
+
+/// A key with its value, and where in the text it stands.
+struct Leaf {
+    name: String,
+    given: Given,
+    offset: usize,
+}
+
+fn flatten_table(prefix: &str, table: &DeTable<'_>, document: &str, leaves: &mut Vec<Leaf>) {
+    for (key, value) in table {
+        let dot = if prefix.is_empty() { "" } else { "." };
+        flatten(format!("{prefix}{dot}{}", key.get_ref()), value, document, leaves);
+    }
+}
+
+/// Descends into tables until a known key or a value that is no table; the parser bounds the depth.
+fn flatten(name: String, value: &Spanned<DeValue<'_>>, document: &str, leaves: &mut Vec<Leaf>) {
+    let descend = match value.get_ref() {
+        DeValue::Table(table) if keys::find(&name).is_none() => Some(table),
+        _ => None,
+    };
+    match descend {
+        Some(table) if !table.is_empty() => flatten_table(&name, table, document, leaves),
+        Some(_) if section(&name).is_some() => {}
+        _ => {
+            let given = Given::from_toml(value, document);
+            leaves.push(Leaf { name, given, offset: value.span().start });
+        }
+    }
+}
+
+fn section(name: &str) -> Option<&'static Section> {
+    SECTIONS.iter().find(|section| section.name == name)
+}
+
+fn unknown_key(name: &str, given: &Given, origin: Origin) -> ConfigError {
+    let (rule, fix) = match section(name) {
+        Some(section) => (
+            format!("is {} where a table of keys is needed", given.content.kind_in_words()),
+            format!("try {}", example_of(section)),
+        ),
+        None => (
+            "is not a known key".to_owned(),
+            match suggestion(name) {
+                Some(known) => format!("did you mean {known}?"),
+                None => "`lockstep config` lists every key".to_owned(),
+            },
+        ),
+    };
+    ConfigError { key: one_line(name), value: given.written.clone(), rule, fix, origin }
+}
+
+/// A line that works in this section.
+fn example_of(section: &Section) -> String {
+    let mut examples = section.keys.iter().filter_map(|key| match key.default {
+        KeyDefault::Fixed(text) => Some(format!("{} = {text}", key.name)),
+        KeyDefault::Derived { .. } | KeyDefault::Nothing => None,
+    });
+    examples.next().expect("every section has a key with a fixed default")
+}
+
+/// A right name in the wrong table (or in none), or else the nearest spelling.
+fn suggestion(name: &str) -> Option<&'static str> {
+    let (table, leaf) = name.split_once('.').unwrap_or(("", name));
+    let misplaced = keys::all().find(|key| key.leaf() == leaf);
+    match misplaced {
+        Some(key) if table.is_empty() || section(table).is_some() => Some(key.name),
+        _ => nearest(name, keys::all().map(|key| key.name)),
+    }
+}

@@ -1,0 +1,251 @@
+//! Values of keys: what a person gave, and what a key holds once it was accepted.
+//!
+//! [`Given`] is any value TOML can express, with the text it was written as, so that an error can
+//! show exactly what stood there. [`Value`] is one of the four kinds a key can have. Printing a
+//! value gives TOML on a single line, which is what makes a printed recipe readable again.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+use toml::Spanned;
+use toml::de::{DeInteger, DeValue};
+
+/// An accepted value of a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A whole number.
+    Integer(i64),
+    /// A finite number.
+    Float(f64),
+    /// A switch.
+    Bool(bool),
+    /// Free text or the name of a choice.
+    Text(String),
+}
+
+impl Value {
+    /// The integer of a key whose kind is an integer; anything else is a bug in the table.
+    pub(crate) fn as_integer(&self) -> i64 {
+        match self {
+            Self::Integer(integer) => *integer,
+            other => panic!("{other} passed as an integer"),
+        }
+    }
+
+    /// The number of a key whose kind is a float; anything else is a bug in the table.
+    pub(crate) fn as_float(&self) -> f64 {
+        match self {
+            Self::Float(float) => *float,
+            other => panic!("{other} passed as a float"),
+        }
+    }
+
+    /// The switch of a key whose kind is a boolean; anything else is a bug in the table.
+    pub(crate) fn as_bool(&self) -> bool {
+        match self {
+            Self::Bool(flag) => *flag,
+            other => panic!("{other} passed as a boolean"),
+        }
+    }
+
+    /// The text of a key whose kind is text or a choice; anything else is a bug in the table.
+    pub(crate) fn as_text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            other => panic!("{other} passed as text"),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(integer) => write!(f, "{integer}"),
+            // The debug form keeps the point ("1.0") and is the shortest that reads back equal.
+            Self::Float(float) => write!(f, "{float:?}"),
+            Self::Bool(flag) => write!(f, "{flag}"),
+            Self::Text(text) => f.write_str(&quoted(text)),
+        }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Integer(integer) => serializer.serialize_i64(*integer),
+            Self::Float(float) => serializer.serialize_f64(*float),
+            Self::Bool(flag) => serializer.serialize_bool(*flag),
+            Self::Text(text) => serializer.serialize_str(text),
+        }
+    }
+}
+
+/// The typed content of a value that was not checked against a key yet.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Content {
+    /// Wider than any key allows, so that an enormous number is out of range and not a mystery.
+    Integer(i128),
+    Float(f64),
+    Bool(bool),
+    Text(String),
+    Date,
+    List,
+    Table,
+}
+
+impl Content {
+    /// The kind in words, as it stands in "is ... where an integer is needed".
+    pub(crate) const fn kind_in_words(&self) -> &'static str {
+        match self {
+            Self::Integer(_) => "an integer",
+            Self::Float(_) => "a float",
+            Self::Bool(_) => "a boolean",
+            Self::Text(_) => "text",
+            Self::Date => "a date",
+            Self::List => "a list",
+            Self::Table => "a table",
+        }
+    }
+}
+
+/// A value as a person gave it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Given {
+    pub(crate) content: Content,
+    /// How it was written, on one line and of bounded length, for messages.
+    pub(crate) written: String,
+}
+
+impl Given {
+    /// Takes a parsed TOML value together with the document it was cut from.
+    pub(crate) fn from_toml(value: &Spanned<DeValue<'_>>, document: &str) -> Self {
+        let content = match value.get_ref() {
+            DeValue::String(text) => return Self::text(text),
+            DeValue::Integer(integer) => Content::Integer(wide_integer(integer)),
+            // A float too large for f64 parses as infinite, which every key refuses.
+            DeValue::Float(float) => Content::Float(float.as_str().parse().unwrap_or(f64::NAN)),
+            DeValue::Boolean(flag) => Content::Bool(*flag),
+            DeValue::Datetime(_) => Content::Date,
+            DeValue::Array(_) => Content::List,
+            DeValue::Table(_) => Content::Table,
+        };
+        let written = one_line(document.get(value.span()).unwrap_or_default());
+        // A table that was opened by its own header has no text of its own worth repeating.
+        let written = match content {
+            Content::Table if !written.starts_with('{') => "{...}".to_owned(),
+            _ => written,
+        };
+        Self { content, written }
+    }
+
+    /// Text, shown in quotes.
+    pub(crate) fn text(text: &str) -> Self {
+        Self { content: Content::Text(text.to_owned()), written: one_line(&quoted(text)) }
+    }
+
+    /// The right side of `--set key=value`: a TOML value, or else a bare word taken as text.
+    pub(crate) fn from_argument(argument: &str) -> Self {
+        match DeValue::parse(argument) {
+            Ok(value) => Self::from_toml(&value, argument),
+            Err(_) => Self::text(argument),
+        }
+    }
+}
+
+/// An integer of any size; what does not even fit 128 bits becomes the largest of its sign.
+fn wide_integer(integer: &DeInteger<'_>) -> i128 {
+    let digits = integer.as_str();
+    let limit = if digits.starts_with('-') { i128::MIN } else { i128::MAX };
+    i128::from_str_radix(digits, integer.radix()).unwrap_or(limit)
+}
+
+/// Text as a TOML basic string on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            other if other.is_control() => {
+                out.push_str(&format!("\\u{:04X}", u32::from(other)));
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Longest excerpt of somebody else's text that a message repeats, in characters.
+const EXCERPT_CHARS: usize = 72;
+
+/// Any text as one line of bounded length: runs of white space and control characters become one
+/// space, and a long tail becomes an ellipsis.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    for word in words.filter(|word| !word.is_empty()) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.len() > 4 * EXCERPT_CHARS {
+            break;
+        }
+    }
+    match line.char_indices().nth(EXCERPT_CHARS) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_print_as_toml() {
+        assert_eq!(Value::Integer(-3).to_string(), "-3");
+        assert_eq!(Value::Float(1.0).to_string(), "1.0");
+        assert_eq!(Value::Float(1e-8).to_string(), "1e-8");
+        assert_eq!(Value::Bool(true).to_string(), "true");
+        assert_eq!(Value::Text("a \"b\"\\\n\u{1}".into()).to_string(), r#""a \"b\"\\\n\u0001""#);
+    }
+
+    #[test]
+    fn arguments_are_toml_values_or_bare_words() {
+        let content = |argument| Given::from_argument(argument).content;
+        assert_eq!(content("1_000"), Content::Integer(1000));
+        assert_eq!(content("0x10"), Content::Integer(16));
+        assert_eq!(content("3e-3"), Content::Float(3e-3));
+        assert_eq!(content("true"), Content::Bool(true));
+        assert_eq!(content("\"quoted\""), Content::Text("quoted".into()));
+        assert_eq!(content("cosine"), Content::Text("cosine".into()));
+        assert_eq!(content("my folder/a.txt"), Content::Text("my folder/a.txt".into()));
+        assert_eq!(content("1\nb = 2"), Content::Text("1\nb = 2".into()));
+        assert_eq!(content("[1, 2]"), Content::List);
+        assert_eq!(content("{min = 1}"), Content::Table);
+        assert_eq!(content("1979-05-27"), Content::Date);
+    }
+
+    #[test]
+    fn an_integer_too_large_for_any_key_keeps_its_sign() {
+        let digits = "9".repeat(60);
+        assert_eq!(Given::from_argument(&digits).content, Content::Integer(i128::MAX));
+        assert_eq!(
+            Given::from_argument(&format!("-{digits}")).content,
+            Content::Integer(i128::MIN)
+        );
+    }
+
+    #[test]
+    fn excerpts_are_one_short_line() {
+        assert_eq!(one_line("[1,\n   2]\u{7}"), "[1, 2]");
+        let long = one_line(&"é".repeat(500));
+        assert_eq!(long, format!("{}...", "é".repeat(72)));
+    }
+}

@@ -1,0 +1,162 @@
+//! Files and folders, whole or open, with errors that name the path.
+//!
+//! Small files are read and written whole; large ones are opened and read or written piece by
+//! piece. Nothing here memory-maps: a simulated disk can then tear writes, fill up or vanish
+//! under the same code that runs in production.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::reason;
+
+/// A disk.
+pub trait Files: Send + Sync {
+    /// The whole content of a file.
+    fn read(&self, path: &Path) -> Result<Vec<u8>, FileError>;
+
+    /// The whole content of a text file; bytes that are not UTF-8 are an error that says where.
+    fn read_to_string(&self, path: &Path) -> Result<String, FileError> {
+        String::from_utf8(self.read(path)?).map_err(|error| {
+            let byte = error.utf8_error().valid_up_to();
+            let reason = format!("not UTF-8 text from byte {byte} on");
+            let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+            FileError::new(FileAction::Read, path, &error)
+        })
+    }
+
+    /// Opens a file to read parts of it. The handle keeps showing the same file even when the
+    /// path is given to another one meanwhile.
+    fn open(&self, path: &Path) -> Result<Box<dyn FileReader>, FileError>;
+
+    /// Replaces a file by one with these bytes: temporary name, write, sync, rename, sync of the
+    /// folder. After any failure or crash the path holds the old content or the new, whole.
+    fn write_atomic(&self, path: &Path, bytes: &[u8]) -> Result<(), FileError>;
+
+    /// Creates a file, or empties it, and opens it for writing. Nothing is buffered: what was
+    /// written survives the process, and survives the machine after [`FileWriter::sync`].
+    fn create(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError>;
+
+    /// Opens a file for writing at its end, creating it when missing. Not buffered either.
+    fn append(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError>;
+
+    /// Creates a folder and its parents; an existing folder is fine.
+    fn create_dir_all(&self, path: &Path) -> Result<(), FileError>;
+
+    /// The paths of a folder's entries, sorted.
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>, FileError>;
+
+    /// What lies at a path; `None` when nothing does or it may not be asked.
+    fn metadata(&self, path: &Path) -> Option<FileKind>;
+
+    /// Moves a file or folder, replacing a file at the target; durable on return.
+    fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError>;
+
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> Result<(), FileError>;
+
+    /// Removes a folder with everything in it.
+    fn remove_dir_all(&self, path: &Path) -> Result<(), FileError>;
+}
+
+/// A file open for writing.
+pub trait FileWriter: io::Write + Send {
+    /// Returns once everything written so far would survive a power cut.
+    fn sync(&mut self) -> Result<(), FileError>;
+}
+
+/// A file open for reading at any offset.
+pub trait FileReader: Send + Sync {
+    /// The file's size when it was opened.
+    fn num_bytes(&self) -> u64;
+    /// Fills the buffer from the given offset; a file that ends before is an error.
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FileError>;
+}
+
+/// What lies at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A file.
+    File {
+        /// Its size.
+        bytes: u64,
+    },
+    /// A folder.
+    Directory,
+}
+
+/// What was being tried when a [`FileError`] happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAction {
+    /// Reading a file's bytes.
+    Read,
+    /// Writing or syncing a file's bytes.
+    Write,
+    /// Creating a file or a folder.
+    Create,
+    /// Listing a folder.
+    List,
+    /// Moving a file or a folder.
+    Rename,
+    /// Removing a file or a folder.
+    Remove,
+}
+
+impl fmt::Display for FileAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Create => "create",
+            Self::List => "list",
+            Self::Rename => "rename",
+            Self::Remove => "remove",
+        })
+    }
+}
+
+/// A file operation that failed, as one line: `cannot read notes.txt: no such file`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {action} {}: {reason}", path.display())]
+pub struct FileError {
+    action: FileAction,
+    path: PathBuf,
+    kind: io::ErrorKind,
+    reason: String,
+}
+
+impl FileError {
+    /// Puts the path and the attempt beside the system's error.
+    pub fn new(action: FileAction, path: &Path, error: &io::Error) -> Self {
+        let reason = match (action, error.kind()) {
+            (FileAction::List, io::ErrorKind::NotFound) => "no such folder".to_owned(),
+            (FileAction::Write | FileAction::Create, io::ErrorKind::NotFound) => {
+                "its folder does not exist".to_owned()
+            }
+            _ => reason::of(error),
+        };
+        Self { action, path: path.to_owned(), kind: error.kind(), reason }
+    }
+
+    /// What was being tried.
+    pub fn action(&self) -> FileAction {
+        self.action
+    }
+
+    /// The file or folder it was tried on.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The class of the failure, for decisions; the text is for people.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+}
+
+/// For code that writes through [`io::Write`] and syncs in the same breath.
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> Self {
+        Self::new(error.kind, error.reason)
+    }
+}

@@ -1,0 +1,200 @@
+//! The system's files.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this is where files are touched"
+)]
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::entropy::RealEntropy;
+use crate::{Entropy, FileAction, FileError, FileKind, FileReader, FileWriter, Files, atomic};
+
+pub(crate) struct RealFiles;
+
+impl Files for RealFiles {
+    fn read(&self, path: &Path) -> Result<Vec<u8>, FileError> {
+        fs::read(path).map_err(failed(FileAction::Read, path))
+    }
+
+    fn open(&self, path: &Path) -> Result<Box<dyn FileReader>, FileError> {
+        let open = || {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            if metadata.is_dir() {
+                return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
+            }
+            Ok(RealReader { file, path: path.to_owned(), num_bytes: metadata.len() })
+        };
+        let reader = open().map_err(failed(FileAction::Read, path))?;
+        Ok(Box::new(reader))
+    }
+
+    fn write_atomic(&self, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+        atomic::replace(self, path, RealEntropy.u64(), |writer| writer.write_all(bytes))
+    }
+
+    fn create(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError> {
+        let file = File::create(path).map_err(failed(FileAction::Create, path))?;
+        Ok(Box::new(RealWriter { file, path: path.to_owned() }))
+    }
+
+    fn append(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError> {
+        let open = File::options().append(true).create(true).open(path);
+        let file = open.map_err(failed(FileAction::Write, path))?;
+        Ok(Box::new(RealWriter { file, path: path.to_owned() }))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<(), FileError> {
+        fs::create_dir_all(path).map_err(failed(FileAction::Create, path))
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>, FileError> {
+        let entries = || -> io::Result<Vec<PathBuf>> {
+            fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
+        };
+        let mut paths = entries().map_err(failed(FileAction::List, path))?;
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn metadata(&self, path: &Path) -> Option<FileKind> {
+        let metadata = fs::metadata(path).ok()?;
+        let file = FileKind::File { bytes: metadata.len() };
+        Some(if metadata.is_dir() { FileKind::Directory } else { file })
+    }
+
+    fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {
+        let rename = || {
+            // Opened first: a folder that cannot be opened fails before anything has changed.
+            let folder = File::open(folder_of(target))?;
+            fs::rename(source, target)?;
+            sync_folder(&folder)
+        };
+        rename().map_err(failed(FileAction::Rename, source))
+    }
+
+    fn remove_file(&self, path: &Path) -> Result<(), FileError> {
+        fs::remove_file(path).map_err(failed(FileAction::Remove, path))
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> Result<(), FileError> {
+        fs::remove_dir_all(path).map_err(failed(FileAction::Remove, path))
+    }
+}
+
+struct RealWriter {
+    file: File,
+    path: PathBuf,
+}
+
+impl Write for RealWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.file.write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl FileWriter for RealWriter {
+    fn sync(&mut self) -> Result<(), FileError> {
+        self.file.sync_all().map_err(failed(FileAction::Write, &self.path))
+    }
+}
+
+struct RealReader {
+    file: File,
+    path: PathBuf,
+    num_bytes: u64,
+}
+
+impl FileReader for RealReader {
+    fn num_bytes(&self) -> u64 {
+        self.num_bytes
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
+        let read = self.file.read_exact_at(buffer, offset);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let end = offset.saturating_add(buffer.len() as u64);
+                let reason = format!("it ends before byte {end}");
+                io::Error::new(io::ErrorKind::UnexpectedEof, reason)
+            }
+            _ => error,
+        })
+        .map_err(failed(FileAction::Read, &self.path))
+    }
+}
+
+fn failed(action: FileAction, path: &Path) -> impl Fn(io::Error) -> FileError {
+    move |error| FileError::new(action, path, &error)
+}
+
+/// The folder that holds a path's name.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes a new name in a folder durable. Some file systems know no sync of folders and say so;
+/// on those a rename is as durable as it gets.
+fn sync_folder(folder: &File) -> io::Result<()> {
+    match folder.sync_all() {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScratchDir;
+
+    #[test]
+    fn a_name_without_a_folder_lies_in_the_current_one() {
+        assert_eq!(folder_of(Path::new("file")), Path::new("."));
+        assert_eq!(folder_of(Path::new("a/file")), Path::new("a"));
+        assert_eq!(folder_of(Path::new("/file")), Path::new("/"));
+    }
+
+    #[test]
+    fn an_atomic_write_replaces_a_link_and_not_what_it_points_to() {
+        let world = crate::real();
+        let scratch = ScratchDir::new(&world, "link").unwrap();
+        let (kept, link) = (scratch.path().join("kept"), scratch.path().join("link"));
+        world.files().write_atomic(&kept, b"kept").unwrap();
+        std::os::unix::fs::symlink(&kept, &link).unwrap();
+
+        world.files().write_atomic(&link, b"new").unwrap();
+        assert_eq!(world.files().read(&kept).unwrap(), b"kept");
+        assert_eq!(world.files().read(&link).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures() {
+        let full = Path::new("/dev/full");
+        if RealFiles.metadata(full).is_none() {
+            return;
+        }
+        let mut writer = RealFiles.append(full).unwrap();
+        let error = writer.write_all(b"bytes").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+}

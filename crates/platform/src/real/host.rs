@@ -1,0 +1,82 @@
+//! This machine, as its kernel describes it in `/proc` and `/sys`.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is where the environment and the kernel's files are read"
+)]
+
+use std::path::PathBuf;
+
+use crate::Host;
+
+pub(crate) struct RealHost;
+
+impl Host for RealHost {
+    fn peak_rss_bytes(&self) -> u64 {
+        kernel_bytes("/proc/self/status", "VmHWM:")
+    }
+
+    fn current_rss_bytes(&self) -> u64 {
+        kernel_bytes("/proc/self/status", "VmRSS:")
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let machine = kernel_bytes("/proc/meminfo", "MemTotal:");
+        // Inside a container the limit of the control group is what counts.
+        let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+        match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
+            Some(limit) if machine > 0 => machine.min(limit),
+            _ => machine,
+        }
+    }
+
+    fn name(&self) -> String {
+        rustix::system::uname().nodename().to_string_lossy().into_owned()
+    }
+
+    fn env(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn temp_dir(&self) -> PathBuf {
+        std::env::temp_dir()
+    }
+}
+
+/// A line like `VmHWM:   1234 kB` of one of the kernel's text files, in bytes.
+fn kernel_bytes(path: &str, key: &str) -> u64 {
+    std::fs::read_to_string(path).ok().and_then(|text| find_kib(&text, key)).unwrap_or(0) * 1024
+}
+
+fn find_kib(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_found_by_their_key() {
+        let text = "VmPeak:\t  99 kB\nVmHWM:\t  12 kB\nVmRSS:\t   7 kB\n";
+        assert_eq!(find_kib(text, "VmHWM:"), Some(12));
+        assert_eq!(find_kib(text, "VmSwap:"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn touching_memory_shows_in_the_peak() {
+        let before = RealHost.current_rss_bytes();
+        let block = vec![1_u8; 64 << 20];
+        let after = RealHost.peak_rss_bytes();
+        assert!(block.iter().all(|&byte| byte == 1));
+        assert!(after >= before + (48 << 20), "{before} then {after}");
+    }
+
+    #[test]
+    fn cargo_is_in_the_environment_of_its_tests() {
+        assert!(RealHost.env("CARGO_MANIFEST_DIR").is_some());
+        assert_eq!(RealHost.env("LOCKSTEP_NOT_A_VARIABLE"), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! The operating system as a world.
+//!
+//! One file for each part. The standard library does nearly all of it; `rustix` adds readiness
+//! of sockets, the boot-time clock, random bytes and the host's name.
+
+mod clock;
+mod entropy;
+mod files;
+mod host;
+mod net;
+mod threads;
+
+use crate::{Clock, Entropy, Files, Host, Net, Platform, Threads};
+
+/// The operating system.
+pub(crate) struct RealPlatform {
+    clock: clock::RealClock,
+}
+
+impl RealPlatform {
+    pub(crate) fn new() -> Self {
+        Self { clock: clock::RealClock::new() }
+    }
+}
+
+impl Platform for RealPlatform {
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn files(&self) -> &dyn Files {
+        &files::RealFiles
+    }
+
+    fn threads(&self) -> &dyn Threads {
+        &threads::RealThreads
+    }
+
+    fn net(&self) -> &dyn Net {
+        &net::RealNet
+    }
+
+    fn entropy(&self) -> &dyn Entropy {
+        &entropy::RealEntropy
+    }
+
+    fn host(&self) -> &dyn Host {
+        &host::RealHost
+    }
+}

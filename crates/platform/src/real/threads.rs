@@ -1,0 +1,106 @@
+//! The system's threads, with a condition variable under each event count.
+
+use std::any::Any;
+use std::num::NonZero;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::{JoinHandle, Signal, ThreadError, Threads, reason};
+
+pub(crate) struct RealThreads;
+
+impl Threads for RealThreads {
+    fn spawn(
+        &self,
+        name: &str,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> Result<Box<dyn JoinHandle>, ThreadError> {
+        let ended = Arc::new(RealSignal::default());
+        let on_exit = NotifyOnDrop(Arc::clone(&ended));
+        let run = move || {
+            // Dropped last, also when the body panics.
+            let _on_exit = on_exit;
+            body();
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
+            ThreadError::Spawn { name: name.to_owned(), reason: reason::of(&error) }
+        })?;
+        Ok(Box::new(RealJoinHandle { name: name.to_owned(), thread, ended }))
+    }
+
+    fn available(&self) -> usize {
+        thread::available_parallelism().map_or(1, NonZero::get)
+    }
+
+    fn signal(&self) -> Arc<dyn Signal> {
+        Arc::new(RealSignal::default())
+    }
+}
+
+struct RealJoinHandle {
+    name: String,
+    thread: thread::JoinHandle<()>,
+    /// Leaves epoch 0 when the body has ended.
+    ended: Arc<RealSignal>,
+}
+
+impl JoinHandle for RealJoinHandle {
+    fn join(self: Box<Self>) -> Result<(), ThreadError> {
+        let Self { name, thread, ended: _ } = *self;
+        thread
+            .join()
+            .map_err(|panic| ThreadError::Panicked { name, message: panic_message(panic.as_ref()) })
+    }
+
+    fn finished_within(&self, timeout: Duration) -> bool {
+        self.ended.wait(0, timeout)
+    }
+}
+
+struct NotifyOnDrop(Arc<RealSignal>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_all();
+    }
+}
+
+/// What the panic said; a panic may carry any value, but nearly always a text.
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+        .to_owned()
+}
+
+#[derive(Default)]
+struct RealSignal {
+    epoch: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl RealSignal {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        // A counter is sound after any panic.
+        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Signal for RealSignal {
+    fn epoch(&self) -> u64 {
+        *self.lock()
+    }
+
+    fn notify_all(&self) {
+        *self.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, seen_epoch: u64, timeout: Duration) -> bool {
+        let waited =
+            self.changed.wait_timeout_while(self.lock(), timeout, |epoch| *epoch == seen_epoch);
+        let (epoch, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *epoch != seen_epoch
+    }
+}

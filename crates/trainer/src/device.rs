@@ -1,0 +1,33 @@
+//! The compute device of a rank, as the recipe asks for it.
+
+use crate::TrainError;
+use lockstep_config::{IsaChoice, Recipe};
+use lockstep_platform::World;
+use lockstep_tensor::{Cpu, Isa};
+
+/// The class of kernels whose bits agree with each other; a run records it, and only ranks of one
+/// class may train together. All `f32` kernels of this crate are of one class, because every
+/// instruction set computes the same fused chains.
+pub const KERNEL_CLASS: &str = "f32-fma";
+
+/// Builds the device: `run.isa` chooses the instructions, `run.threads` the threads (0 = all).
+pub fn open(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
+    let isa = match recipe.run.isa {
+        IsaChoice::Auto => Isa::detect(),
+        IsaChoice::Avx512 => Isa::Avx512,
+        IsaChoice::Avx2 => Isa::Avx2,
+        IsaChoice::Portable => Isa::Portable,
+    };
+    if !isa.is_available() {
+        let others = Isa::available().iter().map(|isa| format!(", {isa}")).collect();
+        return Err(TrainError::Isa { asked: isa.to_string(), others });
+    }
+    let num_threads = match recipe.run.threads {
+        0 => world.threads().available(),
+        asked => asked,
+    };
+    Ok(Cpu::new(isa, num_threads, &|index, body| {
+        // The pool ends its threads when the device is dropped, so nobody needs to join them.
+        drop(world.threads().spawn(&format!("compute-{index}"), body).expect("threads start"));
+    }))
+}

@@ -1,0 +1,98 @@
+//! Everything that can end a run early, with who must act.
+
+use lockstep_checkpoint::CheckpointError;
+use lockstep_config::Blame;
+use lockstep_data::DataError;
+use lockstep_platform::FileError;
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The text could not be read or does not fit the recipe.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Weights or training state could not be saved or loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The run folder could not be written.
+    #[error(transparent)]
+    Folder(#[from] FileError),
+    /// A run must not write over another.
+    #[error("run.dir = {dir} already holds files; choose a folder that is new or empty")]
+    FolderTaken {
+        /// The folder that was asked for.
+        dir: String,
+    },
+    /// The recipe asks for instructions that this CPU lacks.
+    #[error("run.isa = {asked} needs instructions that this CPU lacks; try auto{others}")]
+    Isa {
+        /// What was asked for.
+        asked: String,
+        /// What this CPU has, each after a comma.
+        others: String,
+    },
+    /// The saved weights belong to another model.
+    #[error("{path} holds another model: {what}; use the recipe it was trained with")]
+    OtherModel {
+        /// The file of weights.
+        path: String,
+        /// The first difference.
+        what: String,
+    },
+    /// The saved run was made by another recipe.
+    #[error(
+        "{dir} was trained with another recipe ({saved}, this one is {asked}); only run.* may change"
+    )]
+    OtherRecipe {
+        /// The run to resume.
+        dir: String,
+        /// Hash of its recipe.
+        saved: String,
+        /// Hash of the recipe now.
+        asked: String,
+    },
+    /// The recipe of a saved run could not be used.
+    #[error("{path} cannot be used: {reason}")]
+    SavedRecipe {
+        /// The recipe file of the run.
+        path: String,
+        /// All that is wrong with it.
+        reason: String,
+    },
+    /// There is nothing to resume or to generate from.
+    #[error("{dir} holds no finished run (no {missing}); run `lockstep train` first")]
+    NoRun {
+        /// The folder that was looked into.
+        dir: String,
+        /// The file that a finished run would have.
+        missing: String,
+    },
+    /// Training left the finite numbers.
+    #[error("{what} became {value} at step {step}; lower optim.lr or set optim.clip, then restart")]
+    Diverged {
+        /// The step, counted from zero.
+        step: u64,
+        /// The loss, or the gradient of a named parameter.
+        what: String,
+        /// Its value.
+        value: f64,
+    },
+}
+
+impl TrainError {
+    /// Who must act before the run can go on.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Data(error) => error.blame(),
+            Self::Checkpoint(error) => error.blame(),
+            Self::Folder(_) => Blame::Storage,
+            Self::Diverged { .. } => Blame::Diverged,
+            Self::FolderTaken { .. }
+            | Self::Isa { .. }
+            | Self::OtherModel { .. }
+            | Self::OtherRecipe { .. }
+            | Self::SavedRecipe { .. }
+            | Self::NoRun { .. } => Blame::User,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The folder of a run: what was asked for, what happened, and what came out.
+//!
+//! ```text
+//! runs/0001/recipe.toml         the resolved recipe
+//!           events.jsonl        typed events, one JSON line each
+//!           model.safetensors   final weights
+//!           optimizer.safetensors, state.json   what resuming needs
+//!           summary.json        the figures that `train --json` prints
+//! ```
+//! A folder that holds anything is never written into.
+
+use crate::TrainError;
+use lockstep_config::Recipe;
+use lockstep_platform::{FileKind, World};
+use std::path::{Path, PathBuf};
+
+/// Where runs go that were not given a folder.
+pub const RUNS: &str = "runs";
+
+/// The folder of one run.
+#[derive(Debug, Clone)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// Creates the folder that the recipe asks for, or the next free number under `runs`.
+    pub fn create(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
+        let path = match recipe.run.dir.as_str() {
+            "" => next_number(world, Path::new(RUNS))?,
+            dir => PathBuf::from(dir),
+        };
+        let taken = match world.files().metadata(&path) {
+            None => false,
+            Some(FileKind::File { .. }) => true,
+            Some(FileKind::Directory) => !world.files().list(&path)?.is_empty(),
+        };
+        if taken {
+            return Err(TrainError::FolderTaken { dir: path.display().to_string() });
+        }
+        world.files().create_dir_all(&path)?;
+        world.files().write_atomic(&path.join("recipe.toml"), recipe.to_toml().as_bytes())?;
+        Ok(Self { path })
+    }
+
+    /// The folder of a finished run.
+    pub fn finished(path: &Path, world: &World) -> Result<Self, TrainError> {
+        let folder = Self { path: path.to_owned() };
+        for missing in [folder.recipe(), folder.weights()] {
+            if world.files().metadata(&missing).is_none() {
+                return Err(TrainError::NoRun {
+                    dir: path.display().to_string(),
+                    missing: missing.file_name().unwrap_or_default().display().to_string(),
+                });
+            }
+        }
+        Ok(folder)
+    }
+
+    /// The newest finished run under `runs`.
+    pub fn newest(world: &World) -> Result<Self, TrainError> {
+        let runs = Path::new(RUNS);
+        let mut folders = match world.files().metadata(runs) {
+            Some(FileKind::Directory) => world.files().list(runs)?,
+            _ => Vec::new(),
+        };
+        folders.retain(|path| number_of(path).is_some());
+        folders.sort_by_key(|path| number_of(path));
+        let finished = folders.iter().rev().find_map(|path| Self::finished(path, world).ok());
+        finished.ok_or_else(|| TrainError::NoRun {
+            dir: RUNS.to_owned(),
+            missing: "model.safetensors".to_owned(),
+        })
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The resolved recipe.
+    pub fn recipe(&self) -> PathBuf {
+        self.path.join("recipe.toml")
+    }
+
+    /// Typed events, one JSON line each.
+    pub fn events(&self) -> PathBuf {
+        self.path.join("events.jsonl")
+    }
+
+    /// The final weights.
+    pub fn weights(&self) -> PathBuf {
+        self.path.join("model.safetensors")
+    }
+
+    /// The optimizer's state.
+    pub fn optimizer(&self) -> PathBuf {
+        self.path.join("optimizer.safetensors")
+    }
+
+    /// Step and data cursor.
+    pub fn state(&self) -> PathBuf {
+        self.path.join("state.json")
+    }
+
+    /// The run's figures.
+    pub fn summary(&self) -> PathBuf {
+        self.path.join("summary.json")
+    }
+}
+
+/// The first unused number; two runs that start together get different ones or an error.
+fn next_number(world: &World, runs: &Path) -> Result<PathBuf, TrainError> {
+    let used = match world.files().metadata(runs) {
+        Some(FileKind::Directory) => world.files().list(runs)?,
+        _ => Vec::new(),
+    };
+    let last = used.iter().filter_map(|path| number_of(path)).max().unwrap_or(0);
+    Ok(runs.join(format!("{:04}", last + 1)))
+}
+
+fn number_of(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.parse().ok()
+}

@@ -1,0 +1,22 @@
+//! The long suites: the same tests as every day, told by `LOCKSTEP_SOAK=1` to try many more cases.
+//!
+//! They run in release, because a case is worth more than a debug assertion here, and print as
+//! they go, because nobody waits an hour in front of a silent screen.
+
+#![expect(clippy::disallowed_methods, reason = "a chore times itself; no run depends on it")]
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// Runs the harness in release with long suites on; `test_args` go to the test binaries.
+pub(crate) fn run(test_args: &[&str]) -> Result<()> {
+    let start = Instant::now();
+    shell::say("soak: LOCKSTEP_SOAK=1, release build; a failure names the case that showed it");
+    let mut command = shell::cargo("test --release --package lockstep-harness -- --nocapture");
+    shell::run(command.args(test_args).env("LOCKSTEP_SOAK", "1"))?;
+    shell::say(&format!("soak: passed in {:.0} s", start.elapsed().as_secs_f64()));
+    Ok(())
+}
