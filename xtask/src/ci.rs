@@ -35,7 +35,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         let seconds = elapsed.as_secs_f64();
         outcome.with_context(|| {
             let name = step.name;
-            format!("step {name} failed after {seconds:.1} s; again: cargo xtask ci {name}")
+            format!("step {name} failed after {seconds:.1} s (alone: cargo xtask ci {name})")
         })?;
         shell::say(&format!("-- {} ok, {seconds:.1} s\n", step.name));
         times.push((step.name, elapsed));

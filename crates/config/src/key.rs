@@ -75,11 +75,6 @@ impl Key {
         self
     }
 
-    /// The table the key belongs to, such as `model`.
-    pub(crate) fn section(&self) -> &'static str {
-        self.name.split_once('.').map_or("", |(section, _)| section)
-    }
-
     /// The name inside its table, such as `layers`.
     pub(crate) fn leaf(&self) -> &'static str {
         self.name.split_once('.').map_or(self.name, |(_, leaf)| leaf)

@@ -62,6 +62,9 @@ pub(crate) fn find(name: &str) -> Option<&'static Key> {
 /// Largest global batch; the advice of the batch rules stays below it.
 pub(crate) const MAX_BATCH: i64 = 1 << 24;
 
+/// Largest microbatch; times the most leaves it is still below the largest batch.
+pub(crate) const MAX_MICROBATCH: i64 = 1 << 16;
+
 /// Largest number of heads.
 pub(crate) const MAX_HEADS: i64 = 1024;
 
@@ -230,7 +233,7 @@ const TRAIN: &[Key] = &[
     ),
     Key::new(
         "train.microbatch",
-        integer(1, 1 << 16),
+        integer(1, MAX_MICROBATCH),
         Fixed("2"),
         field!(train.microbatch: integer usize),
         "Sequences per lane, the portion that goes through the model at once.",
@@ -427,7 +430,8 @@ mod tests {
         let names: BTreeSet<&str> = all().map(|key| key.name).collect();
         assert_eq!(names.len(), all().count());
         for section in SECTIONS {
-            assert!(section.keys.iter().all(|key| key.section() == section.name));
+            let prefix = format!("{}.", section.name);
+            assert!(section.keys.iter().all(|key| key.name.starts_with(&prefix)));
         }
     }
 

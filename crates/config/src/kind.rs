@@ -123,6 +123,14 @@ impl Kind {
         }
     }
 
+    /// The first of the named choices, written as in a recipe.
+    pub(crate) fn first_choice(&self) -> Option<String> {
+        match self {
+            Self::Choice(names) => names.first().map(|name| quoted(name)),
+            _ => None,
+        }
+    }
+
     /// Whether an argument of `--set` is taken as text even if it looks like a number.
     pub(crate) const fn wants_text(&self) -> bool {
         matches!(self, Self::Text { .. } | Self::Choice(_))

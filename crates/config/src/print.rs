@@ -14,25 +14,24 @@ use crate::value::Value;
 
 impl Recipe {
     /// Every key with its resolved value, grouped by table; resolving this text again gives an
-    /// equal recipe. A key that the chosen optimizer, family or schedule does not have is a comment.
+    /// equal recipe. A key that the chosen optimizer, family or schedule lacks is a comment.
     pub fn to_toml(&self) -> String {
-        let mut out = String::new();
-        for section in SECTIONS {
-            if !out.is_empty() {
-                out.push('\n');
-            }
-            out.push_str(&format!("[{}]\n", section.name));
-            for key in section.keys {
-                let Some(value) = key.get(self) else { continue };
-                out.push_str(&match obstacle(key, self) {
-                    None => format!("{} = {value}\n", key.leaf()),
-                    Some((other, chosen)) => {
-                        format!("# {} is not a setting of {other} = {chosen}\n", key.leaf())
-                    }
-                });
-            }
+        let tables: Vec<String> = SECTIONS.iter().map(|section| self.table_text(section)).collect();
+        tables.join("\n")
+    }
+
+    fn table_text(&self, section: &Section) -> String {
+        let mut lines = vec![format!("[{}]\n", section.name)];
+        for key in section.keys {
+            let Some(value) = key.get(self) else { continue };
+            lines.push(match obstacle(key, self) {
+                None => format!("{} = {value}\n", key.leaf()),
+                Some((other, chosen)) => {
+                    format!("# {} is not a setting of {other} = {chosen}\n", key.leaf())
+                }
+            });
         }
-        out
+        lines.concat()
     }
 
     /// What the bits of the result depend on: one `key = value` a line, sorted, without `run.*`

@@ -166,7 +166,10 @@ impl fmt::Display for Source {
 /// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
 /// parsing, printing and the list of allowed values cannot disagree.
 macro_rules! choices {
-    ($(#[$doc:meta])* $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
+    (
+        $(#[$doc:meta])*
+        $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
+    ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $kind { $($(#[$variant_doc])* $variant,)+ }

@@ -49,21 +49,21 @@ A recipe is one TOML file. Values come from the defaults, then a preset, then th
 
 /// The reference page of all keys and presets, as Markdown.
 pub fn reference_markdown() -> String {
-    let mut page = INTRODUCTION.to_owned();
+    let mut parts = vec![INTRODUCTION.to_owned()];
     for section in SECTIONS {
-        page.push_str(&format!("\n## `{}`\n\n{}\n\n", section.name, section.meaning));
-        page.push_str("| key | meaning | default | allowed |\n|---|---|---|---|\n");
+        parts.push(format!("\n## `{}`\n\n{}\n\n", section.name, section.meaning));
+        parts.push("| key | meaning | default | allowed |\n|---|---|---|---|\n".to_owned());
         for key in section.keys {
             let KeyDoc { name, meaning, default, allowed } = describe(key);
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
-            page.push_str(&format!("| `{name}` | {meaning} | {default} | {allowed} |\n"));
+            parts.push(format!("| `{name}` | {meaning} | {default} | {allowed} |\n"));
         }
     }
-    page.push_str("\n## Presets\n\n| preset | purpose |\n|---|---|\n");
+    parts.push("\n## Presets\n\n| preset | purpose |\n|---|---|\n".to_owned());
     for (name, purpose) in presets() {
-        page.push_str(&format!("| `{name}` | {purpose} |\n"));
+        parts.push(format!("| `{name}` | {purpose} |\n"));
     }
-    page
+    parts.concat()
 }
 
 #[cfg(test)]

@@ -74,7 +74,9 @@ fn default(key: &Key, recipe: &Recipe) -> Option<Value> {
 fn advise(complaint: Complaint, recipe: &Recipe) -> ConfigError {
     let Complaint { mut error, key } = complaint;
     if error.fix.is_empty() {
-        error.fix = match key.and_then(|key| key.get(recipe)) {
+        let held = key.and_then(|key| key.get(recipe)).map(|value| value.to_string());
+        let listed = || key.and_then(|key| key.kind.first_choice());
+        error.fix = match held.or_else(listed) {
             Some(value) => format!("try {value}"),
             None => "remove it".to_owned(),
         };

@@ -6,7 +6,7 @@
 
 use crate::error::{ConfigError, Origin, alternatives};
 use crate::key::Applies;
-use crate::keys::{self, MAX_BATCH, MAX_HEADS, MAX_WIDTH, usual_warmup};
+use crate::keys::{self, MAX_BATCH, MAX_HEADS, MAX_MICROBATCH, MAX_WIDTH, usual_warmup};
 use crate::recipe::{Family, Model, Recipe, Tokenizer};
 use crate::resolve::obstacle;
 use crate::sources::Gathered;
@@ -83,7 +83,7 @@ fn heads_fit_width(facts: &Facts<'_>) -> Option<ConfigError> {
     let kv_heads_given = facts.gathered.settings.contains_key("model.kv_heads");
     let working: Vec<usize> = (1..=width.min(MAX_HEADS as usize))
         .filter(|heads| head_dim_fits(model, width, *heads))
-        .filter(|heads| !kv_heads_given || heads.is_multiple_of(model.kv_heads))
+        .filter(|heads| !kv_heads_given || kv_heads_suit(model, *heads))
         .collect();
     if working.is_empty() {
         let rule = if divides {
@@ -121,21 +121,27 @@ fn working_widths(model: &Model) -> Vec<usize> {
 
 fn kv_heads_fit_heads(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["model.kv_heads", "model.heads", "model.family"];
-    let Model { heads, kv_heads, family, .. } = facts.recipe.model;
-    if !facts.sound(&involved) {
+    let model = &facts.recipe.model;
+    let Model { heads, kv_heads, .. } = *model;
+    if !facts.sound(&involved) || kv_heads_suit(model, heads) {
         return None;
     }
-    if family == Family::Gpt2 && kv_heads != heads {
+    if model.family == Family::Gpt2 {
         let rule = "needs model.family = \"llama\", because gpt2 has no grouped-query attention";
         return Some(facts.error(&involved, rule.to_owned(), format!("try {heads}")));
-    }
-    if heads.is_multiple_of(kv_heads) {
-        return None;
     }
     let divisors: Vec<usize> = (1..=heads).filter(|n| heads.is_multiple_of(*n)).collect();
     let rule = format!("does not divide model.heads = {heads}");
     let fix = format!("try {}", alternatives(&around(&divisors, kv_heads)));
     Some(facts.error(&involved, rule, fix))
+}
+
+/// Whether the model's key heads could serve this many query heads.
+fn kv_heads_suit(model: &Model, heads: usize) -> bool {
+    match model.family {
+        Family::Gpt2 => model.kv_heads == heads,
+        Family::Llama => heads.is_multiple_of(model.kv_heads),
+    }
 }
 
 fn vocabulary_holds_the_tokenizer(facts: &Facts<'_>) -> Option<ConfigError> {
@@ -160,8 +166,9 @@ fn batch_makes_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
     let leaves = facts.recipe.num_leaves();
     let working_batch = nearest_multiple(batch, microbatch * leaves);
     if !batch.is_multiple_of(microbatch) {
-        let working: Vec<usize> =
-            (1..=batch).filter(|size| batch.is_multiple_of(size * leaves)).collect();
+        let working: Vec<usize> = (1..=batch.min(MAX_MICROBATCH as usize))
+            .filter(|size| batch.is_multiple_of(size * leaves))
+            .collect();
         let [batch_origin, microbatch_origin] =
             ["train.batch", "train.microbatch"].map(|name| facts.origin(name).strength());
         if microbatch_origin > batch_origin && !working.is_empty() {

@@ -60,7 +60,8 @@ impl Gathered {
             gathered.take_preset(name);
         }
         if let Some((name, text)) = &sources.file {
-            let name = one_line(name);
+            // Kept whole, since a shortened path leads nowhere; only line breaks would hurt.
+            let name = name.replace(char::is_control, " ");
             gathered.take_document(text, |line| Origin::File { name: name.clone(), line });
         }
         for argument in &sources.sets {
@@ -71,22 +72,18 @@ impl Gathered {
     }
 
     fn take_preset(&mut self, name: &str) {
-        match presets::text(name) {
-            Some(text) => self.take_document(text, |_| Origin::Preset(name.to_owned())),
-            None => {
-                self.incomplete = true;
-                self.complain(
-                    None,
-                    ConfigError {
-                        key: "preset".to_owned(),
-                        value: one_line(&quoted(name)),
-                        rule: "is not known".to_owned(),
-                        fix: format!("try {}", alternatives(presets::NAMES)),
-                        origin: Origin::Set,
-                    },
-                );
-            }
-        }
+        let Some(text) = presets::text(name) else {
+            self.incomplete = true;
+            let error = ConfigError {
+                key: "preset".to_owned(),
+                value: one_line(&quoted(name)),
+                rule: "is not known".to_owned(),
+                fix: format!("try {}", alternatives(presets::NAMES)),
+                origin: Origin::Set,
+            };
+            return self.complain(None, error);
+        };
+        self.take_document(text, |_| Origin::Preset(name.to_owned()));
     }
 
     /// `model.preset` replaces what the underlying preset says about the model, and is itself
@@ -105,8 +102,8 @@ impl Gathered {
     }
 
     fn take_document(&mut self, text: &str, origin: impl Fn(usize) -> Origin) {
-        let line_of =
-            |offset: usize| 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+        let line_ends: Vec<usize> = text.match_indices('\n').map(|(offset, _)| offset).collect();
+        let line_of = |offset: usize| 1 + line_ends.partition_point(|end| *end < offset);
         match DeTable::parse(text) {
             Ok(table) => {
                 let mut leaves = Vec::new();
@@ -119,17 +116,8 @@ impl Gathered {
             }
             Err(error) => {
                 self.incomplete = true;
-                let offset = error.span().map_or(0, |span| span.start);
-                self.complain(
-                    None,
-                    ConfigError {
-                        key: String::new(),
-                        value: String::new(),
-                        rule: format!("not valid TOML: {}", one_line(error.message())),
-                        fix: "write key = value, with text in quotes".to_owned(),
-                        origin: origin(line_of(offset)),
-                    },
-                );
+                let line = line_of(error.span().map_or(0, |span| span.start));
+                self.complain(None, not_toml(text, line, error.message(), origin(line)));
             }
         }
     }
@@ -189,6 +177,19 @@ impl Gathered {
 
     fn complain(&mut self, key: Option<&'static Key>, error: ConfigError) {
         self.complaints.push(Complaint { error, key });
+    }
+}
+
+/// The text is not TOML at all: shows the line, because the parser's words alone can be cryptic.
+fn not_toml(text: &str, line: usize, reason: &str, origin: Origin) -> ConfigError {
+    let written = one_line(text.lines().nth(line - 1).unwrap_or_default());
+    let subject = if written.is_empty() { String::new() } else { format!("`{written}` is ") };
+    ConfigError {
+        key: String::new(),
+        value: String::new(),
+        rule: format!("{subject}not valid TOML ({})", one_line(reason)),
+        fix: "write key = value, with text in quotes".to_owned(),
+        origin,
     }
 }
 
@@ -258,6 +259,9 @@ fn suggestion(name: &str) -> Option<&'static str> {
     let misplaced = keys::all().find(|key| key.leaf() == leaf);
     match misplaced {
         Some(key) if table.is_empty() || section(table).is_some() => Some(key.name),
-        _ => nearest(name, keys::all().map(|key| key.name)),
+        _ => {
+            let tables = SECTIONS.iter().map(|section| section.name);
+            nearest(name, keys::all().map(|key| key.name).chain(tables))
+        }
     }
 }

@@ -12,7 +12,7 @@ use toml::de::{DeInteger, DeValue};
 
 /// An accepted value of a key.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub(crate) enum Value {
     /// A whole number.
     Integer(i64),
     /// A finite number.
@@ -171,7 +171,8 @@ pub(crate) fn quoted(text: &str) -> String {
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
             other if other.is_control() => {
-                out.push_str(&format!("\\u{:04X}", u32::from(other)));
+                let code = format!("\\u{:04X}", u32::from(other));
+                out.push_str(&code);
             }
             other => out.push(other),
         }

@@ -2,8 +2,10 @@
 //!
 //! The stream is kept as bytes, because a token is a byte: a corpus takes the memory of its text,
 //! and batches are widened to `u32` as they are cut. The validation split is the *last* part of the
-//! stream and not a random choice of windows, so no validation token is ever inside a training window.
+//! stream and not a random choice of windows, so no validation token is ever inside a training
+//! window.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -14,11 +16,10 @@ use crate::bundled;
 use crate::error::{DataError, Split};
 use crate::permutation::mix;
 
-/// How many folders deep a corpus folder is read: a link to a parent folder must not go on for ever.
+/// How many folders deep a corpus folder is read: a link to a parent folder must come to an end.
 const MAX_DEPTH: usize = 32;
 
 /// A token stream and where it is split.
-#[derive(Debug)]
 pub struct Corpus {
     name: String,
     tokens: Vec<u8>,
@@ -125,6 +126,13 @@ impl Corpus {
             rest.iter().fold(state, |state, &byte| mix(state, u64::from(byte)))
         });
         format!("{fingerprint:016x}")
+    }
+}
+
+/// The content stays out of debug output: it is megabytes long.
+impl fmt::Debug for Corpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Corpus({}, {} tokens)", self.name, self.tokens.len())
     }
 }
 
@@ -282,6 +290,22 @@ mod tests {
             complaint("nothing"),
             "DIR/nothing holds no file with text (hidden files are not read)"
         );
+    }
+
+    #[test]
+    fn folders_without_end_are_given_up() {
+        let path = format!("{}text.txt", "in/".repeat(MAX_DEPTH));
+        let folder = Folder::with(&[(&path, b"text")]);
+        assert!(folder.load("in").is_ok());
+        let complaint = folder.complaint("");
+        assert!(complaint.contains("lies more than 32 folders deep"), "{complaint}");
+    }
+
+    #[test]
+    fn a_link_to_nothing_inside_a_folder_is_named() {
+        let folder = Folder::with(&[("good.txt", b"good")]);
+        std::os::unix::fs::symlink("gone", folder.scratch.path().join("link.txt")).unwrap();
+        assert_eq!(folder.complaint(""), "cannot read DIR/link.txt: no such file");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Where a run stands in its data, small enough to lie in every checkpoint.
 //!
 //! Because a sample is a function of its number, the position is one number: the step whose batch
-//! comes next. The fingerprint of the text lies beside it, so that a run cannot be resumed on another
-//! text by mistake. The checkpoint that stores a cursor carries the version of the format.
+//! comes next. The fingerprint of the text lies beside it, so that a run cannot be resumed on
+//! another text by mistake. The checkpoint that stores a cursor carries the version of the format.
 
 use serde::{Deserialize, Serialize};
 

@@ -37,7 +37,10 @@ pub enum DataError {
         path: PathBuf,
     },
     /// Folders lie inside each other without end, as a link to its own parent does.
-    #[error("{} lies more than {limit} folders deep; is there a link to a parent folder?", .path.display())]
+    #[error(
+        "{} lies more than {limit} folders deep; is there a link to a parent folder?",
+        .path.display()
+    )]
     TooDeep {
         /// The folder that was not opened.
         path: PathBuf,

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_short_split_fills_its_last_lane_with_ignored_targets() {
-        // Eleven tokens hold three windows of 3 + 1 with shared edges: the second lane is half full.
+        // Eleven tokens hold three windows of 3 + 1 with shared edges: the last lane is half full.
         let stream: Vec<u8> = (10..21).collect();
         let validation = lanes_of(SHAPE, 2, &stream);
         assert_eq!((validation.lanes.len(), validation.num_targets), (2, 9));

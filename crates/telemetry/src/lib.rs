@@ -1,1 +1,52 @@
-//! (being written)
+//! What a run tells about itself: typed, versioned events, written to any number of sinks.
+//!
+//! The engine records an [`Event`]; [`Telemetry`] stamps it with the time and the rank and hands
+//! it to every [`Sink`]. A sink that fails is reported once through the others and left out from
+//! then on: telemetry never stops a run. Recording a step allocates no memory.
+//!
+//! # Layout
+//!
+//! - [`event`]: the events and their stamp, which together are the file format
+//! - `number`: floats in JSON, with NaN and infinities that survive the round trip
+//! - [`sink`]: what a sink is, and the errors
+//! - [`recorder`]: [`Telemetry`], from the engine's event to every sink
+//! - [`json_lines`]: one JSON line for each event in a file, and reading it back
+//! - [`console`]: progress for people
+//!
+//! # Example
+//!
+//! ```
+//! use lockstep_platform::ScratchDir;
+//! use lockstep_telemetry::{Event, JsonLines, Telemetry, load_events};
+//!
+//! let world = lockstep_platform::real();
+//! let scratch = ScratchDir::new(&world, "telemetry")?;
+//! let path = scratch.path().join("events.jsonl");
+//!
+//! let file = JsonLines::open(&world, &path)?;
+//! let mut telemetry = Telemetry::start(world.clone(), 0, vec![Box::new(file)]);
+//! telemetry.record(&Event::Warning { message: "the disk is nearly full".to_owned() });
+//!
+//! let events = load_events(&world, &path)?;
+//! assert_eq!(events[0].rank, 0);
+//! assert_eq!(events[0].event, Event::Warning { message: "the disk is nearly full".to_owned() });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod event;
+
+mod number;
+
+pub mod sink;
+
+pub mod recorder;
+
+pub mod json_lines;
+
+pub mod console;
+
+pub use console::{Console, Surface};
+pub use event::{Event, Stamped, VERSION};
+pub use json_lines::{JsonLines, load_events, read_events};
+pub use recorder::Telemetry;
+pub use sink::{Sink, TelemetryError};

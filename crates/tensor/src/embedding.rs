@@ -1,1 +1,172 @@
-//! (being written)
+//! Embeddings: a table with one row for each token of the vocabulary, and one for each position.
+//!
+//! Forward copies rows. Backward adds the gradient of every token to the row of its id, and many
+//! tokens share a row, so the order of the additions matters: it is the order of the tokens. Each
+//! task owns a run of table rows, reads all ids and takes those of its rows: no atomics, no locks,
+//! and a chain of additions that no number of threads can change. The gradient of a token goes
+//! straight into the table, as one more link of that row's chain; a lane's own sum is never formed.
+//!
+//! Position p of every sequence shares one row of the position table; its gradient is summed from
+//! zero with sequences ascending, then added once.
+//!
+//! Shapes: t tokens, v vocabulary, s positions, c width.
+
+use crate::Cpu;
+use crate::reduce::add_into;
+use crate::reduce::groups::{load, num_groups, store};
+use crate::simd::{Kernel, Simd};
+
+/// Rows of a task that writes rows of tokens or of positions.
+const ROWS: usize = 16;
+
+/// Into how many tasks the table's rows are cut. Every task reads all ids, which bounds their
+/// number from above; text uses few rows very often, which bounds it from below.
+const TABLE_TASKS: usize = 64;
+
+/// Sets each row of `out_tc` to the table's row of its id.
+pub fn forward(cpu: &Cpu, ids: &[u32], table_vc: &[f32], width: usize, out_tc: &mut [f32]) {
+    check_ids(ids, table_vc, width);
+    assert_eq!(out_tc.len(), ids.len() * width, "one row of {width} for each token");
+    cpu.for_each_part(out_tc, ROWS * width, |i, out_tc| {
+        for (out, &id) in out_tc.chunks_exact_mut(width).zip(&ids[i * ROWS..]) {
+            out.copy_from_slice(&table_vc[id as usize * width..][..width]);
+        }
+    });
+}
+
+/// Adds the gradient of each token to the table's row of its id, tokens ascending.
+pub fn backward(cpu: &Cpu, ids: &[u32], dout_tc: &[f32], width: usize, dtable_vc: &mut [f32]) {
+    check_ids(ids, dtable_vc, width);
+    assert_eq!(dout_tc.len(), ids.len() * width, "one row of {width} for each token");
+    let task_rows = (dtable_vc.len() / width).div_ceil(TABLE_TASKS).max(1);
+    cpu.for_each_part(dtable_vc, task_rows * width, |i, dtable_vc| {
+        cpu.run(Scatter { ids, dout_tc, width, first_row: i * task_rows, dtable_vc });
+    });
+}
+
+/// Adds to each row of `x_tc` the table's row of its position.
+///
+/// Row t is position `first_position + t % tokens_per_sequence`.
+pub fn add_positions(
+    cpu: &Cpu,
+    table_sc: &[f32],
+    tokens_per_sequence: usize,
+    first_position: usize,
+    width: usize,
+    x_tc: &mut [f32],
+) {
+    check_positions(x_tc, table_sc, first_position + tokens_per_sequence, width);
+    check_sequences(x_tc, tokens_per_sequence, width);
+    cpu.for_each_part(x_tc, ROWS * width, |i, x_tc| {
+        let first_token = i * ROWS;
+        let table_sc = &table_sc[first_position * width..];
+        cpu.run(AddPositions { table_sc, tokens_per_sequence, first_token, width, x_tc });
+    });
+}
+
+/// Adds the gradient of the first `tokens_per_sequence` rows of the position table.
+pub fn positions_backward(
+    cpu: &Cpu,
+    dx_tc: &[f32],
+    tokens_per_sequence: usize,
+    width: usize,
+    dtable_sc: &mut [f32],
+) {
+    check_positions(dx_tc, dtable_sc, tokens_per_sequence, width);
+    check_sequences(dx_tc, tokens_per_sequence, width);
+    let sequence_len = tokens_per_sequence * width;
+    cpu.for_each_part(&mut dtable_sc[..sequence_len], ROWS * width, |i, dtable_sc| {
+        let start = i * ROWS * width;
+        cpu.run(SumSequences { dx_tc, sequence_len, start, dtable_sc });
+    });
+}
+
+/// Names the first id that has no row.
+fn check_ids(ids: &[u32], table_vc: &[f32], width: usize) {
+    assert!(width > 0 && table_vc.len().is_multiple_of(width), "whole rows of {width} columns");
+    let vocab = table_vc.len() / width;
+    if let Some(at) = ids.iter().position(|&id| id as usize >= vocab) {
+        panic!("token {at} has id {}, but the table has {vocab} rows", ids[at]);
+    }
+}
+
+fn check_positions(x_tc: &[f32], table_sc: &[f32], num_positions: usize, width: usize) {
+    assert!(width > 0 && x_tc.len().is_multiple_of(width), "whole rows of {width} columns");
+    let rows = table_sc.len() / width;
+    assert!(num_positions <= rows, "{num_positions} positions, but the table has {rows} rows");
+}
+
+fn check_sequences(x_tc: &[f32], tokens_per_sequence: usize, width: usize) {
+    assert!(
+        tokens_per_sequence > 0 && x_tc.len().is_multiple_of(tokens_per_sequence * width),
+        "whole sequences of {tokens_per_sequence} tokens"
+    );
+}
+
+/// Adds the tokens whose ids lie in one run of table rows.
+struct Scatter<'a> {
+    ids: &'a [u32],
+    dout_tc: &'a [f32],
+    width: usize,
+    first_row: usize,
+    dtable_vc: &'a mut [f32],
+}
+
+impl Kernel for Scatter<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let width = self.width;
+        for (token, &id) in self.ids.iter().enumerate() {
+            let Some(row) = (id as usize).checked_sub(self.first_row) else { continue };
+            if let Some(target) = self.dtable_vc.get_mut(row * width..(row + 1) * width) {
+                add_into(s, &self.dout_tc[token * width..][..width], target);
+            }
+        }
+    }
+}
+
+struct AddPositions<'a> {
+    table_sc: &'a [f32],
+    tokens_per_sequence: usize,
+    first_token: usize,
+    width: usize,
+    x_tc: &'a mut [f32],
+}
+
+impl Kernel for AddPositions<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (i, x) in self.x_tc.chunks_exact_mut(self.width).enumerate() {
+            let position = (self.first_token + i) % self.tokens_per_sequence;
+            add_into(s, &self.table_sc[position * self.width..][..self.width], x);
+        }
+    }
+}
+
+/// Sums a run of elements, the same in every sequence, over sequences.
+struct SumSequences<'a> {
+    dx_tc: &'a [f32],
+    sequence_len: usize,
+    start: usize,
+    dtable_sc: &'a mut [f32],
+}
+
+impl Kernel for SumSequences<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let len = self.dtable_sc.len();
+        for i in 0..num_groups(self.dtable_sc) {
+            let mut sum = s.zero();
+            for sequence in self.dx_tc.chunks_exact(self.sequence_len) {
+                sum = s.add(sum, load(s, &sequence[self.start..][..len], i));
+            }
+            store(s, s.add(load(s, self.dtable_sc, i), sum), self.dtable_sc, i);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

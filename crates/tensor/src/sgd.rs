@@ -1,1 +1,158 @@
-//! (being written)
+//! Stochastic gradient descent on flat buffers, plain and with momentum.
+//!
+//! The formulas are PyTorch's `torch.optim.SGD` (no dampening, no Nesterov), where weight decay is
+//! part of the gradient, with g the scaled gradient:
+//! ```text
+//! plain     p ← p − lr · (g + weight_decay · p)
+//! momentum  b ← mu · b + (g + weight_decay · p);  p ← p − lr · b
+//! ```
+//! A buffer that starts at zero makes the first step of momentum equal to PyTorch's, which copies
+//! the gradient. An element's result depends on that element alone, so any cut of the buffers
+//! (tasks, shards) gives the same bits.
+
+use crate::Cpu;
+use crate::reduce::ELEMENTS;
+use crate::reduce::groups::{load, num_groups, store};
+use crate::simd::{Kernel, Simd};
+
+/// One step of plain gradient descent.
+pub fn step(cpu: &Cpu, lr: f32, weight_decay: f32, grad_scale: f32, p: &mut [f32], g: &[f32]) {
+    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
+    cpu.for_each_part(p, ELEMENTS, |i, p| {
+        let g = &g[i * ELEMENTS..][..p.len()];
+        cpu.run(Plain { lr, weight_decay, grad_scale, p, g });
+    });
+}
+
+/// One step with momentum `mu`; `buffer` is zero before the first.
+pub fn momentum(
+    cpu: &Cpu,
+    lr: f32,
+    mu: f32,
+    weight_decay: f32,
+    grad_scale: f32,
+    p: &mut [f32],
+    g: &[f32],
+    buffer: &mut [f32],
+) {
+    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
+    assert_eq!(p.len(), buffer.len(), "one momentum for each parameter");
+    cpu.for_each_split([p, buffer], [ELEMENTS; 2], |i, [p, buffer]| {
+        let g = &g[i * ELEMENTS..][..p.len()];
+        cpu.run(Momentum { lr, mu, weight_decay, grad_scale, p, g, buffer });
+    });
+}
+
+struct Plain<'a> {
+    lr: f32,
+    weight_decay: f32,
+    grad_scale: f32,
+    p: &'a mut [f32],
+    g: &'a [f32],
+}
+
+impl Kernel for Plain<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (minus_lr, weight_decay) = (s.splat(-self.lr), s.splat(self.weight_decay));
+        let grad_scale = s.splat(self.grad_scale);
+        for i in 0..num_groups(self.p) {
+            let p = load(s, self.p, i);
+            let g = s.fma(p, weight_decay, s.mul(load(s, self.g, i), grad_scale));
+            store(s, s.fma(g, minus_lr, p), self.p, i);
+        }
+    }
+}
+
+struct Momentum<'a> {
+    lr: f32,
+    mu: f32,
+    weight_decay: f32,
+    grad_scale: f32,
+    p: &'a mut [f32],
+    g: &'a [f32],
+    buffer: &'a mut [f32],
+}
+
+impl Kernel for Momentum<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (minus_lr, mu) = (s.splat(-self.lr), s.splat(self.mu));
+        let (weight_decay, grad_scale) = (s.splat(self.weight_decay), s.splat(self.grad_scale));
+        for i in 0..num_groups(self.p) {
+            let p = load(s, self.p, i);
+            let g = s.fma(p, weight_decay, s.mul(load(s, self.g, i), grad_scale));
+            let buffer = s.fma(load(s, self.buffer, i), mu, g);
+            store(s, buffer, self.buffer, i);
+            store(s, s.fma(buffer, minus_lr, p), self.p, i);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::testing::{assert_close, numbers, same_bits_everywhere, wide};
+    use crate::reference;
+
+    const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 257, ELEMENTS, 2 * ELEMENTS + 3];
+    const LR: f32 = 0.05;
+    const MU: f32 = 0.9;
+    const DECAY: f32 = 0.1;
+    const SCALE: f32 = 0.75;
+
+    #[test]
+    fn five_plain_steps_match_the_reference() {
+        for len in LENGTHS {
+            let p = same_bits_everywhere(|cpu| {
+                let mut p = numbers(1, len);
+                for t in 0..5 {
+                    step(cpu, LR, DECAY, SCALE, &mut p, &numbers(2 + t, len));
+                }
+                p
+            });
+            let mut expected = wide(&numbers(1, len));
+            for t in 0..5 {
+                let g = wide(&numbers(2 + t, len));
+                reference::sgd::step(LR.into(), DECAY.into(), SCALE.into(), &mut expected, &g);
+            }
+            assert_close(&p, &expected, 5);
+        }
+    }
+
+    #[test]
+    fn five_steps_with_momentum_match_the_reference() {
+        for len in LENGTHS {
+            let got = same_bits_everywhere(|cpu| {
+                let (mut p, mut buffer) = (numbers(1, len), vec![0.0; len]);
+                for t in 0..5 {
+                    let g = numbers(2 + t, len);
+                    momentum(cpu, LR, MU, DECAY, SCALE, &mut p, &g, &mut buffer);
+                }
+                [p, buffer].concat()
+            });
+            let (mut p, mut buffer) = (wide(&numbers(1, len)), vec![0.0; len]);
+            let [lr, mu, decay, scale] = [LR, MU, DECAY, SCALE].map(f64::from);
+            for t in 0..5 {
+                let g = wide(&numbers(2 + t, len));
+                reference::sgd::momentum(lr, mu, decay, scale, &mut p, &g, &mut buffer);
+            }
+            assert_close(&got[..len], &p, 5);
+            assert_close(&got[len..], &buffer, 5);
+        }
+    }
+
+    #[test]
+    fn no_momentum_is_the_plain_step_to_the_bit() {
+        let (p, g) = (numbers(3, 100), numbers(4, 100));
+        same_bits_everywhere(|cpu| {
+            let (mut plain, mut heavy, mut buffer) = (p.clone(), p.clone(), vec![7.0; 100]);
+            step(cpu, LR, DECAY, SCALE, &mut plain, &g);
+            momentum(cpu, LR, 0.0, DECAY, SCALE, &mut heavy, &g, &mut buffer);
+            assert_eq!(plain, heavy);
+            plain
+        });
+    }
+}

@@ -1,1 +1,51 @@
-//! (being written)
+//! Trains one model from an empty process to saved weights, and uses what was trained.
+//!
+//! # Layout
+//! - [`train`](mod@train): the spine; reads as prose.
+//! - [`device`]: the compute device that a recipe asks for.
+//! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
+//! - [`journal`]: what a run tells about itself, and the hashes of its losses.
+//! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
+//! - [`summary`]: the figures of a finished run.
+//! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
+//! - [`bench`]: tokens per second, and the share of the machine's peak.
+//!
+//! # Example
+//! ```
+//! use lockstep_config::{Sources, resolve};
+//! use lockstep_platform::ScratchDir;
+//! use lockstep_trainer::{Options, train};
+//!
+//! let world = lockstep_platform::real();
+//! let scratch = ScratchDir::new(&world, "trainer-example")?;
+//! let sets = [
+//!     "train.steps=2".to_owned(),
+//!     "train.eval_batches=1".to_owned(),
+//!     format!("run.dir={}", scratch.path().join("run").display()),
+//! ];
+//! let sources = Sources { preset: Some("tiny".into()), sets: sets.into(), ..Sources::default() };
+//! let summary = train(&resolve(&sources)?, &world, Options::default())?;
+//! assert_eq!(summary.steps, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod train;
+
+pub mod device;
+pub mod evaluate;
+pub mod health;
+pub mod journal;
+pub mod run_folder;
+pub mod saved;
+pub mod summary;
+
+pub mod bench;
+pub mod generate;
+pub mod sampling;
+
+mod error;
+
+pub use error::TrainError;
+pub use run_folder::RunFolder;
+pub use summary::Summary;
+pub use train::{Options, train};

@@ -32,6 +32,13 @@ pub fn ln(x: f64) -> f64 {
     high + low
 }
 
+/// [`ln`] for positive normal numbers only, without branches, for loops that use vectors.
+#[inline(always)]
+pub(crate) fn ln_of_normal(x: f64) -> f64 {
+    let (high, low) = ln_parts_of_normal(x, 0);
+    high + low
+}
+
 /// `tanh x` within 3 ulp; the sign of zero is kept.
 #[inline]
 pub fn tanh(x: f64) -> f64 {
@@ -56,25 +63,31 @@ pub fn cos(x: f64) -> f64 {
 }
 
 /// Sine and cosine for the price of little more than one of them.
-#[inline]
+#[inline(always)]
 pub fn sin_cos(x: f64) -> (f64, f64) {
     // pi/2 in three parts (Cody and Waite). Each of the first two has 33 bits, so that products
     // with quarter turns up to 2^20 are exact, and the leading bits of x cancel without error.
     const HALF_PI_1: f64 = 1.570_796_326_734_125_6;
     const HALF_PI_2: f64 = 6.077_100_506_303_966e-11;
     const HALF_PI_3: f64 = 2.022_266_248_795_950_6e-21;
-    let turns = (x * std::f64::consts::FRAC_2_PI + ROUNDER) - ROUNDER;
+    let shifted = x * std::f64::consts::FRAC_2_PI + ROUNDER;
+    let turns = shifted - ROUNDER;
     let rest = ((x - turns * HALF_PI_1) - turns * HALF_PI_2) - turns * HALF_PI_3;
     let z = rest * rest;
     let sin = rest + rest * z * series(z, &SIN_TERMS);
+    // A zero argument keeps its sign.
+    let sin = if x == 0.0 { x } else { sin };
     let cos = 1.0 - (0.5 * z - z * z * series(z, &COS_TERMS));
-    match turns as i64 & 3 {
-        // A zero argument keeps its sign.
-        0 => (if x == 0.0 { x } else { sin }, cos),
-        1 => (cos, -sin),
-        2 => (-sin, -cos),
-        _ => (-cos, sin),
-    }
+    // The sum's lowest bits count the quarter turns. Odd ones swap sine and cosine; the second
+    // half of the circle negates the sine, the second and third quarter the cosine. Selects and
+    // sign bits instead of branches let a loop over many arguments use vectors.
+    let quarter = shifted.to_bits();
+    let (sin, cos) = if quarter & 1 == 0 { (sin, cos) } else { (cos, sin) };
+    let sign = |bit: u64| (bit & 2) << 62;
+    (
+        f64::from_bits(sin.to_bits() ^ sign(quarter)),
+        f64::from_bits(cos.to_bits() ^ sign(quarter + 1)),
+    )
 }
 
 /// `x` to an integer power by repeated squaring.
@@ -112,8 +125,6 @@ pub fn powf(x: f64, y: f64) -> f64 {
 /// The logarithm as a sum of two numbers, with about ten bits more than one can hold.
 #[inline]
 fn ln_parts(x: f64) -> (f64, f64) {
-    const SQRT_HALF_BITS: u64 = 0x3fe6_a09e_667f_3bcd;
-    const ONE_BITS: u64 = 0x3ff0_0000_0000_0000;
     if x.is_nan() || x < 0.0 {
         return (f64::NAN, 0.0);
     }
@@ -123,15 +134,23 @@ fn ln_parts(x: f64) -> (f64, f64) {
     if x > f64::MAX {
         return (f64::INFINITY, 0.0);
     }
-    // x = (1 + f) * 2^e with 1 + f in [sqrt(1/2), sqrt(2)); subnormal numbers are lifted by 2^54.
-    let (bits, lift) = if x < f64::MIN_POSITIVE {
-        ((x * 18_014_398_509_481_984.0).to_bits(), 54)
-    } else {
-        (x.to_bits(), 0)
-    };
+    if x < f64::MIN_POSITIVE {
+        // Subnormal numbers are lifted by 2^54.
+        return ln_parts_of_normal(x * 18_014_398_509_481_984.0, 54);
+    }
+    ln_parts_of_normal(x, 0)
+}
+
+/// The logarithm of `x / 2^lift` for a positive normal `x`, in two parts.
+#[inline(always)]
+fn ln_parts_of_normal(x: f64, lift: i32) -> (f64, f64) {
+    const SQRT_HALF_BITS: u64 = 0x3fe6_a09e_667f_3bcd;
+    const ONE_BITS: u64 = 0x3ff0_0000_0000_0000;
+    // x = (1 + f) * 2^e with 1 + f in [sqrt(1/2), sqrt(2)).
+    let bits = x.to_bits();
     let biased = (bits + (ONE_BITS - SQRT_HALF_BITS)) >> 52;
     let f = f64::from_bits(bits + ONE_BITS - (biased << 52)) - 1.0;
-    let e = (biased.cast_signed() - 1023 - lift) as f64;
+    let e = f64::from((biased as u32).cast_signed() - 1023 - lift);
 
     // ln(1 + f) = 2 atanh(q) with q = f / (2 + f), arranged so that the leading f stays exact.
     let q = f / (2.0 + f);
@@ -162,7 +181,7 @@ fn power_of_two(n: f64) -> f64 {
 }
 
 /// The sum of two numbers as its rounded value and the exact error of that rounding.
-#[inline]
+#[inline(always)]
 fn exact_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let b_seen = sum - a;
@@ -170,7 +189,7 @@ fn exact_sum(a: f64, b: f64) -> (f64, f64) {
 }
 
 /// The polynomial with these coefficients, constant first.
-#[inline]
+#[inline(always)]
 fn series<const N: usize>(x: f64, terms: &[f64; N]) -> f64 {
     terms.iter().rev().fold(0.0, |sum, term| sum * x + term)
 }

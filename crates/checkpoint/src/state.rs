@@ -1,0 +1,131 @@
+//! Where in a run a checkpoint was taken.
+//!
+//! A small versioned JSON file beside the weights. It holds positions, not objects: the data
+//! order, the learning rate and the random masks are functions of the recipe and of these counts.
+
+use std::path::Path;
+
+use lockstep_platform::World;
+use serde::{Deserialize, Serialize};
+
+use crate::CheckpointError;
+use crate::error::quoted;
+
+/// The usual name of the file.
+pub const FILE_NAME: &str = "state.json";
+
+/// The version of the file's format; raised when a field changes or goes.
+pub const VERSION: u32 = 1;
+
+/// The position of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrainingState {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Sequences taken from the data over all steps.
+    pub samples_consumed: u64,
+    /// Fingerprint of the text they came from; together with `step` it is the data's cursor.
+    pub corpus: String,
+    /// The recipe of the run: another one cannot go on from here.
+    pub recipe_hash: String,
+    /// The kernels that computed so far: others may go on, with other bits.
+    pub kernel_class: String,
+    /// The weights that belong to this state.
+    pub weights_hash: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
+#[derive(Serialize)]
+struct Versioned<'a> {
+    v: u32,
+    #[serde(flatten)]
+    state: &'a TrainingState,
+}
+
+impl TrainingState {
+    /// Replaces the file at `path`, atomically.
+    pub fn save(&self, world: &World, path: &Path) -> Result<(), CheckpointError> {
+        let versioned = Versioned { v: VERSION, state: self };
+        let mut text = serde_json::to_string_pretty(&versioned).expect("a state is plain data");
+        text.push('\n');
+        Ok(world.files().write_atomic(path, text.as_bytes())?)
+    }
+
+    /// Reads the file at `path`. Fields that it has and we do not know are ignored.
+    pub fn load(world: &World, path: &Path) -> Result<Self, CheckpointError> {
+        let bad = |error: serde_json::Error| CheckpointError::BadState {
+            path: path.to_owned(),
+            reason: quoted(&error.to_string()),
+        };
+        let bytes = world.files().read(path)?;
+        let Version { v } = serde_json::from_slice(&bytes).map_err(bad)?;
+        if v > VERSION {
+            let path = path.to_owned();
+            return Err(CheckpointError::NewerState { path, found: v, known: VERSION });
+        }
+        serde_json::from_slice(&bytes).map_err(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_config::Blame;
+    use lockstep_platform::ScratchDir;
+
+    use super::*;
+
+    fn state() -> TrainingState {
+        TrainingState {
+            step: 400,
+            samples_consumed: u64::MAX,
+            corpus: "ef".to_owned(),
+            recipe_hash: "ab".to_owned(),
+            kernel_class: "f32-fma".to_owned(),
+            weights_hash: "cd".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_state_survives_the_disk() {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "state").unwrap();
+        let path = scratch.path().join(FILE_NAME);
+        state().save(&world, &path).unwrap();
+        assert_eq!(TrainingState::load(&world, &path).unwrap(), state());
+        assert!(world.files().read_to_string(&path).unwrap().starts_with("{\n  \"v\": 1,"));
+    }
+
+    #[test]
+    fn a_state_cut_off_anywhere_is_refused_in_one_line() {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "state").unwrap();
+        let path = scratch.path().join(FILE_NAME);
+        state().save(&world, &path).unwrap();
+        let bytes = world.files().read(&path).unwrap();
+        // Without its last two bytes, "}\n", it is no longer JSON.
+        for end in (0..bytes.len() - 2).step_by(7) {
+            world.files().create(&path).unwrap().write_all(&bytes[..end]).unwrap();
+            let error = TrainingState::load(&world, &path).unwrap_err();
+            assert_eq!(error.blame(), Blame::Storage);
+            let start = format!("{} is not a training state: ", path.display());
+            assert!(error.to_string().starts_with(&start), "{error}");
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_newer_state_is_refused_by_its_version() {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "state").unwrap();
+        let path = scratch.path().join(FILE_NAME);
+        world.files().write_atomic(&path, br#"{"v":2,"position":7}"#).unwrap();
+        let error = TrainingState::load(&world, &path).unwrap_err();
+        let expected = format!("{} has state format 2, this program reads up to 1", path.display());
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.blame(), Blame::User);
+    }
+}

@@ -1,0 +1,73 @@
+//! Writing weights.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use lockstep_platform::{World, write_atomic_with};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::Value;
+
+use super::{NamedTensor, bytes, first_not_finite, sorted};
+use crate::CheckpointError;
+
+/// The header's key for the writer's notes; a tensor cannot have this name.
+const METADATA_KEY: &str = "__metadata__";
+
+/// The header's length is a multiple of this, so that the numbers after it are aligned.
+const ALIGNMENT_BYTES: usize = 8;
+
+/// Replaces the file at `path` by these tensors, atomically. The metadata goes into the header;
+/// Hugging Face's loaders ask for the entry `format = pt`. Tensors that hold NaN or an infinity
+/// are refused before anything is written.
+pub fn save(
+    world: &World,
+    path: &Path,
+    tensors: &[NamedTensor<'_>],
+    metadata: &BTreeMap<String, String>,
+) -> Result<(), CheckpointError> {
+    let tensors = sorted(tensors);
+    for NamedTensor { name, data, .. } in &tensors {
+        if let Some(element) = first_not_finite(data) {
+            let (tensor, value) = ((*name).to_owned(), data[element].to_string());
+            return Err(CheckpointError::Diverged { tensor, element, value });
+        }
+    }
+    let header = header(&tensors, metadata);
+    write_atomic_with(world, path, |writer| {
+        let mut buffer = Vec::with_capacity(bytes::PIECE_BYTES);
+        writer.write_all(&(header.len() as u64).to_le_bytes())?;
+        writer.write_all(&header)?;
+        for tensor in &tensors {
+            bytes::for_each_piece(tensor.data, &mut buffer, |piece| writer.write_all(piece))?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// The JSON header. The format's own library keeps the metadata in a hash map and would write it
+/// in another order each time.
+fn header(tensors: &[NamedTensor<'_>], metadata: &BTreeMap<String, String>) -> Vec<u8> {
+    let mut entries = BTreeMap::new();
+    if !metadata.is_empty() {
+        let notes = metadata.iter().map(|(key, note)| (key.clone(), note.clone().into()));
+        entries.insert(METADATA_KEY, Value::Object(notes.collect()));
+    }
+    let mut start = 0;
+    for NamedTensor { name, shape, data } in tensors {
+        assert_ne!(*name, METADATA_KEY, "the format keeps this name for itself");
+        let end = start + data.len() * bytes::ELEMENT_BYTES;
+        let (shape, data_offsets) = (shape.to_vec(), (start, end));
+        let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets };
+        let info = serde_json::to_value(info).expect("a description of a tensor is plain data");
+        entries.insert(*name, info);
+        start = end;
+    }
+    let mut header = serde_json::to_vec(&entries).expect("a map by text is plain data");
+    header.resize(header.len().next_multiple_of(ALIGNMENT_BYTES), b' ');
+
+    // The reader will check the same; a lie must be told twice.
+    let read_back: Metadata = serde_json::from_slice(&header).expect("the header is readable");
+    assert_eq!(read_back.data_len(), start, "the header covers the data");
+    header
+}

@@ -1,0 +1,285 @@
+//! What a recipe holds, which source wins, and how it is printed.
+
+use lockstep_config::{
+    Family, IsaChoice, LrSchedule, OptimName, Recipe, Source, Sources, describe_keys, resolve,
+};
+
+fn from(preset: Option<&str>, file: &str, sets: &[&str]) -> Recipe {
+    let sources = Sources {
+        file: Some(("a.toml".to_owned(), file.to_owned())),
+        preset: preset.map(str::to_owned),
+        sets: sets.iter().map(|argument| (*argument).to_owned()).collect(),
+    };
+    resolve(&sources).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+#[test]
+fn the_defaults_are_the_documented_ones() {
+    let text = "\
+[model]
+family = \"llama\"
+layers = 4
+width = 192
+heads = 6
+kv_heads = 6
+ffn = 512
+vocab = 256
+context = 256
+tied = false
+dropout = 0.0
+norm_eps = 1e-5
+rope_theta = 10000.0
+
+[data]
+source = \"bundled\"
+tokenizer = \"byte\"
+validation = 0.05
+
+[train]
+steps = 400
+batch = 16
+microbatch = 2
+seed = 1
+eval_every = 100
+eval_batches = 8
+
+[optim]
+name = \"adamw\"
+lr = 0.003
+weight_decay = 0.1
+clip = 1.0
+warmup_steps = 40
+schedule = \"cosine\"
+final_lr_fraction = 0.1
+beta1 = 0.9
+beta2 = 0.95
+eps = 1e-8
+# momentum is not a setting of optim.name = \"adamw\"
+
+[precision]
+compute = \"f32\"
+
+[numerics]
+invariant_up_to = 8
+
+[run]
+workers = 1
+threads = 0
+isa = \"auto\"
+dir = \"\"
+save_optimizer = false
+";
+    assert_eq!(Recipe::default().to_toml(), text);
+    assert_eq!(resolve(&Sources::default()), Ok(Recipe::default()));
+}
+
+#[test]
+fn every_default_that_is_not_derived_stands_in_the_recipe() {
+    let text = Recipe::default().identity_text();
+    for doc in describe_keys() {
+        let shown = !doc.name.starts_with("run.") && doc.name != "optim.momentum";
+        if shown && !doc.default.is_empty() && !doc.default.starts_with('=') {
+            let value = doc.default.replace("3e-3", "0.003");
+            assert!(text.contains(&format!("{} = {value}\n", doc.name)), "{}", doc.name);
+        }
+    }
+}
+
+#[test]
+fn later_sources_win_over_earlier_ones() {
+    let file = "[model]\nlayers = 3\n[train]\nsteps = 7";
+    let recipe = from(Some("tiny"), file, &["train.steps=8", "train.steps=9"]);
+    assert_eq!(recipe.model.width, 32, "the preset wins over the default");
+    assert_eq!(recipe.model.layers, 3, "the file wins over the preset");
+    assert_eq!(recipe.train.steps, 9, "the last argument wins over the file");
+    assert_eq!(recipe.model.context, 32);
+    assert_eq!(recipe.optim.name, OptimName::AdamW, "the default remains");
+}
+
+#[test]
+fn a_file_may_write_keys_in_any_toml_form() {
+    let tables = from(None, "[model]\nlayers = 1_0\nnorm_eps = 1\n", &[]);
+    let dotted = from(None, "model.layers = 10\nmodel.norm_eps = 1.0", &[]);
+    let inline = from(None, "model = { layers = 0xA, norm_eps = 1e0 }", &[]);
+    let argument = from(None, "", &["model={layers = 10, norm_eps = 1}"]);
+    assert_eq!((tables.model.layers, &tables), (10, &dotted));
+    assert_eq!((&inline, &argument), (&dotted, &dotted));
+}
+
+#[test]
+fn arguments_take_bare_words_and_text_that_looks_like_a_number() {
+    let recipe = from(
+        None,
+        "",
+        &[
+            "optim.schedule=linear",
+            "run.isa = avx2",
+            "run.dir=2024",
+            "data.source=my texts/1.txt",
+            "model.tied=true",
+            "optim.lr=1",
+        ],
+    );
+    assert_eq!(recipe.optim.schedule, LrSchedule::Linear);
+    assert_eq!(recipe.run.isa, IsaChoice::Avx2);
+    assert_eq!(recipe.run.dir, "2024");
+    assert_eq!(recipe.data.source, Source::Path("my texts/1.txt".to_owned()));
+    assert!(recipe.model.tied);
+    assert!((recipe.optim.lr - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn derived_defaults_follow_what_they_derive_from() {
+    let llama = from(None, "", &["model.width=384", "model.heads=4", "train.steps=50"]);
+    assert_eq!((llama.model.kv_heads, llama.model.ffn), (4, 1024));
+    assert_eq!(llama.optim.warmup_steps, 5);
+    let gpt2 = from(None, "", &["model.family=gpt2", "model.width=96"]);
+    assert_eq!((gpt2.model.kv_heads, gpt2.model.ffn), (6, 384));
+}
+
+#[test]
+fn a_model_preset_gives_the_model_and_nothing_else() {
+    let recipe = from(Some("tiny"), "", &["model.preset=gpt2"]);
+    assert_eq!((recipe.model.family, recipe.model.layers), (Family::Gpt2, 12));
+    assert_eq!((recipe.model.vocab, recipe.model.context), (50257, 1024));
+    assert_eq!(recipe.train.steps, 20, "the rest still comes from the underlying preset");
+    assert!((recipe.optim.lr - 3e-3).abs() < 1e-12);
+
+    let own = from(None, "model.preset = \"bench\"\nmodel.layers = 2", &["model.heads=12"]);
+    assert_eq!((own.model.width, own.model.layers, own.model.heads), (384, 2, 12));
+}
+
+#[test]
+fn a_model_preset_leaves_nothing_of_the_underlying_model() {
+    let recipe = from(Some("gpt2"), "", &["model.preset=tiny"]);
+    assert_eq!(recipe.model, from(Some("tiny"), "", &[]).model);
+}
+
+#[test]
+fn settings_that_a_preset_brings_along_in_vain_are_not_errors() {
+    let recipe = from(Some("bench"), "", &["optim.name=sgd", "model.family=gpt2"]);
+    assert_eq!(recipe.optim.name, OptimName::Sgd);
+    let default = Recipe::default();
+    assert_eq!(recipe.optim.beta2.to_bits(), default.optim.beta2.to_bits());
+    assert!(recipe.to_toml().contains("# beta1 is not a setting of optim.name = \"sgd\"\n"));
+    assert!(!recipe.identity_text().contains("beta1"));
+}
+
+#[test]
+fn lanes_and_leaves_come_out_whole() {
+    let recipe = from(None, "", &["train.batch=48", "model.context=100"]);
+    assert_eq!((recipe.num_lanes(), recipe.num_leaves(), recipe.lanes_per_leaf()), (24, 8, 3));
+    assert_eq!(recipe.tokens_per_step(), 4800);
+    assert_eq!(recipe.model.head_dim(), 32);
+}
+
+#[test]
+fn the_identity_is_the_recipe_without_how_it_runs() {
+    let base = Recipe::default();
+    let other_run = from(None, "", &["run.threads=7", "run.isa=portable", "run.dir=x"]);
+    assert_ne!(base, other_run);
+    assert_eq!(base.identity_text(), other_run.identity_text());
+    assert_eq!(base.hash(), other_run.hash());
+    assert!(!base.identity_text().contains("run."));
+
+    assert!(base.identity_text().lines().is_sorted());
+    let reread = from(None, &base.identity_text(), &[]);
+    assert_eq!(reread, base, "the identity text is itself a recipe");
+}
+
+#[test]
+fn every_key_outside_run_changes_the_hash() {
+    let base = Recipe::default();
+    for argument in [
+        "model.family=gpt2",
+        "model.layers=5",
+        "model.width=384",
+        "model.heads=3",
+        "model.kv_heads=3",
+        "model.ffn=500",
+        "model.vocab=300",
+        "model.context=300",
+        "model.tied=true",
+        "model.dropout=0.1",
+        "model.norm_eps=1e-6",
+        "model.rope_theta=500000",
+        "data.source=a.txt",
+        "data.validation=0.1",
+        "train.steps=401",
+        "train.batch=32",
+        "train.microbatch=1",
+        "train.seed=2",
+        "train.eval_every=0",
+        "train.eval_batches=1",
+        "optim.name=sgd",
+        "optim.lr=1e-3",
+        "optim.weight_decay=0",
+        "optim.clip=0",
+        "optim.warmup_steps=0",
+        "optim.schedule=linear",
+        "optim.final_lr_fraction=0",
+        "optim.beta1=0.8",
+        "optim.beta2=0.99",
+        "optim.eps=1e-7",
+        "numerics.invariant_up_to=4",
+    ] {
+        assert_ne!(from(None, "", &[argument]).hash(), base.hash(), "{argument}");
+    }
+}
+
+/// Every key spelled out, so that tuning a default does not touch it.
+const IDENTITY: &str = "\
+data.source = \"bundled\"
+data.tokenizer = \"byte\"
+data.validation = 0.05
+model.context = 256
+model.dropout = 0.0
+model.family = \"llama\"
+model.ffn = 512
+model.heads = 6
+model.kv_heads = 6
+model.layers = 4
+model.norm_eps = 1e-5
+model.rope_theta = 10000.0
+model.tied = false
+model.vocab = 256
+model.width = 192
+numerics.invariant_up_to = 8
+optim.beta1 = 0.9
+optim.beta2 = 0.95
+optim.clip = 1.0
+optim.eps = 1e-8
+optim.final_lr_fraction = 0.1
+optim.lr = 0.003
+optim.name = \"adamw\"
+optim.schedule = \"cosine\"
+optim.warmup_steps = 40
+optim.weight_decay = 0.1
+precision.compute = \"f32\"
+train.batch = 16
+train.eval_batches = 8
+train.eval_every = 100
+train.microbatch = 2
+train.seed = 1
+train.steps = 400
+";
+
+#[test]
+fn the_identity_and_its_hash_are_stable() {
+    // A change here means that every recorded recipe hash changes; it must be meant.
+    let recipe = from(None, IDENTITY, &[]);
+    assert_eq!(recipe.identity_text(), IDENTITY);
+    assert_eq!(recipe.hash(), "9ad9c9c80bc7142c9967daecf02c91565152e303bacc6a4d8f75c72f02e277d3");
+}
+
+#[test]
+fn other_formats_get_the_names_of_the_recipe_file() {
+    let recipe = from(None, "", &["model.dropout=0.1"]);
+    let table = toml::Table::try_from(&recipe).expect("a map of tables");
+    assert_eq!(table["model"]["dropout"].as_float(), Some(0.1));
+    assert_eq!(table["optim"]["name"].as_str(), Some("adamw"));
+    assert_eq!(table["run"]["save_optimizer"].as_bool(), Some(false));
+    assert_eq!(table["train"]["steps"].as_integer(), Some(400));
+    assert!(table["optim"].get("momentum").is_none());
+    assert_eq!(toml::to_string(&recipe).map(|text| from(None, &text, &[])), Ok(recipe));
+}

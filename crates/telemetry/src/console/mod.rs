@@ -1,0 +1,231 @@
+//! Progress for people.
+//!
+//! A terminal shows one line that is rewritten in place, at most ten times a second, because each
+//! rewrite costs a system call and nobody reads faster. Anything else (a file, a pipe, a job log)
+//! gets a line about every two seconds, and always the first and the last step. The time left is
+//! what the steps so far took on average, evaluations included.
+
+mod words;
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use self::words::{Harmless, Lasting, Rate, Thousands};
+use crate::{Event, Sink, Stamped, TelemetryError};
+
+/// What the console writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    /// A terminal, where a carriage return goes back to the start of the line.
+    Terminal,
+    /// A file or a pipe, where every line stays.
+    Plain,
+}
+
+impl Surface {
+    /// The shortest time between two progress lines.
+    fn interval_seconds(self) -> f64 {
+        match self {
+            Self::Terminal => 0.1,
+            Self::Plain => 2.0,
+        }
+    }
+}
+
+/// A sink that renders events as lines of text.
+pub struct Console {
+    out: Box<dyn Write + Send>,
+    surface: Surface,
+    /// Reused for everything that is written.
+    text: String,
+    /// Columns of the progress line that stands on the terminal and may be rewritten.
+    open_columns: usize,
+    num_steps: u64,
+    /// Step and time of the first step seen; the time left follows from the pace since then.
+    first: Option<(u64, f64)>,
+    last_drawn_seconds: Option<f64>,
+    /// The latest step, when it has not been drawn yet.
+    undrawn: Option<Progress>,
+}
+
+#[derive(Clone, Copy)]
+struct Progress {
+    step: u64,
+    loss: f64,
+    tokens_per_second: f64,
+    seconds_left: f64,
+}
+
+impl Console {
+    /// Renders to `out`, usually standard error.
+    pub fn new(out: Box<dyn Write + Send>, surface: Surface) -> Self {
+        Self {
+            out,
+            surface,
+            text: String::with_capacity(512),
+            open_columns: 0,
+            num_steps: 0,
+            first: None,
+            last_drawn_seconds: None,
+            undrawn: None,
+        }
+    }
+
+    fn step(&mut self, now_seconds: f64, progress: Progress) -> Result<(), TelemetryError> {
+        let is_due = self
+            .last_drawn_seconds
+            .is_none_or(|last| now_seconds - last >= self.surface.interval_seconds());
+        if !is_due && progress.step < self.num_steps {
+            self.undrawn = Some(progress);
+            return Ok(());
+        }
+        self.last_drawn_seconds = Some(now_seconds);
+        self.draw(progress);
+        self.put()
+    }
+
+    /// Adds the progress line to the text: over the old one on a terminal, else on its own.
+    fn draw(&mut self, progress: Progress) {
+        self.undrawn = None;
+        if self.surface == Surface::Terminal {
+            self.text.push('\r');
+        }
+        let start = self.text.len();
+        let Progress { step, loss, tokens_per_second, seconds_left } = progress;
+        let width = words::num_digits(self.num_steps);
+        add(&mut self.text, format_args!("step {step:>width$}/{}", self.num_steps));
+        add(&mut self.text, format_args!("  loss {loss:.4}  {} tokens/s", Rate(tokens_per_second)));
+        add(&mut self.text, format_args!("  ETA {}", Lasting(seconds_left)));
+        let columns = self.text.len() - start;
+        match self.surface {
+            Surface::Plain => self.text.push('\n'),
+            Surface::Terminal => {
+                // Spaces cover what a longer line left standing.
+                for _ in columns..self.open_columns {
+                    self.text.push(' ');
+                }
+                self.open_columns = columns;
+            }
+        }
+    }
+
+    /// Before any other line: the progress line is brought up to date and left standing.
+    fn close_progress(&mut self) {
+        if self.surface == Surface::Terminal {
+            if let Some(progress) = self.undrawn {
+                self.draw(progress);
+            }
+            if self.open_columns > 0 {
+                self.text.push('\n');
+                self.open_columns = 0;
+            }
+        }
+    }
+
+    /// Writes the text in one piece and empties it.
+    fn put(&mut self) -> Result<(), TelemetryError> {
+        let written = self.out.write_all(self.text.as_bytes()).and_then(|()| self.out.flush());
+        self.text.clear();
+        written.map_err(|error| TelemetryError::Write {
+            sink: "the console".to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    fn seconds_left(&mut self, now_seconds: f64, step: u64, step_seconds: f64) -> f64 {
+        let (first_step, first_seconds) = *self.first.get_or_insert((step, now_seconds));
+        let pace = match step.saturating_sub(first_step) {
+            0 => step_seconds,
+            num_steps => (now_seconds - first_seconds) / num_steps as f64,
+        };
+        pace * self.num_steps.saturating_sub(step) as f64
+    }
+
+    /// Adds the lines of every event but a step.
+    fn describe(&mut self, event: &Event) {
+        let text = &mut self.text;
+        match event {
+            Event::RunStarted {
+                recipe_hash,
+                kernel_class,
+                num_params,
+                tokens_per_step,
+                num_steps,
+                num_threads,
+                workers,
+            } => {
+                let (params, tokens) = (Thousands(*num_params), Thousands(*tokens_per_step));
+                let steps = Thousands(*num_steps);
+                add(text, format_args!("{params} parameters, {steps} steps of {tokens} tokens\n"));
+                add(text, format_args!("workers {workers}, threads {num_threads}, "));
+                add(text, format_args!("kernels {kernel_class}, recipe {recipe_hash:.12}\n"));
+            }
+            Event::Evaluated { step, validation_loss, perplexity } => {
+                add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
+                add(text, format_args!("  perplexity {perplexity:.3}\n"));
+            }
+            Event::Sample { text: sample } => {
+                add(text, format_args!("sample:\n{}\n", Harmless(sample)));
+            }
+            Event::Warning { message } => {
+                add(text, format_args!("warning: {}\n", Harmless(message)));
+            }
+            Event::RunFinished {
+                steps,
+                final_loss,
+                validation_loss,
+                losses_hash,
+                weights_hash,
+                run_seconds,
+            } => {
+                let steps = Thousands(*steps);
+                add(text, format_args!("finished {steps} steps in {}", Lasting(*run_seconds)));
+                add(text, format_args!("  loss {final_loss:.4}"));
+                if let Some(loss) = validation_loss {
+                    add(text, format_args!("  validation loss {loss:.4}"));
+                }
+                add(text, format_args!("\nlosses  {losses_hash}\nweights {weights_hash}\n"));
+            }
+            Event::Step { .. } => {}
+        }
+    }
+}
+
+impl Sink for Console {
+    fn write(&mut self, stamped: &Stamped) -> Result<(), TelemetryError> {
+        let now_seconds = stamped.seconds;
+        match &stamped.event {
+            &Event::Step { step, loss, tokens_per_second, step_seconds, .. } => {
+                let seconds_left = self.seconds_left(now_seconds, step, step_seconds);
+                return self
+                    .step(now_seconds, Progress { step, loss, tokens_per_second, seconds_left });
+            }
+            Event::RunStarted { num_steps, .. } => {
+                self.num_steps = *num_steps;
+                (self.first, self.last_drawn_seconds, self.undrawn) = (None, None, None);
+            }
+            Event::RunFinished { .. } => {
+                // A run that ended early has not shown its last step yet.
+                if let Some(progress) = self.undrawn {
+                    self.draw(progress);
+                }
+            }
+            Event::Evaluated { .. } | Event::Sample { .. } | Event::Warning { .. } => {}
+        }
+        self.close_progress();
+        self.describe(&stamped.event);
+        self.put()
+    }
+
+    fn flush(&mut self) -> Result<(), TelemetryError> {
+        self.close_progress();
+        self.put()
+    }
+}
+
+fn add(text: &mut String, piece: std::fmt::Arguments<'_>) {
+    text.write_fmt(piece).expect("a string takes any text");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Numbers as people read them. All of them format without allocating.
+
+use std::fmt::{self, Write as _};
+
+/// A count with its thousands marked: `3,145,728`.
+pub(super) struct Thousands(pub(super) u64);
+
+impl fmt::Display for Thousands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut divisor = 1;
+        while self.0 / divisor >= 1000 {
+            divisor *= 1000;
+        }
+        write!(f, "{}", self.0 / divisor)?;
+        while divisor > 1 {
+            divisor /= 1000;
+            write!(f, ",{:03}", self.0 / divisor % 1000)?;
+        }
+        Ok(())
+    }
+}
+
+/// A speed to three digits or so: `950`, `12.3k`, `1.20M`.
+pub(super) struct Rate(pub(super) f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            rate if rate < 9_999.5 => write!(f, "{rate:.0}"),
+            rate if rate < 999_950.0 => write!(f, "{:.1}k", rate / 1e3),
+            rate => write!(f, "{:.2}M", rate / 1e6),
+        }
+    }
+}
+
+/// A length of time in its two largest units: `0.4s`, `42s`, `3m 05s`, `2h 07m`, `3d 04h`.
+pub(super) struct Lasting(pub(super) f64);
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.is_finite() {
+            return f.write_str("unknown");
+        }
+        if (0.05..9.95).contains(&self.0) {
+            return write!(f, "{:.1}s", self.0);
+        }
+        // Rounded first, so that 59.7 s is one minute and not 60 s.
+        let seconds = self.0.max(0.0).round() as u64;
+        let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+        match (minutes, hours, days) {
+            (0, _, _) => write!(f, "{seconds}s"),
+            (_, 0, _) => write!(f, "{minutes}m {:02}s", seconds % 60),
+            (_, _, 0) => write!(f, "{hours}h {:02}m", minutes % 60),
+            _ => write!(f, "{days}d {:02}h", hours % 24),
+        }
+    }
+}
+
+/// Text from outside, such as what a model made up, without the control characters that could
+/// move the cursor or change the terminal.
+pub(super) struct Harmless<'a>(pub(super) &'a str);
+
+impl fmt::Display for Harmless<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            let is_harmful = character.is_control() && !matches!(character, '\n' | '\t');
+            f.write_char(if is_harmful { char::REPLACEMENT_CHARACTER } else { character })?;
+        }
+        Ok(())
+    }
+}
+
+/// How wide a count is when written.
+pub(super) fn num_digits(count: u64) -> usize {
+    count.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_marked() {
+        let cases = [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (3_145_728, "3,145,728"),
+            (1_000_000_005, "1,000,000,005"),
+            (u64::MAX, "18,446,744,073,709,551,615"),
+        ];
+        for (count, expected) in cases {
+            assert_eq!(Thousands(count).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn rates_keep_three_digits() {
+        for (rate, expected) in [
+            (0.0, "0"),
+            (950.4, "950"),
+            (9_999.4, "9999"),
+            (9_999.6, "10.0k"),
+            (12_340.0, "12.3k"),
+            (999_960.0, "1.00M"),
+            (1_200_000.0, "1.20M"),
+        ] {
+            assert_eq!(Rate(rate).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn times_show_their_two_largest_units() {
+        for (seconds, expected) in [
+            (0.0, "0s"),
+            (-1.0, "0s"),
+            (0.4, "0.4s"),
+            (9.96, "10s"),
+            (59.4, "59s"),
+            (59.7, "1m 00s"),
+            (185.0, "3m 05s"),
+            (3599.6, "1h 00m"),
+            (7620.0, "2h 07m"),
+            (86_400.0 * 3.0 + 3600.0 * 4.0, "3d 04h"),
+            (f64::INFINITY, "unknown"),
+            (f64::NAN, "unknown"),
+        ] {
+            assert_eq!(Lasting(seconds).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn control_characters_of_a_sample_do_not_reach_the_terminal() {
+        assert_eq!(Harmless("a\x1b[2Jb\r\n\tc").to_string(), "a\u{fffd}[2Jb\u{fffd}\n\tc");
+    }
+
+    #[test]
+    fn digits_are_counted() {
+        for (count, digits) in [(0, 1), (9, 1), (10, 2), (400, 3)] {
+            assert_eq!(num_digits(count), digits);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The events of a run. Their JSON form is a file format that scripts and the dashboard read.
+//!
+//! One event is one line: `{"v":1,"seconds":3.25,"rank":0,"event":"step","step":1,…}`. Fields may
+//! be added under the same version, so readers ignore those they do not know; a changed or removed
+//! field raises [`VERSION`]. Floats that are not numbers are written as the strings `"NaN"`,
+//! `"Infinity"` and `"-Infinity"`, which JSON itself lacks.
+
+use serde::{Deserialize, Serialize};
+
+use crate::number;
+
+/// The version of the event format.
+pub const VERSION: u32 = 1;
+
+/// Something that happened in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run is set up and its first step comes next.
+    RunStarted {
+        /// Hash of the part of the recipe that determines the result.
+        recipe_hash: String,
+        /// The family of kernels whose bits this machine computes.
+        kernel_class: String,
+        /// Trainable parameters of the model.
+        num_params: u64,
+        /// Tokens in one optimizer step, over all workers.
+        tokens_per_step: u64,
+        /// Steps the run will have done at its end.
+        num_steps: u64,
+        /// Compute threads of this rank.
+        num_threads: usize,
+        /// Ranks of the run.
+        workers: usize,
+    },
+    /// An optimizer step is done.
+    Step {
+        /// Steps done so far, this one included: the first is 1, the last is `num_steps`.
+        step: u64,
+        /// Mean loss of the step's tokens, before the update.
+        #[serde(with = "number")]
+        loss: f64,
+        /// Learning rate of the update.
+        #[serde(with = "number")]
+        lr: f64,
+        /// Norm of the whole gradient, before clipping.
+        #[serde(with = "number")]
+        grad_norm: f64,
+        /// Tokens of the step over its duration.
+        #[serde(with = "number")]
+        tokens_per_second: f64,
+        /// Duration of the step.
+        #[serde(with = "number")]
+        step_seconds: f64,
+        /// The part of the duration spent waiting for data.
+        #[serde(with = "number")]
+        data_wait_seconds: f64,
+    },
+    /// The model was evaluated on the held-out data.
+    Evaluated {
+        /// Steps done before the evaluation.
+        step: u64,
+        /// Mean loss over the held-out tokens.
+        #[serde(with = "number")]
+        validation_loss: f64,
+        /// The exponential of that loss.
+        #[serde(with = "number")]
+        perplexity: f64,
+    },
+    /// Text the model generated.
+    Sample {
+        /// The text.
+        text: String,
+    },
+    /// Something a person should know; the run goes on.
+    Warning {
+        /// One line.
+        message: String,
+    },
+    /// The run reached its end.
+    RunFinished {
+        /// Steps done.
+        steps: u64,
+        /// Loss of the last step.
+        #[serde(with = "number")]
+        final_loss: f64,
+        /// Loss on the held-out data at the end; null when nothing is held out.
+        #[serde(with = "number::option")]
+        validation_loss: Option<f64>,
+        /// BLAKE3 of every step's loss.
+        losses_hash: String,
+        /// BLAKE3 of the final weights.
+        weights_hash: String,
+        /// Duration of the run; `seconds` alone is the time in every event's stamp.
+        #[serde(with = "number")]
+        run_seconds: f64,
+    },
+}
+
+/// An event with its stamp: one line of the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamped {
+    /// The version of the format, [`VERSION`].
+    pub v: u32,
+    /// The world's monotonic clock when the event was recorded; its origin is the start of the
+    /// rank, so times of different ranks cannot be compared.
+    pub seconds: f64,
+    /// Who recorded it.
+    pub rank: usize,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(event: Event) -> String {
+        let stamped = Stamped { v: VERSION, seconds: 3.25, rank: 0, event };
+        serde_json::to_string(&stamped).unwrap()
+    }
+
+    #[test]
+    fn the_lines_are_the_documented_format() {
+        let started = Event::RunStarted {
+            recipe_hash: "ab".to_owned(),
+            kernel_class: "f32-fma".to_owned(),
+            num_params: 10,
+            tokens_per_step: 4096,
+            num_steps: 400,
+            num_threads: 2,
+            workers: 1,
+        };
+        assert_eq!(
+            line(started),
+            r#"{"v":1,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
+                .to_owned()
+                + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
+                + r#""num_steps":400,"num_threads":2,"workers":1}"#
+        );
+        let step = Event::Step {
+            step: 1,
+            loss: 5.5,
+            lr: 0.001,
+            grad_norm: f64::NAN,
+            tokens_per_second: 1e4,
+            step_seconds: 0.5,
+            data_wait_seconds: 0.0,
+        };
+        assert_eq!(
+            line(step),
+            r#"{"v":1,"seconds":3.25,"rank":0,"event":"step","step":1,"loss":5.5,"lr":0.001,"#
+                .to_owned()
+                + r#""grad_norm":"NaN","tokens_per_second":10000.0,"step_seconds":0.5,"#
+                + r#""data_wait_seconds":0.0}"#
+        );
+        let finished = Event::RunFinished {
+            steps: 400,
+            final_loss: 1.5,
+            validation_loss: None,
+            losses_hash: "cd".to_owned(),
+            weights_hash: "ef".to_owned(),
+            run_seconds: 60.0,
+        };
+        assert_eq!(
+            line(finished),
+            r#"{"v":1,"seconds":3.25,"rank":0,"event":"run_finished","steps":400,"#.to_owned()
+                + r#""final_loss":1.5,"validation_loss":null,"losses_hash":"cd","#
+                + r#""weights_hash":"ef","run_seconds":60.0}"#
+        );
+    }
+}

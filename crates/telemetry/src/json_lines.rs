@@ -1,0 +1,238 @@
+//! One JSON line for each event, appended to a file.
+//!
+//! A line is written in one piece as soon as the event happens, so a killed process loses nothing
+//! but, at worst, the end of its last line. Readers leave out such a torn last line, and a writer
+//! that comes back to the file removes it first; a damaged line anywhere else is an error.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use lockstep_platform::{FileError, FileKind, FileWriter, World};
+use serde::Deserialize;
+
+use crate::{Sink, Stamped, TelemetryError, VERSION};
+
+/// Room for any step's line, so that the buffer does not grow while training.
+const LINE_BYTES: usize = 1024;
+
+/// A file of events, open at its end.
+pub struct JsonLines {
+    path: PathBuf,
+    file: Box<dyn FileWriter>,
+    line: Vec<u8>,
+}
+
+impl JsonLines {
+    /// Opens the file, or creates it; what it holds is kept, except a torn last line.
+    pub fn open(world: &World, path: &Path) -> Result<Self, TelemetryError> {
+        repair(world, path)?;
+        let file = world.files().append(path)?;
+        Ok(Self { path: path.to_owned(), file, line: Vec::with_capacity(LINE_BYTES) })
+    }
+
+    fn failed(&self, reason: &impl ToString) -> TelemetryError {
+        TelemetryError::Write { sink: self.path.display().to_string(), reason: reason.to_string() }
+    }
+}
+
+impl Sink for JsonLines {
+    fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, event).map_err(|error| self.failed(&error))?;
+        self.line.push(b'\n');
+        self.file.write_all(&self.line).map_err(|error| self.failed(&error))
+    }
+
+    fn flush(&mut self) -> Result<(), TelemetryError> {
+        Ok(self.file.sync()?)
+    }
+}
+
+/// Reads a file of events.
+pub fn load_events(world: &World, path: &Path) -> Result<Vec<Stamped>, TelemetryError> {
+    let bytes = world.files().read(path)?;
+    // The tear may run through a character. Whole lines are UTF-8; one that is not will show a
+    // replacement character in a string, or fail to parse.
+    read_events(&String::from_utf8_lossy(&bytes))
+}
+
+/// Reads the text of a file of events. A last line without its line feed that is not an event is
+/// left out: the writer was stopped in the middle of it.
+pub fn read_events(text: &str) -> Result<Vec<Stamped>, TelemetryError> {
+    let mut events = Vec::new();
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        match parse(line.trim_end_matches('\n')) {
+            Ok(event) => events.push(event),
+            Err(Fault::Newer(found)) => {
+                let line = index + 1;
+                return Err(TelemetryError::NewerVersion { line, found, known: VERSION });
+            }
+            Err(Fault::Damaged(_)) if !line.ends_with('\n') => {}
+            Err(Fault::Damaged(reason)) => {
+                return Err(TelemetryError::BadLine { line: index + 1, reason });
+            }
+        }
+    }
+    Ok(events)
+}
+
+enum Fault {
+    Newer(u32),
+    Damaged(String),
+}
+
+fn parse(line: &str) -> Result<Stamped, Fault> {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    // The version comes first: a newer format need not look like an event to us.
+    let damaged = |error: serde_json::Error| Fault::Damaged(error.to_string());
+    let Version { v } = serde_json::from_str(line).map_err(damaged)?;
+    if v > VERSION {
+        return Err(Fault::Newer(v));
+    }
+    serde_json::from_str(line).map_err(damaged)
+}
+
+/// Ends an earlier writer's last line, or removes it when it is torn.
+fn repair(world: &World, path: &Path) -> Result<(), FileError> {
+    match world.files().metadata(path) {
+        Some(FileKind::File { bytes }) if bytes > 0 => {}
+        _ => return Ok(()),
+    }
+    let reader = world.files().open(path)?;
+    let mut last = [0];
+    reader.read_exact_at(reader.num_bytes() - 1, &mut last)?;
+    if last == *b"\n" {
+        return Ok(());
+    }
+    let mut bytes = world.files().read(path)?;
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |index| index + 1);
+    let is_event = std::str::from_utf8(&bytes[whole..]).is_ok_and(|line| parse(line).is_ok());
+    if is_event {
+        bytes.push(b'\n');
+    } else {
+        bytes.truncate(whole);
+    }
+    world.files().write_atomic(path, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_platform::ScratchDir;
+
+    use super::*;
+    use crate::Event;
+
+    fn warning(message: &str) -> Stamped {
+        let event = Event::Warning { message: message.to_owned() };
+        Stamped { v: VERSION, seconds: 0.1, rank: 2, event }
+    }
+
+    fn text_of(events: &[Stamped]) -> String {
+        let lines = events.iter().map(|event| serde_json::to_string(event).unwrap() + "\n");
+        lines.collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "events").unwrap();
+        let path = scratch.path().join("events.jsonl");
+        let events = [
+            warning("naïve \"quotes\"\nand lines"),
+            Stamped {
+                v: VERSION,
+                seconds: 1.0 / 3.0,
+                rank: 2,
+                event: Event::Evaluated {
+                    step: 7,
+                    validation_loss: f64::INFINITY,
+                    perplexity: 0.1,
+                },
+            },
+            Stamped {
+                v: VERSION,
+                seconds: 2.0,
+                rank: 2,
+                event: Event::RunFinished {
+                    steps: u64::MAX,
+                    final_loss: -0.0,
+                    validation_loss: Some(f64::NEG_INFINITY),
+                    losses_hash: String::new(),
+                    weights_hash: "ab".to_owned(),
+                    run_seconds: 5e-324,
+                },
+            },
+        ];
+        // Two writers one after the other, as when a run is resumed.
+        for part in [&events[..1], &events[1..]] {
+            let mut sink = JsonLines::open(&world, &path).unwrap();
+            for event in part {
+                sink.write(event).unwrap();
+            }
+            sink.flush().unwrap();
+        }
+        assert_eq!(load_events(&world, &path).unwrap(), events);
+    }
+
+    #[test]
+    fn a_line_torn_at_any_byte_is_left_out_and_the_rest_is_read() {
+        let text = text_of(&[warning("first"), warning("sécond")]);
+        let first_end = text.find('\n').unwrap() + 1;
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "torn").unwrap();
+        let path = scratch.path().join("events.jsonl");
+        for end in first_end..text.len() - 1 {
+            world.files().write_atomic(&path, &text.as_bytes()[..end]).unwrap();
+            assert_eq!(load_events(&world, &path).unwrap(), [warning("first")], "cut at {end}");
+        }
+        // Only the line feed is missing: the event is whole.
+        let whole = read_events(&text[..text.len() - 1]).unwrap();
+        assert_eq!(whole, [warning("first"), warning("sécond")]);
+    }
+
+    #[test]
+    fn a_writer_that_comes_back_goes_on_after_the_last_whole_line() {
+        let text = text_of(&[warning("first"), warning("sécond")]);
+        let first_end = text.find('\n').unwrap() + 1;
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "repair").unwrap();
+        for (end, num_kept) in [
+            (first_end, 1),
+            (first_end + 1, 1),
+            (text.len() - 2, 1),
+            (text.len() - 1, 2),
+            (text.len(), 2),
+            (5, 0),
+            (0, 0),
+        ] {
+            let path = scratch.path().join(format!("{end}.jsonl"));
+            world.files().write_atomic(&path, &text.as_bytes()[..end]).unwrap();
+            JsonLines::open(&world, &path).unwrap().write(&warning("third")).unwrap();
+            let events = load_events(&world, &path).unwrap();
+            assert_eq!(events.len(), num_kept + 1, "cut at {end}");
+            assert_eq!(events.last(), Some(&warning("third")), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_line_in_the_middle_is_an_error_with_its_number() {
+        let text = text_of(&[warning("first")]) + "{\"v\":1,\"sec\n" + &text_of(&[warning("x")]);
+        let error = read_events(&text).unwrap_err();
+        assert!(error.to_string().starts_with("line 2 is not an event: "), "{error}");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_even_at_the_end() {
+        let error = read_events("{\"v\":2,\"kind\":\"step\"}").unwrap_err();
+        assert_eq!(error.to_string(), "line 1 has event format 2, this program reads up to 1");
+    }
+
+    #[test]
+    fn fields_added_later_are_ignored() {
+        let text = text_of(&[warning("first")]).replace("\"rank\":2", "\"rank\":2,\"host\":\"a\"");
+        assert_eq!(read_events(&text).unwrap(), [warning("first")]);
+    }
+}

@@ -1,0 +1,107 @@
+//! How fast training is on this machine, and what share of its peak that is.
+
+use crate::saved::Learner;
+use crate::summary::median;
+use crate::train::run_lanes;
+use crate::{TrainError, device};
+use lockstep_config::Recipe;
+use lockstep_data::{Corpus, Cursor, Loader};
+use lockstep_optim::Update;
+use lockstep_platform::World;
+use lockstep_tensor::{Cpu, peak};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Steps that are not counted: caches, pages and clocks warm up.
+const WARM_UP_STEPS: u64 = 2;
+
+/// The figures of a benchmark. Names are stable: scripts rely on them.
+#[derive(Clone, Debug, Serialize)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct BenchTrain {
+    pub tokens_per_second: f64,
+    pub gflops: f64,
+    pub fma_peak_gflops: f64,
+    pub peak_share: f64,
+    pub step_seconds_median: f64,
+    pub peak_rss_bytes: u64,
+    pub threads: usize,
+    pub workers: usize,
+    pub precision: String,
+    pub kernels: String,
+    pub num_params: u64,
+    pub step_seconds: Vec<f64>,
+}
+
+/// Trains `num_steps` timed steps of the recipe; leaves no run folder.
+pub fn bench_train(
+    recipe: &Recipe,
+    world: &World,
+    num_steps: u64,
+) -> Result<BenchTrain, TrainError> {
+    let cpu = device::open(recipe, world)?;
+    cpu.install(|| bench_on(&cpu, recipe, world, num_steps))
+}
+
+fn bench_on(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    world: &World,
+    num_steps: u64,
+) -> Result<BenchTrain, TrainError> {
+    let corpus = Arc::new(Corpus::load(recipe, world)?);
+    let mut learner = Learner::materialize(recipe, cpu);
+    let mut loader = Loader::open(recipe, world, corpus, Cursor::start())?;
+    let mut step_seconds = Vec::new();
+    for step in 0..WARM_UP_STEPS + num_steps {
+        let start = world.clock().now();
+        let batch = loader.next_batch()?;
+        run_lanes(&mut learner.replica, cpu, recipe, batch);
+        learner.replica.finish_reduce(cpu);
+        let clip = learner.norm.clip(cpu, learner.replica.grads(), recipe.optim.clip);
+        let update =
+            Update { count: step + 1, lr: learner.lr.at(step), grad_scale: clip.scale };
+        learner.replica.step(cpu, &mut learner.optimizer, &update);
+        if step >= WARM_UP_STEPS {
+            step_seconds.push(world.clock().since(start).as_secs_f64());
+        }
+    }
+    let step_seconds_median = median(&step_seconds);
+    let tokens_per_second = recipe.tokens_per_step() as f64 / step_seconds_median;
+    let blueprint = learner.replica.blueprint();
+    let flops = blueprint.flops_per_token();
+    let gflops = tokens_per_second * (flops.forward + flops.backward) as f64 / 1e9;
+    let fma_peak_gflops = fma_peak_gflops(cpu, world);
+    Ok(BenchTrain {
+        tokens_per_second,
+        gflops,
+        fma_peak_gflops,
+        peak_share: gflops / fma_peak_gflops,
+        step_seconds_median,
+        peak_rss_bytes: world.host().peak_rss_bytes(),
+        threads: cpu.num_threads(),
+        workers: recipe.run.workers,
+        precision: recipe.precision.compute.to_string(),
+        kernels: cpu.isa().to_string(),
+        num_params: blueprint.num_params() as u64,
+        step_seconds,
+    })
+}
+
+/// The most that fused multiply-adds reach on all threads together: the best of several bursts of
+/// about ten milliseconds, because other programs can only slow a burst down.
+pub fn fma_peak_gflops(cpu: &Cpu, world: &World) -> f64 {
+    let mut best = 0.0f64;
+    let mut num_rounds = 1 << 14;
+    for _ in 0..20 {
+        let start = world.clock().now();
+        let flops = peak::fma_burst(cpu, num_rounds);
+        let elapsed = world.clock().since(start);
+        best = best.max(flops / elapsed.as_secs_f64() / 1e9);
+        if elapsed < Duration::from_millis(10) {
+            num_rounds *= 2;
+        }
+    }
+    best
+}

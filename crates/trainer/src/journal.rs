@@ -1,0 +1,139 @@
+//! What a run tells about itself: events for people and programs, and the figures of its summary.
+//!
+//! Room for every step is made at the start, so that recording one allocates nothing.
+
+use crate::device::KERNEL_CLASS;
+use crate::saved::Learner;
+use crate::{RunFolder, Summary, TrainError};
+use lockstep_config::Recipe;
+use lockstep_platform::World;
+use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::math::scalar;
+use std::time::Duration;
+
+/// The figures of one step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepRecord {
+    /// Counted from zero.
+    pub step: u64,
+    /// Mean loss of the batch before the update.
+    pub loss: f64,
+    /// Learning rate of the update.
+    pub lr: f64,
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Time spent waiting for the batch.
+    pub data_wait_seconds: f64,
+}
+
+/// The memory of a run.
+pub struct Journal {
+    /// The loss of every step since the run began, before any interruption too.
+    pub losses: Vec<f64>,
+    /// Duration of every step since this process began.
+    pub step_seconds: Vec<f64>,
+    /// Age of the process when its first step was done.
+    pub first_step_at_seconds: Option<f64>,
+    /// Time spent waiting for data, over all steps.
+    pub data_wait_seconds: f64,
+    telemetry: Telemetry,
+    world: World,
+    tokens_per_step: usize,
+    started: Duration,
+    step_started: Duration,
+}
+
+impl Journal {
+    /// Opens the run folder's event file and announces the run.
+    pub fn start(
+        recipe: &Recipe,
+        world: &World,
+        cpu: &Cpu,
+        folder: &RunFolder,
+        mut sinks: Vec<Box<dyn Sink>>,
+        learner: &Learner,
+    ) -> Result<Self, TrainError> {
+        sinks.push(Box::new(JsonLines::open(world, &folder.events())?));
+        let mut telemetry = Telemetry::start(world.clone(), 0, sinks);
+        telemetry.record(&Event::RunStarted {
+            recipe_hash: recipe.hash(),
+            kernel_class: KERNEL_CLASS.to_owned(),
+            num_params: learner.replica.blueprint().num_params() as u64,
+            tokens_per_step: recipe.tokens_per_step() as u64,
+            num_steps: recipe.train.steps,
+            num_threads: cpu.num_threads(),
+            workers: recipe.run.workers,
+        });
+        let now = world.clock().now();
+        let room = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
+        Ok(Self {
+            losses: Vec::new(),
+            step_seconds: Vec::with_capacity(room),
+            first_step_at_seconds: None,
+            data_wait_seconds: 0.0,
+            telemetry,
+            world: world.clone(),
+            tokens_per_step: recipe.tokens_per_step(),
+            started: now,
+            step_started: now,
+        })
+    }
+
+    /// The clock of a step starts.
+    pub fn begin_step(&mut self) {
+        self.step_started = self.world.clock().now();
+    }
+
+    /// The clock stops; the step is written down.
+    pub fn finish_step(&mut self, record: &StepRecord) {
+        let step_seconds = self.world.clock().since(self.step_started).as_secs_f64();
+        self.losses.push(record.loss);
+        self.step_seconds.push(step_seconds);
+        self.data_wait_seconds += record.data_wait_seconds;
+        if self.first_step_at_seconds.is_none() {
+            self.first_step_at_seconds = Some(self.world.clock().process_age().as_secs_f64());
+        }
+        self.telemetry.record(&Event::Step {
+            step: record.step + 1,
+            loss: record.loss,
+            lr: record.lr,
+            grad_norm: record.grad_norm,
+            tokens_per_second: self.tokens_per_step as f64 / step_seconds,
+            step_seconds,
+            data_wait_seconds: record.data_wait_seconds,
+        });
+    }
+
+    /// The model was judged on held-out text.
+    pub fn evaluated(&mut self, step: u64, validation_loss: f64) {
+        let perplexity = scalar::exp(validation_loss);
+        self.telemetry.record(&Event::Evaluated { step, validation_loss, perplexity });
+    }
+
+    /// The run has ended well.
+    pub fn finish(mut self, summary: &Summary) {
+        self.telemetry.record(&Event::RunFinished {
+            steps: summary.steps,
+            final_loss: summary.final_loss,
+            validation_loss: summary.validation_loss,
+            losses_hash: summary.losses_hash.clone(),
+            weights_hash: summary.weights_hash.clone(),
+            run_seconds: summary.seconds,
+        });
+    }
+
+    /// Time since the run was announced.
+    pub fn elapsed_seconds(&self) -> f64 {
+        self.world.clock().since(self.started).as_secs_f64()
+    }
+
+    /// BLAKE3 of every step's loss, as little-endian `f64`.
+    pub fn losses_hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for loss in &self.losses {
+            hasher.update(&loss.to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}

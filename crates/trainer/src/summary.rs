@@ -1,0 +1,96 @@
+//! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
+
+use crate::device::KERNEL_CLASS;
+use crate::journal::Journal;
+use crate::saved::Learner;
+use crate::RunFolder;
+use lockstep_checkpoint::weights_hash;
+use lockstep_config::Recipe;
+use lockstep_data::{Corpus, baseline_loss};
+use lockstep_platform::World;
+use serde::Serialize;
+
+/// Seconds and bytes; losses in nats a token. Names are stable: scripts rely on them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct Summary {
+    pub steps: u64,
+    pub first_loss: f64,
+    pub final_loss: f64,
+    pub validation_loss: Option<f64>,
+    pub baseline_loss: f64,
+    pub losses_hash: String,
+    pub weights_hash: String,
+    pub recipe_hash: String,
+    pub kernel_class: String,
+    pub tokens_per_second: f64,
+    pub step_seconds_median: f64,
+    pub peak_rss_bytes: u64,
+    pub peak_rss_bytes_by_rank: Vec<u64>,
+    pub wire_bytes: u64,
+    pub wire_bytes_by_rank: Vec<u64>,
+    pub lanes_by_rank: Vec<u64>,
+    pub workers: usize,
+    pub restarts: u64,
+    pub staleness_max: u64,
+    pub predicted_step_seconds: Option<f64>,
+    pub predicted_peak_bytes: Option<u64>,
+    pub predicted_wire_bytes: Option<u64>,
+    pub run_dir: String,
+    pub num_params: u64,
+    pub seconds: f64,
+    pub data_wait_seconds: f64,
+    pub first_step_at_seconds: Option<f64>,
+}
+
+impl Summary {
+    /// Sums a run up.
+    pub fn of(
+        recipe: &Recipe,
+        world: &World,
+        corpus: &Corpus,
+        folder: &RunFolder,
+        learner: &Learner,
+        journal: &Journal,
+        validation_loss: Option<f64>,
+    ) -> Self {
+        let step_seconds_median = median(&journal.step_seconds);
+        let peak_rss_bytes = world.host().peak_rss_bytes();
+        Self {
+            steps: journal.losses.len() as u64,
+            first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
+            final_loss: journal.losses.last().copied().unwrap_or(f64::NAN),
+            validation_loss,
+            baseline_loss: baseline_loss(corpus),
+            losses_hash: journal.losses_hash(),
+            weights_hash: weights_hash(&learner.named_weights()),
+            recipe_hash: recipe.hash(),
+            kernel_class: KERNEL_CLASS.to_owned(),
+            tokens_per_second: recipe.tokens_per_step() as f64 / step_seconds_median,
+            step_seconds_median,
+            peak_rss_bytes,
+            peak_rss_bytes_by_rank: vec![peak_rss_bytes],
+            wire_bytes: 0,
+            wire_bytes_by_rank: vec![0],
+            lanes_by_rank: vec![recipe.num_lanes() as u64],
+            workers: recipe.run.workers,
+            restarts: 0,
+            staleness_max: 0,
+            predicted_step_seconds: None,
+            predicted_peak_bytes: None,
+            predicted_wire_bytes: None,
+            run_dir: folder.path().display().to_string(),
+            num_params: learner.replica.blueprint().num_params() as u64,
+            seconds: journal.elapsed_seconds(),
+            data_wait_seconds: journal.data_wait_seconds,
+            first_step_at_seconds: journal.first_step_at_seconds,
+        }
+    }
+}
+
+/// The middle value (the higher of the two middle ones); NaN of nothing.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
