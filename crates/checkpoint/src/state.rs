@@ -18,12 +18,10 @@ pub const FILE_NAME: &str = "state.json";
 pub const VERSION: u32 = 1;
 
 /// The position of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingState {
     /// Optimizer steps done.
     pub step: u64,
-    /// Sequences taken from the data over all steps.
-    pub samples_consumed: u64,
     /// Fingerprint of the text they came from; together with `step` it is the data's cursor.
     pub corpus: String,
     /// The recipe of the run: another one cannot go on from here.
@@ -32,6 +30,8 @@ pub struct TrainingState {
     pub kernel_class: String,
     /// The weights that belong to this state.
     pub weights_hash: String,
+    /// The loss of every step done, so that the hash of the losses can go on too.
+    pub losses: Vec<f64>,
 }
 
 #[derive(Deserialize)]
@@ -81,11 +81,11 @@ mod tests {
     fn state() -> TrainingState {
         TrainingState {
             step: 400,
-            samples_consumed: u64::MAX,
             corpus: "ef".to_owned(),
             recipe_hash: "ab".to_owned(),
             kernel_class: "f32-fma".to_owned(),
             weights_hash: "cd".to_owned(),
+            losses: vec![5.5, 0.1 + 0.2, 1e-300],
         }
     }
 

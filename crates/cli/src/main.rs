@@ -12,7 +12,6 @@ mod output;
 mod recipe_args;
 
 use clap::{Parser, Subcommand};
-use failure::Failure;
 use std::process::ExitCode;
 
 /// Train transformers across many workers, exactly.

@@ -394,9 +394,9 @@ const RUN: &[Key] = &[
     Key::new(
         "run.save_optimizer",
         Kind::Bool,
-        Fixed("false"),
+        Fixed("true"),
         field!(run.save_optimizer: bool),
-        "Whether the final weights are saved together with the state of the optimizer.",
+        "Whether the final weights are saved with what resuming needs: optimizer, step, cursor.",
     ),
 ];
 

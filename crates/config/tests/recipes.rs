@@ -67,7 +67,7 @@ workers = 1
 threads = 0
 isa = \"auto\"
 dir = \"\"
-save_optimizer = false
+save_optimizer = true
 ";
     assert_eq!(Recipe::default().to_toml(), text);
     assert_eq!(resolve(&Sources::default()), Ok(Recipe::default()));
@@ -278,7 +278,7 @@ fn other_formats_get_the_names_of_the_recipe_file() {
     let table = toml::Table::try_from(&recipe).expect("a map of tables");
     assert_eq!(table["model"]["dropout"].as_float(), Some(0.1));
     assert_eq!(table["optim"]["name"].as_str(), Some("adamw"));
-    assert_eq!(table["run"]["save_optimizer"].as_bool(), Some(false));
+    assert_eq!(table["run"]["save_optimizer"].as_bool(), Some(true));
     assert_eq!(table["train"]["steps"].as_integer(), Some(400));
     assert!(table["optim"].get("momentum").is_none());
     assert_eq!(toml::to_string(&recipe).map(|text| from(None, &text, &[])), Ok(recipe));

@@ -1,1 +1,66 @@
-//! (being written)
+//! The transformers that Lockstep trains, as a list of blocks that know no ranks.
+//!
+//! # Layout
+//! - [`block`]: the contract between runtime and mathematics; read it first.
+//! - [`param`]: what a block's flat buffer holds; [`init`]: what it starts with.
+//! - [`scratch`]: short-lived buffers without allocation.
+//! - [`blueprint`]: [`describe`] turns a recipe's model into blocks, counts and FLOPs.
+//! - `llama`, `gpt2`: the two families, as declarations.
+//! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
+//! - `linear`, `norm`, `dropout`: kernels bound to places in a flat buffer.
+//! - [`decode`]: generating token by token through the same kernels.
+//!
+//! # Example
+//! ```
+//! use lockstep_config::{Family, Model};
+//!
+//! let gpt2 = Model {
+//!     family: Family::Gpt2,
+//!     layers: 12,
+//!     width: 768,
+//!     heads: 12,
+//!     kv_heads: 12,
+//!     ffn: 3072,
+//!     vocab: 50257,
+//!     context: 1024,
+//!     tied: true,
+//!     dropout: 0.1,
+//!     norm_eps: 1e-5,
+//!     rope_theta: 10000.0,
+//! };
+//! let blueprint = lockstep_model::describe(&gpt2);
+//! assert_eq!(blueprint.num_params(), 124_439_808);
+//! assert_eq!(blueprint.blocks[1].params()[2].name, "transformer.h.0.attn.c_attn.weight");
+//! ```
+
+pub mod block;
+pub mod param;
+pub mod scratch;
+
+pub mod blueprint;
+
+mod gpt2;
+mod llama;
+
+mod embedding;
+mod head;
+mod layer;
+
+mod attention;
+mod feed_forward;
+
+mod dropout;
+mod linear;
+mod norm;
+
+pub mod decode;
+pub mod init;
+
+pub use block::{
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Recompute, Saved,
+    SavedLen,
+};
+pub use blueprint::{Blueprint, Mirror, describe};
+pub use decode::Decoder;
+pub use param::{Init, Param};
+pub use scratch::{Frame, Scratch};

@@ -2,7 +2,7 @@
 //!
 //! A result never depends on the number of threads or on the instruction set: matrix products own
 //! their order of additions, reductions use sixteen virtual lanes everywhere, and transcendental
-//! functions are our own code. Every kernel has an oracle in [`reference`], in `f64`.
+//! functions are our own code. Every kernel has an oracle in [`mod@reference`], in `f64`.
 //!
 //! # Layout
 //! - [`cpu`]: the device handle every kernel takes: instruction set, threads, packing buffer.
@@ -13,7 +13,7 @@
 //!   [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`adamw`], [`sgd`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: what the machine could do at best.
-//! - [`reference`]: the slow and obvious `f64` oracle of all of the above.
+//! - [`mod@reference`]: the slow and obvious `f64` oracle of all of the above.
 //!
 //! # Example
 //! ```

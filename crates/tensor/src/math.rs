@@ -91,21 +91,20 @@ pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
 /// `1 / (1 + e^-x)` within 3 ulp on both sides; exactly 0 below about -86.99.
 #[inline(always)]
 pub fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
-    // The exponential of -|x| cannot overflow; for negative x it is also the numerator.
-    let e = exp(s, s.neg(s.abs(x)));
-    let numerator = s.select_lt(x, s.zero(), e, s.splat(1.0));
-    s.div(numerator, s.add(e, s.splat(1.0)))
+    sigmoid_and_slope(s, x).0
 }
 
 /// The sigmoid and its derivative `sigmoid(x) * sigmoid(-x)`, which keeps its relative accuracy
-/// where one of the factors is close to 1. The first value has the bits of [`sigmoid`].
+/// where one of the factors is close to 1.
 #[inline(always)]
 pub fn sigmoid_and_slope<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
+    // The exponential of -|x| cannot overflow. It gives the factor that is at most 1/2, and one
+    // less that factor is accurate.
+    let one = s.splat(1.0);
     let e = exp(s, s.neg(s.abs(x)));
-    let denominator = s.add(e, s.splat(1.0));
-    let numerator = s.select_lt(x, s.zero(), e, s.splat(1.0));
-    let slope = s.div(e, s.mul(denominator, denominator));
-    (s.div(numerator, denominator), slope)
+    let smaller = s.div(e, s.add(e, one));
+    let larger = s.sub(one, smaller);
+    (s.select_lt(x, s.zero(), smaller, larger), s.mul(smaller, larger))
 }
 
 /// The error function within 1 ulp; the sign of zero is kept.

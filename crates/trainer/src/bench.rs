@@ -60,8 +60,7 @@ fn bench_on(
         run_lanes(&mut learner.replica, cpu, recipe, batch);
         learner.replica.finish_reduce(cpu);
         let clip = learner.norm.clip(cpu, learner.replica.grads(), recipe.optim.clip);
-        let update =
-            Update { count: step + 1, lr: learner.lr.at(step), grad_scale: clip.scale };
+        let update = Update { count: step + 1, lr: learner.lr.at(step), grad_scale: clip.scale };
         learner.replica.step(cpu, &mut learner.optimizer, &update);
         if step >= WARM_UP_STEPS {
             step_seconds.push(world.clock().since(start).as_secs_f64());

@@ -4,6 +4,7 @@ use lockstep_checkpoint::CheckpointError;
 use lockstep_config::Blame;
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
+use lockstep_telemetry::TelemetryError;
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,9 @@ pub enum TrainError {
     /// The run folder could not be written.
     #[error(transparent)]
     Folder(#[from] FileError),
+    /// The file of events could not be opened.
+    #[error(transparent)]
+    Events(#[from] TelemetryError),
     /// A run must not write over another.
     #[error("run.dir = {dir} already holds files; choose a folder that is new or empty")]
     FolderTaken {
@@ -40,9 +44,7 @@ pub enum TrainError {
         what: String,
     },
     /// The saved run was made by another recipe.
-    #[error(
-        "{dir} was trained with another recipe ({saved}, this one is {asked}); only run.* may change"
-    )]
+    #[error("{dir} was trained with recipe {saved}, this one is {asked}; only run.* may change")]
     OtherRecipe {
         /// The run to resume.
         dir: String,
@@ -85,7 +87,7 @@ impl TrainError {
         match self {
             Self::Data(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
-            Self::Folder(_) => Blame::Storage,
+            Self::Folder(_) | Self::Events(_) => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::FolderTaken { .. }
             | Self::Isa { .. }

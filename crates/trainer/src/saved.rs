@@ -12,7 +12,7 @@ use lockstep_config::{Recipe, Sources};
 use lockstep_data::Cursor;
 use lockstep_model::{Blueprint, Recompute, describe};
 use lockstep_optim::{GlobalNorm, LearningRate, Optimizer};
-use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
+use lockstep_parallel::{Footprint, Leaves, Replica, ReplicaPlan};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -33,16 +33,8 @@ pub struct Learner {
 impl Learner {
     /// Allocates everything that training needs and fills in the initial weights.
     pub fn materialize(recipe: &Recipe, cpu: &Cpu) -> Self {
-        let plan = ReplicaPlan {
-            lane: lane_shape(recipe),
-            leaves: Leaves {
-                num_leaves: recipe.num_leaves(),
-                lanes_per_leaf: recipe.lanes_per_leaf(),
-            },
-            recompute: Recompute::None,
-        };
         let blueprint = describe(&recipe.model);
-        let replica = Replica::materialize(blueprint, recipe.train.seed, cpu, plan);
+        let replica = Replica::materialize(blueprint, recipe.train.seed, cpu, plan_of(recipe));
         let slots = replica.slots();
         Self {
             optimizer: Optimizer::new(&recipe.optim, &slots),
@@ -57,6 +49,21 @@ impl Learner {
         let named = self.replica.named_params();
         named.map(|(p, data)| NamedTensor { name: &p.name, shape: &p.shape, data }).collect()
     }
+}
+
+/// The sizes that a recipe asks for.
+fn plan_of(recipe: &Recipe) -> ReplicaPlan {
+    let (num_leaves, lanes_per_leaf) = (recipe.num_leaves(), recipe.lanes_per_leaf());
+    ReplicaPlan {
+        lane: lane_shape(recipe),
+        leaves: Leaves { num_leaves, lanes_per_leaf },
+        recompute: Recompute::None,
+    }
+}
+
+/// The memory that training will take, before any of it is allocated.
+pub fn footprint(recipe: &Recipe, blueprint: &Blueprint) -> Footprint {
+    Footprint::plan(blueprint, &plan_of(recipe), recipe.optim.name)
 }
 
 /// Where training starts.
@@ -123,7 +130,7 @@ pub fn save(
         ("format".to_owned(), "pt".to_owned()),
         ("recipe_hash".to_owned(), recipe.hash()),
     ]);
-    weights::save(world, &folder.weights(), &named, metadata)?;
+    weights::save(world, &folder.weights(), &named, &metadata)?;
     if recipe.run.save_optimizer {
         let state: Vec<_> = learner.optimizer.state().collect();
         let shapes: Vec<_> = state.iter().map(|(_, data)| [data.len()]).collect();
@@ -132,7 +139,7 @@ pub fn save(
             .zip(&shapes)
             .map(|((name, data), shape)| NamedTensor { name, shape, data })
             .collect();
-        weights::save(world, &folder.optimizer(), &named, BTreeMap::new())?;
+        weights::save(world, &folder.optimizer(), &named, &BTreeMap::new())?;
         let state = TrainingState {
             step: cursor.next_step,
             corpus: cursor.corpus.clone().unwrap_or_default(),

@@ -1,9 +1,9 @@
 //! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
 
+use crate::RunFolder;
 use crate::device::KERNEL_CLASS;
 use crate::journal::Journal;
 use crate::saved::Learner;
-use crate::RunFolder;
 use lockstep_checkpoint::weights_hash;
 use lockstep_config::Recipe;
 use lockstep_data::{Corpus, baseline_loss};

@@ -75,7 +75,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     text += "\n# Every key\n";
     for key in keys {
         let Key { name, meaning, default, allowed } = key;
-        let _ = write!(text, "\n{name}\n    {meaning}\n    default {default}; allowed: {allowed}\n");
+        let _ =
+            write!(text, "\n{name}\n    {meaning}\n    default {default}; allowed: {allowed}\n");
     }
     output::text(&text)
 }

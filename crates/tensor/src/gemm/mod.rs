@@ -16,6 +16,7 @@ pub(crate) mod tile;
 
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
+use std::mem::MaybeUninit;
 use tile::{TILE_COLS, TILE_ROWS};
 
 /// Products in one chain.
@@ -206,7 +207,7 @@ impl Kernel for Sweep<'_> {
     fn run<S: Simd>(self, s: S) {
         let (first_row, m) = self.rows;
         #[expect(clippy::large_stack_arrays, reason = "25 KB that must be in the nearest cache")]
-        let mut left = [0.0; pack::LEFT_LEN];
+        let mut left: pack::LeftPanel = [const { MaybeUninit::uninit() }; pack::LEFT_LEN];
         let strides = pack::left(self.a, self.rows, self.block, &mut left);
         let (first_col, num_cols) = self.cols;
         for j in (first_col..first_col + num_cols).step_by(TILE_COLS) {
@@ -214,13 +215,12 @@ impl Kernel for Sweep<'_> {
             let panel = &self.packed[j / TILE_COLS * pack::RIGHT_LEN..][..pack::RIGHT_LEN];
             let c_row = self.target.row_stride;
             // SAFETY: rows first_row..first_row + m and columns j..j + n lie inside the target
-            // (`matmul` checked m, n and the stride), and no other task has this pair of ranges.
+            // (`matmul` checked m, n and the stride), no other task has this pair of ranges, and
+            // `pack::left` has initialised what is read of the panel.
             unsafe {
                 let c = self.target.data.add(first_row * c_row + j);
-                let dims = (m, n, self.block.1);
-                tile::multiply_into(
-                    s, dims, &left, strides, panel, TILE_COLS, c, c_row, self.write,
-                );
+                let (dims, left) = ((m, n, self.block.1), left.as_ptr().cast::<f32>());
+                tile::multiply_into(s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write);
             }
         }
     }

@@ -7,8 +7,12 @@
 use super::tile::{PANEL_STRIDE, TILE_COLS, TILE_ROWS};
 use super::{K_BLOCK, Mat};
 use crate::simd::{LANES, Simd};
+use std::mem::MaybeUninit;
 
-/// Room for one left panel, in either layout.
+/// Room for one left panel, in either layout. It lives on the stack of a task and is not cleared
+/// first: that would cost as much as filling it.
+pub(super) type LeftPanel = [MaybeUninit<f32>; LEFT_LEN];
+/// Elements of a left panel.
 pub(super) const LEFT_LEN: usize = TILE_ROWS * PANEL_STRIDE;
 /// Room for one right panel.
 pub(super) const RIGHT_LEN: usize = K_BLOCK * TILE_COLS;
@@ -16,18 +20,19 @@ pub(super) const RIGHT_LEN: usize = K_BLOCK * TILE_COLS;
 /// Strides of a packed left panel: (between rows, between products).
 pub(super) type LeftStrides = (usize, usize);
 
-/// Packs rows `i..i + m` and products `p..p + k` of `a`.
+/// Packs rows `i..i + m` and products `p..p + k` of `a`: after it, those m x k elements of the panel
+/// are initialised, at the strides it returns.
 #[inline(always)]
 pub(super) fn left(
     a: Mat<'_>,
     (i, m): (usize, usize),
     (p, k): (usize, usize),
-    panel: &mut [f32; LEFT_LEN],
+    panel: &mut LeftPanel,
 ) -> LeftStrides {
     if a.col_stride == 1 {
         for r in 0..m {
             let start = (i + r) * a.row_stride + p;
-            panel[r * PANEL_STRIDE..][..k].copy_from_slice(&a.data[start..start + k]);
+            panel[r * PANEL_STRIDE..][..k].write_copy_of_slice(&a.data[start..start + k]);
         }
         (PANEL_STRIDE, 1)
     } else {
@@ -38,7 +43,7 @@ pub(super) fn left(
                 copy_column(&a.data[start..start + m], column);
             } else {
                 for (r, out) in column.iter_mut().enumerate() {
-                    *out = a.data[start + r * a.row_stride];
+                    out.write(a.data[start + r * a.row_stride]);
                 }
             }
         }
@@ -48,12 +53,11 @@ pub(super) fn left(
 
 /// A full column has a known length, which the compiler turns into two vector moves.
 #[inline(always)]
-fn copy_column(from: &[f32], to: &mut [f32]) {
-    if let (Some(from), Some(to)) = (from.as_array::<TILE_ROWS>(), to.as_mut_array::<TILE_ROWS>()) {
-        *to = *from;
-    } else {
-        to.copy_from_slice(from);
-    }
+fn copy_column(from: &[f32], to: &mut [MaybeUninit<f32>]) {
+    match from.as_array::<TILE_ROWS>() {
+        Some(from) => to[..TILE_ROWS].write_copy_of_slice(from),
+        None => to.write_copy_of_slice(from),
+    };
 }
 
 /// Packs products `p..p + k` and columns `j..j + n` of `b`; columns beyond `n` are left as they

@@ -26,34 +26,10 @@ pub(crate) fn multiply<S: Simd>(
     s: S,
     (m, n, k): (usize, usize, usize),
     a: &[f32],
-    a_strides: (usize, usize),
-    b: &[f32],
-    b_row: usize,
-    c: &mut [f32],
-    c_row: usize,
-    write: Write,
-) {
-    assert!(m * n == 0 || (m - 1) * c_row + n <= c.len(), "c is too short");
-    // SAFETY: the assertion is what the function asks for, and `c` is ours alone.
-    unsafe {
-        multiply_into(s, (m, n, k), a, a_strides, b, b_row, c.as_mut_ptr(), c_row, write);
-    }
-}
-
-/// The same into a target that other threads write other elements of.
-///
-/// # Safety
-/// The m x n elements of `c` must be valid for reads and writes, and no other thread may touch them
-/// meanwhile.
-#[inline(always)]
-pub(super) unsafe fn multiply_into<S: Simd>(
-    s: S,
-    (m, n, k): (usize, usize, usize),
-    a: &[f32],
     (a_row, a_col): (usize, usize),
     b: &[f32],
     b_row: usize,
-    c: *mut f32,
+    c: &mut [f32],
     c_row: usize,
     write: Write,
 ) {
@@ -62,9 +38,35 @@ pub(super) unsafe fn multiply_into<S: Simd>(
     }
     assert!(k > 0, "a product over nothing has no chain");
     assert!((m - 1) * a_row + (k - 1) * a_col < a.len(), "a is too short");
+    assert!((m - 1) * c_row + n <= c.len(), "c is too short");
+    let (a, c) = (a.as_ptr(), c.as_mut_ptr());
+    // SAFETY: the assertions are what the function asks for, and `c` is ours alone.
+    unsafe {
+        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write);
+    }
+}
+
+/// The same from a panel of which only the m x k elements need be initialised, into a target that
+/// other threads write other elements of.
+///
+/// # Safety
+/// m, n and k are not zero. The m x k elements of `a` must be valid for reads, the m x n elements
+/// of `c` for reads and writes, and no other thread may touch the latter meanwhile.
+#[inline(always)]
+pub(super) unsafe fn multiply_into<S: Simd>(
+    s: S,
+    (m, n, k): (usize, usize, usize),
+    a: *const f32,
+    (a_row, a_col): (usize, usize),
+    b: &[f32],
+    b_row: usize,
+    c: *mut f32,
+    c_row: usize,
+    write: Write,
+) {
     assert!((k - 1) * b_row + n <= b.len(), "b is too short");
     let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add };
-    let (a, b) = (a.as_ptr(), b.as_ptr());
+    let b = b.as_ptr();
     // The row distance as a constant lets the compiler put it into the address of each load; the
     // three constants are packed panels of either layout and tiles of attention scores.
     // SAFETY: the assertions and the caller bound every index that the tile touches.

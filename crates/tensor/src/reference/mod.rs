@@ -1,7 +1,16 @@
-//! (being written)
+//! The slow and obvious oracle of every kernel, in `f64`, that stays in the tree for ever.
+//!
+//! Each function is the textbook formula in plain loops: no vectors, no threads, no fusing. Kernels
+//! are compared with it up to rounding, and their backward with its central differences.
+
 pub mod adamw;
+pub mod attention;
 pub mod bias;
+pub mod cross_entropy;
 pub mod embedding;
+pub mod gelu;
 pub mod norm_layer;
 pub mod norm_rms;
+pub mod rope;
 pub mod sgd;
+pub mod swiglu;

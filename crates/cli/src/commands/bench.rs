@@ -1,0 +1,57 @@
+//! `lockstep bench`: how fast this machine is with this engine.
+
+use crate::failure::Failure;
+use crate::output;
+use crate::recipe_args::RecipeArguments;
+use lockstep_config::units::Bytes;
+use lockstep_platform::World;
+use lockstep_trainer::bench::bench_train;
+
+/// Measure this machine
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    Train(TrainArguments),
+}
+
+/// Time training steps; says which share of the machine's peak they reach
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockstep bench train                        6 layers x 384, context 256, batch 16
+  lockstep bench train --set run.threads=1 --steps 5
+  lockstep bench train my.toml --json")]
+pub(crate) struct TrainArguments {
+    #[command(flatten)]
+    recipe: RecipeArguments,
+    /// Timed steps, after two that warm up
+    #[arg(long, default_value_t = 10)]
+    steps: u64,
+    /// One JSON value on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
+    let Command::Train(arguments) = command;
+    if arguments.steps == 0 {
+        return Err(Failure::user("--steps 0 measures nothing; try 10"));
+    }
+    let recipe = arguments.recipe.resolve_with_default(world, Some("bench"))?;
+    let bench = bench_train(&recipe, world, arguments.steps)?;
+    if arguments.json {
+        return output::json(&bench);
+    }
+    output::text(&format!(
+        "{:.0} tokens/s, median step {:.3} s, {} threads, {} kernels\n\
+         {:.1} GFLOP/s of {:.1} at best ({:.0} %)\n\
+         peak memory {}\n",
+        bench.tokens_per_second,
+        bench.step_seconds_median,
+        bench.threads,
+        bench.kernels,
+        bench.gflops,
+        bench.fma_peak_gflops,
+        100.0 * bench.peak_share,
+        Bytes(bench.peak_rss_bytes),
+    ))
+}

@@ -1,0 +1,225 @@
+//! The one contract between the runtime and the mathematics of a model.
+//!
+//! A model is a list of blocks: an embedding, layers, a head. A block knows its parameters' layout,
+//! runs forward and says what it saved, and runs backward from that. It owns no memory that
+//! changes and knows no ranks: parameters, gradients, activations and scratch belong to the
+//! runtime, which may gather a block's parameters just before use (ZeRO), run blocks on different
+//! machines (pipeline), keep many lanes in flight, or throw saved values away and have them
+//! recomputed, and the block cannot tell.
+//!
+//! Shapes, here and in the blocks: t rows of a lane (sequences x tokens), c width, h query heads,
+//! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
+
+use crate::param::Param;
+use crate::scratch::Scratch;
+use lockstep_tensor::Cpu;
+
+/// The target that takes no part in the loss.
+pub use lockstep_tensor::cross_entropy::IGNORE;
+
+/// How large a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneShape {
+    /// Sequences in the lane (the microbatch).
+    pub sequences: usize,
+    /// Tokens in each sequence.
+    pub tokens: usize,
+}
+
+impl LaneShape {
+    /// Rows of the lane's activations: one per token.
+    pub const fn rows(self) -> usize {
+        self.sequences * self.tokens
+    }
+}
+
+/// A microbatch: the unit that goes forward and backward in one piece under every layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane<'a> {
+    /// Its size.
+    pub shape: LaneShape,
+    /// Token of each row.
+    pub inputs: &'a [u32],
+    /// Token to predict at each row, or [`IGNORE`].
+    pub targets: &'a [u32],
+    /// Index of the lane's first sequence in the global batch of this step.
+    pub first_sample: u64,
+    /// Targets of the *global* batch that are not [`IGNORE`]: the denominator of the loss.
+    pub num_targets: u64,
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Backward follows; dropout masks are a function of these two and the element's place.
+    Train {
+        /// The run's seed.
+        seed: u64,
+        /// The optimizer step.
+        step: u64,
+    },
+    /// Forward only, without dropout.
+    Evaluate,
+}
+
+/// What every call of a block receives besides its own buffers.
+pub struct Context<'a> {
+    /// The device.
+    pub cpu: &'a Cpu,
+    /// The lane that passes.
+    pub lane: &'a Lane<'a>,
+    /// What the pass is for.
+    pub mode: Mode,
+    /// Memory for the duration of the call.
+    pub scratch: &'a mut Scratch,
+}
+
+/// What a decoding call receives: new tokens of one sequence whose past is in the cache.
+pub struct DecodeContext<'a> {
+    /// The device.
+    pub cpu: &'a Cpu,
+    /// The new tokens.
+    pub tokens: &'a [u32],
+    /// Position of the first of them, which is the number of positions in the cache.
+    pub first_position: usize,
+    /// Memory for the duration of the call.
+    pub scratch: &'a mut Scratch,
+}
+
+/// What a block consumes and produces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockIo {
+    /// Reads the lane's tokens; its input slice is empty.
+    TokensToStream,
+    /// From t x c activations to t x c activations.
+    StreamToStream,
+    /// Ends in the loss; its output slice is empty.
+    StreamToLoss,
+}
+
+/// Number of elements a block saves between forward and backward, besides its input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedLen {
+    /// Values that are dear to compute again.
+    pub kept: usize,
+    /// Values that [`Recompute::Selective`] computes again from the kept ones.
+    pub rebuilt: usize,
+}
+
+/// The memory behind [`SavedLen`].
+#[derive(Debug)]
+pub struct Saved<'a> {
+    /// Values that are dear to compute again.
+    pub kept: &'a mut [f32],
+    /// Values that [`Recompute::Selective`] computes again.
+    pub rebuilt: &'a mut [f32],
+}
+
+impl Saved<'_> {
+    /// The same memory for a shorter time.
+    pub fn reborrow(&mut self) -> Saved<'_> {
+        Saved { kept: self.kept, rebuilt: self.rebuilt }
+    }
+}
+
+/// What backward finds saved, and what it must first compute again. The values are computed by the
+/// same kernels on the same lane, so the choice never changes a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recompute {
+    /// Everything was saved.
+    #[default]
+    None,
+    /// The kept values were saved: attention is run again.
+    Selective,
+    /// Only the input of the block was saved.
+    Full,
+}
+
+/// Forward and backward FLOPs of one token, where a fused multiply-add counts as two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flops {
+    /// Forward.
+    pub forward: u64,
+    /// Backward: gradients of inputs and of weights.
+    pub backward: u64,
+}
+
+/// A part of a model with its own parameters: see the module's text.
+pub trait Block: Send + Sync {
+    /// Unique in the model; a prefix of its parameters' names where they share one.
+    fn name(&self) -> &str;
+
+    /// The parameters, in the order of the flat buffer, without gaps.
+    fn params(&self) -> &[Param];
+
+    /// What it consumes and produces.
+    fn io(&self) -> BlockIo;
+
+    /// Exact number of elements saved for a lane of this shape.
+    fn saved_len(&self, shape: LaneShape) -> SavedLen;
+
+    /// Largest scratch that any call on a lane of this shape takes.
+    fn scratch_len(&self, shape: LaneShape) -> usize;
+
+    /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted.
+    fn flops_per_token(&self, num_tokens: usize) -> Flops;
+
+    /// Computes `output_tc` and fills `saved`; returns the sum of the lane's token losses (zero
+    /// for blocks that do not end in the loss).
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output_tc: &mut [f32],
+        saved: Saved<'_>,
+    ) -> f64;
+
+    /// Fills again what `what` left out of `saved`, to the same bits. A block that is cheap or
+    /// whose backward follows at once keeps the default: it is asked to save everything.
+    fn recompute(
+        &self,
+        _ctx: &mut Context<'_>,
+        _params: &[f32],
+        _input_tc: &[f32],
+        _saved: Saved<'_>,
+        what: Recompute,
+    ) {
+        assert_eq!(what, Recompute::None, "{} saves everything", self.name());
+    }
+
+    /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
+    /// *adds* parameter gradients to `grads`. `saved` may be overwritten.
+    fn backward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        grads: &mut [f32],
+    );
+
+    /// Elements of the cache that decoding needs for `num_positions` tokens.
+    fn cache_len(&self, num_positions: usize) -> usize;
+
+    /// Largest scratch that decoding `num_tokens` new tokens takes.
+    fn decode_scratch_len(&self, num_tokens: usize) -> usize;
+
+    /// Forward for new tokens of one sequence; keys and values join the cache. The block that ends
+    /// in the loss writes the logits of the last token instead. The same bits as `forward` would
+    /// give on the whole sequence.
+    fn decode(
+        &self,
+        ctx: &mut DecodeContext<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output: &mut [f32],
+        cache: &mut [f32],
+    );
+
+    /// Length of the flat buffer.
+    fn num_params(&self) -> usize {
+        self.params().last().map_or(0, |last| last.range().end)
+    }
+}

@@ -1,0 +1,87 @@
+//! Generating text: one sequence, token by token, with the past in a cache.
+//!
+//! Each layer keeps the keys and values of every position it has seen, so a new token costs one row
+//! of work instead of a whole forward pass. The kernels are those of training and treat a row the
+//! same alone or among others, so the logits are the bits that a full forward would give.
+
+use crate::block::{BlockIo, DecodeContext};
+use crate::blueprint::Blueprint;
+use crate::scratch::Scratch;
+use lockstep_tensor::Cpu;
+
+/// A sequence being generated.
+pub struct Decoder<'a> {
+    blueprint: &'a Blueprint,
+    /// One per block.
+    caches: Vec<Vec<f32>>,
+    /// Positions in the cache.
+    num_positions: usize,
+    /// The input and the output of the block that runs.
+    streams: [Vec<f32>; 2],
+    logits_v: Vec<f32>,
+    scratch: Scratch,
+    max_tokens: usize,
+}
+
+impl<'a> Decoder<'a> {
+    /// An empty sequence that takes up to `max_tokens` tokens in one call.
+    pub fn new(blueprint: &'a Blueprint, max_tokens: usize) -> Self {
+        let blocks = &blueprint.blocks;
+        let scratch_len = blocks.iter().map(|block| block.decode_scratch_len(max_tokens)).max();
+        let stream = vec![0.0; max_tokens * blueprint.width];
+        Self {
+            blueprint,
+            caches: blocks.iter().map(|b| vec![0.0; b.cache_len(blueprint.context)]).collect(),
+            num_positions: 0,
+            streams: [stream.clone(), stream],
+            logits_v: vec![0.0; blueprint.vocab],
+            scratch: Scratch::new(scratch_len.unwrap_or(0)),
+            max_tokens,
+        }
+    }
+
+    /// Number of tokens taken so far.
+    pub fn num_positions(&self) -> usize {
+        self.num_positions
+    }
+
+    /// How many more tokens the context has room for.
+    pub fn room(&self) -> usize {
+        self.blueprint.context - self.num_positions
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        self.num_positions = 0;
+    }
+
+    /// Takes the next tokens of the sequence and returns the logits after the last of them.
+    /// `params` holds the flat buffer of each block.
+    ///
+    /// # Panics
+    /// Without a token, with more than `max_tokens`, or with more than [`Self::room`].
+    pub fn feed<P: AsRef<[f32]>>(&mut self, cpu: &Cpu, params: &[P], tokens: &[u32]) -> &[f32] {
+        assert!((1..=self.max_tokens).contains(&tokens.len()), "1 to {} tokens", self.max_tokens);
+        assert!(tokens.len() <= self.room(), "the context holds {}", self.blueprint.context);
+        assert_eq!(params.len(), self.blueprint.blocks.len(), "a buffer per block");
+        let stream_len = tokens.len() * self.blueprint.width;
+        let [mut input, mut output] = self.streams.each_mut().map(|s| &mut s[..stream_len]);
+        let blocks = self.blueprint.blocks.iter().zip(params).zip(&mut self.caches);
+        for ((block, params), cache) in blocks {
+            let mut ctx = DecodeContext {
+                cpu,
+                tokens,
+                first_position: self.num_positions,
+                scratch: &mut self.scratch,
+            };
+            let target = match block.io() {
+                BlockIo::TokensToStream | BlockIo::StreamToStream => &mut *output,
+                BlockIo::StreamToLoss => &mut self.logits_v,
+            };
+            block.decode(&mut ctx, params.as_ref(), input, target, cache);
+            std::mem::swap(&mut input, &mut output);
+        }
+        self.num_positions += tokens.len();
+        &self.logits_v
+    }
+}

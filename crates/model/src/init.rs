@@ -1,0 +1,50 @@
+//! Initial weights as a function of (seed, name, element) and of nothing else.
+//!
+//! Any part of any parameter can be filled on any worker, and every layout starts from the same
+//! bits. The scheme is GPT-2's: matrices and embeddings are normal with deviation 0.02; projections
+//! that write into the residual stream are smaller by the square root of how many of them there
+//! are, so that the stream's variance does not grow with depth. A mirror starts as its owner does.
+
+use crate::param::{Init, Param};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::random::{self, Key};
+
+/// Matrices and embeddings.
+pub(crate) const MATRIX: Init = Init::Normal { std: 0.02 };
+
+/// Projections that write into the residual stream; a layer has two.
+pub(crate) fn residual_projection(num_layers: usize) -> Init {
+    Init::Normal { std: (0.02 / (2.0 * num_layers as f64).sqrt()) as f32 }
+}
+
+/// Fills `out` with the initial values of `param` from `first_element` on.
+///
+/// ```
+/// use lockstep_model::{Init, Param, init};
+/// use lockstep_tensor::{Cpu, Isa};
+///
+/// let cpu = Cpu::single(Isa::detect());
+/// let param = Param {
+///     name: "transformer.wte.weight".to_string(),
+///     shape: vec![5, 4],
+///     offset: 0,
+///     init: Init::Normal { std: 0.02 },
+///     decay: true,
+///     mirror_of: None,
+/// };
+/// let (mut whole, mut tail) = ([0.0; 20], [0.0; 7]);
+/// init::fill(&cpu, 1, &param, 0, &mut whole);
+/// init::fill(&cpu, 1, &param, 13, &mut tail);
+/// assert_eq!(whole[13..], tail);
+/// ```
+pub fn fill(cpu: &Cpu, seed: u64, param: &Param, first_element: usize, out: &mut [f32]) {
+    assert!(first_element + out.len() <= param.len(), "{} is shorter", param.name);
+    match param.init {
+        Init::Zeros => out.fill(0.0),
+        Init::Ones => out.fill(1.0),
+        Init::Normal { std } => {
+            let key = Key::new(seed, param.mirror_of.as_ref().unwrap_or(&param.name));
+            random::fill_normal(cpu, key, first_element as u64, std, out);
+        }
+    }
+}

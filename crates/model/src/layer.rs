@@ -1,0 +1,148 @@
+//! A transformer layer: attention, then feed-forward, each added to the stream.
+//!
+//! Both families are this block; [`crate::llama`] and [`crate::gpt2`] say which normalisation,
+//! positions and activation it has and how its parameters are named and stored.
+
+use crate::attention::{Attention, AttentionSaved};
+use crate::block::{
+    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
+};
+use crate::feed_forward::{FeedForward, FeedForwardSaved};
+use crate::param::Param;
+use crate::scratch::Frame;
+
+/// See the module's text.
+pub(crate) struct Layer {
+    pub(crate) name: String,
+    pub(crate) width: usize,
+    pub(crate) params: Vec<Param>,
+    pub(crate) attention: Attention,
+    pub(crate) feed_forward: FeedForward,
+}
+
+/// What forward saves: what both halves save, and the stream between them.
+struct LayerSaved<'a> {
+    attention: AttentionSaved<'a>,
+    middle_tc: &'a mut [f32],
+    feed_forward: FeedForwardSaved<'a>,
+}
+
+impl Layer {
+    fn split<'a>(&self, shape: LaneShape, Saved { kept, rebuilt }: Saved<'a>) -> LayerSaved<'a> {
+        let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
+        let saved = LayerSaved {
+            attention: self.attention.split(shape, &mut kept, &mut rebuilt),
+            middle_tc: kept.take(shape.rows() * self.width),
+            feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
+        };
+        kept.finish();
+        rebuilt.finish();
+        saved
+    }
+}
+
+impl Block for Layer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    fn io(&self) -> BlockIo {
+        BlockIo::StreamToStream
+    }
+
+    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+        let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
+        let middle = shape.rows() * self.width;
+        SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
+    }
+
+    fn scratch_len(&self, shape: LaneShape) -> usize {
+        self.attention.scratch_len(shape).max(self.feed_forward.scratch_len(shape))
+    }
+
+    fn flops_per_token(&self, num_tokens: usize) -> Flops {
+        let (a, b) =
+            (self.attention.flops_per_token(num_tokens), self.feed_forward.flops_per_token());
+        Flops { forward: a.forward + b.forward, backward: a.backward + b.backward }
+    }
+
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output_tc: &mut [f32],
+        saved: Saved<'_>,
+    ) -> f64 {
+        let mut saved = self.split(ctx.lane.shape, saved);
+        self.attention.forward(ctx, params, input_tc, saved.middle_tc, &mut saved.attention);
+        self.feed_forward.forward(ctx, params, saved.middle_tc, output_tc, &mut saved.feed_forward);
+        0.0
+    }
+
+    fn recompute(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        what: Recompute,
+    ) {
+        let mut saved = self.split(ctx.lane.shape, saved);
+        match what {
+            Recompute::None => {}
+            Recompute::Selective => self.attention.attend(ctx, &mut saved.attention),
+            Recompute::Full => {
+                let attention = &mut saved.attention;
+                self.attention.forward(ctx, params, input_tc, saved.middle_tc, attention);
+                self.feed_forward.expand(ctx, params, saved.middle_tc, &mut saved.feed_forward);
+            }
+        }
+    }
+
+    fn backward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        grads: &mut [f32],
+    ) {
+        let saved = self.split(ctx.lane.shape, saved);
+        let middle_tc = &*saved.middle_tc;
+        let halves = (&saved.attention, &saved.feed_forward);
+        self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream_tc, grads);
+        self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
+    }
+
+    fn cache_len(&self, num_positions: usize) -> usize {
+        self.attention.cache_len(num_positions)
+    }
+
+    fn decode_scratch_len(&self, num_tokens: usize) -> usize {
+        let attention = self.attention.decode_scratch_len(num_tokens);
+        let feed_forward = self.feed_forward.decode_scratch_len(num_tokens);
+        num_tokens * self.width + attention.max(feed_forward)
+    }
+
+    fn decode(
+        &self,
+        ctx: &mut DecodeContext<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output: &mut [f32],
+        cache: &mut [f32],
+    ) {
+        let mut frame = ctx.scratch.frame();
+        let middle_tc = frame.take(input_tc.len());
+        let at = (ctx.tokens.len(), ctx.first_position);
+        let inner = frame.nested();
+        self.attention.decode(ctx.cpu, params, at, input_tc, middle_tc, cache, inner);
+        self.feed_forward.decode(ctx.cpu, params, middle_tc, output, frame);
+    }
+}

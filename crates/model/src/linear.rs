@@ -1,0 +1,80 @@
+//! A linear layer over the block's flat buffers: three products and a bias.
+//!
+//! The two families store the same matrix in two ways: Llama with a row per output, GPT-2 with a
+//! row per input (Hugging Face calls it Conv1D). Both are views of one product; neither is ever
+//! transposed in memory. Several stored tensors that lie one after the other (q, k, v; gate, up)
+//! are one linear layer here and take one product.
+
+use lockstep_tensor::gemm::{Mat, MatMut, Write, matmul};
+use lockstep_tensor::{Cpu, bias};
+use std::ops::Range;
+
+/// How the weight lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WeightLayout {
+    /// A row per output (Llama).
+    OutIn,
+    /// A row per input (GPT-2).
+    InOut,
+}
+
+/// `y = x W + b` with weights at fixed places of the block's flat buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Linear {
+    pub(crate) num_inputs: usize,
+    pub(crate) num_outputs: usize,
+    pub(crate) layout: WeightLayout,
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Option<Range<usize>>,
+}
+
+impl Linear {
+    /// FLOPs of the product for one row.
+    pub(crate) const fn flops(&self) -> u64 {
+        2 * (self.num_inputs * self.num_outputs) as u64
+    }
+
+    /// Overwrites `y`.
+    pub(crate) fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
+        let num_rows = x.len() / self.num_inputs;
+        let y_mat = MatMut::new(y, num_rows, self.num_outputs);
+        let x_mat = Mat::new(x, num_rows, self.num_inputs);
+        matmul(cpu, x_mat, self.weight_io(params), y_mat, Write::Set);
+        if let Some(at) = &self.bias {
+            bias::add(cpu, y, &params[at.clone()]);
+        }
+    }
+
+    /// Overwrites `dx` with the gradient of the input.
+    pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let num_rows = dy.len() / self.num_outputs;
+        let dx = MatMut::new(dx, num_rows, self.num_inputs);
+        let dy = Mat::new(dy, num_rows, self.num_outputs);
+        matmul(cpu, dy, self.weight_io(params).t(), dx, Write::Set);
+    }
+
+    /// Adds the gradients of weight and bias to `grads`.
+    pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], grads: &mut [f32]) {
+        let num_rows = x.len() / self.num_inputs;
+        if let Some(at) = &self.bias {
+            bias::backward(cpu, dy, &mut grads[at.clone()]);
+        }
+        let x = Mat::new(x, num_rows, self.num_inputs);
+        let dy = Mat::new(dy, num_rows, self.num_outputs);
+        let (rows, cols, left, right) = match self.layout {
+            WeightLayout::OutIn => (self.num_outputs, self.num_inputs, dy.t(), x),
+            WeightLayout::InOut => (self.num_inputs, self.num_outputs, x.t(), dy),
+        };
+        let target = MatMut::new(&mut grads[self.weight.clone()], rows, cols);
+        matmul(cpu, left, right, target, Write::Add);
+    }
+
+    /// The weight as an inputs x outputs matrix, however it is stored.
+    fn weight_io<'a>(&self, params: &'a [f32]) -> Mat<'a> {
+        let weight = &params[self.weight.clone()];
+        match self.layout {
+            WeightLayout::OutIn => Mat::new(weight, self.num_outputs, self.num_inputs).t(),
+            WeightLayout::InOut => Mat::new(weight, self.num_inputs, self.num_outputs),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The normalisation in front of each half of a layer and of the head.
+//!
+//! RMSNorm saves one number per row, LayerNorm two; the normalised rows themselves are not saved,
+//! because computing them again from the input costs one pass over memory.
+
+use lockstep_tensor::{Cpu, norm_layer, norm_rms};
+use std::ops::Range;
+
+/// Which normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormKind {
+    /// Scales to unit root mean square; a weight.
+    Rms,
+    /// Shifts to mean zero and scales to unit variance; a weight and a bias.
+    Layer,
+}
+
+/// A normalisation with parameters at a fixed place of the block's flat buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Norm {
+    pub(crate) kind: NormKind,
+    pub(crate) width: usize,
+    pub(crate) eps: f32,
+    /// Weight, then bias where there is one.
+    pub(crate) at: Range<usize>,
+}
+
+impl Norm {
+    /// Elements saved for `num_rows` rows.
+    pub(crate) const fn stats_len(&self, num_rows: usize) -> usize {
+        match self.kind {
+            NormKind::Rms => num_rows,
+            NormKind::Layer => 2 * num_rows,
+        }
+    }
+
+    /// Normalises `x_tc` into `y_tc` and fills `stats`.
+    pub(crate) fn forward(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        x_tc: &[f32],
+        y_tc: &mut [f32],
+        stats: &mut [f32],
+    ) {
+        let (weight, bias) = params[self.at.clone()].split_at(self.width);
+        match self.kind {
+            NormKind::Rms => norm_rms::forward(cpu, x_tc, weight, self.eps, y_tc, stats),
+            NormKind::Layer => {
+                let (mean, rstd) = stats.split_at_mut(stats.len() / 2);
+                norm_layer::forward(cpu, x_tc, weight, bias, self.eps, y_tc, mean, rstd);
+            }
+        }
+    }
+
+    /// The same `y_tc` again, from the saved statistics.
+    pub(crate) fn normalize(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        x_tc: &[f32],
+        stats: &[f32],
+        y_tc: &mut [f32],
+    ) {
+        let (weight, bias) = params[self.at.clone()].split_at(self.width);
+        match self.kind {
+            NormKind::Rms => norm_rms::normalize(cpu, x_tc, weight, stats, y_tc),
+            NormKind::Layer => {
+                let (mean, rstd) = stats.split_at(stats.len() / 2);
+                norm_layer::normalize(cpu, x_tc, weight, bias, mean, rstd, y_tc);
+            }
+        }
+    }
+
+    /// Adds the gradient of the input to `dx_tc` and those of the parameters to `grads`.
+    pub(crate) fn backward(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        x_tc: &[f32],
+        stats: &[f32],
+        dy_tc: &[f32],
+        dx_tc: &mut [f32],
+        grads: &mut [f32],
+    ) {
+        let (weight, _) = params[self.at.clone()].split_at(self.width);
+        let (dweight, dbias) = grads[self.at.clone()].split_at_mut(self.width);
+        match self.kind {
+            NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, stats, dy_tc, dx_tc, dweight),
+            NormKind::Layer => {
+                let (mean, rstd) = stats.split_at(stats.len() / 2);
+                norm_layer::backward(cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, dweight, dbias);
+            }
+        }
+    }
+}

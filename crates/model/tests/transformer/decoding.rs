@@ -1,0 +1,50 @@
+//! Token by token or all at once: the same logits.
+
+use super::tiny::{Batch, GPT2, LLAMA, LONG, Tiny, assert_same};
+use lockstep_model::{Decoder, Mode, Recompute};
+use lockstep_tensor::{Cpu, Isa};
+
+#[test]
+fn decoding_gives_the_logits_of_a_full_forward() {
+    for model in [LLAMA, GPT2, LONG] {
+        let batch = Batch::new(&model, 1);
+        let tiny = Tiny::new(&model);
+        for isa in Isa::available() {
+            let cpu = Cpu::single(isa);
+            let all = tiny.run(&cpu, &batch.lane(), Mode::Evaluate, Recompute::None, 0.0);
+            let uneven = vec![4, 1, 1, 3, model.context - 10, 1];
+            for chunks in [vec![model.context], vec![1; model.context], uneven] {
+                let mut decoder = Decoder::new(&tiny.blueprint, model.context);
+                for chunk in &chunks {
+                    let end = decoder.num_positions() + chunk;
+                    let tokens = &batch.inputs()[end - chunk..end];
+                    let logits = decoder.feed(&cpu, &tiny.params, tokens);
+                    let expected = &all.logits[(end - 1) * model.vocab..end * model.vocab];
+                    assert_same(logits, expected, &format!("{isa}, {chunks:?}, {model:?}"));
+                }
+                assert_eq!(decoder.room(), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_decoder_can_start_over() {
+    let cpu = Cpu::single(Isa::detect());
+    let tiny = Tiny::new(&LLAMA);
+    let mut decoder = Decoder::new(&tiny.blueprint, 2);
+    let first = decoder.feed(&cpu, &tiny.params, &[3, 1]).to_vec();
+    decoder.feed(&cpu, &tiny.params, &[4]);
+    decoder.reset();
+    assert_same(decoder.feed(&cpu, &tiny.params, &[3, 1]), &first, "the second start");
+}
+
+#[test]
+#[should_panic(expected = "the context holds 11")]
+fn a_full_context_takes_no_more() {
+    let cpu = Cpu::single(Isa::detect());
+    let tiny = Tiny::new(&LLAMA);
+    let mut decoder = Decoder::new(&tiny.blueprint, 6);
+    decoder.feed(&cpu, &tiny.params, &[1; 6]);
+    decoder.feed(&cpu, &tiny.params, &[1; 6]);
+}

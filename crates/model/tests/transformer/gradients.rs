@@ -1,0 +1,112 @@
+//! Every parameter's gradient against differences of the loss.
+//!
+//! The engine computes in `f32`, so a derivative by one element would drown in rounding. Along a
+//! random direction through a whole tensor the loss changes enough to be seen, and an error in any
+//! element of the gradient shows.
+
+use super::tiny::{Batch, Outcome, TRAIN, Tiny, variants};
+use lockstep_model::Recompute;
+use lockstep_tensor::random::Key;
+use lockstep_tensor::{Cpu, Isa};
+
+/// How far the loss is probed, as a length in parameter space: less where it is steep, because it
+/// bends there too.
+fn reach(slope: f64) -> f64 {
+    0.02 / slope.abs().max(0.5)
+}
+
+const NUM_RANDOM_DIRECTIONS: u64 = 3;
+/// Rounding of the loss (a few units in the last place of `f32`) over the reach.
+const NOISE: f64 = 1e-5;
+/// What the difference formula leaves out, and rounding of the gradient itself.
+const RELATIVE: f64 = 4e-3;
+
+#[test]
+fn every_gradient_agrees_with_differences_of_the_loss() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants() {
+        let batch = Batch::new(&model, 3);
+        let mut tiny = Tiny::new(&model);
+        let Outcome { grads, .. } = tiny.train(&cpu, &batch.lane());
+        let places: Vec<_> =
+            tiny.blueprint.params().map(|(b, p)| (b, p.range(), p.name.clone())).collect();
+        for (block, range, name) in places {
+            let grad = &grads[block][range.clone()];
+            for direction in directions(grad, &name) {
+                let analytic: f64 = dot(grad, &direction);
+                let numeric = slope(
+                    &cpu,
+                    &mut tiny,
+                    &batch,
+                    (block, range.start),
+                    &direction,
+                    reach(analytic),
+                );
+                let error = (analytic - numeric).abs();
+                let bound = NOISE + RELATIVE * analytic.abs();
+                assert!(error <= bound, "{name}: {analytic} but {numeric}\n{model:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_added_to_what_is_there() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants() {
+        let batch = Batch::new(&model, 2);
+        let tiny = Tiny::new(&model);
+        let from_zero = tiny.train(&cpu, &batch.lane()).grads;
+        let from_one = tiny.run(&cpu, &batch.lane(), TRAIN, Recompute::None, 1.0).grads;
+        for (zero, one) in from_zero.iter().flatten().zip(from_one.iter().flatten()) {
+            let error = (zero + 1.0 - one).abs();
+            assert!(error <= 4.0 * f32::EPSILON * (1.0 + zero.abs()), "{zero} + 1 is not {one}");
+        }
+    }
+}
+
+/// The steepest direction, where an error of scale shows, and random ones.
+fn directions(grad: &[f32], name: &str) -> Vec<Vec<f64>> {
+    let steepest = grad.iter().map(|g| f64::from(*g)).collect();
+    let random = (0..NUM_RANDOM_DIRECTIONS).map(|n| {
+        let key = Key::new(n, name);
+        (0..grad.len()).map(|i| f64::from(key.normal(i as u64))).collect()
+    });
+    std::iter::once(steepest).chain(random).map(unit).collect()
+}
+
+fn unit(mut direction: Vec<f64>) -> Vec<f64> {
+    let length = direction.iter().map(|v| v * v).sum::<f64>().sqrt();
+    for v in &mut direction {
+        *v /= length;
+    }
+    direction
+}
+
+fn dot(grad: &[f32], direction: &[f64]) -> f64 {
+    grad.iter().zip(direction).map(|(g, v)| f64::from(*g) * v).sum()
+}
+
+/// The derivative of the mean loss along a direction, from four points: an error of fourth order.
+fn slope(
+    cpu: &Cpu,
+    tiny: &mut Tiny,
+    batch: &Batch,
+    (block, start): (usize, usize),
+    direction: &[f64],
+    reach: f64,
+) -> f64 {
+    let lane = batch.lane();
+    let original = tiny.params[block][start..start + direction.len()].to_vec();
+    let mut loss_at = |steps: f64| {
+        let params = &mut tiny.params[block][start..start + direction.len()];
+        for ((param, original), v) in params.iter_mut().zip(&original).zip(direction) {
+            *param = (f64::from(*original) + steps * reach / 2.0 * v) as f32;
+        }
+        tiny.train(cpu, &lane).loss / lane.num_targets as f64
+    };
+    let near = loss_at(1.0) - loss_at(-1.0);
+    let far = loss_at(2.0) - loss_at(-2.0);
+    loss_at(0.0);
+    (8.0 * near - far) / (6.0 * reach)
+}

@@ -1,0 +1,99 @@
+//! What must not change a bit: instruction set, threads, neighbours in the lane, recomputation.
+
+use super::tiny::{Batch, LLAMA, LONG, TRAIN, Tiny, assert_same, variants};
+use lockstep_config::Model;
+use lockstep_model::{Mode, Recompute, describe, init};
+use lockstep_tensor::{Cpu, Isa};
+
+fn two_threads(isa: Isa) -> Cpu {
+    #[expect(clippy::disallowed_methods, reason = "a test needs no simulated world")]
+    Cpu::new(isa, 2, &|_, run| {
+        std::thread::spawn(run);
+    })
+}
+
+#[test]
+fn every_instruction_set_and_number_of_threads_gives_the_same_bits() {
+    for model in variants().into_iter().chain([LONG]) {
+        let batch = Batch::new(&model, 3);
+        let tiny = Tiny::new(&model);
+        let expected = tiny.train(&Cpu::single(Isa::detect()), &batch.lane());
+        for isa in Isa::available() {
+            for cpu in [Cpu::single(isa), two_threads(isa)] {
+                let outcome = cpu.install(|| tiny.train(&cpu, &batch.lane()));
+                let threads = cpu.num_threads();
+                outcome.assert_same(&expected, &format!("{isa}, {threads} threads, {model:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequence_does_not_notice_its_neighbours_in_the_lane() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants() {
+        let batch = Batch::new(&model, 3);
+        let tiny = Tiny::new(&model);
+        let whole = tiny.train(&cpu, &batch.lane());
+        let mut logits = Vec::new();
+        let mut d_stream = Vec::new();
+        for (first, sequences) in [(0, 1), (1, 2)] {
+            let part = tiny.train(&cpu, &batch.lane_of(first, sequences));
+            logits.extend(part.logits);
+            d_stream.extend(part.d_stream);
+        }
+        assert_same(&whole.logits, &logits, &format!("logits of {model:?}"));
+        assert_same(&whole.d_stream, &d_stream, &format!("stream of {model:?}"));
+    }
+}
+
+#[test]
+fn recomputation_restores_the_same_bits() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants() {
+        let batch = Batch::new(&model, 2);
+        let tiny = Tiny::new(&model);
+        let expected = tiny.train(&cpu, &batch.lane());
+        for what in [Recompute::Selective, Recompute::Full] {
+            let outcome = tiny.run(&cpu, &batch.lane(), TRAIN, what, 0.0);
+            outcome.assert_same(&expected, &format!("{what:?}, {model:?}"));
+        }
+    }
+}
+
+#[test]
+fn dropout_changes_with_the_step_and_is_off_in_evaluation() {
+    let cpu = Cpu::single(Isa::detect());
+    let plain = Tiny::new(&LLAMA);
+    let dropping = Tiny::new(&Model { dropout: 0.25, ..LLAMA });
+    let batch = Batch::new(&LLAMA, 2);
+    let lane = batch.lane();
+    let loss = |tiny: &Tiny, mode| tiny.run(&cpu, &lane, mode, Recompute::None, 0.0).loss;
+    let evaluated = loss(&dropping, Mode::Evaluate);
+    assert_eq!(evaluated.to_bits(), loss(&plain, Mode::Evaluate).to_bits());
+    let losses = [0, 1].map(|step| loss(&dropping, Mode::Train { seed: 5, step }));
+    assert_ne!(losses[0].to_bits(), losses[1].to_bits());
+    let other_seed = loss(&dropping, Mode::Train { seed: 6, step: 0 });
+    assert_ne!(losses[0].to_bits(), other_seed.to_bits());
+}
+
+#[test]
+fn initial_weights_are_a_function_of_seed_name_and_element() {
+    let cpu = Cpu::single(Isa::detect());
+    let blueprint = describe(&Model { tied: true, ..LLAMA });
+    for (_, param) in blueprint.params() {
+        let mut whole = vec![0.0; param.len()];
+        init::fill(&cpu, 1, param, 0, &mut whole);
+        let half = param.len() / 2 + 1;
+        let mut tail = vec![0.0; param.len() - half];
+        init::fill(&cpu, 1, param, half, &mut tail);
+        assert_same(&whole[half..], &tail, &param.name);
+        init::fill(&cpu, 2, param, half, &mut tail);
+        assert_eq!(param.shape.len() == 1, whole[half..] == tail, "{}", param.name);
+    }
+    let mirror = blueprint.mirrors().next().expect("tied embeddings have a mirror");
+    let mut tables = [vec![0.0; mirror.owner.len()], vec![0.0; mirror.mirror.len()]];
+    init::fill(&cpu, 1, mirror.owner, 0, &mut tables[0]);
+    init::fill(&cpu, 1, mirror.mirror, 0, &mut tables[1]);
+    assert_same(&tables[0], &tables[1], "the mirror");
+}

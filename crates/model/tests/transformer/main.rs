@@ -1,0 +1,7 @@
+//! Whole tiny transformers: gradients, invariance of bits, decoding, counts.
+
+mod counts;
+mod decoding;
+mod gradients;
+mod invariance;
+mod tiny;

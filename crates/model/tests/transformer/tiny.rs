@@ -1,0 +1,206 @@
+//! A model small enough to be run thousands of times, and a runtime of a screen.
+
+use lockstep_config::{Family, Model};
+use lockstep_model::{
+    BlockIo, Blueprint, Context, IGNORE, Init, Lane, LaneShape, Mode, Recompute, Saved, Scratch,
+    describe,
+};
+use lockstep_tensor::random::{self, Key};
+use lockstep_tensor::{Cpu, Isa};
+
+/// Odd sizes everywhere; grouped-query attention.
+pub(crate) const LLAMA: Model = Model {
+    family: Family::Llama,
+    layers: 2,
+    width: 24,
+    heads: 4,
+    kv_heads: 2,
+    ffn: 37,
+    vocab: 29,
+    context: 11,
+    tied: false,
+    dropout: 0.0,
+    norm_eps: 1e-5,
+    rope_theta: 10000.0,
+};
+
+/// The other family, with the same sizes.
+pub(crate) const GPT2: Model = Model { family: Family::Gpt2, kv_heads: 4, ..LLAMA };
+
+/// Long sums: more keys than an attention tile has, products over more than 512.
+pub(crate) const LONG: Model =
+    Model { layers: 1, width: 16, ffn: 521, context: 175, dropout: 0.25, ..LLAMA };
+
+/// Both families, tied and untied, with and without dropout.
+pub(crate) fn variants() -> Vec<Model> {
+    let mut variants = Vec::new();
+    for family in [LLAMA, GPT2] {
+        for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
+            variants.push(Model { tied, dropout, ..family.clone() });
+        }
+    }
+    variants
+}
+
+pub(crate) const TRAIN: Mode = Mode::Train { seed: 5, step: 3 };
+
+/// Sequences of tokens with some targets masked; sequence i is the same in every batch.
+pub(crate) struct Batch {
+    pub(crate) shape: LaneShape,
+    inputs: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Batch {
+    pub(crate) fn new(model: &Model, sequences: usize) -> Self {
+        let key = Key::new(11, "tokens");
+        let tokens = model.context;
+        let draw = |i: usize| (key.uniform_f64(i as u64) * model.vocab as f64) as u32;
+        let target = |i: usize| if i % 7 == 4 { IGNORE } else { draw(100_000 + i) };
+        let shape = LaneShape { sequences, tokens };
+        let inputs = (0..shape.rows()).map(draw).collect();
+        Self { shape, inputs, targets: (0..shape.rows()).map(target).collect() }
+    }
+
+    pub(crate) fn inputs(&self) -> &[u32] {
+        &self.inputs
+    }
+
+    /// All of it as one lane.
+    pub(crate) fn lane(&self) -> Lane<'_> {
+        self.lane_of(0, self.shape.sequences)
+    }
+
+    /// Some sequences of it.
+    pub(crate) fn lane_of(&self, first: usize, sequences: usize) -> Lane<'_> {
+        let rows = first * self.shape.tokens..(first + sequences) * self.shape.tokens;
+        Lane {
+            shape: LaneShape { sequences, tokens: self.shape.tokens },
+            inputs: &self.inputs[rows.clone()],
+            targets: &self.targets[rows],
+            first_sample: first as u64,
+            num_targets: self.targets.iter().filter(|t| **t != IGNORE).count() as u64,
+        }
+    }
+}
+
+/// A model with parameters far from their gentle start, so that every path carries weight.
+pub(crate) struct Tiny {
+    pub(crate) blueprint: Blueprint,
+    pub(crate) params: Vec<Vec<f32>>,
+}
+
+/// What a pass computes.
+pub(crate) struct Outcome {
+    pub(crate) loss: f64,
+    /// Logits, or their gradients while training.
+    pub(crate) logits: Vec<f32>,
+    pub(crate) grads: Vec<Vec<f32>>,
+    /// The gradient of the first block's output.
+    pub(crate) d_stream: Vec<f32>,
+}
+
+impl Tiny {
+    pub(crate) fn new(model: &Model) -> Self {
+        let blueprint = describe(model);
+        let blocks = &blueprint.blocks;
+        let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
+        let cpu = Cpu::single(Isa::detect());
+        for (block, param) in blueprint.params() {
+            let values = &mut params[block][param.range()];
+            let name = param.mirror_of.as_ref().unwrap_or(&param.name);
+            let (middle, std) = match param.init {
+                Init::Normal { .. } => (0.0, 0.25),
+                Init::Ones => (1.0, 0.2),
+                Init::Zeros => (0.0, 0.2),
+            };
+            random::fill_normal(&cpu, Key::new(7, name), 0, std, values);
+            for value in values {
+                *value += middle;
+            }
+        }
+        Self { blueprint, params }
+    }
+
+    /// The lane forward and, while training, backward. Gradients start from `start`.
+    pub(crate) fn run(
+        &self,
+        cpu: &Cpu,
+        lane: &Lane<'_>,
+        mode: Mode,
+        recompute: Recompute,
+        start: f32,
+    ) -> Outcome {
+        let blocks = &self.blueprint.blocks;
+        let stream_len = lane.shape.rows() * self.blueprint.width;
+        let mut streams = vec![vec![0.0; stream_len]; blocks.len() + 1];
+        let lens: Vec<_> = blocks.iter().map(|b| b.saved_len(lane.shape)).collect();
+        let mut kept: Vec<_> = lens.iter().map(|len| vec![0.0; len.kept]).collect();
+        let mut rebuilt: Vec<_> = lens.iter().map(|len| vec![0.0; len.rebuilt]).collect();
+        let mut scratch = Scratch::new(self.blueprint.scratch_len(lane.shape));
+        let mut ctx = Context { cpu, lane, mode, scratch: &mut scratch };
+        let mut loss = 0.0;
+        for (i, block) in blocks.iter().enumerate() {
+            let (inputs, outputs) = streams.split_at_mut(i + 1);
+            let saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
+            loss += block.forward(&mut ctx, &self.params[i], &inputs[i], &mut outputs[0], saved);
+        }
+        let num_logits = lane.shape.rows() * self.blueprint.vocab;
+        let logits = kept[blocks.len() - 1][..num_logits].to_vec();
+        let mut grads: Vec<_> = self.params.iter().map(|p| vec![start; p.len()]).collect();
+        let mut d_stream = vec![f32::NAN; stream_len];
+        let mut d_embedded = Vec::new();
+        if mode == Mode::Evaluate {
+            return Outcome { loss, logits, grads, d_stream };
+        }
+        for (i, block) in blocks.iter().enumerate().rev() {
+            let what =
+                if block.io() == BlockIo::StreamToStream { recompute } else { Recompute::None };
+            forget(what, &mut kept[i], &mut rebuilt[i]);
+            if i == 0 {
+                d_embedded.clone_from(&d_stream);
+            }
+            let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
+            let (params, input) = (&self.params[i], &streams[i]);
+            block.recompute(&mut ctx, params, input, saved.reborrow(), what);
+            block.backward(&mut ctx, params, input, saved, &mut d_stream, &mut grads[i]);
+        }
+        Outcome { loss, logits, grads, d_stream: d_embedded }
+    }
+
+    /// Trains on the lane with nothing special.
+    pub(crate) fn train(&self, cpu: &Cpu, lane: &Lane<'_>) -> Outcome {
+        self.run(cpu, lane, TRAIN, Recompute::None, 0.0)
+    }
+}
+
+/// Spoils what a policy would not have saved.
+fn forget(what: Recompute, kept: &mut [f32], rebuilt: &mut [f32]) {
+    match what {
+        Recompute::None => {}
+        Recompute::Selective => rebuilt.fill(f32::NAN),
+        Recompute::Full => {
+            kept.fill(f32::NAN);
+            rebuilt.fill(f32::NAN);
+        }
+    }
+}
+
+/// Equality to the bit; a failure names the first element that differs.
+pub(crate) fn assert_same(left: &[f32], right: &[f32], what: &str) {
+    assert_eq!(left.len(), right.len(), "{what}");
+    let differs = left.iter().zip(right).position(|(l, r)| l.to_bits() != r.to_bits());
+    assert!(differs.is_none(), "{what}: element {differs:?} differs");
+}
+
+impl Outcome {
+    /// Equality of everything a pass computes, to the bit.
+    pub(crate) fn assert_same(&self, other: &Self, what: &str) {
+        assert_eq!(self.loss.to_bits(), other.loss.to_bits(), "{what}: loss");
+        assert_same(&self.logits, &other.logits, &format!("{what}: logits"));
+        for (block, (left, right)) in self.grads.iter().zip(&other.grads).enumerate() {
+            assert_same(left, right, &format!("{what}: gradients of block {block}"));
+        }
+        assert_same(&self.d_stream, &other.d_stream, &format!("{what}: stream"));
+    }
+}

@@ -1,0 +1,346 @@
+//! Gradient sums whose order is a property of the recipe: lanes, leaves, tree.
+//!
+//! The lanes of a step are cut into G consecutive groups of equal size, the *leaves*. A leaf starts
+//! from zero and adds its lanes in ascending order; leaves are added by one binary tree over leaf
+//! *numbers*: ((0+1)+(2+3))+((4+5)+(6+7)). Nothing in this order mentions a worker. A worker that
+//! runs some of the leaves, one after the other, can add up every subtree that lies wholly inside
+//! them and hand on the rest as they are, so one worker, eight, or five give the same bits.
+//!
+//! Leaves finish in ascending order, so the sums in waiting are like the ones of a binary counter:
+//! leaf 0; then 0+1; then 0+1 and 2; then all of 0 to 3; ... A finished leaf is merged with every
+//! aligned neighbour of its size at once, which takes one pass over memory however many there are.
+//! At most log2(G) sums wait while a leaf is filled. Each block has its own tree, so that a block's
+//! gradients can leave for the network while blocks in front of it are still in backward.
+
+use lockstep_tensor::Cpu;
+use std::ops::Range;
+
+/// How lanes become leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaves {
+    /// Number of leaves G of the whole batch, a power of two.
+    pub num_leaves: usize,
+    /// Consecutive lanes in each.
+    pub lanes_per_leaf: usize,
+}
+
+/// The sum of an aligned group of consecutive leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subtree {
+    /// The first leaf; a multiple of `num_leaves`.
+    pub first_leaf: usize,
+    /// A power of two.
+    pub num_leaves: usize,
+}
+
+impl Subtree {
+    /// Whether `self` and the `next` sum are the two halves of one subtree.
+    const fn pairs_with(self, next: Self) -> bool {
+        self.num_leaves == next.num_leaves && self.first_leaf.is_multiple_of(2 * self.num_leaves)
+    }
+
+    const fn twice(self) -> Self {
+        Self { first_leaf: self.first_leaf, num_leaves: 2 * self.num_leaves }
+    }
+}
+
+/// The gradient sums of one block over a worker's leaves.
+#[derive(Debug)]
+pub struct LeafTree {
+    leaves: Leaves,
+    /// The leaves this worker runs.
+    mine: Range<usize>,
+    /// Buffer i holds sum i of `waiting`; the one behind the last is the leaf being filled.
+    buffers: Vec<Vec<f32>>,
+    /// Finished sums, in ascending order of leaves.
+    waiting: Vec<Subtree>,
+    /// Lanes already in the leaf being filled.
+    num_lanes: usize,
+}
+
+/// Elements that one task merges.
+const MERGE_PART: usize = 16 * 1024;
+/// Elements summed at a time, in the first-level cache.
+const MERGE_TILE: usize = 512;
+
+impl LeafTree {
+    /// An empty tree for gradients of `len` elements, summed over the leaves `mine`.
+    pub fn new(len: usize, leaves: Leaves, mine: Range<usize>) -> Self {
+        assert!(leaves.num_leaves.is_power_of_two(), "the tree is binary");
+        assert!(leaves.lanes_per_leaf > 0, "a leaf has lanes");
+        assert!(mine.end <= leaves.num_leaves && !mine.is_empty(), "leaves of this batch");
+        let num_buffers = Self::num_buffers(mine.clone());
+        let buffers = (0..num_buffers).map(|_| vec![0.0; len]).collect();
+        let waiting = Vec::with_capacity(num_buffers);
+        Self { leaves, mine, buffers, waiting, num_lanes: 0 }
+    }
+
+    /// Most sums that exist at a time, the leaf being filled included.
+    pub fn num_buffers(mine: Range<usize>) -> usize {
+        let mut waiting = Vec::new();
+        let mut most = 0;
+        for leaf in mine {
+            most = most.max(waiting.len() + 1);
+            push(&mut waiting, leaf);
+        }
+        most
+    }
+
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.buffers.iter().map(Vec::len).sum()
+    }
+
+    /// Forgets all sums, for the next step.
+    pub fn restart(&mut self) {
+        self.waiting.clear();
+        self.num_lanes = 0;
+    }
+
+    /// Where the next lane adds its gradients; zeroed when that lane opens a leaf.
+    pub fn lane_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
+        assert!(!self.is_complete(), "every leaf of this worker is finished");
+        let buffer = &mut self.buffers[self.waiting.len()];
+        if self.num_lanes == 0 {
+            cpu.for_each_part(buffer, MERGE_PART, |_, part| part.fill(0.0));
+        }
+        buffer
+    }
+
+    /// Says that a lane has added its gradients; the last lane of a leaf merges it into the tree.
+    /// Returns whether a leaf was finished.
+    pub fn finish_lane(&mut self, cpu: &Cpu) -> bool {
+        assert!(!self.is_complete(), "every leaf of this worker is finished");
+        self.num_lanes += 1;
+        if self.num_lanes < self.leaves.lanes_per_leaf {
+            return false;
+        }
+        self.num_lanes = 0;
+        let leaf_buffer = self.waiting.len();
+        let leaf = self.mine.start + self.num_finished();
+        push(&mut self.waiting, leaf);
+        let target = self.waiting.len() - 1;
+        let (front, addends) = self.buffers.split_at_mut(target + 1);
+        merge(cpu, &mut front[target], &addends[..leaf_buffer - target]);
+        true
+    }
+
+    /// Whether every leaf of this worker is in the sums.
+    pub fn is_complete(&self) -> bool {
+        self.num_finished() == self.mine.len()
+    }
+
+    /// The sums of this worker, one per maximal aligned group of its leaves.
+    pub fn sums(&self) -> impl Iterator<Item = (Subtree, &[f32])> {
+        self.waiting.iter().zip(&self.buffers).map(|(&subtree, sum)| (subtree, &sum[..]))
+    }
+
+    /// The sum over all leaves, once it is complete.
+    ///
+    /// # Panics
+    /// Before the last leaf is finished, or when other workers have leaves too.
+    pub fn root_mut(&mut self) -> &mut [f32] {
+        assert_eq!(self.waiting, [self.whole()], "the tree is complete");
+        &mut self.buffers[0]
+    }
+
+    const fn whole(&self) -> Subtree {
+        Subtree { first_leaf: 0, num_leaves: self.leaves.num_leaves }
+    }
+
+    fn num_finished(&self) -> usize {
+        self.waiting.iter().map(|subtree| subtree.num_leaves).sum()
+    }
+}
+
+/// The sum over all leaves, once it is complete.
+impl AsRef<[f32]> for LeafTree {
+    fn as_ref(&self) -> &[f32] {
+        assert_eq!(self.waiting, [self.whole()], "the tree is complete");
+        &self.buffers[0]
+    }
+}
+
+/// Adds a finished leaf to the sums in waiting and merges what pairs up, like a carry.
+fn push(waiting: &mut Vec<Subtree>, leaf: usize) {
+    let mut sum = Subtree { first_leaf: leaf, num_leaves: 1 };
+    while let Some(previous) = waiting.pop_if(|previous| previous.pairs_with(sum)) {
+        sum = previous.twice();
+    }
+    waiting.push(sum);
+}
+
+/// `target = target + (a + (b + ... (y + z)))`: the carry of the counter in one pass.
+fn merge(cpu: &Cpu, target: &mut [f32], addends: &[Vec<f32>]) {
+    let Some((last, others)) = addends.split_last() else { return };
+    cpu.for_each_part(target, MERGE_PART, |index, part| {
+        let mut sum = [0.0; MERGE_TILE];
+        for (tile_index, tile) in part.chunks_mut(MERGE_TILE).enumerate() {
+            let at = index * MERGE_PART + tile_index * MERGE_TILE;
+            let sum = &mut sum[..tile.len()];
+            sum.copy_from_slice(&last[at..][..tile.len()]);
+            for addend in others.iter().rev() {
+                for (sum, &addend) in sum.iter_mut().zip(&addend[at..]) {
+                    *sum += addend;
+                }
+            }
+            for (target, &sum) in tile.iter_mut().zip(&*sum) {
+                *target += sum;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_tensor::Isa;
+    use lockstep_tensor::random::Key;
+
+    /// Longer than one task, and not a whole number of tiles.
+    const LEN: usize = MERGE_PART + MERGE_TILE + 3;
+
+    fn lane_gradient(lane: usize) -> Vec<f32> {
+        let key = Key::new(3, "gradient").with(lane as u64);
+        (0..LEN).map(|i| key.normal(i as u64)).collect()
+    }
+
+    fn added(mut left: Vec<f32>, right: &[f32]) -> Vec<f32> {
+        left.iter_mut().zip(right).for_each(|(left, right)| *left += right);
+        left
+    }
+
+    /// The definition: a leaf from zero, lanes ascending.
+    fn leaf_by_definition(leaves: Leaves, leaf: usize) -> Vec<f32> {
+        let lanes = leaf * leaves.lanes_per_leaf..(leaf + 1) * leaves.lanes_per_leaf;
+        lanes.fold(vec![0.0; LEN], |sum, lane| added(sum, &lane_gradient(lane)))
+    }
+
+    /// The definition: halves of a range of leaves, added.
+    fn tree_by_definition(leaves: Leaves, range: Range<usize>) -> Vec<f32> {
+        if range.len() == 1 {
+            return leaf_by_definition(leaves, range.start);
+        }
+        let middle = range.start + range.len() / 2;
+        let right = tree_by_definition(leaves, middle..range.end);
+        added(tree_by_definition(leaves, range.start..middle), &right)
+    }
+
+    fn filled(cpu: &Cpu, leaves: Leaves, mine: Range<usize>) -> LeafTree {
+        let mut tree = LeafTree::new(LEN, leaves, mine.clone());
+        fill(cpu, &mut tree, mine, leaves);
+        tree
+    }
+
+    fn fill(cpu: &Cpu, tree: &mut LeafTree, mine: Range<usize>, leaves: Leaves) {
+        for lane in mine.start * leaves.lanes_per_leaf..mine.end * leaves.lanes_per_leaf {
+            let gradient = lane_gradient(lane);
+            let buffer = tree.lane_buffer(cpu);
+            buffer.iter_mut().zip(&gradient).for_each(|(sum, g)| *sum += g);
+            tree.finish_lane(cpu);
+        }
+    }
+
+    /// Equality to the bit; a failure names the first element that differs.
+    fn assert_same(left: &[f32], right: &[f32], what: impl std::fmt::Debug) {
+        assert_eq!(left.len(), right.len(), "{what:?}");
+        let differs = left.iter().zip(right).position(|(l, r)| l.to_bits() != r.to_bits());
+        assert!(differs.is_none(), "{what:?}: element {differs:?} differs");
+    }
+
+    #[test]
+    fn eight_leaves_are_added_as_the_formula_says() {
+        let cpu = Cpu::single(Isa::detect());
+        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 1 };
+        let tree = filled(&cpu, leaves, 0..8);
+        let g: Vec<_> = (0..8).map(lane_gradient).collect();
+        let expected: Vec<f32> = (0..LEN)
+            .map(|i| {
+                let g = |leaf: usize| 0.0 + g[leaf][i];
+                ((g(0) + g(1)) + (g(2) + g(3))) + ((g(4) + g(5)) + (g(6) + g(7)))
+            })
+            .collect();
+        assert_same(tree.as_ref(), &expected, leaves);
+    }
+
+    #[test]
+    fn any_number_of_leaves_and_lanes_gives_the_sum_of_the_definition() {
+        let cpu = Cpu::single(Isa::detect());
+        for num_leaves in [1, 2, 4, 8] {
+            for lanes_per_leaf in [1, 2, 3] {
+                let leaves = Leaves { num_leaves, lanes_per_leaf };
+                let tree = filled(&cpu, leaves, 0..num_leaves);
+                let expected = tree_by_definition(leaves, 0..num_leaves);
+                assert_same(tree.as_ref(), &expected, leaves);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_any_workers_combine_to_the_same_bits() {
+        fn combine(sums: &[(Subtree, Vec<f32>)], wanted: Subtree) -> Vec<f32> {
+            if let Some((_, sum)) = sums.iter().find(|(subtree, _)| *subtree == wanted) {
+                return sum.clone();
+            }
+            let half = wanted.num_leaves / 2;
+            let left = Subtree { num_leaves: half, ..wanted };
+            let right = Subtree { first_leaf: wanted.first_leaf + half, num_leaves: half };
+            added(combine(sums, left), &combine(sums, right))
+        }
+        let cpu = Cpu::single(Isa::detect());
+        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 1 };
+        let expected = filled(&cpu, leaves, 0..8);
+        for num_workers in 1..=8 {
+            let mut sums = Vec::new();
+            for worker in 0..num_workers {
+                let mine = worker * 8 / num_workers..(worker + 1) * 8 / num_workers;
+                let tree = filled(&cpu, leaves, mine);
+                sums.extend(tree.sums().map(|(subtree, sum)| (subtree, sum.to_vec())));
+            }
+            let total = combine(&sums, Subtree { first_leaf: 0, num_leaves: 8 });
+            assert_same(&total, expected.as_ref(), num_workers);
+        }
+    }
+
+    #[test]
+    fn three_workers_hand_on_their_maximal_aligned_sums() {
+        let cpu = Cpu::single(Isa::detect());
+        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 1 };
+        let sums_of = |mine| {
+            let tree = filled(&cpu, leaves, mine);
+            tree.sums().map(|(s, _)| (s.first_leaf, s.num_leaves)).collect::<Vec<_>>()
+        };
+        assert_eq!(sums_of(0..3), [(0, 2), (2, 1)]);
+        assert_eq!(sums_of(3..6), [(3, 1), (4, 2)]);
+        assert_eq!(sums_of(6..8), [(6, 2)]);
+    }
+
+    #[test]
+    fn a_tree_is_reused_without_a_trace_and_holds_few_buffers() {
+        let cpu = Cpu::single(Isa::detect());
+        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 2 };
+        let mut tree = filled(&cpu, leaves, 0..8);
+        let first = tree.as_ref().to_vec();
+        assert_eq!(tree.buffers.len(), 4, "log2(8) sums wait while a leaf is filled");
+        tree.restart();
+        assert!(!tree.is_complete());
+        fill(&cpu, &mut tree, 0..8, leaves);
+        assert_same(tree.as_ref(), &first, "the second use");
+    }
+
+    #[test]
+    #[should_panic(expected = "every leaf of this worker is finished")]
+    fn a_lane_too_many_is_a_bug() {
+        let cpu = Cpu::single(Isa::detect());
+        let mut tree = filled(&cpu, Leaves { num_leaves: 2, lanes_per_leaf: 1 }, 0..2);
+        tree.lane_buffer(&cpu);
+    }
+
+    #[test]
+    #[should_panic(expected = "the tree is complete")]
+    fn a_sum_with_a_leaf_missing_is_a_bug() {
+        let cpu = Cpu::single(Isa::detect());
+        let tree = filled(&cpu, Leaves { num_leaves: 4, lanes_per_leaf: 1 }, 0..3);
+        assert!(tree.as_ref().is_empty());
+    }
+}

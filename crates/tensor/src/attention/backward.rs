@@ -1,0 +1,297 @@
+//! Backward: every tile of probabilities is made again and used for all three gradients.
+
+use super::dropout::{Dropout, HeadMask};
+use super::tile::{Tile, lane_numbers, pack, transpose};
+use super::{COPY_ROWS, PER_ROW, Rows, Shape, TILE, check_scratch};
+use crate::Cpu;
+use crate::gemm::Write;
+use crate::math;
+use crate::simd::{Kernel, LANES, Simd};
+
+/// The gradients of q, k and v from the gradient of the output.
+///
+/// `q`, `k`, `v`, `dropout` are those of [`super::forward`] with `first_query` zero, `out_thd` and
+/// `lse_bht` its results. Sets `dqkv`, a row of which holds the heads of q, then of k, then of v.
+pub fn backward(
+    cpu: &Cpu,
+    shape: Shape,
+    q: Rows<'_>,
+    k: Rows<'_>,
+    v: Rows<'_>,
+    out_thd: &[f32],
+    lse_bht: &[f32],
+    dout_thd: &[f32],
+    dropout: Option<&Dropout>,
+    dqkv: &mut [f32],
+    scratch: &mut [f32],
+) {
+    shape.check();
+    let Shape { sequences, tokens, heads, kv_heads, head_dim } = shape;
+    let (num_rows, width, kv_width) = (sequences * tokens, heads * head_dim, kv_heads * head_dim);
+    q.check(num_rows, width, "q");
+    k.check(num_rows, kv_width, "k");
+    v.check(num_rows, kv_width, "v");
+    assert_eq!(out_thd.len(), num_rows * width, "out for {shape:?}");
+    assert_eq!(dout_thd.len(), num_rows * width, "dout for {shape:?}");
+    assert_eq!(lse_bht.len(), num_rows * heads, "lse for {shape:?}");
+    assert_eq!(dqkv.len(), num_rows * (width + 2 * kv_width), "dqkv for {shape:?}");
+
+    let region_len = region_len(shape);
+    check_scratch(shape, scratch);
+    let regions = &mut scratch[..sequences * kv_heads * region_len];
+    cpu.for_each_part(regions, region_len, |task, region| {
+        let (sequence, kv_head) = (task / kv_heads, task % kv_heads);
+        let (row, head) = (sequence * tokens, kv_head * shape.group());
+        cpu.run(GroupBackward {
+            shape,
+            q: q.from(row, head * head_dim),
+            k: k.from(row, kv_head * head_dim),
+            v: v.from(row, kv_head * head_dim),
+            out: Rows { data: out_thd, stride: width }.from(row, head * head_dim),
+            lse: &lse_bht[(sequence * heads + head) * tokens..][..shape.group() * tokens],
+            dout: Rows { data: dout_thd, stride: width }.from(row, head * head_dim),
+            dropout,
+            sequence,
+            first_head: head,
+            region,
+        });
+    });
+    let row_width = width + 2 * kv_width;
+    cpu.for_each_part(dqkv, COPY_ROWS * row_width, |part, rows| {
+        for (i, row) in rows.chunks_exact_mut(row_width).enumerate() {
+            let (sequence, t) = ((part * COPY_ROWS + i) / tokens, (part * COPY_ROWS + i) % tokens);
+            for (head, target) in row.chunks_exact_mut(head_dim).enumerate() {
+                // A region starts with dQ of its query heads, then dK, then dV.
+                let (kv_head, slot) = match head {
+                    head if head < heads => (shape.kv_head(head), head % shape.group()),
+                    head if head < heads + kv_heads => (head - heads, shape.group()),
+                    head => (head - heads - kv_heads, shape.group() + 1),
+                };
+                let region = &regions[(sequence * kv_heads + kv_head) * region_len..];
+                target.copy_from_slice(&region[(slot * tokens + t) * head_dim..][..head_dim]);
+            }
+        }
+    });
+}
+
+/// Scratch of one task: the gradients of its heads; what [`prepare`] makes of each tile of
+/// queries; a tile of keys, values, probabilities, kept probabilities and score gradients each.
+pub(super) fn region_len(shape: Shape) -> usize {
+    (shape.group() + 2) * shape.tokens * shape.head_dim
+        + shape.group() * shape.tokens.div_ceil(TILE) * prepared_len(shape.head_dim)
+        + 2 * TILE * shape.packed_stride()
+        + 3 * TILE * TILE
+}
+
+/// One key head of one sequence, with all query heads that read it.
+struct GroupBackward<'a> {
+    shape: Shape,
+    q: Rows<'a>,
+    k: Rows<'a>,
+    v: Rows<'a>,
+    out: Rows<'a>,
+    lse: &'a [f32],
+    dout: Rows<'a>,
+    dropout: Option<&'a Dropout>,
+    sequence: usize,
+    first_head: usize,
+    region: &'a mut [f32],
+}
+
+impl Kernel for GroupBackward<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Shape { tokens, head_dim, .. } = self.shape;
+        let (group, head_len) = (self.shape.group(), tokens * head_dim);
+        let head_prepared_len = tokens.div_ceil(TILE) * prepared_len(head_dim);
+        let stride = self.shape.packed_stride();
+        let (gradients, rest) = self.region.split_at_mut((group + 2) * head_len);
+        let (prepared, rest) = rest.split_at_mut(group * head_prepared_len);
+        let (k, rest) = rest.split_at_mut(TILE * stride);
+        let (v, tiles) = rest.split_at_mut(TILE * stride);
+
+        let (dq, dkv) = gradients.split_at_mut(group * head_len);
+        let (dk, dv) = dkv.split_at_mut(head_len);
+        for (head, prepared) in prepared.chunks_exact_mut(head_prepared_len).enumerate() {
+            let [q, out, dout] =
+                [self.q, self.out, self.dout].map(|rows| rows.from(0, head * head_dim));
+            prepare(s, head_dim, q, out, dout, &self.lse[head * tokens..][..tokens], prepared);
+        }
+        for first_key in (0..tokens).step_by(TILE) {
+            let num_keys = TILE.min(tokens - first_key);
+            let at_keys = first_key * head_dim..(first_key + num_keys) * head_dim;
+            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
+            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            let mut keys = Keys {
+                k: Rows { data: k, stride },
+                v: Rows { data: v, stride },
+                dk: &mut dk[at_keys.clone()],
+                dv: &mut dv[at_keys],
+                write: Write::Set,
+            };
+            let write_dq = if first_key == 0 { Write::Set } else { Write::Add };
+            for (head, prepared) in prepared.chunks_exact(head_prepared_len).enumerate() {
+                let mask = self
+                    .dropout
+                    .map(|d| d.of_head(&self.shape, self.sequence, self.first_head + head));
+                let tiles_of_queries = prepared.chunks_exact(prepared_len(head_dim));
+                for (i, prepared) in tiles_of_queries.enumerate().skip(first_key / TILE) {
+                    let first = i * TILE;
+                    let queries = 0..TILE.min(tokens - first);
+                    let at_queries = head * head_len + first * head_dim;
+                    let dq = &mut dq[at_queries..][..queries.len() * head_dim];
+                    let tile = Tile { queries, num_keys, diagonal: first == first_key };
+                    let mask = mask.as_ref().map(|mask| (mask, (first, first_key)));
+                    step(s, self.shape, &tile, &mut keys, prepared, (dq, write_dq), mask, tiles);
+                    keys.write = Write::Add;
+                }
+            }
+        }
+    }
+}
+
+/// One tile of keys and what it collects.
+struct Keys<'a> {
+    k: Rows<'a>,
+    v: Rows<'a>,
+    dk: &'a mut [f32],
+    dv: &'a mut [f32],
+    write: Write,
+}
+
+/// Length of what [`prepare`] makes of one tile of queries.
+fn prepared_len(head_dim: usize) -> usize {
+    TILE * (4 * head_dim + 2)
+}
+
+/// What every tile of keys asks of the tiles of queries of one head: queries and output gradients
+/// as columns, both as rows, lse and D, tile after tile.
+#[inline(always)]
+fn prepare<S: Simd>(
+    s: S,
+    head_dim: usize,
+    q: Rows<'_>,
+    out: Rows<'_>,
+    dout: Rows<'_>,
+    lse: &[f32],
+    prepared: &mut [f32],
+) {
+    let tiles = prepared.chunks_exact_mut(prepared_len(head_dim)).zip(lse.chunks(TILE));
+    for (i, (prepared, lse)) in tiles.enumerate() {
+        let [q, out, dout] = [q, out, dout].map(|rows| rows.from(i * TILE, 0));
+        let (columns, rest) = prepared.split_at_mut(2 * TILE * head_dim);
+        let (rows, rest) = rest.split_at_mut(2 * TILE * head_dim);
+        let (q_columns, dout_columns) = columns.split_at_mut(TILE * head_dim);
+        let (q_rows, dout_rows) = rows.split_at_mut(TILE * head_dim);
+        let (padded_lse, delta) = rest.split_at_mut(TILE);
+        transpose(s, head_dim, q, &(0..lse.len()), q_columns);
+        transpose(s, head_dim, dout, &(0..lse.len()), dout_columns);
+        pack(s, head_dim, q, lse.len(), q_rows, head_dim);
+        pack(s, head_dim, dout, lse.len(), dout_rows, head_dim);
+        padded_lse[lse.len()..].fill(0.0);
+        padded_lse[..lse.len()].copy_from_slice(lse);
+        delta[lse.len()..].fill(0.0);
+        for (t, delta) in delta[..lse.len()].iter_mut().enumerate() {
+            *delta = dot(s, dout.row(t, head_dim), out.row(t, head_dim));
+        }
+    }
+}
+
+/// All products of one tile.
+#[inline(always)]
+fn step<S: Simd>(
+    s: S,
+    shape: Shape,
+    tile: &Tile,
+    keys: &mut Keys<'_>,
+    prepared: &[f32],
+    (dq, write_dq): (&mut [f32], Write),
+    mask: Option<(&HeadMask, (usize, usize))>,
+    tiles: &mut [f32],
+) {
+    let head_dim = shape.head_dim;
+    let (columns, rest) = prepared.split_at(2 * TILE * head_dim);
+    let (rows, rest) = rest.split_at(2 * TILE * head_dim);
+    let (q_columns, dout_columns) = columns.split_at(TILE * head_dim);
+    let [q, dout] = [&rows[..TILE * head_dim], &rows[TILE * head_dim..]]
+        .map(|data| Rows { data, stride: head_dim });
+    let (lse, delta) = rest.split_at(TILE);
+    let (p, rest) = tiles.split_at_mut(TILE * TILE);
+    let (kept, ds) = rest.split_at_mut(TILE * TILE);
+
+    tile.dot(s, head_dim, keys.k, q_columns, p);
+    probabilities(s, tile, shape.scale(), lse, p);
+    let kept: &[f32] = match mask {
+        Some((mask, first)) => {
+            mask.fill(s, first, tile, kept);
+            tile.multiply_visible(s, p, kept);
+            kept
+        }
+        None => p,
+    };
+    tile.sum_over_queries(s, head_dim, kept, dout, keys.dv, keys.write);
+    tile.dot(s, head_dim, keys.v, dout_columns, ds);
+    score_gradients(s, tile, shape.scale(), delta, p, kept, ds);
+    tile.sum_over_queries(s, head_dim, ds, q, keys.dk, keys.write);
+    tile.sum_over_keys(s, head_dim, ds, keys.k, dq, write_dq);
+}
+
+/// Turns scores into probabilities, hidden ones into zero.
+#[inline(always)]
+fn probabilities<S: Simd>(s: S, tile: &Tile, scale: f32, lse: &[f32], p: &mut [f32]) {
+    let ((p, _), (lse, _)) = (p.as_chunks_mut::<LANES>(), lse.as_chunks::<LANES>());
+    let (scale, lanes) = (s.splat(scale), lane_numbers(s));
+    for column in tile.vectors() {
+        let v = column / LANES;
+        let [visible_to_all, visible_to_some] = tile.rows(column);
+        let minus_lse = s.neg(s.load(&lse[v]));
+        for row in 0..visible_to_all {
+            let p = &mut p[row * PER_ROW + v];
+            s.store(math::exp(s, s.fma(s.load(p), scale, minus_lse)), p);
+        }
+        for row in visible_to_all..visible_to_some {
+            let p = &mut p[row * PER_ROW + v];
+            let one = math::exp(s, s.fma(s.load(p), scale, minus_lse));
+            let first_lane = s.splat((row - visible_to_all) as f32);
+            s.store(s.select_lt(lanes, first_lane, s.zero(), one), p);
+        }
+    }
+}
+
+/// Turns `dout V^T` into `(kept * it - p * D) * scale`, which is zero where hidden.
+#[inline(always)]
+fn score_gradients<S: Simd>(
+    s: S,
+    tile: &Tile,
+    scale: f32,
+    delta: &[f32],
+    p: &[f32],
+    kept: &[f32],
+    ds: &mut [f32],
+) {
+    let ((p, _), (kept, _)) = (p.as_chunks::<LANES>(), kept.as_chunks::<LANES>());
+    let ((ds, _), (delta, _)) = (ds.as_chunks_mut::<LANES>(), delta.as_chunks::<LANES>());
+    let scale = s.splat(scale);
+    for column in tile.vectors() {
+        let v = column / LANES;
+        let [_, visible_to_some] = tile.rows(column);
+        let delta = s.load(&delta[v]);
+        for at in (0..visible_to_some).map(|row| row * PER_ROW + v) {
+            let minus_mean = s.neg(s.mul(s.load(&p[at]), delta));
+            let gradient = s.fma(s.load(&kept[at]), s.load(&ds[at]), minus_mean);
+            s.store(s.mul(gradient, scale), &mut ds[at]);
+        }
+    }
+}
+
+/// The product of two rows by sixteen lanes.
+#[inline(always)]
+fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sum = s.fma(s.load_partial(a_tail), s.load_partial(b_tail), s.zero());
+    for (a, b) in a.iter().zip(b) {
+        sum = s.fma(s.load(a), s.load(b), sum);
+    }
+    s.reduce_add(sum)
+}

@@ -1,0 +1,323 @@
+//! Forward: the online softmax over key tiles.
+
+use super::dropout::{Dropout, HeadMask};
+use super::tile::{Tile, lane_numbers, pack, transpose};
+use super::{COPY_ROWS, PER_ROW, Rows, Shape, TILE, check_scratch};
+use crate::Cpu;
+use crate::gemm::Write;
+use crate::math;
+use crate::simd::{Kernel, LANES, Simd};
+
+/// Attention of `tokens` queries of each sequence to the keys at or before their positions.
+///
+/// Queries are the positions from `first_query` on: zero in training, the length of the cache
+/// when decoding. Keys and values have `first_query + tokens` rows per sequence. Writes the output
+/// (rows of all heads) and, by (sequence, head, query), what [`super::backward`] needs of the
+/// softmax.
+pub fn forward(
+    cpu: &Cpu,
+    shape: Shape,
+    q: Rows<'_>,
+    k: Rows<'_>,
+    v: Rows<'_>,
+    first_query: usize,
+    dropout: Option<&Dropout>,
+    out_thd: &mut [f32],
+    lse_bht: &mut [f32],
+    scratch: &mut [f32],
+) {
+    shape.check();
+    let Shape { sequences, tokens, heads, kv_heads, head_dim } = shape;
+    let (num_keys, width) = (first_query + tokens, heads * head_dim);
+    q.check(sequences * tokens, width, "q");
+    k.check(sequences * num_keys, kv_heads * head_dim, "k");
+    v.check(sequences * num_keys, kv_heads * head_dim, "v");
+    assert_eq!(out_thd.len(), sequences * tokens * width, "out for {shape:?}");
+    assert_eq!(lse_bht.len(), sequences * heads * tokens, "lse for {shape:?}");
+    assert!(first_query == 0 || dropout.is_none(), "decoding does not drop");
+
+    let region_len = region_len(shape);
+    check_scratch(shape, scratch);
+    let regions = &mut scratch[..sequences * heads * region_len];
+    cpu.for_each_part(regions, region_len, |task, region| {
+        let (sequence, head) = (task / heads, task % heads);
+        let kv_col = shape.kv_head(head) * head_dim;
+        cpu.run(HeadForward {
+            shape,
+            q: q.from(sequence * tokens, head * head_dim),
+            k: k.from(sequence * num_keys, kv_col),
+            v: v.from(sequence * num_keys, kv_col),
+            first_query,
+            mask: dropout.map(|dropout| dropout.of_head(&shape, sequence, head)),
+            region,
+        });
+    });
+    let out_of = |task: usize, t: usize| &regions[task * region_len + t * head_dim..][..head_dim];
+    cpu.for_each_part(out_thd, COPY_ROWS * width, |part, rows| {
+        for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+            let (sequence, t) = ((part * COPY_ROWS + i) / tokens, (part * COPY_ROWS + i) % tokens);
+            for (head, out) in row.chunks_exact_mut(head_dim).enumerate() {
+                out.copy_from_slice(out_of(sequence * heads + head, t));
+            }
+        }
+    });
+    for (lse, region) in lse_bht.chunks_exact_mut(tokens).zip(regions.chunks_exact(region_len)) {
+        lse.copy_from_slice(&region[tokens * head_dim..][..tokens]);
+    }
+}
+
+/// Scratch of one task: output and lse of its head; for each tile of queries these as columns
+/// and the softmax so far; a tile of keys, values, scores and factors of dropout each.
+pub(super) fn region_len(shape: Shape) -> usize {
+    // The first query may be the last position of a tile.
+    let num_tiles = (shape.tokens + TILE - 1).div_ceil(TILE);
+    shape.tokens * (shape.head_dim + 1)
+        + num_tiles * TILE * (shape.head_dim + 2)
+        + 2 * TILE * shape.packed_stride()
+        + 2 * TILE * TILE
+}
+
+/// One head of one sequence.
+struct HeadForward<'a> {
+    shape: Shape,
+    q: Rows<'a>,
+    k: Rows<'a>,
+    v: Rows<'a>,
+    first_query: usize,
+    mask: Option<HeadMask>,
+    region: &'a mut [f32],
+}
+
+impl Kernel for HeadForward<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Shape { tokens, head_dim, .. } = self.shape;
+        let (first_query, end) = (self.first_query, self.first_query + tokens);
+        let stride = self.shape.packed_stride();
+        let (out, rest) = self.region.split_at_mut(tokens * head_dim);
+        let (lse, rest) = rest.split_at_mut(tokens);
+        let (k, rest) = rest.split_at_mut(TILE * stride);
+        let (v, rest) = rest.split_at_mut(TILE * stride);
+        let (scores, rest) = rest.split_at_mut(TILE * TILE);
+        let (factors, by_tile) = rest.split_at_mut(TILE * TILE);
+        let first_tile = first_query / TILE * TILE;
+
+        for first_key in (0..end).step_by(TILE) {
+            let num_keys = TILE.min(end - first_key);
+            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
+            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            for base in (first_tile.max(first_key)..end).step_by(TILE) {
+                let tile = Tile {
+                    queries: base.max(first_query) - base..TILE.min(end - base),
+                    num_keys,
+                    diagonal: base == first_key,
+                };
+                let len = tile.queries.len();
+                let done = base + tile.queries.start - first_query;
+                let state = &mut by_tile[(base - first_tile) * (head_dim + 2)..];
+                let (columns, softmax) = state.split_at_mut(TILE * head_dim);
+                let mut queries = Queries {
+                    columns,
+                    softmax: Softmax::of(&mut softmax[..2 * TILE]),
+                    out: &mut out[done * head_dim..][..len * head_dim],
+                    lse: &mut lse[done..][..len],
+                };
+                if first_key == 0 {
+                    queries.start(s, head_dim, self.q.from(done, 0), &tile);
+                }
+                let factors = self.mask.map(|mask| {
+                    mask.fill(s, (base, first_key), &tile, factors);
+                    &*factors
+                });
+                let keys = Keys { k: Rows { data: k, stride }, v: Rows { data: v, stride } };
+                let write = if first_key == 0 { Write::Set } else { Write::Add };
+                queries.add(s, self.shape, &tile, keys, factors, scores, write);
+                if tile.diagonal {
+                    queries.finish(s, head_dim, &tile);
+                }
+            }
+        }
+    }
+}
+
+/// One tile of keys and values.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    k: Rows<'a>,
+    v: Rows<'a>,
+}
+
+/// One tile of queries: what it asks, and what it knows so far.
+struct Queries<'a> {
+    columns: &'a mut [f32],
+    softmax: Softmax<'a>,
+    out: &'a mut [f32],
+    lse: &'a mut [f32],
+}
+
+impl Queries<'_> {
+    /// Before the first tile of keys.
+    #[inline(always)]
+    fn start<S: Simd>(&mut self, s: S, head_dim: usize, q: Rows<'_>, tile: &Tile) {
+        transpose(s, head_dim, q, &tile.queries, self.columns);
+        self.softmax.max.fill([f32::NEG_INFINITY; LANES]);
+        self.softmax.sum.fill([0.0; LANES]);
+    }
+
+    /// Takes in one more tile of keys; `factors` are those of dropout.
+    #[inline(always)]
+    fn add<S: Simd>(
+        &mut self,
+        s: S,
+        shape: Shape,
+        tile: &Tile,
+        keys: Keys<'_>,
+        factors: Option<&[f32]>,
+        scores: &mut [f32],
+        write: Write,
+    ) {
+        tile.dot(s, shape.head_dim, keys.k, self.columns, scores);
+        let rescale = self.softmax.add(s, tile, shape.scale(), scores);
+        if let Some(factors) = factors {
+            tile.multiply_visible(s, factors, scores);
+        }
+        if write == Write::Add {
+            scale_rows(s, shape.head_dim, &rescale.as_flattened()[tile.queries.clone()], self.out);
+        }
+        tile.sum_over_keys(s, shape.head_dim, scores, keys.v, self.out, write);
+    }
+
+    /// After the last tile of keys.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, s: S, head_dim: usize, tile: &Tile) {
+        let (inverse, lse) = self.softmax.finish(s);
+        scale_rows(s, head_dim, &inverse.as_flattened()[tile.queries.clone()], self.out);
+        self.lse.copy_from_slice(&lse.as_flattened()[tile.queries.clone()]);
+    }
+}
+
+/// Multiplies each row by its factor.
+#[inline(always)]
+fn scale_rows<S: Simd>(s: S, head_dim: usize, factors: &[f32], rows: &mut [f32]) {
+    for (&factor, row) in factors.iter().zip(rows.chunks_exact_mut(head_dim)) {
+        // Most rows keep their maximum, and a factor of one changes no bit.
+        if factor.to_bits() == 1.0f32.to_bits() {
+            continue;
+        }
+        let factor = s.splat(factor);
+        let (body, tail) = row.as_chunks_mut::<LANES>();
+        for x in body {
+            s.store(s.mul(s.load(x), factor), x);
+        }
+        if !tail.is_empty() {
+            s.store_partial(s.mul(s.load_partial(tail), factor), tail);
+        }
+    }
+}
+
+/// One number per column of a tile.
+type Columns = [[f32; LANES]; PER_ROW];
+
+/// The softmax of a tile of queries so far.
+struct Softmax<'a> {
+    max: &'a mut [[f32; LANES]],
+    sum: &'a mut [[f32; LANES]],
+}
+
+impl<'a> Softmax<'a> {
+    fn of(state: &'a mut [f32]) -> Self {
+        let (max, sum) = state.as_chunks_mut::<LANES>().0.split_at_mut(PER_ROW);
+        Self { max, sum }
+    }
+
+    /// Turns the scores of one more tile into probabilities relative to the maximum so far.
+    /// Returns what the outputs so far must be multiplied by.
+    #[inline(always)]
+    fn add<S: Simd>(&mut self, s: S, tile: &Tile, scale: f32, scores: &mut [f32]) -> Columns {
+        let mut rescales = [[0.0; LANES]; PER_ROW];
+        let (scores, _) = scores.as_chunks_mut::<LANES>();
+        let scale = s.splat(scale);
+        for column in tile.vectors() {
+            let v = column / LANES;
+            let rows = tile.rows(column);
+            let tile_max = s.mul(column_max(s, scores, v, rows), scale);
+            let old_max = s.load(&self.max[v]);
+            let max = s.max(tile_max, old_max);
+            let rescale = math::exp(s, s.sub(old_max, max));
+            let tile_sum = exponentials(s, scores, v, rows, scale, max);
+            let sum = s.fma(s.load(&self.sum[v]), rescale, tile_sum);
+            s.store(max, &mut self.max[v]);
+            s.store(rescale, &mut rescales[v]);
+            s.store(sum, &mut self.sum[v]);
+        }
+        rescales
+    }
+
+    /// The last factors, and the logarithms of the sums.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S) -> (Columns, Columns) {
+        let (mut last, mut lse) = ([[0.0; LANES]; PER_ROW], [[0.0; LANES]; PER_ROW]);
+        for v in 0..PER_ROW {
+            let sum = s.load(&self.sum[v]);
+            s.store(s.div(s.splat(1.0), sum), &mut last[v]);
+            s.store(s.add(s.load(&self.max[v]), math::ln(s, sum)), &mut lse[v]);
+        }
+        (last, lse)
+    }
+}
+
+/// The largest visible score of each column of vector v.
+#[inline(always)]
+fn column_max<S: Simd>(
+    s: S,
+    scores: &[[f32; LANES]],
+    v: usize,
+    [visible_to_all, visible_to_some]: [usize; 2],
+) -> S::V {
+    let hidden = s.splat(f32::NEG_INFINITY);
+    // Four maxima at once hide the latency; their order cannot matter.
+    let mut maxima = [hidden; 4];
+    for row in 0..visible_to_all {
+        let max = &mut maxima[row % 4];
+        *max = s.max(s.load(&scores[row * PER_ROW + v]), *max);
+    }
+    let mut max = s.max(s.max(maxima[0], maxima[1]), s.max(maxima[2], maxima[3]));
+    let lanes = lane_numbers(s);
+    for row in visible_to_all..visible_to_some {
+        let first_lane = s.splat((row - visible_to_all) as f32);
+        let score = s.load(&scores[row * PER_ROW + v]);
+        max = s.max(s.select_lt(lanes, first_lane, hidden, score), max);
+    }
+    max
+}
+
+/// Replaces the scores of the columns of vector v by `exp(score * scale - max)`, hidden ones by
+/// zero, and returns their sums, rows ascending.
+#[inline(always)]
+fn exponentials<S: Simd>(
+    s: S,
+    scores: &mut [[f32; LANES]],
+    v: usize,
+    [visible_to_all, visible_to_some]: [usize; 2],
+    scale: S::V,
+    max: S::V,
+) -> S::V {
+    let minus_max = s.neg(max);
+    let mut sum = s.zero();
+    for row in 0..visible_to_all {
+        let score = &mut scores[row * PER_ROW + v];
+        let p = math::exp(s, s.fma(s.load(score), scale, minus_max));
+        sum = s.add(sum, p);
+        s.store(p, score);
+    }
+    let lanes = lane_numbers(s);
+    for row in visible_to_all..visible_to_some {
+        let score = &mut scores[row * PER_ROW + v];
+        let p = math::exp(s, s.fma(s.load(score), scale, minus_max));
+        let p = s.select_lt(lanes, s.splat((row - visible_to_all) as f32), s.zero(), p);
+        sum = s.add(sum, p);
+        s.store(p, score);
+    }
+    sum
+}

@@ -1,0 +1,134 @@
+//! Causal attention with grouped queries that never stores the tokens x tokens matrix.
+//!
+//! Scores are made, turned into probabilities and used up in tiles of 64 queries by 64 keys that
+//! stay in the first-level cache. Forward keeps, per query, the largest score so far and the sum
+//! of exponentials relative to it, and rescales both the sum and the output when a larger score
+//! turns up (the online softmax); it leaves the output and, per query, the logarithm of its sum.
+//! Backward needs only those to make any tile of probabilities again.
+//!
+//! Inside a tile, keys are rows and queries are columns: sixteen queries share a vector, so the
+//! softmax needs no sum or maximum across lanes, and no lane ever meets another.
+//!
+//! # Order of additions
+//! Tiles lie at multiples of 64 from position zero. A score is one chain of fused multiply-adds
+//! over the head dimension, ascending; every other product below is one such chain per tile,
+//! over the tile's keys or queries, which is then added to its target.
+//! - Forward, for each query: key tiles ascending; `m' = max(m, largest score * scale)`,
+//!   `a = exp(m - m')`, `p = exp(score * scale - m')`, `sum = sum * a + (sum of p)`,
+//!   `out = out * a + p V`. At the end `out * (1 / sum)` and `lse = m + ln(sum)`.
+//! - Backward: `D = sum(dout * out)` of each query by sixteen lanes; then key tiles ascending, and
+//!   for each the query heads of the group ascending, and for each the query tiles ascending:
+//!   `P = exp(score * scale - lse)`, `dV += P^T dout`, `dS = (P * (dout V^T) - P * D) * scale`,
+//!   `dK += dS^T Q`, `dQ += dS K`. So dK and dV sum over heads, then queries; dQ over keys.
+//!
+//! A task is one head of one sequence forward, and one key head with all its query heads backward.
+//! Nothing depends on which other queries are computed: decoding with a cache gives the bits of
+//! the same rows of a full pass. Keys in the future of a query count exactly zero: whole tiles
+//! and, on the diagonal, steps of sixteen keys are skipped, single probabilities are set to zero.
+
+mod backward;
+mod dropout;
+mod forward;
+mod tile;
+
+pub use backward::backward;
+pub use dropout::Dropout;
+pub use forward::forward;
+
+/// Queries, and keys, of one tile.
+const TILE: usize = crate::gemm::tile::SCORE_STRIDE;
+/// Vectors in a row of a tile.
+const PER_ROW: usize = TILE / crate::simd::LANES;
+/// Rows that one task copies from the per-head results into the caller's rows.
+const COPY_ROWS: usize = 32;
+
+/// What attends to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of independent sequences.
+    pub sequences: usize,
+    /// Queries of each sequence.
+    pub tokens: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of one head of one row.
+    pub head_dim: usize,
+}
+
+impl Shape {
+    /// The key and value head that a query head reads.
+    pub fn kv_head(&self, head: usize) -> usize {
+        head / self.group()
+    }
+
+    /// Query heads that share a key head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// What the scores are multiplied by.
+    fn scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+
+    /// Distance between packed rows: that of a tile where it fits, which products know best.
+    fn packed_stride(&self) -> usize {
+        self.head_dim.max(TILE)
+    }
+
+    fn check(&self) {
+        assert!(self.sequences * self.tokens * self.heads * self.head_dim > 0, "empty {self:?}");
+        assert!(
+            self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),
+            "kv_heads must divide heads in {self:?}"
+        );
+    }
+}
+
+/// Rows of a larger buffer: row r starts at `r * stride`, its head h `h * head_dim` later.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// From the first element of the first head of row zero on.
+    pub data: &'a [f32],
+    /// Distance between rows.
+    pub stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// The same rows, seen from column `col` of row `row` on.
+    fn from(self, row: usize, col: usize) -> Self {
+        Self { data: &self.data[row * self.stride + col..], stride: self.stride }
+    }
+
+    /// The first `len` elements of a row.
+    #[inline(always)]
+    fn row(self, row: usize, len: usize) -> &'a [f32] {
+        &self.data[row * self.stride..][..len]
+    }
+
+    fn check(self, num_rows: usize, width: usize, what: &str) {
+        assert!(
+            self.stride >= width && self.data.len() >= (num_rows - 1) * self.stride + width,
+            "{what} has {} elements, stride {}, but must hold {num_rows} rows of {width}",
+            self.data.len(),
+            self.stride
+        );
+    }
+}
+
+/// How many elements of scratch [`forward`] and [`backward`] need for a shape.
+pub fn scratch_len(shape: Shape) -> usize {
+    let forward = shape.sequences * shape.heads * forward::region_len(shape);
+    let backward = shape.sequences * shape.kv_heads * backward::region_len(shape);
+    forward.max(backward)
+}
+
+fn check_scratch(shape: Shape, scratch: &[f32]) {
+    let needed = scratch_len(shape);
+    assert!(scratch.len() >= needed, "scratch of {}, but {shape:?} needs {needed}", scratch.len());
+}
+
+#[cfg(test)]
+mod tests;
