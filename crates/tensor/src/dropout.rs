@@ -55,9 +55,8 @@ pub fn apply(cpu: &Cpu, mask: &DropoutMask, first_element: u64, x: &mut [f32]) {
 /// Elements in one task.
 const TASK: usize = 16_384;
 
-/// Random blocks that are made before their words are used. Words are written one by one and read
-/// in vectors, which a CPU does without a stall only when they have reached its cache.
-const BLOCKS: usize = 16 * LANES;
+/// Elements whose words are made at once: four from each of sixteen blocks.
+const GROUP: usize = 4 * LANES;
 
 struct Apply<'a> {
     key: Key,
@@ -78,14 +77,11 @@ impl Kernel for Apply<'_> {
         let block = self.key.block(self.first / 4);
         keep(head, &block[started..], self.threshold, self.scale);
         let first_block = self.first.div_ceil(4);
-        let mut words = [[0; 4]; BLOCKS];
-        for (i, x) in (0u64..).zip(body.chunks_mut(4 * BLOCKS)) {
-            let first_block = first_block + i * BLOCKS as u64;
-            for (i, words) in (0u64..).zip(words.as_chunks_mut::<LANES>().0) {
-                let [a, b, c, d] = self.key.blocks::<LANES>(first_block + i * LANES as u64);
-                for i in 0..LANES {
-                    words[i] = [a[i], b[i], c[i], d[i]];
-                }
+        for (i, x) in (0u64..).zip(body.chunks_mut(GROUP)) {
+            let [a, b, c, d] = self.key.blocks::<LANES>(first_block + i * LANES as u64);
+            let mut words = [[0; 4]; LANES];
+            for i in 0..LANES {
+                words[i] = [a[i], b[i], c[i], d[i]];
             }
             keep(x, &words.as_flattened()[..x.len()], self.threshold, self.scale);
         }

@@ -8,7 +8,7 @@
 use crate::Cpu;
 use crate::math::{sigmoid, sigmoid_and_slope};
 use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{Kernel, Simd, map};
+use crate::simd::{Kernel, Simd};
 
 /// Elements of a task.
 const ELEMENTS: usize = 8192;
@@ -44,7 +44,11 @@ impl Kernel for Forward<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        map(s, self.x, self.y, |x| s.mul(x, sigmoid(s, argument(s, x).0)));
+        for i in 0..num_groups(self.x) {
+            let x = load(s, self.x, i);
+            let (v, _) = argument(s, x);
+            store(s, s.mul(x, sigmoid(s, v)), self.y, i);
+        }
     }
 }
 

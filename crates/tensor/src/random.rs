@@ -37,19 +37,20 @@ impl Key {
     /// Block number `counter` of the stream: four independent 32-bit words.
     #[inline]
     pub fn block(self, counter: u64) -> [u32; 4] {
-        self.blocks::<1>(counter).map(|[word]| word)
+        let [[a], [b], [c], [d]] = self.blocks::<1>(counter);
+        [a, b, c, d]
     }
 
     /// Blocks `first` to `first + N - 1`, word by word: `blocks(first)[w][b]` is word `w` of block
     /// `first + b`. Inside a kernel the loops over `N = 16` become vector instructions.
     #[inline(always)]
     pub fn blocks<const N: usize>(self, first: u64) -> [[u32; N]; 4] {
-        let counter = std::array::from_fn::<_, N, _>(|b| first.wrapping_add(b as u64));
-        let [low, high] = words(self.stream);
-        philox(
-            [counter.map(|c| c as u32), counter.map(|c| (c >> 32) as u32), [low; N], [high; N]],
-            self.seed,
-        )
+        let (mut low, mut high) = ([0; N], [0; N]);
+        for b in 0..N {
+            [low[b], high[b]] = words(first.wrapping_add(b as u64));
+        }
+        let [stream_low, stream_high] = words(self.stream);
+        philox([low, high, [stream_low; N], [stream_high; N]], self.seed)
     }
 
     /// Number `index` of the stream, uniform in `[0, 1)` with 52 bits.
@@ -126,11 +127,18 @@ fn one_to_two(low: u32, high: u32) -> f64 {
 /// sequence.
 ///
 /// The words sit in 64-bit lanes whose upper halves are ignored, because vector units multiply
-/// the lower halves of such lanes; narrow lanes would have to be spread out in every round.
+/// the lower halves of such lanes; narrow lanes would have to be spread out in every round. Plain
+/// loops, because the closures of `map` are not always compiled into the kernel that calls.
 #[inline(always)]
 fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
     const LOW: u64 = 0xffff_ffff;
-    let [mut w0, mut w1, mut w2, mut w3] = counter.map(|words| words.map(u64::from));
+    let mut lanes = [[0; N]; 4];
+    for w in 0..4 {
+        for i in 0..N {
+            lanes[w][i] = u64::from(counter[w][i]);
+        }
+    }
+    let [mut w0, mut w1, mut w2, mut w3] = lanes;
     for _ in 0..10 {
         for i in 0..N {
             let product_0 = (w0[i] & LOW) * 0xd251_1f53;
@@ -142,7 +150,13 @@ fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N
         }
         key = [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)];
     }
-    [w0, w1, w2, w3].map(|words| words.map(|word| word as u32))
+    let mut out = [[0; N]; 4];
+    for i in 0..N {
+        for (out, lane) in out.iter_mut().zip([w0[i], w1[i], w2[i], w3[i]]) {
+            out[i] = lane as u32;
+        }
+    }
+    out
 }
 
 /// The low and the high half.

@@ -2,7 +2,7 @@
 
 use super::{PER_ROW, Rows, TILE};
 use crate::gemm::{Write, tile::multiply};
-use crate::simd::{Kernel, LANES, Simd, dispatch, map};
+use crate::simd::{LANES, Simd, map};
 use std::ops::Range;
 
 /// One tile of the causal matrix, and how much of it there is.
@@ -55,7 +55,8 @@ impl Tile {
             let num_rows = step.min(self.num_keys - key);
             let start = key.max(self.queries.start / LANES * LANES);
             if start < end {
-                product::<S>(
+                multiply(
+                    S::ISA,
                     (num_rows, end - start, head_dim),
                     &rows.data[key * rows.stride..],
                     (rows.stride, 1),
@@ -98,7 +99,8 @@ impl Tile {
         for block in (0..end).step_by(step) {
             let (first, last) = (block.max(start), (block + step).min(end));
             if first < last {
-                product::<S>(
+                multiply(
+                    S::ISA,
                     (last - first, head_dim, self.num_keys.min(block + step)),
                     &tile[first..],
                     (1, TILE),
@@ -127,7 +129,8 @@ impl Tile {
         debug_assert_eq!(self.queries.start, 0);
         let step = self.step();
         for key in (0..self.num_keys).step_by(step) {
-            product::<S>(
+            multiply(
+                S::ISA,
                 (step.min(self.num_keys - key), head_dim, self.queries.end - key),
                 &tile[key * TILE + key..],
                 (TILE, 1),
@@ -191,39 +194,4 @@ pub(super) fn transpose<S: Simd>(
 #[inline(always)]
 pub(super) fn lane_numbers<S: Simd>(s: S) -> S::V {
     s.load(&std::array::from_fn(|lane| lane as f32))
-}
-
-/// [`multiply`], compiled once for all products of this folder: a register tile is a lot of code.
-#[inline(always)]
-fn product<S: Simd>(
-    dims: (usize, usize, usize),
-    a: &[f32],
-    a_strides: (usize, usize),
-    b: &[f32],
-    b_row: usize,
-    c: &mut [f32],
-    c_row: usize,
-    write: Write,
-) {
-    dispatch(S::ISA, Product { dims, a, a_strides, b, b_row, c, c_row, write });
-}
-
-struct Product<'a> {
-    dims: (usize, usize, usize),
-    a: &'a [f32],
-    a_strides: (usize, usize),
-    b: &'a [f32],
-    b_row: usize,
-    c: &'a mut [f32],
-    c_row: usize,
-    write: Write,
-}
-
-impl Kernel for Product<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { dims, a, a_strides, b, b_row, c, c_row, write } = self;
-        multiply(s, dims, a, a_strides, b, b_row, c, c_row, write);
-    }
 }

@@ -204,7 +204,7 @@ struct Sweep<'a> {
 impl Kernel for Sweep<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(self, _: S) {
         let (first_row, m) = self.rows;
         #[expect(clippy::large_stack_arrays, reason = "25 KB that must be in the nearest cache")]
         let mut left: pack::LeftPanel = [const { MaybeUninit::uninit() }; pack::LEFT_LEN];
@@ -220,7 +220,17 @@ impl Kernel for Sweep<'_> {
             unsafe {
                 let c = self.target.data.add(first_row * c_row + j);
                 let (dims, left) = ((m, n, self.block.1), left.as_ptr().cast::<f32>());
-                tile::multiply_into(s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write);
+                tile::multiply_into(
+                    S::ISA,
+                    dims,
+                    left,
+                    strides,
+                    panel,
+                    TILE_COLS,
+                    c,
+                    c_row,
+                    self.write,
+                );
             }
         }
     }

@@ -5,7 +5,7 @@
 //! chosen per instruction set and cannot change a bit: chains of different elements never meet.
 
 use super::Write;
-use crate::simd::{Isa, LANES, Simd};
+use crate::simd::{Isa, Kernel, LANES, Simd, dispatch};
 
 /// Rows of the tallest tile; packed panels have this many rows.
 pub(super) const TILE_ROWS: usize = 12;
@@ -21,9 +21,8 @@ pub(crate) const SCORE_STRIDE: usize = 64;
 ///
 /// Element `a[i][p]` is at `i * a_row + p * a_col`; the rows of `b` and `c` are contiguous, `b_row`
 /// and `c_row` apart.
-#[inline(always)]
-pub(crate) fn multiply<S: Simd>(
-    s: S,
+pub(crate) fn multiply(
+    isa: Isa,
     (m, n, k): (usize, usize, usize),
     a: &[f32],
     (a_row, a_col): (usize, usize),
@@ -42,19 +41,21 @@ pub(crate) fn multiply<S: Simd>(
     let (a, c) = (a.as_ptr(), c.as_mut_ptr());
     // SAFETY: the assertions are what the function asks for, and `c` is ours alone.
     unsafe {
-        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write);
+        multiply_into(isa, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write);
     }
 }
 
 /// The same from a panel of which only the m x k elements need be initialised, into a target that
 /// other threads write other elements of.
 ///
+/// The register tiles are a lot of code: every user reaches them through this one function, so
+/// that they are compiled once for each instruction set.
+///
 /// # Safety
 /// m, n and k are not zero. The m x k elements of `a` must be valid for reads, the m x n elements
 /// of `c` for reads and writes, and no other thread may touch the latter meanwhile.
-#[inline(always)]
-pub(super) unsafe fn multiply_into<S: Simd>(
-    s: S,
+pub(super) unsafe fn multiply_into(
+    isa: Isa,
     (m, n, k): (usize, usize, usize),
     a: *const f32,
     (a_row, a_col): (usize, usize),
@@ -66,16 +67,52 @@ pub(super) unsafe fn multiply_into<S: Simd>(
 ) {
     assert!((k - 1) * b_row + n <= b.len(), "b is too short");
     let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add };
-    let b = b.as_ptr();
-    // The row distance as a constant lets the compiler put it into the address of each load; the
-    // three constants are packed panels of either layout and tiles of attention scores.
-    // SAFETY: the assertions and the caller bound every index that the tile touches.
-    unsafe {
-        match a_row {
-            1 => tile.all::<S, 1>(s, m, n, a, b, c),
-            SCORE_STRIDE => tile.all::<S, SCORE_STRIDE>(s, m, n, a, b, c),
-            PANEL_STRIDE => tile.all::<S, PANEL_STRIDE>(s, m, n, a, b, c),
-            _ => tile.all::<S, 0>(s, m, n, a, b, c),
+    // SAFETY: the assertion and the caller bound every index that the product touches.
+    let product = unsafe { Product::new(tile, m, n, a, b.as_ptr(), c) };
+    dispatch(isa, product);
+}
+
+/// A product whose buffers are known to hold it.
+struct Product {
+    tile: Tile,
+    m: usize,
+    n: usize,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+}
+
+impl Product {
+    /// # Safety
+    /// Every element of the m x n x k product must lie inside its buffer until it has run, and
+    /// nobody else may touch those of `c`.
+    unsafe fn new(
+        tile: Tile,
+        m: usize,
+        n: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+    ) -> Self {
+        Self { tile, m, n, a, b, c }
+    }
+}
+
+impl Kernel for Product {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tile, m, n, a, b, c } = self;
+        // The row distance as a constant lets the compiler put it into the address of each load;
+        // the three constants are packed panels of either layout and tiles of attention scores.
+        // SAFETY: whoever made the product promised what the tiles ask for.
+        unsafe {
+            match tile.a_row {
+                1 => tile.all::<S, 1>(s, m, n, a, b, c),
+                SCORE_STRIDE => tile.all::<S, SCORE_STRIDE>(s, m, n, a, b, c),
+                PANEL_STRIDE => tile.all::<S, PANEL_STRIDE>(s, m, n, a, b, c),
+                _ => tile.all::<S, 0>(s, m, n, a, b, c),
+            }
         }
     }
 }

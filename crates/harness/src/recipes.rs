@@ -1,0 +1,100 @@
+//! Small recipes that cover what bits may depend on, each in a second or so.
+//!
+//! All learn from the bundled corpus and start from a preset, so that a test states only what it
+//! is about.
+
+use lockstep_config::{Recipe, Sources, resolve};
+
+/// A preset and what differs from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Small {
+    /// Its name in reports and golden files.
+    pub name: &'static str,
+    preset: &'static str,
+    sets: &'static [&'static str],
+}
+
+/// Llama with grouped-query attention; two sequences a lane.
+pub const LLAMA: Small = Small {
+    name: "llama",
+    preset: "tiny",
+    sets: &["model.heads=4", "model.kv_heads=2", "train.batch=16", "train.microbatch=2"],
+};
+
+/// GPT-2 with one table for input and output.
+pub const GPT2: Small = Small {
+    name: "gpt2",
+    preset: "tiny",
+    sets: &["model.family=gpt2", "model.tied=true", "model.heads=4"],
+};
+
+/// GPT-2 that drops a tenth of its activations everywhere.
+pub const DROPOUT: Small = Small {
+    name: "gpt2-dropout",
+    preset: "tiny",
+    sets: &["model.family=gpt2", "model.tied=true", "model.dropout=0.1"],
+};
+
+/// A tied Llama with odd sizes and three lanes a leaf, four leaves.
+pub const THREE_LANES: Small = Small {
+    name: "three-lanes",
+    preset: "tiny",
+    sets: &[
+        "model.tied=true",
+        "model.width=36",
+        "model.heads=6",
+        "model.kv_heads=3",
+        "model.ffn=50",
+        "model.context=37",
+        "train.batch=24",
+        "train.microbatch=2",
+        "numerics.invariant_up_to=4",
+    ],
+};
+
+/// Width 192, hidden width 1024, context 320, and lanes of 640 rows: forward, input gradients and
+/// weight gradients all have products longer than one block of 512.
+pub const WIDE: Small = Small {
+    name: "wide",
+    preset: "wide-odd",
+    sets: &[
+        "model.layers=1",
+        "train.steps=2",
+        "train.batch=2",
+        "train.microbatch=2",
+        "numerics.invariant_up_to=1",
+    ],
+};
+
+/// The recipes whose steps take milliseconds.
+pub const TINY: [Small; 4] = [LLAMA, GPT2, DROPOUT, THREE_LANES];
+
+impl Small {
+    /// The recipe, with `sets` over what it says itself.
+    ///
+    /// # Panics
+    /// When they do not fit together, with every reason.
+    pub fn with<S: AsRef<str>>(&self, sets: &[S]) -> Recipe {
+        let own = self.sets.iter().map(|set| (*set).to_owned());
+        let sets = own.chain(sets.iter().map(|set| set.as_ref().to_owned())).collect();
+        let sources = Sources { preset: Some(self.preset.to_owned()), sets, file: None };
+        resolve(&sources).unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recipes_cover_what_their_names_say() {
+        let none: [&str; 0] = [];
+        let (llama, dropout) = (LLAMA.with(&none), DROPOUT.with(&none));
+        assert!(llama.model.kv_heads < llama.model.heads);
+        assert!(GPT2.with(&none).model.tied && dropout.model.dropout > 0.0);
+        assert_eq!(THREE_LANES.with(&none).lanes_per_leaf(), 3);
+        let wide = WIDE.with(&none);
+        assert_eq!((wide.model.width, wide.model.ffn, wide.model.context), (192, 1024, 320));
+        assert!(wide.train.microbatch * wide.model.context > 512, "long weight gradients");
+    }
+}

@@ -1,0 +1,135 @@
+//! Ours against PyTorch: logits, loss, every gradient, and ten steps of AdamW.
+//!
+//! The golden files were computed in float64. So the measure is not PyTorch's rounding but ours.
+
+use lockstep_config::{Dtype, Recipe};
+use lockstep_harness::{Golden, Tolerance};
+use lockstep_model::{Lane, LaneShape};
+use lockstep_optim::Update;
+use lockstep_tensor::{Cpu, Isa};
+use lockstep_trainer::saved::Learner;
+
+/// A recorded model with the recorded weights, and the recorded batch.
+struct Case {
+    golden: Golden,
+    recipe: Recipe,
+    learner: Learner,
+    inputs: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Case {
+    fn new(cpu: &Cpu, family: &str, microbatch: usize) -> Self {
+        let golden = Golden::load(&lockstep_platform::real(), family);
+        let recipe = golden.recipe(microbatch);
+        let mut learner = Learner::materialize(&recipe, cpu);
+        let num_params = learner.replica.named_params().count();
+        assert_eq!(num_params, golden.params().count(), "{family}: the same parameters");
+        for name in golden.params() {
+            let key = format!("weights.{name}");
+            let values = learner.replica.param_mut(name).expect("ours has this parameter too");
+            values.copy_from_slice(&golden.f32(&key));
+        }
+        for (param, _) in learner.replica.named_params() {
+            let shape = golden.shape(&format!("weights.{}", param.name));
+            assert_eq!(param.shape, shape, "{}", param.name);
+        }
+        learner.replica.refresh_mirrors();
+        let (inputs, targets) = (golden.tokens("inputs"), golden.tokens("targets"));
+        Self { golden, recipe, learner, inputs, targets }
+    }
+
+    fn num_lanes(&self) -> usize {
+        self.recipe.num_lanes()
+    }
+
+    /// The lane and what runs it, apart so that both can be used.
+    fn lane(&mut self, index: usize) -> (Lane<'_>, &mut Learner) {
+        let sequences = self.recipe.train.microbatch;
+        let shape = LaneShape { sequences, tokens: self.recipe.model.context };
+        let rows = index * shape.rows()..(index + 1) * shape.rows();
+        let num_targets = self.targets.iter().filter(|t| **t != lockstep_data::IGNORE).count();
+        let lane = Lane {
+            shape,
+            inputs: &self.inputs[rows.clone()],
+            targets: &self.targets[rows],
+            first_sample: (index * sequences) as u64,
+            num_targets: num_targets as u64,
+        };
+        (lane, &mut self.learner)
+    }
+
+    /// Forward and backward of the whole batch; the mean loss.
+    fn run(&mut self, cpu: &Cpu, step: u64) -> f64 {
+        let seed = self.recipe.train.seed;
+        let mut loss = 0.0;
+        for index in 0..self.num_lanes() {
+            let (lane, learner) = self.lane(index);
+            let sum = learner.replica.run_lane(cpu, seed, step, &lane);
+            loss += sum / lane.num_targets as f64;
+        }
+        self.learner.replica.finish_reduce(cpu);
+        loss
+    }
+
+    /// Rounding over sums as long as the longest in these models, over the vocabulary.
+    fn tolerance(&self) -> Tolerance {
+        Tolerance::Close(Dtype::F32, self.recipe.model.vocab)
+    }
+}
+
+/// Each family, with the batch as one lane and as two.
+fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
+    for family in ["gpt2", "llama"] {
+        for microbatch in [2, 1] {
+            check(Case::new(cpu, family, microbatch));
+        }
+    }
+}
+
+#[test]
+fn logits_and_loss_agree_with_pytorch() {
+    let cpu = Cpu::single(Isa::detect());
+    for_each_case(&cpu, |mut case| {
+        let (mut logits, mut loss) = (Vec::new(), 0.0);
+        for index in 0..case.num_lanes() {
+            let (lane, learner) = case.lane(index);
+            let num_targets = lane.num_targets as f64;
+            loss += learner.replica.evaluate_lane(&cpu, &lane) / num_targets;
+            logits.extend_from_slice(learner.replica.logits());
+        }
+        case.tolerance().assert("logits", &logits, &case.golden.f32("logits"));
+        case.tolerance().assert("loss", &[loss], &case.golden.f64("loss"));
+    });
+}
+
+#[test]
+fn every_gradient_agrees_with_pytorch() {
+    let cpu = Cpu::single(Isa::detect());
+    for_each_case(&cpu, |mut case| {
+        let loss = case.run(&cpu, 0);
+        case.tolerance().assert("loss", &[loss], &case.golden.f64("loss"));
+        for (param, grad) in case.learner.replica.named_grads() {
+            let expected = case.golden.f32(&format!("grads.{}", param.name));
+            case.tolerance().assert(&param.name, grad, &expected);
+        }
+    });
+}
+
+#[test]
+fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
+    let cpu = Cpu::single(Isa::detect());
+    for_each_case(&cpu, |mut case| {
+        let expected = case.golden.f64("losses");
+        assert_eq!(expected.len(), 10);
+        assert!(case.tolerance().bound() < 1e-5, "five digits");
+        for (step, expected) in expected.iter().enumerate() {
+            let step = step as u64;
+            let loss = case.run(&cpu, step);
+            case.tolerance().assert(&format!("loss of step {step}"), &[loss], &[*expected]);
+            let learner = &mut case.learner;
+            let update = Update { count: step + 1, lr: learner.lr.at(step), grad_scale: 1.0 };
+            learner.replica.step(&cpu, &mut learner.optimizer, &update);
+        }
+    });
+}

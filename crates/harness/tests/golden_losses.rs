@@ -1,0 +1,76 @@
+//! Ten losses of each small recipe, to seven digits, as they were when last approved.
+//!
+//! Any change of the arithmetic shows here first. If it is meant: `LOCKSTEP_BLESS=1 cargo test -p
+//! lockstep-harness --test golden_losses` writes the files again, and the change explains why.
+
+use lockstep_config::Recipe;
+use lockstep_harness::recipes::{Small, TINY, WIDE};
+use lockstep_harness::runs::bless;
+use lockstep_harness::{Runs, golden};
+use std::fmt::Write;
+
+const HOW: &str = "LOCKSTEP_BLESS=1 cargo test -p lockstep-harness --test golden_losses";
+
+/// The whole file for a recipe.
+fn file(small: &Small, recipe: &Recipe, losses: &[f64]) -> String {
+    let model = &recipe.model;
+    let mut text = format!(
+        "# The loss of each step of the recipe {:?} in crates/harness/src/recipes.rs, in nats.\n\
+         # model: {} with {} layers, width {}, {} heads ({} for keys), ffn {}, context {}, \
+         dropout {}\n\
+         # seed {}, {} lanes in {} leaves, {}, kernel class {}: any machine, any threads\n\
+         # regenerate: {HOW}\n",
+        small.name,
+        model.family,
+        model.layers,
+        model.width,
+        model.heads,
+        model.kv_heads,
+        model.ffn,
+        model.context,
+        model.dropout,
+        recipe.train.seed,
+        recipe.num_lanes(),
+        recipe.num_leaves(),
+        recipe.precision.compute,
+        lockstep_trainer::device::KERNEL_CLASS,
+    );
+    for loss in losses {
+        // Losses of untrained bytes are below ten, so six decimals make seven digits.
+        assert!((1.0..10.0).contains(loss), "{loss}");
+        let _ = writeln!(text, "{loss:.6}");
+    }
+    text
+}
+
+fn check(small: &Small, num_steps: usize) {
+    let mut runs = Runs::new("golden-losses");
+    let recipe = small.with(&[format!("train.steps={num_steps}")]);
+    let losses = runs.finish(&recipe).losses;
+    assert_eq!(losses.len(), num_steps);
+    let found = file(small, &recipe, &losses);
+    let path = golden::folder().join(format!("losses-{}.txt", small.name));
+    let files = runs.world().files();
+    if bless() {
+        files.write_atomic(&path, found.as_bytes()).expect("golden files can be written");
+        return;
+    }
+    let expected = files.read_to_string(&path).expect("golden files are committed");
+    for (number, (found, expected)) in found.lines().zip(expected.lines()).enumerate() {
+        let (name, line) = (small.name, number + 1);
+        assert_eq!(found, expected, "losses-{name}.txt, line {line}; if it is meant: {HOW}");
+    }
+    assert_eq!(found, expected, "losses-{}.txt; if it is meant: {HOW}", small.name);
+}
+
+#[test]
+fn small_recipes_lose_as_approved() {
+    for small in TINY {
+        check(&small, 10);
+    }
+}
+
+#[test]
+fn the_wide_recipe_loses_as_approved() {
+    check(&WIDE, 10);
+}

@@ -1,0 +1,89 @@
+//! The step loop allocates nothing after its first step, on any thread.
+//!
+//! The whole trainer runs, with the thread that makes batches, evaluations, the file of events and
+//! a progress line. A sink reads the process's counter of allocations at every step. One test
+//! only: another would allocate meanwhile.
+
+use lockstep_harness::allocations::{self, CountingAllocator};
+use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_LANES, TINY};
+use lockstep_harness::runs::soak;
+use lockstep_platform::ScratchDir;
+use lockstep_telemetry::{Console, Event, Sink, Stamped, Surface, TelemetryError};
+use lockstep_trainer::{Options, train};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const NUM_STEPS: usize = 12;
+
+/// The counter at each step; its memory is there from the start.
+type Counts = Arc<[AtomicU64; NUM_STEPS]>;
+
+struct Counter {
+    counts: Counts,
+}
+
+impl Sink for Counter {
+    fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError> {
+        if let Event::Step { step, .. } = event.event {
+            self.counts[step as usize - 1].store(allocations::count(), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), TelemetryError> {
+        Ok(())
+    }
+}
+
+/// Allocations between the event of each step and that of the next.
+fn allocations_by_step(small: &Small, num_threads: usize, sets: &[&str]) -> Vec<u64> {
+    let world = lockstep_platform::real();
+    let scratch = ScratchDir::new(&world, "allocations").expect("a scratch folder can be had");
+    let own = [
+        format!("train.steps={NUM_STEPS}"),
+        format!("run.threads={num_threads}"),
+        format!("run.dir={}", scratch.path().join("run").display()),
+    ];
+    let sets: Vec<&str> = own.iter().map(String::as_str).chain(sets.iter().copied()).collect();
+    let recipe = small.with(&sets);
+    let counts = Counts::default();
+    let console = |surface| -> Box<dyn Sink> {
+        Box::new(Console::new(Box::new(std::io::sink()), surface))
+    };
+    let sinks: Vec<Box<dyn Sink>> = vec![
+        Box::new(Counter { counts: Arc::clone(&counts) }),
+        console(Surface::Terminal),
+        console(Surface::Plain),
+    ];
+    train(&recipe, &world, Options { sinks, ..Options::default() }).expect("the run succeeds");
+    let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
+    assert!(counts[0] > 0, "setting up allocates, and the counter sees it");
+    counts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+#[test]
+fn the_step_loop_allocates_nothing_after_the_first_step() {
+    // The first one counts what the standard library sets up once for the whole process.
+    let lock = Mutex::new(());
+    drop(lock.lock().expect("nobody panicked"));
+    let num_rounds = if soak() { 50 } else { 1 };
+    for _ in 0..num_rounds {
+        for small in TINY {
+            for num_threads in [1, 2] {
+                let found = allocations_by_step(&small, num_threads, &[]);
+                assert_eq!(found, [0; NUM_STEPS - 1], "{}, {num_threads} threads", small.name);
+            }
+        }
+        for (small, set) in [
+            (LLAMA, "train.eval_every=2"),
+            (DROPOUT, "optim.name=momentum"),
+            (THREE_LANES, "optim.clip=0"),
+        ] {
+            let found = allocations_by_step(&small, 2, &[set]);
+            assert_eq!(found, [0; NUM_STEPS - 1], "{}, {set}", small.name);
+        }
+    }
+}
