@@ -59,7 +59,6 @@ pub const WIDE: Small = Small {
     preset: "wide-odd",
     sets: &[
         "model.layers=1",
-        "train.steps=2",
         "train.batch=2",
         "train.microbatch=2",
         "numerics.invariant_up_to=1",

@@ -65,7 +65,7 @@ impl Tolerance {
         };
         let scale = expected.iter().map(|b| b.value().abs()).fold(0.0, f64::max);
         // An error that is not a number, or a scale of zero with any error, is beyond every bound.
-        if self != Self::Exact && error <= self.bound() * scale {
+        if self != Self::Exact && error.is_finite() && error <= self.bound() * scale {
             return Ok(());
         }
         Err(Mismatch {

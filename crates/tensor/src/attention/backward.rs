@@ -121,8 +121,8 @@ impl Kernel for GroupBackward<'_> {
         for first_key in (0..tokens).step_by(TILE) {
             let num_keys = TILE.min(tokens - first_key);
             let at_keys = first_key * head_dim..(first_key + num_keys) * head_dim;
-            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
-            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            pack(head_dim, self.k.from(first_key, 0), num_keys, k, stride);
+            pack(head_dim, self.v.from(first_key, 0), num_keys, v, stride);
             let mut keys = Keys {
                 k: Rows { data: k, stride },
                 v: Rows { data: v, stride },
@@ -187,8 +187,8 @@ fn prepare<S: Simd>(
         let (padded_lse, delta) = rest.split_at_mut(TILE);
         transpose(s, head_dim, q, &(0..lse.len()), q_columns);
         transpose(s, head_dim, dout, &(0..lse.len()), dout_columns);
-        pack(s, head_dim, q, lse.len(), q_rows, head_dim);
-        pack(s, head_dim, dout, lse.len(), dout_rows, head_dim);
+        pack(head_dim, q, lse.len(), q_rows, head_dim);
+        pack(head_dim, dout, lse.len(), dout_rows, head_dim);
         padded_lse[lse.len()..].fill(0.0);
         padded_lse[..lse.len()].copy_from_slice(lse);
         delta[lse.len()..].fill(0.0);

@@ -105,8 +105,8 @@ impl Kernel for HeadForward<'_> {
 
         for first_key in (0..end).step_by(TILE) {
             let num_keys = TILE.min(end - first_key);
-            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
-            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            pack(head_dim, self.k.from(first_key, 0), num_keys, k, stride);
+            pack(head_dim, self.v.from(first_key, 0), num_keys, v, stride);
             for base in (first_tile.max(first_key)..end).step_by(TILE) {
                 let tile = Tile {
                     queries: base.max(first_query) - base..TILE.min(end - base),

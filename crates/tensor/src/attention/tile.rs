@@ -2,7 +2,7 @@
 
 use super::{PER_ROW, Rows, TILE};
 use crate::gemm::{Write, tile::multiply};
-use crate::simd::{LANES, Simd, map};
+use crate::simd::{LANES, Simd};
 use std::ops::Range;
 
 /// One tile of the causal matrix, and how much of it there is.
@@ -146,8 +146,7 @@ impl Tile {
 
 /// Copies up to 64 rows next to each other, so that no two lie in the same set of the cache.
 #[inline(always)]
-pub(super) fn pack<S: Simd>(
-    s: S,
+pub(super) fn pack(
     head_dim: usize,
     rows: Rows<'_>,
     num_rows: usize,
@@ -155,7 +154,7 @@ pub(super) fn pack<S: Simd>(
     packed_stride: usize,
 ) {
     for (i, packed) in packed.chunks_mut(packed_stride).take(num_rows).enumerate() {
-        map(s, rows.row(i, head_dim), &mut packed[..head_dim], |x| x);
+        packed[..head_dim].copy_from_slice(rows.row(i, head_dim));
     }
 }
 

@@ -244,19 +244,5 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
     }
 }
 
-/// Applies `f` to every vector of `x` and writes `y`; the tail goes through the same operations.
-#[inline(always)]
-pub fn map<S: Simd>(s: S, x: &[f32], y: &mut [f32], f: impl Fn(S::V) -> S::V) {
-    assert_eq!(x.len(), y.len());
-    let (x_body, x_tail) = x.as_chunks::<LANES>();
-    let (y_body, y_tail) = y.as_chunks_mut::<LANES>();
-    for (x, y) in x_body.iter().zip(y_body) {
-        s.store(f(s.load(x)), y);
-    }
-    if !x_tail.is_empty() {
-        s.store_partial(f(s.load_partial(x_tail)), y_tail);
-    }
-}
-
 #[cfg(test)]
 mod tests;
