@@ -57,12 +57,7 @@ pub const THREE_LANES: Small = Small {
 pub const WIDE: Small = Small {
     name: "wide",
     preset: "wide-odd",
-    sets: &[
-        "model.layers=1",
-        "train.batch=2",
-        "train.microbatch=2",
-        "numerics.invariant_up_to=1",
-    ],
+    sets: &["model.layers=1", "train.batch=2", "train.microbatch=2", "numerics.invariant_up_to=1"],
 };
 
 /// The recipes whose steps take milliseconds.

@@ -50,9 +50,8 @@ fn allocations_by_step(small: &Small, num_threads: usize, sets: &[&str]) -> Vec<
     let sets: Vec<&str> = own.iter().map(String::as_str).chain(sets.iter().copied()).collect();
     let recipe = small.with(&sets);
     let counts = Counts::default();
-    let console = |surface| -> Box<dyn Sink> {
-        Box::new(Console::new(Box::new(std::io::sink()), surface))
-    };
+    let console =
+        |surface| -> Box<dyn Sink> { Box::new(Console::new(Box::new(std::io::sink()), surface)) };
     let sinks: Vec<Box<dyn Sink>> = vec![
         Box::new(Counter { counts: Arc::clone(&counts) }),
         console(Surface::Terminal),

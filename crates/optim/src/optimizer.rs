@@ -90,6 +90,7 @@ impl Optimizer {
                     sgd::momentum(cpu, lr, mu, weight_decay, grad_scale, p, g, next());
                 }
                 OptimName::AdamW => {
+                    let weight_decay = if span.decay { rule.adamw.weight_decay } else { 0.0 };
                     let step = AdamwStep { weight_decay, ..rule.adamw };
                     let (m, v) = (next(), next());
                     adamw::step(cpu, &step, p, g, m, v);
@@ -186,13 +187,13 @@ impl Rule {
         // 1 - beta^count: how much of its final weight a running mean has reached.
         let filled = |beta: f64| 1.0 - scalar::powi(beta, update.count as i32);
         let adamw = AdamwStep {
-            lr,
-            beta1: settings.beta1 as f32,
-            beta2: settings.beta2 as f32,
-            eps: settings.eps as f32,
-            weight_decay,
-            bias1: filled(settings.beta1) as f32,
-            bias2: filled(settings.beta2) as f32,
+            lr: update.lr,
+            beta1: settings.beta1,
+            beta2: settings.beta2,
+            eps: settings.eps,
+            weight_decay: settings.weight_decay,
+            bias1: filled(settings.beta1),
+            bias2: filled(settings.beta2),
             grad_scale,
         };
         Self { lr, weight_decay, grad_scale, momentum: settings.momentum as f32, adamw }

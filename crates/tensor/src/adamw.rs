@@ -21,19 +21,19 @@ use crate::simd::{Kernel, Simd};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamwStep {
     /// Learning rate of this step.
-    pub lr: f32,
+    pub lr: f64,
     /// Decay of the first moment.
-    pub beta1: f32,
+    pub beta1: f64,
     /// Decay of the second moment.
-    pub beta2: f32,
+    pub beta2: f64,
     /// Keeps the denominator away from zero.
-    pub eps: f32,
+    pub eps: f64,
     /// Decoupled weight decay; zero for parameters that do not decay.
-    pub weight_decay: f32,
+    pub weight_decay: f64,
     /// Bias correction of the first moment: 1 − beta1 to the number of steps (this one included).
-    pub bias1: f32,
+    pub bias1: f64,
     /// Bias correction of the second moment: 1 − beta2 to the number of steps.
-    pub bias2: f32,
+    pub bias2: f64,
     /// Factor on every gradient; clipping sets it below one.
     pub grad_scale: f32,
 }
@@ -65,15 +65,14 @@ struct Factors {
 
 impl Factors {
     fn new(step: &AdamwStep) -> Self {
-        let [lr, weight_decay] = [step.lr, step.weight_decay].map(f64::from);
         Self {
-            keep: (1.0 - lr * weight_decay) as f32,
-            toward_gradient: (1.0 - f64::from(step.beta1)) as f32,
-            beta2: step.beta2,
-            one_minus_beta2: (1.0 - f64::from(step.beta2)) as f32,
-            minus_step_size: (-lr / f64::from(step.bias1)) as f32,
-            sqrt_bias2: f64::from(step.bias2).sqrt() as f32,
-            eps: step.eps,
+            keep: (1.0 - step.lr * step.weight_decay) as f32,
+            toward_gradient: (1.0 - step.beta1) as f32,
+            beta2: step.beta2 as f32,
+            one_minus_beta2: (1.0 - step.beta2) as f32,
+            minus_step_size: (-step.lr / step.bias1) as f32,
+            sqrt_bias2: step.bias2.sqrt() as f32,
+            eps: step.eps as f32,
             grad_scale: step.grad_scale,
         }
     }

@@ -8,15 +8,15 @@ const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 257, ELEMENTS, 2 * ELEMENTS + 3];
 
 /// The scalars of the t-th step (from one).
 fn scalars(t: i32) -> AdamwStep {
-    let (beta1, beta2) = (0.9f32, 0.95f32);
+    let (beta1, beta2) = (0.9f64, 0.95f64);
     AdamwStep {
         lr: 3e-3,
         beta1,
         beta2,
         eps: 1e-8,
         weight_decay: 0.1,
-        bias1: (1.0 - f64::from(beta1).powi(t)) as f32,
-        bias2: (1.0 - f64::from(beta2).powi(t)) as f32,
+        bias1: 1.0 - beta1.powi(t),
+        bias2: 1.0 - beta2.powi(t),
         grad_scale: 0.75,
     }
 }
@@ -59,14 +59,16 @@ fn every_element_is_the_stated_formula_to_the_bit() {
         step(cpu, &scalars, &mut p, &g, &mut m, &mut v);
         [p, m, v].concat()
     });
-    let keep = (1.0 - f64::from(scalars.lr) * f64::from(scalars.weight_decay)) as f32;
-    let step_size = (f64::from(scalars.lr) / f64::from(scalars.bias1)) as f32;
-    let sqrt_bias2 = f64::from(scalars.bias2).sqrt() as f32;
+    let keep = (1.0 - scalars.lr * scalars.weight_decay) as f32;
+    let step_size = (scalars.lr / scalars.bias1) as f32;
+    let (sqrt_bias2, eps) = (scalars.bias2.sqrt() as f32, scalars.eps as f32);
+    let (toward_gradient, beta2) = ((1.0 - scalars.beta1) as f32, scalars.beta2 as f32);
+    let one_minus_beta2 = (1.0 - scalars.beta2) as f32;
     for i in 0..len {
         let g = g[i] * scalars.grad_scale;
-        let m = (g - m[i]).mul_add(1.0 - scalars.beta1, m[i]);
-        let v = (g * (1.0 - scalars.beta2)).mul_add(g, v[i] * scalars.beta2);
-        let update = m / (v.sqrt() / sqrt_bias2 + scalars.eps);
+        let m = (g - m[i]).mul_add(toward_gradient, m[i]);
+        let v = (g * one_minus_beta2).mul_add(g, v[i] * beta2);
+        let update = m / (v.sqrt() / sqrt_bias2 + eps);
         let p = update.mul_add(-step_size, p[i] * keep);
         let got = [got[i], got[len + i], got[2 * len + i]].map(f32::to_bits);
         assert_eq!(got, [p, m, v].map(f32::to_bits), "element {i}");
@@ -82,7 +84,10 @@ fn the_first_step_moves_every_parameter_by_the_learning_rate() {
     let (mut p, mut m, mut v) = (vec![0.0; 100], vec![0.0; 100], vec![0.0; 100]);
     step(&cpu, &scalars, &mut p, &g, &mut m, &mut v);
     for (p, g) in p.iter().zip(&g) {
-        assert!((p + scalars.lr * g.signum()).abs() < 1e-6, "moved by {p:e} for gradient {g:e}");
+        assert!(
+            (p + scalars.lr as f32 * g.signum()).abs() < 1e-6,
+            "moved by {p:e} for gradient {g:e}"
+        );
     }
 }
 

@@ -4,9 +4,8 @@ use crate::adamw::AdamwStep;
 
 /// One step on parameters `p` and moments `m` and `v`.
 pub fn step(step: &AdamwStep, p: &mut [f64], g: &[f64], m: &mut [f64], v: &mut [f64]) {
-    let [lr, beta1, beta2, eps] = [step.lr, step.beta1, step.beta2, step.eps].map(f64::from);
-    let [bias1, bias2] = [step.bias1, step.bias2].map(f64::from);
-    let [weight_decay, grad_scale] = [step.weight_decay, step.grad_scale].map(f64::from);
+    let AdamwStep { lr, beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale } = *step;
+    let grad_scale = f64::from(grad_scale);
     for i in 0..p.len() {
         let g = g[i] * grad_scale;
         m[i] = beta1 * m[i] + (1.0 - beta1) * g;
