@@ -219,7 +219,7 @@ const TRAIN: &[Key] = &[
     Key::new(
         "train.steps",
         integer(1, 1_000_000_000_000),
-        Fixed("400"),
+        Fixed("600"),
         field!(train.steps: integer u64),
         "Number of optimizer steps.",
     ),

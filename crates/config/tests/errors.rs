@@ -376,7 +376,7 @@ fn all_errors_come_together_in_the_order_of_the_text() {
     let errors = failure(&sources);
     assert_eq!(
         errors.to_string(),
-        "a.toml:2: train.steps = \"many\" is text where an integer is needed; try 400\n\
+        "a.toml:2: train.steps = \"many\" is text where an integer is needed; try 600\n\
          a.toml:6: model.widht = 96 is not a known key; did you mean model.width?\n\
          a.toml:8: model.layers = 0 must be between 1 and 1024; try 1\n\
          a.toml:7: model.heads = 7 does not divide model.width = 192; try 2, 3, 4, 6 or 8\n\

@@ -36,7 +36,7 @@ tokenizer = \"byte\"
 validation = 0.05
 
 [train]
-steps = 400
+steps = 600
 batch = 16
 microbatch = 2
 seed = 1
@@ -48,7 +48,7 @@ name = \"adamw\"
 lr = 0.003
 weight_decay = 0.1
 clip = 1.0
-warmup_steps = 40
+warmup_steps = 60
 schedule = \"cosine\"
 final_lr_fraction = 0.1
 beta1 = 0.9
@@ -279,7 +279,7 @@ fn other_formats_get_the_names_of_the_recipe_file() {
     assert_eq!(table["model"]["dropout"].as_float(), Some(0.1));
     assert_eq!(table["optim"]["name"].as_str(), Some("adamw"));
     assert_eq!(table["run"]["save_optimizer"].as_bool(), Some(true));
-    assert_eq!(table["train"]["steps"].as_integer(), Some(400));
+    assert_eq!(table["train"]["steps"].as_integer(), Some(600));
     assert!(table["optim"].get("momentum").is_none());
     assert_eq!(toml::to_string(&recipe).map(|text| from(None, &text, &[])), Ok(recipe));
 }

@@ -2,9 +2,9 @@
 //!
 //! Count every pair of neighbouring bytes. The best guess of a byte from the one before it has the
 //! probabilities `count(a, b) / count(a, ·)`, and its mean surprise over the corpus is
-//! `H(next | previous) = -Σ count(a, b) / N · ln(count(a, b) / count(a, ·))` nats per byte. No model
-//! that sees only the previous byte can do better on this text, so a lower loss is evidence of
-//! memory.
+//! `H(next | previous) = -Σ count(a, b) / N · ln(count(a, b) / count(a, ·))` nats per byte. No
+//! model that sees only the previous byte can do better on this text, so a lower loss is evidence
+//! of memory.
 
 use crate::corpus::Corpus;
 

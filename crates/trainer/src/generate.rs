@@ -1,7 +1,7 @@
 //! Text from trained weights, token by token, with the past in a cache.
 //!
-//! When the context is full, the newest half of the text becomes the past of the next token: a model
-//! has learned nothing about positions beyond its context.
+//! When the context is full, the newest half of the text becomes the past of the next token: a
+//! model has learned nothing about positions beyond its context.
 
 use crate::sampling::{Sampler, Sampling};
 use crate::{RunFolder, TrainError, device, saved};

@@ -10,6 +10,8 @@ use super::{Finding, Tree};
 const EDGES: &[(&str, &str)] = &[
     ("config", ""),
     ("platform", ""),
+    ("mesh", ""),
+    ("schedule", "config"),
     ("tensor", ""),
     ("telemetry", "platform"),
     ("model", "config tensor"),

@@ -27,13 +27,13 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 400)]
     tokens: usize,
     /// 0 takes the most likely token, 1 samples from the model's own distribution
-    #[arg(long, default_value_t = 0.8)]
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
     /// Only this many of the most likely tokens; 0 means all
     #[arg(long, default_value_t = 0)]
     top_k: usize,
     /// Only the most likely tokens that together reach this probability
-    #[arg(long, default_value_t = 0.95)]
+    #[arg(long, default_value_t = 0.95, allow_negative_numbers = true)]
     top_p: f64,
     /// The same seed gives the same text
     #[arg(long, default_value_t = 1)]

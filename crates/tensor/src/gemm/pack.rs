@@ -20,8 +20,8 @@ pub(super) const RIGHT_LEN: usize = K_BLOCK * TILE_COLS;
 /// Strides of a packed left panel: (between rows, between products).
 pub(super) type LeftStrides = (usize, usize);
 
-/// Packs rows `i..i + m` and products `p..p + k` of `a`: after it, those m x k elements of the panel
-/// are initialised, at the strides it returns.
+/// Packs rows `i..i + m` and products `p..p + k` of `a`: after it, those m x k elements of the
+/// panel are initialised, at the strides it returns.
 #[inline(always)]
 pub(super) fn left(
     a: Mat<'_>,

@@ -1,0 +1,191 @@
+//! Whatever is wrong is said in one line, with exit code 2, and nothing is overwritten.
+
+use crate::process::Folder;
+
+/// Runs a command that must be refused: exit code 2, nothing on standard output, the folder as it
+/// was, and on standard error only lines that start with `error: `. Returns them without that.
+#[track_caller]
+fn refusals(folder: &Folder, arguments: &[&str]) -> Vec<String> {
+    let before = folder.content();
+    let finished = folder.run(arguments);
+    assert_eq!(finished.code, Some(2), "{arguments:?}: {}", finished.stderr);
+    assert_eq!(finished.stdout, "", "{arguments:?}");
+    assert!(folder.content() == before, "{arguments:?} changed the folder");
+    let lines = finished.stderr.lines().map(|line| line.strip_prefix("error: "));
+    let lines: Option<Vec<_>> = lines.map(|line| line.map(str::to_owned)).collect();
+    lines.unwrap_or_else(|| panic!("{arguments:?}: not only errors in {}", finished.stderr))
+}
+
+/// Runs a command that must be refused with one line that has these words.
+#[track_caller]
+fn refused(folder: &Folder, arguments: &[&str], words: &[&str]) {
+    let lines = refusals(folder, arguments);
+    assert_eq!(lines.len(), 1, "{arguments:?}: {lines:?}");
+    for word in words {
+        assert!(lines[0].contains(word), "{arguments:?}: no {word:?} in {:?}", lines[0]);
+    }
+}
+
+/// Trains the smallest model with these settings, without progress.
+fn train<'a>(sets: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["train", "--preset", "tiny", "--quiet"];
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
+    arguments
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_one() {
+    let folder = Folder::new();
+    refused(&folder, &train(&["train.stepz=3"]), &["train.stepz = 3", "train.steps?"]);
+    folder.write("typo.toml", b"[model]\nwidht = 64\n");
+    for command in ["train", "inspect", "config"] {
+        refused(&folder, &[command, "typo.toml"], &["typo.toml", "model.widht", "model.width?"]);
+    }
+}
+
+#[test]
+fn a_wrong_type_is_refused_with_a_value_that_works() {
+    let folder = Folder::new();
+    refused(&folder, &train(&["train.steps=many"]), &["train.steps", "integer", "try"]);
+    refused(&folder, &train(&["model.tied=3"]), &["model.tied = 3", "true"]);
+    refused(&folder, &train(&["train.steps"]), &["key=value"]);
+    folder.write("broken.toml", b"[model\nwidth = 64\n");
+    refused(&folder, &["train", "broken.toml"], &["broken.toml", "TOML"]);
+}
+
+#[test]
+fn heads_that_do_not_divide_the_width_are_refused_with_some_that_do() {
+    let folder = Folder::new();
+    refused(
+        &folder,
+        &["train", "--set", "model.heads=5"],
+        &["model.heads = 5 does not divide model.width", "try 1, 2, 3, 4 or 6"],
+    );
+}
+
+#[test]
+fn several_mistakes_are_told_together() {
+    let folder = Folder::new();
+    let sets = ["train.steps=many", "model.widht=3", "model.heads=5", "optim.momentum=0.5"];
+    let lines = refusals(&folder, &train(&sets));
+    assert_eq!(lines.len(), sets.len(), "{lines:?}");
+    for set in sets {
+        let (key, _) = set.split_once('=').expect("key=value");
+        assert!(lines.iter().any(|line| line.starts_with(key)), "{key} in {lines:?}");
+    }
+}
+
+#[test]
+fn text_that_cannot_be_learned_from_is_refused_by_name() {
+    let folder = Folder::new();
+    folder.write("empty.txt", b"");
+    folder.write("latin.txt", b"caf\xe9 au lait");
+    folder.write("short.txt", b"a text of thirty-one characters");
+    folder.write("bare/.hidden", b"nothing to see");
+    let cases: [(&str, &[&str]); 6] = [
+        ("missing.txt", &["missing.txt", "does not exist"]),
+        ("empty.txt", &["empty.txt is empty"]),
+        ("latin.txt", &["latin.txt is not UTF-8", "byte 3"]),
+        ("short.txt", &["short.txt is too short", "model.context = 32"]),
+        ("bare", &["bare holds no file with text"]),
+        ("short.txt/inside", &["short.txt/inside"]),
+    ];
+    for (source, words) in cases {
+        let set = format!("data.source={source}");
+        refused(&folder, &train(&[&set]), words);
+        refused(&folder, &["bench", "train", "--preset", "tiny", "--set", &set], words);
+    }
+    refused(&folder, &train(&["model.context=1000000"]), &["too short", "try model.context ="]);
+}
+
+#[test]
+fn with_progress_on_the_error_is_still_the_last_line_and_the_only_one() {
+    let folder = Folder::new();
+    let arguments = ["train", "--preset", "tiny", "--set", "data.source=missing.txt"];
+    let finished = folder.run(&arguments);
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""));
+    let is_error = |line: &&str| line.starts_with("error: ");
+    assert_eq!(finished.stderr.lines().filter(is_error).count(), 1, "{}", finished.stderr);
+    assert!(finished.stderr.lines().last().is_some_and(|line| is_error(&line)));
+}
+
+#[test]
+fn a_recipe_that_cannot_be_read_is_refused_by_name() {
+    let folder = Folder::new();
+    folder.write("latin.toml", b"# caf\xe9\n");
+    for command in ["train", "inspect", "config"] {
+        refused(&folder, &[command, "missing.toml"], &["missing.toml", "no such file"]);
+        refused(&folder, &[command, "latin.toml"], &["latin.toml", "UTF-8"]);
+        refused(&folder, &[command, "--preset", "huge"], &["\"huge\" is not known", "tiny"]);
+    }
+}
+
+#[test]
+fn a_folder_that_holds_anything_is_never_written_into() {
+    let folder = Folder::new();
+    folder.write("precious/notes.txt", b"do not lose me");
+    for dir in ["precious", "precious/notes.txt"] {
+        let set = format!("run.dir={dir}");
+        refused(&folder, &train(&[&set]), &[dir, "already holds files"]);
+    }
+}
+
+#[test]
+fn weights_that_are_not_numbers_are_refused_by_name() {
+    let folder = Folder::new();
+    let settings = ["train.steps=2", "run.dir=run"];
+    folder.succeed(&[&train(&settings)[..], &["--stop-after", "1"]].concat());
+    let resume = |dir: &'static str| {
+        [&train(&["train.steps=2", "run.dir=next"])[..], &["--resume", dir]].concat()
+    };
+    for (file, value, word) in [
+        ("run/model.safetensors", f32::NAN, "NaN"),
+        ("run/model.safetensors", f32::INFINITY, "inf"),
+        ("run/optimizer.safetensors", f32::NAN, "NaN"),
+    ] {
+        let good = folder.read(file);
+        let mut bad = good.clone();
+        let last = bad.last_chunk_mut().expect("a file of weights has weights");
+        *last = value.to_le_bytes();
+        folder.write(file, &bad);
+        let words = [file, "tensor", "holds", word];
+        refused(&folder, &resume("run"), &words);
+        if file.contains("model") {
+            refused(&folder, &["generate", "run"], &words);
+        }
+        folder.write(file, &good);
+    }
+    // Nothing is wrong any more, and the refused attempts left nothing in the way.
+    folder.succeed(&resume("run"));
+    folder.succeed(&["generate", "run", "--tokens", "1"]);
+}
+
+#[test]
+fn a_run_that_is_not_there_or_another_is_refused() {
+    let folder = Folder::new();
+    refused(&folder, &["generate"], &["no finished run", "lockstep train"]);
+    refused(&folder, &["generate", "nowhere"], &["nowhere holds no finished run"]);
+    let resume = |sets: &[&'static str], dir| [&train(sets)[..], &["--resume", dir]].concat();
+    refused(&folder, &resume(&[], "nowhere"), &["nowhere holds no finished run"]);
+    folder.succeed(&train(&["train.steps=1", "run.dir=run"]));
+    let other = resume(&["train.steps=1", "train.seed=2", "run.dir=next"], "run");
+    refused(&folder, &other, &["run was trained with recipe", "only run.* may change"]);
+    folder.succeed(&train(&["train.steps=1", "run.dir=bare", "run.save_optimizer=false"]));
+    let bare = resume(&["train.steps=1", "run.dir=next"], "bare");
+    refused(&folder, &bare, &["bare"]);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let folder = Folder::new();
+    refused(&folder, &["bench", "train", "--steps", "0"], &["--steps 0"]);
+    refused(&folder, &["generate", "--temperature", "-1"], &["--temperature -1"]);
+    refused(&folder, &["generate", "--top-p", "0"], &["--top-p 0"]);
+    refused(&folder, &["generate", "--top-p", "-0.5"], &["--top-p -0.5"]);
+    for arguments in [&["fly"][..], &["train", "--fly"], &["train", "--set"], &[]] {
+        let finished = folder.run(arguments);
+        assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+    }
+}

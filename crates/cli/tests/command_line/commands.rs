@@ -1,0 +1,235 @@
+//! Every command does what its help says, and keeps the names that scripts rely on.
+
+use crate::process::{Finished, Folder, assert_keys};
+use serde_json::Value;
+use std::process::Stdio;
+
+const TRAIN_KEYS: &str = "steps first_loss final_loss validation_loss baseline_loss losses_hash
+    weights_hash recipe_hash kernel_class tokens_per_second step_seconds_median peak_rss_bytes
+    peak_rss_bytes_by_rank wire_bytes wire_bytes_by_rank lanes_by_rank workers restarts
+    staleness_max predicted_step_seconds predicted_peak_bytes predicted_wire_bytes run_dir";
+
+const BENCH_KEYS: &str = "tokens_per_second gflops fma_peak_gflops step_seconds_median
+    peak_rss_bytes threads workers precision kernels";
+
+/// Three steps of the smallest model.
+const TINY: [&str; 5] = ["train", "--preset", "tiny", "--set", "train.steps=3"];
+
+fn tiny(more: &[&'static str]) -> Vec<&'static str> {
+    [&TINY, more].concat()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn train_prints_the_figures_that_scripts_rely_on() {
+    let folder = Folder::new();
+    let finished = folder.succeed(&tiny(&["--json", "--quiet"]));
+    assert_eq!(finished.stderr, "", "--quiet is quiet");
+    let figures: Value = serde_json::from_str(&finished.stdout).expect("one JSON value");
+    assert_keys(&figures, TRAIN_KEYS);
+    assert_eq!(figures["steps"], 3);
+    assert_eq!(figures["workers"], 1);
+    assert_eq!(figures["kernel_class"], "f32-fma");
+    assert_eq!(figures["run_dir"], "runs/0001");
+    assert_eq!(figures["lanes_by_rank"], serde_json::json!([8]));
+    for key in "losses_hash weights_hash recipe_hash".split_whitespace() {
+        assert_eq!(figures[key].as_str().map(str::len), Some(64), "{key}");
+    }
+    for key in "first_loss final_loss validation_loss baseline_loss tokens_per_second \
+                step_seconds_median peak_rss_bytes first_step_at_seconds"
+        .split_whitespace()
+    {
+        assert!(number(&figures[key]) > 0.0, "{key}");
+    }
+    assert_eq!(folder.read("runs/0001/summary.json"), finished.stdout.as_bytes());
+}
+
+#[test]
+fn train_leaves_a_folder_with_recipe_events_weights_and_figures() {
+    let folder = Folder::new();
+    folder.succeed(&tiny(&["--set", "run.dir=mine", "--quiet"]));
+    let content = folder.content();
+    let names: Vec<_> = content.keys().filter_map(|path| path.file_name()?.to_str()).collect();
+    let expected = "mine events.jsonl model.safetensors optimizer.safetensors recipe.toml \
+                    state.json summary.json";
+    assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());
+
+    let events = String::from_utf8(folder.read("mine/events.jsonl")).expect("events are text");
+    let kinds: Vec<Value> = events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON")["event"].take())
+        .collect();
+    assert_eq!(kinds, ["run_started", "step", "step", "step", "evaluated", "run_finished"]);
+
+    // The saved recipe is the recipe: the same figures come from it.
+    let hash = |figures: Value| figures["weights_hash"].clone();
+    let first = serde_json::from_slice(&folder.read("mine/summary.json")).expect("JSON");
+    let arguments = ["train", "mine/recipe.toml", "--set", "run.dir=again", "--json"];
+    assert_eq!(hash(folder.json(&arguments)), hash(first));
+}
+
+#[test]
+fn train_reports_to_people_too() {
+    let folder = Folder::new();
+    let Finished { stdout, stderr, .. } = folder.succeed(&TINY);
+    for word in ["validation", "losses_hash", "weights_hash", "runs/0001", "A sample"] {
+        assert!(stdout.contains(word), "{word} in {stdout}");
+    }
+    assert!(stderr.contains("step 3/3"), "{stderr}");
+    assert!(!stderr.contains('\u{1b}'), "no control sequences into a pipe");
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on() {
+    let folder = Folder::new();
+    let whole = folder.json(&tiny(&["--json"]));
+    let part = folder.json(&tiny(&["--json", "--stop-after", "2"]));
+    let rest = folder.json(&tiny(&["--json", "--resume", "runs/0002"]));
+    assert_eq!([&part["steps"], &rest["steps"]], [&Value::from(2), &Value::from(3)]);
+    assert_ne!(part["weights_hash"], whole["weights_hash"]);
+    for key in ["weights_hash", "losses_hash", "validation_loss"] {
+        assert_eq!(rest[key], whole[key], "{key}");
+    }
+}
+
+#[test]
+fn generate_writes_the_same_text_for_the_same_seed() {
+    let folder = Folder::new();
+    folder.succeed(&tiny(&["--quiet"]));
+    let text = |more: &[&'static str]| {
+        let arguments = [&["generate", "--prompt", "In", "--tokens", "50", "--json"], more];
+        let report = folder.json(&arguments.concat());
+        assert_keys(&report, "prompt text num_tokens seconds tokens_per_second run_dir");
+        assert_eq!(report["num_tokens"], 50);
+        report["text"].clone()
+    };
+    assert_eq!(text(&["--seed", "7"]), text(&["--seed", "7", "runs/0001"]));
+    assert_ne!(text(&["--seed", "7"]), text(&["--seed", "8"]));
+    let coldest = ["--temperature", "0", "--seed"];
+    assert_eq!(
+        text(&[&coldest[..], &["7"]].concat()),
+        text(&[&coldest[..], &["8"]].concat()),
+        "the most likely token needs no luck"
+    );
+    let plain = folder.succeed(&["generate", "--prompt", "In the", "--tokens", "5"]);
+    assert!(plain.stdout.starts_with("In the"), "{}", plain.stdout);
+    assert_eq!(plain.stderr, "");
+}
+
+#[test]
+fn generate_takes_the_newest_run() {
+    let folder = Folder::new();
+    folder.succeed(&tiny(&["--quiet"]));
+    folder.succeed(&tiny(&["--quiet", "--set", "train.seed=2"]));
+    let report = folder.json(&["generate", "--json", "--tokens", "2"]);
+    assert_eq!(report["run_dir"], "runs/0002");
+}
+
+#[test]
+fn inspect_counts_what_a_recipe_makes() {
+    let folder = Folder::new();
+    let report = folder.json(&["inspect", "--preset", "gpt2", "--json"]);
+    assert_keys(
+        &report,
+        "num_params params forward_flops_per_token backward_flops_per_token memory",
+    );
+    assert_eq!(report["num_params"], 124_439_808, "GPT-2's well-known size");
+    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes scratch_bytes";
+    assert_keys(&report["memory"], &format!("{parts} total_bytes"));
+    let sum: f64 = parts.split_whitespace().map(|part| number(&report["memory"][part])).sum();
+    assert!((sum - number(&report["memory"]["total_bytes"])).abs() < 0.5, "the parts are all");
+    for tensor in report["params"].as_array().expect("a list") {
+        assert_keys(tensor, "name shape num_params mirror_of");
+    }
+    let text = folder.succeed(&["inspect"]).stdout;
+    assert!(text.contains("model.embed_tokens.weight") && text.contains("memory"), "{text}");
+}
+
+#[test]
+fn bench_train_prints_the_figures_that_scripts_rely_on() {
+    let folder = Folder::new();
+    let bench = ["bench", "train", "--preset", "tiny", "--steps", "1"];
+    let report = folder.json(&[&bench[..], &["--json", "--set", "run.threads=2"]].concat());
+    assert_keys(&report, BENCH_KEYS);
+    assert_eq!([&report["threads"], &report["workers"]], [&Value::from(2), &Value::from(1)]);
+    assert_eq!(report["precision"], "f32");
+    for key in "tokens_per_second gflops fma_peak_gflops step_seconds_median".split_whitespace() {
+        assert!(number(&report[key]) > 0.0, "{key}");
+    }
+    assert!(folder.succeed(&bench).stdout.contains("tokens/s"));
+    assert!(folder.content().is_empty(), "a benchmark leaves nothing behind");
+}
+
+#[test]
+fn config_prints_a_recipe_that_resolves_to_itself() {
+    let folder = Folder::new();
+    let resolved = ["config", "--preset", "tiny", "--set", "train.seed=7"];
+    let text = folder.succeed(&resolved).stdout;
+    assert!(text.contains("seed = 7") && text.contains("default"), "{text}");
+    let report = folder.json(&[&resolved[..], &["--json"]].concat());
+    assert_keys(&report, "recipe_hash recipe_toml keys");
+    for key in report["keys"].as_array().expect("a list") {
+        assert_keys(key, "name meaning default allowed");
+    }
+    let toml = folder.succeed(&[&resolved[..], &["--toml"]].concat()).stdout;
+    assert_eq!(report["recipe_toml"], toml);
+    folder.write("again.toml", toml.as_bytes());
+    let again = folder.json(&["config", "again.toml", "--json"]);
+    assert_eq!(again["recipe_hash"], report["recipe_hash"]);
+}
+
+#[test]
+fn config_lists_presets_and_prints_the_reference_page() {
+    let folder = Folder::new();
+    let page = folder.succeed(&["config", "--markdown"]).stdout;
+    assert!(page.starts_with('#'), "a page has a title: {page}");
+    let report = folder.json(&["config", "--json"]);
+    for key in report["keys"].as_array().expect("a list") {
+        let name = key["name"].as_str().expect("a name");
+        assert!(page.contains(name), "{name} is in the reference");
+    }
+    let presets = folder.succeed(&["config", "--presets"]).stdout;
+    for line in presets.lines() {
+        let name = line.split_whitespace().next().expect("a name");
+        folder.succeed(&["inspect", "--preset", name]);
+    }
+    assert!(presets.contains("bible-small"), "{presets}");
+}
+
+#[test]
+fn every_command_explains_itself_with_examples() {
+    let folder = Folder::new();
+    let commands: [&[&str]; 6] =
+        [&[], &["train"], &["generate"], &["inspect"], &["bench", "train"], &["config"]];
+    for command in commands {
+        let help = folder.succeed(&[command, &["--help"]].concat());
+        assert!(help.stdout.contains("Examples:"), "{command:?}");
+        assert_eq!(help.stderr, "", "{command:?}");
+    }
+    assert!(folder.succeed(&["--version"]).stdout.starts_with("lockstep "));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = Folder::new();
+    folder.succeed(&tiny(&["--quiet"]));
+    let commands: [&[&str]; 5] = [
+        &["config"],
+        &["config", "--markdown"],
+        &["inspect", "--json"],
+        &["generate", "--tokens", "50"],
+        &tiny(&["--quiet"]),
+    ];
+    for arguments in commands {
+        // What `| head -0` does, without a race: nobody reads from the start.
+        let (reader, writer) = std::io::pipe().expect("a pipe can be had");
+        drop(reader);
+        let mut command = folder.command(arguments);
+        let output = command.stdout(writer).stderr(Stdio::piped()).output().expect("it starts");
+        let finished = Finished::new(output);
+        assert_eq!((finished.code, finished.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}

@@ -1,0 +1,10 @@
+//! The real binary, as people and scripts meet it: what it prints, where, and with which exit code.
+//!
+//! # Layout
+//! - `process`: a folder of its own and the binary in it.
+//! - `commands`: every command does what its help says; the names that scripts rely on.
+//! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
+
+mod bad_input;
+mod commands;
+mod process;

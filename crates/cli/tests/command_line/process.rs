@@ -1,0 +1,103 @@
+//! A folder of its own and the binary in it.
+
+use lockstep_platform::{FileKind, ScratchDir, World};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A scratch folder that commands run in.
+pub(crate) struct Folder {
+    world: World,
+    scratch: ScratchDir,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "cli").expect("a scratch folder can be had");
+        Self { world, scratch }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// The command, ready to start in this folder.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `lockstep` with these arguments.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Finished {
+        Finished::new(self.command(arguments).output().expect("the binary starts"))
+    }
+
+    /// Runs `lockstep`, which must succeed.
+    pub(crate) fn succeed(&self, arguments: &[&str]) -> Finished {
+        let finished = self.run(arguments);
+        assert_eq!(finished.code, Some(0), "{arguments:?}: {}", finished.stderr);
+        finished
+    }
+
+    /// Runs `lockstep`, which must succeed and print one JSON value.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let stdout = self.succeed(arguments).stdout;
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        let path = self.path().join(name);
+        let parent = path.parent().expect("it lies in the folder");
+        self.world.files().create_dir_all(parent).expect("folders can be made");
+        self.world.files().write_atomic(&path, bytes).expect("files can be written");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        self.world.files().read(&self.path().join(name)).expect("the file is there")
+    }
+
+    /// Everything in the folder: each file with its bytes, each folder with none.
+    pub(crate) fn content(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut content = BTreeMap::new();
+        let mut open = vec![self.path().to_owned()];
+        while let Some(folder) = open.pop() {
+            for path in self.world.files().list(&folder).expect("folders can be listed") {
+                let mut bytes = Vec::new();
+                match self.world.files().metadata(&path) {
+                    Some(FileKind::Directory) => open.push(path.clone()),
+                    _ => bytes = self.world.files().read(&path).expect("files can be read"),
+                }
+                content.insert(path, bytes);
+            }
+        }
+        content
+    }
+}
+
+impl Finished {
+    pub(crate) fn new(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("we print UTF-8");
+        let Output { status, stdout, stderr } = output;
+        Self { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    }
+}
+
+/// Demands that a JSON object has all of these keys, written with spaces between.
+#[track_caller]
+pub(crate) fn assert_keys(object: &Value, keys: &str) {
+    let object = object.as_object().expect("an object");
+    let missing: Vec<_> =
+        keys.split_whitespace().filter(|key| !object.contains_key(*key)).collect();
+    assert!(missing.is_empty(), "without {missing:?}: {object:?}");
+}

@@ -1,0 +1,138 @@
+//! The names of the algorithms, as people write them in settings and read them in tables.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A way to carry out an operation. Each is explained in the module that makes its schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// Chunks travel around a ring; written `ring` or, with several channels, `ring:4`.
+    Ring {
+        /// Rings at the same time; every second one runs the other way round.
+        channels: usize,
+    },
+    /// One tree over the ranks, walked up or down.
+    Tree,
+    /// Two trees, each for half of the vector; written `double-tree` or `double-tree:8`.
+    DoubleTree {
+        /// Into how many pieces each half is cut to keep all levels busy.
+        segments: usize,
+    },
+    /// Everybody exchanges everything with a partner at distance 1, 2, 4 …
+    Butterfly,
+    /// Halving and doubling: what is exchanged halves while the distance doubles, then back.
+    Rabenseifner,
+    /// The first half of Rabenseifner's algorithm.
+    Halving,
+    /// What is known doubles in each round.
+    Doubling,
+    /// Every pair of ranks exchanges its parts directly.
+    Pairwise,
+    /// Every rank works on its part of everybody's memory.
+    Direct,
+    /// Every rank reads everything and adds it up for itself.
+    OneShot,
+    /// One level of the machine after the other.
+    Hierarchical,
+    /// The root deals with every rank in turn.
+    Linear,
+    /// A long vector is scattered first and gathered afterwards.
+    ScatterGather,
+    /// Word spreads to ranks at distance 1, 2, 4 …
+    Dissemination,
+}
+
+/// The algorithms without a number, by name.
+const PLAIN: [(&str, Algorithm); 12] = [
+    ("tree", Algorithm::Tree),
+    ("butterfly", Algorithm::Butterfly),
+    ("rabenseifner", Algorithm::Rabenseifner),
+    ("halving", Algorithm::Halving),
+    ("doubling", Algorithm::Doubling),
+    ("pairwise", Algorithm::Pairwise),
+    ("direct", Algorithm::Direct),
+    ("one-shot", Algorithm::OneShot),
+    ("hierarchical", Algorithm::Hierarchical),
+    ("linear", Algorithm::Linear),
+    ("scatter-gather", Algorithm::ScatterGather),
+    ("dissemination", Algorithm::Dissemination),
+];
+
+impl Algorithm {
+    /// One ring, one way round.
+    pub const RING: Self = Self::Ring { channels: 1 };
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Ring { channels: 1 } => f.write_str("ring"),
+            Self::Ring { channels } => write!(f, "ring:{channels}"),
+            Self::DoubleTree { segments: 1 } => f.write_str("double-tree"),
+            Self::DoubleTree { segments } => write!(f, "double-tree:{segments}"),
+            plain => {
+                let named = PLAIN.iter().find(|(_, algorithm)| *algorithm == plain);
+                f.write_str(named.expect("every algorithm without a number has a name").0)
+            }
+        }
+    }
+}
+
+/// A text that names no algorithm.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no algorithm; try ring, ring:2, double-tree, double-tree:8, {}",
+    plain_names()
+)]
+pub struct UnknownAlgorithm {
+    /// What was written.
+    pub text: String,
+}
+
+fn plain_names() -> String {
+    PLAIN.map(|(name, _)| name).join(", ")
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        let unknown = || UnknownAlgorithm { text: text.to_owned() };
+        if let Some((_, algorithm)) = PLAIN.iter().find(|(name, _)| *name == text) {
+            return Ok(*algorithm);
+        }
+        let (name, number) = text.split_once(':').unwrap_or((text, "1"));
+        let number: usize = number.parse().map_err(|_| unknown())?;
+        match name {
+            "ring" if number > 0 => Ok(Self::Ring { channels: number }),
+            "double-tree" if number > 0 => Ok(Self::DoubleTree { segments: number }),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let numbered = [
+            Algorithm::RING,
+            Algorithm::Ring { channels: 4 },
+            Algorithm::DoubleTree { segments: 8 },
+        ];
+        for algorithm in PLAIN.map(|(_, algorithm)| algorithm).into_iter().chain(numbered) {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_lists_the_right_ones() {
+        for text in ["rings", "ring:0", "ring:x", "tree:2", ""] {
+            let error = text.parse::<Algorithm>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no algorithm; try ring")), "{error}");
+            assert!(error.contains("rabenseifner"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Butterfly: recursive doubling of the whole vector.
+//!
+//! In round r every rank exchanges all it has with the rank at distance 2^r and adds. After log₂ n
+//! rounds everybody has everything. Nothing takes fewer rounds, and nothing sends more: the whole
+//! vector every time. So it is for short vectors, where latency is all that counts. Other than
+//! powers of two are folded first.
+//!
+//! *Order of the sum:* canonical for powers of two. Both partners add the same two numbers with the
+//! lower rank on the left, so all ranks get the same bits.
+
+use super::fold::Fold;
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::Buffer;
+use crate::sum_tree::SumTree;
+
+/// Every rank gets the sum.
+pub fn all_reduce(num_ranks: usize) -> Schedule {
+    let all = Chunks::all(1);
+    let mut builder = Builder::new(num_ranks);
+    let fold = Fold::new(num_ranks);
+    let (mut members, mut slot) = fold.fold(&mut builder, 0, all);
+    // What arrives must not overwrite what is leaving, so it waits beside it.
+    let received = Buffer::Scratch { slot: 0, base: 0 };
+    for doubling in 0..fold.num_doublings() {
+        for (index, own) in members.iter().enumerate() {
+            let partner = members[index ^ (1 << doubling)];
+            builder.message(slot, all, *own, received.on(partner.rank));
+        }
+        for (index, own) in members.iter_mut().enumerate() {
+            let output = Buffer::Output.on(own.rank);
+            let (own_sum, other) = (SumTree::Leaf(*own), SumTree::Leaf(received.on(own.rank)));
+            let is_lower = index & (1 << doubling) == 0;
+            let (left, right) = if is_lower { (own_sum, other) } else { (other, own_sum) };
+            builder.reduce(slot + 1, own.rank, all, vec![output], SumTree::sum(left, right));
+            *own = output;
+        }
+        slot += 2;
+    }
+    fold.unfold(&mut builder, slot, all);
+    if num_ranks == 1 {
+        builder.copy(slot, 0, all, Buffer::Output.on(0), Buffer::INPUT.on(0));
+    }
+    builder.finish(Op::AllReduce, Algorithm::Butterfly, 1)
+}

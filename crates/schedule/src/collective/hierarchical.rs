@@ -1,0 +1,254 @@
+//! Hierarchical: one level of the machine after the other.
+//!
+//! Ranks on one host are close, hosts are far apart. So the members of the innermost groups first
+//! reduce and scatter among themselves, after which each holds a share of its group's sum; then the
+//! owners of the same chunks in neighbouring groups do the same with their shares, and so on up to
+//! the whole. The way back is a gather on every level. No rank is a leader: at each level all of
+//! them carry a part, all links are busy, and what a host sends to others does not depend on how
+//! many ranks it has.
+//!
+//! Groups may be uneven. With hosts of three and two ranks, the shares are cut so that every border
+//! of one host is a border of the other too, and each run of chunks between two borders has one
+//! owner on each host. On every level, members that share memory read each other's (as in
+//! [`direct`](super::direct)); members that do not, exchange messages, by halving where their
+//! number is a power of two and otherwise pairwise.
+//!
+//! *Order of the sum:* canonical exactly if every group is a block of the canonical tree, that is,
+//! an aligned power of two of consecutive ranks, or what is left of one at the end.
+
+use super::pairwise::Split;
+use super::rabenseifner;
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::{Buffer, Place};
+use crate::sum_tree::{SumTree, is_canonical_block};
+use crate::topology::{Medium, Topology};
+
+/// Every rank gets the sum. The topology must name each rank of a group once.
+pub fn all_reduce(topology: &Topology) -> Schedule {
+    let num_ranks = topology.ranks().len();
+    assert!(topology.covers(num_ranks), "{topology} does not name every rank once");
+    let num_chunks = num_chunks(topology);
+    let mut climb =
+        Climb { builder: Builder::new(num_ranks), num_ranks, all: Chunks::all(num_chunks) };
+    let (level, top) = climb.up(topology, 0);
+    // A rank that is all alone has its own input for a sum.
+    for &(chunks, place) in &level.owned {
+        climb.builder.copy(top, place.rank, chunks, Buffer::Output.on(place.rank), place);
+    }
+    climb.down(&level, top);
+    climb.builder.finish(Op::AllReduce, Algorithm::Hierarchical, num_chunks)
+}
+
+/// How finely the vector is cut: so that at every level, each run of chunks that has the same
+/// owners can be divided equally among them.
+fn num_chunks(topology: &Topology) -> usize {
+    match topology {
+        Topology::Rank(_) => 1,
+        Topology::Group { members, .. } => {
+            members.iter().map(num_chunks).fold(1, lcm) * members.len()
+        }
+    }
+}
+
+struct Climb {
+    builder: Builder,
+    num_ranks: usize,
+    all: Chunks,
+}
+
+/// A level of the topology, with what every rank is responsible for.
+struct Level {
+    /// Who holds the sum of which chunks of this part of the machine, in ascending order.
+    owned: Vec<(Chunks, Place)>,
+    /// The exchange that brought this about, and the levels below; none for a single rank.
+    exchange: Option<Exchange>,
+}
+
+struct Exchange {
+    way: Way,
+    ranks: Vec<usize>,
+    splits: Vec<Split>,
+    members: Vec<Level>,
+}
+
+/// How the members of a level exchange their sums.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// They read each other's memory.
+    Memory,
+    /// By messages, halving and doubling.
+    Halving,
+    /// By messages, each with each.
+    Pairwise,
+}
+
+impl Climb {
+    /// Adds up what the ranks of `topology` have, from slot `start` on; returns the slot after.
+    fn up(&mut self, topology: &Topology, start: usize) -> (Level, usize) {
+        let (medium, members) = match topology {
+            Topology::Rank(rank) => {
+                let owned = vec![(self.all, Buffer::INPUT.on(*rank))];
+                return (Level { owned, exchange: None }, start);
+            }
+            Topology::Group { members, .. } if members.len() == 1 => {
+                return self.up(&members[0], start);
+            }
+            Topology::Group { medium, members } => (*medium, members),
+        };
+        let (levels, ends): (Vec<Level>, Vec<usize>) =
+            members.iter().map(|member| self.up(member, start)).unzip();
+        let mut slot = ends.into_iter().fold(start, usize::max);
+        let ranks = topology.ranks();
+        let order = order(members, self.num_ranks);
+        let way = Way::new(medium, &order);
+        if way == Way::Memory {
+            self.builder.sync(slot, &ranks);
+            slot += 1;
+        }
+        self.builder.free_scratch();
+        let mut end = slot;
+        let mut splits = Vec::new();
+        let mut owned = Vec::new();
+        for (run, owners) in common_runs(&levels) {
+            let ranks: Vec<usize> = owners.iter().map(|owner| owner.rank).collect();
+            let split = Split { shares: way.shares(run, ranks.len()), ranks };
+            end = end.max(self.reduce(slot, &owners, &split, way, &order));
+            let owners = split.ranks.iter().map(|&rank| Buffer::Output.on(rank));
+            owned.extend(split.shares.iter().copied().zip(owners));
+            splits.push(split);
+        }
+        owned.sort_by_key(|(chunks, _)| *chunks);
+        let exchange = Exchange { way, ranks, splits, members: levels };
+        (Level { owned, exchange: Some(exchange) }, end)
+    }
+
+    /// The owners of a run of chunks add up their shares of it.
+    fn reduce(
+        &mut self,
+        slot: usize,
+        owners: &[Place],
+        split: &Split,
+        way: Way,
+        order: &SumTree<usize>,
+    ) -> usize {
+        let sum = order.map(&mut |&member| owners[member]);
+        let builder = &mut self.builder;
+        match way {
+            Way::Memory => {
+                for (&rank, &share) in split.ranks.iter().zip(&split.shares) {
+                    let into = vec![Buffer::Output.on(rank)];
+                    builder.reduce(slot, rank, share, into, sum.clone());
+                }
+                slot + 1
+            }
+            Way::Halving => {
+                rabenseifner::halve(builder, slot, owners, &split.shares, |_| Buffer::Output)
+            }
+            Way::Pairwise => split.reduce_scatter(builder, slot, &sum, |_| Buffer::Output),
+        }
+    }
+
+    /// Hands the sums back down, from slot `start` on; returns the slot after.
+    fn down(&mut self, level: &Level, start: usize) -> usize {
+        let Some(exchange) = &level.exchange else { return start };
+        let mut slot = start;
+        if exchange.way == Way::Memory {
+            self.builder.sync(slot, &exchange.ranks);
+            slot += 1;
+        }
+        let gathered = exchange.splits.iter().map(|split| self.gather(slot, split, exchange.way));
+        let mut end = gathered.fold(slot, usize::max);
+        if exchange.way == Way::Memory {
+            self.builder.sync(end, &exchange.ranks);
+            end += 1;
+        }
+        let members = exchange.members.iter();
+        members.map(|member| self.down(member, end)).fold(end, usize::max)
+    }
+
+    /// The owners of a run of chunks give each other their shares of it.
+    fn gather(&mut self, slot: usize, split: &Split, way: Way) -> usize {
+        let builder = &mut self.builder;
+        let output = |&rank: &usize| Buffer::Output.on(rank);
+        match way {
+            Way::Memory => {
+                for &rank in &split.ranks {
+                    for (source, &share) in split.ranks.iter().map(output).zip(&split.shares) {
+                        builder.copy(slot, rank, share, Buffer::Output.on(rank), source);
+                    }
+                }
+                slot + 1
+            }
+            Way::Halving => {
+                let outputs: Vec<Place> = split.ranks.iter().map(output).collect();
+                rabenseifner::double(builder, slot, &outputs, &split.shares)
+            }
+            Way::Pairwise => split.all_gather(builder, slot, Buffer::Output),
+        }
+    }
+}
+
+impl Way {
+    /// Halving needs a power of two of members whose sum is a perfect tree.
+    fn new(medium: Medium, order: &SumTree<usize>) -> Self {
+        let num_members = order.leaves().len();
+        let is_perfect = num_members.is_power_of_two() && *order == SumTree::canonical(num_members);
+        match medium {
+            Medium::Memory => Self::Memory,
+            Medium::Messages if is_perfect => Self::Halving,
+            Medium::Messages => Self::Pairwise,
+        }
+    }
+
+    /// Divides a run among its owners; for halving so that what travels together lies side by side.
+    fn shares(self, run: Chunks, num_owners: usize) -> Vec<Chunks> {
+        match self {
+            Self::Halving => rabenseifner::contiguous_shares(run, num_owners),
+            Self::Memory | Self::Pairwise => run.split(num_owners),
+        }
+    }
+}
+
+/// The longest runs of chunks that have one owner in every level, with those owners.
+fn common_runs(levels: &[Level]) -> Vec<(Chunks, Vec<Place>)> {
+    let mut borders: Vec<usize> =
+        levels.iter().flat_map(|level| &level.owned).map(|(chunks, _)| chunks.end).collect();
+    borders.sort_unstable();
+    borders.dedup();
+    let starts = std::iter::once(0).chain(borders.iter().copied());
+    let runs = starts.zip(&borders).map(|(start, &end)| Chunks { start, end });
+    let owner = |level: &Level, run: Chunks| {
+        let found = level.owned.iter().find(|(chunks, _)| chunks.contains(run));
+        found.expect("the owners of a level hold every chunk").1
+    };
+    runs.map(|run| (run, levels.iter().map(|level| owner(level, run)).collect())).collect()
+}
+
+/// The order in which the sums of the members are added: that of the canonical tree over all ranks
+/// where the members are blocks of it, otherwise the canonical tree over the members.
+fn order(members: &[Topology], num_ranks: usize) -> SumTree<usize> {
+    let block = |member: &Topology| {
+        let ranks = member.ranks();
+        let block = ranks[0]..ranks[0] + ranks.len();
+        let is_block = ranks.iter().copied().eq(block.clone());
+        (is_block && is_canonical_block(num_ranks, &block)).then_some(block)
+    };
+    let numbered = members.iter().enumerate();
+    let blocks: Option<Vec<_>> = numbered.map(|(index, m)| Some((block(m)?, index))).collect();
+    match blocks {
+        Some(blocks) => SumTree::over_blocks(num_ranks, &blocks),
+        None => SumTree::canonical(members.len()),
+    }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    a / gcd(a, b) * b
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,48 @@
+//! Linear: the root deals with every rank itself, all at once.
+//!
+//! One round for everybody. The root's link carries everything, so this is for few ranks, or for
+//! parts so uneven that passing them through others would not pay.
+
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::Buffer;
+
+/// Every rank gets the root's vector.
+pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
+    from_root(Op::Broadcast { root }, num_ranks, root, 1, |_| Chunks::all(1))
+}
+
+/// Rank i gets part i of the root's vector.
+pub fn scatter(num_ranks: usize, root: usize) -> Schedule {
+    from_root(Op::Scatter { root }, num_ranks, root, num_ranks, Chunks::one)
+}
+
+/// The root gets the parts of all ranks.
+pub fn gather(num_ranks: usize, root: usize) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    let into = Buffer::Output.on(root);
+    builder.copy(0, root, Chunks::one(root), into, Buffer::INPUT.on(root));
+    for rank in (0..num_ranks).filter(|&rank| rank != root) {
+        builder.message(0, Chunks::one(rank), Buffer::INPUT.on(rank), into);
+    }
+    builder.finish(Op::Gather { root }, Algorithm::Linear, num_ranks)
+}
+
+fn from_root(
+    op: Op,
+    num_ranks: usize,
+    root: usize,
+    num_chunks: usize,
+    part: impl Fn(usize) -> Chunks,
+) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    let from = Buffer::INPUT.on(root);
+    builder.copy(0, root, part(root), Buffer::Output.on(root), from);
+    for rank in (0..num_ranks).filter(|&rank| rank != root) {
+        builder.message(0, part(rank), from, Buffer::Output.on(rank));
+    }
+    builder.finish(op, Algorithm::Linear, num_chunks)
+}

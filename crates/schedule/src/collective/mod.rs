@@ -1,0 +1,255 @@
+//! The algorithms, one a file; each is a pure function from a group to a [`Schedule`].
+//!
+//! | operation | algorithms |
+//! |---|---|
+//! | all-reduce, short | butterfly, tree, one-shot |
+//! | all-reduce, long | ring, double tree, Rabenseifner, pairwise, direct, hierarchical |
+//! | reduce-scatter | ring, halving, pairwise, direct |
+//! | all-gather | ring, doubling, pairwise, direct |
+//! | broadcast | tree, linear, scatter and gather, direct |
+//! | reduce | tree, scatter and gather, direct |
+//! | scatter, gather | tree, linear, direct |
+//! | all-to-all | pairwise, direct |
+//! | barrier | dissemination, direct |
+//!
+//! [`build`] finds the function for an operation and an algorithm; [`select`] finds the algorithm.
+
+pub mod ring;
+
+pub mod double_tree;
+pub mod tree;
+
+pub mod butterfly;
+mod fold;
+pub mod rabenseifner;
+
+pub mod doubling;
+pub mod linear;
+pub mod pairwise;
+pub mod scatter_gather;
+
+pub mod direct;
+pub mod dissemination;
+pub mod hierarchical;
+pub mod sparse;
+
+pub mod select;
+
+use lockstep_config::Blame;
+
+use crate::addends::Addends;
+use crate::algorithm::Algorithm;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::topology::Topology;
+
+/// The ranks that a schedule is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Team {
+    /// What they add up, which also says how many they are.
+    pub addends: Addends,
+    /// How they hang together, where that is known.
+    pub topology: Option<Topology>,
+}
+
+/// Why there is no such schedule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// The algorithm is for other operations.
+    #[error("{algorithm} is no algorithm for {op}; try {}", listed(algorithms(*.op)))]
+    NotForThis {
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// What it should do.
+        op: Op,
+    },
+    /// The algorithm is for powers of two.
+    #[error("{algorithm} needs a power of two of ranks, and there are {num_ranks}; try pairwise")]
+    NotAPowerOfTwo {
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// How many ranks there are.
+        num_ranks: usize,
+    },
+    /// No channels or no segments.
+    #[error("{algorithm} would move nothing; try 1 or more")]
+    NoParts {
+        /// What was asked for.
+        algorithm: Algorithm,
+    },
+    /// The algorithm adds one vector of each rank, and some rank has several.
+    #[error("{algorithm} adds one vector of each rank; with several try direct or pairwise")]
+    SeveralAddends {
+        /// What was asked for.
+        algorithm: Algorithm,
+    },
+    /// Nobody said how the ranks hang together, or it was said of other ranks.
+    #[error("there is no topology that names each of the {num_ranks} ranks once")]
+    NoTopology {
+        /// How many ranks there are.
+        num_ranks: usize,
+    },
+    /// The root is not in the group.
+    #[error("{op}: there are {num_ranks} ranks, counted from 0")]
+    NoSuchRoot {
+        /// What was asked for.
+        op: Op,
+        /// How many ranks there are.
+        num_ranks: usize,
+    },
+}
+
+impl BuildError {
+    /// Who must act: whoever asked for the algorithm.
+    pub const fn blame(&self) -> Blame {
+        Blame::User
+    }
+}
+
+impl Team {
+    /// `num_ranks` ranks with one vector each.
+    pub fn new(num_ranks: usize) -> Self {
+        Self { addends: Addends::one_each(num_ranks), topology: None }
+    }
+
+    /// How many ranks there are.
+    pub fn num_ranks(&self) -> usize {
+        self.addends.num_ranks()
+    }
+}
+
+/// The algorithms for an operation, with the numbers that are tried when nobody asks for others.
+pub fn algorithms(op: Op) -> &'static [Algorithm] {
+    use Algorithm::{
+        Butterfly, Direct, Dissemination, Doubling, Halving, Hierarchical, Linear, OneShot,
+        Pairwise, Rabenseifner, ScatterGather, Tree,
+    };
+    const RING: Algorithm = Algorithm::RING;
+    const TWO_WAYS: Algorithm = Algorithm::Ring { channels: 2 };
+    const DOUBLE_TREE: Algorithm = Algorithm::DoubleTree { segments: 8 };
+    match op {
+        Op::AllReduce => &[
+            OneShot,
+            Direct,
+            Butterfly,
+            Tree,
+            Rabenseifner,
+            Pairwise,
+            RING,
+            TWO_WAYS,
+            DOUBLE_TREE,
+            Hierarchical,
+        ],
+        Op::ReduceScatter => &[Direct, Halving, Pairwise, RING, TWO_WAYS],
+        Op::AllGather => &[Direct, Doubling, Pairwise, RING, TWO_WAYS],
+        Op::Broadcast { .. } => &[Direct, Tree, Linear, ScatterGather],
+        Op::Reduce { .. } => &[Direct, Tree, ScatterGather],
+        Op::Scatter { .. } | Op::Gather { .. } => &[Direct, Tree, Linear],
+        Op::AllToAll => &[Direct, Pairwise],
+        Op::Barrier => &[Direct, Dissemination],
+    }
+}
+
+/// The schedule of an operation by an algorithm.
+pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, BuildError> {
+    let (n, addends) = (team.num_ranks(), &team.addends);
+    if team.topology.as_ref().is_some_and(|topology| !topology.covers(n)) {
+        return Err(BuildError::NoTopology { num_ranks: n });
+    }
+    if op.root().is_some_and(|root| root >= n) {
+        return Err(BuildError::NoSuchRoot { op, num_ranks: n });
+    }
+    let takes_several =
+        [Algorithm::Direct, Algorithm::OneShot, Algorithm::Pairwise, Algorithm::ScatterGather];
+    if op.is_sum() && !addends.is_one_each() && !takes_several.contains(&algorithm) {
+        return Err(BuildError::SeveralAddends { algorithm });
+    }
+    if let Algorithm::Ring { channels: 0 } | Algorithm::DoubleTree { segments: 0 } = algorithm {
+        return Err(BuildError::NoParts { algorithm });
+    }
+    if algorithm == Algorithm::Halving && !n.is_power_of_two() {
+        return Err(BuildError::NotAPowerOfTwo { algorithm, num_ranks: n });
+    }
+    Ok(match (op, algorithm) {
+        (Op::AllReduce, Algorithm::Ring { channels }) => ring::all_reduce(n, channels),
+        (Op::AllReduce, Algorithm::Tree) => tree::all_reduce(n),
+        (Op::AllReduce, Algorithm::DoubleTree { segments }) => double_tree::all_reduce(n, segments),
+        (Op::AllReduce, Algorithm::Butterfly) => butterfly::all_reduce(n),
+        (Op::AllReduce, Algorithm::Rabenseifner) => rabenseifner::all_reduce(n),
+        (Op::AllReduce, Algorithm::Pairwise) => pairwise::all_reduce(addends),
+        (Op::AllReduce, Algorithm::Direct) => direct::all_reduce(addends),
+        (Op::AllReduce, Algorithm::OneShot) => direct::one_shot(addends),
+        (Op::AllReduce, Algorithm::Hierarchical) => match &team.topology {
+            Some(topology) => hierarchical::all_reduce(topology),
+            None => return Err(BuildError::NoTopology { num_ranks: n }),
+        },
+        (Op::ReduceScatter, Algorithm::Ring { channels }) => ring::reduce_scatter(n, channels),
+        (Op::ReduceScatter, Algorithm::Halving) => rabenseifner::reduce_scatter(n),
+        (Op::ReduceScatter, Algorithm::Pairwise) => pairwise::reduce_scatter(addends),
+        (Op::ReduceScatter, Algorithm::Direct) => direct::reduce_scatter(addends),
+        (Op::AllGather, Algorithm::Ring { channels }) => ring::all_gather(n, channels),
+        (Op::AllGather, Algorithm::Doubling) => doubling::all_gather(n),
+        (Op::AllGather, Algorithm::Pairwise) => pairwise::all_gather(n),
+        (Op::AllGather, Algorithm::Direct) => direct::all_gather(n),
+        (Op::Broadcast { root }, Algorithm::Tree) => tree::broadcast(n, root),
+        (Op::Broadcast { root }, Algorithm::Linear) => linear::broadcast(n, root),
+        (Op::Broadcast { root }, Algorithm::ScatterGather) => scatter_gather::broadcast(n, root),
+        (Op::Broadcast { root }, Algorithm::Direct) => direct::broadcast(n, root),
+        (Op::Reduce { root }, Algorithm::Tree) => tree::reduce(n, root),
+        (Op::Reduce { root }, Algorithm::ScatterGather) => scatter_gather::reduce(addends, root),
+        (Op::Reduce { root }, Algorithm::Direct) => direct::reduce(addends, root),
+        (Op::Scatter { root }, Algorithm::Tree) => tree::scatter(n, root),
+        (Op::Scatter { root }, Algorithm::Linear) => linear::scatter(n, root),
+        (Op::Scatter { root }, Algorithm::Direct) => direct::scatter(n, root),
+        (Op::Gather { root }, Algorithm::Tree) => tree::gather(n, root),
+        (Op::Gather { root }, Algorithm::Linear) => linear::gather(n, root),
+        (Op::Gather { root }, Algorithm::Direct) => direct::gather(n, root),
+        (Op::AllToAll, Algorithm::Pairwise) => pairwise::all_to_all(n),
+        (Op::AllToAll, Algorithm::Direct) => direct::all_to_all(n),
+        (Op::Barrier, Algorithm::Dissemination) => dissemination::barrier(n),
+        (Op::Barrier, Algorithm::Direct) => direct::barrier(n),
+        _ => return Err(BuildError::NotForThis { algorithm, op }),
+    })
+}
+
+fn listed(algorithms: &[Algorithm]) -> String {
+    let names: Vec<String> = algorithms.iter().map(Algorithm::to_string).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_built_is_refused_with_a_way_out() {
+        let refusal =
+            |op, algorithm, team: &Team| build(op, algorithm, team).unwrap_err().to_string();
+        let team = Team::new(6);
+        assert_eq!(
+            refusal(Op::Barrier, Algorithm::RING, &team),
+            "ring is no algorithm for barrier; try direct, dissemination"
+        );
+        assert_eq!(
+            refusal(Op::ReduceScatter, Algorithm::Halving, &team),
+            "halving needs a power of two of ranks, and there are 6; try pairwise"
+        );
+        assert_eq!(
+            refusal(Op::AllReduce, Algorithm::Ring { channels: 0 }, &team),
+            "ring:0 would move nothing; try 1 or more"
+        );
+        assert_eq!(
+            refusal(Op::AllReduce, Algorithm::Hierarchical, &team),
+            "there is no topology that names each of the 6 ranks once"
+        );
+        assert_eq!(
+            refusal(Op::Reduce { root: 6 }, Algorithm::Tree, &team),
+            "reduce (root 6): there are 6 ranks, counted from 0"
+        );
+        let addends = Addends::of_leaves(&[0..3, 3..4]);
+        assert_eq!(
+            refusal(Op::AllReduce, Algorithm::Tree, &Team { addends, topology: None }),
+            "tree adds one vector of each rank; with several try direct or pairwise"
+        );
+    }
+}

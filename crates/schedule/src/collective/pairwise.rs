@@ -1,0 +1,127 @@
+//! Pairwise: every pair of ranks exchanges its parts directly, n-1 rounds of one partner each.
+//!
+//! In round t rank i sends to rank i+t and receives from rank i-t, so that every rank sends one
+//! message and receives one. This is how an all-to-all is done. It is also the way to a canonical
+//! sum over messages for *any* number of ranks: every rank first receives its share of everybody's
+//! vectors unsummed and then adds them in whatever order is wanted. A reduce-scatter sends (n-1)/n
+//! of the vector, an all-reduce twice that, as little as a ring; the price is working memory for
+//! the shares that wait, almost one vector per rank and addend.
+//!
+//! *Order of the sum:* canonical, always, also for ranks with several addends.
+
+use crate::addends::Addends;
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::{Buffer, Place};
+use crate::sum_tree::SumTree;
+
+/// Every rank gets the sum.
+pub fn all_reduce(addends: &Addends) -> Schedule {
+    let mut builder = Builder::with_addends(addends.clone());
+    let split = Split::whole(addends.num_ranks());
+    let gathering = split.reduce_scatter(&mut builder, 0, &inputs(addends), |_| Buffer::Output);
+    split.all_gather(&mut builder, gathering, Buffer::Output);
+    builder.finish(Op::AllReduce, Algorithm::Pairwise, addends.num_ranks())
+}
+
+/// Rank i gets part i of the sum.
+pub fn reduce_scatter(addends: &Addends) -> Schedule {
+    let mut builder = Builder::with_addends(addends.clone());
+    let split = Split::whole(addends.num_ranks());
+    split.reduce_scatter(&mut builder, 0, &inputs(addends), |_| Buffer::Output);
+    builder.finish(Op::ReduceScatter, Algorithm::Pairwise, addends.num_ranks())
+}
+
+/// Every rank gets the parts of all ranks.
+pub fn all_gather(num_ranks: usize) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    Split::whole(num_ranks).all_gather(&mut builder, 0, Buffer::INPUT);
+    builder.finish(Op::AllGather, Algorithm::Pairwise, num_ranks)
+}
+
+/// Rank d gets part d of every rank's vector.
+pub fn all_to_all(num_ranks: usize) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    for rank in 0..num_ranks {
+        let own = Chunks::one(rank * num_ranks + rank);
+        builder.copy(0, rank, own, Buffer::Output.on(rank), Buffer::INPUT.on(rank));
+        for round in 1..num_ranks {
+            let peer = (rank + round) % num_ranks;
+            let part = Chunks::one(rank * num_ranks + peer);
+            builder.message(round, part, Buffer::INPUT.on(rank), Buffer::Output.on(peer));
+        }
+    }
+    builder.finish(Op::AllToAll, Algorithm::Pairwise, num_ranks * num_ranks)
+}
+
+/// The canonical sum of all ranks' inputs.
+pub(crate) fn inputs(addends: &Addends) -> SumTree<Place> {
+    addends.tree().map(&mut |addend| Buffer::Input(addend.index).on(addend.rank))
+}
+
+/// Chunks that are divided among some ranks.
+pub(crate) struct Split {
+    /// The ranks.
+    pub(crate) ranks: Vec<usize>,
+    /// What each of them is responsible for.
+    pub(crate) shares: Vec<Chunks>,
+}
+
+impl Split {
+    /// One chunk for each rank of a group.
+    pub(crate) fn whole(num_ranks: usize) -> Self {
+        let shares = Chunks::all(num_ranks).split(num_ranks);
+        Self { ranks: (0..num_ranks).collect(), shares }
+    }
+
+    /// From slot `start` on every rank collects its share of all leaves of the sum, and adds them
+    /// into the buffer `into(rank)`. Returns the slot after.
+    pub(crate) fn reduce_scatter(
+        &self,
+        builder: &mut Builder,
+        start: usize,
+        sum: &SumTree<Place>,
+        into: impl Fn(usize) -> Buffer,
+    ) -> usize {
+        for (position, (&rank, &share)) in self.ranks.iter().zip(&self.shares).enumerate() {
+            let mut collect = |leaf: &Place| {
+                if leaf.rank == rank {
+                    return *leaf;
+                }
+                let beside = builder.scratch(rank, share.start).on(rank);
+                let round = self.round(leaf.rank, position);
+                builder.message(start + round - 1, share, *leaf, beside);
+                beside
+            };
+            let collected = sum.map(&mut collect);
+            let adding = start + self.ranks.len() - 1;
+            builder.reduce(adding, rank, share, vec![into(rank).on(rank)], collected);
+        }
+        start + self.ranks.len()
+    }
+
+    /// From slot `start` on every rank sends its share, which lies in its buffer `own`, into
+    /// everybody's output. Returns the slot after.
+    pub(crate) fn all_gather(&self, builder: &mut Builder, start: usize, own: Buffer) -> usize {
+        for (&rank, &share) in self.ranks.iter().zip(&self.shares) {
+            builder.copy(start, rank, share, Buffer::Output.on(rank), own.on(rank));
+            for (position, &peer) in self.ranks.iter().enumerate() {
+                if peer != rank {
+                    let slot = start + self.round(rank, position) - 1;
+                    builder.message(slot, share, own.on(rank), Buffer::Output.on(peer));
+                }
+            }
+        }
+        start + self.ranks.len()
+    }
+
+    /// The round, counted from 1, in which `rank` sends to the member at `position`.
+    fn round(&self, rank: usize, position: usize) -> usize {
+        let sender = self.ranks.iter().position(|&member| member == rank);
+        let sender = sender.expect("the leaves of a sum belong to its members");
+        (position + self.ranks.len() - sender) % self.ranks.len()
+    }
+}

@@ -1,0 +1,132 @@
+//! Rabenseifner: halving and doubling.
+//!
+//! *Halving:* in round r every rank and its partner at distance 2^r split what they both still work
+//! on; each sends the half it gives up and adds the half it keeps. After log₂ n rounds every rank
+//! has one share of the complete sum. *Doubling* runs the same rounds backwards and copies. So the
+//! all-reduce sends 2(n-1)/n of the vector, as little as a ring, in 2 log₂ n rounds instead of
+//! 2(n-1). Other than powers of two are folded first.
+//!
+//! The distance *doubles* while the vector halves. (Many libraries begin with the furthest partner
+//! instead.) Then what a rank has summed after round r is an aligned block of 2^(r+1) ranks.
+//!
+//! *Order of the sum:* canonical for powers of two.
+
+use super::fold::Fold;
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::{Buffer, Place, Side};
+
+/// Every rank gets the sum.
+pub fn all_reduce(num_ranks: usize) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    let fold = Fold::new(num_ranks);
+    let num_chunks = 1 << fold.num_doublings();
+    let all = Chunks::all(num_chunks);
+    let (members, slot) = fold.fold(&mut builder, 0, all);
+    let shares = contiguous_shares(all, members.len());
+    let slot = halve(&mut builder, slot, &members, &shares, |_| Buffer::Output);
+    let slot = double(&mut builder, slot, &members, &shares);
+    fold.unfold(&mut builder, slot, all);
+    builder.finish(Op::AllReduce, Algorithm::Rabenseifner, num_chunks)
+}
+
+/// Rank i gets part i of the sum; `num_ranks` must be a power of two. The parts that are exchanged
+/// in a round do not lie side by side (rank 0 keeps the parts 0, 2, 4 … in the first round), so
+/// they travel as several steps of that round.
+pub fn reduce_scatter(num_ranks: usize) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    let shares = Chunks::all(num_ranks).split(num_ranks);
+    let members: Vec<Place> = (0..num_ranks).map(|rank| Buffer::INPUT.on(rank)).collect();
+    halve(&mut builder, 0, &members, &shares, |rounds_left| match rounds_left {
+        0 => Buffer::Output,
+        _ => Buffer::Scratch { slot: 0, base: 0 },
+    });
+    builder.finish(Op::ReduceScatter, Algorithm::Halving, num_ranks)
+}
+
+/// The vector in one share per member, numbered so that the shares that travel together in a round
+/// lie side by side: member i owns the part whose number is i with its bits reversed.
+pub(crate) fn contiguous_shares(chunks: Chunks, num_members: usize) -> Vec<Chunks> {
+    let num_bits = num_members.trailing_zeros();
+    let reversed =
+        |index: usize| index.reverse_bits().checked_shr(usize::BITS - num_bits).unwrap_or(0);
+    (0..num_members).map(|index| chunks.part(num_members, reversed(index))).collect()
+}
+
+/// Halving from slot `start` on: member i ends with the sum of `shares[i]` in its output. A member
+/// brings its addend where its place says; `rests` says where partial sums lie when so many rounds
+/// are left. Returns the slot after.
+pub(crate) fn halve(
+    builder: &mut Builder,
+    start: usize,
+    members: &[Place],
+    shares: &[Chunks],
+    rests: impl Fn(usize) -> Buffer,
+) -> usize {
+    let num_rounds = num_rounds(members);
+    if let ([only], [share]) = (members, shares) {
+        builder.copy(start, only.rank, *share, Buffer::Output.on(only.rank), *only);
+        return start + 1;
+    }
+    for round in 0..num_rounds {
+        let latest = |index: usize| match round {
+            0 => members[index].buffer,
+            _ => rests(num_rounds - round),
+        };
+        for index in 0..members.len() {
+            let partner = index ^ (1 << round);
+            let (from, into) = (latest(index), rests(num_rounds - 1 - round));
+            let received = if index < partner { Side::Left } else { Side::Right };
+            for chunks in owned_after(shares, partner, round + 1) {
+                builder.message_sum(
+                    start + round,
+                    chunks,
+                    from.on(members[index].rank),
+                    into.on(members[partner].rank),
+                    latest(partner),
+                    received,
+                );
+            }
+        }
+    }
+    start + num_rounds
+}
+
+/// Doubling from slot `start` on: what [`halve`] left in the outputs becomes everybody's. Returns
+/// the slot after.
+pub(crate) fn double(
+    builder: &mut Builder,
+    start: usize,
+    members: &[Place],
+    shares: &[Chunks],
+) -> usize {
+    let num_rounds = num_rounds(members);
+    for round in 0..num_rounds {
+        let distance_bit = num_rounds - 1 - round;
+        for (index, member) in members.iter().enumerate() {
+            let partner = members[index ^ (1 << distance_bit)];
+            for chunks in owned_after(shares, index, distance_bit + 1) {
+                let (from, into) =
+                    (Buffer::Output.on(member.rank), Buffer::Output.on(partner.rank));
+                builder.message(start + round, chunks, from, into);
+            }
+        }
+    }
+    start + num_rounds
+}
+
+fn num_rounds(members: &[Place]) -> usize {
+    assert!(members.len().is_power_of_two(), "halving needs a power of two");
+    members.len().trailing_zeros() as usize
+}
+
+/// What member `index` still works on after some rounds of halving: the shares of all members whose
+/// number agrees with its own in that many last bits.
+fn owned_after(shares: &[Chunks], index: usize, num_rounds: usize) -> Vec<Chunks> {
+    let last_bits = (1 << num_rounds) - 1;
+    let agrees = |other: &usize| (other ^ index) & last_bits == 0;
+    Chunks::join((0..shares.len()).filter(agrees).map(|other| shares[other]).collect())
+}

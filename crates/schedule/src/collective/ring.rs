@@ -1,0 +1,137 @@
+//! Ring: every rank talks to its two neighbours only.
+//!
+//! The vector is cut into one share per rank. To reduce and scatter, a share starts at the rank
+//! after its owner and travels once around the ring; every rank adds its own part as it passes, and
+//! it comes home complete after n-1 rounds. To gather, complete shares travel n-1 rounds further.
+//! In every round all links carry a share, so an all-reduce sends 2(n-1)/n of the vector per rank,
+//! which no algorithm can beat; it pays with 2(n-1) rounds of latency.
+//!
+//! With several channels each share is cut into as many chunks, and every second channel runs the
+//! other way round, so that both directions of every link are busy.
+//!
+//! *Order of the sum:* the chunks of share i are added up on their way, from rank i+1 around to
+//! rank i, the lower of two neighbours on the left: the same on all ranks, but another order for
+//! every share, and canonical for one or two ranks only.
+
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::{Buffer, Side};
+
+/// Every rank gets the sum: reduce-scatter, then all-gather.
+pub fn all_reduce(num_ranks: usize, channels: usize) -> Schedule {
+    let ring = Ring { num_ranks, channels };
+    let mut builder = Builder::new(num_ranks);
+    let gathering = ring.reduce_scatter(&mut builder, 0, |_, _| Buffer::Output);
+    ring.all_gather(&mut builder, gathering, Buffer::Output);
+    ring.finish(builder, Op::AllReduce)
+}
+
+/// Rank i gets part i of the sum.
+pub fn reduce_scatter(num_ranks: usize, channels: usize) -> Schedule {
+    let ring = Ring { num_ranks, channels };
+    let mut builder = Builder::new(num_ranks);
+    let last_round = num_ranks.saturating_sub(2);
+    // A partial sum rests here for one round: while one leaves, the next arrives beside it.
+    ring.reduce_scatter(&mut builder, 0, |round, chunk| match round {
+        _ if round == last_round => Buffer::Output,
+        _ => Buffer::Scratch { slot: 2 * (chunk % channels) + round % 2, base: chunk },
+    });
+    ring.finish(builder, Op::ReduceScatter)
+}
+
+/// Every rank gets the parts of all ranks.
+pub fn all_gather(num_ranks: usize, channels: usize) -> Schedule {
+    let ring = Ring { num_ranks, channels };
+    let mut builder = Builder::new(num_ranks);
+    ring.all_gather(&mut builder, 0, Buffer::INPUT);
+    ring.finish(builder, Op::AllGather)
+}
+
+/// A ring over all ranks of a group.
+pub(crate) struct Ring {
+    pub(crate) num_ranks: usize,
+    pub(crate) channels: usize,
+}
+
+impl Ring {
+    /// Sums travel home from slot `start` on; returns the slot after the last. `rests` says where
+    /// a rank keeps the sum of a chunk that came in a round.
+    fn reduce_scatter(
+        &self,
+        builder: &mut Builder,
+        start: usize,
+        rests: impl Fn(usize, usize) -> Buffer,
+    ) -> usize {
+        if self.num_ranks == 1 {
+            let all = Chunks::all(self.channels);
+            builder.copy(start, 0, all, Buffer::Output.on(0), Buffer::INPUT.on(0));
+            return start + 1;
+        }
+        for round in 0..self.num_ranks - 1 {
+            for rank in 0..self.num_ranks {
+                for channel in 0..self.channels {
+                    let next = self.ahead(rank, 1, channel);
+                    let chunk = self.chunk(self.behind(rank, round + 1, channel), channel);
+                    let from = match round {
+                        0 => Buffer::INPUT,
+                        _ => rests(round - 1, chunk),
+                    };
+                    builder.message_sum(
+                        start + round,
+                        Chunks::one(chunk),
+                        from.on(rank),
+                        rests(round, chunk).on(next),
+                        Buffer::INPUT,
+                        if rank < next { Side::Left } else { Side::Right },
+                    );
+                }
+            }
+        }
+        start + self.num_ranks - 1
+    }
+
+    /// Shares travel around from slot `start` on; each starts in its owner's buffer `own` and ends
+    /// in every output. Returns the slot after the last.
+    pub(crate) fn all_gather(&self, builder: &mut Builder, start: usize, own: Buffer) -> usize {
+        for rank in 0..self.num_ranks {
+            let share = Chunks::all(self.num_ranks * self.channels).part(self.num_ranks, rank);
+            builder.copy(start, rank, share, Buffer::Output.on(rank), own.on(rank));
+        }
+        for round in 0..self.num_ranks - 1 {
+            for rank in 0..self.num_ranks {
+                for channel in 0..self.channels {
+                    let next = self.ahead(rank, 1, channel);
+                    let chunk = self.chunk(self.behind(rank, round, channel), channel);
+                    let from = if round == 0 { own } else { Buffer::Output };
+                    let into = Buffer::Output.on(next);
+                    builder.message(start + round, Chunks::one(chunk), from.on(rank), into);
+                }
+            }
+        }
+        start + self.num_ranks
+    }
+
+    fn finish(&self, builder: Builder, op: Op) -> Schedule {
+        let algorithm = Algorithm::Ring { channels: self.channels };
+        builder.finish(op, algorithm, self.num_ranks * self.channels)
+    }
+
+    /// The part of `owner`'s share that travels on `channel`.
+    fn chunk(&self, owner: usize, channel: usize) -> usize {
+        owner * self.channels + channel
+    }
+
+    /// The rank `distance` further in the direction of a channel.
+    fn ahead(&self, rank: usize, distance: usize, channel: usize) -> usize {
+        let distance = if channel.is_multiple_of(2) { distance } else { self.num_ranks - distance };
+        (rank + distance) % self.num_ranks
+    }
+
+    /// The rank `distance` back.
+    fn behind(&self, rank: usize, distance: usize, channel: usize) -> usize {
+        self.ahead(rank, self.num_ranks - distance, channel)
+    }
+}

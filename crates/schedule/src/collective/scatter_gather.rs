@@ -1,0 +1,56 @@
+//! Scatter and gather: broadcast and reduce for long vectors.
+//!
+//! A tree sends the whole vector over every link of the root. It is cheaper to deal with a long
+//! vector in parts. *Broadcast:* the root scatters the vector over a tree, then all ranks gather it
+//! around a ring (van de Geijn). *Reduce:* all ranks exchange parts so that each adds up one of
+//! them, then the root gathers the parts. Both send about twice the vector, whatever the number of
+//! ranks, where a tree sends log₂ n times the vector.
+//!
+//! *Order of the sum:* canonical, always.
+
+use super::pairwise::{Split, inputs};
+use super::ring::Ring;
+use super::tree::Tree;
+use crate::addends::Addends;
+use crate::algorithm::Algorithm;
+use crate::builder::Builder;
+use crate::chunks::Chunks;
+use crate::op::Op;
+use crate::schedule::Schedule;
+use crate::step::Buffer;
+
+/// Every rank gets the root's vector.
+pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
+    let mut builder = Builder::new(num_ranks);
+    let all = Chunks::all(num_ranks);
+    builder.copy(0, root, all, Buffer::Output.on(root), Buffer::INPUT.on(root));
+    let tree = Tree { num_ranks, root };
+    for edge in tree.edges() {
+        let block = Chunks { start: edge.block.start, end: edge.block.end };
+        let from = if edge.parent == root { Buffer::INPUT } else { Buffer::Output };
+        let (from, into) = (from.on(edge.parent), Buffer::Output.on(edge.child));
+        builder.message(tree.height() - edge.height, block, from, into);
+    }
+    let ring = Ring { num_ranks, channels: 1 };
+    ring.all_gather(&mut builder, tree.height(), Buffer::Output);
+    builder.finish(Op::Broadcast { root }, Algorithm::ScatterGather, num_ranks)
+}
+
+/// The root gets the sum.
+pub fn reduce(addends: &Addends, root: usize) -> Schedule {
+    let num_ranks = addends.num_ranks();
+    let mut builder = Builder::with_addends(addends.clone());
+    let split = Split::whole(num_ranks);
+    // Only the root has an output; the others keep their part of the sum in working memory.
+    let mut rest = |rank: usize| match rank {
+        _ if rank == root => Buffer::Output,
+        _ => builder.scratch(rank, rank),
+    };
+    let rests: Vec<Buffer> = (0..num_ranks).map(&mut rest).collect();
+    let gathering = split.reduce_scatter(&mut builder, 0, &inputs(addends), |rank| rests[rank]);
+    for rank in (0..num_ranks).filter(|&rank| rank != root) {
+        let (from, into) = (rests[rank].on(rank), Buffer::Output.on(root));
+        builder.message(gathering, Chunks::one(rank), from, into);
+    }
+    builder.finish(Op::Reduce { root }, Algorithm::ScatterGather, num_ranks)
+}

@@ -1,0 +1,262 @@
+//! Chooses an algorithm: prices the schedule of every candidate and takes the cheapest.
+//!
+//! The choice is a pure function of the operation, the group, the length and the measured costs, so
+//! that ranks that agree on those agree on the algorithm. It builds and prices some ten schedules,
+//! which takes milliseconds: choose once per operation and size, and keep the answer.
+//!
+//! While bits must not depend on the layout, only canonical schedules are candidates. Nothing is
+//! taken on trust: the schedule is proven first, and its report must say so.
+
+use lockstep_config::Blame;
+use lockstep_config::units::{Bytes, Seconds};
+
+use super::{BuildError, Team, algorithms, build};
+use crate::algorithm::Algorithm;
+use crate::layout::Layout;
+use crate::op::Op;
+use crate::price::{Costs, price};
+use crate::schedule::Schedule;
+use crate::verify::verify;
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The operation.
+    pub op: Op,
+    /// By whom.
+    pub team: &'a Team,
+    /// The elements of the whole vector, as [`Layout::even`] counts them.
+    pub count: usize,
+    /// What one element takes.
+    pub element: Bytes,
+    /// Whether sums must have the canonical order.
+    pub canonical: bool,
+}
+
+/// An algorithm, with its schedule and what it would take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Which.
+    pub algorithm: Algorithm,
+    /// What it would do.
+    pub schedule: Schedule,
+    /// How long that would take.
+    pub seconds: Seconds,
+}
+
+/// Why an algorithm that was asked for cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// There is no such schedule.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// Its sums depend on the layout, and that is not allowed.
+    #[error(
+        "{algorithm} over {num_ranks} ranks does not add in canonical order, which the promise of \
+         equal bits needs; try {instead}"
+    )]
+    NotCanonical {
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// How many ranks there are.
+        num_ranks: usize,
+        /// One that does.
+        instead: Algorithm,
+    },
+    /// It needs memory that some of the ranks do not share.
+    #[error("{algorithm} needs memory that the ranks do not share; try {instead}")]
+    NoSharedMemory {
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// One that does without.
+        instead: Algorithm,
+    },
+}
+
+impl SelectError {
+    /// Who must act: whoever asked for the algorithm.
+    pub const fn blame(&self) -> Blame {
+        Blame::User
+    }
+}
+
+/// The cheapest algorithm for the request, or the one that is `forced`, if it can be had.
+pub fn select(
+    request: &Request<'_>,
+    costs: &Costs,
+    forced: Option<Algorithm>,
+) -> Result<Candidate, SelectError> {
+    let Some(algorithm) = forced else { return Ok(cheapest(request, costs)) };
+    let candidate = candidate(request, costs, algorithm)?;
+    let instead = || cheapest(request, costs).algorithm;
+    if candidate.seconds.0.is_infinite() {
+        return Err(SelectError::NoSharedMemory { algorithm, instead: instead() });
+    }
+    if request.canonical && !is_canonical(&candidate.schedule) {
+        let (num_ranks, instead) = (request.team.num_ranks(), instead());
+        return Err(SelectError::NotCanonical { algorithm, num_ranks, instead });
+    }
+    Ok(candidate)
+}
+
+/// Every algorithm that could do it, the cheapest first. (Whether its sums are canonical is not
+/// looked at.)
+pub fn candidates(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = algorithms(request.op)
+        .iter()
+        .filter_map(|&algorithm| candidate(request, costs, algorithm).ok())
+        .filter(|candidate| candidate.seconds.0.is_finite())
+        .collect();
+    found.sort_by(|one, other| one.seconds.0.total_cmp(&other.seconds.0));
+    found
+}
+
+/// A range of lengths for which one algorithm is the cheapest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Band {
+    /// The first length of the range that was tried, in elements.
+    pub from_count: usize,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+}
+
+/// The choice for every power of two of elements up to `request.count`, as bands of equal answers:
+/// what a person wants to see of the selection.
+pub fn bands(request: &Request<'_>, costs: &Costs) -> Vec<Band> {
+    let counts = std::iter::successors(Some(1_usize), |count| count.checked_mul(2));
+    let mut bands: Vec<Band> = Vec::new();
+    for count in counts.take_while(|&count| count <= request.count) {
+        let Candidate { algorithm, .. } = cheapest(&Request { count, ..*request }, costs);
+        if bands.last().is_none_or(|band| band.algorithm != algorithm) {
+            bands.push(Band { from_count: count, algorithm });
+        }
+    }
+    bands
+}
+
+fn cheapest(request: &Request<'_>, costs: &Costs) -> Candidate {
+    let allowed = |candidate: &Candidate| !request.canonical || is_canonical(&candidate.schedule);
+    let found = candidates(request, costs).into_iter().find(allowed);
+    found.expect("every operation has an algorithm over messages that adds in canonical order")
+}
+
+fn candidate(
+    request: &Request<'_>,
+    costs: &Costs,
+    algorithm: Algorithm,
+) -> Result<Candidate, BuildError> {
+    let schedule = build(request.op, algorithm, request.team)?;
+    let layout = Layout::even(&schedule, request.count);
+    let seconds = price(&schedule, &layout, request.element, costs, request.team.topology.as_ref());
+    Ok(Candidate { algorithm, schedule, seconds })
+}
+
+fn is_canonical(schedule: &Schedule) -> bool {
+    verify(schedule).is_ok_and(|report| report.canonical)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_config::units::BytesPerSecond;
+
+    use super::*;
+    use crate::price::Link;
+    use crate::topology::Topology;
+
+    const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
+    const OVER_TCP: Costs = Costs { messages: NETWORK, memory: None, local: BytesPerSecond(10e9) };
+    const WITH_MEMORY: Costs = Costs {
+        memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
+        ..OVER_TCP
+    };
+
+    fn request(op: Op, team: &Team, count: usize) -> Request<'_> {
+        Request { op, team, count, element: Bytes(4), canonical: false }
+    }
+
+    fn chosen(op: Op, num_ranks: usize, count: usize, canonical: bool, costs: &Costs) -> Algorithm {
+        let team = Team::new(num_ranks);
+        let request = Request { canonical, ..request(op, &team, count) };
+        select(&request, costs, None).unwrap().algorithm
+    }
+
+    #[test]
+    fn short_vectors_want_few_rounds_and_long_ones_few_bytes() {
+        let all_reduce = |n, count| chosen(Op::AllReduce, n, count, false, &OVER_TCP);
+        assert_eq!(all_reduce(8, 10), Algorithm::Butterfly);
+        assert_eq!(all_reduce(8, 10_000_000), Algorithm::Rabenseifner);
+        assert_eq!(all_reduce(7, 100_000_000), Algorithm::RING);
+        let broadcast = |count| chosen(Op::Broadcast { root: 3 }, 16, count, false, &OVER_TCP);
+        assert_eq!(broadcast(10_000_000), Algorithm::ScatterGather);
+        assert_ne!(broadcast(10), Algorithm::ScatterGather);
+    }
+
+    #[test]
+    fn shared_memory_is_used_where_it_is() {
+        let all_reduce = |count| chosen(Op::AllReduce, 4, count, true, &WITH_MEMORY);
+        assert_eq!(all_reduce(16), Algorithm::OneShot);
+        assert_eq!(all_reduce(1_000_000), Algorithm::Direct);
+        assert_eq!(chosen(Op::Barrier, 4, 0, true, &WITH_MEMORY), Algorithm::Direct);
+        assert_eq!(chosen(Op::Barrier, 4, 0, true, &OVER_TCP), Algorithm::Dissemination);
+    }
+
+    #[test]
+    fn across_hosts_memory_serves_inside_each_of_them() {
+        let topology = Topology::by_host(&["a", "a", "a", "b", "b", "b"]);
+        let team = Team { topology: Some(topology), ..Team::new(6) };
+        let request = request(Op::AllReduce, &team, 10_000_000);
+        let found = select(&request, &WITH_MEMORY, None).unwrap();
+        assert_eq!(found.algorithm, Algorithm::Hierarchical);
+        let error = select(&request, &WITH_MEMORY, Some(Algorithm::Direct)).unwrap_err();
+        assert!(matches!(error, SelectError::NoSharedMemory { .. }));
+    }
+
+    #[test]
+    fn while_bits_must_not_depend_on_the_layout_only_canonical_sums_are_chosen() {
+        for num_ranks in 1..=9 {
+            for count in [1, 1000, 1_000_000, 100_000_000] {
+                let team = Team::new(num_ranks);
+                for op in [Op::AllReduce, Op::ReduceScatter, Op::Reduce { root: 0 }] {
+                    let request = Request { canonical: true, ..request(op, &team, count) };
+                    let found = select(&request, &OVER_TCP, None).unwrap();
+                    assert!(verify(&found.schedule).unwrap().canonical, "{}", found.schedule);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_algorithm_can_be_forced_and_a_refusal_names_another() {
+        let team = Team::new(5);
+        let request = request(Op::AllReduce, &team, 100);
+        let forced = |canonical, algorithm| {
+            let request = Request { canonical, ..request };
+            select(&request, &OVER_TCP, Some(algorithm)).map(|found| found.algorithm)
+        };
+        assert_eq!(forced(false, Algorithm::RING), Ok(Algorithm::RING));
+        let error = forced(true, Algorithm::RING).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "ring over 5 ranks does not add in canonical order, which the promise of equal bits \
+             needs; try tree"
+        );
+        let error = forced(false, Algorithm::Direct).unwrap_err().to_string();
+        assert!(
+            error.starts_with("direct needs memory that the ranks do not share; try "),
+            "{error}"
+        );
+        let error = forced(false, Algorithm::Linear).unwrap_err().to_string();
+        assert!(error.starts_with("linear is no algorithm for all-reduce; try "), "{error}");
+    }
+
+    #[test]
+    fn bands_begin_at_one_element_and_change_their_answer() {
+        let team = Team::new(8);
+        let bands = bands(&request(Op::AllReduce, &team, 1 << 24), &OVER_TCP);
+        assert_eq!(bands[0], Band { from_count: 1, algorithm: Algorithm::Butterfly });
+        assert!(bands.windows(2).all(|pair| {
+            pair[0].from_count < pair[1].from_count && pair[0].algorithm != pair[1].algorithm
+        }));
+        assert_eq!(bands.last().unwrap().algorithm, Algorithm::Rabenseifner);
+    }
+}

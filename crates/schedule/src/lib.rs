@@ -1,0 +1,106 @@
+//! Collectives as plain data: who sends, receives, adds and copies what, in which order.
+//!
+//! An all-reduce by ring and one by tree are not two pieces of code that run; they are two values
+//! of the type [`Schedule`]. One engine runs them all, [`verify()`] proves them, [`price()`] says
+//! what they would cost, [`Display`](std::fmt::Display) draws them. Everything here is pure: no
+//! clock, no network, no numbers to add; the same arguments give the same bytes.
+//!
+//! # Layout
+//! - [`collective`]: the algorithms, one a file; [`collective::build`] and [`collective::select`]
+//! - `schedule`, `step`, `chunks`: the data: programs of rounds of steps on chunks of a vector
+//! - `op`, `algorithm`: what is computed, and how
+//! - `sum_tree`, `addends`: the order of a sum, and the canonical one
+//! - `topology`: who is close to whom
+//! - `layout`: where chunks lie once a vector has a length
+//! - `builder`: how algorithms write programs that cannot deadlock
+//! - `walk`, `timeline`: runs a schedule without doing anything; when things happen
+//! - `verify`, `price`, `display`: the proof, the price, the picture
+//! - [`mutate`]: breaks schedules, for tests
+//!
+//! # How an engine runs a schedule
+//! Each rank runs its own program, round after round.
+//! 1. It starts all steps of a round together. They touch nothing in common, so their order does
+//!    not matter, and a send must not keep a receive of the same round from going on.
+//! 2. When all of them are done, the next round begins. An engine may begin a message of a later
+//!    round earlier, as soon as no step before it still uses the same memory (that is how a ring
+//!    forwards a chunk while it arrives); but nothing overtakes a `Wait`, and a `Signal` means that
+//!    all earlier rounds are done and visible.
+//! 3. The k-th message from one rank to another is the k-th that the other expects from it; no
+//!    tags are needed. Steps of one round to the same peer may travel as one message.
+//! 4. Rounds of different ranks are unrelated, except through messages, signals and waits.
+//! 5. `Signal` raises the rank's own counter; `Wait { rank, count }` passes when that rank has
+//!    raised its counter `count` times *in this schedule*.
+//! 6. Inputs are never written. Where [`Report::in_place`] holds (everywhere but in all-to-alls),
+//!    the output may be the memory of input 0; a `Copy` from memory to itself is then nothing to
+//!    do.
+//! 7. `RecvReduce` and `Reduce` add exactly in the order they state; with it the result has the
+//!    same bits on every rank. For other reductions (max, min) read their name for "add"; a mean is
+//!    a sum that is scaled at the end.
+//!
+//! # Example
+//! ```
+//! use lockstep_schedule::collective::{Team, build};
+//! use lockstep_schedule::{Algorithm, Layout, Op, verify};
+//!
+//! let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(3))?;
+//! assert_eq!(ring.to_string(), "\
+//! all-reduce by ring, 3 ranks, 3 chunks
+//! round  rank 0        rank 1        rank 2
+//! 1      [2]→1 [1]+←2  [2]+←0 [0]→2  [0]+←1 [1]→0
+//! 2      [1]→1 [0]+←2  [1]+←0 [2]→2  [2]+←1 [0]→0
+//! 3      [0]→1 [2]←2   [0]←0 [1]→2   [1]←1 [2]→0
+//! 4      [2]→1 [1]←2   [2]←0 [0]→2   [0]←1 [1]→0
+//! ");
+//!
+//! // The proof knows rounds, traffic and the order of every sum.
+//! let report = verify(&ring)?;
+//! assert_eq!(report.num_rounds, 4);
+//! let layout = Layout::even(&ring, 3_000);
+//! assert_eq!(report.ranks[0].sent_len(&layout), 4_000);
+//! assert!(!report.canonical);
+//!
+//! // Rabenseifner's algorithm adds in canonical order: its bits do not depend on the layout.
+//! let halving = verify(&build(Op::AllReduce, Algorithm::Rabenseifner, &Team::new(4))?)?;
+//! assert_eq!(halving.sums[0].1.to_string(), "(0+1)+(2+3)");
+//! assert!(halving.canonical);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod collective;
+
+mod chunks;
+mod schedule;
+mod step;
+
+mod algorithm;
+mod op;
+
+mod addends;
+mod sum_tree;
+
+mod topology;
+
+mod layout;
+
+mod builder;
+
+mod timeline;
+mod walk;
+
+mod display;
+mod price;
+mod verify;
+
+pub mod mutate;
+
+pub use addends::{Addend, Addends};
+pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use chunks::{Chunks, boundary};
+pub use layout::Layout;
+pub use op::{Holding, Op};
+pub use price::{Costs, Link, price};
+pub use schedule::{RoundId, Schedule, StepId};
+pub use step::{Buffer, Place, Program, Round, Side, Step};
+pub use sum_tree::{SumTree, halves, is_canonical_block};
+pub use topology::{Medium, Topology};
+pub use verify::{Malformed, Report, Traffic, Transfer, VerifyError, verify};

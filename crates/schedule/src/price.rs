@@ -1,0 +1,200 @@
+//! What a schedule costs, by the alpha-beta model: a message takes a latency plus its bytes over
+//! the bandwidth.
+//!
+//! All that a rank sends in one round shares its link, and so does all that it receives; sending
+//! and receiving do not disturb each other. Memory of other ranks is a link too. Its latency is
+//! that of a signal, and a step that reads or writes such memory pays it once for reading and once
+//! for writing, since it fetches lines from other cores as a signal does. A message between ranks
+//! that share memory is written by one and read by the other. Congestion between ranks (several of
+//! them behind one network card) is not modelled.
+
+use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+
+use crate::layout::Layout;
+use crate::schedule::{Schedule, StepId};
+use crate::step::{Place, Round, Step};
+use crate::timeline::{Pace, play};
+use crate::topology::Topology;
+
+/// A way between two ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// The time that an empty message takes (alpha).
+    pub latency: Seconds,
+    /// The speed at which a long one flows (one over beta).
+    pub bandwidth: BytesPerSecond,
+}
+
+/// What a machine costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// Messages between ranks that do not share memory.
+    pub messages: Link,
+    /// Other ranks' memory, where it can be seen; messages between such ranks go through it too.
+    pub memory: Option<Link>,
+    /// A rank's own memory, read or written.
+    pub local: BytesPerSecond,
+}
+
+/// How long the schedule takes, from the first rank's start to the last one's end, when all start
+/// together. The topology says who shares memory; without one it is everybody, if anybody. A
+/// schedule that never ends, or that needs memory which cannot be seen, takes for ever.
+pub fn price(
+    schedule: &Schedule,
+    layout: &Layout,
+    element: Bytes,
+    costs: &Costs,
+    topology: Option<&Topology>,
+) -> Seconds {
+    let num_ranks = schedule.num_ranks();
+    assert!(topology.is_none_or(|all| all.covers(num_ranks)), "the topology is of other ranks");
+    let domains = match (costs.memory, topology) {
+        (None, _) => (0..num_ranks).collect(),
+        (Some(_), None) => vec![0; num_ranks],
+        (Some(_), Some(topology)) => topology.memory_domains(),
+    };
+    let sees = |one: usize, other: usize| domains[one] == domains[other];
+    if schedule.memory_pairs().any(|(one, other)| !sees(one, other)) {
+        return Seconds(f64::INFINITY);
+    }
+    let pace = Priced { schedule, layout, element, costs, domains: &domains };
+    Seconds(play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end))
+}
+
+struct Priced<'a> {
+    schedule: &'a Schedule,
+    layout: &'a Layout,
+    element: Bytes,
+    costs: &'a Costs,
+    /// Ranks with the same number see each other's memory.
+    domains: &'a [usize],
+}
+
+impl Priced<'_> {
+    fn bytes(&self, step: &Step) -> Bytes {
+        self.element * self.layout.len(step.chunks()) as u64
+    }
+
+    /// The bytes of all steps of a kind in one round.
+    fn round_bytes(&self, id: StepId, kind: impl Fn(&Step) -> bool) -> Bytes {
+        let round: &Round = &self.schedule.programs[id.rank][id.round];
+        round.iter().filter(|step| kind(step)).map(|step| self.bytes(step)).sum()
+    }
+
+    /// What it takes a rank to read, or to write, so much of every place.
+    fn access(&self, rank: usize, places: &[Place], bytes: Bytes) -> Seconds {
+        let (own, others): (Vec<&Place>, Vec<&Place>) =
+            places.iter().partition(|place| place.rank == rank);
+        let local = bytes * own.len() as u64 / self.costs.local;
+        match self.costs.memory {
+            Some(memory) if !others.is_empty() => {
+                local + memory.latency + bytes * others.len() as u64 / memory.bandwidth
+            }
+            _ => local,
+        }
+    }
+}
+
+impl Pace for Priced<'_> {
+    fn message(&self, send: StepId, recv: StepId) -> f64 {
+        let is_send = |step: &Step| matches!(step, Step::Send { .. });
+        let sent = self.round_bytes(send, is_send);
+        let received = self.round_bytes(recv, |step| step.is_message() && !is_send(step));
+        let is_near = self.domains[send.rank] == self.domains[recv.rank];
+        let (link, num_passes) = match self.costs.memory {
+            Some(memory) if is_near => (memory, 2.0),
+            _ => (self.costs.messages, 1.0),
+        };
+        ((link.latency + sent.max(received) / link.bandwidth) * num_passes).0
+    }
+
+    fn flag(&self) -> f64 {
+        self.costs.memory.map_or(f64::INFINITY, |memory| memory.latency.0)
+    }
+
+    fn work(&self, rank: usize, step: &Step) -> f64 {
+        if matches!(step, Step::Send { .. } | Step::Recv { .. }) {
+            return 0.0;
+        }
+        let bytes = self.bytes(step);
+        (self.access(rank, &step.reads(rank), bytes) + self.access(rank, &step.writes(rank), bytes))
+            .0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::collective::{Team, build};
+    use crate::op::Op;
+
+    const LATENCY: f64 = 10.0;
+    const BYTES_PER_SECOND: f64 = 8.0;
+
+    /// Memory is free, so that only messages count.
+    const COSTS: Costs = Costs {
+        messages: Link { latency: Seconds(LATENCY), bandwidth: BytesPerSecond(BYTES_PER_SECOND) },
+        memory: None,
+        local: BytesPerSecond(f64::INFINITY),
+    };
+
+    fn seconds(op: Op, algorithm: Algorithm, num_ranks: usize, count: usize, costs: &Costs) -> f64 {
+        let schedule = build(op, algorithm, &Team::new(num_ranks)).unwrap();
+        price(&schedule, &Layout::even(&schedule, count), Bytes(4), costs, None).0
+    }
+
+    fn assert_close(found: f64, expected: f64) {
+        assert!((found - expected).abs() <= 1e-9 * expected, "{found}, not {expected}");
+    }
+
+    #[test]
+    fn closed_forms_come_out_of_the_schedules() {
+        let (n, count) = (8, 800);
+        let vector = 4.0 * count as f64 / BYTES_PER_SECOND;
+        let all_reduce = |algorithm| seconds(Op::AllReduce, algorithm, n, count, &COSTS);
+        assert_close(all_reduce(Algorithm::RING), 14.0 * (LATENCY + vector / 8.0));
+        assert_close(all_reduce(Algorithm::Ring { channels: 2 }), 14.0 * (LATENCY + vector / 8.0));
+        assert_close(all_reduce(Algorithm::Butterfly), 3.0 * (LATENCY + vector));
+        assert_close(all_reduce(Algorithm::Tree), 6.0 * (LATENCY + vector));
+        assert_close(all_reduce(Algorithm::Rabenseifner), 6.0 * LATENCY + 2.0 * vector * 7.0 / 8.0);
+        let linear = seconds(Op::Broadcast { root: 2 }, Algorithm::Linear, n, count, &COSTS);
+        assert_close(linear, LATENCY + 7.0 * vector);
+    }
+
+    #[test]
+    fn memory_is_read_and_written_at_its_own_speed() {
+        let memory = Link { latency: Seconds(1.0), bandwidth: BytesPerSecond(4.0) };
+        let costs = Costs { memory: Some(memory), local: BytesPerSecond(400.0), ..COSTS };
+        let found = seconds(Op::AllReduce, Algorithm::Direct, 2, 200, &costs);
+        // Two synchronisations; then each rank reads and writes half of the other's vector and of
+        // its own.
+        let (flags, there, here) = (2.0, 2.0 * (1.0 + 400.0 / 4.0), 2.0 * 400.0 / 400.0);
+        assert_close(found, flags + there + here);
+    }
+
+    #[test]
+    fn memory_is_near_only_inside_a_host() {
+        let memory = Link { latency: Seconds(1.0), bandwidth: BytesPerSecond(f64::INFINITY) };
+        let costs = Costs { memory: Some(memory), ..COSTS };
+        let hosts = Topology::by_host(&["a", "a", "b", "b"]);
+        let seconds = |algorithm| {
+            let schedule = build(Op::Barrier, algorithm, &Team::new(4)).unwrap();
+            let layout = Layout::even(&schedule, 0);
+            price(&schedule, &layout, Bytes(4), &costs, Some(&hosts)).0
+        };
+        // The rank before is on the same host for half of the ranks; two ranks before it never is.
+        assert_close(seconds(Algorithm::Dissemination), 2.0 * LATENCY);
+        assert!(seconds(Algorithm::Direct).is_infinite());
+    }
+
+    #[test]
+    fn what_cannot_be_done_takes_for_ever() {
+        let found = seconds(Op::AllReduce, Algorithm::Direct, 2, 1, &COSTS);
+        assert!(found.is_infinite());
+        let mut stuck = build(Op::Barrier, Algorithm::Dissemination, &Team::new(2)).unwrap();
+        stuck.programs[0].clear();
+        let layout = Layout::even(&stuck, 0);
+        assert!(price(&stuck, &layout, Bytes(4), &COSTS, None).0.is_infinite());
+    }
+}

@@ -1,0 +1,242 @@
+//! What every chunk of every buffer holds, and who touched it when.
+//!
+//! Time is kept by vector clocks. A rank counts its rounds; it knows of another rank's rounds what
+//! messages and signals told it. An access is allowed if every earlier access that it conflicts
+//! with happened in a round that the accessing rank knows to be over.
+
+use std::collections::BTreeMap;
+
+use super::VerifyError;
+use super::symbol::Symbol;
+use crate::schedule::{Schedule, StepId};
+use crate::step::{Buffer, Place};
+
+/// Whether a caller gives separate buffers for input and output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// Input and output are different memory.
+    Apart,
+    /// Input 0 and the output are the same memory, or the shorter of them is a part of the longer
+    /// one: the part with the same chunks.
+    InPlace,
+}
+
+/// How many rounds of each rank are known to be over. Coming to the operation counts as one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Clock(Vec<usize>);
+
+/// Something a rank did in a step, or its coming (which is no step).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Event {
+    rank: usize,
+    round: usize,
+    step: Option<usize>,
+}
+
+struct Cell {
+    value: Option<Symbol>,
+    written: Event,
+    read: Vec<Event>,
+}
+
+/// One buffer of one rank.
+#[derive(Default)]
+struct Plane {
+    cells: BTreeMap<usize, Cell>,
+    /// For working memory: the chunk at its beginning.
+    base: Option<usize>,
+}
+
+/// All memory of all ranks.
+pub(super) struct Memory<'a> {
+    schedule: &'a Schedule,
+    storage: Storage,
+    planes: BTreeMap<(usize, Area), Plane>,
+}
+
+/// A buffer without the base of working memory, which changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Area {
+    Input(usize),
+    Output,
+    Scratch(usize),
+}
+
+impl Clock {
+    /// A rank that has just come and heard of nobody.
+    pub(super) fn arrival(rank: usize, num_ranks: usize) -> Self {
+        let mut rounds = vec![0; num_ranks];
+        rounds[rank] = 1;
+        Self(rounds)
+    }
+
+    /// Whether `rank` is known to have come.
+    pub(super) fn knows(&self, rank: usize) -> bool {
+        self.0[rank] > 0
+    }
+
+    /// Another of its own rounds is over.
+    pub(super) fn tick(&mut self, rank: usize) {
+        self.0[rank] += 1;
+    }
+
+    /// Learns all that another clock knows.
+    pub(super) fn learn(&mut self, other: &Self) {
+        for (own, theirs) in self.0.iter_mut().zip(&other.0) {
+            *own = (*own).max(*theirs);
+        }
+    }
+}
+
+impl<'a> Memory<'a> {
+    /// Every rank holds its inputs, which `value` names by rank and number; the rest is unwritten.
+    pub(super) fn new(
+        schedule: &'a Schedule,
+        storage: Storage,
+        mut value: impl FnMut(usize, usize) -> Symbol,
+    ) -> Self {
+        let mut memory = Self { schedule, storage, planes: BTreeMap::new() };
+        for rank in 0..schedule.num_ranks() {
+            for chunk in schedule.output(rank).iter() {
+                memory.place(rank, Area::Output, chunk, None);
+            }
+            for index in 0..schedule.addends.num_inputs(rank) {
+                let value = value(rank, index);
+                for chunk in schedule.input(rank).iter() {
+                    let (area, key) = memory.locate(Buffer::Input(index).on(rank), chunk);
+                    memory.place(rank, area, key, Some(value));
+                }
+            }
+        }
+        memory
+    }
+
+    fn place(&mut self, rank: usize, area: Area, chunk: usize, value: Option<Symbol>) {
+        let written = Event { rank, round: 0, step: None };
+        let cell = Cell { value, written, read: Vec::new() };
+        self.planes.entry((rank, area)).or_default().cells.insert(chunk, cell);
+    }
+
+    /// Which memory a chunk of a buffer is: the area, and the chunk that names its place there.
+    fn locate(&self, place: Place, chunk: usize) -> (Area, usize) {
+        match place.buffer {
+            Buffer::Input(0) if self.storage == Storage::InPlace => self
+                .alias(place.rank, chunk)
+                .map_or((Area::Input(0), chunk), |in_output| (Area::Output, in_output)),
+            Buffer::Input(index) => (Area::Input(index), chunk),
+            Buffer::Output => (Area::Output, chunk),
+            Buffer::Scratch { slot, .. } => (Area::Scratch(slot), chunk),
+        }
+    }
+
+    /// The chunk of the output that lies where a chunk of the input lies, when both share memory.
+    fn alias(&self, rank: usize, chunk: usize) -> Option<usize> {
+        let (input, output) = (self.schedule.input(rank), self.schedule.output(rank));
+        if input.len == output.len {
+            let position = input.position(chunk)?;
+            return Some(output.first + position * output.stride);
+        }
+        output.position(chunk).map(|_| chunk)
+    }
+
+    /// Whether a chunk of two buffers is the same memory.
+    pub(super) fn is_same(&self, one: Place, other: Place, chunk: usize) -> bool {
+        one.rank == other.rank && self.locate(one, chunk) == self.locate(other, chunk)
+    }
+
+    /// What a chunk holds, for a step of a rank that knows `clock`.
+    pub(super) fn read(
+        &mut self,
+        at: StepId,
+        clock: &Clock,
+        place: Place,
+        chunk: usize,
+    ) -> Result<Symbol, VerifyError> {
+        let (area, key) = self.locate(place, chunk);
+        let plane = self.planes.entry((place.rank, area)).or_default();
+        let unwritten = VerifyError::Unwritten { at, place, chunk };
+        if let Buffer::Scratch { base, .. } = place.buffer
+            && plane.base != Some(base)
+        {
+            return Err(unwritten);
+        }
+        let cell = plane.cells.get_mut(&key).ok_or_else(|| unwritten.clone())?;
+        if !is_over(cell.written, at, clock) {
+            let other = cell.written.rank;
+            return Err(VerifyError::Race { at, access: "reads", place, chunk, other });
+        }
+        let event = Event { rank: at.rank, round: at.round + 1, step: Some(at.step) };
+        if cell.read.last() != Some(&event) {
+            cell.read.push(event);
+        }
+        cell.value.ok_or(unwritten)
+    }
+
+    /// Puts a value into a chunk, for a step of a rank that knows `clock`.
+    pub(super) fn write(
+        &mut self,
+        at: StepId,
+        clock: &Clock,
+        place: Place,
+        chunk: usize,
+        value: Symbol,
+    ) -> Result<(), VerifyError> {
+        let (area, key) = self.locate(place, chunk);
+        let plane = self.planes.entry((place.rank, area)).or_default();
+        let race = |other| VerifyError::Race { at, access: "writes", place, chunk, other };
+        if let Buffer::Scratch { base, .. } = place.buffer
+            && plane.base != Some(base)
+        {
+            // Working memory that begins elsewhere lies across everything that was there before.
+            let cells = std::mem::take(&mut plane.cells);
+            if let Some(other) = cells.values().find_map(|cell| cell.user(at, clock)) {
+                return Err(race(other));
+            }
+            plane.base = Some(base);
+        }
+        if let Some(other) = plane.cells.get(&key).and_then(|cell| cell.user(at, clock)) {
+            return Err(race(other));
+        }
+        let written = Event { rank: at.rank, round: at.round + 1, step: Some(at.step) };
+        plane.cells.insert(key, Cell { value: Some(value), written, read: Vec::new() });
+        Ok(())
+    }
+
+    /// What chunk `chunk` of a rank's output holds at the end.
+    pub(super) fn result(&self, rank: usize, chunk: usize) -> Option<Symbol> {
+        self.planes.get(&(rank, Area::Output))?.cells.get(&chunk)?.value
+    }
+
+    /// Memory of `rank` that another rank may still be using when all that is known is `clock`:
+    /// the buffer, the chunk, and who uses it.
+    pub(super) fn in_use(&self, rank: usize, clock: &Clock) -> Option<(Buffer, usize, usize)> {
+        let own = self.planes.iter().filter(|((owner, _), _)| *owner == rank);
+        own.flat_map(|((_, area), plane)| plane.cells.iter().map(move |cell| (area, plane, cell)))
+            .find_map(|(area, plane, (&chunk, cell))| {
+                let mut events = std::iter::once(&cell.written).chain(&cell.read);
+                let open = events.find(|event| event.round >= clock.0[event.rank])?;
+                let buffer = match *area {
+                    Area::Input(index) => Buffer::Input(index),
+                    Area::Output => Buffer::Output,
+                    Area::Scratch(slot) => Buffer::Scratch { slot, base: plane.base.unwrap_or(0) },
+                };
+                Some((buffer, chunk, open.rank))
+            })
+    }
+}
+
+impl Cell {
+    /// A rank that may be using the cell when a step wants to overwrite it.
+    fn user(&self, at: StepId, clock: &Clock) -> Option<usize> {
+        let mut events = std::iter::once(&self.written).chain(&self.read);
+        events.find(|event| !is_over(**event, at, clock)).map(|event| event.rank)
+    }
+}
+
+/// Whether what happened is known to be over when step `at` runs. A step does not disturb itself:
+/// it reads an element before it writes it.
+fn is_over(event: Event, at: StepId, clock: &Clock) -> bool {
+    let is_same_step =
+        (event.rank, event.round, event.step) == (at.rank, at.round + 1, Some(at.step));
+    is_same_step || event.round < clock.0[event.rank]
+}

@@ -1,0 +1,81 @@
+//! Sums as trees, each stored once: equal sums have equal numbers, so comparing is cheap.
+
+use std::collections::BTreeMap;
+
+use crate::addends::Addend;
+use crate::sum_tree::SumTree;
+
+/// The number of a sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Symbol(usize);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Expression {
+    Addend(Addend),
+    Sum(Symbol, Symbol),
+}
+
+/// All sums that occurred.
+#[derive(Default)]
+pub(super) struct Symbols {
+    expressions: Vec<Expression>,
+    numbers: BTreeMap<Expression, Symbol>,
+    /// How many addends each has. A wrong schedule can double a sum in every round; the count
+    /// tells before anybody writes the tree out.
+    num_leaves: Vec<usize>,
+}
+
+impl Symbols {
+    /// What a rank brought.
+    pub(super) fn addend(&mut self, addend: Addend) -> Symbol {
+        self.number(Expression::Addend(addend), 1)
+    }
+
+    /// The left sum plus the right sum.
+    pub(super) fn sum(&mut self, left: Symbol, right: Symbol) -> Symbol {
+        let num_leaves = self.num_leaves(left).saturating_add(self.num_leaves(right));
+        self.number(Expression::Sum(left, right), num_leaves)
+    }
+
+    /// How many addends a sum has, each counted as often as it occurs.
+    pub(super) fn num_leaves(&self, symbol: Symbol) -> usize {
+        self.num_leaves[symbol.0]
+    }
+
+    /// The sum written out.
+    pub(super) fn tree(&self, symbol: Symbol) -> SumTree<Addend> {
+        match self.expressions[symbol.0] {
+            Expression::Addend(addend) => SumTree::Leaf(addend),
+            Expression::Sum(left, right) => SumTree::sum(self.tree(left), self.tree(right)),
+        }
+    }
+
+    fn number(&mut self, expression: Expression, num_leaves: usize) -> Symbol {
+        let next = Symbol(self.expressions.len());
+        let symbol = *self.numbers.entry(expression).or_insert(next);
+        if symbol == next {
+            self.expressions.push(expression);
+            self.num_leaves.push(num_leaves);
+        }
+        symbol
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_sums_are_one_symbol_and_other_orders_are_others() {
+        let mut symbols = Symbols::default();
+        let [a, b, c] = [0, 1, 2].map(|rank| symbols.addend(Addend { rank, index: 0 }));
+        let left = symbols.sum(a, b);
+        let first = symbols.sum(left, c);
+        let again = symbols.sum(a, b);
+        assert_eq!(symbols.sum(again, c), first);
+        let right = symbols.sum(b, c);
+        assert_ne!(symbols.sum(a, right), first);
+        assert_eq!(symbols.tree(first).to_string(), "(0+1)+2");
+        assert_eq!(symbols.num_leaves(first), 3);
+    }
+}

@@ -1,0 +1,148 @@
+//! Every algorithm, for every number of ranks and every root, proven.
+
+use std::ops::Range;
+
+use lockstep_schedule::collective::{Team, algorithms, build};
+use lockstep_schedule::{Addends, Algorithm, Op, Report, Schedule, verify};
+
+fn sizes() -> impl Iterator<Item = usize> {
+    (1..=16).chain([24, 32])
+}
+
+/// Every schedule of the operations that `wanted` accepts, with its report.
+fn for_each(wanted: impl Fn(Op) -> bool, mut check: impl FnMut(&Schedule, &Report)) {
+    for num_ranks in sizes() {
+        let team = Team::new(num_ranks);
+        for op in Op::all(num_ranks).into_iter().filter(|op| wanted(*op)) {
+            let mut num_built = 0;
+            for &algorithm in algorithms(op) {
+                // Halving is for powers of two, and hierarchies have tests of their own.
+                let Ok(schedule) = build(op, algorithm, &team) else { continue };
+                let report = verify(&schedule);
+                let report = report.unwrap_or_else(|error| panic!("{error}\n{schedule}"));
+                // Only an all-to-all puts things elsewhere than where it found them.
+                assert_eq!(report.in_place, op != Op::AllToAll || num_ranks == 1, "{schedule}");
+                check(&schedule, &report);
+                num_built += 1;
+            }
+            assert!(num_built > 1, "{op} has several algorithms");
+        }
+    }
+}
+
+/// Whether a schedule promises the canonical order.
+fn promises_canonical(schedule: &Schedule) -> Option<bool> {
+    let num_ranks = schedule.num_ranks();
+    match schedule.algorithm {
+        Algorithm::Ring { .. } => Some(num_ranks <= 2),
+        Algorithm::DoubleTree { .. } if num_ranks > 2 => Some(false),
+        Algorithm::Butterfly | Algorithm::Rabenseifner | Algorithm::DoubleTree { .. } => {
+            num_ranks.is_power_of_two().then_some(true)
+        }
+        _ => Some(true),
+    }
+}
+
+#[test]
+fn all_reduces() {
+    for_each(
+        |op| op == Op::AllReduce,
+        |schedule, report| {
+            if let Some(promised) = promises_canonical(schedule) {
+                assert_eq!(report.canonical, promised, "{schedule}");
+            }
+        },
+    );
+}
+
+#[test]
+fn reduce_scatters() {
+    for_each(
+        |op| op == Op::ReduceScatter,
+        |schedule, report| {
+            assert_eq!(Some(report.canonical), promises_canonical(schedule), "{schedule}");
+        },
+    );
+}
+
+#[test]
+fn reduces_to_every_root_are_canonical() {
+    for_each(
+        |op| matches!(op, Op::Reduce { .. }),
+        |schedule, report| assert!(report.canonical, "{schedule}"),
+    );
+}
+
+#[test]
+fn broadcasts_from_every_root() {
+    for_each(|op| matches!(op, Op::Broadcast { .. }), |_, report| assert!(report.sums.is_empty()));
+}
+
+#[test]
+fn scatters_and_gathers_of_every_root() {
+    let wanted = |op| matches!(op, Op::Scatter { .. } | Op::Gather { .. });
+    for_each(wanted, |_, report| assert!(report.sums.is_empty()));
+}
+
+#[test]
+fn all_gathers_all_to_alls_and_barriers() {
+    let wanted = |op| matches!(op, Op::AllGather | Op::AllToAll | Op::Barrier);
+    for_each(wanted, |_, report| assert!(report.sums.is_empty()));
+}
+
+#[test]
+fn rings_with_many_channels_and_double_trees_with_many_segments() {
+    for num_ranks in 1..=9 {
+        for number in 1..=5 {
+            let team = Team::new(num_ranks);
+            for op in [Op::AllReduce, Op::ReduceScatter, Op::AllGather] {
+                let ring = build(op, Algorithm::Ring { channels: number }, &team).unwrap();
+                verify(&ring).unwrap_or_else(|error| panic!("{error}\n{ring}"));
+            }
+            let double_tree = Algorithm::DoubleTree { segments: number };
+            let double_tree = build(Op::AllReduce, double_tree, &team).unwrap();
+            verify(&double_tree).unwrap_or_else(|error| panic!("{error}\n{double_tree}"));
+        }
+    }
+}
+
+#[test]
+fn any_number_of_workers_up_to_the_leaves_adds_in_one_order() {
+    for num_leaves in [1, 2, 6, 8, 16] {
+        for num_ranks in 1..=num_leaves {
+            // Uneven shares of whole leaves: the first ranks hold one more.
+            let start = |rank: usize| (rank * num_leaves).div_ceil(num_ranks);
+            let shares: Vec<Range<usize>> =
+                (0..num_ranks).map(|rank| start(rank)..start(rank + 1)).collect();
+            let addends = Addends::of_leaves(&shares);
+            let team = Team { addends, topology: None };
+            for op in [Op::AllReduce, Op::ReduceScatter, Op::Reduce { root: num_ranks - 1 }] {
+                let mut num_built = 0;
+                for &algorithm in algorithms(op) {
+                    let Ok(schedule) = build(op, algorithm, &team) else { continue };
+                    let report = verify(&schedule);
+                    let report = report.unwrap_or_else(|error| panic!("{error}\n{schedule}"));
+                    let promised = promises_canonical(&schedule).unwrap_or(report.canonical);
+                    assert_eq!(report.canonical, promised, "{schedule}");
+                    num_built += 1;
+                }
+                assert!(num_built > 1, "direct and pairwise take several addends");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_group_of_one_sends_nothing_and_waits_for_nobody() {
+    let team = Team::new(1);
+    for op in Op::all(1) {
+        for &algorithm in algorithms(op) {
+            let Ok(schedule) = build(op, algorithm, &team) else { continue };
+            let report = verify(&schedule).unwrap();
+            assert_eq!(report.num_rounds, 0, "{schedule}");
+            assert!(!schedule.needs_messages() && !schedule.needs_memory(), "{schedule}");
+            // All that is left is to copy the input where it is wanted, which is nothing in place.
+            assert!(schedule.steps().count() <= 1, "{schedule}");
+        }
+    }
+}
