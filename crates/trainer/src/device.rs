@@ -19,8 +19,8 @@ pub fn open(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
         IsaChoice::Portable => Isa::Portable,
     };
     if !isa.is_available() {
-        let others = Isa::available().iter().map(|isa| format!(", {isa}")).collect();
-        return Err(TrainError::Isa { asked: isa.to_string(), others });
+        let others: Vec<_> = Isa::available().iter().map(Isa::to_string).collect();
+        return Err(TrainError::Isa { asked: isa.to_string(), others: others.join(", ") });
     }
     let num_threads = match recipe.run.threads {
         0 => world.threads().available(),

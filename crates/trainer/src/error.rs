@@ -5,6 +5,7 @@ use lockstep_config::Blame;
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
 use lockstep_telemetry::TelemetryError;
+use std::io::ErrorKind;
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -22,17 +23,25 @@ pub enum TrainError {
     #[error(transparent)]
     Events(#[from] TelemetryError),
     /// A run must not write over another.
-    #[error("run.dir = {dir} already holds files; choose a folder that is new or empty")]
+    #[error("run.dir = {dir} is not a new or empty folder; choose one that is")]
     FolderTaken {
         /// The folder that was asked for.
         dir: String,
     },
+    /// There is no step left to run.
+    #[error("nothing to train: {done} of {asked} steps are done already; ask for more steps")]
+    NothingToDo {
+        /// Steps that are done.
+        done: u64,
+        /// Steps that were asked for.
+        asked: u64,
+    },
     /// The recipe asks for instructions that this CPU lacks.
-    #[error("run.isa = {asked} needs instructions that this CPU lacks; try auto{others}")]
+    #[error("run.isa = {asked} needs instructions that this CPU lacks; try auto, {others}")]
     Isa {
         /// What was asked for.
         asked: String,
-        /// What this CPU has, each after a comma.
+        /// What this CPU has.
         others: String,
     },
     /// The saved weights belong to another model.
@@ -87,9 +96,19 @@ impl TrainError {
         match self {
             Self::Data(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
-            Self::Folder(_) | Self::Events(_) => Blame::Storage,
+            // A path that cannot be a folder was named wrongly; a disk that fails is another matter.
+            Self::Folder(error) => match error.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NotADirectory
+                | ErrorKind::AlreadyExists
+                | ErrorKind::InvalidInput => Blame::User,
+                _ => Blame::Storage,
+            },
+            Self::Events(_) => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::FolderTaken { .. }
+            | Self::NothingToDo { .. }
             | Self::Isa { .. }
             | Self::OtherModel { .. }
             | Self::OtherRecipe { .. }

@@ -43,13 +43,16 @@ fn train_on(
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
     let mut loader = Loader::open(recipe, world, Arc::clone(&corpus), start.cursor)?;
     let validation = validation_lanes(recipe, &corpus);
+    let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+    if start.step >= last_step {
+        return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
+    }
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let folder = RunFolder::create(recipe, world)?;
     let mut journal = Journal::start(recipe, world, cpu, &folder, options.sinks, &learner)?;
     journal.losses = start.losses;
 
-    let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     let mut validation_loss = None;
     for step in start.step..last_step {
         journal.begin_step();

@@ -15,6 +15,7 @@ Examples:
   lockstep config my.toml --toml           only the recipe, ready to be a file of its own
   lockstep config --presets                the named recipes
   lockstep config --set model.width=256 --json")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
@@ -61,10 +62,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let keys: Vec<Key> = lockstep_config::describe_keys()
         .into_iter()
         .map(|key| Key {
-            name: key.name.to_string(),
-            meaning: key.meaning.to_string(),
-            default: key.default.to_string(),
-            allowed: key.allowed.to_string(),
+            name: key.name.into(),
+            meaning: key.meaning,
+            default: key.default.into(),
+            allowed: key.allowed,
         })
         .collect();
     if arguments.json {

@@ -44,6 +44,7 @@ struct Tensor {
 }
 
 #[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "names that scripts rely on carry their unit")]
 struct Memory {
     weights_bytes: u64,
     gradients_bytes: u64,

@@ -49,7 +49,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
     let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
     if !arguments.quiet {
-        announce(&recipe);
         let stderr = std::io::stderr();
         let surface = if stderr.is_terminal() { Surface::Terminal } else { Surface::Plain };
         sinks.push(Box::new(Console::new(Box::new(stderr), surface)));
@@ -62,25 +61,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     output::text(&report(&summary))?;
     output::text(&sample(&summary, &recipe, world)?)
-}
-
-/// The first lines of a run: what is about to happen.
-fn announce(recipe: &Recipe) {
-    let model = &recipe.model;
-    let blueprint = lockstep_model::describe(model);
-    let text = format!(
-        "{} model, {} layers x {}, {:.2} M parameters; {} steps of {} tokens in {} lanes; {}\n",
-        model.family,
-        model.layers,
-        model.width,
-        blueprint.num_params() as f64 / 1e6,
-        recipe.train.steps,
-        recipe.tokens_per_step(),
-        recipe.num_lanes(),
-        recipe.data.source,
-    );
-    // Progress is a courtesy: a closed standard error does not stop a run.
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
 /// The last lines of a run: what came out.

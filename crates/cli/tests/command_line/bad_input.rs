@@ -26,9 +26,9 @@ fn refused(folder: &Folder, arguments: &[&str], words: &[&str]) {
     }
 }
 
-/// Trains the smallest model with these settings, without progress.
+/// Trains the smallest model with these settings.
 fn train<'a>(sets: &[&'a str]) -> Vec<&'a str> {
-    let mut arguments = vec!["train", "--preset", "tiny", "--quiet"];
+    let mut arguments = vec!["train", "--preset", "tiny"];
     for set in sets {
         arguments.extend(["--set", set]);
     }
@@ -98,17 +98,6 @@ fn text_that_cannot_be_learned_from_is_refused_by_name() {
         refused(&folder, &["bench", "train", "--preset", "tiny", "--set", &set], words);
     }
     refused(&folder, &train(&["model.context=1000000"]), &["too short", "try model.context ="]);
-}
-
-#[test]
-fn with_progress_on_the_error_is_still_the_last_line_and_the_only_one() {
-    let folder = Folder::new();
-    let arguments = ["train", "--preset", "tiny", "--set", "data.source=missing.txt"];
-    let finished = folder.run(&arguments);
-    assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""));
-    let is_error = |line: &&str| line.starts_with("error: ");
-    assert_eq!(finished.stderr.lines().filter(is_error).count(), 1, "{}", finished.stderr);
-    assert!(finished.stderr.lines().last().is_some_and(|line| is_error(&line)));
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Tile {
     #[inline(always)]
     pub(super) fn dot<S: Simd>(
         &self,
-        _: S,
+        s: S,
         head_dim: usize,
         rows: Rows<'_>,
         columns: &[f32],
@@ -56,7 +56,7 @@ impl Tile {
             let start = key.max(self.queries.start / LANES * LANES);
             if start < end {
                 multiply(
-                    S::ISA,
+                    s,
                     (num_rows, end - start, head_dim),
                     &rows.data[key * rows.stride..],
                     (rows.stride, 1),
@@ -87,7 +87,7 @@ impl Tile {
     #[inline(always)]
     pub(super) fn sum_over_keys<S: Simd>(
         &self,
-        _: S,
+        s: S,
         head_dim: usize,
         tile: &[f32],
         rows: Rows<'_>,
@@ -100,7 +100,7 @@ impl Tile {
             let (first, last) = (block.max(start), (block + step).min(end));
             if first < last {
                 multiply(
-                    S::ISA,
+                    s,
                     (last - first, head_dim, self.num_keys.min(block + step)),
                     &tile[first..],
                     (1, TILE),
@@ -119,7 +119,7 @@ impl Tile {
     #[inline(always)]
     pub(super) fn sum_over_queries<S: Simd>(
         &self,
-        _: S,
+        s: S,
         head_dim: usize,
         tile: &[f32],
         rows: Rows<'_>,
@@ -130,7 +130,7 @@ impl Tile {
         let step = self.step();
         for key in (0..self.num_keys).step_by(step) {
             multiply(
-                S::ISA,
+                s,
                 (step.min(self.num_keys - key), head_dim, self.queries.end - key),
                 &tile[key * TILE + key..],
                 (TILE, 1),

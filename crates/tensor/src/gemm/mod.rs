@@ -21,8 +21,9 @@ use tile::{TILE_COLS, TILE_ROWS};
 
 /// Products in one chain.
 pub const K_BLOCK: usize = 512;
-/// Columns whose packed panels stay in the second-level cache while rows sweep over them.
-const COLS_IN_CACHE: usize = 512;
+/// Elements of packed panels that stay in the second-level cache while rows sweep over them:
+/// one MiB of the two that servers of the last years have. Only speed depends on it.
+const CACHED_ELEMENTS: usize = 256 * 1024;
 
 /// How a product meets its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +151,16 @@ fn one_block(
     });
     let (packed, m, n) = (&*packed, a.rows, b.cols);
     let num_row_tiles = m.div_ceil(TILE_ROWS);
+    // As few sweeps as the cache allows, because each packs the left operand again; all alike.
+    let num_panels = n.div_ceil(TILE_COLS);
+    let panels_in_cache = (CACHED_ELEMENTS / (TILE_COLS * block.1)).max(1);
+    let sweep_cols = num_panels.div_ceil(num_panels.div_ceil(panels_in_cache)) * TILE_COLS;
     // Tasks of one sweep follow each other, so that a thread keeps the sweep's panels warm.
-    cpu.for_each(n.div_ceil(COLS_IN_CACHE) * num_row_tiles, |task| {
+    cpu.for_each(n.div_ceil(sweep_cols) * num_row_tiles, |task| {
         let (sweep, row_tile) = (task / num_row_tiles, task % num_row_tiles);
         let rows = (row_tile * TILE_ROWS, TILE_ROWS.min(m - row_tile * TILE_ROWS));
-        let first_col = sweep * COLS_IN_CACHE;
-        let cols = (first_col, COLS_IN_CACHE.min(n - first_col));
+        let first_col = sweep * sweep_cols;
+        let cols = (first_col, sweep_cols.min(n - first_col));
         cpu.run(Sweep { a, packed, rows, cols, block, target, write });
     });
 }
@@ -204,7 +209,7 @@ struct Sweep<'a> {
 impl Kernel for Sweep<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let (first_row, m) = self.rows;
         #[expect(clippy::large_stack_arrays, reason = "25 KB that must be in the nearest cache")]
         let mut left: pack::LeftPanel = [const { MaybeUninit::uninit() }; pack::LEFT_LEN];
@@ -220,17 +225,7 @@ impl Kernel for Sweep<'_> {
             unsafe {
                 let c = self.target.data.add(first_row * c_row + j);
                 let (dims, left) = ((m, n, self.block.1), left.as_ptr().cast::<f32>());
-                tile::multiply_into(
-                    S::ISA,
-                    dims,
-                    left,
-                    strides,
-                    panel,
-                    TILE_COLS,
-                    c,
-                    c_row,
-                    self.write,
-                );
+                tile::multiply_into(s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! chosen per instruction set and cannot change a bit: chains of different elements never meet.
 
 use super::Write;
-use crate::simd::{Isa, Kernel, LANES, Simd, dispatch};
+use crate::simd::{Isa, Kernel, LANES, Simd};
 
 /// Rows of the tallest tile; packed panels have this many rows.
 pub(super) const TILE_ROWS: usize = 12;
@@ -21,8 +21,9 @@ pub(crate) const SCORE_STRIDE: usize = 64;
 ///
 /// Element `a[i][p]` is at `i * a_row + p * a_col`; the rows of `b` and `c` are contiguous, `b_row`
 /// and `c_row` apart.
-pub(crate) fn multiply(
-    isa: Isa,
+#[inline(always)]
+pub(crate) fn multiply<S: Simd>(
+    s: S,
     (m, n, k): (usize, usize, usize),
     a: &[f32],
     (a_row, a_col): (usize, usize),
@@ -41,7 +42,7 @@ pub(crate) fn multiply(
     let (a, c) = (a.as_ptr(), c.as_mut_ptr());
     // SAFETY: the assertions are what the function asks for, and `c` is ours alone.
     unsafe {
-        multiply_into(isa, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write);
+        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write);
     }
 }
 
@@ -54,8 +55,9 @@ pub(crate) fn multiply(
 /// # Safety
 /// m, n and k are not zero. The m x k elements of `a` must be valid for reads, the m x n elements
 /// of `c` for reads and writes, and no other thread may touch the latter meanwhile.
-pub(super) unsafe fn multiply_into(
-    isa: Isa,
+#[inline(always)]
+pub(super) unsafe fn multiply_into<S: Simd>(
+    s: S,
     (m, n, k): (usize, usize, usize),
     a: *const f32,
     (a_row, a_col): (usize, usize),
@@ -69,7 +71,7 @@ pub(super) unsafe fn multiply_into(
     let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add };
     // SAFETY: the assertion and the caller bound every index that the product touches.
     let product = unsafe { Product::new(tile, m, n, a, b.as_ptr(), c) };
-    dispatch(isa, product);
+    s.call(product);
 }
 
 /// A product whose buffers are known to hold it.

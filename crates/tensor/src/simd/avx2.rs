@@ -51,6 +51,11 @@ impl Simd for Avx2 {
     const ISA: Isa = Isa::Avx2;
 
     #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Out {
+        with_avx2!(run(kernel))
+    }
+
+    #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         with_avx2!([_mm256_set1_ps(x); 2])
     }

@@ -39,6 +39,11 @@ impl Simd for Avx512 {
     const ISA: Isa = Isa::Avx512;
 
     #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Out {
+        with_avx512!(run(kernel))
+    }
+
+    #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         with_avx512!(_mm512_set1_ps(x))
     }

@@ -133,6 +133,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn fma_f64(self, a: Self::D, b: Self::D, c: Self::D) -> Self::D;
     fn to_array_f64(self, a: Self::D) -> [f64; LANES];
 
+    /// Runs another kernel as a function of its own, compiled once however many callers it has.
+    fn call<K: Kernel>(self, kernel: K) -> K::Out;
+
     #[inline(always)]
     fn zero(self) -> Self::V {
         self.splat(0.0)

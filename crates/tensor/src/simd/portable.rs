@@ -1,6 +1,6 @@
 //! Sixteen lanes as an array: the reference that the vector units must equal.
 
-use super::{Isa, LANES, Simd};
+use super::{Isa, Kernel, LANES, Simd};
 
 /// Proof of nothing: any CPU runs this.
 #[derive(Clone, Copy)]
@@ -22,6 +22,11 @@ impl Simd for Portable {
     type I = [i32; LANES];
     type D = [f64; LANES];
     const ISA: Isa = Isa::Portable;
+
+    #[inline(never)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Out {
+        kernel.run(self)
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
