@@ -117,7 +117,7 @@ fn a_folder_that_holds_anything_is_never_written_into() {
     folder.write("precious/notes.txt", b"do not lose me");
     for dir in ["precious", "precious/notes.txt"] {
         let set = format!("run.dir={dir}");
-        refused(&folder, &train(&[&set]), &[dir, "already holds files"]);
+        refused(&folder, &train(&[&set]), &[dir, "not a new or empty folder"]);
     }
 }
 
