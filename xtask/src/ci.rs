@@ -20,6 +20,7 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", run: fmt },
     Step { name: "clippy", run: clippy },
     Step { name: "test", run: test },
+    Step { name: "model-check", run: model_check },
     Step { name: "doc", run: doc },
     Step { name: "tidy", run: tidy::run },
 ];
@@ -81,6 +82,11 @@ fn test() -> Result<()> {
     }
 }
 
+/// Every interleaving of the lock-free protocols, with loom's atomics in place of the real ones.
+fn model_check() -> Result<()> {
+    shell::run(&mut shell::cargo("test -p lockstep-tensor --features model-check --lib pool"))
+}
+
 fn doc() -> Result<()> {
     let mut command = shell::cargo("doc --workspace --no-deps");
     shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
@@ -96,7 +102,10 @@ mod tests {
 
     #[test]
     fn no_name_means_every_step() {
-        assert_eq!(names(&select(&[]).unwrap()), ["fmt", "clippy", "test", "doc", "tidy"]);
+        assert_eq!(
+            names(&select(&[]).unwrap()),
+            ["fmt", "clippy", "test", "model-check", "doc", "tidy"]
+        );
     }
 
     #[test]
@@ -107,7 +116,10 @@ mod tests {
     #[test]
     fn an_unknown_step_is_refused_before_any_step_runs() {
         let error = select(&["fmt", "lint"]).err().unwrap().to_string();
-        assert_eq!(error, "no step `lint`; the steps are fmt, clippy, test, doc, tidy");
+        assert_eq!(
+            error,
+            "no step `lint`; the steps are fmt, clippy, test, model-check, doc, tidy"
+        );
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn training_learns_and_does_not_depend_on_threads_or_recomputation() {
         let expected = train(&one_thread, &model, plan(4, 1), 30);
         let (first, last) = (expected.0[0], expected.0[29]);
         assert!(last < 0.8 * first, "{family}: {first} fell only to {last}");
-        let threaded = two_threads.install(|| train(&two_threads, &model, plan(4, 1), 30));
+        let threaded = train(&two_threads, &model, plan(4, 1), 30);
         assert!(threaded == expected, "{family}: two threads");
         for recompute in [Recompute::Selective, Recompute::Full] {
             let plan = ReplicaPlan { recompute, ..plan(4, 1) };

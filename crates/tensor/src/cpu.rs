@@ -2,11 +2,12 @@
 //!
 //! One `Cpu` belongs to one rank, so that a process can host many ranks with a pool each. Work is
 //! always cut into tasks that do not depend on the number of threads; threads only decide who
-//! runs which task. The thread that trains enters the pool once ([`Cpu::install`]); after that a
-//! parallel kernel costs no allocation.
+//! runs which task.
+#![expect(unsafe_code, reason = "tasks borrow disjoint parts of one slice")]
 
+use crate::pool::Pool;
 use crate::simd::{Isa, Kernel, dispatch};
-use rayon::prelude::*;
+use std::marker::PhantomData;
 use std::sync::Mutex;
 
 /// Elements in one cache line.
@@ -19,27 +20,24 @@ pub type Spawn<'a> = &'a dyn Fn(usize, Box<dyn FnOnce() + Send>);
 pub struct Cpu {
     isa: Isa,
     num_threads: usize,
-    pool: Option<rayon::ThreadPool>,
+    pool: Option<Pool>,
     packed: Mutex<Vec<f32>>,
 }
 
 impl Cpu {
-    /// A device with `num_threads` threads, each started by `spawn`.
+    /// A device with `num_threads` threads: the caller, and others started by `spawn`.
     ///
     /// # Panics
-    /// When the CPU lacks `isa`, or a thread cannot be started.
+    /// When the CPU lacks `isa`.
     pub fn new(isa: Isa, num_threads: usize, spawn: Spawn<'_>) -> Self {
         assert!(isa.is_available(), "this CPU has no {isa}");
+        assert!(num_threads > 0, "somebody has to do the work");
         let pool = (num_threads > 1).then(|| {
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(num_threads)
-                .spawn_handler(|thread| {
-                    let index = thread.index();
-                    spawn(index, Box::new(move || thread.run()));
-                    Ok(())
-                })
-                .build()
-                .expect("the pool's threads start")
+            let (pool, helpers) = Pool::new(num_threads - 1);
+            for (index, helper) in helpers.into_iter().enumerate() {
+                spawn(index + 1, helper);
+            }
+            pool
         });
         Self { isa, num_threads, pool, packed: Mutex::new(Vec::new()) }
     }
@@ -59,22 +57,10 @@ impl Cpu {
         self.num_threads
     }
 
-    /// Runs `body` inside the pool, so that the kernels it calls need no hand-over of their own.
-    pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            Some(pool) => pool.install(body),
-            None => body(),
-        }
-    }
-
     /// Runs `task(0)` to `task(num_tasks - 1)` in any order on any thread.
-    pub fn for_each(&self, num_tasks: usize, task: impl Fn(usize) + Sync + Send) {
+    pub fn for_each(&self, num_tasks: usize, task: impl Fn(usize) + Sync) {
         match &self.pool {
-            Some(pool) if num_tasks > 1 => {
-                pool.install(|| {
-                    (0..num_tasks).into_par_iter().with_max_len(1).for_each(&task);
-                });
-            }
+            Some(pool) if num_tasks > 1 => pool.run(num_tasks, &task),
             _ => (0..num_tasks).for_each(task),
         }
     }
@@ -85,17 +71,34 @@ impl Cpu {
         &self,
         data: &mut [T],
         part_len: usize,
-        task: impl Fn(usize, &mut [T]) + Sync + Send,
+        task: impl Fn(usize, &mut [T]) + Sync,
     ) {
-        match &self.pool {
-            Some(pool) if data.len() > part_len => pool.install(|| {
-                data.par_chunks_mut(part_len)
-                    .with_max_len(1)
-                    .enumerate()
-                    .for_each(|(i, part)| task(i, part));
-            }),
-            _ => data.chunks_mut(part_len).enumerate().for_each(|(i, part)| task(i, part)),
-        }
+        let parts = Parts::new(data, part_len);
+        // SAFETY: every index comes once.
+        self.for_each(parts.count(), |i| task(i, unsafe { parts.part(i) }));
+    }
+
+    /// Runs `task(i, parts)` where part k is the i-th run of `part_lens[k]` elements of buffer k
+    /// (the last run may be shorter), in any order on any thread: for kernels that write several
+    /// buffers at once.
+    ///
+    /// # Panics
+    /// When the buffers do not have equally many parts.
+    pub(crate) fn for_each_split<const K: usize>(
+        &self,
+        buffers: [&mut [f32]; K],
+        part_lens: [usize; K],
+        task: impl Fn(usize, [&mut [f32]; K]) + Sync,
+    ) {
+        let mut part_lens = part_lens.into_iter();
+        let mut next_len = || part_lens.next().expect("a length for each buffer");
+        let buffers = buffers.map(|buffer| Parts::new(buffer, next_len()));
+        let num_parts = buffers[0].count();
+        assert!(buffers.iter().all(|parts| parts.count() == num_parts), "equally many parts");
+        self.for_each(num_parts, |i| {
+            // SAFETY: every index comes once, and the buffers do not overlap.
+            task(i, std::array::from_fn(|k| unsafe { buffers[k].part(i) }));
+        });
     }
 
     /// Runs a kernel with this device's instruction set, on the calling thread.
@@ -115,5 +118,41 @@ impl Cpu {
         }
         let start = buffer.as_ptr().align_offset(CACHE_LINE * size_of::<f32>());
         body(&mut buffer[start..start + len]);
+    }
+}
+
+/// A slice cut into runs of equal length (the last may be shorter), to be lent out one by one.
+struct Parts<'a, T> {
+    data: *mut T,
+    len: usize,
+    part_len: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: whoever lends a part out promises that nobody else has it, so sharing `Parts` between
+// threads only sends disjoint parts to them.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+
+impl<'a, T> Parts<'a, T> {
+    fn new(data: &'a mut [T], part_len: usize) -> Self {
+        let (len, data) = (data.len(), data.as_mut_ptr());
+        assert!(part_len > 0, "parts have elements");
+        Self { data, len, part_len, lifetime: PhantomData }
+    }
+
+    fn count(&self) -> usize {
+        self.len.div_ceil(self.part_len)
+    }
+
+    /// # Safety
+    /// No index may be asked for twice while an earlier answer is alive.
+    #[expect(clippy::mut_from_ref, reason = "parts are disjoint, see above")]
+    unsafe fn part(&self, index: usize) -> &'a mut [T] {
+        let start = index * self.part_len;
+        assert!(start < self.len, "part {index} of {}", self.count());
+        let len = self.part_len.min(self.len - start);
+        // SAFETY: the range lies inside the slice that `new` borrowed, and the caller promises
+        // that it is lent out once.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
     }
 }

@@ -27,6 +27,7 @@
 //! ```
 
 pub mod cpu;
+mod pool;
 pub mod simd;
 
 pub mod math;

@@ -6,13 +6,11 @@
 //! adds the rows in ascending order. Threads only choose who runs which task.
 //!
 //! # Layout
-//! - `split`: cuts several buffers at the same places, so that tasks own matching parts.
 //! - `groups`: reads and writes a slice sixteen elements at a time, the tail included.
 //! - `columns`: sums over rows for each column, the shape of every weight gradient.
 
 pub(crate) mod columns;
 pub(crate) mod groups;
-pub(crate) mod split;
 #[cfg(test)]
 pub(crate) mod testing;
 

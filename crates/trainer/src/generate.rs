@@ -35,7 +35,7 @@ impl Generator {
         prompt: &str,
         num_tokens: usize,
         sampling: Sampling,
-        mut on_token: impl FnMut(u32) -> bool + Send,
+        mut on_token: impl FnMut(u32) -> bool,
     ) -> Vec<u32> {
         let mut text = Tokenizer.encode(prompt);
         if text.is_empty() {
@@ -44,24 +44,22 @@ impl Generator {
         }
         let prompt_len = text.len();
         let mut sampler = Sampler::new(sampling);
-        self.cpu.install(|| {
-            let context = self.blueprint.context;
-            let mut decoder = Decoder::new(&self.blueprint, context);
-            let mut fed = text.len().saturating_sub(context);
-            for _ in 0..num_tokens {
-                if decoder.room() < text.len() - fed {
-                    decoder.reset();
-                    fed = text.len() - context.div_ceil(2).min(text.len());
-                }
-                let logits = decoder.feed(&self.cpu, &self.params, &text[fed..]);
-                fed = text.len();
-                let token = sampler.draw(logits);
-                text.push(token);
-                if !on_token(token) {
-                    break;
-                }
+        let context = self.blueprint.context;
+        let mut decoder = Decoder::new(&self.blueprint, context);
+        let mut fed = text.len().saturating_sub(context);
+        for _ in 0..num_tokens {
+            if decoder.room() < text.len() - fed {
+                decoder.reset();
+                fed = text.len() - context.div_ceil(2).min(text.len());
             }
-        });
+            let logits = decoder.feed(&self.cpu, &self.params, &text[fed..]);
+            fed = text.len();
+            let token = sampler.draw(logits);
+            text.push(token);
+            if !on_token(token) {
+                break;
+            }
+        }
         text.split_off(prompt_len)
     }
 }

@@ -28,7 +28,7 @@ pub struct Options {
 /// Trains as the recipe says, on the device it asks for.
 pub fn train(recipe: &Recipe, world: &World, options: Options) -> Result<Summary, TrainError> {
     let cpu = device::open(recipe, world)?;
-    cpu.install(|| train_on(&cpu, recipe, world, options))
+    train_on(&cpu, recipe, world, options)
 }
 
 fn train_on(
