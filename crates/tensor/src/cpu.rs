@@ -146,7 +146,6 @@ impl<'a, T> Parts<'a, T> {
 
     /// # Safety
     /// No index may be asked for twice while an earlier answer is alive.
-    #[expect(clippy::mut_from_ref, reason = "parts are disjoint, see above")]
     unsafe fn part(&self, index: usize) -> &'a mut [T] {
         let start = index * self.part_len;
         assert!(start < self.len, "part {index} of {}", self.count());

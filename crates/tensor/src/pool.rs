@@ -134,8 +134,10 @@ impl Pool {
         // SAFETY: only the type changes; `Closing` keeps the caller here until no helper can use
         // the closure any more.
         let task_forever = unsafe {
-            let task: *const (dyn Fn(usize) + Sync + '_) = task;
-            std::mem::transmute::<_, *const (dyn Fn(usize) + Sync + 'static)>(task)
+            std::mem::transmute::<
+                &(dyn Fn(usize) + Sync + '_),
+                *const (dyn Fn(usize) + Sync + 'static),
+            >(task)
         };
         // SAFETY: the gate is closed and nobody is inside (the last `Closing` saw to that), so this
         // is the only access.
