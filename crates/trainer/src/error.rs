@@ -96,7 +96,7 @@ impl TrainError {
         match self {
             Self::Data(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
-            // A path that cannot be a folder was named wrongly; a disk that fails is another matter.
+            // A path that cannot be a folder was named wrongly; a failing disk is another matter.
             Self::Folder(error) => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::PermissionDenied

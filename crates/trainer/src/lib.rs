@@ -8,7 +8,7 @@
 //! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
-//! - [`bench`]: tokens per second, and the share of the machine's peak.
+//! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
 //! # Example
 //! ```
