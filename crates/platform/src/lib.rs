@@ -16,6 +16,8 @@
 //! - [`threads`]: named threads and the event count ([`Signal`]) they wait on
 //! - [`queue`]: a bounded queue between threads
 //! - [`net`]: byte streams between processes
+//! - [`memory`]: memory that several ranks see; [`arena`] gives out parts of it, and [`shared`]
+//!   creates it, passes it to other processes and waits on its words
 //! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
 //! - [`scratch`]: a folder that removes itself, for tests and temporary work
 //! - [`conformance`]: the checks that every world must pass
@@ -47,6 +49,10 @@ pub mod queue;
 
 pub mod net;
 
+pub mod arena;
+pub mod memory;
+pub mod shared;
+
 pub mod entropy;
 pub mod host;
 
@@ -59,14 +65,17 @@ mod reason;
 
 use std::sync::Arc;
 
+pub use arena::{Arena, Block};
 pub use atomic::write_atomic_with;
 pub use clock::{Clock, Deadline};
 pub use entropy::Entropy;
 pub use files::{FileAction, FileError, FileKind, FileReader, FileWriter, Files};
 pub use host::Host;
-pub use net::{Listener, Net, NetAction, NetError, Stream};
+pub use memory::{Plain, Segment, Source, Target};
+pub use net::{Interest, Listener, Net, NetAction, NetError, Stream, StreamSet};
 pub use queue::{Queue, RecvError, SendError};
 pub use scratch::ScratchDir;
+pub use shared::{LocalListener, LocalStream, Parcel, Patience, Shared, SharedError};
 pub use threads::{JoinHandle, Signal, ThreadError, Threads};
 
 /// Everything a rank may ask of the world outside its own memory.
@@ -79,6 +88,8 @@ pub trait Platform: Send + Sync {
     fn threads(&self) -> &dyn Threads;
     /// Byte streams to other processes.
     fn net(&self) -> &dyn Net;
+    /// Memory that several processes of this host see.
+    fn shared(&self) -> &dyn Shared;
     /// Random bytes that nobody can predict. Training never uses them: its random numbers are
     /// functions of the seed.
     fn entropy(&self) -> &dyn Entropy;

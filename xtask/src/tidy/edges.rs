@@ -13,6 +13,7 @@ const EDGES: &[(&str, &str)] = &[
     ("mesh", ""),
     ("schedule", "config"),
     ("tensor", ""),
+    ("comm", "config platform mesh schedule tensor"),
     ("telemetry", "platform"),
     ("model", "config tensor"),
     ("optim", "config tensor"),

@@ -7,6 +7,7 @@
 mod files;
 mod net;
 mod small;
+mod streams;
 mod threads;
 
 use std::path::Path;
@@ -23,7 +24,7 @@ pub struct Check {
 
 /// Every promise, part by part.
 pub fn checks() -> Vec<Check> {
-    [small::CHECKS, files::CHECKS, threads::CHECKS, net::CHECKS]
+    [small::CHECKS, files::CHECKS, threads::CHECKS, net::CHECKS, streams::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(name, run)| Check { name, run })

@@ -17,17 +17,19 @@ pub(super) const CHECKS: &[Row] = &[
     ("writing to a peer that does not read ends with the deadline", write_times_out),
     ("a closed stream reads as ended", closed_stream_reads_as_ended),
     ("shutting down wakes a reader on another handle", shutdown_wakes_reader),
+    ("both ends know each other's address", ends_know_addresses),
+    ("a limit on silence leaves a living peer alone", living_peer_is_not_silent),
 ];
 
-const LIMIT: Duration = Duration::from_secs(20);
-const SHORT: Duration = Duration::from_millis(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const SHORT: Duration = Duration::from_millis(5);
 
-fn listen(world: &World) -> Box<dyn Listener> {
+pub(super) fn listen(world: &World) -> Box<dyn Listener> {
     world.net().listen("127.0.0.1:0").expect("a free port can be had")
 }
 
 /// Both ends of a new stream, with a deadline so that no check can hang.
-fn pair(world: &World) -> (Box<dyn Stream>, Box<dyn Stream>) {
+pub(super) fn pair(world: &World) -> (Box<dyn Stream>, Box<dyn Stream>) {
     let listener = listen(world);
     let mut near = world.net().connect(&listener.local_addr(), LIMIT).expect("someone listens");
     let mut far = listener.accept(LIMIT).expect("someone connected");
@@ -146,4 +148,17 @@ fn shutdown_wakes_reader(world: &World, _dir: &Path) {
     assert!(reader.finished_within(LIMIT), "the reader still waits");
     reader.join().expect("the reader saw the end");
     drop(far);
+}
+
+fn ends_know_addresses(world: &World, _dir: &Path) {
+    let (near, far) = pair(world);
+    assert_eq!(near.local_addr(), far.peer_addr());
+    assert_eq!(far.local_addr(), near.peer_addr());
+}
+
+fn living_peer_is_not_silent(world: &World, _dir: &Path) {
+    let (mut near, mut far) = pair(world);
+    near.set_silence_limit(Duration::from_secs(1)).expect("a limit can be set");
+    far.write_all(b"x").expect("the stream is open");
+    assert_eq!(near.read(&mut [0; 1]).expect("the peer is there"), 1);
 }

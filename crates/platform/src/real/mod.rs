@@ -8,9 +8,11 @@ mod entropy;
 mod files;
 mod host;
 mod net;
+mod shared;
+mod streams;
 mod threads;
 
-use crate::{Clock, Entropy, Files, Host, Net, Platform, Threads};
+use crate::{Clock, Entropy, Files, Host, Net, Platform, Shared, Threads};
 
 /// The operating system.
 pub(crate) struct RealPlatform {
@@ -38,6 +40,10 @@ impl Platform for RealPlatform {
 
     fn net(&self) -> &dyn Net {
         &net::RealNet
+    }
+
+    fn shared(&self) -> &dyn Shared {
+        &shared::RealShared
     }
 
     fn entropy(&self) -> &dyn Entropy {

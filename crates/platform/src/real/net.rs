@@ -11,14 +11,17 @@
     reason = "this is where sockets and their deadlines are"
 )]
 
+use std::any::Any;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 
-use crate::{Listener, Net, NetAction, NetError, Stream};
+use super::streams::RealStreamSet;
+use crate::{Listener, Net, NetAction, NetError, Stream, StreamSet};
 
 pub(crate) struct RealNet;
 
@@ -44,6 +47,10 @@ impl Net for RealNet {
         let stream = RealStream::new(socket, addr.to_owned()).map_err(failed)?;
         Ok(Box::new(stream))
     }
+
+    fn stream_set(&self) -> Box<dyn StreamSet> {
+        Box::new(RealStreamSet::default())
+    }
 }
 
 /// A host name can have several addresses; the first that answers wins, all within one deadline.
@@ -61,8 +68,8 @@ fn connect_to_any(candidates: &[SocketAddr], timeout: Duration) -> io::Result<Tc
     Err(last_error)
 }
 
-struct RealListener {
-    socket: TcpListener,
+pub(super) struct RealListener {
+    pub(super) socket: TcpListener,
     addr: String,
 }
 
@@ -89,10 +96,14 @@ impl Listener for RealListener {
     fn local_addr(&self) -> String {
         self.addr.clone()
     }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 }
 
-struct RealStream {
-    socket: TcpStream,
+pub(super) struct RealStream {
+    pub(super) socket: TcpStream,
     peer: String,
     deadline: Option<Instant>,
 }
@@ -151,6 +162,35 @@ impl Stream for RealStream {
             ended => ended.map_err(|error| self.failed(&error)),
         }
     }
+
+    fn set_silence_limit(&self, limit: Duration) -> Result<(), NetError> {
+        keep_watch(&self.socket, limit).map_err(|error| self.failed(&error.into()))
+    }
+
+    fn local_addr(&self) -> String {
+        self.socket.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string())
+    }
+
+    fn peer_addr(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// An idle stream asks its peer for a sign of life after a third of the limit, and then again
+/// twice; what was sent and not acknowledged is given the whole limit.
+fn keep_watch(socket: &TcpStream, limit: Duration) -> rustix::io::Result<()> {
+    let third = Duration::from_secs((limit.as_secs() / 3).max(1));
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, third)?;
+    sockopt::set_tcp_keepintvl(socket, third)?;
+    sockopt::set_tcp_keepcnt(socket, 2)?;
+    #[cfg(target_os = "linux")]
+    sockopt::set_tcp_user_timeout(socket, (3 * third).as_millis().try_into().unwrap_or(u32::MAX))?;
+    Ok(())
 }
 
 /// Tries until it works, fails, or the deadline passes.

@@ -1,0 +1,165 @@
+//! Calls in the background: start now, wait later.
+//!
+//! One thread per rank carries out the calls that were started, in the order in which they were
+//! started; so ranks that start the same calls in the same order meet in the same order. A buffer
+//! moves into the call and comes back from [`Handle::wait`], which is what makes it impossible to
+//! touch it in between. Several calls may be in flight; a call that is made directly on the same
+//! group first waits for them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::{Deadline, Queue, RecvError, SendError, Signal, World};
+
+use crate::error::CommError;
+
+/// Calls that can be in flight at once.
+const MAX_IN_FLIGHT: usize = 1024;
+
+/// How long the thread sleeps without a look at whether it should end.
+const IDLE: Duration = Duration::from_hours(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread that carries out calls.
+pub(crate) struct Background {
+    queue: Arc<Queue<Job>>,
+}
+
+impl Background {
+    pub(crate) fn start(world: &World, rank: Rank) -> Result<Self, CommError> {
+        let queue: Arc<Queue<Job>> = Arc::new(Queue::new(world, MAX_IN_FLIGHT));
+        let jobs = Arc::clone(&queue);
+        let body = move || {
+            loop {
+                match jobs.recv(IDLE) {
+                    Ok(job) => job(),
+                    Err(RecvError::Closed) => break,
+                    Err(RecvError::TimedOut) => {}
+                }
+            }
+        };
+        world.threads().spawn(&format!("comm-{rank}"), Box::new(body))?;
+        Ok(Self { queue })
+    }
+
+    /// Queues a call; waits up to `timeout` where too many are in flight.
+    pub(crate) fn submit(&self, job: Job, timeout: Duration) -> Result<(), Job> {
+        self.queue.send(job, timeout).map_err(|error| match error {
+            SendError::TimedOut(job) | SendError::Closed(job) => job,
+        })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // The thread ends when it has done what is queued. Nobody waits for it: the last handle to
+        // this rank may well be dropped by the thread itself.
+        self.queue.close();
+    }
+}
+
+/// How many calls of a group are in flight.
+pub(crate) struct InFlight {
+    count: AtomicUsize,
+    changed: Arc<dyn Signal>,
+}
+
+impl InFlight {
+    pub(crate) fn new(world: &World) -> Self {
+        Self { count: AtomicUsize::new(0), changed: world.threads().signal() }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.count.fetch_sub(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Waits until none is.
+    #[inline]
+    pub(crate) fn drain(&self) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.drain_slowly();
+        }
+    }
+
+    #[cold]
+    fn drain_slowly(&self) {
+        // Every call in flight has a deadline of its own, so this ends.
+        loop {
+            let seen = self.changed.epoch();
+            if self.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            self.changed.wait(seen, IDLE);
+        }
+    }
+}
+
+/// A call in flight.
+#[must_use = "the result is in the handle"]
+pub struct Handle<B> {
+    world: World,
+    place: Arc<Place<B>>,
+}
+
+/// Where the result of a call is put.
+pub(crate) struct Place<B> {
+    result: Mutex<Option<Result<B, CommError>>>,
+    is_there: Arc<dyn Signal>,
+}
+
+impl<B> Place<B> {
+    pub(crate) fn put(&self, result: Result<B, CommError>) {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.is_there.notify_all();
+    }
+}
+
+impl<B> Handle<B> {
+    pub(crate) fn new(world: &World) -> (Self, Arc<Place<B>>) {
+        let is_there = world.threads().signal();
+        let place = Arc::new(Place { result: Mutex::new(None), is_there });
+        (Self { world: Arc::clone(world), place: Arc::clone(&place) }, place)
+    }
+
+    /// Whether the call is over, well or not.
+    pub fn is_done(&self) -> bool {
+        self.place.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Waits up to `timeout` for the call to be over, and returns the buffer. Where the time is too
+    /// short the handle comes back, and the call goes on.
+    pub fn wait(self, timeout: Duration) -> Result<Result<B, CommError>, Self> {
+        let deadline = Deadline::after(self.world.clock(), timeout);
+        loop {
+            let seen = self.place.is_there.epoch();
+            let result = self.place.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(result) = result {
+                return Ok(result);
+            }
+            let remaining = deadline.remaining(self.world.clock());
+            if remaining.is_zero() {
+                return Err(self);
+            }
+            self.place.is_there.wait(seen, remaining);
+        }
+    }
+
+    /// Waits until the call is over, which its own deadlines see to, and returns the buffer.
+    pub fn finish(self) -> Result<B, CommError> {
+        let mut handle = self;
+        loop {
+            match handle.wait(IDLE) {
+                Ok(result) => return result,
+                Err(waiting) => handle = waiting,
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The face of the library: one rank's end of a group.
+//!
+//! A [`Comm`] is a handle. Copies of it made by [`Comm::using`] and [`Comm::within`] speak for the
+//! same end of the same group with another algorithm or another deadline. Every operation is made
+//! by all members of the group, in the same order.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockstep_mesh::{Group, Rank};
+use lockstep_platform::World;
+use lockstep_schedule::Algorithm;
+
+use crate::background::InFlight;
+use crate::buffer::ArenaBuffer;
+use crate::counters::Counters;
+use crate::element::Element;
+use crate::engine::{Engine, Team};
+use crate::error::CommError;
+use crate::node::{Lane, Node};
+use crate::planner::Planner;
+use crate::transport::Wires;
+use crate::transport::shared::{DEFAULT_ARENA_BYTES, Meeting, SharedTransport, SharedWorld};
+
+/// How long a call waits for a peer unless told otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// One rank's end of a group.
+#[derive(Clone)]
+pub struct Comm {
+    pub(crate) core: Arc<Core>,
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) canonical: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) lane: Lane,
+}
+
+/// What all handles of one end share.
+pub(crate) struct Core {
+    pub(crate) node: Arc<Node>,
+    pub(crate) team: Team,
+    pub(crate) state: Mutex<State>,
+    pub(crate) in_flight: InFlight,
+}
+
+/// What changes from call to call.
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    pub(crate) planner: Planner,
+    pub(crate) counters: Counters,
+    /// The first error; after it the group is of no use.
+    pub(crate) failed: Option<CommError>,
+}
+
+/// How a world of ranks is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Room for buffers that ranks exchange; memory is used only once it is touched.
+    pub arena_bytes: usize,
+    /// How long ranks wait for each other.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { arena_bytes: DEFAULT_ARENA_BYTES, timeout: DEFAULT_TIMEOUT }
+    }
+}
+
+impl Comm {
+    /// A world of ranks that are threads of this process; element i is for the thread of rank i.
+    pub fn threads(
+        world: &World,
+        num_ranks: usize,
+        options: &Options,
+    ) -> Result<Vec<Self>, CommError> {
+        let views = SharedWorld::threads(world, num_ranks, options.arena_bytes)?;
+        let end =
+            |view| Self::world(world, shared_wires(view)).map(|end| end.within(options.timeout));
+        views.into_iter().map(end).collect()
+    }
+
+    /// This process's end of a world of processes on one host. `job` is a name that all of them,
+    /// and nobody else, use.
+    pub fn processes(
+        world: &World,
+        job: &str,
+        rank: Rank,
+        num_ranks: usize,
+        options: &Options,
+    ) -> Result<Self, CommError> {
+        let peers: Vec<Rank> = (0..num_ranks).map(Rank).filter(|&peer| peer != rank).collect();
+        let meeting = Meeting::open(world, job, rank, num_ranks)?;
+        let view = meeting.meet(&peers, options.arena_bytes, options.timeout)?;
+        Ok(Self::world(world, shared_wires(view))?.within(options.timeout))
+    }
+
+    /// The group of all ranks over the given wires.
+    pub fn world(world: &World, wires: Wires) -> Result<Self, CommError> {
+        let node = Arc::new(Node::new(world, wires));
+        let group = Group::all(node.num_ranks());
+        Ok(Self::of_group(&node, &group, "world"))
+    }
+
+    fn of_group(node: &Arc<Node>, group: &Group, name: &str) -> Self {
+        let position = group.position(node.rank()).expect("a rank's own group");
+        let members = group.ranks().to_vec();
+        let planner = Planner::new(node, &members, position);
+        let team = Team { members, position, id: node.next_group(), name: name.to_owned() };
+        let engine = Engine::default();
+        let counters = Counters::default();
+        let state = State { engine, planner, counters, failed: None };
+        let in_flight = InFlight::new(node.world());
+        let core = Core { node: Arc::clone(node), team, state: Mutex::new(state), in_flight };
+        Self {
+            core: Arc::new(core),
+            algorithm: None,
+            canonical: false,
+            timeout: DEFAULT_TIMEOUT,
+            lane: Lane::Caller,
+        }
+    }
+
+    /// This rank's end of its part of a partition of the world, for example of all groups along an
+    /// axis of a mesh. Every rank of the world makes the same partitions in the same order; `name`
+    /// is how errors call the group.
+    pub fn split(&self, partition: &[Group], name: &str) -> Result<Self, CommError> {
+        let rank = self.rank();
+        let mut own = partition.iter().filter(|group| group.contains(rank));
+        let (Some(group), None) = (own.next(), own.next()) else {
+            return Err(self.invalid("split", "every rank is in exactly one group of a partition"));
+        };
+        let comm = Self::of_group(&self.core.node, group, name);
+        let max_groups = self.core.node.shared().map_or(u64::MAX, |shared| shared.max_groups());
+        if comm.core.team.id >= max_groups {
+            let rule = format!("a world has flags for {max_groups} groups");
+            return Err(self.invalid("split", &rule));
+        }
+        Ok(comm.within(self.timeout))
+    }
+
+    /// The same end, with calls carried out by `algorithm`.
+    pub fn using(&self, algorithm: Algorithm) -> Self {
+        Self { algorithm: Some(algorithm), ..self.clone() }
+    }
+
+    /// The same end, with sums in canonical order only, so that their bits do not depend on the
+    /// transport, or on how ranks lie on hosts. An algorithm that adds otherwise is refused.
+    pub fn canonical(&self) -> Self {
+        Self { canonical: true, ..self.clone() }
+    }
+
+    /// The same end, with calls that wait no longer than `timeout` for a peer.
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    /// This rank's number in the world.
+    pub fn rank(&self) -> Rank {
+        self.core.node.rank()
+    }
+
+    /// This rank's place in the group.
+    pub fn position(&self) -> usize {
+        self.core.team.position
+    }
+
+    /// How many members the group has.
+    pub fn num_members(&self) -> usize {
+        self.core.team.members.len()
+    }
+
+    /// The members by position.
+    pub fn members(&self) -> &[Rank] {
+        &self.core.team.members
+    }
+
+    /// What errors call the group.
+    pub fn name(&self) -> &str {
+        &self.core.team.name
+    }
+
+    /// How bytes travel: `threads`, `shm`, `tcp`.
+    pub fn transport(&self) -> &'static str {
+        self.core.node.transport_name()
+    }
+
+    /// What this end has done so far.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// A buffer of `count` zeros where the other ranks of the host can reach it. Where no memory is
+    /// shared it is an error; see [`Comm::shares_memory`].
+    pub fn allocate<T: Element>(&self, count: usize) -> Result<ArenaBuffer<T>, CommError> {
+        let Some(shared) = self.core.node.shared() else {
+            return Err(self.invalid("allocate", "this transport shares no memory; use a Vec"));
+        };
+        let bytes = count.saturating_mul(size_of::<T>());
+        let block = shared.arena().allocate(bytes).ok_or_else(|| CommError::ArenaFull {
+            wanted_bytes: bytes,
+            largest_bytes: shared.arena().largest_hole_bytes(),
+        })?;
+        Ok(ArenaBuffer::new(block, count))
+    }
+
+    /// Whether all members see each other's memory.
+    pub fn shares_memory(&self) -> bool {
+        let shared = self.core.node.shared();
+        shared.is_some_and(|shared| self.members().iter().all(|&rank| shared.sees(rank)))
+    }
+
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // A panic inside a call leaves counters and caches as they were before it.
+        self.core.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn invalid(&self, call: &str, rule: &str) -> CommError {
+        let (call, group, rule) = (call.to_owned(), self.name().to_owned(), rule.to_owned());
+        CommError::Invalid { call, group, rule }
+    }
+}
+
+fn shared_wires(view: SharedWorld) -> Wires {
+    let [caller, background] = SharedTransport::lanes(&Arc::new(view));
+    Wires { caller: Box::new(caller), background: Some(Box::new(background)) }
+}

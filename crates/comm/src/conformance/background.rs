@@ -1,0 +1,60 @@
+//! Promises of calls in the background.
+
+use super::{Row, assert_same, data};
+use crate::comm::Comm;
+use crate::element::Reduction;
+
+pub(super) const CHECKS: &[Row] = &[
+    ("several calls in flight end in their order", 16, several_in_flight),
+    ("a direct call waits for those in flight", 16, direct_after_started),
+    ("every operation can run in the background", 8, every_operation),
+];
+
+fn several_in_flight(comm: &Comm) {
+    let n = comm.num_members();
+    let start = |k: u32| {
+        let buffer = vec![k + comm.position() as u32; 1000];
+        comm.start_all_reduce(buffer, Reduction::Sum).expect("start")
+    };
+    let handles: Vec<_> = (0..8).map(start).collect();
+    for (k, handle) in handles.into_iter().enumerate() {
+        let expected = (n * k + n * (n - 1) / 2) as u32;
+        assert_same(&handle.finish().expect("all-reduce"), &vec![expected; 1000], "in flight");
+    }
+}
+
+fn direct_after_started(comm: &Comm) {
+    let handle = comm.start_all_reduce(vec![1.0_f64; 5000], Reduction::Sum).expect("start");
+    let mut small = [1_u8];
+    comm.all_reduce(&mut small, Reduction::Sum).expect("direct");
+    assert!(handle.is_done(), "the direct call came after it");
+    assert_eq!(usize::from(small[0]), comm.num_members());
+    let n = comm.num_members() as f64;
+    assert_same(&handle.finish().expect("started"), &vec![n; 5000], "started");
+}
+
+fn every_operation(comm: &Comm) {
+    let (n, me) = (comm.num_members(), comm.position());
+    let gathered = comm.start_all_gather((vec![me as u32; 3], vec![0; 3 * n])).expect("start");
+    let moved = comm.start_all_to_all((data::<u32>(me, 0, n), vec![0; n])).expect("start");
+    let spread = comm.start_broadcast(vec![me as u16; 5], n - 1).expect("start");
+    let part = comm.start_reduce_scatter((vec![1_u32; 2 * n], vec![0; 2]), Reduction::Sum);
+    let root = comm.start_reduce(vec![1_u64; 4], 0, Reduction::Max).expect("start");
+    let dealt = comm.start_scatter((data::<u8>(0, 0, n), vec![0; 1]), 0).expect("start");
+    let kept = comm.start_gather((vec![me as u32; 1], vec![0; n]), 0).expect("start");
+    let met = comm.start_barrier().expect("start");
+    let expected: Vec<u32> = (0..n as u32).flat_map(|position| [position; 3]).collect();
+    assert_same(&gathered.finish().expect("all-gather").1, &expected, "all-gather");
+    let expected: Vec<u32> = (0..n).flat_map(|source| data(source, me, 1)).collect();
+    assert_same(&moved.finish().expect("all-to-all").1, &expected, "all-to-all");
+    assert_same(&spread.finish().expect("broadcast"), &[n as u16 - 1; 5], "broadcast");
+    let part = part.expect("start").finish().expect("reduce-scatter").1;
+    assert_same(&part, &[n as u32; 2], "reduce-scatter");
+    assert_same(&root.finish().expect("reduce"), &[1; 4], "reduce");
+    assert_same(&dealt.finish().expect("scatter").1, &data::<u8>(0, me, 1), "scatter");
+    let kept = kept.finish().expect("gather").1;
+    if me == 0 {
+        assert_same(&kept, &(0..n as u32).collect::<Vec<_>>(), "gather");
+    }
+    met.finish().expect("barrier");
+}

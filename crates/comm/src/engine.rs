@@ -1,0 +1,430 @@
+//! Runs plans: one rank's end of a group, call after call.
+//!
+//! The engine has no algorithm of its own. It goes through the rounds of a plan, turns every piece
+//! into a window of memory, its own or a peer's, and does what the round says: signal, wait, copy,
+//! reduce, exchange messages. Around that it keeps the promises of the library: every wait has a
+//! deadline, a different call on another rank is noticed, and when one rank fails all do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::{Source, Target};
+
+use crate::element::{Dtype, Reduction};
+use crate::error::{CommError, Context, Interruption};
+use crate::flags::Card;
+use crate::kernel::{self, Job};
+use crate::node::{Lane, Node};
+use crate::plan::{Area, Piece, Plan, PlanRound, Traffic};
+use crate::signature::Signature;
+use crate::transport::shared::SharedWorld;
+use crate::transport::{Envelope, Round};
+use crate::workspace::{Staging, Workspace, grow};
+
+/// A call with its plan.
+pub(crate) struct Call<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) signature: Signature,
+    pub(crate) dtype: Dtype,
+    pub(crate) reduction: Reduction,
+    pub(crate) timeout: Duration,
+    pub(crate) lane: Lane,
+}
+
+/// The caller's memory. Input and output may be the same.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers<'a> {
+    /// All inputs, one after the other.
+    pub(crate) input: Source<'a, u8>,
+    pub(crate) output: Target<'a, u8>,
+    /// Where they lie in the rank's own segment, if they do.
+    pub(crate) input_offset: Option<usize>,
+    pub(crate) output_offset: Option<usize>,
+    /// Whether the input is the output.
+    pub(crate) in_place: bool,
+}
+
+/// Who takes part, as one rank sees it.
+pub(crate) struct Team {
+    pub(crate) members: Vec<Rank>,
+    pub(crate) position: usize,
+    pub(crate) id: u64,
+    pub(crate) name: String,
+}
+
+/// What one rank's end of a group keeps between calls.
+#[derive(Default)]
+pub(crate) struct Engine {
+    /// The number of the last call.
+    call: u64,
+    /// Whether the last call let ranks run ahead.
+    was_open: bool,
+    /// What the members showed, and in which call.
+    cards: Vec<(u64, Card)>,
+    memory: Workspace,
+}
+
+impl Engine {
+    /// Runs a plan on the caller's memory.
+    pub(crate) fn run(
+        &mut self,
+        node: &Node,
+        team: &Team,
+        call: &Call<'_>,
+        buffers: Buffers<'_>,
+    ) -> Result<(), CommError> {
+        self.call += 1;
+        if call.plan.facts.uses_memory {
+            self.run_in_memory(node, team, call, buffers)
+        } else {
+            self.run_with_messages(node, team, call, buffers)
+        }
+    }
+
+    fn run_with_messages(
+        &mut self,
+        node: &Node,
+        team: &Team,
+        call: &Call<'_>,
+        buffers: Buffers<'_>,
+    ) -> Result<(), CommError> {
+        grow(&mut self.memory.private, call.plan.scratch_bytes);
+        grow(&mut self.memory.incoming, call.plan.incoming_bytes);
+        let scratch = Target::of(&mut self.memory.private).cast();
+        let incoming = Target::of(&mut self.memory.incoming).cast();
+        let mut run = Run {
+            node,
+            team,
+            call,
+            number: self.call,
+            shared: node.shared(),
+            buffers,
+            scratch,
+            incoming,
+            card: Card { signature: call.signature.to_words(), ..Card::default() },
+            cards: &mut self.cards,
+            num_signals: 0,
+            done_bytes: 0,
+        };
+        if let Some(shared) = node.shared() {
+            // Shown for those who make another call, which may be one with signals.
+            if self.was_open {
+                run.wait_for_stragglers()?;
+            }
+            shared.show(team.id, self.call, &run.card);
+            shared.wake(team.members.iter().copied());
+        }
+        run.all_rounds()?;
+        if let Some(shared) = node.shared() {
+            // Messages wait in rings, so a rank may be calls ahead of another.
+            self.was_open = true;
+            shared.finish(team.id, self.call);
+        }
+        Ok(())
+    }
+
+    fn run_in_memory(
+        &mut self,
+        node: &Node,
+        team: &Team,
+        call: &Call<'_>,
+        buffers: Buffers<'_>,
+    ) -> Result<(), CommError> {
+        let shared = node.shared().expect("selection knows who sees whose memory");
+        let plan = call.plan;
+        let number = self.call;
+        let staging = Staging::new(plan, &buffers);
+        self.memory.prepare(shared, plan, number, staging.bytes)?;
+        grow(&mut self.memory.incoming, plan.incoming_bytes);
+        let scratch_start = self.memory.scratch_start(number);
+        let staged = match &self.memory.staging {
+            Some(block) if staging.bytes > 0 => {
+                staging.stage(shared, plan, block.range().start, buffers)
+            }
+            _ => buffers,
+        };
+        let card = Card {
+            signature: call.signature.to_words(),
+            input: staged.input_offset.unwrap_or(0) as u64,
+            input_stride: plan.input_bytes as u64,
+            output: staged.output_offset.unwrap_or(0) as u64,
+            scratch: scratch_start as u64,
+        };
+        let mut run = Run {
+            node,
+            team,
+            call,
+            number,
+            shared: Some(shared),
+            buffers: staged,
+            scratch: shared.own().target(scratch_start, plan.scratch_bytes),
+            incoming: Target::of(&mut self.memory.incoming).cast(),
+            card,
+            cards: &mut self.cards,
+            num_signals: 0,
+            done_bytes: 0,
+        };
+        if self.was_open {
+            run.wait_for_stragglers()?;
+        }
+        run.all_rounds()?;
+        self.was_open = !plan.facts.is_closed;
+        shared.finish(team.id, number);
+        shared.fetch_line(team.id, number + 1, 1);
+        if staging.is_output_staged {
+            let bytes = plan.output_bytes;
+            buffers.output.part(0..bytes).copy_from(staged.output.as_source().part(0..bytes));
+        }
+        Ok(())
+    }
+}
+
+/// A call on its way.
+struct Run<'a> {
+    node: &'a Node,
+    team: &'a Team,
+    call: &'a Call<'a>,
+    number: u64,
+    shared: Option<&'a Arc<SharedWorld>>,
+    buffers: Buffers<'a>,
+    scratch: Target<'a, u8>,
+    incoming: Target<'a, u8>,
+    /// What this rank shows.
+    card: Card,
+    /// What the others showed, and in which call, by position.
+    cards: &'a mut Vec<(u64, Card)>,
+    num_signals: u32,
+    done_bytes: u64,
+}
+
+impl<'a> Run<'a> {
+    #[inline]
+    fn all_rounds(&mut self) -> Result<(), CommError> {
+        let plan = self.call.plan;
+        self.cards.resize(self.team.members.len(), (0, Card::default()));
+        for round in &plan.rounds {
+            self.round(round)?;
+        }
+        if self.call.reduction == Reduction::Mean && !plan.facts.has_whole_sums {
+            let output = self.buffers.output.part(0..plan.output_bytes);
+            kernel::divide(self.node.isa(), self.call.dtype, output, plan.facts.num_addends);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn round(&mut self, round: &PlanRound) -> Result<(), CommError> {
+        if round.num_signals > 0 {
+            self.signal(round.num_signals);
+        }
+        for &(member, count) in &round.waits {
+            self.wait(member, count)?;
+        }
+        for (into, from) in &round.copies {
+            self.copy(into, from);
+        }
+        for reduce in &round.reductions {
+            self.reduce(reduce);
+        }
+        if !round.sends.is_empty() || !round.recvs.is_empty() {
+            self.exchange(round)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn signal(&mut self, times: u32) {
+        let shared = self.shared.expect("a schedule with signals runs in shared memory");
+        let (group, number) = (self.team.id, self.number);
+        for _ in 0..times {
+            self.num_signals += 1;
+            match self.num_signals {
+                1 => shared.show(group, number, &self.card),
+                count => shared.signal(group, number, count),
+            }
+        }
+        // The others still look at the line of the first signal, for the card; only one that will
+        // be written is worth taking from them.
+        if self.num_signals < self.call.plan.num_signals {
+            shared.fetch_line(group, number, self.num_signals + 1);
+        }
+        shared.wake(self.team.members.iter().copied());
+    }
+
+    #[inline]
+    fn wait(&mut self, member: usize, count: u32) -> Result<(), CommError> {
+        let shared = self.shared.expect("a schedule with waits runs in shared memory");
+        let (group, number) = (self.team.id, self.number);
+        let peer = self.team.members[member];
+        let came = shared.wait_for_signal(peer, group, number, count, self.call.timeout);
+        came.map_err(|why| self.failed(why))?;
+        if self.cards[member].0 == number {
+            return Ok(());
+        }
+        let card = shared.card(peer, group, number);
+        if card.signature != self.card.signature {
+            let theirs = Signature::from_words(card.signature);
+            return Err(self.failed(Interruption::Mismatch { peer, theirs }));
+        }
+        self.cards[member] = (number, card);
+        Ok(())
+    }
+
+    /// Waits until nobody can still be reading the card that this call will overwrite.
+    fn wait_for_stragglers(&mut self) -> Result<(), CommError> {
+        let shared = self.shared.expect("only such calls leave stragglers");
+        let earlier = self.number.saturating_sub(2);
+        for &peer in &self.team.members {
+            if peer != self.node.rank() && shared.sees(peer) {
+                let is_through = || shared.has_finished(peer, self.team.id, earlier);
+                shared
+                    .wait_until(peer, self.call.timeout, is_through)
+                    .map_err(|why| self.failed(why))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, into: &Piece, from: &Piece) {
+        self.done_bytes += into.bytes as u64;
+        self.target(into).copy_from(self.source(from));
+    }
+
+    #[inline]
+    fn reduce(&mut self, reduce: &crate::plan::Reduce) {
+        let is_whole = self.call.plan.facts.has_whole_sums;
+        let is_mean = self.call.reduction == Reduction::Mean;
+        let divide_by = (is_mean && is_whole).then_some(self.call.plan.facts.num_addends);
+        let run = |sources: &[Source<'_, u8>], targets: &[Target<'_, u8>]| {
+            let reduction = self.call.reduction;
+            let job = Job { reduction, divide_by, order: &reduce.order, sources, targets };
+            kernel::reduce(self.node.isa(), self.call.dtype, &job);
+        };
+        // The common case needs no list on the heap.
+        if let ([a, b], [first, second]) = (&reduce.sources[..], &reduce.into[..]) {
+            run(&[self.source(a), self.source(b)], &[self.target(first), self.target(second)]);
+        } else {
+            let sources: Vec<_> = reduce.sources.iter().map(|piece| self.source(piece)).collect();
+            let targets: Vec<_> = reduce.into.iter().map(|piece| self.target(piece)).collect();
+            run(&sources, &targets);
+        }
+        self.done_bytes += reduce.into.iter().map(|piece| piece.bytes as u64).sum::<u64>();
+    }
+
+    fn exchange(&mut self, round: &PlanRound) -> Result<(), CommError> {
+        let rank = |member: usize| self.team.members[member];
+        let sends: Vec<_> =
+            round.sends.iter().map(|(peer, piece)| (rank(*peer), self.source(piece))).collect();
+        let mut waiting_room = 0;
+        let recvs: Vec<_> = round
+            .recvs
+            .iter()
+            .map(|arrival| {
+                let window = if arrival.with.is_none() {
+                    self.target(&arrival.into)
+                } else {
+                    let start = waiting_room;
+                    waiting_room += arrival.into.bytes.next_multiple_of(64);
+                    self.incoming.part(start..start + arrival.into.bytes)
+                };
+                (rank(arrival.peer), window)
+            })
+            .collect();
+        let envelope =
+            Envelope { group: self.team.id, number: self.number, signature: self.call.signature };
+        let mut messages = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
+        let result = self.node.exchange(self.call.lane, &mut messages, self.call.timeout);
+        self.done_bytes += messages.done_bytes;
+        result.map_err(|why| self.failed(why))?;
+        for (arrival, (_, arrived)) in round.recvs.iter().zip(&recvs) {
+            if let Some((with, order)) = &arrival.with {
+                let sources = [arrived.as_source(), self.source(with)];
+                let targets = [self.target(&arrival.into)];
+                let reduction = self.call.reduction;
+                let job =
+                    Job { reduction, divide_by: None, order, sources: &sources, targets: &targets };
+                kernel::reduce(self.node.isa(), self.call.dtype, &job);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn source(&self, piece: &Piece) -> Source<'a, u8> {
+        if piece.member == self.team.position {
+            let range = piece.start..piece.start + piece.bytes;
+            return match piece.area {
+                Area::Input(index) => {
+                    let start = index * self.call.plan.input_bytes + piece.start;
+                    self.buffers.input.part(start..start + piece.bytes)
+                }
+                Area::Output => self.buffers.output.as_source().part(range),
+                Area::Scratch => self.scratch.as_source().part(range),
+            };
+        }
+        self.remote(piece).as_source()
+    }
+
+    #[inline]
+    fn target(&self, piece: &Piece) -> Target<'a, u8> {
+        if piece.member == self.team.position {
+            let range = piece.start..piece.start + piece.bytes;
+            return match piece.area {
+                Area::Input(_) => unreachable!("a schedule never writes to an input"),
+                Area::Output => self.buffers.output.part(range),
+                Area::Scratch => self.scratch.part(range),
+            };
+        }
+        self.remote(piece)
+    }
+
+    #[inline]
+    fn remote(&self, piece: &Piece) -> Target<'a, u8> {
+        let shared = self.shared.expect("a schedule that looks elsewhere runs in shared memory");
+        let (_, card) = &self.cards[piece.member];
+        let base = match piece.area {
+            Area::Input(index) => card.input + index as u64 * card.input_stride,
+            Area::Output => card.output,
+            Area::Scratch => card.scratch,
+        };
+        let segment = shared.segment(self.team.members[piece.member]);
+        segment.target(base as usize + piece.start, piece.bytes)
+    }
+
+    /// The error for an interruption, once everybody was told about it.
+    #[cold]
+    fn failed(&self, why: Interruption) -> CommError {
+        let why = match why {
+            Interruption::Deadline { .. } => self.first_mismatch().unwrap_or(why),
+            _ => why,
+        };
+        let Traffic { sent_bytes, received_bytes, read_bytes, written_bytes, .. } =
+            self.call.plan.traffic;
+        let context = Context {
+            rank: self.node.rank(),
+            call: self.call.signature,
+            group: self.team.name.clone(),
+            number: self.number,
+            timeout: self.call.timeout,
+            done_bytes: self.done_bytes,
+            expected_bytes: sent_bytes + received_bytes + read_bytes + written_bytes,
+        };
+        let error = context.error(why);
+        self.node.abort_unless_told(self.call.lane, &error);
+        error
+    }
+
+    /// A member whose memory is seen and who is in another call than this one: then that is why
+    /// nobody came.
+    fn first_mismatch(&self) -> Option<Interruption> {
+        let shared = self.shared?;
+        let (group, number) = (self.team.id, self.number);
+        let mut seen = self.team.members.iter().filter(|&&peer| shared.sees(peer));
+        seen.find_map(|&peer| {
+            let card = shared.card_in(peer, group, number)?;
+            let theirs = Signature::from_words(card.signature);
+            (theirs != self.call.signature).then_some(Interruption::Mismatch { peer, theirs })
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! Collective communication between ranks: schedules, run over threads, shared memory or TCP.
+//!
+//! # Layout
+//! - [`comm`]: one rank's end of a group; `calls` has its collective operations, `starts` the same
+//!   in the background, `messages` what goes from one rank to another
+//! - [`buffer`], [`window`]: memory that other ranks reach
+//! - [`element`]: the types that travel and how they are reduced
+//! - [`signature`]: what a call is, so that a different one on another rank is noticed
+//! - [`error`]: what can go wrong, and who is to blame
+//! - `planner`, `plan`: a schedule made ready to run
+//! - `engine`: runs it, `background` on a thread of its own; `kernel` is its arithmetic,
+//!   `workspace` its memory, `flags` how ranks meet in shared memory
+//! - [`transport`]: the wires; [`rendezvous`]: how processes find each other
+//! - [`conformance`]: the checks that every transport must pass
+//! - [`counters`]: what was moved; [`limit`]: what could be moved at best
+//!
+//! The library has no algorithm of its own: who sends, adds and copies what is a
+//! [`Schedule`](lockstep_schedule::Schedule), plain data that was proven before, and the engine
+//! does what it says.
+//!
+//! # Example
+//! ```
+//! use lockstep_comm::{Comm, CommError, Options, Reduction};
+//!
+//! let world = lockstep_platform::real();
+//! let ends = Comm::threads(&world, 3, &Options::default())?;
+//! std::thread::scope(|scope| {
+//!     for comm in &ends {
+//!         scope.spawn(|| -> Result<(), CommError> {
+//!             // Every rank brings its number; every rank gets the sum.
+//!             let mut buffer = comm.allocate::<f32>(1000)?;
+//!             buffer.fill(comm.position() as f32);
+//!             comm.all_reduce(&mut buffer, Reduction::Sum)?;
+//!             assert!(buffer.iter().all(|&x| x == 3.0));
+//!             Ok(())
+//!         });
+//!     }
+//! });
+//! # Ok::<(), CommError>(())
+//! ```
+
+pub mod comm;
+
+mod calls;
+mod messages;
+mod starts;
+
+pub mod window;
+
+pub mod buffer;
+pub mod counters;
+pub mod element;
+pub mod error;
+pub mod signature;
+
+mod background;
+mod engine;
+mod flags;
+mod kernel;
+mod node;
+mod plan;
+mod planner;
+mod workspace;
+
+pub mod conformance;
+pub mod limit;
+pub mod rendezvous;
+pub mod transport;
+
+pub use background::Handle;
+pub use buffer::ArenaBuffer;
+pub use comm::{Comm, Options};
+pub use counters::{Count, Counters};
+pub use element::{Dtype, Element, Reduction};
+pub use error::CommError;
+pub use half::{bf16, f16};
+pub use plan::Traffic;
+pub use signature::Signature;
+pub use starts::Owned;
+pub use window::Window;

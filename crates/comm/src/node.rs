@@ -1,0 +1,137 @@
+//! One rank of the world: its wires, its memory, and what all its groups share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::World;
+use lockstep_tensor::Isa;
+
+use crate::background::Background;
+use crate::error::{CommError, Interruption};
+use crate::transport::shared::SharedWorld;
+use crate::transport::{Round, Transport, Wires};
+
+/// Which set of wires a call uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// The caller's thread runs it.
+    Caller,
+    /// The background thread runs it.
+    Background,
+}
+
+/// One rank of the world.
+pub(crate) struct Node {
+    world: World,
+    rank: Rank,
+    domains: Vec<usize>,
+    transport_name: &'static str,
+    shared: Option<Arc<SharedWorld>>,
+    caller: Mutex<Box<dyn Transport>>,
+    background: Option<Mutex<Box<dyn Transport>>>,
+    thread: OnceLock<Background>,
+    next_group: AtomicU64,
+    isa: Isa,
+}
+
+impl Node {
+    pub(crate) fn new(world: &World, wires: Wires) -> Self {
+        let Wires { caller, background } = wires;
+        Self {
+            world: Arc::clone(world),
+            rank: caller.rank(),
+            domains: caller.domains(),
+            transport_name: caller.name(),
+            shared: caller.shared(),
+            caller: Mutex::new(caller),
+            background: background.map(Mutex::new),
+            thread: OnceLock::new(),
+            next_group: AtomicU64::new(0),
+            isa: Isa::detect(),
+        }
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn num_ranks(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// By world rank; ranks with the same number see each other's memory.
+    pub(crate) fn domains(&self) -> &[usize] {
+        &self.domains
+    }
+
+    pub(crate) fn transport_name(&self) -> &'static str {
+        self.transport_name
+    }
+
+    pub(crate) fn shared(&self) -> Option<&Arc<SharedWorld>> {
+        self.shared.as_ref()
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Whether calls in the background have wires of their own.
+    pub(crate) fn has_background_wires(&self) -> bool {
+        self.background.is_some()
+    }
+
+    /// The thread for calls in the background, started when first asked for.
+    pub(crate) fn background(&self) -> Result<&Background, CommError> {
+        if self.thread.get().is_none() {
+            let started = Background::start(&self.world, self.rank)?;
+            // Whoever was second drops its thread, which ends at once.
+            let _ = self.thread.set(started);
+        }
+        Ok(self.thread.get().expect("it was set just now, or before"))
+    }
+
+    /// The number of the next group; every rank makes its groups in the same order.
+    pub(crate) fn next_group(&self) -> u64 {
+        self.next_group.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn exchange(
+        &self,
+        lane: Lane,
+        round: &mut Round<'_>,
+        timeout: Duration,
+    ) -> Result<(), Interruption> {
+        self.wires(lane).exchange(round, timeout)
+    }
+
+    pub(crate) fn abort(&self, lane: Lane, reason: &str) {
+        // Through memory first: that needs no lock, and wakes whoever holds one.
+        if let Some(shared) = &self.shared {
+            shared.abort(reason);
+        }
+        self.wires(lane).abort(reason);
+    }
+
+    /// Tells everybody about an error of this rank, unless it came from somebody else's.
+    pub(crate) fn abort_unless_told(&self, lane: Lane, error: &CommError) {
+        if !matches!(error, CommError::Aborted { .. }) {
+            self.abort(lane, &error.to_string());
+        }
+    }
+
+    fn wires(&self, lane: Lane) -> MutexGuard<'_, Box<dyn Transport>> {
+        let wires = match (lane, &self.background) {
+            (Lane::Background, Some(wires)) => wires,
+            _ => &self.caller,
+        };
+        // A panic in the middle of an exchange ends the run; until then others may try.
+        wires.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,204 @@
+//! Finds the plan for a call, and keeps it.
+//!
+//! Choosing an algorithm and making a plan takes up to milliseconds; a training step makes the same
+//! few calls again and again. So plans are kept, the one used last in front.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+use lockstep_mesh::Rank;
+use lockstep_schedule::collective::select::{Request, select};
+use lockstep_schedule::collective::{Team, algorithms, build};
+use lockstep_schedule::{Algorithm, Costs, Layout, Link, Medium, Op, Schedule, Topology, price};
+
+use crate::element::{Dtype, Reduction};
+use crate::node::Node;
+use crate::plan::{Facts, Plan};
+use crate::signature::Signature;
+
+/// Plans that are kept.
+const MAX_PLANS: usize = 64;
+
+/// Choices that are kept.
+const MAX_CHOICES: usize = 256;
+
+/// What distinguishes plans.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) op: Op,
+    pub(crate) dtype: Dtype,
+    pub(crate) reduction: Option<Reduction>,
+    /// The length of the whole vector, as a layout counts it.
+    pub(crate) count: usize,
+    /// The hash of the lengths of its chunks, where they are not even.
+    pub(crate) lengths: u64,
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Whether sums must have the canonical order.
+    pub(crate) canonical: bool,
+}
+
+/// A plan with what it was made for.
+pub(crate) struct Ready {
+    wanted: Wanted,
+    pub(crate) plan: Plan,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) signature: Signature,
+}
+
+/// The plans of one rank's end of a group.
+pub(crate) struct Planner {
+    team: Team,
+    position: usize,
+    costs: Costs,
+    /// Whether all members see each other's memory.
+    is_one_host: bool,
+    /// The schedules without messages for each operation that was asked for.
+    direct: BTreeMap<Op, Vec<Arc<Known>>>,
+    /// The schedules that were chosen.
+    chosen: BTreeMap<Key, Arc<Known>>,
+    plans: VecDeque<Ready>,
+}
+
+impl Planner {
+    pub(crate) fn new(node: &Node, members: &[Rank], position: usize) -> Self {
+        let domains: Vec<usize> = members.iter().map(|rank| node.domains()[rank.0]).collect();
+        let is_one_host =
+            node.shared().is_some() && domains.iter().all(|&domain| domain == domains[0]);
+        let topology = if is_one_host {
+            Topology::flat(members.len(), Medium::Memory)
+        } else {
+            Topology::by_host(&domains)
+        };
+        let team = Team { topology: Some(topology), ..Team::new(members.len()) };
+        let costs = costs(node.shared().is_some());
+        let (direct, chosen) = (BTreeMap::new(), BTreeMap::new());
+        Self { team, position, costs, is_one_host, direct, chosen, plans: VecDeque::new() }
+    }
+
+    /// Whether an algorithm can carry out an operation in this group.
+    pub(crate) fn offers(&self, op: Op, algorithm: Algorithm) -> bool {
+        let Ok(schedule) = build(op, algorithm, &self.team) else { return false };
+        let domains = self.team.topology.as_ref().map(Topology::memory_domains);
+        schedule.memory_pairs().all(|(one, other)| {
+            domains.as_ref().is_some_and(|domains| domains[one] == domains[other])
+        })
+    }
+
+    /// The plan for a call; an error says what would work.
+    #[inline]
+    pub(crate) fn find(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<&Ready, String> {
+        let is_in_front = self.plans.front().is_some_and(|ready| ready.wanted == *wanted);
+        if !is_in_front {
+            self.bring_to_front(wanted, lengths)?;
+        }
+        Ok(&self.plans[0])
+    }
+
+    fn bring_to_front(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<(), String> {
+        let index = self.plans.iter().position(|ready| ready.wanted == *wanted);
+        let kept = index.and_then(|index| self.plans.remove(index));
+        let ready = kept.map_or_else(|| self.make(wanted, lengths), Ok)?;
+        self.plans.truncate(MAX_PLANS - 1);
+        self.plans.push_front(ready);
+        Ok(())
+    }
+
+    fn make(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<Ready, String> {
+        let &Wanted { op, dtype, reduction, count, .. } = wanted;
+        let num_ranks = self.team.num_ranks();
+        if op.root().is_some_and(|root| root >= num_ranks) {
+            return Err(format!("there are {num_ranks} ranks, counted from 0"));
+        }
+        let known = self.schedule(wanted)?;
+        let layout = match lengths {
+            [] => Layout::even(&known.schedule, count),
+            lengths => Layout::explicit(&known.schedule, lengths),
+        };
+        let plan = Plan::new(&known.schedule, &known.facts, &layout, dtype, self.position);
+        let algorithm = known.schedule.algorithm;
+        let signature = Signature::new(op, dtype, reduction, algorithm, count, wanted.lengths);
+        Ok(Ready { wanted: *wanted, plan, algorithm, signature })
+    }
+
+    /// The schedule for a call. It depends on the size only roughly, so that all ranks, and calls
+    /// of nearly the same size, find the same one.
+    fn schedule(&mut self, wanted: &Wanted) -> Result<Arc<Known>, String> {
+        let size_class = (wanted.count * wanted.dtype.bytes()).next_power_of_two();
+        let Wanted { op, algorithm, canonical, .. } = *wanted;
+        let key = Key { op, algorithm, canonical, size_class };
+        if let Some(known) = self.chosen.get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let chosen = match algorithm {
+            None if self.is_one_host => self.cheapest_direct(op, size_class),
+            _ => None,
+        };
+        let select_any = || -> Result<Arc<Known>, String> {
+            let (team, count, element) = (&self.team, size_class, Bytes(1));
+            let request = Request { op, team, count, element, canonical };
+            let found = select(&request, &self.costs, algorithm).map_err(|e| e.to_string())?;
+            Ok(Arc::new(Known::new(found.schedule, self.position)))
+        };
+        let known = chosen.map_or_else(select_any, Ok)?;
+        if self.chosen.len() == MAX_CHOICES {
+            self.chosen.pop_first();
+        }
+        self.chosen.insert(key, Arc::clone(&known));
+        Ok(known)
+    }
+
+    /// Where all see each other's memory, a message is a detour: it is copied into a ring and out of
+    /// it. So there only schedules without messages are compared, all of which add canonically.
+    fn cheapest_direct(&mut self, op: Op, bytes: usize) -> Option<Arc<Known>> {
+        let (team, position) = (&self.team, self.position);
+        let direct = self.direct.entry(op).or_insert_with(|| {
+            let built = algorithms(op).iter().filter_map(|&each| build(op, each, team).ok());
+            let direct = built.filter(|schedule| !schedule.needs_messages());
+            direct.map(|schedule| Arc::new(Known::new(schedule, position))).collect()
+        });
+        let seconds = |known: &Arc<Known>| {
+            let layout = Layout::even(&known.schedule, bytes);
+            price(&known.schedule, &layout, Bytes(1), &self.costs, team.topology.as_ref()).0
+        };
+        let priced = direct.iter().map(|known| (seconds(known), known));
+        let cheapest = priced.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        cheapest.map(|(_, known)| Arc::clone(known))
+    }
+}
+
+/// A schedule and what is known about it.
+struct Known {
+    schedule: Schedule,
+    facts: Facts,
+}
+
+impl Known {
+    fn new(schedule: Schedule, position: usize) -> Self {
+        let facts = Facts::new(&schedule, position);
+        Self { schedule, facts }
+    }
+}
+
+/// What the choice of a schedule depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    op: Op,
+    algorithm: Option<Algorithm>,
+    canonical: bool,
+    size_class: usize,
+}
+
+/// Rough costs of one host, until the links have been measured.
+fn costs(shares_memory: bool) -> Costs {
+    let link = |micros: f64, gigabytes: f64| Link {
+        latency: Seconds(micros * 1e-6),
+        bandwidth: BytesPerSecond(gigabytes * 1e9),
+    };
+    Costs {
+        messages: link(5.0, 4.0),
+        // Less than a flag takes: the stores of a sweep do not wait for each other.
+        memory: shares_memory.then(|| link(0.05, 12.0)),
+        local: BytesPerSecond(20e9),
+    }
+}

@@ -1,0 +1,226 @@
+//! How the ranks of a run find each other and connect.
+//!
+//! Every rank knows one address: that of rank 0, the *meeting point*. All others call there and say
+//! who they are, how large they believe the run to be, and where they listen themselves. Once all
+//! have come, rank 0 sends everybody the table of all ranks. Then every pair connects: the higher
+//! rank calls, the lower one answers, once for each stream.
+//!
+//! The table carries a random number that stands for this run; callers of other runs, strangers
+//! and mistakes are turned away with a reason, and everything ends by one deadline.
+//!
+//! Which ranks share a machine is found by trying: while a pair connects, the higher rank looks for
+//! a local socket that the lower one has opened under the name of the run. Host names and addresses
+//! only go into reports.
+//!
+//! - `place`: what the environment says
+//! - `wire`: what is said; `door`: where it is heard
+//! - `gather`: rank 0 waits for all; `attend`: the others come; `pairs`: everybody connects
+//!
+//! ```no_run
+//! use lockstep_comm::rendezvous::{Place, Settings, join};
+//!
+//! let world = lockstep_platform::real();
+//! let place = Place::from_env(&world)?;
+//! let joined = join(&world, &place, &Settings::default())?;
+//! println!("rank {} of {} on {}", joined.rank, joined.num_ranks, joined.hosts[joined.rank.0]);
+//! # Ok::<(), lockstep_comm::rendezvous::RendezvousError>(())
+//! ```
+
+mod attend;
+mod door;
+mod error;
+mod gather;
+mod pairs;
+mod place;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::{Deadline, Listener, World};
+
+use crate::transport::tcp::{Cables, NUM_LANES};
+use door::Door;
+pub use error::RendezvousError;
+pub use place::Place;
+use wire::{Member, Table};
+
+/// How a run comes together. All ranks must have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Streams for messages between two ranks, on each lane.
+    pub num_streams: usize,
+    /// Whether to find out which ranks share a machine.
+    pub shares_memory: bool,
+    /// How long everything may take.
+    pub timeout: Duration,
+    /// How long a machine may be silent before its ranks count as lost.
+    pub silence_limit: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            num_streams: 2,
+            shares_memory: true,
+            timeout: Duration::from_mins(1),
+            silence_limit: Duration::from_secs(15),
+        }
+    }
+}
+
+/// The most streams that a pair may have.
+pub const MAX_STREAMS: usize = 64;
+
+/// A rank with connections to all others.
+pub struct Joined {
+    /// This rank.
+    pub rank: Rank,
+    /// How many there are.
+    pub num_ranks: usize,
+    /// A name for the run that no other run has.
+    pub run: String,
+    /// The machines of all ranks, by rank; equal ones are probably the same machine.
+    pub hosts: Vec<String>,
+    /// The streams to all other ranks.
+    pub cables: Cables,
+    /// Who shares a machine, as far as that was asked for: ranks with the same number do. This is
+    /// certain, and the same on all ranks.
+    pub domains: Vec<usize>,
+}
+
+impl Joined {
+    /// The other ranks on this machine, as far as that was asked for.
+    pub fn local_peers(&self) -> Vec<Rank> {
+        let own = self.domains[self.rank.0];
+        let is_local = |&rank: &Rank| rank != self.rank && self.domains[rank.0] == own;
+        (0..self.num_ranks).map(Rank).filter(is_local).collect()
+    }
+
+    /// How many ranks share this machine, this one included, by all that is known.
+    pub fn num_local(&self) -> usize {
+        self.hosts.iter().filter(|&host| *host == self.hosts[self.rank.0]).count()
+    }
+}
+
+/// Joins the run as `place` says.
+pub fn join(world: &World, place: &Place, settings: &Settings) -> Result<Joined, RendezvousError> {
+    if place.rank == Rank(0) && place.num_ranks > 1 {
+        let listener = listen(world, &place.master)?;
+        return join_as_first(world, listener, place, settings);
+    }
+    join_with(world, None, place, settings)
+}
+
+/// Starts to listen at the meeting point, as rank 0; port 0 lets the system choose one.
+pub fn listen(world: &World, master: &str) -> Result<Box<dyn Listener>, RendezvousError> {
+    listen_at(world, &place::listening_addrs(master))
+}
+
+/// Listens at the first address where that is possible.
+fn listen_at(world: &World, addrs: &[String]) -> Result<Box<dyn Listener>, RendezvousError> {
+    let mut first_error = None;
+    for addr in addrs {
+        match world.net().listen(addr) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    Err(first_error.expect("there is an address to try").into())
+}
+
+/// Joins as rank 0, which listens already.
+pub fn join_as_first(
+    world: &World,
+    listener: Box<dyn Listener>,
+    place: &Place,
+    settings: &Settings,
+) -> Result<Joined, RendezvousError> {
+    assert_eq!(place.rank, Rank(0), "rank 0 has the meeting point");
+    join_with(world, Some(listener), place, settings)
+}
+
+fn join_with(
+    world: &World,
+    listener: Option<Box<dyn Listener>>,
+    place: &Place,
+    settings: &Settings,
+) -> Result<Joined, RendezvousError> {
+    let streams = 1..=MAX_STREAMS;
+    assert!(streams.contains(&settings.num_streams), "{streams:?} streams between two ranks");
+    assert!(place.rank.0 < place.num_ranks, "a rank is below the number of ranks");
+    let deadline = Deadline::after(world.clock(), settings.timeout);
+    let own = Member { host: host_identity(world), addr: String::new() };
+    let party = Party { world, place, settings, deadline };
+    if place.num_ranks == 1 {
+        let table = Table { run: new_run(world), members: vec![own] };
+        let cables = [0; NUM_LANES].map(|_| vec![None]);
+        return Ok(party.joined(table, cables, vec![0]));
+    }
+    let (door, table) = match listener {
+        Some(listener) => {
+            let mut door = Door::new(world, listener, party.num_callers());
+            let table = gather::gather(&party, &mut door, own)?;
+            (door, table)
+        }
+        None => attend::attend(&party, &own)?,
+    };
+    pairs::connect(&party, door, table)
+}
+
+/// What every step of joining needs to know.
+struct Party<'a> {
+    world: &'a World,
+    place: &'a Place,
+    settings: &'a Settings,
+    deadline: Deadline,
+}
+
+impl Party<'_> {
+    fn remaining(&self) -> Duration {
+        self.deadline.remaining(self.world.clock())
+    }
+
+    fn timeout_ms(&self) -> u64 {
+        self.settings.timeout.as_millis() as u64
+    }
+
+    /// Callers that may stand at one rank's door at the same time.
+    fn num_callers(&self) -> usize {
+        self.place.num_ranks * NUM_LANES * (1 + self.settings.num_streams)
+    }
+
+    fn joined(&self, table: Table, cables: Cables, domains: Vec<usize>) -> Joined {
+        Joined {
+            rank: self.place.rank,
+            num_ranks: self.place.num_ranks,
+            run: run_name(&table.run),
+            hosts: table.members.into_iter().map(|member| member.host).collect(),
+            cables,
+            domains,
+        }
+    }
+}
+
+fn new_run(world: &World) -> wire::RunId {
+    let mut run = [0; 16];
+    world.entropy().fill(&mut run);
+    run
+}
+
+fn run_name(run: &wire::RunId) -> String {
+    format!("{:032x}", u128::from_be_bytes(*run))
+}
+
+/// The machine's name, and a number that changes with every start of the machine, where there is
+/// one: two machines may have one name.
+fn host_identity(world: &World) -> String {
+    let boot = world.files().read_to_string(Path::new("/proc/sys/kernel/random/boot_id"));
+    let boot = boot.unwrap_or_default();
+    let boot = boot.trim().split('-').next().unwrap_or_default();
+    format!("{} {boot}", world.host().name()).trim().to_owned()
+}

@@ -1,0 +1,197 @@
+//! What a call is, in three words that travel with it.
+//!
+//! A collective works only if every member of the group makes the same call. Programs that do not
+//! are common, and the classic library then hangs or mixes up data. Here each rank shows its
+//! [`Signature`] to the others, beside the flag or in front of the message it sends anyway, so
+//! that a different call is an error which names both.
+
+use std::fmt;
+
+use lockstep_schedule::{Algorithm, Op};
+
+use crate::element::{Dtype, Reduction};
+
+/// Everything about a call that must be the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    /// Operation, type, reduction, algorithm and root, packed.
+    kind: u64,
+    /// How many elements the whole vector has.
+    count: u64,
+    /// A hash of the lengths of the parts where they are given one by one, else 0.
+    lengths: u64,
+}
+
+/// The operations by their codes.
+pub(crate) const NAMES: [&str; 10] = [
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all-to-all",
+    "barrier",
+    "send and receive",
+];
+
+/// The code of a point-to-point message, which is no collective.
+pub(crate) const MESSAGE: usize = 9;
+
+impl Signature {
+    /// A collective call.
+    pub fn new(
+        op: Op,
+        dtype: Dtype,
+        reduction: Option<Reduction>,
+        algorithm: Algorithm,
+        count: usize,
+        lengths: u64,
+    ) -> Self {
+        let kind = Kind {
+            op: code(op),
+            dtype: dtype as usize,
+            reduction: reduction.map_or(0, |reduction| 1 + reduction as usize),
+            algorithm: algorithm_code(algorithm),
+            root: op.root().unwrap_or(0),
+        };
+        Self { kind: kind.pack(), count: count as u64, lengths }
+    }
+
+    /// A message from one rank to another.
+    pub fn message(bytes: usize) -> Self {
+        let kind = Kind { op: MESSAGE, dtype: 0, reduction: 0, algorithm: 0, root: 0 };
+        Self { kind: kind.pack(), count: bytes as u64, lengths: 0 }
+    }
+
+    /// The words that travel.
+    pub const fn to_words(self) -> [u64; 3] {
+        [self.kind, self.count, self.lengths]
+    }
+
+    /// What words mean that came from somebody else; any words are read as something.
+    pub const fn from_words([kind, count, lengths]: [u64; 3]) -> Self {
+        Self { kind, count, lengths }
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = Kind::unpack(self.kind);
+        let name = NAMES.get(kind.op).copied().unwrap_or("unknown operation");
+        write!(f, "{name}")?;
+        if kind.op == MESSAGE {
+            return write!(f, " of {} bytes", self.count);
+        }
+        if kind.op != code(Op::Barrier) {
+            let dtype = Dtype::ALL.get(kind.dtype).map_or("unknown", |dtype| dtype.name());
+            write!(f, " of {} {dtype}", self.count)?;
+        }
+        if let Some(reduction) = kind.reduction.checked_sub(1).and_then(|k| Reduction::ALL.get(k)) {
+            write!(f, ", {reduction}")?;
+        }
+        if (3..=6).contains(&kind.op) {
+            write!(f, ", root {}", kind.root)?;
+        }
+        if self.lengths != 0 {
+            write!(f, ", parts #{:08x}", self.lengths >> 32)?;
+        }
+        write!(f, ", algorithm #{:02x}", kind.algorithm)
+    }
+}
+
+struct Kind {
+    op: usize,
+    dtype: usize,
+    reduction: usize,
+    algorithm: usize,
+    root: usize,
+}
+
+impl Kind {
+    fn pack(&self) -> u64 {
+        let low = self.op | self.dtype << 8 | self.reduction << 16 | self.algorithm << 24;
+        (low | self.root << 32) as u64
+    }
+
+    fn unpack(word: u64) -> Self {
+        let byte = |index: u32| (word >> (8 * index) & 0xff) as usize;
+        let root = (word >> 32) as usize;
+        Self { op: byte(0), dtype: byte(1), reduction: byte(2), algorithm: byte(3), root }
+    }
+}
+
+/// The number of an operation, whatever the root.
+#[inline]
+pub(crate) fn code(op: Op) -> usize {
+    match op {
+        Op::AllReduce => 0,
+        Op::ReduceScatter => 1,
+        Op::AllGather => 2,
+        Op::Broadcast { .. } => 3,
+        Op::Reduce { .. } => 4,
+        Op::Scatter { .. } => 5,
+        Op::Gather { .. } => 6,
+        Op::AllToAll => 7,
+        Op::Barrier => 8,
+    }
+}
+
+/// Algorithms may carry numbers, so one byte of a hash of the name stands for them.
+fn algorithm_code(algorithm: Algorithm) -> usize {
+    let name = algorithm.to_string();
+    (hash_bytes(name.bytes().map(u64::from)) >> 56) as usize
+}
+
+/// A number for the lengths of parts; 0 where they are even and nobody names them.
+pub(crate) fn hash(lengths: &[usize]) -> u64 {
+    if lengths.is_empty() { 0 } else { hash_bytes(lengths.iter().map(|&len| len as u64)) | 1 }
+}
+
+/// FNV-1a over words: not against malice, only against mistakes.
+fn hash_bytes(words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+        (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_reads_as_people_would_say_it() {
+        let op = Op::Reduce { root: 3 };
+        let (sum, tree) = (Some(Reduction::Sum), Algorithm::Tree);
+        let text = Signature::new(op, Dtype::Bf16, sum, tree, 10, 0).to_string();
+        assert!(text.starts_with("reduce of 10 bf16, sum, root 3, algorithm #"), "{text}");
+        assert_eq!(Signature::message(5).to_string(), "send and receive of 5 bytes");
+    }
+
+    #[test]
+    fn calls_that_differ_in_one_thing_differ() {
+        let base = |op, dtype, reduction, algorithm, count, lengths: &[usize]| {
+            Signature::new(op, dtype, Some(reduction), algorithm, count, hash(lengths))
+        };
+        let (op, dtype, sum, direct) =
+            (Op::AllReduce, Dtype::F32, Reduction::Sum, Algorithm::Direct);
+        let all = [
+            base(op, dtype, sum, direct, 10, &[]),
+            base(Op::ReduceScatter, dtype, sum, direct, 10, &[]),
+            base(op, Dtype::I32, sum, direct, 10, &[]),
+            base(op, dtype, Reduction::Max, direct, 10, &[]),
+            base(op, dtype, sum, Algorithm::RING, 10, &[]),
+            base(op, dtype, sum, Algorithm::Ring { channels: 2 }, 10, &[]),
+            base(op, dtype, sum, direct, 11, &[]),
+            base(Op::Reduce { root: 0 }, dtype, sum, direct, 10, &[]),
+            base(Op::Reduce { root: 1 }, dtype, sum, direct, 10, &[]),
+            base(op, dtype, sum, direct, 10, &[4, 6]),
+            base(op, dtype, sum, direct, 10, &[6, 4]),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert_eq!(Signature::from_words(one.to_words()), *one);
+            assert!(all[..i].iter().all(|other| other != one), "{one}");
+        }
+    }
+}

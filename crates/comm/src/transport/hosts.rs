@@ -1,0 +1,195 @@
+//! Shared memory inside a host, TCP between hosts.
+//!
+//! A round may have messages of both kinds, and the ranks at their other ends may in turn wait for
+//! each other, so both kinds make progress at once: doing one after the other could wait for ever.
+//! Whatever one of the two learns about a rank that failed the other one is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::World;
+
+use super::shared::{Meeting, SharedTransport, SharedWorld};
+use super::tcp::{TcpOptions, TcpTransport};
+use super::{Round, Transport, Wires};
+use crate::error::{CommError, Interruption};
+use crate::rendezvous::{Joined, Place, Settings, join};
+
+/// How long to sleep on the network while something may come through memory, at first and at most.
+const FIRST_NAP: Duration = Duration::from_micros(100);
+const LAST_NAP: Duration = Duration::from_millis(2);
+
+/// One lane of a rank's wires to ranks on its own host and on others.
+pub struct HostsTransport {
+    world: World,
+    memory: SharedTransport,
+    network: TcpTransport,
+    domains: Vec<usize>,
+}
+
+/// Joins the run and returns the best wires that there are: shared memory if all ranks are on this
+/// host, otherwise TCP, and shared memory for the ranks that are. Without
+/// [`Settings::shares_memory`] it is TCP throughout.
+pub fn open(
+    world: &World,
+    place: &Place,
+    settings: &Settings,
+    options: &TcpOptions,
+    arena_bytes: usize,
+) -> Result<Wires, CommError> {
+    let joined = join(world, place, settings)?;
+    connect(world, joined, settings, options, arena_bytes)
+}
+
+/// The wires of a rank that has joined.
+pub fn connect(
+    world: &World,
+    joined: Joined,
+    settings: &Settings,
+    options: &TcpOptions,
+    arena_bytes: usize,
+) -> Result<Wires, CommError> {
+    let (local_peers, num_local) = (joined.local_peers(), joined.num_local());
+    let Joined { rank, num_ranks, run, mut cables, domains, .. } = joined;
+    if !settings.shares_memory {
+        let lanes = TcpTransport::lanes(world, rank, cables, num_local, options)?;
+        return Ok(TcpTransport::wires(lanes));
+    }
+    let meeting = Meeting::open(world, &run, rank, num_ranks)?;
+    let view = meeting.meet(&local_peers, arena_bytes, settings.timeout)?;
+    let memory = SharedTransport::lanes(&Arc::new(view));
+    if local_peers.len() + 1 == num_ranks {
+        let [caller, background] = memory;
+        return Ok(Wires { caller: Box::new(caller), background: Some(Box::new(background)) });
+    }
+    for lane in &mut cables {
+        for peer in &local_peers {
+            lane[peer.0] = None;
+        }
+    }
+    let network = TcpTransport::lanes(world, rank, cables, num_local, options)?;
+    let [first, second] = memory;
+    let [third, fourth] = network;
+    let lane = |memory, network| -> Box<dyn Transport> {
+        let (world, domains) = (Arc::clone(world), domains.clone());
+        Box::new(HostsTransport { world, memory, network, domains })
+    };
+    Ok(Wires { caller: lane(first, third), background: Some(lane(second, fourth)) })
+}
+
+impl HostsTransport {
+    fn exchange_both(
+        &mut self,
+        round: &mut Round<'_>,
+        timeout: Duration,
+    ) -> Result<(), Interruption> {
+        self.network.begin(round)?;
+        self.memory.begin(round);
+        let mut idle_since = None;
+        let (mut num_tries, mut nap) = (0, FIRST_NAP);
+        loop {
+            let by_memory = self.memory.step(round, timeout)?;
+            let by_network = self.network.step(round)?;
+            if self.memory.is_done() && self.network.is_done() {
+                return Ok(());
+            }
+            if by_memory || by_network {
+                (idle_since, num_tries, nap) = (None, 0, FIRST_NAP);
+                continue;
+            }
+            let now = self.world.clock().now();
+            let idle = now.saturating_sub(*idle_since.get_or_insert(now));
+            if self.network.tries_again(idle, &mut num_tries) {
+                continue;
+            }
+            if idle >= timeout {
+                return Err(Interruption::Deadline { peer: self.waited_for(round) });
+            }
+            // Memory wakes nobody who sleeps on the network, so sleeps are short while it may.
+            let longest = if self.memory.is_done() { timeout } else { nap };
+            self.network.sleep(longest.min(timeout.saturating_sub(idle)))?;
+            if let Err(why) = self.look_around(round) {
+                // What came at the last moment has come.
+                if !self.memory.step(round, timeout)? {
+                    return Err(why);
+                }
+            }
+            nap = (2 * nap).min(LAST_NAP);
+        }
+    }
+
+    /// Whether nobody on this host has given up, and nobody has died who is still needed. Who is
+    /// not may have left because all its work is done.
+    fn look_around(&self, round: &Round<'_>) -> Result<(), Interruption> {
+        let is_needed = |rank: Rank| {
+            let from = round.recvs.iter().map(|(peer, _)| *peer);
+            let mut peers = from.chain(round.sends.iter().map(|(peer, _)| *peer));
+            !self.memory.is_done() && peers.any(|peer| peer == rank)
+        };
+        match self.memory.look_around() {
+            Err(Interruption::Lost { peer, .. }) if !is_needed(peer) => Ok(()),
+            found => found,
+        }
+    }
+
+    fn waited_for(&self, round: &Round<'_>) -> Rank {
+        if !self.network.is_done() {
+            return self.network.waited_for();
+        }
+        let from = round.recvs.iter().map(|(peer, _)| *peer);
+        let mut peers = from.chain(round.sends.iter().map(|(peer, _)| *peer));
+        peers.find(|&peer| !self.network.reaches(peer)).unwrap_or(self.network.rank())
+    }
+
+    /// Ranks of this host that wait for each other in memory hear nothing from the network.
+    #[cold]
+    fn spread(&self, why: &Interruption) {
+        let shared = self.memory.shared().expect("it is made of memory");
+        match why {
+            Interruption::Aborted { by, reason } if self.network.reaches(*by) => {
+                shared.abort_for(*by, reason);
+            }
+            _ => {}
+        }
+        self.network.end(why.clone());
+    }
+}
+
+impl Transport for HostsTransport {
+    fn rank(&self) -> Rank {
+        self.network.rank()
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.network.num_ranks()
+    }
+
+    fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption> {
+        let to = round.sends.iter().map(|(peer, _)| *peer);
+        let mut peers = to.chain(round.recvs.iter().map(|(peer, _)| *peer));
+        let result = if peers.any(|peer| self.network.reaches(peer)) {
+            self.exchange_both(round, timeout)
+        } else {
+            self.memory.exchange(round, timeout)
+        };
+        result.inspect_err(|why| self.spread(why))
+    }
+
+    fn shared(&self) -> Option<Arc<SharedWorld>> {
+        self.memory.shared()
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.memory.abort(reason);
+        self.network.abort(reason);
+    }
+
+    fn domains(&self) -> Vec<usize> {
+        self.domains.clone()
+    }
+
+    fn name(&self) -> &'static str {
+        "shm+tcp"
+    }
+}

@@ -1,0 +1,93 @@
+//! The wires between ranks: what the engine asks of them, and each kind in a file of its own.
+//!
+//! The engine runs schedules; a transport only moves bytes. It gets the messages of one *round*
+//! together, because a rank that first finished sending and then started to receive would wait
+//! for peers that do the same.
+//!
+//! - [`shared`]: ranks that see each other's memory, threads of one process or processes of one
+//!   host
+//! - [`tcp`]: ranks that are joined by streams of bytes
+//! - [`hosts`]: shared memory inside a host and TCP between hosts
+
+pub mod hosts;
+pub mod shared;
+pub mod tcp;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::{Source, Target};
+
+use crate::error::Interruption;
+use crate::signature::Signature;
+use shared::SharedWorld;
+
+/// One rank's wires to the other ranks of the world. Ranks here are world ranks.
+pub trait Transport: Send {
+    /// Whose wires these are.
+    fn rank(&self) -> Rank;
+
+    /// How many ranks the world has.
+    fn num_ranks(&self) -> usize;
+
+    /// Moves all messages of one round: posts every send and receive, makes progress on all of
+    /// them at once, and returns when all are done or `timeout` has passed since the last byte
+    /// moved. Messages between a pair match in order; both ends know the length, and a message
+    /// whose envelope differs from the receiver's is a mismatch. Whatever happens,
+    /// `round.done_bytes` says how far it got.
+    fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption>;
+
+    /// Memory that some ranks see together, where there is any.
+    fn shared(&self) -> Option<Arc<SharedWorld>>;
+
+    /// Tells every other rank that this one gives up, so that nobody waits for it.
+    fn abort(&mut self, reason: &str);
+
+    /// Who sees whose memory: ranks with the same number see each other's. The same on all ranks.
+    fn domains(&self) -> Vec<usize>;
+
+    /// A short name: `threads`, `shm`, `tcp`.
+    fn name(&self) -> &'static str;
+}
+
+/// A rank's wires.
+pub struct Wires {
+    /// For calls that the caller waits for.
+    pub caller: Box<dyn Transport>,
+    /// For calls in the background, if there are wires to spare. Both sets must be independent:
+    /// a message that is sent on one arrives on the same one.
+    pub background: Option<Box<dyn Transport>>,
+}
+
+/// What stands in front of every message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Envelope {
+    /// The group and the kind of traffic.
+    pub group: u64,
+    /// Which call of the group, or the tag of a message from one rank to another.
+    pub number: u64,
+    /// What is being called.
+    pub signature: Signature,
+}
+
+/// The messages of one round.
+pub struct Round<'a> {
+    /// What stands in front of each of them.
+    pub envelope: Envelope,
+    /// What leaves: to whom, and from where.
+    pub sends: &'a [(Rank, Source<'a, u8>)],
+    /// What arrives: from whom, and to where.
+    pub recvs: &'a [(Rank, Target<'a, u8>)],
+    /// Bytes sent and received so far, envelopes not counted.
+    pub done_bytes: u64,
+}
+
+impl Round<'_> {
+    /// Bytes that the round moves in and out of this rank.
+    pub fn expected_bytes(&self) -> u64 {
+        let sent: usize = self.sends.iter().map(|(_, window)| window.len()).sum();
+        let received: usize = self.recvs.iter().map(|(_, window)| window.len()).sum();
+        (sent + received) as u64
+    }
+}

@@ -1,0 +1,143 @@
+//! What lies where at the start of a rank's segment.
+//!
+//! First a page of words about the rank itself, then the flags of each group, then what message
+//! rings need. Words that different ranks write lie two cache lines apart, because the hardware
+//! fetches lines in pairs.
+
+use std::sync::atomic::Ordering;
+
+use lockstep_platform::Segment;
+use lockstep_platform::memory::PAGE_BYTES;
+
+/// Distance between things that different ranks write.
+const APART: usize = 128;
+
+/// Changes when the rank is woken; written by all.
+pub(super) const RINGS: usize = 0;
+/// 1 while the rank sleeps; written by the rank.
+pub(super) const ASLEEP: usize = APART;
+/// 0, or who gave up and who says so, each one more than the rank; written by whoever is first.
+pub(super) const ABORT: usize = 2 * APART;
+/// 1 if the rank relies on fences that reach everyone; written before anybody else sees it.
+pub(super) const FENCES: usize = 3 * APART;
+/// Ranks at a starting line, and how often it was crossed; written by all.
+pub(super) const ARRIVED: usize = 4 * APART;
+pub(super) const STARTED: usize = 5 * APART;
+/// 1 once the rank has left and will not come back; written by the rank.
+pub(super) const LEFT: usize = 6 * APART;
+/// Why the rank, or the one it speaks for, gave up: a length, then text; written by the rank.
+const REASON: usize = 7 * APART;
+const MAX_REASON_BYTES: usize = 1024;
+
+/// Groups that can have flags of their own.
+pub(super) const MAX_GROUPS: usize = 256;
+const GROUPS: usize = PAGE_BYTES;
+const GROUP_BYTES: usize = 5 * APART;
+
+/// Independent sets of rings: calls of the caller's thread, and calls in the background.
+pub(super) const NUM_LANES: usize = 2;
+
+/// Bytes on their way from one rank to another on a lane, at most.
+pub(super) const RING_BYTES: usize = 128 << 10;
+
+/// The map for a world of a certain size.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    num_ranks: usize,
+}
+
+impl Header {
+    pub(super) fn new(num_ranks: usize) -> Self {
+        Self { num_ranks }
+    }
+
+    /// How long the header is.
+    pub(super) fn bytes(self) -> usize {
+        self.ring(NUM_LANES, 0).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// The line for a signal in a call of a group.
+    #[inline]
+    pub(super) fn line(group: u64, call: u64, num_signals: u32) -> usize {
+        debug_assert!((group as usize) < MAX_GROUPS);
+        let number = 2 * (call as usize % 2) + num_signals as usize % 2;
+        GROUPS + group as usize * GROUP_BYTES + number * APART
+    }
+
+    /// The number of the group's last call that the rank is through with.
+    pub(super) fn finished(group: u64) -> usize {
+        GROUPS + group as usize * GROUP_BYTES + 4 * APART
+    }
+
+    /// How many bytes the rank has ever put into its ring to `peer`.
+    pub(super) fn written(self, lane: usize, peer: usize) -> usize {
+        GROUPS + MAX_GROUPS * GROUP_BYTES + (2 * lane * self.num_ranks + peer) * APART
+    }
+
+    /// How many bytes the rank has ever taken out of `peer`'s ring to it.
+    pub(super) fn taken(self, lane: usize, peer: usize) -> usize {
+        self.written(lane, self.num_ranks + peer)
+    }
+
+    /// The bytes on their way to `peer`.
+    pub(super) fn ring(self, lane: usize, peer: usize) -> usize {
+        self.written(NUM_LANES, 0) + (lane * self.num_ranks + peer) * RING_BYTES
+    }
+
+    pub(super) fn write_reason(segment: &Segment, reason: &str) {
+        let bytes = &reason.as_bytes()[..reason.len().min(MAX_REASON_BYTES)];
+        segment.target::<u8>(REASON + 8, bytes.len()).copy_from_slice(bytes);
+        segment.word(REASON).store(bytes.len() as u64, Ordering::Release);
+    }
+
+    pub(super) fn read_reason(segment: &Segment) -> String {
+        let len = segment.word(REASON).load(Ordering::Acquire) as usize;
+        let mut bytes = vec![0; len.min(MAX_REASON_BYTES)];
+        segment.source::<u8>(REASON + 8, bytes.len()).copy_to(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps() {
+        let num_ranks = 3;
+        let header = Header::new(num_ranks);
+        let mut pieces: Vec<(usize, usize)> =
+            [RINGS, ASLEEP, ABORT, FENCES, ARRIVED, STARTED, LEFT]
+                .map(|start| (start, 64))
+                .to_vec();
+        pieces.push((REASON, 8 + MAX_REASON_BYTES));
+        for group in 0..MAX_GROUPS as u64 {
+            for (call, num_signals) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                pieces.push((Header::line(group, call, num_signals), 64));
+            }
+            pieces.push((Header::finished(group), 64));
+        }
+        for (lane, peer) in (0..NUM_LANES).flat_map(|lane| (0..num_ranks).map(move |p| (lane, p))) {
+            pieces.push((header.written(lane, peer), 64));
+            pieces.push((header.taken(lane, peer), 64));
+            pieces.push((header.ring(lane, peer), RING_BYTES));
+        }
+        pieces.sort_unstable();
+        for pair in pieces.windows(2) {
+            let ((start, len), (next, _)) = (pair[0], pair[1]);
+            assert!(start + len <= next, "{pair:?}");
+        }
+        let (start, len) = pieces[pieces.len() - 1];
+        assert!(start + len <= header.bytes());
+    }
+
+    #[test]
+    fn reasons_survive_and_are_cut_when_too_long() {
+        let header = Header::new(1);
+        let segment = Segment::heap(header.bytes(), header.bytes());
+        Header::write_reason(&segment, "out of patience");
+        assert_eq!(Header::read_reason(&segment), "out of patience");
+        Header::write_reason(&segment, &"x".repeat(5000));
+        assert_eq!(Header::read_reason(&segment).len(), MAX_REASON_BYTES);
+    }
+}

@@ -1,0 +1,312 @@
+//! Ranks that see each other's memory: threads of one process, or processes of one host.
+//!
+//! Every rank has one segment, and all ranks have mapped all segments. Whether a segment is a piece
+//! of the heap or a descriptor that came over a socket makes no difference once it is mapped, so
+//! threads and processes run the same code.
+//!
+//! - `header`: what lies where at the start of a segment
+//! - `waiting`: spin, yield, sleep; deadlines, aborts and deaths
+//! - `meeting`: how processes find each other and pass their segments
+//! - `ring`: messages through shared memory, for schedules that send and receive
+
+mod header;
+mod meeting;
+mod ring;
+mod waiting;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::{Arena, LocalStream, Patience, Segment, World};
+
+use crate::error::{CommError, Interruption};
+use crate::flags::{Bell, Card, Line, card, counter, has_reached, raise, show};
+use header::Header;
+pub use meeting::Meeting;
+pub use ring::SharedTransport;
+
+/// One rank's view of the memory that it shares with others.
+pub struct SharedWorld {
+    world: World,
+    rank: Rank,
+    header: Header,
+    /// By world rank; nothing for ranks on other hosts.
+    segments: Vec<Option<Segment>>,
+    /// Gives out this rank's own memory.
+    arena: Arc<Arena>,
+    patience: Patience,
+    /// Whether sleepers make everyone pass a fence, so that those who wake them need none.
+    has_fences: bool,
+    /// Streams to ranks in other processes, which close when their process ends.
+    watched: Mutex<Vec<(Rank, Box<dyn LocalStream>)>>,
+    name: &'static str,
+}
+
+/// How many bytes a rank's arena has unless asked otherwise. Memory is used only once touched, so
+/// this is room in the address space, not in the machine.
+pub const DEFAULT_ARENA_BYTES: usize = 16 << 30;
+
+impl SharedWorld {
+    /// As many ranks as asked for, for threads of this process; element i is rank i's view.
+    pub fn threads(
+        world: &World,
+        num_ranks: usize,
+        arena_bytes: usize,
+    ) -> Result<Vec<Self>, CommError> {
+        let header = Header::new(num_ranks);
+        let segments = (0..num_ranks)
+            .map(|_| Ok(Some(new_segment(world, header, arena_bytes)?)))
+            .collect::<Result<Vec<_>, CommError>>()?;
+        Ok((0..num_ranks)
+            .map(|rank| Self::new(world, Rank(rank), segments.clone(), Vec::new(), "threads"))
+            .collect())
+    }
+
+    fn new(
+        world: &World,
+        rank: Rank,
+        segments: Vec<Option<Segment>>,
+        watched: Vec<(Rank, Box<dyn LocalStream>)>,
+        name: &'static str,
+    ) -> Self {
+        let own = segments[rank.0].as_ref().expect("a rank sees its own memory");
+        let arena = Arena::new(own);
+        let num_local = segments.iter().flatten().count();
+        let joins = |segment: &Segment| segment.word(header::FENCES).load(Ordering::Relaxed) == 1;
+        Self {
+            has_fences: segments.iter().flatten().all(joins),
+            world: Arc::clone(world),
+            rank,
+            header: Header::new(segments.len()),
+            arena,
+            patience: world.shared().patience(num_local),
+            watched: Mutex::new(watched),
+            segments,
+            name,
+        }
+    }
+
+    /// Whose view it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// How many ranks the world has, seen or not.
+    pub fn num_ranks(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Whether this rank and `rank` see each other's memory.
+    pub fn sees(&self, rank: Rank) -> bool {
+        self.segments[rank.0].is_some()
+    }
+
+    /// The allocator of this rank's own memory.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// How many groups the header has flags for.
+    pub fn max_groups(&self) -> u64 {
+        header::MAX_GROUPS as u64
+    }
+
+    /// The memory of a rank that is seen.
+    #[inline]
+    pub(crate) fn segment(&self, rank: Rank) -> &Segment {
+        self.segments[rank.0].as_ref().expect("only ranks that are seen take part")
+    }
+
+    /// This rank's own memory.
+    #[inline]
+    pub(crate) fn own(&self) -> &Segment {
+        self.arena.segment()
+    }
+
+    #[inline]
+    fn line(&self, rank: Rank, group: u64, call: u64, num_signals: u32) -> &Line<AtomicU64> {
+        self.segment(rank).line(Header::line(group, call, num_signals))
+    }
+
+    /// Shows this rank's card for a call with its first signal.
+    #[inline]
+    pub(crate) fn show(&self, group: u64, call: u64, card: &Card) {
+        show(self.line(self.rank, group, call, 1), card, counter(call, 1));
+    }
+
+    /// Signals for the `num_signals`th time: everything this rank did before is visible.
+    #[inline]
+    pub(crate) fn signal(&self, group: u64, call: u64, num_signals: u32) {
+        raise(self.line(self.rank, group, call, num_signals), counter(call, num_signals));
+    }
+
+    /// Starts to fetch the line of a signal that comes soon.
+    #[inline]
+    pub(crate) fn fetch_line(&self, group: u64, call: u64, num_signals: u32) {
+        self.own().fetch_line_for_writing(Header::line(group, call, num_signals));
+    }
+
+    /// Waits until `rank` has signalled so often in a call.
+    #[inline]
+    pub(crate) fn wait_for_signal(
+        &self,
+        rank: Rank,
+        group: u64,
+        call: u64,
+        num_signals: u32,
+        timeout: Duration,
+    ) -> Result<(), Interruption> {
+        let line = self.line(rank, group, call, num_signals);
+        let value = counter(call, num_signals);
+        self.wait_until(rank, timeout, || has_reached(line, value))
+    }
+
+    /// What `rank` showed in a call, once it has signalled in it.
+    #[inline]
+    pub(crate) fn card(&self, rank: Rank, group: u64, call: u64) -> Card {
+        card(self.line(rank, group, call, 1))
+    }
+
+    /// What `rank` showed in a call, if it has and is not yet in the one after the next.
+    pub(crate) fn card_in(&self, rank: Rank, group: u64, call: u64) -> Option<Card> {
+        let line = self.line(rank, group, call, 1);
+        let is_there =
+            has_reached(line, counter(call, 1)) && !has_reached(line, counter(call + 1, 0));
+        is_there.then(|| card(line))
+    }
+
+    /// Says that this rank is through with a call whose schedule lets ranks run ahead.
+    pub(crate) fn finish(&self, group: u64, call: u64) {
+        self.own().word(Header::finished(group)).store(call, Ordering::Release);
+    }
+
+    /// Whether `rank` is through with a call.
+    pub(crate) fn has_finished(&self, rank: Rank, group: u64, call: u64) -> bool {
+        let word = self.segment(rank).word(Header::finished(group));
+        word.load(Ordering::Acquire) >= call
+    }
+
+    /// Wakes those of `ranks` that sleep, after something they may wait for was changed.
+    #[inline]
+    pub(crate) fn wake(&self, ranks: impl IntoIterator<Item = Rank>) {
+        if self.has_fences {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        for rank in ranks {
+            if rank != self.rank && self.sees(rank) {
+                self.bell(rank).ring_if_asleep(|word| self.world.shared().wake(word));
+            }
+        }
+    }
+
+    #[inline]
+    fn bell(&self, rank: Rank) -> Bell<'_, AtomicU64> {
+        let segment = self.segment(rank);
+        Bell { asleep: segment.word(header::ASLEEP), rings: segment.word(header::RINGS) }
+    }
+
+    /// Tells every rank that is seen that this one gives up. Only the first to do so is heard.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.abort_for(self.rank, reason);
+    }
+
+    /// Tells every rank that is seen that `by`, which need not be, gave up.
+    pub(crate) fn abort_for(&self, by: Rank, reason: &str) {
+        if self.aborted().is_some() {
+            return;
+        }
+        Header::write_reason(self.own(), reason);
+        let word = ((by.0 as u64 + 1) << 32) | (self.rank.0 as u64 + 1);
+        for (rank, segment) in self.segments.iter().enumerate() {
+            if let Some(segment) = segment {
+                let abort = segment.word(header::ABORT);
+                let _ = abort.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed);
+                self.ring(Rank(rank));
+            }
+        }
+    }
+
+    /// Who gave up, and why, if somebody did.
+    pub(crate) fn aborted(&self) -> Option<(Rank, String)> {
+        let word = self.own().word(header::ABORT).load(Ordering::Acquire);
+        let rank = |half: u64| {
+            let rank = usize::try_from(half).ok()?.checked_sub(1)?;
+            (rank < self.segments.len()).then_some(Rank(rank))
+        };
+        let (by, messenger) = (rank(word >> 32)?, rank(word & 0xffff_ffff)?);
+        let segment = self.segments[messenger.0].as_ref();
+        let reason = segment.map(Header::read_reason);
+        Some((by, reason.unwrap_or_default()))
+    }
+
+    /// Whether `rank` has left the run in good order.
+    pub(crate) fn has_left(&self, rank: Rank) -> bool {
+        let segment = self.segments[rank.0].as_ref();
+        segment.is_some_and(|segment| segment.word(header::LEFT).load(Ordering::Acquire) == 1)
+    }
+
+    fn ring(&self, rank: Rank) {
+        let bell = self.bell(rank);
+        bell.rings.fetch_add(1, Ordering::SeqCst);
+        self.world.shared().wake(bell.rings);
+    }
+
+    /// Waits until `num_ranks` ranks stand at the starting line in the memory of `first`, and lets
+    /// all go at once. Only for measurements: nothing is checked, and nobody may be missing.
+    pub(crate) fn start_together(&self, first: Rank, num_ranks: usize) {
+        let segment = self.segment(first);
+        let (arrived, started) = (segment.word(header::ARRIVED), segment.word(header::STARTED));
+        let seen = started.load(Ordering::SeqCst);
+        if arrived.fetch_add(1, Ordering::SeqCst) + 1 == num_ranks as u64 {
+            arrived.store(0, Ordering::SeqCst);
+            started.store(seen + 1, Ordering::SeqCst);
+        }
+        let mut turn = 0_u32;
+        while started.load(Ordering::Acquire) == seen {
+            turn += 1;
+            if turn < self.patience.num_spins {
+                std::hint::spin_loop();
+            } else {
+                self.world.shared().yield_now();
+            }
+        }
+    }
+
+    /// The first of the watched ranks whose process has ended without a goodbye.
+    pub(crate) fn first_dead(&self) -> Option<Rank> {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = watched.iter().filter(|(_, stream)| !stream.is_open());
+        closed.map(|(rank, _)| *rank).find(|&rank| !self.has_left(rank))
+    }
+}
+
+impl Drop for SharedWorld {
+    fn drop(&mut self) {
+        self.own().word(header::LEFT).store(1, Ordering::SeqCst);
+        for rank in (0..self.segments.len()).map(Rank) {
+            if rank != self.rank && self.sees(rank) {
+                self.ring(rank);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SharedWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedWorld(rank {} of {})", self.rank, self.segments.len())
+    }
+}
+
+fn new_segment(world: &World, header: Header, arena_bytes: usize) -> Result<Segment, CommError> {
+    let bytes =
+        header.bytes() + arena_bytes.next_multiple_of(lockstep_platform::memory::PAGE_BYTES);
+    let segment = world.shared().create(header.bytes(), bytes)?;
+    let has_fences = world.shared().join_fences();
+    segment.word(header::FENCES).store(u64::from(has_fences), Ordering::Relaxed);
+    Ok(segment)
+}

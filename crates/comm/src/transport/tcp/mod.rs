@@ -1,0 +1,472 @@
+//! Ranks that are connected by TCP.
+//!
+//! Every pair of ranks has a few streams for messages and one for control. One thread does it all:
+//! it sends and receives on every stream of a round at once, whatever each of them is ready for,
+//! so that two ranks which send each other more than the network can hold never wait for each
+//! other. When nothing moves it tries again for a short while, because a message is usually a few
+//! microseconds away, and then sleeps until some stream is ready.
+//!
+//! - [`Cable`]: the streams between two ranks
+//! - `frame`: the header in front of a message
+//! - `stripe`: how long messages are spread over the streams
+//! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
+//! - `control`: goodbye, and giving up
+
+mod cable;
+mod control;
+mod early;
+mod frame;
+mod inbox;
+mod receiving;
+mod sending;
+mod stripe;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use lockstep_mesh::Rank;
+use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
+
+use super::shared::SharedWorld;
+use super::{Envelope, Round, Transport, Wires};
+use crate::error::Interruption;
+use crate::signature::Signature;
+pub use cable::{Cable, Cables, NUM_LANES};
+use control::Control;
+use receiving::Receiver;
+use sending::Sender;
+
+/// Bytes that one call of the system moves at most, so that no stream is kept waiting for long.
+const MAX_CALL_BYTES: usize = 256 << 10;
+
+/// The longest sleep without a look at how the rank's other lane is doing.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
+
+/// How long a lost peer's last words may still be on their way.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// What can be set about TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// How long to try again before sleeping.
+    pub spin: Duration,
+    /// Bytes that one peer may send before they are asked for, at most.
+    pub max_early_bytes: usize,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self { spin: Duration::from_micros(50), max_early_bytes: 1 << 30 }
+    }
+}
+
+/// One lane of a rank's wires to ranks that are reached by TCP.
+pub struct TcpTransport {
+    world: World,
+    rank: Rank,
+    num_ranks: usize,
+    set: Box<dyn StreamSet>,
+    links: Vec<Link>,
+    /// Which links each rank has, if any.
+    link_of: Vec<Option<usize>>,
+    /// Links that the current round is not done with.
+    active: Vec<usize>,
+    options: TcpOptions,
+    /// Tries before sleeping, at most, and whether the core is given away between them.
+    max_tries: u32,
+    is_crowded: bool,
+    /// The first failure of any lane of this rank; messages may be torn after it.
+    fate: Arc<OnceLock<Interruption>>,
+    /// Where to tell everybody on the other lanes that this rank gives up.
+    heralds: Vec<Box<dyn Stream>>,
+    has_given_up: bool,
+}
+
+/// Everything about one peer.
+struct Link {
+    peer: Rank,
+    control: Control,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+/// What can be wrong with a peer.
+#[derive(Debug)]
+enum Trouble {
+    /// The stream has ended.
+    Closed,
+    /// The stream is broken.
+    Io(io::Error),
+    /// The peer does not keep to the protocol.
+    Strange(String),
+    /// The peer makes another call.
+    Mismatch(Signature),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl TcpTransport {
+    /// The wires of `rank`. `num_local` is how many ranks share this machine, as far as is known.
+    pub fn lanes(
+        world: &World,
+        rank: Rank,
+        cables: Cables,
+        num_local: usize,
+        options: &TcpOptions,
+    ) -> Result<[Self; NUM_LANES], NetError> {
+        let fate = Arc::new(OnceLock::new());
+        let controls = |lane: &Vec<Option<Cable>>| -> Result<Vec<_>, NetError> {
+            lane.iter().flatten().map(|cable| cable.control.try_clone()).collect()
+        };
+        let heralds = [controls(&cables[1])?, controls(&cables[0])?];
+        let [first, second] = cables;
+        let [to_second, to_first] = heralds;
+        let lane = |cables, heralds| {
+            Self::lane(world, rank, cables, num_local, options, (Arc::clone(&fate), heralds))
+        };
+        Ok([lane(first, to_second)?, lane(second, to_first)?])
+    }
+
+    /// Both lanes, as a communicator wants them.
+    pub fn wires([caller, background]: [Self; NUM_LANES]) -> Wires {
+        Wires { caller: Box::new(caller), background: Some(Box::new(background)) }
+    }
+
+    fn lane(
+        world: &World,
+        rank: Rank,
+        cables: Vec<Option<Cable>>,
+        num_local: usize,
+        options: &TcpOptions,
+        (fate, heralds): (Arc<OnceLock<Interruption>>, Vec<Box<dyn Stream>>),
+    ) -> Result<Self, NetError> {
+        let num_ranks = cables.len();
+        let mut set = world.net().stream_set();
+        let mut links = Vec::new();
+        let mut link_of = vec![None; num_ranks];
+        for (peer, cable) in cables.into_iter().enumerate() {
+            let Some(cable) = cable else { continue };
+            assert!(peer != rank.0 && !cable.data.is_empty(), "a cable to rank {peer}");
+            for stream in cable.data.iter().chain([&cable.control]) {
+                stream.set_nodelay(true)?;
+            }
+            let control = set.add(cable.control);
+            let streams: Vec<usize> = cable.data.into_iter().map(|data| set.add(data)).collect();
+            link_of[peer] = Some(links.len());
+            links.push(Link {
+                peer: Rank(peer),
+                control: Control::new(control),
+                sender: Sender::new(Rank(peer), &streams),
+                receiver: Receiver::new(Rank(peer), &streams, options.max_early_bytes),
+            });
+        }
+        let patience = world.shared().patience(num_local);
+        Ok(Self {
+            world: Arc::clone(world),
+            rank,
+            num_ranks,
+            set,
+            active: Vec::with_capacity(links.len()),
+            links,
+            link_of,
+            options: *options,
+            max_tries: patience.num_spins + patience.num_yields,
+            is_crowded: num_local > world.threads().available(),
+            fate,
+            heralds,
+            has_given_up: false,
+        })
+    }
+
+    /// Whether there is a cable to `rank`.
+    pub fn reaches(&self, rank: Rank) -> bool {
+        self.link_of[rank.0].is_some()
+    }
+
+    /// Takes up the messages of a round that go to or come from ranks with a cable; the others are
+    /// somebody else's.
+    pub(crate) fn begin(&mut self, round: &mut Round<'_>) -> Result<(), Interruption> {
+        self.check_fate()?;
+        self.active.clear();
+        let to = round.sends.iter().map(|(peer, _)| *peer);
+        let from = round.recvs.iter().map(|(peer, _)| *peer);
+        for peer in to.chain(from) {
+            if let Some(link) = self.link_of[peer.0]
+                && !self.active.contains(&link)
+            {
+                self.active.push(link);
+            }
+        }
+        for index in 0..self.active.len() {
+            let link = &mut self.links[self.active[index]];
+            link.sender.begin(round);
+            if let Err(trouble) = link.receiver.begin(round) {
+                let peer = link.peer;
+                return Err(self.fail(peer, trouble));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what can be moved now; returns whether anything was.
+    pub(crate) fn step(&mut self, round: &mut Round<'_>) -> Result<bool, Interruption> {
+        let mut has_moved = false;
+        for index in (0..self.active.len()).rev() {
+            let link = &mut self.links[self.active[index]];
+            let set = &mut *self.set;
+            let sent = link.sender.step(set, round);
+            match sent.and_then(|sent| Ok(link.receiver.step(set, round)? || sent)) {
+                Ok(moved) => has_moved |= moved,
+                Err(trouble) => {
+                    let peer = link.peer;
+                    return Err(self.fail(peer, trouble));
+                }
+            }
+            if link.sender.is_done() && link.receiver.is_done() {
+                self.active.swap_remove(index);
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// Whether every message of the round has left or come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Who is being waited for: a rank that something must come from, or go to.
+    pub(crate) fn waited_for(&self) -> Rank {
+        let active = || self.active.iter().map(|&link| &self.links[link]);
+        let receiving = active().filter(|link| !link.receiver.is_done()).map(|link| link.peer);
+        receiving.min().or_else(|| active().map(|link| link.peer).min()).unwrap_or(self.rank)
+    }
+
+    /// Sleeps until some stream is ready or `timeout` has passed; somebody who gave up or died in
+    /// the meantime, taking part in the round or not, is an interruption.
+    pub(crate) fn sleep(&mut self, timeout: Duration) -> Result<(), Interruption> {
+        for link in &self.links {
+            for stream in link.sender.streams() {
+                self.set.watch(stream, Interest::default());
+            }
+            if let Some(control) = link.control.stream() {
+                self.set.watch(control, Interest { read: true, write: false });
+            }
+        }
+        for link in self.active.iter().map(|&link| &self.links[link]) {
+            for stream in link.receiver.waiting() {
+                self.set.watch(stream, Interest { read: true, write: false });
+            }
+            for stream in link.sender.waiting() {
+                let read = link.receiver.waiting().any(|other| other == stream);
+                self.set.watch(stream, Interest { read, write: true });
+            }
+        }
+        match self.set.wait(None, timeout.min(LOOK_AROUND)) {
+            Ok(true) => self.listen(true),
+            Ok(false) => self.check_fate(),
+            Err(error) => {
+                let reason = format!("waiting for streams failed: {error}");
+                Err(self.end(Interruption::Lost { peer: self.waited_for(), reason }))
+            }
+        }
+    }
+
+    /// Whether nothing has gone wrong yet, on any lane.
+    fn check_fate(&self) -> Result<(), Interruption> {
+        self.fate.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Remembers that the wires are of no use any more; the first reason counts.
+    pub(crate) fn end(&self, why: Interruption) -> Interruption {
+        self.fate.get_or_init(|| why.clone());
+        why
+    }
+
+    /// Hears what other ranks say about themselves: all, or those that were found ready.
+    pub(crate) fn listen(&mut self, only_ready: bool) -> Result<(), Interruption> {
+        let mut dead = None;
+        for link in &mut self.links {
+            let Some(control) = link.control.stream() else { continue };
+            if only_ready && !self.set.is_ready(control) {
+                continue;
+            }
+            match link.control.listen(&mut *self.set) {
+                Ok(None) if link.control.has_left() => {
+                    self.set.watch(control, Interest::default());
+                }
+                Ok(None) => {}
+                Ok(Some(reason)) => {
+                    let told = Interruption::Aborted { by: link.peer, reason };
+                    return Err(self.end(told));
+                }
+                Err(trouble) => dead = dead.or(Some((link.peer, trouble))),
+            }
+        }
+        match dead {
+            Some((peer, trouble)) => Err(self.broken_by(peer, trouble)),
+            None => Ok(()),
+        }
+    }
+
+    /// What to tell about a peer in trouble. If it gave up before it closed its streams, its own
+    /// words say more than the end of a stream does.
+    #[cold]
+    fn fail(&mut self, peer: Rank, trouble: Trouble) -> Interruption {
+        if matches!(trouble, Trouble::Closed | Trouble::Io(_)) {
+            let links = self.links.iter().flat_map(|link| link.sender.streams());
+            let data: Vec<usize> = links.collect();
+            for stream in data {
+                self.set.watch(stream, Interest::default());
+            }
+            let link = self.link_of[peer.0].expect("there is a cable to it");
+            if let Some(control) = self.links[link].control.stream() {
+                self.set.watch(control, Interest { read: true, write: false });
+                let _ = self.set.wait(None, LAST_WORDS);
+            }
+            if let Err(told @ Interruption::Aborted { .. }) = self.listen(false) {
+                return told;
+            }
+        }
+        self.broken_by(peer, trouble)
+    }
+
+    fn broken_by(&self, peer: Rank, trouble: Trouble) -> Interruption {
+        let link = self.link_of[peer.0].expect("there is a cable to it");
+        let interruption = match trouble {
+            Trouble::Mismatch(theirs) => Interruption::Mismatch { peer, theirs },
+            Trouble::Strange(reason) => Interruption::Lost { peer, reason },
+            Trouble::Closed | Trouble::Io(_) if self.links[link].control.has_left() => {
+                Interruption::Lost { peer, reason: "it has left the run".to_owned() }
+            }
+            Trouble::Closed => {
+                Interruption::Lost { peer, reason: "it closed the connection".to_owned() }
+            }
+            Trouble::Io(error) => Interruption::Lost { peer, reason: reason(&error) },
+        };
+        self.end(interruption)
+    }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "the connection broke".to_owned()
+        }
+        io::ErrorKind::TimedOut => "its machine no longer answers".to_owned(),
+        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NetworkDown => "its machine cannot be reached any more".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Whether a message with the first envelope is what a receive with the second asks for.
+fn is_for(found: &Envelope, wanted: &Envelope) -> bool {
+    (found.group, found.number) == (wanted.group, wanted.number)
+}
+
+impl Transport for TcpTransport {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.num_ranks
+    }
+
+    fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption> {
+        let to = round.sends.iter().map(|(peer, _)| *peer);
+        let mut peers = to.chain(round.recvs.iter().map(|(peer, _)| *peer));
+        assert!(peers.all(|peer| self.reaches(peer)), "every rank but this one has a cable");
+        self.begin(round)?;
+        let mut idle_since = None;
+        let mut num_tries = 0;
+        loop {
+            let has_moved = self.step(round)?;
+            if self.is_done() {
+                return Ok(());
+            }
+            if has_moved {
+                (idle_since, num_tries) = (None, 0);
+                continue;
+            }
+            let now = self.world.clock().now();
+            let idle = now.saturating_sub(*idle_since.get_or_insert(now));
+            if self.tries_again(idle, &mut num_tries) {
+                continue;
+            }
+            if idle >= timeout {
+                self.listen(false)?;
+                return Err(self.end(Interruption::Deadline { peer: self.waited_for() }));
+            }
+            self.sleep(timeout.saturating_sub(idle))?;
+        }
+    }
+
+    fn shared(&self) -> Option<Arc<SharedWorld>> {
+        None
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.has_given_up = true;
+        for link in &self.links {
+            link.control.give_up(&mut *self.set, reason);
+        }
+        let word = control::giving_up(reason);
+        for herald in &mut self.heralds {
+            herald.set_deadline(Some(Duration::ZERO));
+            // Nothing else is ever on its way there, so there is room, or nobody who listens.
+            let _ = herald.write(&word);
+        }
+        self.end(Interruption::Aborted { by: self.rank, reason: reason.to_owned() });
+    }
+
+    fn domains(&self) -> Vec<usize> {
+        (0..self.num_ranks).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+}
+
+impl TcpTransport {
+    /// Whether to try once more instead of sleeping, when nothing has moved for a while.
+    pub(crate) fn tries_again(&self, idle: Duration, num_tries: &mut u32) -> bool {
+        *num_tries += 1;
+        if idle >= self.options.spin || *num_tries > self.max_tries {
+            return false;
+        }
+        if self.is_crowded {
+            self.world.shared().yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+        true
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        if !self.has_given_up {
+            for link in &self.links {
+                link.control.say_goodbye(&mut *self.set);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpTransport(rank {} of {})", self.rank, self.num_ranks)
+    }
+}

@@ -1,0 +1,437 @@
+//! Ranks as threads over real sockets.
+
+use std::io::{Read, Write};
+
+use lockstep_platform::{Source, Stream, Target, real};
+use proptest::prelude::*;
+
+use super::frame::Header;
+use super::stripe::SEGMENT_BYTES;
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const SIZES: [usize; 8] = [0, 1, 3, 1024, 65_537, SEGMENT_BYTES, 3 * SEGMENT_BYTES + 1, 1_000_003];
+
+fn envelope(number: u64, bytes: usize) -> Envelope {
+    Envelope { group: 7, number, signature: Signature::message(bytes) }
+}
+
+/// Bytes that differ by sender, receiver and position.
+fn pattern(from: usize, to: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251 + from * 7 + to * 13) as u8).collect()
+}
+
+/// Runs a body for each rank on a thread of its own.
+fn on_ranks(ends: Vec<TcpTransport>, body: impl Fn(TcpTransport) + Clone + Send + 'static) {
+    let world = real();
+    let start = |end: TcpTransport| {
+        let body = body.clone();
+        let run = Box::new(move || body(end));
+        world.threads().spawn("rank", run).expect("a thread can be had")
+    };
+    let threads: Vec<_> = ends.into_iter().map(start).collect();
+    for thread in threads {
+        thread.join().expect("the rank does not panic");
+    }
+}
+
+fn ends(num_ranks: usize, num_streams: usize) -> Vec<TcpTransport> {
+    let lanes =
+        TcpTransport::loopback(&real(), num_ranks, num_streams, &TcpOptions::default()).unwrap();
+    lanes.into_iter().map(|[caller, _]| caller).collect()
+}
+
+fn pair() -> (TcpTransport, TcpTransport) {
+    let mut both = ends(2, 2);
+    let second = both.pop().unwrap();
+    (both.pop().unwrap(), second)
+}
+
+/// Sends and receives buffers, one of each for every peer named.
+fn exchange(
+    end: &mut TcpTransport,
+    envelope: Envelope,
+    sends: &[(usize, Vec<u8>)],
+    recvs: &mut [(usize, Vec<u8>)],
+    timeout: Duration,
+) -> (Result<(), Interruption>, u64) {
+    let sends: Vec<_> = sends.iter().map(|(peer, b)| (Rank(*peer), Source::of(b))).collect();
+    let recvs: Vec<_> = recvs.iter_mut().map(|(peer, b)| (Rank(*peer), Target::of(b))).collect();
+    let mut round = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
+    let result = end.exchange(&mut round, timeout);
+    assert!(result.is_err() || round.done_bytes == round.expected_bytes());
+    (result, round.done_bytes)
+}
+
+fn all_to_all(end: &mut TcpTransport, number: u64, len: usize) {
+    let (rank, num_ranks) = (end.rank().0, end.num_ranks());
+    let peers = || (0..num_ranks).filter(|&peer| peer != rank);
+    let sends: Vec<_> = peers().map(|peer| (peer, pattern(rank, peer, len))).collect();
+    let mut recvs: Vec<_> = peers().map(|peer| (peer, vec![0; len])).collect();
+    let (result, _) = exchange(end, envelope(number, len), &sends, &mut recvs, LIMIT);
+    result.unwrap();
+    for (peer, bytes) in recvs {
+        assert!(bytes == pattern(peer, rank, len), "rank {rank}, {len} bytes from {peer}");
+    }
+}
+
+#[test]
+fn every_size_crosses_between_any_number_of_ranks() {
+    for (num_ranks, num_streams) in [(1, 2), (2, 1), (2, 2), (3, 3), (4, 2), (5, 2)] {
+        on_ranks(ends(num_ranks, num_streams), |mut end| {
+            for (number, len) in SIZES.into_iter().enumerate() {
+                all_to_all(&mut end, number as u64, len);
+            }
+        });
+    }
+}
+
+#[test]
+fn both_directions_at_once_need_no_room_on_the_way() {
+    // Far more than all socket buffers of a pair can hold.
+    on_ranks(ends(2, 2), |mut end| all_to_all(&mut end, 1, 64 << 20));
+}
+
+#[test]
+fn messages_of_one_round_between_a_pair_keep_their_order() {
+    on_ranks(ends(2, 3), |mut end| {
+        let (rank, peer) = (end.rank().0, 1 - end.rank().0);
+        let sizes = [5, 900_000, 0, 300_000, 17, SEGMENT_BYTES + 1, 0];
+        let message = |from: usize, i: usize| pattern(from, i, sizes[i]);
+        for number in 0..20 {
+            let sends: Vec<_> = (0..sizes.len()).map(|i| (peer, message(rank, i))).collect();
+            let mut recvs: Vec<_> = sizes.iter().map(|&len| (peer, vec![0; len])).collect();
+            // Lengths differ, so the signature is that of the round and not of a message.
+            exchange(&mut end, envelope(number, 0), &sends, &mut recvs, LIMIT).0.unwrap();
+            for (i, (_, bytes)) in recvs.into_iter().enumerate() {
+                assert!(bytes == message(peer, i), "message {i}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_ring_moves_long_messages_round_and_round() {
+    on_ranks(ends(3, 2), |mut end| {
+        let (rank, len) = (end.rank().0, 2_000_003);
+        let (next, previous) = ((rank + 1) % 3, (rank + 2) % 3);
+        let mut mine = pattern(rank, 0, len);
+        for number in 0..6 {
+            let sends = [(next, mine)];
+            let mut recvs = [(previous, vec![0; len])];
+            exchange(&mut end, envelope(number, len), &sends, &mut recvs, LIMIT).0.unwrap();
+            let [(_, received)] = recvs;
+            mine = received;
+        }
+        assert!(mine == pattern(rank, 0, len), "after two tours everybody has its own again");
+    });
+}
+
+#[test]
+fn messages_are_found_by_tag_in_whatever_order_they_are_asked_for() {
+    on_ranks(ends(2, 2), |mut end| {
+        let sizes = [10, 0, 700_000, 33, 400_000];
+        if end.rank() == Rank(0) {
+            for (tag, len) in sizes.into_iter().enumerate() {
+                let sends = [(1, pattern(0, tag, len))];
+                exchange(&mut end, envelope(tag as u64, len), &sends, &mut [], LIMIT).0.unwrap();
+            }
+        }
+        for (tag, len) in sizes.into_iter().enumerate().rev() {
+            if end.rank() == Rank(1) {
+                let mut recvs = [(0, vec![0; len])];
+                let wanted = envelope(tag as u64, len);
+                exchange(&mut end, wanted, &[], &mut recvs, LIMIT).0.unwrap();
+                assert!(recvs[0].1 == pattern(0, tag, len), "tag {tag}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_peer_may_not_send_without_limit_what_nobody_asks_for() {
+    let options = TcpOptions { max_early_bytes: 100_000, ..TcpOptions::default() };
+    let lanes = TcpTransport::loopback(&real(), 2, 1, &options).unwrap();
+    on_ranks(lanes.into_iter().map(|[caller, _]| caller).collect(), |mut end| {
+        if end.rank() == Rank(0) {
+            let sends = [(1, vec![1; 60_000]), (1, vec![2; 60_000])];
+            let _ = exchange(&mut end, envelope(1, 60_000), &sends, &mut [], LIMIT);
+            let _ = exchange(&mut end, envelope(3, 1), &[], &mut [(1, vec![0])], LIMIT);
+        } else {
+            let mut recvs = [(0, vec![0; 1])];
+            let (result, _) = exchange(&mut end, envelope(2, 1), &[], &mut recvs, LIMIT);
+            let Err(Interruption::Lost { peer: Rank(0), reason }) = result else {
+                panic!("{result:?}")
+            };
+            assert!(reason.contains("nobody asked for"), "{reason}");
+        }
+    });
+}
+
+#[test]
+fn another_call_is_told_with_the_words_of_both() {
+    on_ranks(ends(2, 2), |mut end| {
+        let peer = 1 - end.rank().0;
+        let theirs = 100 + peer;
+        let mine = 100 + end.rank().0;
+        let sends = [(peer, vec![0; mine])];
+        let mut recvs = [(peer, vec![0; mine])];
+        let (result, _) = exchange(&mut end, envelope(1, mine), &sends, &mut recvs, LIMIT);
+        let expected =
+            Interruption::Mismatch { peer: Rank(peer), theirs: Signature::message(theirs) };
+        assert_eq!(result, Err(expected));
+    });
+}
+
+#[test]
+fn a_message_of_another_length_for_the_same_call_is_refused() {
+    on_ranks(ends(2, 2), |mut end| {
+        if end.rank() == Rank(0) {
+            let sends = [(1, vec![0; 40])];
+            let _ = exchange(&mut end, envelope(1, 7), &sends, &mut [], LIMIT);
+            let _ = exchange(&mut end, envelope(2, 7), &[], &mut [(1, vec![0])], LIMIT);
+        } else {
+            let mut recvs = [(0, vec![0; 50])];
+            let (result, done) = exchange(&mut end, envelope(1, 7), &[], &mut recvs, LIMIT);
+            let Err(Interruption::Lost { peer: Rank(0), reason }) = result else {
+                panic!("{result:?}")
+            };
+            assert!(reason.starts_with("it sent 40 bytes where 50 were expected"), "{reason}");
+            assert_eq!(done, 0);
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_leaves_in_the_middle_is_named_with_what_had_come() {
+    let (mut first, second) = pair();
+    drop(second);
+    let mut recvs = [(1, vec![0; 10])];
+
+    let (result, done) = exchange(&mut first, envelope(1, 10), &[], &mut recvs, LIMIT);
+    let reason = "it has left the run".to_owned();
+    assert_eq!((result, done), (Err(Interruption::Lost { peer: Rank(1), reason }), 0));
+    // And so it stays.
+    let (again, _) = exchange(&mut first, envelope(2, 0), &[], &mut [], LIMIT);
+    assert!(matches!(again, Err(Interruption::Lost { peer: Rank(1), .. })));
+}
+
+#[test]
+fn what_a_peer_sent_before_it_left_still_arrives() {
+    let (mut first, mut second) = pair();
+    let message = pattern(1, 0, 50_000);
+    let sends = [(0, message.clone())];
+    exchange(&mut second, envelope(1, 50_000), &sends, &mut [], LIMIT).0.unwrap();
+    drop(second);
+    let mut recvs = [(1, vec![0; 50_000])];
+    exchange(&mut first, envelope(1, 50_000), &[], &mut recvs, LIMIT).0.unwrap();
+    assert!(recvs[0].1 == message);
+}
+
+#[test]
+fn a_rank_that_waits_for_one_peer_hears_that_another_gave_up() {
+    on_ranks(ends(3, 2), |mut end| {
+        if end.rank() == Rank(2) {
+            end.abort("out of memory");
+            return;
+        }
+        // Ranks 0 and 1 wait for each other's second message, which never comes.
+        let peer = 1 - end.rank().0;
+        let mut recvs = [(peer, vec![0; 8])];
+        let (result, _) = exchange(&mut end, envelope(1, 8), &[], &mut recvs, LIMIT);
+        let reason = "out of memory".to_owned();
+        assert_eq!(result, Err(Interruption::Aborted { by: Rank(2), reason }));
+    });
+}
+
+#[test]
+fn giving_up_on_one_lane_is_heard_on_the_other_by_everybody() {
+    let mut lanes = TcpTransport::loopback(&real(), 2, 1, &TcpOptions::default()).unwrap();
+    let [mut caller, mut background] = lanes.pop().unwrap();
+    let [_peer_caller, mut peer_background] = lanes.pop().unwrap();
+    let wait = |end: &mut TcpTransport, peer: usize| {
+        exchange(end, envelope(1, 8), &[], &mut [(peer, vec![0; 8])], LIMIT).0
+    };
+    let world = real();
+    let start = world.clock().now();
+    let body = Box::new(move || caller.abort("no more"));
+    let aborter = world.threads().spawn("aborter", body).unwrap();
+    let told = Interruption::Aborted { by: Rank(1), reason: "no more".to_owned() };
+    assert_eq!(wait(&mut peer_background, 1), Err(told.clone()));
+    assert_eq!(wait(&mut background, 0), Err(told));
+    assert!(world.clock().since(start) < LIMIT);
+    aborter.join().unwrap();
+}
+
+#[test]
+fn a_rank_that_is_done_may_leave_while_others_go_on() {
+    on_ranks(ends(3, 2), |mut end| {
+        if end.rank() == Rank(2) {
+            return;
+        }
+        for number in 0..200 {
+            all_between(&mut end, 1, number);
+        }
+    });
+}
+
+/// Ranks 0 and 1 exchange a byte, with a pause that makes them sleep now and then.
+fn all_between(end: &mut TcpTransport, len: usize, number: u64) {
+    let peer = 1 - end.rank().0;
+    if number.is_multiple_of(50) && peer == 0 {
+        real().clock().sleep(Duration::from_millis(1));
+    }
+    let sends = [(peer, vec![3; len])];
+    let mut recvs = [(peer, vec![0; len])];
+    exchange(end, envelope(number, len), &sends, &mut recvs, LIMIT).0.unwrap();
+}
+
+#[test]
+fn a_wait_ends_with_the_deadline_and_names_the_peer() {
+    let world = real();
+    let (mut first, _second) = pair();
+    let timeout = Duration::from_millis(30);
+    let start = world.clock().now();
+    let mut recvs = [(1, vec![0; 10])];
+    let (result, _) = exchange(&mut first, envelope(1, 10), &[], &mut recvs, timeout);
+    assert_eq!(result, Err(Interruption::Deadline { peer: Rank(1) }));
+    let waited = world.clock().since(start);
+    assert!(waited >= timeout && waited < LIMIT, "{waited:?}");
+}
+
+#[test]
+fn sending_to_a_peer_that_does_not_read_ends_with_the_deadline() {
+    let (mut first, _second) = pair();
+    let timeout = Duration::from_millis(30);
+    let sends = [(1, vec![0; 64 << 20])];
+    let (result, done) = exchange(&mut first, envelope(1, 64 << 20), &sends, &mut [], timeout);
+    assert_eq!(result, Err(Interruption::Deadline { peer: Rank(1) }));
+    assert!(done > 0 && done < 64 << 20, "{done} bytes left");
+}
+
+/// A rank whose peer is played by the test, on plain streams: control and two for data.
+fn rank_and_raw_streams() -> (TcpTransport, Vec<Box<dyn Stream>>) {
+    let world = real();
+    let listener = world.net().listen("127.0.0.1:0").unwrap();
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        near.push(world.net().connect(&listener.local_addr(), LIMIT).unwrap());
+        far.push(listener.accept(LIMIT).unwrap());
+    }
+    let control = near.remove(0);
+    let cables = [vec![None, Some(Cable { control, data: near })], vec![None, None]];
+    let lanes = TcpTransport::lanes(&world, Rank(0), cables, 1, &TcpOptions::default());
+    let [caller, _] = lanes.unwrap();
+    (caller, far)
+}
+
+fn header(sequence: u64, number: u64, length: usize) -> Header {
+    Header { stream: 0, sequence, length: length as u64, envelope: envelope(number, length) }
+}
+
+fn result_for(bytes: &[u8], len: usize) -> (Result<(), Interruption>, Vec<u8>) {
+    let (mut end, mut far) = rank_and_raw_streams();
+    far[1].write_all(bytes).unwrap();
+    for stream in &far {
+        stream.shutdown().unwrap();
+    }
+    let mut recvs = [(1, vec![0; len])];
+    let (result, _) = exchange(&mut end, envelope(5, len), &[], &mut recvs, LIMIT);
+    let [(_, received)] = recvs;
+    (result, received)
+}
+
+fn lost(result: &Result<(), Interruption>) -> &str {
+    let Err(Interruption::Lost { peer: Rank(1), reason }) = result else { panic!("{result:?}") };
+    reason
+}
+
+#[test]
+fn malformed_and_truncated_bytes_are_refused_with_a_reason() {
+    let good = header(0, 5, 4).encode();
+    let with = |bytes: &[u8]| [&good[..], bytes].concat();
+    assert_eq!(result_for(&with(&[1, 2, 3, 4]), 4), (Ok(()), vec![1, 2, 3, 4]));
+    assert_eq!(lost(&result_for(&[], 4).0), "it closed the connection");
+    assert_eq!(lost(&result_for(&good[..63], 4).0), "it closed the connection");
+    assert_eq!(lost(&result_for(&with(&[1, 2, 3]), 4).0), "it closed the connection");
+    let garbage = b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html, and so on and on\r\n";
+    assert_eq!(lost(&result_for(garbage, 4).0), "it sent bytes that are no message");
+    let skipped = header(1, 5, 4).encode();
+    let reason = "it sent message 1 where message 0 was expected";
+    assert_eq!(lost(&result_for(&skipped, 4).0), reason);
+    let elsewhere = Header { stream: 1, ..header(0, 5, 4) }.encode();
+    let reason = "it sent on stream 0 what belongs on stream 1";
+    assert_eq!(lost(&result_for(&elsewhere, 4).0), reason);
+    for length in [u64::MAX, 1 << 62, (1 << 30) + 1] {
+        let endless = Header { length, ..header(0, 6, 4) }.encode();
+        assert!(lost(&result_for(&endless, 4).0).contains("nobody asked for"));
+        let endless = Header { length, ..header(0, 5, 4) }.encode();
+        assert!(lost(&result_for(&endless, 4).0).contains("where 4 were expected"));
+    }
+}
+
+#[test]
+fn a_second_stream_that_tells_another_story_is_refused() {
+    let (mut end, mut far) = rank_and_raw_streams();
+    let len = 2 * SEGMENT_BYTES;
+    far[1].write_all(&header(0, 5, len).encode()).unwrap();
+    let other = Header { stream: 1, ..header(0, 5, len + 1) };
+    far[2].write_all(&other.encode()).unwrap();
+    let mut recvs = [(1, vec![0; len])];
+    let (result, _) = exchange(&mut end, envelope(5, len), &[], &mut recvs, LIMIT);
+    assert!(lost(&result).contains("on stream 1"), "{result:?}");
+}
+
+#[test]
+fn a_slow_writer_is_waited_for_while_bytes_come() {
+    let (mut end, mut far) = rank_and_raw_streams();
+    let message = pattern(1, 0, 300);
+    let bytes = [&header(0, 5, 300).encode()[..], &message].concat();
+    let body = Box::new(move || {
+        let world = real();
+        for piece in bytes.chunks(7) {
+            far[1].write_all(piece).unwrap();
+            world.clock().sleep(Duration::from_micros(300));
+        }
+        let _ = far[0].read(&mut [0; 8]);
+    });
+    let writer = real().threads().spawn("slow", body).unwrap();
+    // The whole takes longer than the timeout; no single silence does.
+    let mut recvs = [(1, vec![0; 300])];
+    let timeout = Duration::from_millis(500);
+    exchange(&mut end, envelope(5, 300), &[], &mut recvs, timeout).0.unwrap();
+    assert!(recvs[0].1 == message);
+    drop(end);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_process_that_dies_without_goodbye_is_noticed_by_those_who_do_not_need_it() {
+    let (mut end, far) = rank_and_raw_streams();
+    drop(far);
+    let error = end.sleep(LIMIT).unwrap_err();
+    let reason = "it closed the connection".to_owned();
+    assert_eq!(error, Interruption::Lost { peer: Rank(1), reason });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a peer sends, the answer is an error or the message that was asked for.
+    #[test]
+    fn arbitrary_bytes_never_break_the_reader(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        magic: bool, length in 0_u64..6, number in 4_u64..6,
+    ) {
+        let mut bytes = bytes;
+        if magic && bytes.len() >= 64 {
+            let front = Header { length, ..header(0, number, 4) };
+            bytes[..64].copy_from_slice(&front.encode());
+        }
+        let (result, received) = result_for(&bytes, 4);
+        if result.is_ok() {
+            prop_assert!(magic && length == 4);
+            prop_assert!(bytes.windows(4).any(|window| window == received));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The memory that calls need beside the caller's buffers.
+//!
+//! Schedules have scratch, and messages that are combined on arrival wait somewhere. Where peers
+//! must reach the caller's buffers and cannot, because they are ordinary memory, the data is
+//! staged: copied to the arena before the call and back after it.
+
+use std::sync::Arc;
+
+use lockstep_platform::Block;
+
+use crate::engine::Buffers;
+use crate::error::CommError;
+use crate::plan::Plan;
+use crate::transport::shared::SharedWorld;
+
+/// Working memory, grown as needed and kept.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    /// In the arena, for schedules that look into each other's memory.
+    scratch: Option<Block>,
+    pub(crate) staging: Option<Block>,
+    /// Blocks that a slow rank may still be reading, with the call that used them last.
+    retired: Vec<(u64, Block)>,
+    /// Of this process only; words, so that every type of element is aligned.
+    pub(crate) private: Vec<u64>,
+    pub(crate) incoming: Vec<u64>,
+}
+
+impl Workspace {
+    /// Makes room in the arena for the scratch and the staging of a call.
+    #[inline]
+    pub(crate) fn prepare(
+        &mut self,
+        shared: &Arc<SharedWorld>,
+        plan: &Plan,
+        number: u64,
+        staging_bytes: usize,
+    ) -> Result<(), CommError> {
+        if !self.retired.is_empty() {
+            // Whoever is in this call has left the one before the last.
+            self.retired.retain(|(last_use, _)| last_use + 2 > number);
+        }
+        if plan.scratch_bytes > 0 {
+            // Two halves in turn: a slow rank may still read what the last call left there.
+            let bytes = 2 * plan.scratch_bytes;
+            self.reserve(shared, number, bytes, |workspace| &mut workspace.scratch)?;
+        }
+        if staging_bytes > 0 {
+            self.reserve(shared, number, staging_bytes, |workspace| &mut workspace.staging)?;
+        }
+        Ok(())
+    }
+
+    fn reserve(
+        &mut self,
+        shared: &Arc<SharedWorld>,
+        number: u64,
+        bytes: usize,
+        slot: fn(&mut Self) -> &mut Option<Block>,
+    ) -> Result<(), CommError> {
+        let there = slot(self).as_ref().map_or(0, |block| block.range().len());
+        if there < bytes {
+            if let Some(old) = slot(self).take() {
+                self.retired.push((number, old));
+            }
+            let arena = shared.arena();
+            let block = arena.allocate(bytes).ok_or_else(|| CommError::ArenaFull {
+                wanted_bytes: bytes,
+                largest_bytes: arena.largest_hole_bytes(),
+            })?;
+            *slot(self) = Some(block);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn scratch_start(&self, number: u64) -> usize {
+        self.scratch.as_ref().map_or(0, |block| {
+            let half = block.range().len() / 2 / 64 * 64;
+            block.range().start + if number.is_multiple_of(2) { 0 } else { half }
+        })
+    }
+}
+
+/// Which of the caller's buffers peers must reach and cannot.
+pub(crate) struct Staging {
+    is_input_staged: bool,
+    pub(crate) is_output_staged: bool,
+    pub(crate) bytes: usize,
+}
+
+impl Staging {
+    #[inline]
+    pub(crate) fn new(plan: &Plan, buffers: &Buffers<'_>) -> Self {
+        let is_hidden = |is_shared: bool, offset: Option<usize>, bytes: usize| {
+            is_shared && offset.is_none() && bytes > 0
+        };
+        let input = is_hidden(plan.facts.shares_input, buffers.input_offset, buffers.input.len());
+        let output = is_hidden(plan.facts.shares_output, buffers.output_offset, plan.output_bytes);
+        // One place for both where they are one.
+        let is_output_staged = output || (buffers.in_place && input && plan.output_bytes > 0);
+        let is_input_staged = input || (buffers.in_place && output);
+        let mut bytes = 0;
+        if is_input_staged {
+            bytes += buffers.input.len().next_multiple_of(64);
+        }
+        if is_output_staged && !buffers.in_place {
+            bytes += plan.output_bytes;
+        }
+        Self { is_input_staged, is_output_staged, bytes }
+    }
+
+    /// The buffers that the call works on: what peers must reach is at `start` in the segment, and
+    /// holds the caller's input.
+    pub(crate) fn stage<'a>(
+        &self,
+        shared: &'a Arc<SharedWorld>,
+        plan: &Plan,
+        start: usize,
+        buffers: Buffers<'a>,
+    ) -> Buffers<'a> {
+        let mut staged = buffers;
+        let mut next = start;
+        if self.is_input_staged {
+            let input = shared.own().target(start, buffers.input.len());
+            input.copy_from(buffers.input);
+            staged.input = input.as_source();
+            staged.input_offset = Some(start);
+            next += buffers.input.len().next_multiple_of(64);
+        }
+        if self.is_output_staged {
+            let output_start = if buffers.in_place { start } else { next };
+            staged.output = shared.own().target(output_start, plan.output_bytes);
+            staged.output_offset = Some(output_start);
+        }
+        staged
+    }
+}
+
+/// Makes room for `bytes` bytes.
+pub(crate) fn grow(words: &mut Vec<u64>, bytes: usize) {
+    let len = bytes.div_ceil(size_of::<u64>());
+    if words.len() < len {
+        words.resize(len, 0);
+    }
+}

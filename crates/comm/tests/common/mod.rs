@@ -1,0 +1,27 @@
+//! A world of threads for tests.
+#![allow(dead_code, reason = "every test binary uses its part")]
+
+use std::time::Duration;
+
+use lockstep_comm::{Comm, Options};
+
+/// Enough for everything that a test exchanges, and a deadline that a loaded machine keeps.
+pub(crate) const OPTIONS: Options =
+    Options { arena_bytes: 256 << 20, timeout: Duration::from_mins(1) };
+
+/// Runs `body` on a thread for every rank; panics if one of them does.
+pub(crate) fn run_threads(num_ranks: usize, body: impl Fn(Comm) + Sync) {
+    run_threads_within(num_ranks, OPTIONS.timeout, body);
+}
+
+/// The same with another deadline.
+pub(crate) fn run_threads_within(num_ranks: usize, timeout: Duration, body: impl Fn(Comm) + Sync) {
+    let world = lockstep_platform::real();
+    let options = Options { timeout, ..OPTIONS };
+    let ends = Comm::threads(&world, num_ranks, &options).expect("a world of threads");
+    std::thread::scope(|scope| {
+        for comm in ends {
+            scope.spawn(|| body(comm));
+        }
+    });
+}

@@ -1,0 +1,126 @@
+//! Ranks that are connected by TCP, and ranks of several hosts; all of them threads of one process.
+
+mod common;
+
+use std::time::Duration;
+
+use common::OPTIONS;
+use lockstep_comm::rendezvous::{Joined, Place, Settings, join, join_as_first, listen};
+use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
+use lockstep_comm::transport::{Wires, hosts};
+use lockstep_comm::{Comm, CommError, Reduction, conformance};
+use lockstep_mesh::Rank;
+use lockstep_platform::{World, real};
+
+/// Runs `body` on a thread for every rank, over the wires that `open` gives each of them.
+fn run_ranks<T: Send>(
+    starts: Vec<T>,
+    open: impl Fn(&World, T) -> Wires + Sync,
+    body: impl Fn(Comm) + Sync,
+) {
+    let world = real();
+    std::thread::scope(|scope| {
+        for start in starts {
+            scope.spawn(|| {
+                let wires = open(&world, start);
+                body(Comm::world(&world, wires).expect("a world").within(OPTIONS.timeout));
+            });
+        }
+    });
+}
+
+fn run_tcp(num_ranks: usize, num_streams: usize, body: impl Fn(Comm) + Sync) {
+    let options = TcpOptions::default();
+    let lanes = TcpTransport::loopback(&real(), num_ranks, num_streams, &options);
+    run_ranks(lanes.expect("loopback works"), |_, lanes| TcpTransport::wires(lanes), body);
+}
+
+/// Ranks with the same number believe to be on one host and do not see the others' memory.
+fn run_hosts(domains: &[usize], body: impl Fn(Comm) + Sync) {
+    let world = real();
+    let num_ranks = domains.len();
+    let listener = listen(&world, "127.0.0.1:0").expect("a free port can be had");
+    let master = listener.local_addr();
+    let settings = Settings { timeout: OPTIONS.timeout, ..Settings::default() };
+    let mut listeners = vec![Some(listener)];
+    listeners.resize_with(num_ranks, || None);
+    let open = |world: &World, (rank, listener): (usize, Option<_>)| {
+        let place = Place { rank: Rank(rank), num_ranks, master: master.clone() };
+        let joined = match listener {
+            Some(listener) => join_as_first(world, listener, &place, &settings),
+            None => join(world, &place, &settings),
+        };
+        let joined = Joined { domains: domains.to_vec(), ..joined.expect("all ranks come") };
+        let options = TcpOptions::default();
+        hosts::connect(world, joined, &settings, &options, OPTIONS.arena_bytes).expect("wires")
+    };
+    run_ranks(listeners.into_iter().enumerate().collect(), open, body);
+}
+
+#[test]
+fn groups_over_tcp_pass_every_check() {
+    for (num_ranks, num_streams) in [(1, 1), (2, 2), (3, 1), (4, 2), (5, 3)] {
+        run_tcp(num_ranks, num_streams, |comm| conformance::run_all(&comm));
+    }
+}
+
+#[test]
+fn groups_over_several_hosts_pass_every_check() {
+    for domains in [&[0, 1][..], &[0, 0, 2], &[0, 1, 0, 1], &[0, 0, 2, 2, 2]] {
+        run_hosts(domains, |comm| {
+            assert_eq!(comm.transport(), "shm+tcp");
+            conformance::run_all(&comm);
+        });
+    }
+}
+
+#[test]
+fn ranks_that_turn_out_to_share_a_host_use_its_memory_only() {
+    run_hosts(&[0, 0, 0], |comm| {
+        assert_eq!(comm.transport(), "shm");
+        conformance::run_all(&comm);
+    });
+}
+
+#[test]
+fn a_different_call_over_tcp_is_an_error_on_all_ranks_that_names_both() {
+    run_tcp(3, 2, |comm| {
+        let mut data = vec![1.0_f32; if comm.position() == 1 { 11 } else { 10 }];
+        let error = comm.all_reduce(&mut data, Reduction::Sum).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("of 10 f32") && text.contains("of 11 f32"), "{text}");
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_on_every_host() {
+    run_hosts(&[0, 0, 2, 2], |comm| {
+        if comm.rank() == Rank(3) {
+            return;
+        }
+        let mut data = vec![1.0_f32; 300_000];
+        let error = loop {
+            if let Err(error) = comm.all_reduce(&mut data, Reduction::Max) {
+                break error;
+            }
+        };
+        let text = error.to_string();
+        assert!(text.contains("rank 3"), "rank {} says: {text}", comm.rank());
+        assert!(!matches!(error, CommError::Deadline { .. }), "{text}");
+    });
+}
+
+#[test]
+fn a_rank_that_is_late_is_named_after_the_deadline() {
+    run_hosts(&[0, 0, 2], |comm| {
+        if comm.rank() == Rank(2) {
+            // Stays, but does not take part, until the others have given up.
+            real().clock().sleep(Duration::from_millis(400));
+            return;
+        }
+        let comm = comm.within(Duration::from_millis(100));
+        let error = comm.all_reduce(&mut [1.0_f32; 1000], Reduction::Sum).unwrap_err();
+        assert!(error.to_string().contains("rank"), "{error}");
+        assert!(matches!(error, CommError::Deadline { .. } | CommError::Aborted { .. }));
+    });
+}

@@ -1,0 +1,272 @@
+//! Real processes that meet by the environment and talk over TCP, on one host and on two.
+//!
+//! The test binary starts itself again for every rank: [`a_rank_of_a_run`] is a test that does
+//! nothing unless the environment gives it a task.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::OPTIONS;
+use lockstep_comm::rendezvous::{Place, Settings};
+use lockstep_comm::transport::hosts;
+use lockstep_comm::transport::tcp::TcpOptions;
+use lockstep_comm::{Comm, Reduction, conformance};
+use lockstep_platform::{Clock, World, real};
+
+const TASK: &str = "LOCKSTEP_TEST_TASK";
+
+#[test]
+fn a_rank_of_a_run() {
+    let world = real();
+    let Some(task) = world.host().env(TASK) else { return };
+    let place = Place::from_env(&world).expect("the parent sets everything");
+    let shares_memory = !task.starts_with("tcp");
+    let silence_limit = Duration::from_secs(3);
+    let settings = Settings { shares_memory, silence_limit, ..Settings::default() };
+    let options = TcpOptions::default();
+    let wires = hosts::open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
+    let comm = Comm::world(&world, wires.expect("all ranks come")).expect("a world");
+    println!("via {}", comm.transport());
+    if task.ends_with("check") {
+        conformance::run_all(&comm);
+        println!("passed");
+    } else if task.ends_with("impatient loop") {
+        reduce_until_an_error(&comm.within(Duration::from_secs(1)));
+    } else {
+        reduce_until_an_error(&comm);
+    }
+}
+
+fn reduce_until_an_error(comm: &Comm) {
+    let mut data = vec![1.0_f32; 200_000];
+    comm.all_reduce(&mut data, Reduction::Max).expect("all are there");
+    println!("going");
+    loop {
+        if let Err(error) = comm.all_reduce(&mut data, Reduction::Max) {
+            println!("error: {error}");
+            return;
+        }
+    }
+}
+
+/// A rank that was started.
+struct Process {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Process {
+    /// Starts a rank; `wrapper` is a command that runs it somewhere else, if not empty.
+    fn start(wrapper: &[&str], master: (&str, u16), rank: usize, of: usize, task: &str) -> Self {
+        let own = std::env::current_exe().expect("this file");
+        let own = own.to_str().expect("a path that is text").to_owned();
+        let test = ["--exact", "a_rank_of_a_run", "--nocapture"];
+        let words: Vec<&str> = wrapper.iter().copied().chain([own.as_str()]).chain(test).collect();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .env(TASK, task)
+            .env("MASTER_ADDR", master.0)
+            .env("MASTER_PORT", master.1.to_string())
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", of.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the test binary can be started");
+        let lines = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, lines }
+    }
+
+    /// Reads up to the line that holds `text`, and returns the line from there on.
+    fn line_with(&mut self, text: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.lines.read_line(&mut line).expect("output is text") == 0 {
+                let mut errors = String::new();
+                let stderr = self.child.stderr.as_mut().expect("piped");
+                stderr.read_to_string(&mut errors).expect("errors are text");
+                panic!("a rank ended without saying `{text}`:\n{errors}");
+            }
+            if let Some(start) = line.find(text) {
+                return line[start..].trim_end().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port(world: &World) -> u16 {
+    let listener = world.net().listen("127.0.0.1:0").expect("a free port can be had");
+    let addr = listener.local_addr();
+    addr.rsplit_once(':').expect("a port").1.parse().expect("a number")
+}
+
+fn start_all(of: usize, task: &str) -> Vec<Process> {
+    let port = free_port(&real());
+    let start = |rank| Process::start(&[], ("127.0.0.1", port), rank, of, task);
+    (0..of).map(start).collect()
+}
+
+#[test]
+fn processes_over_tcp_pass_every_check() {
+    for num_ranks in [2, 3] {
+        for mut process in start_all(num_ranks, "tcp check") {
+            process.line_with("via tcp");
+            process.line_with("passed");
+        }
+    }
+}
+
+#[test]
+fn processes_of_one_host_find_out_and_share_its_memory() {
+    for mut process in start_all(3, "auto check") {
+        process.line_with("via shm");
+        process.line_with("passed");
+    }
+}
+
+#[test]
+fn when_a_process_is_killed_every_survivor_names_it_at_once() {
+    let world = real();
+    for task in ["tcp loop", "auto loop"] {
+        let mut processes = start_all(4, task);
+        for process in &mut processes {
+            process.line_with("going");
+        }
+        let mut victim = processes.remove(2);
+        let start = world.clock().now();
+        victim.child.kill().expect("it runs");
+        for mut survivor in processes {
+            let error = survivor.line_with("error:");
+            assert!(error.contains("rank 2"), "{task}: {error}");
+        }
+        check_within(world.clock(), start, Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn a_process_that_is_frozen_is_named_after_the_deadline() {
+    let mut processes = start_all(2, "tcp impatient loop");
+    for process in &mut processes {
+        process.line_with("going");
+    }
+    let frozen = processes.remove(1);
+    run(&format!("kill -STOP {}", frozen.child.id())).expect("it runs");
+    for mut survivor in processes {
+        let error = survivor.line_with("error:");
+        assert!(error.contains("for rank 1"), "{error}");
+    }
+}
+
+fn check_within(clock: &dyn Clock, start: Duration, limit: Duration) {
+    let took = clock.since(start);
+    assert!(took < limit, "it took {took:?}");
+}
+
+/// Two network namespaces that are joined by a cable, removed when dropped.
+struct TwoHosts {
+    names: [String; 2],
+}
+
+const ADDRS: [&str; 2] = ["10.99.77.1", "10.99.77.2"];
+
+impl TwoHosts {
+    /// Nothing, and a printed reason, where this is not permitted.
+    fn new(tag: &str) -> Option<Self> {
+        let id = std::process::id();
+        let names = ["a", "b"].map(|side| format!("ls{tag}{id}{side}"));
+        let hosts = Self { names };
+        for step in hosts.steps() {
+            if let Err(reason) = run(&step) {
+                println!("skipped: network namespaces are not to be had here: {reason}");
+                return None;
+            }
+        }
+        Some(hosts)
+    }
+
+    fn steps(&self) -> Vec<String> {
+        let [a, b] = &self.names;
+        let mut steps = vec![
+            format!("ip netns add {a}"),
+            format!("ip netns add {b}"),
+            // A link has its namespace's name, which is short enough for one.
+            format!("ip link add {a} netns {a} type veth peer name {b} netns {b}"),
+        ];
+        for (name, addr) in self.names.iter().zip(ADDRS) {
+            steps.push(format!("ip -n {name} addr add {addr}/24 dev {name}"));
+            steps.push(format!("ip -n {name} link set lo up"));
+            steps.push(format!("ip -n {name} link set {name} up"));
+        }
+        steps
+    }
+
+    fn start(&self, host: usize, rank: usize, of: usize, task: &str) -> Process {
+        let wrapper = ["ip", "netns", "exec", &self.names[host]];
+        Process::start(&wrapper, (ADDRS[0], 29_500), rank, of, task)
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = run(&format!("ip netns del {name}"));
+        }
+    }
+}
+
+fn run(command: &str) -> Result<(), String> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().map_err(|e| e.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command}: {}", text.trim()))
+}
+
+#[test]
+fn ranks_of_two_hosts_use_memory_inside_and_the_network_between() {
+    let Some(hosts) = TwoHosts::new("m") else { return };
+    let processes: Vec<Process> =
+        [0, 0, 1, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 4, "auto check")).collect();
+    for mut process in processes {
+        process.line_with("via shm+tcp");
+        process.line_with("passed");
+    }
+}
+
+#[test]
+fn a_host_that_falls_silent_is_noticed_before_the_deadline() {
+    let Some(hosts) = TwoHosts::new("s") else { return };
+    let mut processes: Vec<Process> =
+        [0, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 2, "tcp loop")).collect();
+    for process in &mut processes {
+        process.line_with("going");
+    }
+    let world = real();
+    let start = world.clock().now();
+    // The cable is pulled: nothing is closed, nothing is refused, nothing comes.
+    let name = &hosts.names[0];
+    run(&format!("ip -n {name} link set {name} down")).expect("it was up");
+    for (rank, process) in processes.iter_mut().enumerate() {
+        let error = process.line_with("error:");
+        let peer = format!("rank {}", 1 - rank);
+        assert!(error.contains(&peer), "{error}");
+        // The side whose cable was pulled may know it at once.
+        let reasons = ["no longer answers", "cannot be reached", "gave up"];
+        assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
+    }
+    check_within(world.clock(), start, Duration::from_secs(30));
+}

@@ -1,0 +1,37 @@
+//! Ranks that are threads of one process.
+
+mod common;
+
+use common::run_threads;
+use lockstep_comm::conformance;
+
+#[test]
+fn groups_of_one_to_five_threads_pass_every_check() {
+    for num_ranks in 1..=5 {
+        run_threads(num_ranks, |comm| conformance::run_all(&comm));
+    }
+}
+
+#[test]
+fn groups_of_six_to_sixteen_threads_pass_every_check() {
+    for num_ranks in 6..=16 {
+        run_threads(num_ranks, |comm| conformance::run_all(&comm));
+    }
+}
+
+#[test]
+fn groups_of_24_and_32_threads_pass_the_checks_that_are_for_them() {
+    for num_ranks in [24, 32] {
+        run_threads(num_ranks, |comm| conformance::run_all(&comm));
+    }
+}
+
+#[test]
+fn every_check_has_a_name_of_its_own() {
+    let mut names: Vec<_> = conformance::checks().iter().map(|check| check.name).collect();
+    let num_checks = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), num_checks);
+    assert!(num_checks > 20);
+}

@@ -1,0 +1,444 @@
+//! Memory that other ranks see too, and the only ways to touch it.
+//!
+//! A [`Segment`] is a range of bytes that several threads or processes have mapped. Rust's
+//! references promise that nobody else writes (or, for `&mut`, even reads) what they point to, and
+//! no compiler can check that promise across processes. So a segment never lends references to
+//! what a peer may touch; it hands out three other things:
+//!
+//! - *words*, which are atomics, in the first part of the segment, the header;
+//! - [`Source`] and [`Target`], windows whose elements are copied out and in, many at a time. What
+//!   is read while another rank writes the same place is arbitrary bits, never a dangling or
+//!   ill-typed value, because only [`Plain`] types are let through;
+//! - [`Block`](crate::Block)s, which *are* ordinary slices: parts of the rest of the segment that
+//!   its one [`Arena`](crate::Arena) gave to one owner. By convention peers touch them only while
+//!   the owner lends them to a collective call, and then the owner holds no slice.
+#![expect(unsafe_code, reason = "windows into memory that other processes write")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Alignment of every segment, and the page size of the machines we know.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Types that are nothing but their bits: any bytes are a valid value, and there is no padding.
+///
+/// # Safety
+/// Every bit pattern must be a valid value, and the type must have no padding and no interior
+/// mutability.
+pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+
+macro_rules! plain {
+    ($($t:ty),*) => { $(
+        // SAFETY: numbers accept every bit pattern and have no padding.
+        unsafe impl Plain for $t {}
+    )* };
+}
+plain!(u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64, half::bf16, half::f16);
+
+// SAFETY: an array is its elements, one after the other.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+/// A range of memory that several ranks have mapped. Clones are handles to the same mapping, which
+/// goes away with the last of them.
+#[derive(Clone)]
+pub struct Segment {
+    mapping: Arc<Mapping>,
+}
+
+struct Mapping {
+    base: NonNull<u8>,
+    header_bytes: usize,
+    bytes: usize,
+    /// The descriptor others can map, where there is one.
+    descriptor: Option<OwnedFd>,
+    /// Whether an allocator of this process hands out what lies behind the header.
+    is_claimed: AtomicBool,
+    /// Whatever gives the memory back when it is dropped.
+    _keeper: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the base is only a number here; all access goes through atomics, copies and blocks.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Segment {
+    /// Zeroed memory of this process, for ranks that are threads of it.
+    pub fn heap(header_bytes: usize, bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes.max(PAGE_BYTES), PAGE_BYTES)
+            .expect("a segment fits the address space");
+        // SAFETY: the layout is not of size zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        let keeper = Box::new(Heap { base, layout });
+        // SAFETY: the allocation is that large, zeroed, aligned, and freed by its keeper only.
+        unsafe { Self::from_raw(base, header_bytes, bytes, None, keeper) }
+    }
+
+    /// A segment over a mapping.
+    ///
+    /// # Safety
+    /// `base` must be aligned to [`PAGE_BYTES`] and stay readable and writable for `bytes` bytes
+    /// until `keeper` is dropped.
+    pub(crate) unsafe fn from_raw(
+        base: NonNull<u8>,
+        header_bytes: usize,
+        bytes: usize,
+        descriptor: Option<OwnedFd>,
+        keeper: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        assert!(header_bytes <= bytes && header_bytes.is_multiple_of(64));
+        let is_claimed = AtomicBool::new(false);
+        let mapping =
+            Mapping { base, header_bytes, bytes, descriptor, is_claimed, _keeper: keeper };
+        Self { mapping: Arc::new(mapping) }
+    }
+
+    /// How many bytes there are, the header included.
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes
+    }
+
+    /// How many of them, at the start, are the header.
+    pub fn header_bytes(&self) -> usize {
+        self.mapping.header_bytes
+    }
+
+    /// Where a slice lies in the segment, in bytes from its start, if it does.
+    #[inline]
+    pub fn offset_of<T>(&self, slice: &[T]) -> Option<usize> {
+        let offset = slice.as_ptr().addr().checked_sub(self.mapping.base.addr().get())?;
+        (offset.checked_add(size_of_val(slice))? <= self.mapping.bytes).then_some(offset)
+    }
+
+    /// Whether both handles are of one mapping.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.mapping, &other.mapping)
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<&OwnedFd> {
+        self.mapping.descriptor.as_ref()
+    }
+
+    /// A word of the header; `offset` counts bytes and must be a multiple of eight.
+    #[inline]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.mapping.header_bytes,
+            "word {offset}"
+        );
+        // SAFETY: in bounds, aligned, and the header is only ever accessed as words or by copies
+        // that the same protocol orders; never through a reference to plain memory.
+        unsafe { self.mapping.base.add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Eight words of the header that share a cache line; `offset` must be a multiple of 64.
+    #[inline]
+    pub fn line(&self, offset: usize) -> &[AtomicU64; 8] {
+        assert!(
+            offset.is_multiple_of(64) && offset + 64 <= self.mapping.header_bytes,
+            "line {offset}"
+        );
+        // SAFETY: as in `word`.
+        unsafe { self.mapping.base.add(offset).cast::<[AtomicU64; 8]>().as_ref() }
+    }
+
+    /// Starts to fetch a line of the header that will be written soon.
+    #[inline]
+    pub fn fetch_line_for_writing(&self, offset: usize) {
+        fetch_line(std::ptr::from_ref(self.line(offset)).cast());
+    }
+
+    /// A window for reading and writing; `offset` counts bytes and must suit the type.
+    #[inline]
+    pub fn target<T: Plain>(&self, offset: usize, count: usize) -> Target<'_, T> {
+        let bytes = count.checked_mul(size_of::<T>()).expect("a window fits the address space");
+        let end = offset.checked_add(bytes).expect("a window fits the address space");
+        assert!(end <= self.mapping.bytes, "bytes {offset}..{end} of {}", self.mapping.bytes);
+        assert!(offset.is_multiple_of(align_of::<T>()), "byte {offset} does not suit the type");
+        // SAFETY: in bounds, checked above.
+        let base = unsafe { self.mapping.base.add(offset) }.cast();
+        Target { base, count, lifetime: PhantomData }
+    }
+
+    /// A window for reading.
+    #[inline]
+    pub fn source<T: Plain>(&self, offset: usize, count: usize) -> Source<'_, T> {
+        self.target(offset, count).as_source()
+    }
+
+    /// Claims everything behind the header for one allocator.
+    ///
+    /// # Panics
+    /// When somebody in this process has claimed it before.
+    pub(crate) fn claim(&self) -> Range<usize> {
+        let before = self.mapping.is_claimed.swap(true, Ordering::Relaxed);
+        assert!(!before, "a segment has one allocator");
+        self.mapping.header_bytes..self.mapping.bytes
+    }
+
+    /// Where the mapping starts.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.mapping.base
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} bytes)", self.mapping.bytes)
+    }
+}
+
+struct Heap {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is an owned allocation, freed once.
+unsafe impl Send for Heap {}
+// SAFETY: as above; nothing is done through a shared reference.
+unsafe impl Sync for Heap {}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody has a handle any more.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// A window for reading memory that others may be writing.
+#[derive(Clone, Copy)]
+pub struct Source<'a, T> {
+    base: NonNull<T>,
+    count: usize,
+    lifetime: PhantomData<&'a T>,
+}
+
+/// A window for reading and writing memory that others may be touching.
+#[derive(Clone, Copy)]
+pub struct Target<'a, T> {
+    base: NonNull<T>,
+    count: usize,
+    lifetime: PhantomData<&'a T>,
+}
+
+// SAFETY: elements are copied as plain bits; see the module's words on races.
+unsafe impl<T: Plain> Send for Source<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Source<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Send for Target<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Target<'_, T> {}
+
+impl<'a, T: Plain> Source<'a, T> {
+    /// A window over a slice of one's own.
+    pub fn of(slice: &'a [T]) -> Self {
+        let base = NonNull::from(slice).cast();
+        Self { base, count: slice.len(), lifetime: PhantomData }
+    }
+
+    /// How many elements there are.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The element at `index`.
+    #[inline(always)]
+    pub fn get(&self, index: usize) -> T {
+        assert!(index < self.count, "element {index} of {}", self.count);
+        // SAFETY: in bounds; any bits are a value of a plain type.
+        unsafe { self.base.add(index).read_unaligned() }
+    }
+
+    /// A part of it.
+    #[inline]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {}", self.count);
+        // SAFETY: the start is in bounds, or one past the end of an empty part.
+        let base = unsafe { self.base.add(range.start) };
+        Self { base, count: range.len(), lifetime: PhantomData }
+    }
+
+    /// The same window over groups of `N` elements, and the elements left over.
+    #[inline(always)]
+    pub fn as_chunks<const N: usize>(&self) -> (Source<'a, [T; N]>, Self) {
+        let body = Source { base: self.base.cast(), count: self.count / N, lifetime: PhantomData };
+        (body, self.part(self.count / N * N..self.count))
+    }
+
+    /// Copies everything into a slice of the same length.
+    pub fn copy_to(&self, slice: &mut [T]) {
+        Target::of(slice).copy_from(*self);
+    }
+
+    /// The same memory as another plain type of the same size.
+    pub fn cast<U: Plain>(&self) -> Source<'a, U> {
+        let target = Target { base: self.base, count: self.count, lifetime: PhantomData };
+        target.cast().as_source()
+    }
+}
+
+impl<'a, T: Plain> Target<'a, T> {
+    /// A window over a slice of one's own.
+    pub fn of(slice: &'a mut [T]) -> Self {
+        let count = slice.len();
+        Self { base: NonNull::from(slice).cast(), count, lifetime: PhantomData }
+    }
+
+    /// The window for reading only.
+    #[inline(always)]
+    pub fn as_source(&self) -> Source<'a, T> {
+        Source { base: self.base, count: self.count, lifetime: PhantomData }
+    }
+
+    /// How many elements there are.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Sets the element at `index`.
+    #[inline(always)]
+    pub fn set(&self, index: usize, value: T) {
+        assert!(index < self.count, "element {index} of {}", self.count);
+        // SAFETY: in bounds; the owner lent the memory for writing.
+        unsafe { self.base.add(index).write_unaligned(value) }
+    }
+
+    /// Starts to fetch the cache line of an element that will be written soon, if there is one.
+    /// A line that another core has changed then comes once, to be read and written, and not
+    /// first for reading and then again for writing.
+    #[inline(always)]
+    pub fn fetch_for_writing(&self, index: usize) {
+        if index < self.count {
+            // SAFETY: in bounds.
+            fetch_line(unsafe { self.base.add(index) }.as_ptr().cast());
+        }
+    }
+
+    /// A part of it.
+    #[inline]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        let part = self.as_source().part(range);
+        Self { base: part.base, count: part.count, lifetime: PhantomData }
+    }
+
+    /// The same window over groups of `N` elements, and the elements left over.
+    #[inline(always)]
+    pub fn as_chunks<const N: usize>(&self) -> (Target<'a, [T; N]>, Self) {
+        let body = Target { base: self.base.cast(), count: self.count / N, lifetime: PhantomData };
+        (body, self.part(self.count / N * N..self.count))
+    }
+
+    /// Copies a window of the same length, which may overlap this one.
+    pub fn copy_from(&self, source: Source<'_, T>) {
+        assert_eq!(self.count, source.count, "both windows have one length");
+        // SAFETY: both are in bounds; an overlap is allowed by `copy_from`.
+        unsafe { self.base.copy_from(source.base, self.count) }
+    }
+
+    /// Copies a slice of the same length.
+    pub fn copy_from_slice(&self, slice: &[T]) {
+        self.copy_from(Source::of(slice));
+    }
+
+    /// The same memory as another plain type; the bytes must divide evenly and suit it.
+    pub fn cast<U: Plain>(&self) -> Target<'a, U> {
+        let bytes = self.count * size_of::<T>();
+        assert!(bytes.is_multiple_of(size_of::<U>()), "{bytes} bytes are not whole elements");
+        let base = self.base.cast::<U>();
+        assert!(base.is_aligned(), "the memory does not suit the type");
+        Target { base, count: bytes / size_of::<U>(), lifetime: PhantomData }
+    }
+}
+
+#[inline(always)]
+fn fetch_line(address: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint about an address reads and changes nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(address) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+impl Source<'_, u8> {
+    /// Writes bytes from the start of the window, as many as the writer takes at once.
+    pub fn write_to(&self, writer: &mut dyn io::Write) -> io::Result<usize> {
+        // SAFETY: in bounds, and any bits are bytes. The slice lives for this call only, and a
+        // writer does no more than copy it.
+        writer.write(unsafe { NonNull::slice_from_raw_parts(self.base, self.count).as_ref() })
+    }
+}
+
+impl Target<'_, u8> {
+    /// Reads bytes to the start of the window, as many as the reader has at once.
+    pub fn read_from(&self, reader: &mut dyn io::Read) -> io::Result<usize> {
+        // SAFETY: in bounds and initialised. The slice lives for this call only, and a reader does
+        // no more than fill it.
+        reader.read(unsafe { NonNull::slice_from_raw_parts(self.base, self.count).as_mut() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_windows_see_the_same_bytes() {
+        let segment = Segment::heap(128, 8192);
+        segment.word(64).store(0x0102_0304_0506_0708, Ordering::Relaxed);
+        assert_eq!(segment.source::<u64>(64, 1).get(0), 0x0102_0304_0506_0708);
+        let window = segment.target::<f32>(4096, 40);
+        let (body, tail) = window.as_chunks::<16>();
+        assert_eq!((body.len(), tail.len()), (2, 8));
+        body.set(1, [2.5; 16]);
+        tail.set(7, 1.5);
+        assert_eq!(segment.source::<f32>(4096 + 31 * 4, 1).get(0).to_bits(), 2.5_f32.to_bits());
+        assert_eq!(segment.source::<f32>(4096 + 39 * 4, 1).get(0).to_bits(), 1.5_f32.to_bits());
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes 8000..8320 of 8192")]
+    fn a_window_outside_the_segment_is_refused() {
+        Segment::heap(64, 8192).target::<f32>(8000, 80);
+    }
+
+    #[test]
+    #[should_panic(expected = "element 3 of 3")]
+    fn an_element_outside_the_window_is_refused() {
+        Source::of(&[1_u8, 2, 3]).get(3);
+    }
+
+    #[test]
+    fn overlapping_windows_copy_as_if_through_a_third_place() {
+        let mut numbers: Vec<u32> = (0..10).collect();
+        let window = Target::of(&mut numbers);
+        window.part(1..10).copy_from(window.part(0..9).as_source());
+        assert_eq!(numbers, [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,335 @@
+//! Shared memory of the kernel: sealed memfds, descriptors over local sockets, futexes.
+//!
+//! A memfd has no name in any file system, so it disappears with the last process that has it,
+//! killed or not. Its size is sealed before anybody else sees it: a peer could otherwise shrink
+//! it and turn our next access into a fatal signal.
+#![expect(unsafe_code, reason = "mapping memory, and the kernel's futex on half of a word")]
+#![expect(clippy::disallowed_methods, reason = "this is where the system's clock is read")]
+
+use std::ffi::c_void;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+};
+use rustix::thread::{MembarrierCommand, futex, membarrier, membarrier_query};
+
+use crate::shared::{MAX_MESSAGE_BYTES, MAX_SEGMENTS};
+use crate::{LocalListener, LocalStream, Parcel, Patience, Segment, Shared, SharedError};
+
+/// Seals that fix a segment's size for ever.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Streams that may wait for acceptance.
+const BACKLOG: i32 = 128;
+
+pub(crate) struct RealShared;
+
+impl Shared for RealShared {
+    fn create(&self, header_bytes: usize, bytes: usize) -> Result<Segment, SharedError> {
+        create(header_bytes, bytes).map_err(failed("create shared memory"))
+    }
+
+    fn listen(&self, name: &str) -> Result<Box<dyn LocalListener>, SharedError> {
+        let attempt = || -> Result<OwnedFd, Errno> {
+            let socket = new_socket()?;
+            bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+            listen(&socket, BACKLOG)?;
+            Ok(socket)
+        };
+        let socket = attempt().map_err(failed("listen on a local name"))?;
+        Ok(Box::new(RealLocalListener { socket }))
+    }
+
+    fn connect(&self, name: &str, timeout: Duration) -> Result<Box<dyn LocalStream>, SharedError> {
+        let attempt = || -> Result<OwnedFd, Errno> {
+            let socket = new_socket()?;
+            let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+            // Connecting to a full queue of an accepting process is tried again until it is not.
+            let deadline = Deadline::after(timeout);
+            loop {
+                match connect(&socket, &address) {
+                    Err(Errno::AGAIN) if !deadline.remaining().is_zero() => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(Errno::INTR) => {}
+                    done => break done?,
+                }
+            }
+            same_user(&socket)?;
+            Ok(socket)
+        };
+        let socket = attempt().map_err(failed("connect to a local name"))?;
+        Ok(Box::new(RealLocalStream { socket }))
+    }
+
+    fn wait(&self, word: &AtomicU64, seen: u64, timeout: Duration) {
+        let timeout = timespec(timeout);
+        // Woken, changed before the wait, interrupted, out of time: in every case look again.
+        let _ = futex::wait(low_half(word), futex::Flags::empty(), seen as u32, Some(&timeout));
+    }
+
+    fn wake(&self, word: &AtomicU64) {
+        // The only failures are of the address, and the reference proves that one.
+        let _ = futex::wake(low_half(word), futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    fn join_fences(&self) -> bool {
+        let command = MembarrierCommand::RegisterGlobalExpedited;
+        membarrier_query().contains_command(command) && membarrier(command).is_ok()
+    }
+
+    fn fence_everyone(&self) {
+        // It was there when this process joined, and nothing else can make it fail.
+        let _ = membarrier(MembarrierCommand::GlobalExpedited);
+    }
+
+    fn yield_now(&self) {
+        std::thread::yield_now();
+    }
+
+    fn patience(&self, num_ranks: usize) -> Patience {
+        let num_cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // Up to a millisecond awake in both cases: a pause takes some 40 ns, a yield some 300.
+        if num_ranks <= num_cores {
+            Patience { num_spins: 20_000, num_yields: 500 }
+        } else {
+            Patience { num_spins: 40, num_yields: 3000 }
+        }
+    }
+}
+
+/// The half of a word that the kernel compares. Nothing but the kernel looks through it.
+fn low_half(word: &AtomicU64) -> &AtomicU32 {
+    let halves = std::ptr::from_ref(word).cast::<AtomicU32>();
+    let index = usize::from(cfg!(target_endian = "big"));
+    // SAFETY: both halves lie inside the word, and four bytes need no more alignment than eight.
+    unsafe { &*halves.add(index) }
+}
+
+fn create(header_bytes: usize, bytes: usize) -> Result<Segment, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let descriptor = memfd_create("lockstep", flags)?;
+    ftruncate(&descriptor, bytes as u64)?;
+    fcntl_add_seals(&descriptor, SEALS)?;
+    map(descriptor, header_bytes, bytes)
+}
+
+/// Maps what a peer sent, after a look at what it is.
+fn adopt(descriptor: OwnedFd, header_bytes: usize) -> Result<Segment, Errno> {
+    if !fcntl_get_seals(&descriptor)?.contains(SEALS) {
+        return Err(Errno::PERM);
+    }
+    let bytes = usize::try_from(fstat(&descriptor)?.st_size).map_err(|_| Errno::OVERFLOW)?;
+    if header_bytes > bytes || !header_bytes.is_multiple_of(64) {
+        return Err(Errno::INVAL);
+    }
+    map(descriptor, header_bytes, bytes)
+}
+
+fn map(descriptor: OwnedFd, header_bytes: usize, bytes: usize) -> Result<Segment, Errno> {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    let flags = flags | MapFlags::NORESERVE;
+    // SAFETY: the kernel chooses a free range of addresses.
+    let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, &descriptor, 0)? };
+    let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::FAULT)?;
+    let keeper = Box::new(Mapped { base, bytes });
+    // Fewer, larger pages where the kernel is set up to give them to shared memory; else nothing.
+    // SAFETY: the advice changes no contents.
+    let _ = unsafe { madvise(base.as_ptr().cast::<c_void>(), bytes, Advice::LinuxHugepage) };
+    // SAFETY: mapped for reading and writing at a page's start, and unmapped by the keeper only.
+    Ok(unsafe { Segment::from_raw(base, header_bytes, bytes, Some(descriptor), keeper) })
+}
+
+struct Mapped {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an owned range of addresses, unmapped once.
+unsafe impl Send for Mapped {}
+// SAFETY: as above; nothing is done through a shared reference.
+unsafe impl Sync for Mapped {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and nobody has a handle any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+struct RealLocalListener {
+    socket: OwnedFd,
+}
+
+impl LocalListener for RealLocalListener {
+    fn accept(&self, timeout: Duration) -> Result<Box<dyn LocalStream>, SharedError> {
+        const ACTION: &str = "accept a local stream";
+        let deadline = Deadline::after(timeout);
+        loop {
+            if !ready(self.socket.as_fd(), PollFlags::IN, &deadline).map_err(failed(ACTION))? {
+                return Err(SharedError::timed_out(ACTION, timeout));
+            }
+            match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+                // A stranger is turned away, and waiting goes on for the one who is expected.
+                Ok(socket) if same_user(&socket).is_err() => {}
+                Ok(socket) => return Ok(Box::new(RealLocalStream { socket })),
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
+                Err(error) => return Err(failed(ACTION)(error)),
+            }
+        }
+    }
+}
+
+struct RealLocalStream {
+    socket: OwnedFd,
+}
+
+impl LocalStream for RealLocalStream {
+    fn send(&mut self, message: &[u8], segments: &[&Segment]) -> Result<(), SharedError> {
+        const ACTION: &str = "send over a local stream";
+        assert!(message.len() <= MAX_MESSAGE_BYTES && segments.len() <= MAX_SEGMENTS);
+        // Header lengths travel in front, so that the receiver maps what the sender means.
+        let mut front = [0_u64; MAX_SEGMENTS];
+        for (length, segment) in front.iter_mut().zip(segments) {
+            *length = segment.header_bytes() as u64;
+        }
+        let front: Vec<u8> = front.iter().flat_map(|length| length.to_le_bytes()).collect();
+        let descriptors: Option<Vec<BorrowedFd<'_>>> =
+            segments.iter().map(|segment| segment.descriptor().map(AsFd::as_fd)).collect();
+        let descriptors = descriptors.ok_or(Errno::OPNOTSUPP).map_err(failed(ACTION))?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SEGMENTS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            let fits = control.push(SendAncillaryMessage::ScmRights(&descriptors));
+            assert!(fits, "there is room for all descriptors");
+        }
+        let pieces = [IoSlice::new(&front), IoSlice::new(message)];
+        loop {
+            match sendmsg(&self.socket, &pieces, &mut control, SendFlags::NOSIGNAL) {
+                Ok(num_bytes) => {
+                    assert_eq!(num_bytes, front.len() + message.len(), "messages are whole");
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(ACTION)(error)),
+            }
+        }
+    }
+
+    fn recv(&mut self, timeout: Duration) -> Result<Parcel, SharedError> {
+        const ACTION: &str = "receive over a local stream";
+        let deadline = Deadline::after(timeout);
+        if !ready(self.socket.as_fd(), PollFlags::IN, &deadline).map_err(failed(ACTION))? {
+            return Err(SharedError::timed_out(ACTION, timeout));
+        }
+        recv(&self.socket).map_err(failed(ACTION))
+    }
+
+    fn is_open(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        match poll(&mut polled, Some(&timespec(Duration::ZERO))) {
+            Ok(_) => !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR),
+            Err(_) => true,
+        }
+    }
+}
+
+fn recv(socket: &OwnedFd) -> Result<Parcel, Errno> {
+    const FRONT_BYTES: usize = MAX_SEGMENTS * size_of::<u64>();
+    let mut bytes = [0_u8; FRONT_BYTES + MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SEGMENTS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        match recvmsg(socket, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            done => break done?,
+        }
+    };
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(arrived) = message {
+            descriptors.extend(arrived);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(Errno::CONNRESET);
+    }
+    let torn = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if torn || received.bytes < FRONT_BYTES || descriptors.len() > MAX_SEGMENTS {
+        return Err(Errno::BADMSG);
+    }
+    let (front, message) = bytes[..received.bytes].split_at(FRONT_BYTES);
+    let (lengths, _) = front.as_chunks::<8>();
+    let segments = descriptors
+        .into_iter()
+        .zip(lengths)
+        .map(|(descriptor, length)| {
+            let header_bytes = usize::try_from(u64::from_le_bytes(*length));
+            adopt(descriptor, header_bytes.map_err(|_| Errno::OVERFLOW)?)
+        })
+        .collect::<Result<_, Errno>>()?;
+    Ok(Parcel { message: message.to_vec(), segments })
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    // Whole messages in order, and an end that shows when the peer is gone.
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Names without a file have no permissions, so the peer's user is looked at instead.
+fn same_user(socket: &OwnedFd) -> Result<(), Errno> {
+    let peer = sockopt::socket_peercred(socket)?;
+    if peer.uid == rustix::process::geteuid() { Ok(()) } else { Err(Errno::PERM) }
+}
+
+struct Deadline(Option<Instant>);
+
+impl Deadline {
+    fn after(timeout: Duration) -> Self {
+        Self(Instant::now().checked_add(timeout))
+    }
+
+    fn remaining(&self) -> Duration {
+        const LONG: Duration = Duration::from_hours(24);
+        self.0.map_or(LONG, |at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn ready(socket: BorrowedFd<'_>, flags: PollFlags, deadline: &Deadline) -> Result<bool, Errno> {
+    loop {
+        let remaining = deadline.remaining();
+        let mut polled = [PollFd::from_borrowed_fd(socket, flags)];
+        match poll(&mut polled, Some(&timespec(remaining))) {
+            Ok(0) if remaining.is_zero() => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+fn failed(action: &'static str) -> impl Fn(Errno) -> SharedError {
+    move |error| SharedError::new(action, &io::Error::from(error))
+}
