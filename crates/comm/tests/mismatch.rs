@@ -84,18 +84,38 @@ fn a_different_call_over_messages_is_named() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_with_the_call() {
+    let given_up = std::sync::Barrier::new(3);
     let errors = Mutex::new(Vec::new());
     run_threads_within(3, Duration::from_millis(200), |comm| {
-        if comm.position() == 2 {
-            return;
+        // Rank 2 is there all the time, and does not make the call.
+        if comm.position() != 2 {
+            let mut data = [1.0_f32; 10];
+            let error = comm.all_reduce(&mut data, Reduction::Sum).expect_err("2 does not come");
+            errors.lock().expect("no thread panicked").push(error);
         }
-        let error = comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum).expect_err("2 is missing");
-        errors.lock().expect("no thread panicked").push(error);
+        given_up.wait();
     });
     for error in errors.into_inner().expect("no thread panicked") {
         let text = error.to_string();
         assert!(text.contains("all-reduce of 10 f32"), "{text}");
-        assert!(text.contains("for rank 2") || text.contains("rank 1 gave up"), "{text}");
+        assert!(text.contains("waited 200 ms for rank 2"), "{text}");
+        assert!(matches!(error.blame(), Blame::Peer(_)));
+    }
+}
+
+#[test]
+fn a_rank_that_has_left_is_named_with_the_call_before_the_deadline() {
+    let errors = Mutex::new(Vec::new());
+    run_threads_within(3, Duration::from_hours(1), |comm| {
+        if comm.position() == 2 {
+            return;
+        }
+        let error = comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum).expect_err("2 has left");
+        errors.lock().expect("no thread panicked").push(error);
+    });
+    for error in errors.into_inner().expect("no thread panicked") {
+        let text = error.to_string();
+        assert!(text.contains("rank 2 left during all-reduce of 10 f32"), "{text}");
         assert!(matches!(error.blame(), Blame::Peer(_)));
     }
 }
