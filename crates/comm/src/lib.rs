@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`comm`]: one rank's end of a group; `calls` has its collective operations, `starts` the same
 //!   in the background, `messages` what goes from one rank to another
+//! - [`sparse`]: sums of tables of which every rank has some rows
 //! - [`buffer`], [`window`]: memory that other ranks reach
 //! - [`element`]: the types that travel and how they are reduced
 //! - [`signature`]: what a call is, so that a different one on another rank is noticed
@@ -45,6 +46,8 @@ mod calls;
 mod messages;
 mod starts;
 
+pub mod sparse;
+
 pub mod window;
 
 pub mod buffer;
@@ -76,5 +79,6 @@ pub use error::CommError;
 pub use half::{bf16, f16};
 pub use plan::Traffic;
 pub use signature::Signature;
+pub use sparse::{Rows, Table};
 pub use starts::Owned;
-pub use window::Window;
+pub use window::{Spot, Window};

@@ -33,10 +33,10 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
 use super::shared::SharedWorld;
-use super::{Envelope, Round, Transport, Wires};
+use super::{Envelope, NUM_LANES, Round, Transport, Wires};
 use crate::error::Interruption;
 use crate::signature::Signature;
-pub use cable::{Cable, Cables, NUM_LANES};
+pub use cable::{Cable, Cables};
 use control::Control;
 use receiving::Receiver;
 use sending::Sender;
@@ -119,26 +119,34 @@ impl TcpTransport {
     pub fn lanes(
         world: &World,
         rank: Rank,
-        cables: Cables,
+        mut cables: Cables,
         num_local: usize,
         options: &TcpOptions,
     ) -> Result<[Self; NUM_LANES], NetError> {
+        // The last two cables of a pair are one for each direction: what one rank sends by, the
+        // other receives by.
+        let [_, _, upward, downward] = &mut cables;
+        let lower = rank.0.min(upward.len());
+        upward[..lower].swap_with_slice(&mut downward[..lower]);
         let fate = Arc::new(OnceLock::new());
-        let controls = |lane: &Vec<Option<Cable>>| -> Result<Vec<_>, NetError> {
-            lane.iter().flatten().map(|cable| cable.control.try_clone()).collect()
+        let to_others = |own: usize| -> Result<Vec<_>, NetError> {
+            let others = cables.iter().enumerate().filter(|(lane, _)| *lane != own);
+            let cables = others.flat_map(|(_, lane)| lane.iter().flatten());
+            cables.map(|cable| cable.control.try_clone()).collect()
         };
-        let heralds = [controls(&cables[1])?, controls(&cables[0])?];
-        let [first, second] = cables;
-        let [to_second, to_first] = heralds;
+        let heralds = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
         let lane = |cables, heralds| {
             Self::lane(world, rank, cables, num_local, options, (Arc::clone(&fate), heralds))
         };
-        Ok([lane(first, to_second)?, lane(second, to_first)?])
+        let mut heralds = heralds.into_iter();
+        let mut next = |cables| lane(cables, heralds.next().expect("one list for each lane"));
+        let [caller, background, sends, recvs] = cables;
+        Ok([next(caller)?, next(background)?, next(sends)?, next(recvs)?])
     }
 
-    /// Both lanes, as a communicator wants them.
-    pub fn wires([caller, background]: [Self; NUM_LANES]) -> Wires {
-        Wires { caller: Box::new(caller), background: Some(Box::new(background)) }
+    /// All lanes, as a communicator wants them.
+    pub fn wires(lanes: [Self; NUM_LANES]) -> Wires {
+        Wires::of(lanes)
     }
 
     fn lane(
