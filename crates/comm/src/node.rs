@@ -152,7 +152,7 @@ impl Node {
     /// Tells everybody about an error of this rank, unless it came from somebody else's.
     pub(crate) fn abort_unless_told(&self, lane: Lane, error: &CommError) {
         if !matches!(error, CommError::Aborted { .. }) {
-            self.abort(lane, &error.to_string());
+            self.abort(lane, &error.last_words());
         }
     }
 

@@ -8,10 +8,10 @@ use crate::element::Reduction;
 use crate::sparse::{Rows, Table};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("sums have the bits of the canonical tree where that is asked for", 32, canonical_bits),
+    ("sums have the bits of the canonical tree where that is asked for", 16, canonical_bits),
     ("a sparse sum has the bits of the dense one", 16, sparse_bits),
     ("a thousand repetitions give the same bits", 5, same_bits_every_time),
-    ("all ranks get the same bits, by every algorithm", 16, same_bits_everywhere),
+    ("all ranks get the same bits, by every algorithm", 8, same_bits_everywhere),
 ];
 
 /// Numbers of very different size, so that every order of additions has bits of its own.

@@ -8,9 +8,9 @@ use crate::element::{Element, Reduction};
 use crate::error::CommError;
 
 pub(super) const CHECKS: &[Row] = &[
-    ("an all-gather fills in what the others have", 16, all_gather),
-    ("a reduce-scatter replaces a rank's own part", 16, reduce_scatter),
-    ("a scatter and a gather work in place", 16, scatter_and_gather),
+    ("an all-gather fills in what the others have", 8, all_gather),
+    ("a reduce-scatter replaces a rank's own part", 8, reduce_scatter),
+    ("a scatter and a gather work in place", 8, scatter_and_gather),
 ];
 
 /// Calls in ordinary memory, and in the arena: both must leave `expected`.

@@ -13,7 +13,7 @@ pub(super) const CHECKS: &[Row] = &[
     ("a scatter and a gather are each other's inverse", 16, scatter_and_gather),
     ("an all-to-all is a transposition", 32, all_to_all),
     ("an uneven all-to-all moves what was asked for", 16, all_to_all_v),
-    ("an uneven all-gather gives every rank everybody's part", 16, all_gather_v),
+    ("an uneven all-gather gives every rank everybody's part", 8, all_gather_v),
     ("a long vector is moved as a short one is", 5, long_vector),
     ("a barrier holds, by every algorithm", 32, barrier),
     ("groups do not disturb each other", 16, groups),

@@ -7,8 +7,8 @@ use crate::comm::Comm;
 use crate::element::{Element, Reduction};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("every type can be added, averaged and compared", 16, every_type_adds),
-    ("every type can be moved by every operation", 16, every_type_moves),
+    ("every type can be added, averaged and compared", 8, every_type_adds),
+    ("every type can be moved by every operation", 8, every_type_moves),
 ];
 
 /// Calls a generic function for every type.

@@ -11,7 +11,7 @@ use lockstep_mesh::Rank;
 use lockstep_platform::World;
 
 use super::shared::{Meeting, SharedTransport, SharedWorld};
-use super::tcp::{TcpOptions, TcpTransport};
+use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport};
 use super::{Round, Transport, Wires};
 use crate::error::{CommError, Interruption};
 use crate::rendezvous::{Joined, Place, Settings, join};
@@ -99,6 +99,9 @@ impl HostsTransport {
             let idle = now.saturating_sub(*idle_since.get_or_insert(now));
             if self.network.tries_again(idle, &mut num_tries) {
                 continue;
+            }
+            if idle >= LOOK_AROUND {
+                self.network.look_for_mismatch(&round.envelope)?;
             }
             if idle >= timeout {
                 return Err(Interruption::Deadline { peer: self.waited_for(round) });

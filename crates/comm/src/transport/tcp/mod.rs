@@ -45,7 +45,7 @@ use sending::Sender;
 const MAX_CALL_BYTES: usize = 256 << 10;
 
 /// The longest sleep without a look at how the rank's other lane is doing.
-const LOOK_AROUND: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// How long a lost peer's last words may still be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -288,6 +288,26 @@ impl TcpTransport {
         }
     }
 
+    /// Looks whether a rank of which this round wants nothing, and which nobody listens to
+    /// therefore, has sent something for the same call: then it is in another one.
+    pub(crate) fn look_for_mismatch(&mut self, wanted: &Envelope) -> Result<(), Interruption> {
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            if !link.receiver.is_done() {
+                continue;
+            }
+            let found = link.receiver.peek(&mut *self.set).map(|header| header.envelope);
+            if let Some(found) = found
+                && is_for(&found, wanted)
+                && found.signature != wanted.signature
+            {
+                let (peer, theirs) = (link.peer, found.signature);
+                return Err(self.end(Interruption::Mismatch { peer, theirs }));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether nothing has gone wrong yet, on any lane.
     fn check_fate(&self) -> Result<(), Interruption> {
         self.fate.get().cloned().map_or(Ok(()), Err)
@@ -411,6 +431,9 @@ impl Transport for TcpTransport {
             let idle = now.saturating_sub(*idle_since.get_or_insert(now));
             if self.tries_again(idle, &mut num_tries) {
                 continue;
+            }
+            if idle >= LOOK_AROUND {
+                self.look_for_mismatch(&round.envelope)?;
             }
             if idle >= timeout {
                 self.listen(false)?;
