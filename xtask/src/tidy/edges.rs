@@ -21,7 +21,11 @@ const EDGES: &[(&str, &str)] = &[
     ("checkpoint", "config platform tensor"),
     ("parallel", "config tensor model optim"),
     ("trainer", "config platform tensor telemetry model optim data checkpoint parallel"),
-    ("cli", "config platform tensor telemetry model optim data checkpoint parallel trainer"),
+    (
+        "cli",
+        "config platform mesh schedule tensor comm telemetry model optim data checkpoint parallel \
+         trainer",
+    ),
     (
         "harness",
         "config platform tensor telemetry model optim data checkpoint parallel trainer cli",

@@ -1,4 +1,4 @@
-//! `lockstep bench`: how fast this machine is with this engine.
+//! `lockstep bench train`: how fast a model trains here, beside the best the machine could do.
 
 use crate::failure::Failure;
 use crate::output;
@@ -7,12 +7,6 @@ use lockstep_config::units::Bytes;
 use lockstep_platform::World;
 use lockstep_trainer::bench::bench_train;
 
-/// Measure this machine
-#[derive(clap::Subcommand)]
-pub(crate) enum Command {
-    Train(TrainArguments),
-}
-
 /// Time training steps; says which share of the machine's peak they reach
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -20,7 +14,7 @@ Examples:
   lockstep bench train                        6 layers x 384, context 256, batch 16
   lockstep bench train --set run.threads=1 --steps 5
   lockstep bench train my.toml --json")]
-pub(crate) struct TrainArguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
     /// Timed steps, after two that warm up
@@ -31,8 +25,7 @@ pub(crate) struct TrainArguments {
     json: bool,
 }
 
-pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
-    let Command::Train(arguments) = command;
+pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.steps == 0 {
         return Err(Failure::user("--steps 0 measures nothing; try 10"));
     }
