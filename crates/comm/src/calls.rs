@@ -22,7 +22,7 @@ impl Comm {
         data: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        let count = data.len();
+        let count = data.len() / self.core.team.num_inputs;
         self.call_in_place(Op::AllReduce, Some(reduction), count, data)
     }
 
@@ -33,7 +33,8 @@ impl Comm {
         output: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        self.call(Op::AllReduce, Some(reduction), input.len(), input, output)
+        let count = input.len() / self.core.team.num_inputs;
+        self.call(Op::AllReduce, Some(reduction), count, input, output)
     }
 
     /// Puts part i of the reduction of all ranks' `input` into rank i's `output`. Parts are even;
@@ -44,7 +45,8 @@ impl Comm {
         output: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        self.call(Op::ReduceScatter, Some(reduction), input.len(), input, output)
+        let count = input.len() / self.core.team.num_inputs;
+        self.call(Op::ReduceScatter, Some(reduction), count, input, output)
     }
 
     /// Puts all ranks' `input`, one after the other, into every rank's `output`.
@@ -66,7 +68,7 @@ impl Comm {
         root: usize,
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        let count = data.len();
+        let count = data.len() / self.core.team.num_inputs;
         self.call_in_place(Op::Reduce { root }, Some(reduction), count, data)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`comm`]: one rank's end of a group; `calls` has its collective operations, `starts` the same
-//!   in the background, `messages` what goes from one rank to another
+//!   in the background, `parts` with parts of any lengths, `messages` from rank to rank
 //! - [`buffer`], [`window`]: memory that other ranks reach
 //! - [`element`]: the types that travel and how they are reduced
 //! - [`signature`]: what a call is, so that a different one on another rank is noticed
@@ -44,6 +44,7 @@ pub mod comm;
 
 mod calls;
 mod messages;
+mod parts;
 mod starts;
 
 pub mod window;

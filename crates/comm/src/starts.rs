@@ -100,9 +100,10 @@ impl Comm {
         self.start((), |comm, ()| comm.barrier())
     }
 
-    /// Queues a call. Where calls in the background would have to share wires with the caller's,
-    /// which could stop both, the call is made at once instead.
-    fn start<B: Send + 'static>(
+    /// Queues any calls, made one after the other by `run` on `buffers`. Where calls in the
+    /// background would have to share wires with the caller's, which could stop both, they are
+    /// made at once instead.
+    pub fn start<B: Send + 'static>(
         &self,
         mut buffers: B,
         run: impl FnOnce(&Self, &mut B) -> Result<(), CommError> + Send + 'static,
