@@ -131,6 +131,15 @@ fn runs_of_other_lengths_are_compared_as_far_as_both_go() {
     assert!(text.contains("equal for all 2 steps that both have"), "{text}");
     assert!(text.contains(note), "{text}");
 
+    // Saved after the same step, but one went on before it was killed.
+    for file in ["recipe.toml", "state.json", "model.safetensors", "optimizer.safetensors"] {
+        folder.write(&format!("further/{file}"), &folder.read(&format!("part/{file}")));
+    }
+    folder.write("further/events.jsonl", &folder.read("whole/events.jsonl"));
+    let report = compare(&folder, "part", "further");
+    assert_eq!([&report["steps_b"], &report["equal_steps"]], [3, 2]);
+    assert_eq!([&report["weights"]["worst"], &report["equal"]], [&json!([]), &json!(false)]);
+
     // A run that went on knows the steps from before, and cannot be told from the whole one.
     train(&folder, "rest", &["--resume", "part"]);
     assert_eq!(compare(&folder, "rest", "whole")["equal"], true);
