@@ -70,6 +70,14 @@ pub enum TrainError {
         /// All that is wrong with it.
         reason: String,
     },
+    /// The events of a saved run cannot be read.
+    #[error("{path} cannot be read: {reason}; restore the file or train the run again")]
+    SavedEvents {
+        /// The event file of the run.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// There is nothing to resume or to generate from.
     #[error("{dir} holds no finished run (no {missing}); run `lockstep train` first")]
     NoRun {
@@ -105,7 +113,7 @@ impl TrainError {
                 | ErrorKind::InvalidInput => Blame::User,
                 _ => Blame::Storage,
             },
-            Self::Events(_) => Blame::Storage,
+            Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::FolderTaken { .. }
             | Self::NothingToDo { .. }

@@ -8,6 +8,7 @@
 //! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
+//! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
 //! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
 //! # Example
@@ -40,6 +41,7 @@ pub mod saved;
 pub mod summary;
 
 pub mod bench;
+pub mod compare;
 pub mod generate;
 pub mod sampling;
 

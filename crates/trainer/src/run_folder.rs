@@ -43,18 +43,27 @@ impl RunFolder {
         Ok(Self { path })
     }
 
+    /// The folder of a run, finished or not.
+    pub fn started(path: &Path, world: &World) -> Result<Self, TrainError> {
+        Self { path: path.to_owned() }.having(&[Self::recipe], world)
+    }
+
     /// The folder of a finished run.
     pub fn finished(path: &Path, world: &World) -> Result<Self, TrainError> {
-        let folder = Self { path: path.to_owned() };
-        for missing in [folder.recipe(), folder.weights()] {
+        Self { path: path.to_owned() }.having(&[Self::recipe, Self::weights], world)
+    }
+
+    fn having(self, files: &[fn(&Self) -> PathBuf], world: &World) -> Result<Self, TrainError> {
+        for file in files {
+            let missing = file(&self);
             if world.files().metadata(&missing).is_none() {
                 return Err(TrainError::NoRun {
-                    dir: path.display().to_string(),
+                    dir: self.path.display().to_string(),
                     missing: missing.file_name().unwrap_or_default().display().to_string(),
                 });
             }
         }
-        Ok(folder)
+        Ok(self)
     }
 
     /// The newest finished run under `runs`.
