@@ -91,6 +91,11 @@ impl WholeGradients {
         self.trees[bucket].root()
     }
 
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.trees.iter().map(LeafTree::num_elements).sum()
+    }
+
     /// See [`Self::total`].
     pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
         self.trees[bucket].root_mut()

@@ -93,6 +93,11 @@ impl LeafTree {
         most
     }
 
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        Self::num_buffers(self.mine.clone()) * self.len
+    }
+
     /// Forgets all sums, for the next step.
     pub fn restart(&mut self) {
         self.waiting.clear();

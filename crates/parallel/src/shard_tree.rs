@@ -50,6 +50,11 @@ impl ShardTree {
         most
     }
 
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Forgets all sums, for the next step.
     pub fn restart(&mut self) {
         self.waiting.clear();

@@ -13,6 +13,7 @@
 
 use crate::buckets::{Bucket, Buckets, MirrorPair};
 use crate::data::WholeGradients;
+use crate::footprint::Footprint;
 use crate::lane::Store;
 use crate::leaves::Leaves;
 use crate::overlap::Overlap;
@@ -20,6 +21,7 @@ use crate::shares::Shares;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
 use lockstep_comm::CommError;
+use lockstep_model::Param;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
@@ -33,6 +35,8 @@ pub struct WorkerStore {
     grads: Gradients,
     stage: usize,
     worker: usize,
+    /// Room for a mirror's gradient on its way to the owner.
+    spare: Vec<f32>,
 }
 
 enum Gradients {
@@ -66,7 +70,11 @@ impl WorkerStore {
                 Gradients::Sharded(ShardedGradients::new(&buckets, leaves, &overlap)?)
             }
         };
-        Ok(Self { buckets, overlap, weights, grads, stage, worker })
+        let spare = Vec::new();
+        let mut store = Self { buckets, overlap, weights, grads, stage, worker, spare };
+        let mirrors = store.buckets.mirrors.iter().map(|pair| store.own_of_pair(pair).1.len());
+        store.spare = vec![0.0; mirrors.max().unwrap_or(0)];
+        Ok(store)
     }
 
     /// What this worker steps of a bucket.
@@ -125,19 +133,22 @@ impl WorkerStore {
     }
 
     /// Does what the other workers need of this one while they run a leaf and it has none left.
-    pub fn pass_over(&mut self, cpu: &Cpu) -> Result<(), CommError> {
-        let num_blocks = self.buckets.list.last().map_or(0, |bucket| bucket.blocks.end);
-        let Gradients::Sharded(_) = self.grads else { return Ok(()) };
-        for block in 0..num_blocks {
-            self.fetch(block, Some((block + 1).min(num_blocks - 1)))?;
-        }
-        for block in (0..num_blocks).rev() {
-            self.fetch(block, block.checked_sub(1))?;
-            let bucket = self.buckets.of_block(block);
-            if block == self.buckets.list[bucket].blocks.start
-                && let Gradients::Sharded(sharded) = &mut self.grads
-            {
-                sharded.pass_over(cpu, bucket, &mut self.overlap)?;
+    pub fn pass_over(&mut self, cpu: &Cpu, lanes_per_leaf: usize) -> Result<(), CommError> {
+        let num_blocks = self.num_blocks();
+        for lane in 1..=lanes_per_leaf {
+            self.pass_over_forward()?;
+            for block in (0..num_blocks).rev() {
+                self.fetch(block, block.checked_sub(1))?;
+                let bucket = self.buckets.of_block(block);
+                let is_last = lane == lanes_per_leaf;
+                if is_last && block == self.buckets.list[bucket].blocks.start {
+                    match &mut self.grads {
+                        Gradients::Whole(_) => {}
+                        Gradients::Sharded(sharded) => {
+                            sharded.pass_over(cpu, bucket, &mut self.overlap)?;
+                        }
+                    }
+                }
             }
         }
         self.finish_leaf();
@@ -146,11 +157,15 @@ impl WorkerStore {
 
     /// Does what the other workers need of this one while they evaluate a lane and it has none.
     pub fn pass_over_forward(&mut self) -> Result<(), CommError> {
-        let num_blocks = self.buckets.list.last().map_or(0, |bucket| bucket.blocks.end);
+        let num_blocks = self.num_blocks();
         for block in 0..num_blocks {
             self.fetch(block, Some((block + 1).min(num_blocks - 1)))?;
         }
         Ok(())
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.buckets.list.last().map_or(0, |bucket| bucket.blocks.end)
     }
 
     /// Waits until all gradients are reduced; mirrors give theirs to their owners.
@@ -162,9 +177,12 @@ impl WorkerStore {
         let buckets = Arc::clone(&self.buckets);
         for pair in &buckets.mirrors {
             let (owner, mirror) = self.own_of_pair(pair);
-            // The two lie in buffers that cannot be borrowed together; a mirror is one tensor.
-            let addend = self.own_grads(pair.mirror.0)[mirror].to_vec();
-            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], &addend);
+            // The two lie in buffers that cannot be borrowed together.
+            let mut spare = std::mem::take(&mut self.spare);
+            let addend = &mut spare[..mirror.len()];
+            addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
+            self.spare = spare;
         }
         Ok(())
     }
@@ -227,6 +245,25 @@ impl WorkerStore {
             }
         }
         Ok(())
+    }
+
+    /// How much of a parameter each worker has where workers have parts.
+    pub fn piece_lens(&self, block: usize, param: &Param) -> Vec<usize> {
+        let (bucket, range) = self.buckets.place(block, param);
+        let cuts = self.buckets.list[bucket].cuts.iter();
+        let cuts: Vec<_> = cuts.map(|cut| *cut.clamp(&range.start, &range.end)).collect();
+        cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    /// The memory that is held; activations and the optimizer are not part of it.
+    pub fn footprint(&self) -> Footprint {
+        let (weights, windows) = self.weights.num_elements();
+        let (gradients, in_flight) = match &self.grads {
+            Gradients::Whole(whole) => (whole.num_elements(), 0),
+            Gradients::Sharded(sharded) => sharded.num_elements(),
+        };
+        let buffers = windows + in_flight + self.spare.len();
+        Footprint { weights, gradients, buffers, optimizer: 0, activations: 0 }
     }
 
     /// The parts of a mirror and its owner that this worker steps, relative to what it owns of

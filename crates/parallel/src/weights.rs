@@ -31,6 +31,7 @@ pub struct WholeWeights {
 pub struct ShardedWeights {
     own: Vec<Vec<f32>>,
     windows: [Window; 2],
+    window_len: usize,
 }
 
 /// Room for one bucket.
@@ -42,6 +43,19 @@ struct Window {
 enum State {
     Here(Floats),
     Arriving(Pending<Floats>),
+}
+
+impl Weights {
+    /// Parameters held, and room for those that are brought.
+    pub fn num_elements(&self) -> (usize, usize) {
+        match self {
+            Self::Whole(whole) => (whole.data.iter().map(|data| data.len()).sum(), 0),
+            Self::Sharded(sharded) => {
+                let own = sharded.own.iter().map(Vec::len).sum();
+                (own, sharded.windows.len() * sharded.window_len)
+            }
+        }
+    }
 }
 
 impl WholeWeights {
@@ -107,6 +121,7 @@ impl ShardedWeights {
         Ok(Self {
             own: buckets.list.iter().map(|b| vec![0.0; b.part(worker).len()]).collect(),
             windows: [window()?, window()?],
+            window_len: buckets.max_len(),
         })
     }
 

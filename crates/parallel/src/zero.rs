@@ -162,6 +162,17 @@ impl ShardedGradients {
         self.trees[bucket].root()
     }
 
+    /// Sums held, and room for leaves that are filled or on their way.
+    pub fn num_elements(&self) -> (usize, usize) {
+        let sums = self.trees.iter().map(ShardTree::num_elements).sum();
+        let leaves = match self.pool {
+            Some(_) => NUM_IN_FLIGHT * self.buckets.max_len(),
+            None => self.buckets.num_params(),
+        };
+        let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
+        (sums, leaves + NUM_IN_FLIGHT * pieces)
+    }
+
     /// See [`Self::total`].
     pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
         self.trees[bucket].root_mut()

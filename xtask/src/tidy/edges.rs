@@ -19,7 +19,7 @@ const EDGES: &[(&str, &str)] = &[
     ("optim", "config tensor"),
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
-    ("parallel", "config tensor model optim"),
+    ("parallel", "config platform tensor comm model optim"),
     ("trainer", "config platform tensor telemetry model optim data checkpoint parallel"),
     (
         "cli",
