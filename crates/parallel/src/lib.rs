@@ -12,6 +12,7 @@
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
 //!   [`losses`] are sums over workers.
+//! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
 //! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take.
 //!
 //! # Example
@@ -70,6 +71,7 @@ pub mod zero;
 pub mod lane;
 pub mod recompute;
 
+pub mod guards;
 pub mod losses;
 pub mod norm;
 pub mod replica;
@@ -79,8 +81,9 @@ pub mod footprint;
 
 pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;
+pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
 pub use recompute::RecomputePlan;
-pub use replica::{NonFinite, Replica, ReplicaPlan};
+pub use replica::{Replica, ReplicaPlan};
 pub use shares::Shares;

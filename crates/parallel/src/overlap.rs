@@ -12,6 +12,7 @@ use std::time::Duration;
 /// Starts calls on a group and keeps the time that was waited for them.
 pub struct Overlap {
     comm: Comm,
+    control: Comm,
     world: World,
     is_on: bool,
     exposed: Duration,
@@ -26,15 +27,23 @@ pub enum Pending<B> {
 }
 
 impl Overlap {
-    /// For calls on `comm`. Alone there is nothing to wait for, and every call is over at once.
-    pub fn new(comm: Comm, world: World, is_on: bool) -> Self {
+    /// For gradients and parameters that travel on `comm`, and the few numbers that steer a run
+    /// on `control`, a group of the same workers: they must not wait for what is in flight, and
+    /// what they weigh is not counted as the model's. Alone there is nothing to wait for, and
+    /// every call is over at once.
+    pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
         let is_on = is_on && comm.num_members() > 1;
-        Self { comm, world, is_on, exposed: Duration::ZERO }
+        Self { comm, control, world, is_on, exposed: Duration::ZERO }
     }
 
-    /// The group.
+    /// The group that gradients and parameters travel on.
     pub fn comm(&self) -> &Comm {
         &self.comm
+    }
+
+    /// The group of the few numbers that steer a run.
+    pub fn control(&self) -> &Comm {
+        &self.control
     }
 
     /// Starts calls on buffers.
@@ -65,13 +74,13 @@ impl Overlap {
         }
     }
 
-    /// Makes a call that is needed at once.
+    /// Makes a call on the group of control that is needed at once.
     pub fn call<R>(
         &mut self,
         run: impl FnOnce(&Comm) -> Result<R, CommError>,
     ) -> Result<R, CommError> {
         let start = self.world.clock().now();
-        let result = run(&self.comm);
+        let result = run(&self.control);
         self.exposed += self.world.clock().since(start);
         result
     }

@@ -19,11 +19,11 @@ use crate::overlap::Overlap;
 use crate::recompute::RecomputePlan;
 use crate::shares::Shares;
 use crate::store::WorkerStore;
-use lockstep_comm::{Comm, CommError, Count};
+use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Param, Scratch, init};
 use lockstep_optim::{Clip, Optimizer, Slot, Update};
 use lockstep_platform::World;
-use lockstep_tensor::{Cpu, reduce};
+use lockstep_tensor::Cpu;
 use std::time::Duration;
 
 /// How a model is divided among workers, and the sizes it is made for.
@@ -47,24 +47,15 @@ pub struct ReplicaPlan {
 
 /// See the module's text.
 pub struct Replica {
-    blueprint: Blueprint,
-    plan: ReplicaPlan,
+    pub(crate) blueprint: Blueprint,
+    pub(crate) plan: ReplicaPlan,
     shares: Shares,
-    store: WorkerStore,
+    pub(crate) store: WorkerStore,
     norm: PartedNorm,
-    losses: LaneLosses,
-    activations: Activations,
-    d_stream: Vec<f32>,
-    scratch: Scratch,
-}
-
-/// A value that is not a number or not finite.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NonFinite {
-    /// The parameter whose value or gradient it is.
-    pub name: String,
-    /// Which element of it.
-    pub element: usize,
+    pub(crate) losses: LaneLosses,
+    pub(crate) activations: Activations,
+    pub(crate) d_stream: Vec<f32>,
+    pub(crate) scratch: Scratch,
 }
 
 impl ReplicaPlan {
@@ -103,11 +94,12 @@ impl Replica {
     ) -> Result<Self, CommError> {
         let shares = plan.leaf_shares();
         assert_eq!(shares.num_workers(), comm.num_members(), "a share for every worker");
-        let group = match &shares {
-            Shares::Contiguous(leaves) => comm.summing(leaves, "data")?,
-            Shares::Cyclic { .. } => comm.clone(),
+        let addends: Vec<_> = match &shares {
+            Shares::Contiguous(leaves) => leaves.clone(),
+            Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
         };
-        let overlap = Overlap::new(group.canonical(), world.clone(), plan.overlap);
+        let data = comm.summing(&addends, "data")?.canonical();
+        let overlap = Overlap::new(data, comm.clone(), world.clone(), plan.overlap);
         let buckets = Buckets::new(&blueprint, plan.bucket_len, comm.num_members());
         let norm = match plan.zero {
             0 => PartedNorm::whole(&buckets.slots(&blueprint, |bucket| 0..bucket.len)),
@@ -180,13 +172,17 @@ impl Replica {
                 self.store.finish_leaf();
             }
         }
-        let num_workers = self.shares.num_workers();
-        let num_passes = self.plan.leaves.num_leaves.div_ceil(num_workers);
-        let num_leaves = self.losses.num_own() / self.plan.leaves.lanes_per_leaf;
-        for _ in num_leaves..num_passes {
+        for _ in 0..self.num_passes_without_leaf() {
             self.store.pass_over(cpu, self.plan.leaves.lanes_per_leaf)?;
         }
         self.losses.gather(&mut self.store.overlap)
+    }
+
+    /// How often the other workers run a leaf when this one has none left.
+    pub(crate) fn num_passes_without_leaf(&self) -> usize {
+        let Leaves { num_leaves, lanes_per_leaf } = self.plan.leaves;
+        let num_passes = num_leaves.div_ceil(self.shares.num_workers());
+        num_passes.saturating_sub(self.losses.num_own() / lanes_per_leaf)
     }
 
     /// Runs lanes forward, without dropout, divided among the workers, and returns the sum of
@@ -250,27 +246,6 @@ impl Replica {
             (slot, values)
         };
         self.slots().into_iter().map(grads)
-    }
-
-    /// The first gradient of any worker that is not finite, by block, for the report of a run that
-    /// stops. All workers ask together and get the same answer.
-    pub fn first_non_finite_grad(&mut self, cpu: &Cpu) -> Result<Option<NonFinite>, CommError> {
-        let index_of = |name: &str| {
-            self.blueprint.owned_params().position(|(_, param)| param.name == name).expect("named")
-        };
-        let own = self.own_grads().find_map(|(slot, values)| {
-            let element = slot.first + reduce::first_non_finite(cpu, values)?;
-            Some([index_of(&slot.name) as u64, element as u64])
-        });
-        let comm = self.store.overlap.comm();
-        let mut all = vec![u64::MAX; 2 * comm.num_members()];
-        comm.all_gather(&own.unwrap_or([u64::MAX; 2]), &mut all)?;
-        let (found, _) = all.as_chunks::<2>();
-        let first = found.iter().min().filter(|[index, _]| *index != u64::MAX);
-        Ok(first.map(|&[index, element]| {
-            let (_, param) = self.blueprint.owned_params().nth(index as usize).expect("named");
-            NonFinite { name: param.name.clone(), element: element as usize }
-        }))
     }
 
     /// Steps every parameter that this worker owns by its summed gradient.
@@ -343,9 +318,9 @@ impl Replica {
         Ok(self.store.settle()?)
     }
 
-    /// What the workers' wires have carried for this replica so far.
-    pub fn traffic(&self) -> Count {
-        self.store.overlap.comm().counters().total()
+    /// What gradients and parameters have weighed on this worker's wires so far.
+    pub fn traffic(&self) -> Traffic {
+        self.store.overlap.comm().counters().total().traffic
     }
 
     /// The group of workers that share the batch.

@@ -134,24 +134,31 @@ impl WorkerStore {
 
     /// Does what the other workers need of this one while they run a leaf and it has none left.
     pub fn pass_over(&mut self, cpu: &Cpu, lanes_per_leaf: usize) -> Result<(), CommError> {
-        let num_blocks = self.num_blocks();
+        let Gradients::Sharded(_) = self.grads else { return Ok(()) };
         for lane in 1..=lanes_per_leaf {
             self.pass_over_forward()?;
-            for block in (0..num_blocks).rev() {
+            for block in (0..self.num_blocks()).rev() {
                 self.fetch(block, block.checked_sub(1))?;
                 let bucket = self.buckets.of_block(block);
-                let is_last = lane == lanes_per_leaf;
-                if is_last && block == self.buckets.list[bucket].blocks.start {
-                    match &mut self.grads {
-                        Gradients::Whole(_) => {}
-                        Gradients::Sharded(sharded) => {
-                            sharded.pass_over(cpu, bucket, &mut self.overlap)?;
-                        }
-                    }
+                let is_filled = block == self.buckets.list[bucket].blocks.start;
+                if lane == lanes_per_leaf
+                    && is_filled
+                    && let Gradients::Sharded(sharded) = &mut self.grads
+                {
+                    sharded.pass_over(cpu, bucket, &mut self.overlap)?;
                 }
             }
         }
         self.finish_leaf();
+        Ok(())
+    }
+
+    /// Does what the other workers need of this one while they run a lane and keep no gradients.
+    pub fn pass_over_lane(&mut self) -> Result<(), CommError> {
+        self.pass_over_forward()?;
+        for block in (0..self.num_blocks()).rev() {
+            self.fetch(block, block.checked_sub(1))?;
+        }
         Ok(())
     }
 
