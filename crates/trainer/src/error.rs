@@ -1,6 +1,7 @@
 //! Everything that can end a run early, with who must act.
 
 use lockstep_checkpoint::CheckpointError;
+use lockstep_comm::CommError;
 use lockstep_config::Blame;
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
@@ -87,15 +88,36 @@ pub enum TrainError {
         missing: String,
     },
     /// Training left the finite numbers.
-    #[error("{what} became {value} at step {step}; lower optim.lr or set optim.clip, then restart")]
+    #[error(
+        "{what} became {value} at step {step}{source_of}; lower optim.lr or set optim.clip, then \
+         restart"
+    )]
     Diverged {
         /// The step, counted from zero.
         step: u64,
-        /// The loss, or the gradient of a named parameter.
+        /// The loss, or the norm of the gradient.
         what: String,
         /// Its value.
         value: f64,
+        /// Which worker, block and tensor it came from first, in brackets, or nothing.
+        source_of: String,
     },
+    /// The workers no longer hold the same weights.
+    #[error(
+        "after {step} steps {tensor} on worker {worker} is not that of worker 0; that machine's \
+         memory or processor cannot be trusted"
+    )]
+    ReplicasDiffer {
+        /// Steps that were done.
+        step: u64,
+        /// The first worker that differs.
+        worker: usize,
+        /// The first tensor that differs.
+        tensor: String,
+    },
+    /// Another worker did not do its part.
+    #[error(transparent)]
+    Peer(#[from] CommError),
 }
 
 impl TrainError {
@@ -115,6 +137,8 @@ impl TrainError {
             },
             Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
+            Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
+            Self::Peer(error) => error.blame(),
             Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }

@@ -13,6 +13,7 @@
 //!
 //! # Example
 //! ```
+//! use lockstep_comm::Comm;
 //! use lockstep_config::{Sources, resolve};
 //! use lockstep_platform::ScratchDir;
 //! use lockstep_trainer::{Options, train};
@@ -20,12 +21,15 @@
 //! let world = lockstep_platform::real();
 //! let scratch = ScratchDir::new(&world, "trainer-example")?;
 //! let sets = [
+//!     "run.workers=1".to_owned(),
 //!     "train.steps=2".to_owned(),
 //!     "train.eval_batches=1".to_owned(),
 //!     format!("run.dir={}", scratch.path().join("run").display()),
 //! ];
 //! let sources = Sources { preset: Some("tiny".into()), sets: sets.into(), ..Sources::default() };
-//! let summary = train(&resolve(&sources)?, &world, Options::default())?;
+//! let recipe = resolve(&sources)?;
+//! let alone = &Comm::threads(&world, 1, &lockstep_comm::Options::default())?[0];
+//! let summary = train(&recipe, &world, alone, Options::default())?.expect("the first worker");
 //! assert_eq!(summary.steps, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

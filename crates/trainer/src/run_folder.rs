@@ -24,6 +24,15 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
+    /// The folder that the recipe asks for, created by the first worker; the others keep none.
+    pub fn of_worker(
+        worker: usize,
+        recipe: &Recipe,
+        world: &World,
+    ) -> Result<Option<Self>, TrainError> {
+        if worker == 0 { Self::create(recipe, world).map(Some) } else { Ok(None) }
+    }
+
     /// Creates the folder that the recipe asks for, or the next free number under `runs`.
     pub fn create(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
         let path = match recipe.run.dir.as_str() {

@@ -20,7 +20,7 @@ const EDGES: &[(&str, &str)] = &[
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform tensor comm model optim"),
-    ("trainer", "config platform tensor telemetry model optim data checkpoint parallel"),
+    ("trainer", "config platform tensor telemetry comm model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm telemetry model optim data checkpoint parallel \
