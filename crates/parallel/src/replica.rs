@@ -56,6 +56,9 @@ pub struct Replica {
     pub(crate) activations: Activations,
     pub(crate) d_stream: Vec<f32>,
     pub(crate) scratch: Scratch,
+    /// One number of every worker, and that it is one.
+    one_each: Vec<f64>,
+    ones: Vec<usize>,
 }
 
 impl ReplicaPlan {
@@ -111,6 +114,8 @@ impl Replica {
             activations: Activations::new(&blueprint, plan.lane, plan.recompute),
             d_stream: vec![0.0; plan.lane.rows() * blueprint.width],
             scratch: Scratch::new(blueprint.scratch_len(plan.lane)),
+            one_each: vec![0.0; comm.num_members()],
+            ones: vec![1; comm.num_members()],
             blueprint,
             plan,
             shares,
@@ -119,6 +124,9 @@ impl Replica {
             losses,
         };
         replica.initialize(seed, cpu)?;
+        // The plan of a call is made when it comes for the first time; not in the middle of a run.
+        let Self { store, one_each, ones, .. } = &mut replica;
+        store.overlap.call(|comm| comm.all_gather_parts(one_each, ones))?;
         Ok(replica)
     }
 
@@ -195,7 +203,6 @@ impl Replica {
     ) -> Result<f64, CommError> {
         let comm = self.store.overlap.comm();
         let (num_workers, worker) = (comm.num_members(), comm.position());
-        let mut sums = vec![0.0; num_workers];
         let mut total = 0.0;
         for first in (0..num_lanes).step_by(num_workers) {
             if first + worker < num_lanes {
@@ -204,12 +211,13 @@ impl Replica {
                 let mode = Mode::Evaluate;
                 let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
                 let blocks = &self.blueprint.blocks;
-                sums[worker] = self.activations.forward(blocks, &mut self.store, &mut ctx)?;
+                let sum = self.activations.forward(blocks, &mut self.store, &mut ctx)?;
+                self.one_each[worker] = sum;
             } else {
                 self.store.pass_over_forward()?;
             }
-            let lens = vec![1; num_workers];
-            self.store.overlap.call(|comm| comm.all_gather_parts(&mut sums, &lens))?;
+            let sums = &mut self.one_each;
+            self.store.overlap.call(|comm| comm.all_gather_parts(sums, &self.ones))?;
             total = sums.iter().take(num_lanes - first).fold(total, |total, sum| total + sum);
         }
         Ok(total)

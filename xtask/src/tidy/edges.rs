@@ -28,7 +28,7 @@ const EDGES: &[(&str, &str)] = &[
     ),
     (
         "harness",
-        "config platform tensor telemetry model optim data checkpoint parallel trainer cli",
+        "config platform tensor telemetry comm model optim data checkpoint parallel trainer cli",
     ),
 ];
 
