@@ -1,5 +1,6 @@
 //! Runs of the real trainer in folders that go away, with every loss kept.
 
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::{ScratchDir, World};
 use lockstep_telemetry::{Event, Sink, Stamped, TelemetryError};
@@ -68,7 +69,9 @@ impl Runs {
         recipe.run.dir = dir.display().to_string();
         let (sender, losses) = channel();
         options.sinks.push(Box::new(Losses { sender }));
-        let summary = train(&recipe, &self.world, options)?;
+        (recipe.run.workers, recipe.parallel.data) = (1, 1);
+        let end = &Comm::threads(&self.world, 1, &lockstep_comm::Options::default())?[0];
+        let summary = train(&recipe, &self.world, end, options)?.expect("rank 0 has it");
         Ok(Outcome { summary, losses: drain(&losses), dir })
     }
 

@@ -77,7 +77,8 @@ fn allocations_with(
         |surface| -> Box<dyn Sink> { Box::new(Console::new(Box::new(std::io::sink()), surface)) };
     sinks.push(Box::new(Counter { counts: Arc::clone(&counts) }));
     sinks.extend([console(Surface::Terminal), console(Surface::Plain)]);
-    train(&recipe, &world, Options { sinks, ..Options::default() }).expect("the run succeeds");
+    let end = &Comm::threads(&world, 1, &lockstep_comm::Options::default()).expect("one end")[0];
+    train(&recipe, &world, end, Options { sinks, ..Options::default() }).expect("the run succeeds");
     let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
     counts.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }

@@ -4,8 +4,10 @@ use crate::saved::Learner;
 use crate::summary::median;
 use crate::train::run_lanes;
 use crate::{TrainError, device};
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::{Corpus, Cursor, Loader};
+use lockstep_mesh::Rank;
 use lockstep_optim::Update;
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
@@ -34,14 +36,19 @@ pub struct BenchTrain {
     pub step_seconds: Vec<f64>,
 }
 
-/// Trains `num_steps` timed steps of the recipe; leaves no run folder.
+/// Trains `num_steps` timed steps of the recipe; leaves no run folder. Rank 0 brings back the
+/// figures.
 pub fn bench_train(
     recipe: &Recipe,
     world: &World,
+    comm: &Comm,
     num_steps: u64,
-) -> Result<BenchTrain, TrainError> {
+) -> Result<Option<BenchTrain>, TrainError> {
+    if comm.rank() != Rank(0) {
+        return Ok(None);
+    }
     let cpu = device::open(recipe, world)?;
-    bench_on(&cpu, recipe, world, num_steps)
+    bench_on(&cpu, recipe, world, num_steps).map(Some)
 }
 
 fn bench_on(

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`train`](mod@train): the spine; reads as prose.
+//! - [`check`](mod@check): what a run can be refused for, before any worker starts.
 //! - [`device`]: the compute device that a recipe asks for.
 //! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
 //! - [`journal`]: what a run tells about itself, and the hashes of its losses.
@@ -13,6 +14,7 @@
 //!
 //! # Example
 //! ```
+//! use lockstep_comm::Comm;
 //! use lockstep_config::{Sources, resolve};
 //! use lockstep_platform::ScratchDir;
 //! use lockstep_trainer::{Options, train};
@@ -21,17 +23,21 @@
 //! let scratch = ScratchDir::new(&world, "trainer-example")?;
 //! let sets = [
 //!     "train.steps=2".to_owned(),
+//!     "run.workers=1".to_owned(),
 //!     "train.eval_batches=1".to_owned(),
 //!     format!("run.dir={}", scratch.path().join("run").display()),
 //! ];
 //! let sources = Sources { preset: Some("tiny".into()), sets: sets.into(), ..Sources::default() };
-//! let summary = train(&resolve(&sources)?, &world, Options::default())?;
-//! assert_eq!(summary.steps, 2);
+//! let recipe = resolve(&sources)?;
+//! let one_worker = &Comm::threads(&world, 1, &Default::default())?[0];
+//! let summary = train(&recipe, &world, one_worker, Options::default())?;
+//! assert_eq!(summary.expect("rank 0 has it").steps, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 pub mod train;
 
+pub mod check;
 pub mod device;
 pub mod evaluate;
 pub mod health;
@@ -47,6 +53,7 @@ pub mod sampling;
 
 mod error;
 
+pub use check::{check, check_inputs};
 pub use error::TrainError;
 pub use run_folder::RunFolder;
 pub use summary::Summary;

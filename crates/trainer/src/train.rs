@@ -3,8 +3,10 @@
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::{RunFolder, Summary, TrainError, device, evaluate, health};
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::{Batch, Corpus, Loader, validation_lanes};
+use lockstep_mesh::Rank;
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::Update;
 use lockstep_parallel::Replica;
@@ -25,16 +27,32 @@ pub struct Options {
     pub sinks: Vec<Box<dyn Sink>>,
 }
 
-/// Trains as the recipe says, on the device it asks for.
-pub fn train(recipe: &Recipe, world: &World, options: Options) -> Result<Summary, TrainError> {
+/// One worker's life: trains as the recipe says, on the device it asks for, together with the
+/// other members of `comm`. Rank 0 brings back the figures.
+pub fn train(
+    recipe: &Recipe,
+    world: &World,
+    comm: &Comm,
+    options: Options,
+) -> Result<Option<Summary>, TrainError> {
+    if comm.rank() != Rank(0) {
+        let resume = options.resume.as_deref();
+        let first = resume.map_or(Ok(0), |dir| Ok(saved::open(dir, recipe, world)?.1.step));
+        let last = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+        for _ in first.map_err(|error: TrainError| error)?..last {
+            comm.barrier()?;
+        }
+        return Ok(None);
+    }
     let cpu = device::open(recipe, world)?;
-    train_on(&cpu, recipe, world, options)
+    train_on(&cpu, recipe, world, comm, options).map(Some)
 }
 
 fn train_on(
     cpu: &Cpu,
     recipe: &Recipe,
     world: &World,
+    comm: &Comm,
     options: Options,
 ) -> Result<Summary, TrainError> {
     // What do I learn from, what do I own, and where did I stop?
@@ -56,6 +74,7 @@ fn train_on(
     let mut validation_loss = None;
     for step in start.step..last_step {
         journal.begin_step();
+        comm.barrier()?;
         let batch = loader.next_batch()?;
         let loss = run_lanes(&mut learner.replica, cpu, recipe, batch);
         learner.replica.finish_reduce(cpu);

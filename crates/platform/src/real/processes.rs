@@ -111,10 +111,9 @@ impl ProcessOutput for RealOutput {
         };
         let mut polled = [PollFd::new(&self.pipe, PollFlags::IN)];
         match poll(&mut polled, Some(&limit)) {
-            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) | Err(Errno::INTR) => Err(io::ErrorKind::TimedOut.into()),
             // Closed at the other end is readiness too: reading then gives 0 bytes.
             Ok(_) => self.pipe.read(buffer),
-            Err(Errno::INTR) => Err(io::ErrorKind::TimedOut.into()),
             Err(errno) => Err(errno.into()),
         }
     }
