@@ -1,5 +1,6 @@
 //! An error as the person at the terminal sees it: plain lines and an exit code by blame.
 
+use lockstep_cluster::{ClusterError, RunFailure};
 use lockstep_comm::bench::BenchError;
 use lockstep_config::{Blame, ConfigErrors};
 use lockstep_data::DataError;
@@ -35,6 +36,12 @@ impl Failure {
         Self { code, text: text.into() }
     }
 
+    /// The same, said of one worker.
+    pub(crate) fn of_rank(self, rank: usize) -> Self {
+        let lines: Vec<_> = self.text.lines().map(|line| format!("rank {rank}: {line}")).collect();
+        Self { text: lines.join("\n"), ..self }
+    }
+
     /// Prints the lines and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.text.lines() {
@@ -62,6 +69,18 @@ impl From<BenchError> for Failure {
             source = cause.source();
         }
         Self::new(blame, text)
+    }
+}
+
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Self {
+        Self::new(error.blame(), error.to_string())
+    }
+}
+
+impl From<RunFailure> for Failure {
+    fn from(failure: RunFailure) -> Self {
+        Self { code: failure.exit_code, text: failure.text }
     }
 }
 

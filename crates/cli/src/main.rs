@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
+//! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
 //! - [`output`]: standard output, where a closed pipe is a success.
 
@@ -10,6 +11,7 @@ mod commands;
 mod failure;
 mod output;
 mod recipe_args;
+mod workers;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

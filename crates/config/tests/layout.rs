@@ -78,6 +78,13 @@ fn leaves_are_divided_as_evenly_as_possible_with_the_first_ones_having_more() {
 }
 
 #[test]
+fn two_workers_are_the_default_where_there_are_two_leaves() {
+    assert_eq!(recipe(&[]).run.workers, 2);
+    let one = recipe(&["numerics.invariant_up_to=1"]);
+    assert_eq!((one.run.workers, one.parallel.data), (1, 1));
+}
+
+#[test]
 fn threads_divide_the_cores_among_the_workers_of_a_host() {
     let auto = recipe(&[]).run;
     assert_eq!((auto.num_threads(8, 2), auto.num_threads(7, 2)), (4, 3));

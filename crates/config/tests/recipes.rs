@@ -65,7 +65,7 @@ compute = \"f32\"
 invariant_up_to = 8
 
 [run]
-workers = 1
+# workers = 2  # = 2, or numerics.invariant_up_to where that is less
 threads = 0
 isolation = \"processes\"
 transport = \"auto\"
@@ -76,7 +76,7 @@ dir = \"\"
 save_optimizer = true
 
 [parallel]
-# data = 1  # = run.workers
+# data = 2  # = run.workers
 zero = 0
 recompute = \"none\"
 bucket_bytes = 0

@@ -35,15 +35,17 @@ pub struct BenchTrain {
     pub step_seconds: Vec<f64>,
 }
 
-/// Trains `num_steps` timed steps of the recipe; leaves no run folder.
+/// Trains `num_steps` timed steps of the recipe; leaves no run folder. Rank 0 brings back the
+/// figures.
 pub fn bench_train(
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
     num_steps: u64,
-) -> Result<BenchTrain, TrainError> {
+) -> Result<Option<BenchTrain>, TrainError> {
     let cpu = device::open(recipe, world)?;
-    bench_on(&cpu, recipe, world, comm, num_steps)
+    let bench = bench_on(&cpu, recipe, world, comm, num_steps)?;
+    Ok((comm.position() == 0).then_some(bench))
 }
 
 fn bench_on(
@@ -75,7 +77,9 @@ fn bench_on(
     let blueprint = learner.replica.blueprint();
     let flops = blueprint.flops_per_token();
     let gflops = tokens_per_second * (flops.forward + flops.backward) as f64 / 1e9;
-    let fma_peak_gflops = fma_peak_gflops(cpu, world);
+    // All workers burst at once, each on its own threads.
+    comm.barrier()?;
+    let fma_peak_gflops = fma_peak_gflops(cpu, world) * comm.num_members() as f64;
     Ok(BenchTrain {
         tokens_per_second,
         gflops,

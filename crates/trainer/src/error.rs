@@ -23,6 +23,9 @@ pub enum TrainError {
     /// The file of events could not be opened.
     #[error(transparent)]
     Events(#[from] TelemetryError),
+    /// The other workers could not be reached, or failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
     /// A run must not write over another.
     #[error("run.dir = {dir} is not a new or empty folder; choose one that is")]
     FolderTaken {
@@ -125,6 +128,7 @@ impl TrainError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::Data(error) => error.blame(),
+            Self::Comm(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
             // A path that cannot be a folder was named wrongly; a failing disk is another matter.
             Self::Folder(error) => match error.kind() {

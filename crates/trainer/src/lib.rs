@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`train`](mod@train): the spine; reads as prose.
+//! - [`check`](mod@check): what a run can be refused for, before any worker starts.
 //! - [`device`]: the compute device that a recipe asks for.
 //! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
 //! - [`journal`]: what a run tells about itself, and the hashes of its losses.
@@ -21,8 +22,8 @@
 //! let world = lockstep_platform::real();
 //! let scratch = ScratchDir::new(&world, "trainer-example")?;
 //! let sets = [
-//!     "run.workers=1".to_owned(),
 //!     "train.steps=2".to_owned(),
+//!     "run.workers=1".to_owned(),
 //!     "train.eval_batches=1".to_owned(),
 //!     format!("run.dir={}", scratch.path().join("run").display()),
 //! ];
@@ -36,6 +37,7 @@
 
 pub mod train;
 
+pub mod check;
 pub mod device;
 pub mod evaluate;
 pub mod health;
@@ -51,6 +53,7 @@ pub mod sampling;
 
 mod error;
 
+pub use check::{check, check_inputs};
 pub use error::TrainError;
 pub use run_folder::RunFolder;
 pub use summary::Summary;

@@ -35,6 +35,14 @@ impl RunFolder {
 
     /// Creates the folder that the recipe asks for, or the next free number under `runs`.
     pub fn create(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
+        let folder = Self::planned(recipe, world)?;
+        world.files().create_dir_all(&folder.path)?;
+        world.files().write_atomic(&folder.recipe(), recipe.to_toml().as_bytes())?;
+        Ok(folder)
+    }
+
+    /// The folder that [`RunFolder::create`] would create now.
+    pub fn planned(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
         let path = match recipe.run.dir.as_str() {
             "" => next_number(world, Path::new(RUNS))?,
             dir => PathBuf::from(dir),
@@ -47,8 +55,6 @@ impl RunFolder {
         if taken {
             return Err(TrainError::FolderTaken { dir: path.display().to_string() });
         }
-        world.files().create_dir_all(&path)?;
-        world.files().write_atomic(&path.join("recipe.toml"), recipe.to_toml().as_bytes())?;
         Ok(Self { path })
     }
 

@@ -117,15 +117,7 @@ pub fn restore(
     let Some(dir) = resume else {
         return Ok(Start { step: 0, cursor: Cursor::start(), losses });
     };
-    let folder = RunFolder::finished(dir, world)?;
-    let state = TrainingState::load(world, &folder.state())?;
-    if state.recipe_hash != recipe.hash() {
-        return Err(TrainError::OtherRecipe {
-            dir: dir.display().to_string(),
-            saved: state.recipe_hash,
-            asked: recipe.hash(),
-        });
-    }
+    let (folder, state) = open(dir, recipe, world)?;
     let weights = weights::load(world, &folder.weights())?;
     let Learner { replica, optimizer, .. } = learner;
     replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
@@ -142,6 +134,24 @@ pub fn restore(
     losses.extend(&state.losses);
     let cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
     Ok(Start { step: state.step, cursor, losses })
+}
+
+/// The run in this folder and where it stopped, if it is one of this recipe.
+pub(crate) fn open(
+    dir: &Path,
+    recipe: &Recipe,
+    world: &World,
+) -> Result<(RunFolder, TrainingState), TrainError> {
+    let folder = RunFolder::finished(dir, world)?;
+    let state = TrainingState::load(world, &folder.state())?;
+    if state.recipe_hash != recipe.hash() {
+        return Err(TrainError::OtherRecipe {
+            dir: dir.display().to_string(),
+            saved: state.recipe_hash,
+            asked: recipe.hash(),
+        });
+    }
+    Ok((folder, state))
 }
 
 /// Saves weights, optimizer and position, in the folder of the first worker; the position last, so

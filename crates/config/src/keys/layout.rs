@@ -3,7 +3,7 @@
 use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind, parse_shares, shares_text};
-use crate::recipe::{IsaChoice, Isolation, Recompute, TransportChoice};
+use crate::recipe::{IsaChoice, Isolation, Recipe, Recompute, TransportChoice};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use crate::value::Value;
 
@@ -14,7 +14,10 @@ pub(super) const RUN: &[Key] = &[
     Key::new(
         "run.workers",
         integer(1, MAX_WORKERS),
-        Fixed("1"),
+        Derived {
+            text: "= 2, or numerics.invariant_up_to where that is less",
+            from: usual_workers,
+        },
         field!(run.workers: integer usize),
         "Number of workers; at most numerics.invariant_up_to.",
     ),
@@ -79,6 +82,11 @@ pub(super) const RUN: &[Key] = &[
         "Whether the final weights are saved with what resuming needs: optimizer, step, cursor.",
     ),
 ];
+
+/// Two workers, the least that show everything that several do, where two give the same bits.
+fn usual_workers(recipe: &Recipe) -> Value {
+    integer_value(recipe.num_leaves().min(2))
+}
 
 pub(super) const PARALLEL: &[Key] = &[
     Key::new(

@@ -3,6 +3,9 @@
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
+use crate::workers;
+use lockstep_comm::Comm;
+use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_platform::World;
 use lockstep_trainer::bench::bench_train;
@@ -30,7 +33,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return Err(Failure::user("--steps 0 measures nothing; try 10"));
     }
     let recipe = arguments.recipe.resolve_with_default(world, Some("bench"))?;
-    let bench = bench_train(&recipe, world, arguments.steps)?;
+    let (steps, own_world) = (arguments.steps, World::clone(world));
+    let check = || Ok(lockstep_trainer::check_inputs(&recipe, world)?);
+    let life = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
+    let Some(bench) = workers::run(&recipe, world, true, check, life)? else { return Ok(()) };
     if arguments.json {
         return output::json(&bench);
     }
