@@ -29,7 +29,7 @@ pub(crate) fn run<T: Send + 'static>(
     life: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError> + Send + Sync + 'static,
 ) -> Result<Option<T>, Failure> {
     world.processes().accept_interrupts();
-    let arena_bytes = lockstep_comm::Options::default().arena_bytes;
+    let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     let role = role(recipe, world)?;
     if !matches!(role, Role::Worker(_)) {
         check()?;

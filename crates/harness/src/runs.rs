@@ -115,7 +115,7 @@ pub fn train_on(
         workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
     });
     // Others only report that somebody gave up; the cause is what is wanted.
-    let is_cause = |error: &TrainError| !matches!(error, TrainError::Peer(_));
+    let is_cause = |error: &TrainError| !matches!(error, TrainError::Comm(_));
     let mut summary = None;
     let mut failed: Option<TrainError> = None;
     for result in results {

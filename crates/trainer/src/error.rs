@@ -118,9 +118,6 @@ pub enum TrainError {
         /// The first tensor that differs.
         tensor: String,
     },
-    /// Another worker did not do its part.
-    #[error(transparent)]
-    Peer(#[from] CommError),
 }
 
 impl TrainError {
@@ -142,7 +139,6 @@ impl TrainError {
             Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
-            Self::Peer(error) => error.blame(),
             Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }
