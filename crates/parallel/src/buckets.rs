@@ -186,7 +186,8 @@ impl Bucket {
                     // The end of the tensor may be nearer than the end of the chunk.
                     let to_end = param.len() - offset;
                     let is_end_nearer = to_end < offset.abs_diff(rounded);
-                    return start + if is_end_nearer { param.len() } else { rounded.min(param.len()) };
+                    return start
+                        + if is_end_nearer { param.len() } else { rounded.min(param.len()) };
                 }
             }
         }

@@ -136,7 +136,8 @@ impl Replica {
             let own = self.store.own(&self.store.buckets.list[bucket]);
             let (start, end) = (range.start.max(own.start), range.end.min(own.end));
             if start < end {
-                let values = &mut self.store.own_params_mut(bucket)[start - own.start..end - own.start];
+                let values =
+                    &mut self.store.own_params_mut(bucket)[start - own.start..end - own.start];
                 init::fill(cpu, seed, param, start - range.start, values);
             }
         }

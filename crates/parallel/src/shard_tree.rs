@@ -164,7 +164,8 @@ mod tests {
             return leaf(leaves.start);
         }
         let middle = leaves.start + leaves.len() / 2;
-        let (left, right) = (by_definition(leaves.start..middle), by_definition(middle..leaves.end));
+        let (left, right) =
+            (by_definition(leaves.start..middle), by_definition(middle..leaves.end));
         left.iter().zip(&right).map(|(left, right)| left + right).collect()
     }
 

@@ -55,7 +55,8 @@ impl Shares {
 
     /// The lanes of a worker in the order in which it runs them.
     pub fn lanes_of(&self, worker: usize, leaves: Leaves) -> Vec<usize> {
-        let lanes = |leaf| (0..leaves.lanes_per_leaf).map(move |i| leaf * leaves.lanes_per_leaf + i);
+        let lanes =
+            |leaf| (0..leaves.lanes_per_leaf).map(move |i| leaf * leaves.lanes_per_leaf + i);
         self.leaves_of(worker, leaves.num_leaves).into_iter().flat_map(lanes).collect()
     }
 }

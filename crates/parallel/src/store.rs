@@ -102,9 +102,7 @@ impl WorkerStore {
     /// The reduced gradients of what this worker steps.
     pub fn own_grads(&self, bucket: usize) -> &[f32] {
         match &self.grads {
-            Gradients::Whole(whole) => {
-                &whole.total(bucket)[self.own(&self.buckets.list[bucket])]
-            }
+            Gradients::Whole(whole) => &whole.total(bucket)[self.own(&self.buckets.list[bucket])],
             Gradients::Sharded(sharded) => sharded.total(bucket),
         }
     }
@@ -227,7 +225,8 @@ impl WorkerStore {
             match &mut self.weights {
                 Weights::Whole(whole) => {
                     let [from, into] = whole.two_mut(pair.owner.0, pair.mirror.0);
-                    into[shift(mirror, mirror_base)].copy_from_slice(&from[shift(owner, owner_base)]);
+                    into[shift(mirror, mirror_base)]
+                        .copy_from_slice(&from[shift(owner, owner_base)]);
                 }
                 Weights::Sharded(sharded) => {
                     let [from, into] = sharded.two_mut(pair.owner.0, pair.mirror.0);

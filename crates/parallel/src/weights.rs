@@ -60,12 +60,17 @@ impl Weights {
 
 impl WholeWeights {
     /// Zeros. They are exchanged where workers step parts of them.
-    pub fn new(buckets: &Buckets, is_exchanged: bool, overlap: &Overlap) -> Result<Self, CommError> {
+    pub fn new(
+        buckets: &Buckets,
+        is_exchanged: bool,
+        overlap: &Overlap,
+    ) -> Result<Self, CommError> {
         let buffer = |len| match is_exchanged {
             true => Floats::exchanged(overlap.comm(), len),
             false => Ok(Floats::private(len)),
         };
-        let data = buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;
+        let data =
+            buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;
         Ok(Self { data, gathering: buckets.list.iter().map(|_| None).collect() })
     }
 
@@ -94,9 +99,9 @@ impl WholeWeights {
         for (index, bucket) in buckets.list.iter().enumerate() {
             let lens = bucket.part_lens();
             let data = std::mem::take(&mut self.data[index]);
-            self.gathering[index] = Some(overlap.start(data, move |comm, data| {
-                comm.all_gather_parts::<f32>(data, &lens)
-            })?);
+            self.gathering[index] = Some(
+                overlap.start(data, move |comm, data| comm.all_gather_parts::<f32>(data, &lens))?,
+            );
         }
         Ok(())
     }
