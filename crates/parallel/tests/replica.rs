@@ -202,23 +202,20 @@ fn recomputation_holds_less() {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_is_named() {
+fn a_gradient_that_is_not_finite_is_named_with_its_lane_and_block() {
     alone(|worker| {
-        let mut replica = replica(worker, &SMALL, plan(1, 1));
-        let batch = Batch::new(&SMALL, 1, 2);
-        run(worker, &mut replica, &batch);
-        let found = replica.first_non_finite_grad(&worker.cpu).expect("alone");
-        assert_eq!(found, None);
+        let mut replica = replica(worker, &SMALL, plan(2, 1));
+        let batch = Batch::new(&SMALL, 2, 2);
+        let mut find = |replica: &mut Replica| {
+            replica.find_non_finite(&worker.cpu, 1, 0, &|lane| batch.lane(lane)).expect("alone")
+        };
+        assert_eq!(find(&mut replica), None);
 
-        // A bad weight of the head's norm spoils the gradient of everything in front of the head,
-        // the table first; only rows of tokens that occur have one.
-        let norm = "model.norm.weight";
-        set_param(&mut replica, norm, |_| vec![f32::NAN; SMALL.width]);
-        run(worker, &mut replica, &batch);
-        let found = replica.first_non_finite_grad(&worker.cpu).expect("alone").expect("a bad one");
-        let first_token = *batch.lane(0).inputs.iter().min().expect("some tokens");
-        assert_eq!(found.name, "model.embed_tokens.weight");
-        assert_eq!(found.element, first_token as usize * SMALL.width);
+        // Backward meets the head first, and there the norm in front of its product.
+        set_param(&mut replica, "model.norm.weight", |_| vec![f32::NAN; SMALL.width]);
+        let found = find(&mut replica).expect("a bad one");
+        assert_eq!((found.worker, found.lane, &found.block[..]), (0, 0, "lm_head"));
+        assert_eq!((&found.name[..], found.element), ("model.norm.weight", 0));
     });
 }
 
