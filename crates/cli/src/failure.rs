@@ -31,6 +31,11 @@ impl Failure {
         Self { code: blame.exit_code(), text: text.into() }
     }
 
+    /// The program itself is wrong.
+    pub(crate) fn bug(text: impl Into<String>) -> Self {
+        Self { code: 101, text: text.into() }
+    }
+
     /// Another process of ours ended with this code.
     pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }

@@ -209,6 +209,7 @@ fn every_command_explains_itself_with_examples() {
         &["inspect"],
         &["compare"],
         &["bench", "train"],
+        &["bench", "comm"],
         &["config"],
     ];
     for command in commands {

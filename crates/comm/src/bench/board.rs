@@ -45,8 +45,7 @@ pub struct Board {
     segment: Segment,
     num_ranks: usize,
     room_bytes: usize,
-    /// Whether every rank can have a core, so that looking again and again disturbs nobody.
-    spins: bool,
+    num_cores: usize,
     /// To whoever handed out the board.
     home: Option<Mutex<Box<dyn LocalStream>>>,
 }
@@ -73,9 +72,8 @@ impl Board {
         home: Option<Box<dyn LocalStream>>,
     ) -> Self {
         let room_bytes = (segment.bytes() - segment.header_bytes()) / num_ranks.max(2);
-        let spins = num_ranks <= world.threads().available();
-        let home = home.map(Mutex::new);
-        Self { world: world.clone(), segment, num_ranks, room_bytes, spins, home }
+        let (num_cores, home) = (world.threads().available(), home.map(Mutex::new));
+        Self { world: world.clone(), segment, num_ranks, room_bytes, num_cores, home }
     }
 
     /// Lets ranks in other processes come for the board under a name.
@@ -105,6 +103,11 @@ impl Board {
         self.segment.target(self.segment.header_bytes() + index * self.room_bytes, bytes)
     }
 
+    /// How many ranks can run at once.
+    pub(super) fn num_at_once(&self) -> usize {
+        self.num_cores.min(self.num_ranks)
+    }
+
     /// Waits until all ranks have come, and lets all go at once.
     pub fn wait(&self) -> Result<(), BenchError> {
         let (arrived, generation) = (self.segment.word(ARRIVED), self.segment.word(GENERATION));
@@ -124,7 +127,8 @@ impl Board {
                 if is_done() {
                     return Ok(());
                 }
-                if self.spins {
+                // With a core for every rank, looking again and again disturbs nobody.
+                if self.num_ranks <= self.num_cores {
                     std::hint::spin_loop();
                 } else {
                     self.world.shared().yield_now();
@@ -171,6 +175,16 @@ impl Board {
 
     /// Replaces every number by the largest that any rank has at its place.
     pub(super) fn largest(&self, rank: usize, numbers: &mut [u64]) -> Result<(), BenchError> {
+        self.combine(rank, numbers, |all| all.max().unwrap_or(0))
+    }
+
+    /// Replaces every number by what `of` makes of all ranks' numbers at its place.
+    pub(super) fn combine(
+        &self,
+        rank: usize,
+        numbers: &mut [u64],
+        of: impl Fn(&mut dyn Iterator<Item = u64>) -> u64,
+    ) -> Result<(), BenchError> {
         for numbers in numbers.chunks_mut(SLOTS_PER_RANK) {
             for (index, number) in numbers.iter().enumerate() {
                 self.slot(rank, index).store(*number, Ordering::Relaxed);
@@ -178,8 +192,7 @@ impl Board {
             self.wait()?;
             for (index, number) in numbers.iter_mut().enumerate() {
                 let all = (0..self.num_ranks).map(|rank| self.slot(rank, index));
-                let all = all.map(|slot| slot.load(Ordering::Relaxed));
-                *number = all.max().unwrap_or(0);
+                *number = of(&mut all.map(|slot| slot.load(Ordering::Relaxed)));
             }
             self.wait()?;
         }

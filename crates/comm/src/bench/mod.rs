@@ -239,10 +239,16 @@ impl<'a, T: Element> Stage<'a, T> {
                 sweeps.push(self.sweep(sweep, sweeps.len())?);
             }
         }
-        for times in [&mut calls, &mut sweeps] {
-            self.board.largest(self.rank, times)?;
-            times.sort_unstable();
-        }
+        self.board.largest(self.rank, &mut calls)?;
+        // Sweeps wait for nobody, so ranks that share a core may do them one after the other.
+        let num_at_once = self.board.num_at_once() as u64;
+        self.board.combine(self.rank, &mut sweeps, |all| {
+            let (longest, total) =
+                all.fold((0, 0), |(longest, total), time| (time.max(longest), total + time));
+            longest.max(total / num_at_once)
+        })?;
+        calls.sort_unstable();
+        sweeps.sort_unstable();
         Ok((calls, sweeps))
     }
 

@@ -43,6 +43,7 @@ pub(crate) struct Arguments {
     ranks: String,
     /// Sizes, with commas between; of the whole vector, as other libraries' benchmarks count
     #[arg(long, default_value = "1KiB,16KiB,256KiB,1MiB,4MiB,16MiB,64MiB")]
+    #[arg(allow_hyphen_values = true)]
     bytes: String,
     /// Type of the elements: f32, f64, bf16, f16, i8 to i64, u8 to u64
     #[arg(long, default_value = "f32")]
@@ -86,5 +87,14 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if let Some(path) = &arguments.svg {
         world.files().write_atomic(path, plot::draw(&rows).as_bytes())?;
     }
-    if arguments.json { output::json(&rows) } else { output::text(&report::table(&plan, &rows)) }
+    if arguments.json {
+        output::json(&rows)?;
+    } else {
+        output::text(&report::table(&plan, &rows))?;
+    }
+    let num_wrong = rows.iter().filter(|row| !row.verified).count();
+    if num_wrong > 0 {
+        return Err(Failure::bug(format!("{num_wrong} of {} results are wrong", rows.len())));
+    }
+    Ok(())
 }
