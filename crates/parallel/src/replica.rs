@@ -327,6 +327,11 @@ impl Replica {
         Ok(self.store.settle()?)
     }
 
+    /// Waits until parameters that are on their way have arrived.
+    pub fn settle(&mut self) -> Result<(), CommError> {
+        self.store.settle()
+    }
+
     /// What gradients and parameters have weighed on this worker's wires so far.
     pub fn traffic(&self) -> Traffic {
         self.store.overlap.comm().counters().total().traffic

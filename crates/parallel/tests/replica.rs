@@ -206,7 +206,7 @@ fn a_gradient_that_is_not_finite_is_named_with_its_lane_and_block() {
     alone(|worker| {
         let mut replica = replica(worker, &SMALL, plan(2, 1));
         let batch = Batch::new(&SMALL, 2, 2);
-        let mut find = |replica: &mut Replica| {
+        let find = |replica: &mut Replica| {
             replica.find_non_finite(&worker.cpu, 1, 0, &|lane| batch.lane(lane)).expect("alone")
         };
         assert_eq!(find(&mut replica), None);

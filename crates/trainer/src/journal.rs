@@ -54,8 +54,8 @@ pub struct Journal {
     pub data_wait_seconds: f64,
     /// Time that the step waited for other workers, for every step since this process began.
     pub exposed_seconds: Vec<f64>,
-    /// Bytes of gradients and parameters that this worker moved in the last step.
-    pub wire_bytes: u64,
+    /// Bytes of gradients and parameters that this worker moved in all steps of this process.
+    pub moved_bytes: u64,
     /// Steps that were skipped.
     pub num_skipped: u64,
     telemetry: Telemetry,
@@ -63,7 +63,8 @@ pub struct Journal {
     tokens_per_step: usize,
     started: Duration,
     step_started: Duration,
-    moved_before: u64,
+    /// Bytes that had been moved when steps began to count.
+    mark: u64,
 }
 
 impl Journal {
@@ -100,9 +101,9 @@ impl Journal {
             first_step_at_seconds: None,
             data_wait_seconds: 0.0,
             exposed_seconds: Vec::with_capacity(room),
-            wire_bytes: 0,
+            moved_bytes: 0,
             num_skipped: 0,
-            moved_before: 0,
+            mark: moved_bytes(&learner.replica),
             telemetry,
             world: world.clone(),
             tokens_per_step: recipe.tokens_per_step(),
@@ -112,8 +113,7 @@ impl Journal {
     }
 
     /// The clock of a step starts.
-    pub fn begin_step(&mut self, replica: &Replica) {
-        self.moved_before = moved_bytes(replica);
+    pub fn begin_step(&mut self) {
         self.step_started = self.world.clock().now();
     }
 
@@ -121,7 +121,6 @@ impl Journal {
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
         let exposed_seconds = replica.take_exposed().as_secs_f64();
         self.exposed_seconds.push(exposed_seconds);
-        self.wire_bytes = moved_bytes(replica) - self.moved_before;
         self.num_skipped += u64::from(!record.is_healthy);
         let step_seconds = self.world.clock().since(self.step_started).as_secs_f64();
         self.losses.push(record.loss);
@@ -150,7 +149,9 @@ impl Journal {
         learner: &Learner,
     ) -> Result<FiguresByWorker, CommError> {
         let accounted = learner.replica.footprint(&learner.optimizer).total() * size_of::<f32>();
-        let own = [self.world.host().peak_rss_bytes(), self.wire_bytes, accounted as u64];
+        let num_steps = self.step_seconds.len().max(1) as u64;
+        let moved_bytes = self.moved_bytes / num_steps;
+        let own = [self.world.host().peak_rss_bytes(), moved_bytes, accounted as u64];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
         let column = |index: usize| all.iter().skip(index).step_by(own.len()).copied().collect();
@@ -161,8 +162,16 @@ impl Journal {
         })
     }
 
-    /// The model was judged on held-out text.
-    pub fn evaluated(&mut self, step: u64, validation_loss: f64) {
+    /// What is moved from now on is not of steps; what was, is counted once it has arrived.
+    pub fn pause(&mut self, replica: &mut Replica) -> Result<(), CommError> {
+        replica.settle()?;
+        self.moved_bytes += moved_bytes(replica) - self.mark;
+        Ok(())
+    }
+
+    /// The model was judged on held-out text; steps go on.
+    pub fn evaluated(&mut self, step: u64, validation_loss: f64, replica: &Replica) {
+        self.mark = moved_bytes(replica);
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated { step, validation_loss, perplexity });
     }

@@ -62,7 +62,7 @@ fn train_on(
 
     let mut validation_loss = None;
     for step in start.step..last_step {
-        journal.begin_step(&learner.replica);
+        journal.begin_step();
         let batch = loader.next_batch()?;
         let lane = |index| lane_of(recipe, batch, index);
         let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
@@ -80,9 +80,10 @@ fn train_on(
         journal.finish_step(&record, &mut learner.replica);
         health::compare_replicas(recipe, step + 1, &mut learner.replica)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
+            journal.pause(&mut learner.replica)?;
             let loss = evaluate::validation_loss(&mut learner.replica, cpu, recipe, &validation)?;
             validation_loss = Some(loss);
-            journal.evaluated(step + 1, loss);
+            journal.evaluated(step + 1, loss, &learner.replica);
         }
     }
     let figures = journal.figures_by_worker(comm, &learner)?;

@@ -202,7 +202,7 @@ fn config_lists_presets_and_prints_the_reference_page() {
 #[test]
 fn every_command_explains_itself_with_examples() {
     let folder = Folder::new();
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 8] = [
         &[],
         &["train"],
         &["generate"],
