@@ -39,4 +39,4 @@ pub mod error;
 
 pub use error::CheckpointError;
 pub use state::TrainingState;
-pub use weights::{NamedTensor, Tensor, Weights, weights_hash};
+pub use weights::{NamedTensor, Tensor, Weights, WeightsHasher, weights_hash};

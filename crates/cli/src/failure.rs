@@ -1,5 +1,7 @@
 //! An error as the person at the terminal sees it: plain lines and an exit code by blame.
 
+use lockstep_cluster::{ClusterError, RunFailure};
+use lockstep_comm::bench::BenchError;
 use lockstep_config::{Blame, ConfigErrors};
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
@@ -29,6 +31,22 @@ impl Failure {
         Self { code: blame.exit_code(), text: text.into() }
     }
 
+    /// The program itself is wrong.
+    pub(crate) fn bug(text: impl Into<String>) -> Self {
+        Self { code: 101, text: text.into() }
+    }
+
+    /// Another process of ours ended with this code.
+    pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// The same, said of one worker.
+    pub(crate) fn of_rank(self, rank: usize) -> Self {
+        let lines: Vec<_> = self.text.lines().map(|line| format!("rank {rank}: {line}")).collect();
+        Self { text: lines.join("\n"), ..self }
+    }
+
     /// Prints the lines and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.text.lines() {
@@ -42,6 +60,32 @@ impl Failure {
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         Self::new(error.blame(), error.to_string())
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        let blame = error.blame();
+        // The whole chain on one line: what failed, and the system's words.
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        Self::new(blame, text)
+    }
+}
+
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Self {
+        Self::new(error.blame(), error.to_string())
+    }
+}
+
+impl From<RunFailure> for Failure {
+    fn from(failure: RunFailure) -> Self {
+        Self { code: failure.exit_code, text: failure.text }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `bench`, `config`, one file each.
+//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
+//! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
 //! - [`output`]: standard output, where a closed pipe is a success.
 
@@ -10,6 +11,7 @@ mod commands;
 mod failure;
 mod output;
 mod recipe_args;
+mod workers;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -27,6 +29,7 @@ Examples:
   lockstep train                                  train on the bundled corpus
   lockstep train my.toml --set train.steps=1000   a recipe of your own
   lockstep generate --prompt \"In the beginning\"   text from the newest run
+  lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep config                                 every key, its meaning and its value
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
@@ -36,6 +39,7 @@ enum Command {
     Train(commands::train::Arguments),
     Generate(commands::generate::Arguments),
     Inspect(commands::inspect::Arguments),
+    Compare(commands::compare::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
     Config(commands::config::Arguments),
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => commands::train::run(&arguments, &world),
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
+        Command::Compare(arguments) => commands::compare::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
     };

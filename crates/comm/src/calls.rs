@@ -24,7 +24,7 @@ impl Comm {
         data: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        let count = data.len();
+        let count = data.len() / self.core.team.num_inputs;
         self.call_in_place(Op::AllReduce, Some(reduction), count, data)
     }
 
@@ -35,7 +35,8 @@ impl Comm {
         output: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        self.call(Op::AllReduce, Some(reduction), input.len(), input, output)
+        let count = input.len() / self.core.team.num_inputs;
+        self.call(Op::AllReduce, Some(reduction), count, input, output)
     }
 
     /// Puts part i of the reduction of all ranks' `input` into rank i's `output`. Parts are even;
@@ -46,7 +47,8 @@ impl Comm {
         output: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        self.call(Op::ReduceScatter, Some(reduction), input.len(), input, output)
+        let count = input.len() / self.core.team.num_inputs;
+        self.call(Op::ReduceScatter, Some(reduction), count, input, output)
     }
 
     /// Puts all ranks' `input`, one after the other, into every rank's `output`.
@@ -68,7 +70,7 @@ impl Comm {
         root: usize,
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        let count = data.len();
+        let count = data.len() / self.core.team.num_inputs;
         self.call_in_place(Op::Reduce { root }, Some(reduction), count, data)
     }
 
@@ -143,7 +145,7 @@ impl Comm {
     /// Like [`Comm::all_gather`], where every rank's own part lies in its place in `data` already.
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), CommError> {
         let (own, all) = (self.part_of(data.len(), self.position()), 0..data.len());
-        self.call_inside(Op::AllGather, None, data, (own, all))
+        self.call_inside(Op::AllGather, None, data.len(), data, (own, all))
     }
 
     /// Like [`Comm::reduce_scatter`], where a rank's part of the result replaces that part of
@@ -153,8 +155,9 @@ impl Comm {
         data: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        let (own, all) = (self.part_of(data.len(), self.position()), 0..data.len());
-        self.call_inside(Op::ReduceScatter, Some(reduction), data, (all, own))
+        let (count, all) = (data.len() / self.core.team.num_inputs, 0..data.len());
+        let own = self.part_of(count, self.position());
+        self.call_inside(Op::ReduceScatter, Some(reduction), count, data, (all, own))
     }
 
     /// Like [`Comm::scatter`], where every rank's part arrives in its place in `data`; the rest
@@ -166,7 +169,7 @@ impl Comm {
     ) -> Result<(), CommError> {
         let own = self.part_of(data.len(), self.position());
         let input = if self.position() == root { 0..data.len() } else { 0..0 };
-        self.call_inside(Op::Scatter { root }, None, data, (input, own))
+        self.call_inside(Op::Scatter { root }, None, data.len(), data, (input, own))
     }
 
     /// Like [`Comm::gather`], where every rank's own part lies in its place in `data` already.
@@ -177,7 +180,7 @@ impl Comm {
     ) -> Result<(), CommError> {
         let own = self.part_of(data.len(), self.position());
         let output = if self.position() == root { 0..data.len() } else { 0..0 };
-        self.call_inside(Op::Gather { root }, None, data, (own, output))
+        self.call_inside(Op::Gather { root }, None, data.len(), data, (own, output))
     }
 
     /// Puts part d of every rank's `input` into rank d's `output`, one after the other.
@@ -266,10 +269,10 @@ impl Comm {
         &self,
         op: Op,
         reduction: Option<Reduction>,
+        count: usize,
         data: &mut [T],
         (input, output): (Range<usize>, Range<usize>),
     ) -> Result<(), CommError> {
-        let count = data.len();
         let own = self.core.node.shared().map(|shared| shared.own());
         let offset = |part: &[T]| own.and_then(|own| own.offset_of(part));
         let (input_offset, output_offset) =

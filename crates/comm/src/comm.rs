@@ -4,12 +4,13 @@
 //! same end of the same group with another algorithm or another deadline. Every operation is made
 //! by all members of the group, in the same order.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::{Group, Rank};
 use lockstep_platform::World;
-use lockstep_schedule::Algorithm;
+use lockstep_schedule::{Addends, Algorithm};
 
 use crate::background::InFlight;
 use crate::buffer::ArenaBuffer;
@@ -102,14 +103,17 @@ impl Comm {
     pub fn world(world: &World, wires: Wires) -> Result<Self, CommError> {
         let node = Arc::new(Node::new(world, wires));
         let group = Group::all(node.num_ranks());
-        Ok(Self::of_group(&node, &group, "world"))
+        let addends = Addends::one_each(node.num_ranks());
+        Ok(Self::of_group(&node, &group, "world", addends))
     }
 
-    fn of_group(node: &Arc<Node>, group: &Group, name: &str) -> Self {
+    fn of_group(node: &Arc<Node>, group: &Group, name: &str, addends: Addends) -> Self {
         let position = group.position(node.rank()).expect("a rank's own group");
         let members = group.ranks().to_vec();
-        let planner = Planner::new(node, &members, position);
-        let team = Team { members, position, id: node.next_group(), name: name.to_owned() };
+        let num_inputs = addends.num_inputs(position);
+        let planner = Planner::new(node, &members, position, addends);
+        let (id, name) = (node.next_group(), name.to_owned());
+        let team = Team { members, position, id, name, num_inputs };
         let engine = Engine::default();
         let counters = Counters::default();
         let state = State { engine, planner, counters, failed: None };
@@ -139,7 +143,25 @@ impl Comm {
         let (Some(group), None) = (own.next(), own.next()) else {
             return Err(self.invalid("split", "every rank is in exactly one group of a partition"));
         };
-        let comm = Self::of_group(&self.core.node, group, name);
+        let addends = Addends::one_each(group.ranks().len());
+        self.new_group(group, name, addends)
+    }
+
+    /// The same members as a new group in which rank i brings the sums of the leaves `shares[i]`
+    /// instead of one vector: one input for each of its maximal aligned blocks of leaves, one
+    /// behind the other (see [`Addends::of_leaves`]). Sums then have the order of the tree over
+    /// leaves, whoever holds them. Every member makes the same groups in the same order.
+    pub fn summing(&self, shares: &[Range<usize>], name: &str) -> Result<Self, CommError> {
+        if shares.len() != self.num_members() {
+            let rule = format!("{} members have shares", self.num_members());
+            return Err(self.invalid("summing", &rule));
+        }
+        let group = Group::new(self.members().to_vec());
+        self.new_group(&group, name, Addends::of_leaves(shares))
+    }
+
+    fn new_group(&self, group: &Group, name: &str, addends: Addends) -> Result<Self, CommError> {
+        let comm = Self::of_group(&self.core.node, group, name, addends);
         let max_groups = self.core.node.shared().map_or(u64::MAX, |shared| shared.max_groups());
         if comm.core.team.id >= max_groups {
             let rule = format!("a world has flags for {max_groups} groups");

@@ -51,6 +51,8 @@ pub(crate) struct Team {
     pub(crate) position: usize,
     pub(crate) id: u64,
     pub(crate) name: String,
+    /// How many vectors this rank brings to a sum.
+    pub(crate) num_inputs: usize,
 }
 
 /// What one rank's end of a group keeps between calls.

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`comm`]: one rank's end of a group; `calls` has its collective operations, `starts` the same
-//!   in the background, `messages` what goes from one rank to another
+//!   in the background, `parts` with parts of any lengths, `messages` from rank to rank
 //! - [`sparse`]: sums of tables of which every rank has some rows
 //! - [`buffer`], [`window`]: memory that other ranks reach
 //! - [`element`]: the types that travel and how they are reduced
@@ -13,7 +13,8 @@
 //!   `workspace` its memory, `flags` how ranks meet in shared memory
 //! - [`transport`]: the wires; [`rendezvous`]: how processes find each other
 //! - [`conformance`]: the checks that every transport must pass
-//! - [`counters`]: what was moved; [`limit`]: what could be moved at best
+//! - [`counters`]: what was moved; [`limit`]: what could be moved at best; [`bench`]: how long it
+//!   takes
 //!
 //! The library has no algorithm of its own: who sends, adds and copies what is a
 //! [`Schedule`](lockstep_schedule::Schedule), plain data that was proven before, and the engine
@@ -44,6 +45,7 @@ pub mod comm;
 
 mod calls;
 mod messages;
+mod parts;
 mod starts;
 
 pub mod sparse;
@@ -65,6 +67,7 @@ mod plan;
 mod planner;
 mod workspace;
 
+pub mod bench;
 pub mod conformance;
 pub mod limit;
 pub mod rendezvous;

@@ -10,7 +10,9 @@ use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_mesh::Rank;
 use lockstep_schedule::collective::select::{Request, select};
 use lockstep_schedule::collective::{Team, algorithms, build, sparse};
-use lockstep_schedule::{Algorithm, Costs, Layout, Link, Medium, Op, Schedule, Topology, price};
+use lockstep_schedule::{
+    Addends, Algorithm, Costs, Layout, Link, Medium, Op, Schedule, Topology, price,
+};
 
 use crate::element::{Dtype, Reduction};
 use crate::node::Node;
@@ -63,7 +65,7 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    pub(crate) fn new(node: &Node, members: &[Rank], position: usize) -> Self {
+    pub(crate) fn new(node: &Node, members: &[Rank], position: usize, addends: Addends) -> Self {
         let domains: Vec<usize> = members.iter().map(|rank| node.domains()[rank.0]).collect();
         let is_one_host =
             node.shared().is_some() && domains.iter().all(|&domain| domain == domains[0]);
@@ -72,7 +74,7 @@ impl Planner {
         } else {
             Topology::by_host(&domains)
         };
-        let team = Team { topology: Some(topology), ..Team::new(members.len()) };
+        let team = Team { addends, topology: Some(topology) };
         let costs = costs(node.shared().is_some());
         let (direct, chosen) = (BTreeMap::new(), BTreeMap::new());
         Self { team, position, costs, is_one_host, direct, chosen, plans: VecDeque::new() }

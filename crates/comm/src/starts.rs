@@ -166,8 +166,8 @@ impl Comm {
         self.queue(Lane::Recvs, (), move |comm, ()| comm.wait_for(from, tag))
     }
 
-    /// Queues a collective call.
-    pub(crate) fn start<B: Send + 'static>(
+    /// Queues any collective calls, made one after the other by `run` on `buffers`.
+    pub fn start<B: Send + 'static>(
         &self,
         buffers: B,
         run: impl FnOnce(&Self, &mut B) -> Result<(), CommError> + Send + 'static,

@@ -3,15 +3,25 @@
 //! One row per key: name, what it accepts, default, field, meaning. Adding a knob is adding a field
 //! to the recipe and a row here; nothing else lists the keys. Rows stand in the order in which a
 //! recipe is filled, so a default may be derived from any row above it.
+//!
+//! - `model`: the model and its text
+//! - `training`: portions, update rule, number formats, the promise about bits
+//! - `layout`: workers and what they share
 
-use crate::key::{Default, Field, Key, Section, field};
-use crate::kind::{Bound, Kind, shortest_f64};
-use crate::presets;
-use crate::recipe::{Dtype, Family, IsaChoice, LrSchedule, OptimName, Recipe, Source, Tokenizer};
+mod model;
+
+mod training;
+
+mod layout;
+
+use crate::key::{Key, Section};
+use crate::kind::{Bound, Kind};
+use crate::recipe::Recipe;
 use crate::value::Value;
 
-use Bound::{Closed, Open};
-use Default::{Derived, Fixed, Nothing};
+use layout::{EMULATE, PARALLEL, RUN};
+use model::{DATA, MODEL};
+use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
 
 /// Every table of a recipe, in reading order.
 pub(crate) const SECTIONS: &[Section] = &[
@@ -47,6 +57,18 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: false,
         keys: RUN,
     },
+    Section {
+        name: "parallel",
+        meaning: "How the work is divided among the workers. Never changes a bit of the result.",
+        in_identity: false,
+        keys: PARALLEL,
+    },
+    Section {
+        name: "emulate",
+        meaning: "Worse hardware than there is, for experiments. Never changes a bit of the result.",
+        in_identity: false,
+        keys: EMULATE,
+    },
 ];
 
 /// Every key, in the order in which a recipe is filled and printed.
@@ -71,6 +93,9 @@ pub(crate) const MAX_HEADS: i64 = 1024;
 /// Largest width.
 pub(crate) const MAX_WIDTH: i64 = 1 << 16;
 
+/// Most workers; as many as the most leaves.
+pub(crate) const MAX_WORKERS: i64 = 64;
+
 const fn integer(min: i64, max: i64) -> Kind {
     Kind::Integer { min, max }
 }
@@ -83,335 +108,9 @@ const fn float_f32(low: Bound, high: Bound) -> Kind {
     Kind::Float { low, high, single: true }
 }
 
-const MODEL: &[Key] = &[
-    Key::new(
-        "model.preset",
-        Kind::Choice(presets::NAMES),
-        Nothing,
-        Field { get: |_| None, set: |_, _| {} },
-        "Takes the defaults of the other model keys from the model table of this preset.",
-    ),
-    Key::new(
-        "model.family",
-        Kind::Choice(Family::NAMES),
-        Fixed("\"llama\""),
-        field!(model.family: choice Family),
-        "Architecture of the blocks: gpt2 has LayerNorm, learned positions, GELU and biases; \
-         llama has RMSNorm, rotary positions, SwiGLU and no biases.",
-    ),
-    Key::new(
-        "model.layers",
-        integer(1, 1024),
-        Fixed("4"),
-        field!(model.layers: integer usize),
-        "Number of transformer blocks.",
-    ),
-    Key::new(
-        "model.width",
-        integer(1, MAX_WIDTH),
-        Fixed("192"),
-        field!(model.width: integer usize),
-        "Length of the vector that each token carries through the blocks.",
-    ),
-    Key::new(
-        "model.heads",
-        integer(1, MAX_HEADS),
-        Fixed("6"),
-        field!(model.heads: integer usize),
-        "Number of query heads; divides model.width into heads of at most 256, even for llama.",
-    ),
-    Key::new(
-        "model.kv_heads",
-        integer(1, MAX_HEADS),
-        Derived { text: "= model.heads", from: |r| integer_value(r.model.heads) },
-        field!(model.kv_heads: integer usize),
-        "Number of key and value heads; divides model.heads, and fewer of them is grouped-query \
-         attention (llama only).",
-    ),
-    Key::new(
-        "model.ffn",
-        integer(1, 1 << 20),
-        Derived {
-            text: "= 4 model.width (gpt2), 8/3 model.width rounded up to a multiple of 64 (llama)",
-            from: usual_ffn,
-        },
-        field!(model.ffn: integer usize),
-        "Length of the hidden vector of the feed-forward part.",
-    ),
-    Key::new(
-        "model.vocab",
-        integer(2, 1 << 20),
-        Fixed("256"),
-        field!(model.vocab: integer usize),
-        "Number of different tokens; at least as many as the tokenizer makes.",
-    ),
-    Key::new(
-        "model.context",
-        integer(2, 1 << 20),
-        Fixed("256"),
-        field!(model.context: integer usize),
-        "Tokens in one training sequence, which is also how far attention looks back.",
-    ),
-    Key::new(
-        "model.tied",
-        Kind::Bool,
-        Fixed("false"),
-        field!(model.tied: bool),
-        "Whether the output projection is the embedding table itself.",
-    ),
-    Key::new(
-        "model.dropout",
-        float_f32(Closed(0.0), Open(1.0)),
-        Fixed("0.0"),
-        field!(model.dropout: f32),
-        "Share of activations dropped while training (attention, residual, embedding).",
-    ),
-    Key::new(
-        "model.norm_eps",
-        float_f32(Closed(1e-12), Closed(1.0)),
-        Fixed("1e-5"),
-        field!(model.norm_eps: f32),
-        "Added to the variance in every normalisation.",
-    ),
-    Key::new(
-        "model.rope_theta",
-        float(Closed(1.0), Closed(1e12)),
-        Fixed("10000.0"),
-        field!(model.rope_theta: f64),
-        "Base of the rotary position angles.",
-    )
-    .only_when("model.family", &["llama"]),
-];
-
-const DATA: &[Key] = &[
-    Key::new(
-        "data.source",
-        Kind::Text { may_be_empty: false },
-        Fixed("\"bundled\""),
-        Field {
-            get: |r| Some(Value::Text(r.data.source.to_string())),
-            set: |r, v| {
-                r.data.source = match v.as_text() {
-                    "bundled" => Source::Bundled,
-                    path => Source::Path(path.to_owned()),
-                };
-            },
-        },
-        "Where the text comes from: bundled, or the path of a text file or of a folder of them.",
-    ),
-    Key::new(
-        "data.tokenizer",
-        Kind::Choice(Tokenizer::NAMES),
-        Fixed("\"byte\""),
-        field!(data.tokenizer: choice Tokenizer),
-        "How text becomes tokens; byte makes one token of each of the 256 byte values.",
-    ),
-    Key::new(
-        "data.validation",
-        float(Open(0.0), Closed(0.5)),
-        Fixed("0.05"),
-        field!(data.validation: f64),
-        "Fraction of the text held out for validation.",
-    ),
-];
-
-const TRAIN: &[Key] = &[
-    Key::new(
-        "train.steps",
-        integer(1, 1_000_000_000_000),
-        Fixed("600"),
-        field!(train.steps: integer u64),
-        "Number of optimizer steps.",
-    ),
-    Key::new(
-        "train.batch",
-        integer(1, MAX_BATCH),
-        Fixed("16"),
-        field!(train.batch: integer usize),
-        "Sequences per optimizer step over all workers; a multiple of train.microbatch times \
-         numerics.invariant_up_to.",
-    ),
-    Key::new(
-        "train.microbatch",
-        integer(1, MAX_MICROBATCH),
-        Fixed("2"),
-        field!(train.microbatch: integer usize),
-        "Sequences per lane, the portion that goes through the model at once.",
-    ),
-    Key::new(
-        "train.seed",
-        integer(0, i64::MAX),
-        Fixed("1"),
-        field!(train.seed: integer u64),
-        "Decides initial weights, dropout masks and the order of the data.",
-    ),
-    Key::new(
-        "train.eval_every",
-        integer(0, 1_000_000_000_000),
-        Fixed("100"),
-        field!(train.eval_every: integer u64),
-        "Steps between two validations; 0 validates only at the end.",
-    ),
-    Key::new(
-        "train.eval_batches",
-        integer(1, 1_000_000),
-        Fixed("8"),
-        field!(train.eval_batches: integer usize),
-        "Number of batches in one validation.",
-    ),
-];
-
-const OPTIM: &[Key] = &[
-    Key::new(
-        "optim.name",
-        Kind::Choice(OptimName::NAMES),
-        Fixed("\"adamw\""),
-        field!(optim.name: choice OptimName),
-        "The update rule.",
-    ),
-    Key::new(
-        "optim.lr",
-        float(Open(0.0), Closed(1000.0)),
-        Fixed("3e-3"),
-        field!(optim.lr: f64),
-        "Highest learning rate of the schedule.",
-    ),
-    Key::new(
-        "optim.weight_decay",
-        float(Closed(0.0), Closed(1000.0)),
-        Fixed("0.1"),
-        field!(optim.weight_decay: f64),
-        "Pull of the weights towards zero.",
-    ),
-    Key::new(
-        "optim.clip",
-        float(Closed(0.0), Closed(1e30)),
-        Fixed("1.0"),
-        field!(optim.clip: f64),
-        "Largest global norm of the gradient; 0 switches clipping off.",
-    ),
-    Key::new(
-        "optim.warmup_steps",
-        integer(0, 1_000_000_000_000),
-        Derived { text: "= train.steps / 10", from: usual_warmup },
-        field!(optim.warmup_steps: integer u64),
-        "Steps over which the learning rate rises to optim.lr; at most train.steps.",
-    ),
-    Key::new(
-        "optim.schedule",
-        Kind::Choice(LrSchedule::NAMES),
-        Fixed("\"cosine\""),
-        field!(optim.schedule: choice LrSchedule),
-        "Course of the learning rate after the warm-up.",
-    ),
-    Key::new(
-        "optim.final_lr_fraction",
-        float(Closed(0.0), Closed(1.0)),
-        Fixed("0.1"),
-        field!(optim.final_lr_fraction: f64),
-        "Learning rate at the last step, as a fraction of optim.lr.",
-    )
-    .only_when("optim.schedule", &["cosine", "linear"]),
-    Key::new(
-        "optim.beta1",
-        float(Closed(0.0), Open(1.0)),
-        Fixed("0.9"),
-        field!(optim.beta1: f64),
-        "Decay of the running mean of gradients.",
-    )
-    .only_when("optim.name", &["adamw"]),
-    Key::new(
-        "optim.beta2",
-        float(Closed(0.0), Open(1.0)),
-        Fixed("0.95"),
-        field!(optim.beta2: f64),
-        "Decay of the running mean of squared gradients.",
-    )
-    .only_when("optim.name", &["adamw"]),
-    Key::new(
-        "optim.eps",
-        float(Closed(1e-30), Closed(1.0)),
-        Fixed("1e-8"),
-        field!(optim.eps: f64),
-        "Added to the denominator of the update.",
-    )
-    .only_when("optim.name", &["adamw"]),
-    Key::new(
-        "optim.momentum",
-        float(Closed(0.0), Open(1.0)),
-        Fixed("0.9"),
-        field!(optim.momentum: f64),
-        "Decay of the velocity.",
-    )
-    .only_when("optim.name", &["momentum"]),
-];
-
-const PRECISION: &[Key] = &[Key::new(
-    "precision.compute",
-    Kind::Choice(Dtype::NAMES),
-    Fixed("\"f32\""),
-    field!(precision.compute: choice Dtype),
-    "Format of activations, weights and gradients.",
-)];
-
-const NUMERICS: &[Key] = &[Key::new(
-    "numerics.invariant_up_to",
-    Kind::PowerOfTwo { max: 64 },
-    Fixed("8"),
-    field!(numerics.invariant_up_to: integer usize),
-    "Number of leaves of the gradient sum: any number of workers up to it gives the same bits.",
-)];
-
-const RUN: &[Key] = &[
-    Key::new(
-        "run.workers",
-        Kind::Only { value: 1, why: "several workers are not available in this version" },
-        Fixed("1"),
-        field!(run.workers: integer usize),
-        "Number of workers.",
-    ),
-    Key::new(
-        "run.threads",
-        integer(0, 1024),
-        Fixed("0"),
-        field!(run.threads: integer usize),
-        "Threads per worker; 0 takes what the machine has.",
-    ),
-    Key::new(
-        "run.isa",
-        Kind::Choice(IsaChoice::NAMES),
-        Fixed("\"auto\""),
-        field!(run.isa: choice IsaChoice),
-        "Instruction set of the kernels; auto takes the widest one, and all give the same bits.",
-    ),
-    Key::new(
-        "run.dir",
-        Kind::Text { may_be_empty: true },
-        Fixed("\"\""),
-        field!(run.dir: String),
-        "Folder of the run; empty makes a fresh one under runs.",
-    ),
-    Key::new(
-        "run.save_optimizer",
-        Kind::Bool,
-        Fixed("true"),
-        field!(run.save_optimizer: bool),
-        "Whether the final weights are saved with what resuming needs: optimizer, step, cursor.",
-    ),
-];
-
 /// A count as the value of a key.
 pub(crate) fn integer_value(count: usize) -> Value {
     Value::Integer(i64::try_from(count).unwrap_or(i64::MAX))
-}
-
-/// The customary size: GPT-2 widens four times; SwiGLU has a third matrix, so Llama takes two
-/// thirds of that for about the same number of parameters, rounded for the kernels.
-fn usual_ffn(recipe: &Recipe) -> Value {
-    integer_value(match recipe.model.family {
-        Family::Gpt2 => 4 * recipe.model.width,
-        Family::Llama => (8 * recipe.model.width).div_ceil(3).next_multiple_of(64),
-    })
 }
 
 /// A tenth of the run, so that a shortened run needs no second setting.

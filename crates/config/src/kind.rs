@@ -5,6 +5,8 @@
 
 use crate::error::alternatives;
 use crate::nearest::nearest;
+use crate::recipe::Recompute;
+use crate::units::Bytes;
 use crate::value::{Content, Given, Value, quoted};
 
 /// What a key accepts.
@@ -16,11 +18,6 @@ pub(crate) enum Kind {
     },
     PowerOfTwo {
         max: i64,
-    },
-    /// One single value for now; `why` says what the others would have meant.
-    Only {
-        value: i64,
-        why: &'static str,
     },
     /// A finite number. A `single` one is stored as f32 and checked after rounding to it, since
     /// 0.99999999999 is below 1 in f64 and equal to 1 in f32.
@@ -34,6 +31,12 @@ pub(crate) enum Kind {
         may_be_empty: bool,
     },
     Choice(&'static [&'static str]),
+    /// One of the names, or `every-K` with a whole number K.
+    ChoiceOrEvery(&'static [&'static str]),
+    /// An amount of bytes: a whole number, or text with a unit.
+    Bytes,
+    /// Whole numbers from 1 with commas between them, as text; empty for none.
+    Shares,
 }
 
 /// One end of a range of floats.
@@ -59,14 +62,6 @@ impl Kind {
         match (*self, &given.content) {
             (Self::Integer { min, max }, Content::Integer(integer)) => in_range(*integer, min, max),
             (Self::PowerOfTwo { max }, Content::Integer(integer)) => power_of_two(*integer, max),
-            (Self::Only { value, .. }, Content::Integer(integer))
-                if *integer == i128::from(value) =>
-            {
-                Ok(Value::Integer(value))
-            }
-            (Self::Only { value, why }, _) => {
-                refuse(format!("must be {value}, because {why}"), Some(value.to_string()))
-            }
             (Self::Float { low, high, single }, Content::Float(float)) => {
                 between(*float, low, high, single)
             }
@@ -79,18 +74,22 @@ impl Kind {
             }
             (Self::Text { .. }, Content::Text(text)) => Ok(Value::Text(text.clone())),
             (Self::Choice(names), Content::Text(text)) => one_of(text, names),
+            (Self::ChoiceOrEvery(names), Content::Text(text)) => one_of_or_every(text, names),
+            (Self::Bytes, Content::Integer(integer)) => in_range(*integer, 0, MAX_BYTES),
+            (Self::Bytes, Content::Text(text)) => amount(text),
+            (Self::Shares, Content::Text(text)) => shares(text),
             (_, content) => self.wrong_type(content),
         }
     }
 
     fn wrong_type(&self, content: &Content) -> Result<Value, Refusal> {
         let needed = match self {
-            Self::Integer { .. } | Self::PowerOfTwo { .. } | Self::Only { .. } => {
-                "an integer is needed".to_owned()
-            }
+            Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
             Self::Float { .. } => "a number is needed".to_owned(),
             Self::Bool => "true or false is needed".to_owned(),
-            Self::Text { .. } => "text in quotes is needed".to_owned(),
+            Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
+            Self::Bytes => "a number of bytes is needed".to_owned(),
+            Self::Shares => "text such as \"5,3\" is needed".to_owned(),
             Self::Choice(names) => {
                 let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
                 format!("{} is needed", alternatives(&names))
@@ -114,12 +113,14 @@ impl Kind {
             Self::Integer { min, max: i64::MAX } => format!("integer, at least {min}"),
             Self::Integer { min, max } => format!("integer from {min} to {max}"),
             Self::PowerOfTwo { max } => format!("power of two from 1 to {max}"),
-            Self::Only { value, .. } => value.to_string(),
             Self::Float { low, high, .. } => format!("number {}", range_in_words(*low, *high)),
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
             Self::Choice(names) => names.join(", "),
+            Self::ChoiceOrEvery(names) => format!("{}, every-K", names.join(", ")),
+            Self::Bytes => "bytes, such as 4096 or \"4MiB\"".to_owned(),
+            Self::Shares => "text, whole numbers with commas between them".to_owned(),
         }
     }
 
@@ -133,7 +134,7 @@ impl Kind {
 
     /// Whether an argument of `--set` is taken as text even if it looks like a number.
     pub(crate) const fn wants_text(&self) -> bool {
-        matches!(self, Self::Text { .. } | Self::Choice(_))
+        matches!(self, Self::Text { .. } | Self::Choice(_) | Self::ChoiceOrEvery(_) | Self::Shares)
     }
 }
 
@@ -192,6 +193,50 @@ fn one_of(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> 
         _ => format!("is not one of {}", names.join(", ")),
     };
     refuse(rule, nearest(text, names.iter().copied()).map(quoted))
+}
+
+fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> {
+    if let Some(recompute) = Recompute::from_name(text) {
+        // Printed anew, so that every-02 and every-2 are the same recipe.
+        return Ok(Value::Text(recompute.to_string()));
+    }
+    let rule = format!("is not one of {}, every-K", names.join(", "));
+    let fix = if text.starts_with("every") {
+        Some("every-2")
+    } else {
+        nearest(text, names.iter().copied())
+    };
+    refuse(rule, fix.map(quoted))
+}
+
+/// The most bytes that a key can hold.
+const MAX_BYTES: i64 = i64::MAX;
+
+fn amount(text: &str) -> Result<Value, Refusal> {
+    match text.parse::<Bytes>() {
+        Ok(bytes) => in_range(i128::from(bytes.0), 0, MAX_BYTES),
+        Err(_) => refuse("is not a number of bytes".to_owned(), Some("\"4MiB\"".to_owned())),
+    }
+}
+
+fn shares(text: &str) -> Result<Value, Refusal> {
+    let rule = "is not a list of whole numbers from 1, such as \"5,3\"";
+    let shares = parse_shares(text).map(|shares| Value::Text(shares_text(&shares)));
+    shares.map_or_else(|| refuse(rule.to_owned(), None), Ok)
+}
+
+/// The numbers of a text like `5,3`; none of an empty one.
+pub(crate) fn parse_shares(text: &str) -> Option<Vec<usize>> {
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',').map(|part| part.trim().parse().ok().filter(|share| *share >= 1)).collect()
+}
+
+/// Numbers as `5,3`.
+pub(crate) fn shares_text(shares: &[usize]) -> String {
+    let words: Vec<String> = shares.iter().map(ToString::to_string).collect();
+    words.join(",")
 }
 
 fn range_in_words(low: Bound, high: Bound) -> String {
@@ -293,13 +338,52 @@ mod tests {
     }
 
     #[test]
+    fn every_k_takes_any_whole_distance() {
+        let kind = Kind::ChoiceOrEvery(Recompute::NAMES);
+        for (argument, value) in [("full", "full"), ("every-1", "every-1"), ("every-03", "every-3")]
+        {
+            assert_eq!(accept(kind, argument), Ok(format!("\"{value}\"")));
+        }
+        let refusal = "is not one of none, selective, full, every-K";
+        for wrong in ["every", "every-", "every-0", "every-+2", "every-k"] {
+            assert_eq!(accept(kind, wrong), Err(format!("{refusal}; try \"every-2\"")));
+        }
+        assert_eq!(accept(kind, "ful"), Err(format!("{refusal}; try \"full\"")));
+    }
+
+    #[test]
+    fn bytes_are_numbers_or_text_with_a_unit() {
+        assert_eq!(accept(Kind::Bytes, "4096"), Ok("4096".into()));
+        assert_eq!(accept(Kind::Bytes, "4MiB"), Ok("4194304".into()));
+        assert_eq!(accept(Kind::Bytes, "1.5 kB"), Ok("1500".into()));
+        let refusal = "is not a number of bytes; try \"4MiB\"";
+        assert_eq!(accept(Kind::Bytes, "4 parsecs"), Err(refusal.into()));
+        let most = i64::MAX;
+        let range = format!("must be between 0 and {most}");
+        assert_eq!(accept(Kind::Bytes, "-1"), Err(format!("{range}; try 0")));
+        assert_eq!(accept(Kind::Bytes, &u64::MAX.to_string()), Err(format!("{range}; try {most}")));
+        let wrong_type = "is a boolean where a number of bytes is needed";
+        assert_eq!(accept(Kind::Bytes, "true"), Err(wrong_type.into()));
+    }
+
+    #[test]
+    fn shares_are_whole_numbers_from_one() {
+        assert_eq!(accept(Kind::Shares, "5, 3"), Ok("\"5,3\"".into()));
+        assert_eq!(accept(Kind::Shares, "\"\""), Ok("\"\"".into()));
+        for wrong in ["5,,3", "5;3", "5,0", "-1,9", "five"] {
+            let refusal = "is not a list of whole numbers from 1, such as \"5,3\"";
+            assert_eq!(accept(Kind::Shares, wrong), Err(refusal.into()), "{wrong}");
+        }
+    }
+
+    #[test]
     fn allowed_values_are_said_in_words() {
         let float =
             Kind::Float { low: Bound::Closed(1e-12), high: Bound::Open(1.0), single: false };
         assert_eq!(Kind::Integer { min: 1, max: 9 }.allowed(), "integer from 1 to 9");
         assert_eq!(Kind::Integer { min: 0, max: i64::MAX }.allowed(), "integer, at least 0");
         assert_eq!(Kind::PowerOfTwo { max: 64 }.allowed(), "power of two from 1 to 64");
-        assert_eq!(Kind::Only { value: 1, why: "" }.allowed(), "1");
+        assert_eq!(Kind::ChoiceOrEvery(&["a", "b"]).allowed(), "a, b, every-K");
         assert_eq!(float.allowed(), "number at least 1e-12 and below 1");
         assert_eq!(Kind::Bool.allowed(), "true, false");
         assert_eq!(Kind::Text { may_be_empty: false }.allowed(), "text, not empty");

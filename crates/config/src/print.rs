@@ -6,7 +6,7 @@
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::key::{Key, Section};
+use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
 use crate::recipe::Recipe;
 use crate::resolve::obstacle;
@@ -14,7 +14,9 @@ use crate::value::Value;
 
 impl Recipe {
     /// Every key with its resolved value, grouped by table; resolving this text again gives an
-    /// equal recipe. A key that the chosen optimizer, family or schedule lacks is a comment.
+    /// equal recipe. A key that the chosen optimizer, family or schedule lacks is a comment, and
+    /// so is a value that follows from other keys: a copy of this text with another width gets
+    /// the feed-forward size that belongs to it.
     pub fn to_toml(&self) -> String {
         let tables: Vec<String> = SECTIONS.iter().map(|section| self.table_text(section)).collect();
         tables.join("\n")
@@ -24,18 +26,29 @@ impl Recipe {
         let mut lines = vec![format!("[{}]\n", section.name)];
         for key in section.keys {
             let Some(value) = key.get(self) else { continue };
-            lines.push(match obstacle(key, self) {
-                None => format!("{} = {value}\n", key.leaf()),
-                Some((other, chosen)) => {
-                    format!("# {} is not a setting of {other} = {chosen}\n", key.leaf())
+            let leaf = key.leaf();
+            lines.push(match (obstacle(key, self), self.derivation(key, &value)) {
+                (Some((other, chosen)), _) => {
+                    format!("# {leaf} is not a setting of {other} = {chosen}\n")
                 }
+                (None, Some(how)) => format!("# {leaf} = {value}  # {how}\n"),
+                (None, None) => format!("{leaf} = {value}\n"),
             });
         }
         lines.concat()
     }
 
-    /// What the bits of the result depend on: one `key = value` a line, sorted, without `run.*`
-    /// and without keys that have no effect here.
+    /// How the value of a key follows from other keys, where it does.
+    fn derivation(&self, key: &Key, value: &Value) -> Option<&'static str> {
+        match key.default {
+            KeyDefault::Derived { text, from } => (from(self) == *value).then_some(text),
+            KeyDefault::Fixed(_) | KeyDefault::Nothing => None,
+        }
+    }
+
+    /// What the bits of the result depend on: one `key = value` a line, sorted, without the tables
+    /// of how it runs (`run.*`, `parallel.*`, `emulate.*`) and without keys that have no effect
+    /// here.
     pub fn identity_text(&self) -> String {
         let mut lines: Vec<String> = SECTIONS
             .iter()

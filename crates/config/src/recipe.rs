@@ -5,8 +5,12 @@
 //! The fields are public because they are facts to read; [`crate::resolve`] is the way to make one.
 
 use std::fmt;
+use std::time::Duration;
 
-/// Everything that decides a run. Bits of the result depend on all of it except [`Run`].
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+
+/// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
+/// [`Parallel`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// The shape of the transformer.
@@ -23,6 +27,10 @@ pub struct Recipe {
     pub numerics: Numerics,
     /// Where and with how many hands: never changes a bit of the result.
     pub run: Run,
+    /// How the work is divided among the workers: never changes a bit of the result.
+    pub parallel: Parallel,
+    /// Worse hardware than there is: never changes a bit of the result.
+    pub emulate: Emulate,
 }
 
 /// The shape of the transformer.
@@ -87,6 +95,10 @@ pub struct Train {
     pub eval_every: u64,
     /// Number of batches in one validation.
     pub eval_batches: usize,
+    /// Whether the gradient is the mean over the targets of a batch or their sum.
+    pub reduction: Reduction,
+    /// How many steps in a row may be skipped because a gradient is not finite.
+    pub max_skipped: u64,
 }
 
 /// How a gradient becomes a step.
@@ -133,16 +145,109 @@ pub struct Numerics {
 /// Where and with how many hands the run happens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Number of workers.
+    /// Number of workers, at most the number of leaves.
     pub workers: usize,
-    /// Threads per worker; 0 lets the trainer take what the machine has.
+    /// Threads per worker; 0 divides the cores of the machine, see [`Run::num_threads`].
     pub threads: usize,
+    /// What a worker is.
+    pub isolation: Isolation,
+    /// How workers reach each other; suits `isolation`.
+    pub transport: TransportChoice,
+    /// How long a worker waits for another; more than nothing and at most a day.
+    pub deadline: Seconds,
+    /// Steps between two checks that all workers hold the same weights; 0 never checks.
+    pub check_replicas_every: u64,
     /// Instruction set of the kernels; all of them give the same bits.
     pub isa: IsaChoice,
     /// Folder of the run; empty means a fresh folder under `runs`.
     pub dir: String,
     /// Whether the final weights are accompanied by the optimizer's state.
     pub save_optimizer: bool,
+}
+
+impl Run {
+    /// Compute threads of one worker on a machine with so many cores and so many workers.
+    pub fn num_threads(&self, num_cores: usize, num_local_workers: usize) -> usize {
+        match self.threads {
+            0 => (num_cores / num_local_workers.max(1)).max(1),
+            asked => asked,
+        }
+    }
+
+    /// How long a worker waits for another.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_secs_f64(self.deadline.0)
+    }
+}
+
+/// How the work is divided among the workers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parallel {
+    /// Workers that share each batch among them.
+    pub data: usize,
+    /// ZeRO stage: what each worker keeps only its part of. 0 nothing, 1 the optimizer's state, 2
+    /// the gradients too, 3 the weights too.
+    pub zero: u8,
+    /// What the backward pass computes again rather than keeps.
+    pub recompute: Recompute,
+    /// Gradients that travel together; 0 lets the engine choose.
+    pub bucket_bytes: Bytes,
+    /// Whether gradients travel while the backward pass still computes others.
+    pub overlap: bool,
+    /// Leaves of each worker, or nothing where they are divided evenly; see
+    /// [`Recipe::leaf_shares`].
+    pub shares: Vec<usize>,
+}
+
+/// Worse hardware than there is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Emulate {
+    /// What each TCP link carries at most; 0 does not limit.
+    pub bandwidth: BytesPerSecond,
+}
+
+/// What the backward pass computes again rather than keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Recompute {
+    /// Nothing: every activation is kept.
+    None,
+    /// Attention and activation functions.
+    Selective,
+    /// Whole blocks, from their inputs.
+    Full,
+    /// Every K-th block whole, the others not at all; K is at least 1.
+    Every(usize),
+}
+
+impl Recompute {
+    /// The names without a number that a recipe may use; the fourth form is `every-K`.
+    pub const NAMES: &'static [&'static str] = &["none", "selective", "full"];
+
+    /// What a recipe calls by this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "selective" => Some(Self::Selective),
+            "full" => Some(Self::Full),
+            _ => {
+                let digits = name.strip_prefix("every-")?;
+                let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+                let distance = digits.parse().ok().filter(|distance| plain && *distance >= 1)?;
+                Some(Self::Every(distance))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Selective => f.write_str("selective"),
+            Self::Full => f.write_str("full"),
+            Self::Every(distance) => write!(f, "every-{distance}"),
+        }
+    }
 }
 
 /// Where the text comes from.
@@ -248,6 +353,40 @@ choices! {
 }
 
 choices! {
+    /// What becomes of the gradients of a batch's targets.
+    Reduction {
+        /// Their mean: the learning rate does not depend on the batch.
+        Mean = "mean",
+        /// Their sum.
+        Sum = "sum",
+    }
+}
+
+choices! {
+    /// What a worker is.
+    Isolation {
+        /// A process of its own.
+        Processes = "processes",
+        /// A thread beside the others in one process.
+        Threads = "threads",
+    }
+}
+
+choices! {
+    /// How workers reach each other.
+    TransportChoice {
+        /// Memory where they see each other's, else TCP.
+        Auto = "auto",
+        /// The memory of the one process that all are threads of.
+        Threads = "threads",
+        /// Memory that the processes of one host share.
+        Shm = "shm",
+        /// Streams of bytes, on one host too.
+        Tcp = "tcp",
+    }
+}
+
+choices! {
     /// Instruction set of the kernels.
     IsaChoice {
         /// The widest one the machine has.
@@ -277,8 +416,23 @@ impl Recipe {
         self.num_lanes() / self.num_leaves()
     }
 
+    /// Number of consecutive leaves that each worker computes: as asked for, or else as even as
+    /// possible, the first workers having one more.
+    pub fn leaf_shares(&self) -> Vec<usize> {
+        if self.parallel.shares.is_empty() {
+            return even_shares(self.num_leaves(), self.parallel.data);
+        }
+        self.parallel.shares.clone()
+    }
+
     /// Tokens that one optimizer step learns from, over all workers.
     pub const fn tokens_per_step(&self) -> usize {
         self.train.batch * self.model.context
     }
+}
+
+/// So many leaves for so many workers, as even as possible, the first ones having one more.
+pub(crate) fn even_shares(num_leaves: usize, num_workers: usize) -> Vec<usize> {
+    let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
+    (0..num_workers).map(|worker| each + usize::from(worker < more)).collect()
 }

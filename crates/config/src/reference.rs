@@ -13,7 +13,7 @@ pub struct KeyDoc {
     pub name: &'static str,
     /// What it does, in a sentence.
     pub meaning: String,
-    /// The default as it would be written, or how it is derived; empty where there is none.
+    /// The default as it would be written, or how it is derived, or `none`.
     pub default: &'static str,
     /// The values it accepts, in words.
     pub allowed: String,
@@ -33,10 +33,13 @@ fn describe(key: &'static Key) -> KeyDoc {
     };
     let default = match key.default {
         KeyDefault::Fixed(text) | KeyDefault::Derived { text, .. } => text,
-        KeyDefault::Nothing => "",
+        KeyDefault::Nothing => NO_DEFAULT,
     };
     KeyDoc { name: key.name, meaning, default, allowed: key.kind.allowed() }
 }
+
+/// What stands where a key has no default.
+const NO_DEFAULT: &str = "none";
 
 const INTRODUCTION: &str = "\
 # Recipe keys
@@ -55,7 +58,8 @@ pub fn reference_markdown() -> String {
         parts.push("| key | meaning | default | allowed |\n|---|---|---|---|\n".to_owned());
         for key in section.keys {
             let KeyDoc { name, meaning, default, allowed } = describe(key);
-            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            let default =
+                if default == NO_DEFAULT { default.to_owned() } else { format!("`{default}`") };
             parts.push(format!("| `{name}` | {meaning} | {default} | {allowed} |\n"));
         }
     }
@@ -82,7 +86,7 @@ mod tests {
             "= model.heads",
             "a derived default says how it is derived"
         );
-        assert_eq!(doc("model.preset").default, "");
+        assert_eq!(doc("model.preset").default, "none");
         assert_eq!(doc("optim.lr").allowed, "number above 0 and at most 1000");
         assert_eq!(
             doc("optim.momentum").meaning,

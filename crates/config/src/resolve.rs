@@ -7,11 +7,13 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::recipe::{
-    Data, Dtype, Family, IsaChoice, LrSchedule, Model, Numerics, Optim, OptimName, Precision,
-    Recipe, Run, Source, Tokenizer, Train,
+    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
+    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
+    TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, Sources};
+use crate::units::{Bytes, BytesPerSecond, Seconds};
 use crate::value::{Given, Value};
 
 /// Proves a recipe, or lists everything that is wrong with it.
@@ -113,6 +115,8 @@ fn blank() -> Recipe {
             seed: 0,
             eval_every: u64::MAX,
             eval_batches: 0,
+            reduction: Reduction::Sum,
+            max_skipped: u64::MAX,
         },
         optim: Optim {
             name: OptimName::Sgd,
@@ -132,9 +136,22 @@ fn blank() -> Recipe {
         run: Run {
             workers: 0,
             threads: usize::MAX,
+            isolation: Isolation::Threads,
+            transport: TransportChoice::Tcp,
+            deadline: Seconds(-1.0),
+            check_replicas_every: u64::MAX,
             isa: IsaChoice::Portable,
             dir: "unset".to_owned(),
             save_optimizer: true,
         },
+        parallel: Parallel {
+            data: 0,
+            zero: u8::MAX,
+            recompute: Recompute::Every(0),
+            bucket_bytes: Bytes(u64::MAX),
+            overlap: false,
+            shares: vec![0],
+        },
+        emulate: Emulate { bandwidth: BytesPerSecond(-1.0) },
     }
 }

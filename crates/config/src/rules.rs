@@ -2,7 +2,9 @@
 //!
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
-//! key whose value was already refused stays silent.
+//! key whose value was already refused stays silent. Rules about workers are in `layout`.
+
+mod layout;
 
 use crate::error::{ConfigError, Origin, alternatives};
 use crate::key::Applies;
@@ -25,6 +27,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(vocabulary_holds_the_tokenizer(&facts));
     errors.extend(batch_makes_whole_lanes(&facts));
     errors.extend(warmup_ends(&facts));
+    errors.extend(layout::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors
 }
@@ -41,6 +44,11 @@ impl Facts<'_> {
     /// Whether none of these keys was given a wrong value.
     fn sound(&self, names: &[&str]) -> bool {
         names.iter().all(|name| !self.gathered.bad.contains(name))
+    }
+
+    /// Whether anybody, a preset included, gave this key a value.
+    fn is_set(&self, name: &str) -> bool {
+        self.gathered.settings.contains_key(name)
     }
 
     fn origin(&self, name: &str) -> Origin {
@@ -80,7 +88,7 @@ fn heads_fit_width(facts: &Facts<'_>) -> Option<ConfigError> {
     } else {
         "and llama needs an even head size".to_owned()
     };
-    let kv_heads_given = facts.gathered.settings.contains_key("model.kv_heads");
+    let kv_heads_given = facts.is_set("model.kv_heads");
     let working: Vec<usize> = (1..=width.min(MAX_HEADS as usize))
         .filter(|heads| head_dim_fits(model, width, *heads))
         .filter(|heads| !kv_heads_given || kv_heads_suit(model, *heads))
@@ -189,9 +197,21 @@ fn batch_makes_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
         if lanes == 1 { "lane" } else { "lanes" },
     );
     let working_leaves = 1usize << lanes.trailing_zeros();
-    let fix =
-        format!("try train.batch = {working_batch} or numerics.invariant_up_to = {working_leaves}");
+    let fix = if leaves_serve_workers(facts, working_leaves) {
+        format!("try train.batch = {working_batch} or numerics.invariant_up_to = {working_leaves}")
+    } else {
+        format!("try train.batch = {working_batch}")
+    };
     Some(facts.error(&involved, rule, fix))
+}
+
+/// Whether so many leaves are enough for the workers that somebody asked for.
+fn leaves_serve_workers(facts: &Facts<'_>, leaves: usize) -> bool {
+    let serve = |name: &str, workers: usize| !facts.is_set(name) || workers <= leaves;
+    let shares_stay = !facts.is_set("parallel.shares");
+    shares_stay
+        && serve("run.workers", facts.recipe.run.workers)
+        && serve("parallel.data", facts.recipe.parallel.data)
 }
 
 fn warmup_ends(facts: &Facts<'_>) -> Option<ConfigError> {

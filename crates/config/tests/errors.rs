@@ -128,12 +128,12 @@ fn an_unknown_key_suggests_the_nearest() {
         ("layers=2", "layers = 2 is not a known key; did you mean model.layers?"),
         ("train.lr=2", "train.lr = 2 is not a known key; did you mean optim.lr?"),
         (
-            "parallel.tensor=2",
-            "parallel.tensor = 2 is not a known key; `lockstep config` lists every key",
+            "parallel.schedule=1f1b",
+            "parallel.schedule = \"1f1b\" is not a known key; did you mean optim.schedule?",
         ),
         (
-            "parallel.schedule=1f1b",
-            "parallel.schedule = \"1f1b\" is not a known key; `lockstep config` lists every key",
+            "checkpoint.every=2",
+            "checkpoint.every = 2 is not a known key; `lockstep config` lists every key",
         ),
     ] {
         assert_eq!(sets(&[argument]), message);
@@ -351,20 +351,6 @@ fn settings_that_the_choice_lacks_are_refused() {
     ] {
         assert_eq!(sets(arguments), message);
     }
-}
-
-#[test]
-fn several_workers_are_not_available() {
-    let message = "must be 1, because several workers are not available in this version; try 1";
-    assert_eq!(sets(&["run.workers=4"]), format!("run.workers = 4 {message}"));
-    assert_eq!(
-        sets(&["run.workers={min = 1, max = 4}"]),
-        format!("run.workers = {{min = 1, max = 4}} {message}")
-    );
-    assert_eq!(
-        file("[run.workers]\nmin = 1"),
-        format!("a.toml:1: run.workers = {{...}} {message}")
-    );
 }
 
 #[test]

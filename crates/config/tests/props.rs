@@ -54,6 +54,7 @@ fn valid_training() -> impl Strategy<Value = Vec<String>> {
     (portions, rest, run, "[^\u{0}]{1,20}", any::<String>()).prop_map(
         |((log_leaves, per_leaf, microbatch, steps, percent), rest, run, source, dir)| {
             let leaves = 1usize << log_leaves;
+            let workers = 1 + run.0 % leaves;
             let (seed, eval_every, eval_batches, validation) = rest;
             let (threads, isa, save_optimizer) = run;
             vec![
@@ -67,6 +68,7 @@ fn valid_training() -> impl Strategy<Value = Vec<String>> {
                 format!("train.eval_batches={eval_batches}"),
                 format!("data.validation={validation:?}"),
                 format!("data.source=x{source}"),
+                format!("run.workers={workers}"),
                 format!("run.threads={threads}"),
                 format!("run.isa={isa}"),
                 format!("run.save_optimizer={save_optimizer}"),
@@ -104,9 +106,40 @@ fn valid_optimizer() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
+/// Arguments for workers that suit so many leaves, which is the least that a recipe here has.
+fn valid_layout() -> impl Strategy<Value = Vec<String>> {
+    let names = (
+        select(vec!["threads", "processes"]),
+        select(vec!["auto", "tcp"]),
+        select(vec!["none", "selective", "full", "every-1", "every-7"]),
+    );
+    let numbers = (0u8..=3, any::<u32>(), 0.01f64..1000.0, 0u64..=9, any::<bool>());
+    (names, numbers, select(vec!["mean", "sum"])).prop_map(
+        |((isolation, transport, recompute), numbers, reduction)| {
+            let (zero, bytes, deadline, every, overlap) = numbers;
+            let mut sets = vec![
+                format!("run.isolation={isolation}"),
+                format!("run.transport={transport}"),
+                format!("run.deadline={deadline:?}"),
+                format!("run.check_replicas_every={every}"),
+                format!("parallel.zero={zero}"),
+                format!("parallel.recompute={recompute}"),
+                format!("parallel.bucket_bytes={bytes}"),
+                format!("parallel.overlap={overlap}"),
+                format!("train.reduction={reduction}"),
+                format!("train.max_skipped={every}"),
+            ];
+            if transport == "tcp" {
+                sets.push(format!("emulate.bandwidth={bytes}"));
+            }
+            sets
+        },
+    )
+}
+
 fn valid_recipe() -> impl Strategy<Value = Recipe> {
-    (valid_model(), valid_training(), valid_optimizer()).prop_map(|parts| {
-        let sets = [parts.0, parts.1, parts.2].concat();
+    (valid_model(), valid_training(), valid_optimizer(), valid_layout()).prop_map(|parts| {
+        let sets = [parts.0, parts.1, parts.2, parts.3].concat();
         resolve(&from_sets(sets)).unwrap_or_else(|errors| panic!("{errors}"))
     })
 }
@@ -122,11 +155,13 @@ fn tied_keys() -> impl Strategy<Value = Vec<String>> {
     let train = (small("train.batch", 200), small("train.microbatch", 20));
     let leaves = (0u32..=6).prop_map(|log| format!("numerics.invariant_up_to={}", 1usize << log));
     let rest = (proptest::option::of(leaves), small("optim.warmup_steps", 900));
-    (family, model, train, rest, small("model.vocab", 400)).prop_map(
-        |(family, model, train, rest, vocab)| {
+    let layout = (small("run.workers", 64), small("parallel.data", 64));
+    (family, model, train, rest, layout, small("model.vocab", 400)).prop_map(
+        |(family, model, train, rest, layout, vocab)| {
             let family = family.map(str::to_owned);
-            let all = [family, model.0, model.1, model.2, train.0, train.1, rest.0, rest.1, vocab];
-            all.into_iter().flatten().collect()
+            let model = [family, model.0, model.1, model.2, vocab];
+            let all = [train.0, train.1, rest.0, rest.1, layout.0, layout.1];
+            model.into_iter().chain(all).flatten().collect()
         },
     )
 }
@@ -180,6 +215,8 @@ proptest! {
         prop_assert_eq!(model.heads % model.kv_heads, 0);
         let lanes = recipe.num_leaves() * recipe.lanes_per_leaf();
         prop_assert_eq!(lanes * recipe.train.microbatch, recipe.train.batch);
+        prop_assert_eq!(recipe.leaf_shares().iter().sum::<usize>(), recipe.num_leaves());
+        prop_assert_eq!(recipe.leaf_shares().len(), recipe.run.workers);
         prop_assert!(model.dropout < 1.0 && recipe.optim.warmup_steps <= recipe.train.steps);
     }
 

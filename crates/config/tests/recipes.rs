@@ -21,8 +21,8 @@ family = \"llama\"
 layers = 4
 width = 192
 heads = 6
-kv_heads = 6
-ffn = 512
+# kv_heads = 6  # = model.heads
+# ffn = 512  # = 4 model.width (gpt2), 8/3 model.width rounded up to a multiple of 64 (llama)
 vocab = 256
 context = 256
 tied = false
@@ -42,13 +42,15 @@ microbatch = 2
 seed = 1
 eval_every = 100
 eval_batches = 8
+reduction = \"mean\"
+max_skipped = 0
 
 [optim]
 name = \"adamw\"
 lr = 0.003
 weight_decay = 0.1
 clip = 1.0
-warmup_steps = 60
+# warmup_steps = 60  # = train.steps / 10
 schedule = \"cosine\"
 final_lr_fraction = 0.1
 beta1 = 0.9
@@ -63,11 +65,26 @@ compute = \"f32\"
 invariant_up_to = 8
 
 [run]
-workers = 1
+# workers = 2  # = 2, or numerics.invariant_up_to where that is less
 threads = 0
+isolation = \"processes\"
+transport = \"auto\"
+deadline = 60.0
+check_replicas_every = 0
 isa = \"auto\"
 dir = \"\"
 save_optimizer = true
+
+[parallel]
+# data = 2  # = run.workers
+zero = 0
+recompute = \"none\"
+bucket_bytes = 0
+overlap = true
+shares = \"\"
+
+[emulate]
+# bandwidth is not a setting of run.transport = \"auto\"
 ";
     assert_eq!(Recipe::default().to_toml(), text);
     assert_eq!(resolve(&Sources::default()), Ok(Recipe::default()));
@@ -77,8 +94,9 @@ save_optimizer = true
 fn every_default_that_is_not_derived_stands_in_the_recipe() {
     let text = Recipe::default().identity_text();
     for doc in describe_keys() {
-        let shown = !doc.name.starts_with("run.") && doc.name != "optim.momentum";
-        if shown && !doc.default.is_empty() && !doc.default.starts_with('=') {
+        let is_how = ["run.", "parallel.", "emulate."].iter().any(|how| doc.name.starts_with(how));
+        let shown = !is_how && doc.name != "optim.momentum" && doc.default != "none";
+        if shown && !doc.default.starts_with('=') {
             let value = doc.default.replace("3e-3", "0.003");
             assert!(text.contains(&format!("{} = {value}\n", doc.name)), "{}", doc.name);
         }
@@ -138,6 +156,15 @@ fn derived_defaults_follow_what_they_derive_from() {
 }
 
 #[test]
+fn a_printed_recipe_still_derives_what_was_derived() {
+    let copy = from(None, &Recipe::default().to_toml(), &["model.width=384", "model.heads=4"]);
+    assert_eq!((copy.model.kv_heads, copy.model.ffn), (4, 1024));
+    let chosen = from(None, "", &["model.kv_heads=3", "model.ffn=512"]).to_toml();
+    assert!(chosen.contains("\nkv_heads = 3\n"), "what differs was chosen:\n{chosen}");
+    assert!(chosen.contains("\n# ffn = 512  # ="), "what does not might as well be derived");
+}
+
+#[test]
 fn a_model_preset_gives_the_model_and_nothing_else() {
     let recipe = from(Some("tiny"), "", &["model.preset=gpt2"]);
     assert_eq!((recipe.model.family, recipe.model.layers), (Family::Gpt2, 12));
@@ -188,7 +215,7 @@ fn the_identity_is_the_recipe_without_how_it_runs() {
 }
 
 #[test]
-fn every_key_outside_run_changes_the_hash() {
+fn every_key_of_what_is_trained_changes_the_hash() {
     let base = Recipe::default();
     for argument in [
         "model.family=gpt2",
@@ -211,6 +238,8 @@ fn every_key_outside_run_changes_the_hash() {
         "train.seed=2",
         "train.eval_every=0",
         "train.eval_batches=1",
+        "train.reduction=sum",
+        "train.max_skipped=1",
         "optim.name=sgd",
         "optim.lr=1e-3",
         "optim.weight_decay=0",
@@ -259,7 +288,9 @@ precision.compute = \"f32\"
 train.batch = 16
 train.eval_batches = 8
 train.eval_every = 100
+train.max_skipped = 0
 train.microbatch = 2
+train.reduction = \"mean\"
 train.seed = 1
 train.steps = 400
 ";
@@ -269,7 +300,7 @@ fn the_identity_and_its_hash_are_stable() {
     // A change here means that every recorded recipe hash changes; it must be meant.
     let recipe = from(None, IDENTITY, &[]);
     assert_eq!(recipe.identity_text(), IDENTITY);
-    assert_eq!(recipe.hash(), "9ad9c9c80bc7142c9967daecf02c91565152e303bacc6a4d8f75c72f02e277d3");
+    assert_eq!(recipe.hash(), "99add137c949b96255854d6d6d2f1939c2fa0fac2d90826f3a863826580d50e1");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs of the real trainer in folders that go away, with every loss kept.
 
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::{ScratchDir, World};
 use lockstep_telemetry::{Event, Sink, Stamped, TelemetryError};
@@ -68,7 +69,7 @@ impl Runs {
         recipe.run.dir = dir.display().to_string();
         let (sender, losses) = channel();
         options.sinks.push(Box::new(Losses { sender }));
-        let summary = train(&recipe, &self.world, options)?;
+        let summary = train_on_threads(&recipe, &self.world, options)?;
         Ok(Outcome { summary, losses: drain(&losses), dir })
     }
 
@@ -80,6 +81,51 @@ impl Runs {
         let outcome = self.run(recipe, Options::default());
         outcome.unwrap_or_else(|error| panic!("the run failed: {error}"))
     }
+}
+
+/// Trains with the recipe's workers as threads of this process, whatever the recipe says they are.
+pub fn train_on_threads(
+    recipe: &Recipe,
+    world: &World,
+    options: Options,
+) -> Result<Summary, TrainError> {
+    let settings = lockstep_comm::Options {
+        arena_bytes: lockstep_trainer::saved::arena_bytes(recipe),
+        ..lockstep_comm::Options::default()
+    };
+    let ends = Comm::threads(world, recipe.run.workers, &settings)?;
+    train_on(&ends, recipe, world, options)
+}
+
+/// Trains as the workers of these ends, each on a thread.
+pub fn train_on(
+    ends: &[Comm],
+    recipe: &Recipe,
+    world: &World,
+    mut options: Options,
+) -> Result<Summary, TrainError> {
+    let (resume, stop_after) = (options.resume.clone(), options.stop_after);
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let worker = |end| {
+            let sinks = std::mem::take(&mut options.sinks);
+            let options = Options { resume: resume.clone(), stop_after, sinks };
+            scope.spawn(move || train(recipe, world, end, options))
+        };
+        let workers: Vec<_> = ends.iter().map(worker).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
+    });
+    // Others only report that somebody gave up; the cause is what is wanted.
+    let is_cause = |error: &TrainError| !matches!(error, TrainError::Comm(_));
+    let mut summary = None;
+    let mut failed: Option<TrainError> = None;
+    for result in results {
+        match result {
+            Ok(found) => summary = summary.or(found),
+            Err(error) if failed.is_none() || is_cause(&error) => failed = Some(error),
+            Err(_) => {}
+        }
+    }
+    failed.map_or_else(|| Ok(summary.expect("the first worker sums up")), Err)
 }
 
 /// Whether the long suites are asked for: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.

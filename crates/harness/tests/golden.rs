@@ -2,12 +2,14 @@
 //!
 //! The golden files were computed in float64. So the measure is not PyTorch's rounding but ours.
 
+use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Dtype, Recipe};
 use lockstep_harness::{Golden, Tolerance};
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::Update;
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::saved::Learner;
+use std::collections::BTreeMap;
 
 /// A recorded model with the recorded weights, and the recorded batch.
 struct Case {
@@ -22,19 +24,21 @@ impl Case {
     fn new(cpu: &Cpu, family: &str, microbatch: usize) -> Self {
         let golden = Golden::load(&lockstep_platform::real(), family);
         let recipe = golden.recipe(microbatch);
-        let mut learner = Learner::materialize(&recipe, cpu);
-        let num_params = learner.replica.named_params().count();
+        let world = lockstep_platform::real();
+        let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
+        let mut learner = Learner::materialize(&recipe, cpu, alone, &world).expect("one worker");
+        let num_params = learner.replica.blueprint().owned_params().count();
         assert_eq!(num_params, golden.params().count(), "{family}: the same parameters");
-        for name in golden.params() {
-            let key = format!("weights.{name}");
-            let values = learner.replica.param_mut(name).expect("ours has this parameter too");
-            values.copy_from_slice(&golden.f32(&key));
-        }
-        for (param, _) in learner.replica.named_params() {
+        let values: BTreeMap<_, _> = golden
+            .params()
+            .map(|name| (name.to_owned(), golden.f32(&format!("weights.{name}"))))
+            .collect();
+        let restored = learner.replica.restore(|param| {
             let shape = golden.shape(&format!("weights.{}", param.name));
             assert_eq!(param.shape, shape, "{}", param.name);
-        }
-        learner.replica.refresh_mirrors();
+            Ok::<_, CommError>(&values[&param.name])
+        });
+        restored.expect("one worker");
         let (inputs, targets) = (golden.tokens("inputs"), golden.tokens("targets"));
         Self { golden, recipe, learner, inputs, targets }
     }
@@ -43,18 +47,21 @@ impl Case {
         self.recipe.num_lanes()
     }
 
-    /// The lane and what runs it, apart so that both can be used.
-    fn lane(&mut self, index: usize) -> (Lane<'_>, &mut Learner) {
+    /// What gives the lanes, and what runs them, apart so that both can be used.
+    fn lanes<'a>(&'a mut self) -> (impl Fn(usize) -> Lane<'a>, &'a mut Learner) {
         let sequences = self.recipe.train.microbatch;
         let shape = LaneShape { sequences, tokens: self.recipe.model.context };
-        let rows = index * shape.rows()..(index + 1) * shape.rows();
-        let num_targets = self.targets.iter().filter(|t| **t != lockstep_data::IGNORE).count();
-        let lane = Lane {
-            shape,
-            inputs: &self.inputs[rows.clone()],
-            targets: &self.targets[rows],
-            first_sample: (index * sequences) as u64,
-            num_targets: num_targets as u64,
+        let (inputs, targets) = (&self.inputs, &self.targets);
+        let num_targets = targets.iter().filter(|t| **t != lockstep_data::IGNORE).count();
+        let lane = move |index: usize| {
+            let rows = index * shape.rows()..(index + 1) * shape.rows();
+            Lane {
+                shape,
+                inputs: &inputs[rows.clone()],
+                targets: &targets[rows],
+                first_sample: (index * sequences) as u64,
+                num_targets: num_targets as u64,
+            }
         };
         (lane, &mut self.learner)
     }
@@ -62,14 +69,11 @@ impl Case {
     /// Forward and backward of the whole batch; the mean loss.
     fn run(&mut self, cpu: &Cpu, step: u64) -> f64 {
         let seed = self.recipe.train.seed;
-        let mut loss = 0.0;
-        for index in 0..self.num_lanes() {
-            let (lane, learner) = self.lane(index);
-            let sum = learner.replica.run_lane(cpu, seed, step, &lane);
-            loss += sum / lane.num_targets as f64;
-        }
-        self.learner.replica.finish_reduce(cpu);
-        loss
+        let (lane, learner) = self.lanes();
+        let num_targets = lane(0).num_targets as f64;
+        let loss = learner.replica.run_lanes(cpu, seed, step, &lane).expect("one worker");
+        learner.replica.finish_reduce(cpu).expect("one worker");
+        loss / num_targets
     }
 
     /// Rounding over sums as long as the longest in these models, over the vocabulary.
@@ -93,9 +97,10 @@ fn logits_and_loss_agree_with_pytorch() {
     for_each_case(&cpu, |mut case| {
         let (mut logits, mut loss) = (Vec::new(), 0.0);
         for index in 0..case.num_lanes() {
-            let (lane, learner) = case.lane(index);
-            let num_targets = lane.num_targets as f64;
-            loss += learner.replica.evaluate_lane(&cpu, &lane) / num_targets;
+            let (lane, learner) = case.lanes();
+            let num_targets = lane(index).num_targets as f64;
+            let sum = learner.replica.evaluate(&cpu, 1, &|_| lane(index)).expect("one worker");
+            loss += sum / num_targets;
             logits.extend_from_slice(learner.replica.logits());
         }
         case.tolerance().assert("logits", &logits, &case.golden.f32("logits"));
@@ -109,9 +114,9 @@ fn every_gradient_agrees_with_pytorch() {
     for_each_case(&cpu, |mut case| {
         let loss = case.run(&cpu, 0);
         case.tolerance().assert("loss", &[loss], &case.golden.f64("loss"));
-        for (param, grad) in case.learner.replica.named_grads() {
-            let expected = case.golden.f32(&format!("grads.{}", param.name));
-            case.tolerance().assert(&param.name, grad, &expected);
+        for (slot, grad) in case.learner.replica.own_grads() {
+            let expected = case.golden.f32(&format!("grads.{}", slot.name));
+            case.tolerance().assert(&slot.name, grad, &expected);
         }
     });
 }
@@ -129,7 +134,7 @@ fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
             case.tolerance().assert(&format!("loss of step {step}"), &[loss], &[*expected]);
             let learner = &mut case.learner;
             let update = Update { count: step + 1, lr: learner.lr.at(step), grad_scale: 1.0 };
-            learner.replica.step(&cpu, &mut learner.optimizer, &update);
+            learner.replica.step(&cpu, &mut learner.optimizer, &update).expect("one worker");
         }
     });
 }

@@ -6,10 +6,10 @@
 
 use lockstep_harness::allocations::{self, CountingAllocator};
 use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_LANES, TINY};
-use lockstep_harness::runs::soak;
+use lockstep_harness::runs::{soak, train_on_threads};
 use lockstep_platform::ScratchDir;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, Surface, TelemetryError};
-use lockstep_trainer::{Options, train};
+use lockstep_trainer::Options;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,7 +77,8 @@ fn allocations_with(
         |surface| -> Box<dyn Sink> { Box::new(Console::new(Box::new(std::io::sink()), surface)) };
     sinks.push(Box::new(Counter { counts: Arc::clone(&counts) }));
     sinks.extend([console(Surface::Terminal), console(Surface::Plain)]);
-    train(&recipe, &world, Options { sinks, ..Options::default() }).expect("the run succeeds");
+    let options = Options { sinks, ..Options::default() };
+    train_on_threads(&recipe, &world, options).expect("the run succeeds");
     let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
     counts.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }

@@ -28,10 +28,11 @@
 //!     momentum: 0.9,
 //! };
 //! let cpu = Cpu::single(Isa::detect());
-//! let slots = [Slot { block: 0, name: "w".to_string(), range: 0..2, decay: true }];
+//! let name = "w".to_string();
+//! let slots = [Slot { block: 0, name, range: 0..2, first: 0, decay: true }];
 //! let (mut params, grads) = (vec![1.0, 1.0], [vec![0.0, 2.0]]);
 //!
-//! let clip = GlobalNorm::new(&slots).clip(&cpu, &grads, settings.clip);
+//! let clip = GlobalNorm::new(&slots).clip(&cpu, |block| &grads[block], settings.clip);
 //! let lr = LearningRate::new(&settings, 100).at(0);
 //! let update = Update { count: 1, lr, grad_scale: clip.scale };
 //! Optimizer::new(&settings, &slots).step_block(&cpu, &update, 0, &mut params, &grads[0]);
@@ -44,7 +45,7 @@ pub mod clip;
 
 pub mod optimizer;
 
-pub use clip::{Clip, GlobalNorm};
+pub use clip::{CHUNK_LEN, Clip, GlobalNorm};
 pub use lr::LearningRate;
 pub use optimizer::{Optimizer, Update};
 
@@ -59,6 +60,8 @@ pub struct Slot {
     pub name: String,
     /// Its elements in the buffer.
     pub range: Range<usize>,
+    /// Which element of the parameter the first of them is; a whole number of chunks of the norm.
+    pub first: usize,
     /// Whether weight decay pulls on it.
     pub decay: bool,
 }

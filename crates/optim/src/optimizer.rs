@@ -99,22 +99,25 @@ impl Optimizer {
         }
     }
 
-    /// Every piece of state as `parameter.kind`, for saving.
-    pub fn state(&self) -> impl Iterator<Item = (String, &[f32])> {
-        let kinds = state_kinds(self.settings.name);
-        self.slots.iter().flat_map(move |slot| {
-            let block = &self.blocks[slot.block];
-            let range = block.state_range(slot);
-            kinds.iter().zip(&block.state).map(move |(kind, buffer)| {
-                (format!("{}.{kind}", slot.name), &buffer[range.clone()])
-            })
-        })
+    /// The names of the kinds of state that a parameter has.
+    pub fn kinds(&self) -> &'static [&'static str] {
+        state_kinds(self.settings.name)
     }
 
-    /// A piece of state by the name [`Self::state`] gave it, to overwrite on restore.
-    pub fn state_mut(&mut self, name: &str) -> Option<&mut [f32]> {
-        let (param, kind) = name.rsplit_once('.')?;
-        let kind = state_kinds(self.settings.name).iter().position(|known| *known == kind)?;
+    /// What this optimizer steps.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The state of one kind of what this optimizer steps of a parameter, if it steps any of it.
+    pub fn state(&self, param: &str, kind: usize) -> Option<&[f32]> {
+        let slot = self.slots.iter().find(|slot| slot.name == param)?;
+        let block = &self.blocks[slot.block];
+        Some(&block.state[kind][block.state_range(slot)])
+    }
+
+    /// See [`Self::state`]; to overwrite on restore.
+    pub fn state_mut(&mut self, param: &str, kind: usize) -> Option<&mut [f32]> {
         let slot = self.slots.iter().find(|slot| slot.name == param)?;
         let block = &mut self.blocks[slot.block];
         let range = block.state_range(slot);
@@ -225,7 +228,7 @@ mod tests {
     /// Block 0 has a gap, as a mirror leaves one, and mixed decay; block 1 owns nothing.
     fn slots() -> Vec<Slot> {
         let slot =
-            |block, name: &str, range, decay| Slot { block, name: name.to_string(), range, decay };
+            |block, name: &str, range, decay| Slot { block, name: name.to_string(), range, first: 0, decay };
         vec![
             slot(0, "a", 0..3, true),
             slot(0, "b", 3..5, false),
@@ -307,8 +310,11 @@ mod tests {
             let mut params = buffers(1.0);
             run(&mut optimizer, &mut params, 1..3);
             let mut restored = Optimizer::new(&settings(name), &slots());
-            for (name, values) in optimizer.state() {
-                restored.state_mut(&name).unwrap().copy_from_slice(values);
+            for slot in slots() {
+                for kind in 0..optimizer.kinds().len() {
+                    let values = optimizer.state(&slot.name, kind).unwrap();
+                    restored.state_mut(&slot.name, kind).unwrap().copy_from_slice(values);
+                }
             }
             let mut resumed = params.clone();
             run(&mut optimizer, &mut params, 3..5);
@@ -323,10 +329,12 @@ mod tests {
     #[test]
     fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
         let optimizer = Optimizer::new(&settings(OptimName::AdamW), &slots());
-        let state: Vec<_> = optimizer.state().map(|(name, values)| (name, values.len())).collect();
-        let expected = [("a", 3), ("b", 2), ("c", 2), ("d", 2)]
-            .map(|(name, len)| [(format!("{name}.m"), len), (format!("{name}.v"), len)]);
-        assert_eq!(state, expected.concat());
+        assert_eq!(optimizer.kinds(), ["m", "v"]);
+        for (name, len) in [("a", 3), ("b", 2), ("c", 2), ("d", 2)] {
+            for kind in 0..2 {
+                assert_eq!(optimizer.state(name, kind).map(<[f32]>::len), Some(len), "{name}");
+            }
+        }
         assert_eq!(optimizer.state_len(), 2 * 9);
         assert_eq!(Optimizer::new(&settings(OptimName::Sgd), &slots()).state_len(), 0);
     }
@@ -334,9 +342,7 @@ mod tests {
     #[test]
     fn unknown_state_is_not_found() {
         let mut optimizer = Optimizer::new(&settings(OptimName::Momentum), &slots());
-        assert!(optimizer.state_mut("a.momentum").is_some());
-        for name in ["a.m", "e.momentum", "a"] {
-            assert!(optimizer.state_mut(name).is_none(), "{name}");
-        }
+        assert!(optimizer.state_mut("a", 0).is_some());
+        assert!(optimizer.state_mut("e", 0).is_none());
     }
 }

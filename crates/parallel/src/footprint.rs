@@ -3,9 +3,13 @@
 //! Counting is pure, so a recipe can be refused or explained without touching memory; what a
 //! [`crate::Replica`] then allocates is the same count, and a test holds the two together.
 
+use crate::buckets::Buckets;
 use crate::lane::Activations;
 use crate::leaves::LeafTree;
 use crate::replica::ReplicaPlan;
+use crate::shard_tree::ShardTree;
+use crate::shares::Shares;
+use crate::zero::NUM_IN_FLIGHT;
 use lockstep_config::OptimName;
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
@@ -21,26 +25,59 @@ pub struct Footprint {
     pub optimizer: usize,
     /// What one lane leaves between forward and backward, and the gradient that passes through.
     pub activations: usize,
-    /// Short-lived buffers of the block at work.
-    pub scratch: usize,
+    /// Short-lived: scratch of the block at work, and buckets on their way between workers.
+    pub buffers: usize,
 }
 
 impl Footprint {
-    /// What a replica of this plan and its optimizer will hold.
-    pub fn plan(blueprint: &Blueprint, plan: &ReplicaPlan, optimizer: OptimName) -> Self {
-        let weights = blueprint.blocks.iter().map(|block| block.num_params()).sum();
+    /// What a worker with this plan and its optimizer will hold.
+    pub fn plan(
+        blueprint: &Blueprint,
+        plan: &ReplicaPlan,
+        optimizer: OptimName,
+        worker: usize,
+    ) -> Self {
+        let num_workers = plan.shares.len();
+        let buckets = Buckets::new(blueprint, plan.bucket_len, num_workers);
+        let all = buckets.num_params();
+        let own = buckets.list.iter().map(|bucket| bucket.part(worker).len()).sum();
+        let pieces = NUM_IN_FLIGHT * num_workers * buckets.max_part_len(worker);
+        let (gradients, in_flight) = match plan.leaf_shares() {
+            Shares::Contiguous(shares) => (all * LeafTree::num_buffers(shares[worker].clone()), 0),
+            Shares::Cyclic { .. } => {
+                let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
+                let one_lane = plan.leaves.lanes_per_leaf == 1;
+                let leaves = if one_lane { NUM_IN_FLIGHT * buckets.max_len() } else { all };
+                (own * kept, leaves + pieces)
+            }
+        };
+        let windows = if plan.zero == 3 { 2 * buckets.max_len() } else { 0 };
+        let slots = match plan.zero {
+            0 => buckets.slots(blueprint, |bucket| 0..bucket.len),
+            _ => buckets.slots(blueprint, |bucket| bucket.part(worker)),
+        };
+        let stepped: usize = slots.iter().map(|slot| slot.range.len()).sum();
+        let spare = buckets.mirrors.iter().map(|pair| {
+            let (bucket, range) = &pair.mirror;
+            let part = match plan.zero {
+                0 => range.clone(),
+                _ => buckets.list[*bucket].part(worker),
+            };
+            range.end.min(part.end).saturating_sub(range.start.max(part.start))
+        });
+        let spare = spare.max().unwrap_or(0);
         let activations = Activations::planned_len(blueprint, plan.lane, plan.recompute);
         Self {
-            weights,
-            gradients: weights * LeafTree::num_buffers(0..plan.leaves.num_leaves),
-            optimizer: blueprint.num_params() * Optimizer::num_states(optimizer),
+            weights: if plan.zero == 3 { own } else { all },
+            gradients,
+            optimizer: stepped * Optimizer::num_states(optimizer),
             activations: activations + plan.lane.rows() * blueprint.width,
-            scratch: blueprint.scratch_len(plan.lane),
+            buffers: blueprint.scratch_len(plan.lane) + in_flight + windows + spare,
         }
     }
 
     /// All of it.
     pub const fn total(&self) -> usize {
-        self.weights + self.gradients + self.optimizer + self.activations + self.scratch
+        self.weights + self.gradients + self.optimizer + self.activations + self.buffers
     }
 }

@@ -6,26 +6,41 @@
 //! is allocated when the value is made.
 //!
 //! A block's gradients depend on the lane, its parameters and nothing else; where they are added
-//! is the business of a [`GradientSink`].
+//! is the business of a [`Store`].
 
+use crate::recompute::RecomputePlan;
+use lockstep_comm::CommError;
 use lockstep_model::{
     Block, BlockIo, Blueprint, Context, LaneShape, Mode, Recompute, Saved, SavedLen,
 };
 use lockstep_tensor::Cpu;
 
-/// Where gradients of blocks go.
-pub trait GradientSink {
-    /// The buffer that the lane adds its gradients of this block to.
-    fn buffer(&mut self, cpu: &Cpu, block: usize) -> &mut [f32];
+/// Where parameters come from and gradients go.
+///
+/// A block's parameters may have to be brought from other workers first, and its gradients may
+/// leave for them as soon as they are added; both can fail.
+pub trait Store {
+    /// Brings a block's parameters; `next` is the block that will be asked for after it.
+    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError>;
 
-    /// Says that they are added.
-    fn finish(&mut self, cpu: &Cpu, block: usize);
+    /// The parameters that were brought last.
+    fn params(&self, block: usize) -> &[f32];
+
+    /// The parameters, and the buffer that the lane adds its gradients of this block to.
+    fn params_and_grads(
+        &mut self,
+        cpu: &Cpu,
+        block: usize,
+    ) -> Result<(&[f32], &mut [f32]), CommError>;
+
+    /// Says that the gradients are added.
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
 }
 
 /// What a lane leaves between forward and backward, and what evaluation writes into.
 #[derive(Debug)]
 pub struct Activations {
-    recompute: Recompute,
+    recompute: RecomputePlan,
     /// Stream i is the input of block i; the last one is the output of the last block. Streams
     /// that are tokens or the loss have no elements.
     streams: Vec<Vec<f32>>,
@@ -55,7 +70,7 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn new(blueprint: &Blueprint, shape: LaneShape, recompute: Recompute) -> Self {
+    fn new(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> Self {
         let blocks = &blueprint.blocks;
         let stream = |is_there: bool| if is_there { shape.rows() * blueprint.width } else { 0 };
         let mut streams: Vec<_> =
@@ -63,9 +78,9 @@ impl Lengths {
         streams.push(stream(blocks.last().is_some_and(|b| b.io() != BlockIo::StreamToLoss)));
         let mut shared = SavedLen::default();
         let mut saved = Vec::new();
-        for block in blocks {
+        for (index, block) in blocks.iter().enumerate() {
             let all = block.saved_len(shape);
-            let own = match recompute_of(&**block, recompute) {
+            let own = match recompute.of_block(index, &**block) {
                 Recompute::None => all,
                 Recompute::Selective => SavedLen { kept: all.kept, rebuilt: 0 },
                 Recompute::Full => SavedLen::default(),
@@ -80,7 +95,7 @@ impl Lengths {
 
 impl Activations {
     /// Memory for lanes of one shape through the blocks of a model.
-    pub fn new(blueprint: &Blueprint, shape: LaneShape, recompute: Recompute) -> Self {
+    pub fn new(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> Self {
         let lengths = Lengths::new(blueprint, shape, recompute);
         Self {
             recompute,
@@ -91,53 +106,55 @@ impl Activations {
     }
 
     /// Number of elements that [`Self::new`] would allocate.
-    pub fn planned_len(blueprint: &Blueprint, shape: LaneShape, recompute: Recompute) -> usize {
+    pub fn planned_len(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> usize {
         let Lengths { streams, saved, shared } = Lengths::new(blueprint, shape, recompute);
         let saved: usize = saved.iter().chain([&shared]).map(|len| len.kept + len.rebuilt).sum();
         saved + streams.iter().sum::<usize>()
     }
 
     /// Runs the lane forward and returns the sum of its token losses.
-    pub fn forward<P: AsRef<[f32]>>(
+    pub fn forward(
         &mut self,
         blocks: &[Box<dyn Block>],
-        params: &[P],
+        store: &mut impl Store,
         ctx: &mut Context<'_>,
-    ) -> f64 {
+    ) -> Result<f64, CommError> {
         let mut loss = 0.0;
         for (index, block) in blocks.iter().enumerate() {
+            // Behind the last block comes backward, which starts there.
+            store.fetch(index, Some((index + 1).min(blocks.len() - 1)))?;
             let (inputs, outputs) = self.streams.split_at_mut(index + 1);
-            let policy = recompute_of(&**block, self.recompute);
+            let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
             let saved = saved_of(&mut self.saved[index], &mut self.shared, policy, len);
-            let params = params[index].as_ref();
+            let params = store.params(index);
             loss += block.forward(ctx, params, &inputs[index], &mut outputs[0], saved);
         }
-        loss
+        Ok(loss)
     }
 
     /// Runs the lane backward. `d_stream` holds the gradient of the last block's output (of no
     /// meaning where that is the loss) and ends as the gradient of the first block's input.
-    pub fn backward<P: AsRef<[f32]>>(
+    pub fn backward(
         &mut self,
         blocks: &[Box<dyn Block>],
-        params: &[P],
+        store: &mut impl Store,
         ctx: &mut Context<'_>,
         d_stream: &mut [f32],
-        sink: &mut impl GradientSink,
-    ) {
+    ) -> Result<(), CommError> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
         for (index, block) in blocks.iter().enumerate().rev() {
+            store.fetch(index, index.checked_sub(1))?;
             let input = &self.streams[index];
-            let policy = recompute_of(&**block, self.recompute);
+            let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
             let mut saved = saved_of(&mut self.saved[index], &mut self.shared, policy, len);
-            let params = params[index].as_ref();
+            let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
             block.recompute(ctx, params, input, saved.reborrow(), policy);
-            let grads = sink.buffer(ctx.cpu, index);
             block.backward(ctx, params, input, saved, d_stream, grads);
-            sink.finish(ctx.cpu, index);
+            store.finish_grads(ctx.cpu, index)?;
         }
+        Ok(())
     }
 
     /// What block number `index` keeps; a block that ends in the loss keeps its logits first.
@@ -150,15 +167,6 @@ impl Activations {
         let buffers = self.saved.iter().chain([&self.shared]);
         let saved: usize = buffers.map(|b| b.kept.len() + b.rebuilt.len()).sum();
         saved + self.streams.iter().map(Vec::len).sum::<usize>()
-    }
-}
-
-/// The first block saves nothing and the last one's backward follows its forward at once, so only
-/// what lies between is worth computing again.
-fn recompute_of(block: &dyn Block, policy: Recompute) -> Recompute {
-    match block.io() {
-        BlockIo::StreamToStream => policy,
-        BlockIo::TokensToStream | BlockIo::StreamToLoss => Recompute::None,
     }
 }
 

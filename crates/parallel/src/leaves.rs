@@ -9,9 +9,10 @@
 //! Leaves finish in ascending order, so the sums in waiting are like the ones of a binary counter:
 //! leaf 0; then 0+1; then 0+1 and 2; then all of 0 to 3; ... A finished leaf is merged with every
 //! aligned neighbour of its size at once, which takes one pass over memory however many there are.
-//! At most log2(G) sums wait while a leaf is filled. Each block has its own tree, so that a block's
-//! gradients can leave for the network while blocks in front of it are still in backward.
+//! At most log2(G) sums wait while a leaf is filled. Each bucket has its own tree, so that its
+//! gradients can leave for the network while the blocks in front of it are still in backward.
 
+use crate::memory::Floats;
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
@@ -35,27 +36,32 @@ pub struct Subtree {
 
 impl Subtree {
     /// Whether `self` and the `next` sum are the two halves of one subtree.
-    const fn pairs_with(self, next: Self) -> bool {
+    pub(crate) const fn pairs_with(self, next: Self) -> bool {
         self.num_leaves == next.num_leaves && self.first_leaf.is_multiple_of(2 * self.num_leaves)
     }
 
-    const fn twice(self) -> Self {
+    pub(crate) const fn twice(self) -> Self {
         Self { first_leaf: self.first_leaf, num_leaves: 2 * self.num_leaves }
     }
 }
 
-/// The gradient sums of one block over a worker's leaves.
+/// The gradient sums of one bucket over a worker's leaves.
 #[derive(Debug)]
 pub struct LeafTree {
     leaves: Leaves,
     /// The leaves this worker runs.
     mine: Range<usize>,
-    /// Buffer i holds sum i of `waiting`; the one behind the last is the leaf being filled.
-    buffers: Vec<Vec<f32>>,
+    /// The length of one sum.
+    len: usize,
+    /// Sum i of `waiting` is the i-th stretch of `len` elements; the one behind the last is the
+    /// leaf being filled. They lie one behind the other because that is how a call takes them.
+    data: Floats,
     /// Finished sums, in ascending order of leaves.
     waiting: Vec<Subtree>,
     /// Lanes already in the leaf being filled.
     num_lanes: usize,
+    /// Whether a lane is adding to the leaf being filled.
+    is_open: bool,
 }
 
 /// Elements that one task merges.
@@ -64,15 +70,16 @@ const MERGE_PART: usize = 16 * 1024;
 const MERGE_TILE: usize = 512;
 
 impl LeafTree {
-    /// An empty tree for gradients of `len` elements, summed over the leaves `mine`.
-    pub fn new(len: usize, leaves: Leaves, mine: Range<usize>) -> Self {
+    /// An empty tree for gradients of `len` elements, summed over the leaves `mine`, in memory for
+    /// [`Self::num_buffers`] times as many.
+    pub fn new(len: usize, leaves: Leaves, mine: Range<usize>, data: Floats) -> Self {
         assert!(leaves.num_leaves.is_power_of_two(), "the tree is binary");
         assert!(leaves.lanes_per_leaf > 0, "a leaf has lanes");
         assert!(mine.end <= leaves.num_leaves && !mine.is_empty(), "leaves of this batch");
         let num_buffers = Self::num_buffers(mine.clone());
-        let buffers = (0..num_buffers).map(|_| vec![0.0; len]).collect();
+        assert_eq!(data.len(), num_buffers * len, "room for every sum");
         let waiting = Vec::with_capacity(num_buffers);
-        Self { leaves, mine, buffers, waiting, num_lanes: 0 }
+        Self { leaves, mine, len, data, waiting, num_lanes: 0, is_open: false }
     }
 
     /// Most sums that exist at a time, the leaf being filled included.
@@ -88,29 +95,33 @@ impl LeafTree {
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
-        self.buffers.iter().map(Vec::len).sum()
+        Self::num_buffers(self.mine.clone()) * self.len
     }
 
     /// Forgets all sums, for the next step.
     pub fn restart(&mut self) {
         self.waiting.clear();
         self.num_lanes = 0;
+        self.is_open = false;
     }
 
-    /// Where the next lane adds its gradients; zeroed when that lane opens a leaf.
+    /// Where the lane at work adds its gradients; zeroed when that lane opens a leaf.
     pub fn lane_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
         assert!(!self.is_complete(), "every leaf of this worker is finished");
-        let buffer = &mut self.buffers[self.waiting.len()];
-        if self.num_lanes == 0 {
+        let start = self.waiting.len() * self.len;
+        let buffer = &mut self.data[start..start + self.len];
+        if !self.is_open && self.num_lanes == 0 {
             cpu.for_each_part(buffer, MERGE_PART, |_, part| part.fill(0.0));
         }
+        self.is_open = true;
         buffer
     }
 
     /// Says that a lane has added its gradients; the last lane of a leaf merges it into the tree.
-    /// Returns whether a leaf was finished.
+    /// Returns whether that was the last leaf.
     pub fn finish_lane(&mut self, cpu: &Cpu) -> bool {
         assert!(!self.is_complete(), "every leaf of this worker is finished");
+        self.is_open = false;
         self.num_lanes += 1;
         if self.num_lanes < self.leaves.lanes_per_leaf {
             return false;
@@ -120,9 +131,10 @@ impl LeafTree {
         let leaf = self.mine.start + self.num_finished();
         push(&mut self.waiting, leaf);
         let target = self.waiting.len() - 1;
-        let (front, addends) = self.buffers.split_at_mut(target + 1);
-        merge(cpu, &mut front[target], &addends[..leaf_buffer - target]);
-        true
+        let (front, addends) = self.data.split_at_mut((target + 1) * self.len);
+        let addends = &addends[..(leaf_buffer - target) * self.len];
+        merge(cpu, &mut front[target * self.len..], addends);
+        self.is_complete()
     }
 
     /// Whether every leaf of this worker is in the sums.
@@ -132,32 +144,36 @@ impl LeafTree {
 
     /// The sums of this worker, one per maximal aligned group of its leaves.
     pub fn sums(&self) -> impl Iterator<Item = (Subtree, &[f32])> {
-        self.waiting.iter().zip(&self.buffers).map(|(&subtree, sum)| (subtree, &sum[..]))
+        let sum = |(index, &subtree)| (subtree, &self.data[index * self.len..][..self.len]);
+        self.waiting.iter().enumerate().map(sum)
     }
 
-    /// The sum over all leaves, once it is complete.
-    ///
-    /// # Panics
-    /// Before the last leaf is finished, or when other workers have leaves too.
+    /// Lends the sums of a complete tree to a call that puts what they are part of in place of the
+    /// first; [`Self::give_back`] returns them. The number of elements that are sums comes along.
+    pub fn lend(&mut self) -> (Floats, usize) {
+        assert!(self.is_complete(), "the tree is complete");
+        (std::mem::take(&mut self.data), self.waiting.len() * self.len)
+    }
+
+    /// Takes back what [`Self::lend`] lent.
+    pub fn give_back(&mut self, data: Floats) {
+        self.data = data;
+    }
+
+    /// The first sum: over all leaves, once the workers have added theirs up.
+    pub fn root(&self) -> &[f32] {
+        assert!(self.is_complete(), "the tree is complete");
+        &self.data[..self.len]
+    }
+
+    /// See [`Self::root`].
     pub fn root_mut(&mut self) -> &mut [f32] {
-        assert_eq!(self.waiting, [self.whole()], "the tree is complete");
-        &mut self.buffers[0]
-    }
-
-    const fn whole(&self) -> Subtree {
-        Subtree { first_leaf: 0, num_leaves: self.leaves.num_leaves }
+        assert!(self.is_complete(), "the tree is complete");
+        &mut self.data[..self.len]
     }
 
     fn num_finished(&self) -> usize {
         self.waiting.iter().map(|subtree| subtree.num_leaves).sum()
-    }
-}
-
-/// The sum over all leaves, once it is complete.
-impl AsRef<[f32]> for LeafTree {
-    fn as_ref(&self) -> &[f32] {
-        assert_eq!(self.waiting, [self.whole()], "the tree is complete");
-        &self.buffers[0]
     }
 }
 
@@ -170,17 +186,23 @@ fn push(waiting: &mut Vec<Subtree>, leaf: usize) {
     waiting.push(sum);
 }
 
-/// `target = target + (a + (b + ... (y + z)))`: the carry of the counter in one pass.
-fn merge(cpu: &Cpu, target: &mut [f32], addends: &[Vec<f32>]) {
-    let Some((last, others)) = addends.split_last() else { return };
+/// `target = target + (a + (b + ... (y + z)))`: the carry of the counter in one pass. The addends
+/// lie one behind the other.
+fn merge(cpu: &Cpu, target: &mut [f32], addends: &[f32]) {
+    let len = target.len();
+    if addends.is_empty() {
+        return;
+    }
     cpu.for_each_part(target, MERGE_PART, |index, part| {
         let mut sum = [0.0; MERGE_TILE];
         for (tile_index, tile) in part.chunks_mut(MERGE_TILE).enumerate() {
             let at = index * MERGE_PART + tile_index * MERGE_TILE;
+            let mut addends = addends.chunks_exact(len).rev().map(|addend| &addend[at..]);
             let sum = &mut sum[..tile.len()];
-            sum.copy_from_slice(&last[at..][..tile.len()]);
-            for addend in others.iter().rev() {
-                for (sum, &addend) in sum.iter_mut().zip(&addend[at..]) {
+            let last = addends.next().expect("there are some");
+            sum.copy_from_slice(&last[..tile.len()]);
+            for addend in addends {
+                for (sum, &addend) in sum.iter_mut().zip(addend) {
                     *sum += addend;
                 }
             }
@@ -227,7 +249,8 @@ mod tests {
     }
 
     fn filled(cpu: &Cpu, leaves: Leaves, mine: Range<usize>) -> LeafTree {
-        let mut tree = LeafTree::new(LEN, leaves, mine.clone());
+        let data = Floats::private(LEN * LeafTree::num_buffers(mine.clone()));
+        let mut tree = LeafTree::new(LEN, leaves, mine.clone(), data);
         fill(cpu, &mut tree, mine, leaves);
         tree
     }
@@ -260,7 +283,7 @@ mod tests {
                 ((g(0) + g(1)) + (g(2) + g(3))) + ((g(4) + g(5)) + (g(6) + g(7)))
             })
             .collect();
-        assert_same(tree.as_ref(), &expected, leaves);
+        assert_same(tree.root(), &expected, leaves);
     }
 
     #[test]
@@ -271,7 +294,7 @@ mod tests {
                 let leaves = Leaves { num_leaves, lanes_per_leaf };
                 let tree = filled(&cpu, leaves, 0..num_leaves);
                 let expected = tree_by_definition(leaves, 0..num_leaves);
-                assert_same(tree.as_ref(), &expected, leaves);
+                assert_same(tree.root(), &expected, leaves);
             }
         }
     }
@@ -298,7 +321,7 @@ mod tests {
                 sums.extend(tree.sums().map(|(subtree, sum)| (subtree, sum.to_vec())));
             }
             let total = combine(&sums, Subtree { first_leaf: 0, num_leaves: 8 });
-            assert_same(&total, expected.as_ref(), num_workers);
+            assert_same(&total, expected.root(), num_workers);
         }
     }
 
@@ -320,12 +343,12 @@ mod tests {
         let cpu = Cpu::single(Isa::detect());
         let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 2 };
         let mut tree = filled(&cpu, leaves, 0..8);
-        let first = tree.as_ref().to_vec();
-        assert_eq!(tree.buffers.len(), 4, "log2(8) sums wait while a leaf is filled");
+        let first = tree.root().to_vec();
+        assert_eq!(tree.data.len(), 4 * LEN, "log2(8) sums wait while a leaf is filled");
         tree.restart();
         assert!(!tree.is_complete());
         fill(&cpu, &mut tree, 0..8, leaves);
-        assert_same(tree.as_ref(), &first, "the second use");
+        assert_same(tree.root(), &first, "the second use");
     }
 
     #[test]
@@ -340,7 +363,9 @@ mod tests {
     #[should_panic(expected = "the tree is complete")]
     fn a_sum_with_a_leaf_missing_is_a_bug() {
         let cpu = Cpu::single(Isa::detect());
-        let tree = filled(&cpu, Leaves { num_leaves: 4, lanes_per_leaf: 1 }, 0..3);
-        assert!(tree.as_ref().is_empty());
+        let leaves = Leaves { num_leaves: 4, lanes_per_leaf: 1 };
+        let mut tree = LeafTree::new(LEN, leaves, 0..4, Floats::private(3 * LEN));
+        fill(&cpu, &mut tree, 0..3, leaves);
+        assert!(tree.root().len() == LEN);
     }
 }

@@ -4,15 +4,22 @@
 //! recipe, so that more workers change who adds, never what is added to what.
 //!
 //! # Layout
-//! - [`lane`]: one lane forward and backward; what it saves is a value.
-//! - [`leaves`]: the order in which lanes' gradients are added.
-//! - [`replica`]: a worker's copy of the model; the step's verbs.
-//! - [`footprint`]: the memory a replica will take, before it is allocated.
+//! - [`lane`]: one lane forward and backward; what it saves is a value. [`recompute`]: what of it
+//!   is dropped and computed again.
+//! - [`leaves`]: the order in which lanes' gradients are added. [`shares`]: who runs which.
+//! - [`buckets`]: the model as flat buffers, and who owns which part of them.
+//! - [`data`]: data parallelism, and ZeRO-1. [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
+//!   [`weights`] their parameters. [`overlap`]: all of it beside the computation.
+//! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
+//!   [`losses`] are sums over workers.
+//! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
+//! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take.
 //!
 //! # Example
 //! ```
 //! use lockstep_config::{Family, Model};
-//! use lockstep_model::{Lane, LaneShape, Recompute, describe};
+//! use lockstep_comm::{Comm, Options};
+//! use lockstep_model::{Lane, LaneShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
 //! use lockstep_tensor::{Cpu, Isa};
 //!
@@ -30,33 +37,53 @@
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
 //! };
+//! let world = lockstep_platform::real();
+//! let comm = &Comm::threads(&world, 1, &Options::default())?[0];
 //! let cpu = Cpu::single(Isa::detect());
-//! let plan = ReplicaPlan {
-//!     lane: LaneShape { sequences: 1, tokens: 4 },
-//!     leaves: Leaves { num_leaves: 2, lanes_per_leaf: 1 },
-//!     recompute: Recompute::None,
+//! let shape = LaneShape { sequences: 1, tokens: 4 };
+//! let plan = ReplicaPlan::alone(shape, Leaves { num_leaves: 2, lanes_per_leaf: 1 });
+//! let mut replica = Replica::materialize(describe(&model), 1, &cpu, plan, comm, &world)?;
+//!
+//! let tokens = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]];
+//! let lane = |index: usize| {
+//!     let (inputs, targets) = (&tokens[index][..4], &tokens[index][1..]);
+//!     Lane { shape, inputs, targets, first_sample: index as u64, num_targets: 8 }
 //! };
-//! let mut replica = Replica::materialize(describe(&model), 1, &cpu, plan);
-//! let mut loss = 0.0;
-//! for (first_sample, tokens) in [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]].iter().enumerate() {
-//!     let (inputs, targets) = (&tokens[..4], &tokens[1..]);
-//!     let first_sample = first_sample as u64;
-//!     let lane = Lane { shape: plan.lane, inputs, targets, first_sample, num_targets: 8 };
-//!     loss += replica.run_lane(&cpu, 1, 0, &lane);
-//! }
-//! replica.finish_reduce(&cpu);
+//! let loss = replica.run_lanes(&cpu, 1, 0, &lane)?;
+//! replica.finish_reduce(&cpu)?;
 //! assert!((loss / 8.0 - (16.0_f64).ln()).abs() < 0.1, "an untrained model knows nothing");
-//! assert!(replica.named_grads().all(|(_, grad)| grad.iter().any(|g| *g != 0.0)));
+//! assert!(replica.own_grads().all(|(_, grad)| grad.iter().any(|g| *g != 0.0)));
+//! # Ok::<(), lockstep_comm::CommError>(())
 //! ```
 
 pub mod leaves;
+pub mod shares;
+
+pub mod buckets;
+pub mod memory;
+pub mod overlap;
+
+pub mod data;
+pub mod shard_tree;
+pub mod weights;
+pub mod zero;
 
 pub mod lane;
+pub mod recompute;
+
+pub mod guards;
+pub mod losses;
+pub mod norm;
 pub mod replica;
+pub mod store;
 
 pub mod footprint;
 
+pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;
-pub use lane::{Activations, GradientSink};
+pub use guards::{Differs, NonFinite};
+pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
-pub use replica::{NonFinite, Replica, ReplicaPlan};
+pub use recompute::RecomputePlan;
+pub use replica::{Replica, ReplicaPlan};
+pub use shares::Shares;

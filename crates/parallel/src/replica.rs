@@ -1,102 +1,148 @@
-//! A worker's copy of the model: parameters, gradients, and the memory that lanes pass through.
+//! A worker's model: parameters, gradients, and the memory that lanes pass through.
 //!
-//! Parameters and gradients are one flat buffer per block. Nothing here depends on the number of
-//! workers: initial weights are a function of (seed, name, element), a lane's loss and gradients
-//! are a function of the lane and the parameters, and the order in which gradients are added is
-//! that of [`crate::leaves`].
+//! Nothing that is computed here depends on the number of workers: initial weights are a function
+//! of (seed, name, element), a lane's loss and gradients are a function of the lane and the
+//! parameters, and the order in which gradients are added is that of [`crate::leaves`]. Workers
+//! only divide the lanes among them, and, from ZeRO-1 on, what they keep.
 //!
-//! A step is: [`Replica::run_lane`] for each lane in ascending order, [`Replica::finish_reduce`],
-//! then [`Replica::step`]. A mirror (the head's copy of a tied embedding) has its own tree of
-//! sums; its total is added to the owner's total once, the owner is stepped, and the copy follows.
+//! A step is: [`Replica::run_lanes`], [`Replica::finish_reduce`], [`Replica::clip`], then
+//! [`Replica::step`]. A mirror (the head's copy of a tied embedding) has its own tree of sums; its
+//! total is added to the owner's total once, the owner is stepped, and the copy follows.
 
+use crate::buckets::Buckets;
 use crate::footprint::Footprint;
-use crate::lane::{Activations, GradientSink};
-use crate::leaves::{LeafTree, Leaves};
-use lockstep_model::{
-    Blueprint, Context, Lane, LaneShape, Mirror, Mode, Param, Recompute, Scratch, init,
-};
-use lockstep_optim::{Optimizer, Slot, Update};
-use lockstep_tensor::{Cpu, reduce};
-use std::ops::Range;
+use crate::lane::{Activations, Store};
+use crate::leaves::Leaves;
+use crate::losses::LaneLosses;
+use crate::norm::PartedNorm;
+use crate::overlap::Overlap;
+use crate::recompute::RecomputePlan;
+use crate::shares::Shares;
+use crate::store::WorkerStore;
+use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Param, Scratch, init};
+use lockstep_optim::{Clip, Optimizer, Slot, Update};
+use lockstep_platform::World;
+use lockstep_tensor::Cpu;
+use std::time::Duration;
 
-/// Sizes that a replica is made for.
-#[derive(Clone, Copy, Debug)]
+/// How a model is divided among workers, and the sizes it is made for.
+#[derive(Clone, Debug)]
 pub struct ReplicaPlan {
-    /// The shape of every training lane.
+    /// The shape of every lane.
     pub lane: LaneShape,
     /// How gradients are summed.
     pub leaves: Leaves,
     /// What backward computes again.
-    pub recompute: Recompute,
+    pub recompute: RecomputePlan,
+    /// The ZeRO stage: what workers keep only their part of.
+    pub zero: usize,
+    /// Leaves of each worker, where they are contiguous (stages 0 and 1).
+    pub shares: Vec<usize>,
+    /// Parameters that a bucket has at least, where there are as many.
+    pub bucket_len: usize,
+    /// Whether calls run beside the computation.
+    pub overlap: bool,
 }
 
 /// See the module's text.
 pub struct Replica {
-    blueprint: Blueprint,
-    plan: ReplicaPlan,
-    params: Vec<Vec<f32>>,
-    grads: Gradients,
-    mirrors: Vec<MirrorPair>,
-    activations: Activations,
-    d_stream: Vec<f32>,
-    scratch: Scratch,
-    /// Lanes run in this step.
-    num_lanes: usize,
+    pub(crate) blueprint: Blueprint,
+    pub(crate) plan: ReplicaPlan,
+    shares: Shares,
+    pub(crate) store: WorkerStore,
+    norm: PartedNorm,
+    pub(crate) losses: LaneLosses,
+    pub(crate) activations: Activations,
+    pub(crate) d_stream: Vec<f32>,
+    pub(crate) scratch: Scratch,
+    /// One number of every worker, and that it is one.
+    one_each: Vec<f64>,
+    ones: Vec<usize>,
 }
 
-/// A gradient tree per block.
-struct Gradients {
-    trees: Vec<LeafTree>,
-}
-
-/// Where a mirror and its owner lie: (block, elements).
-struct MirrorPair {
-    mirror: (usize, Range<usize>),
-    owner: (usize, Range<usize>),
-}
-
-/// A value that is not a number or not finite.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NonFinite {
-    /// The parameter whose value or gradient it is.
-    pub name: String,
-    /// Which element of it.
-    pub element: usize,
-}
-
-impl GradientSink for Gradients {
-    fn buffer(&mut self, cpu: &Cpu, block: usize) -> &mut [f32] {
-        self.trees[block].lane_buffer(cpu)
+impl ReplicaPlan {
+    /// Everything on one worker, nothing computed again.
+    pub fn alone(lane: LaneShape, leaves: Leaves) -> Self {
+        Self {
+            lane,
+            leaves,
+            recompute: RecomputePlan::NONE,
+            zero: 0,
+            shares: vec![leaves.num_leaves],
+            bucket_len: 0,
+            overlap: false,
+        }
     }
 
-    fn finish(&mut self, cpu: &Cpu, block: usize) {
-        self.trees[block].finish_lane(cpu);
+    /// Who runs which leaves.
+    pub fn leaf_shares(&self) -> Shares {
+        match self.zero {
+            0 | 1 => Shares::by_count(self.shares.iter().copied()),
+            _ => Shares::Cyclic { num_workers: self.shares.len() },
+        }
     }
 }
 
 impl Replica {
-    /// Allocates everything and fills in the initial weights.
-    pub fn materialize(blueprint: Blueprint, seed: u64, cpu: &Cpu, plan: ReplicaPlan) -> Self {
-        let blocks = &blueprint.blocks;
-        let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
-        for (block, param) in blueprint.params() {
-            init::fill(cpu, seed, param, 0, &mut params[block][param.range()]);
-        }
-        let all = 0..plan.leaves.num_leaves;
-        let tree = |len| LeafTree::new(len, plan.leaves, all.clone());
-        let trees = params.iter().map(|block| tree(block.len())).collect();
-        let mirrors = blueprint.mirrors().map(MirrorPair::new).collect();
-        Self {
+    /// Allocates everything and fills in the initial weights. All members of `comm` do so with the
+    /// same blueprint, seed and plan.
+    pub fn materialize(
+        blueprint: Blueprint,
+        seed: u64,
+        cpu: &Cpu,
+        plan: ReplicaPlan,
+        comm: &Comm,
+        world: &World,
+    ) -> Result<Self, CommError> {
+        let shares = plan.leaf_shares();
+        assert_eq!(shares.num_workers(), comm.num_members(), "a share for every worker");
+        let addends: Vec<_> = match &shares {
+            Shares::Contiguous(leaves) => leaves.clone(),
+            Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
+        };
+        let data = comm.summing(&addends, "data")?.canonical();
+        let overlap = Overlap::new(data, comm.clone(), world.clone(), plan.overlap);
+        let buckets = Buckets::new(&blueprint, plan.bucket_len, comm.num_members());
+        let norm = match plan.zero {
+            0 => PartedNorm::whole(&buckets.slots(&blueprint, |bucket| 0..bucket.len)),
+            _ => PartedNorm::parted(&blueprint, &buckets, &overlap),
+        };
+        let losses = LaneLosses::new(&shares, plan.leaves, comm.position());
+        let store = WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, overlap)?;
+        let mut replica = Self {
             activations: Activations::new(&blueprint, plan.lane, plan.recompute),
             d_stream: vec![0.0; plan.lane.rows() * blueprint.width],
             scratch: Scratch::new(blueprint.scratch_len(plan.lane)),
-            num_lanes: 0,
-            grads: Gradients { trees },
+            one_each: vec![0.0; comm.num_members()],
+            ones: vec![1; comm.num_members()],
             blueprint,
             plan,
-            params,
-            mirrors,
+            shares,
+            store,
+            norm,
+            losses,
+        };
+        replica.initialize(seed, cpu)?;
+        // The plan of a call is made when it comes for the first time; not in the middle of a run.
+        let Self { store, one_each, ones, .. } = &mut replica;
+        store.overlap.call(|comm| comm.all_gather_parts(one_each, ones))?;
+        Ok(replica)
+    }
+
+    fn initialize(&mut self, seed: u64, cpu: &Cpu) -> Result<(), CommError> {
+        for (block, param) in self.blueprint.params() {
+            let (bucket, range) = self.store.buckets.place(block, param);
+            let own = self.store.own(&self.store.buckets.list[bucket]);
+            let (start, end) = (range.start.max(own.start), range.end.min(own.end));
+            if start < end {
+                let values =
+                    &mut self.store.own_params_mut(bucket)[start - own.start..end - own.start];
+                init::fill(cpu, seed, param, start - range.start, values);
+            }
         }
+        self.store.publish()?;
+        self.store.settle()
     }
 
     /// The model this is a copy of.
@@ -104,52 +150,78 @@ impl Replica {
         &self.blueprint
     }
 
-    /// The flat buffer of each block, mirrors included.
-    pub fn params(&self) -> &[Vec<f32>] {
-        &self.params
+    /// How many lanes each worker runs.
+    pub fn lanes_by_worker(&self) -> Vec<usize> {
+        let lanes = |worker| self.shares.lanes_of(worker, self.plan.leaves).len();
+        (0..self.shares.num_workers()).map(lanes).collect()
     }
 
-    /// Every parameter that is saved, with its values; mirrors are left out.
-    pub fn named_params(&self) -> impl Iterator<Item = (&Param, &[f32])> {
-        let owned = self.blueprint.owned_params();
-        owned.map(|(block, param)| (param, &self.params[block][param.range()]))
-    }
-
-    /// The values of a saved parameter, to overwrite; [`Self::refresh_mirrors`] must follow.
-    pub fn param_mut(&mut self, name: &str) -> Option<&mut [f32]> {
-        let mut owned = self.blueprint.owned_params();
-        let (block, param) = owned.find(|(_, param)| param.name == name)?;
-        Some(&mut self.params[block][param.range()])
-    }
-
-    /// Runs the next lane of the step forward and backward, adds its gradients to their leaf and
-    /// returns the sum of its token losses. `step` numbers dropout masks.
-    ///
-    /// # Panics
-    /// When lanes do not come in ascending order.
-    pub fn run_lane(&mut self, cpu: &Cpu, seed: u64, step: u64, lane: &Lane<'_>) -> f64 {
-        assert_eq!(lane.shape, self.plan.lane, "the memory is for this shape");
-        let num_samples = self.num_lanes * lane.shape.sequences;
-        assert_eq!(lane.first_sample, num_samples as u64, "lanes come in ascending order");
-        if self.num_lanes == 0 {
-            self.grads.trees.iter_mut().for_each(LeafTree::restart);
-        }
-        let blocks = &self.blueprint.blocks;
+    /// Runs this worker's lanes of a step forward and backward and adds their gradients to their
+    /// leaves; `lane` gives a lane by its number, `step` numbers dropout masks. Returns the sum of
+    /// the token losses of all lanes of all workers, added in the order of lanes.
+    pub fn run_lanes<'a>(
+        &mut self,
+        cpu: &Cpu,
+        seed: u64,
+        step: u64,
+        lane: &dyn Fn(usize) -> Lane<'a>,
+    ) -> Result<f64, CommError> {
+        self.store.restart();
         let mode = Mode::Train { seed, step };
-        let mut ctx = Context { cpu, lane, mode, scratch: &mut self.scratch };
-        let loss = self.activations.forward(blocks, &self.params, &mut ctx);
-        let (d_stream, grads) = (&mut self.d_stream, &mut self.grads);
-        self.activations.backward(blocks, &self.params, &mut ctx, d_stream, grads);
-        self.num_lanes += 1;
-        loss
+        for index in 0..self.losses.num_own() {
+            let lane = lane(self.losses.own_lane(index));
+            assert_eq!(lane.shape, self.plan.lane, "the memory is for this shape");
+            let blocks = &self.blueprint.blocks;
+            let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
+            let loss = self.activations.forward(blocks, &mut self.store, &mut ctx)?;
+            let d_stream = &mut self.d_stream;
+            self.activations.backward(blocks, &mut self.store, &mut ctx, d_stream)?;
+            self.losses.set_own(index, loss);
+            if (index + 1).is_multiple_of(self.plan.leaves.lanes_per_leaf) {
+                self.store.finish_leaf();
+            }
+        }
+        for _ in 0..self.num_passes_without_leaf() {
+            self.store.pass_over(cpu, self.plan.leaves.lanes_per_leaf)?;
+        }
+        self.losses.gather(&mut self.store.overlap)
     }
 
-    /// Runs a lane forward, without dropout, and returns the sum of its token losses.
-    pub fn evaluate_lane(&mut self, cpu: &Cpu, lane: &Lane<'_>) -> f64 {
-        assert_eq!(lane.shape, self.plan.lane, "the memory is for this shape");
-        let mode = Mode::Evaluate;
-        let mut ctx = Context { cpu, lane, mode, scratch: &mut self.scratch };
-        self.activations.forward(&self.blueprint.blocks, &self.params, &mut ctx)
+    /// How often the other workers run a leaf when this one has none left.
+    pub(crate) fn num_passes_without_leaf(&self) -> usize {
+        let Leaves { num_leaves, lanes_per_leaf } = self.plan.leaves;
+        let num_passes = num_leaves.div_ceil(self.shares.num_workers());
+        num_passes.saturating_sub(self.losses.num_own() / lanes_per_leaf)
+    }
+
+    /// Runs lanes forward, without dropout, divided among the workers, and returns the sum of
+    /// their token losses, added in the order of lanes.
+    pub fn evaluate<'a>(
+        &mut self,
+        cpu: &Cpu,
+        num_lanes: usize,
+        lane: &dyn Fn(usize) -> Lane<'a>,
+    ) -> Result<f64, CommError> {
+        let comm = self.store.overlap.comm();
+        let (num_workers, worker) = (comm.num_members(), comm.position());
+        let mut total = 0.0;
+        for first in (0..num_lanes).step_by(num_workers) {
+            if first + worker < num_lanes {
+                let lane = lane(first + worker);
+                assert_eq!(lane.shape, self.plan.lane, "the memory is for this shape");
+                let mode = Mode::Evaluate;
+                let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
+                let blocks = &self.blueprint.blocks;
+                let sum = self.activations.forward(blocks, &mut self.store, &mut ctx)?;
+                self.one_each[worker] = sum;
+            } else {
+                self.store.pass_over_forward()?;
+            }
+            let sums = &mut self.one_each;
+            self.store.overlap.call(|comm| comm.all_gather_parts(sums, &self.ones))?;
+            total = sums.iter().take(num_lanes - first).fold(total, |total, sum| total + sum);
+        }
+        Ok(total)
     }
 
     /// The logits of the lane that was evaluated last, a row per token.
@@ -158,102 +230,131 @@ impl Replica {
         &self.activations.kept(head)[..self.plan.lane.rows() * self.blueprint.vocab]
     }
 
-    /// Ends the sums of a step: every leaf is in the tree, and mirrors have given their gradients
-    /// to their owners. The gradients are those of [`Self::grads`] from now to the next lane.
-    pub fn finish_reduce(&mut self, cpu: &Cpu) {
-        for pair in &self.mirrors {
-            let blocks = [pair.owner.0, pair.mirror.0];
-            let [owner, mirror] = self
-                .grads
-                .trees
-                .get_disjoint_mut(blocks)
-                .expect("a mirror lives in another block than its owner");
-            let owner = &mut owner.root_mut()[pair.owner.1.clone()];
-            reduce::add_assign(cpu, owner, &mirror.root_mut()[pair.mirror.1.clone()]);
-        }
-        assert!(self.grads.trees.iter().all(LeafTree::is_complete), "every lane was run");
-        self.num_lanes = 0;
+    /// Ends the sums of a step: all gradients of all workers are added up, and mirrors have given
+    /// theirs to their owners.
+    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<(), CommError> {
+        self.store.finish_reduce(cpu)
     }
 
-    /// The summed gradients of each block, as flat as the parameters.
-    pub fn grads(&self) -> &[impl AsRef<[f32]> + use<>] {
-        &self.grads.trees
+    /// The norm of the summed gradients and the scale that brings it within `limit` (0 switches
+    /// clipping off), the same on all workers.
+    pub fn clip(&mut self, cpu: &Cpu, limit: f64) -> Result<Clip, CommError> {
+        self.norm.measure(cpu, |bucket| self.store.own_grads(bucket));
+        self.norm.clip(limit, &mut self.store.overlap)
     }
 
-    /// The summed gradient of every saved parameter.
-    pub fn named_grads(&self) -> impl Iterator<Item = (&Param, &[f32])> {
-        let owned = self.blueprint.owned_params();
-        owned.map(|(block, param)| (param, &self.grads.trees[block].as_ref()[param.range()]))
-    }
-
-    /// The first gradient that is not finite, by block, for the report of a run that stops.
-    pub fn first_non_finite_grad(&self, cpu: &Cpu) -> Option<NonFinite> {
-        first_non_finite(cpu, self.named_grads())
-    }
-
-    /// The first parameter value that is not finite.
-    pub fn first_non_finite_param(&self, cpu: &Cpu) -> Option<NonFinite> {
-        first_non_finite(cpu, self.named_params())
-    }
-
-    /// What the optimizer steps: every parameter but mirrors.
+    /// What this worker's optimizer steps.
     pub fn slots(&self) -> Vec<Slot> {
-        let slot = |(block, param): (usize, &Param)| Slot {
-            block,
-            name: param.name.clone(),
-            range: param.range(),
-            decay: param.decay,
-        };
-        self.blueprint.owned_params().map(slot).collect()
+        self.store.buckets.slots(&self.blueprint, |bucket| self.store.own(bucket))
     }
 
-    /// Steps every parameter by its summed gradient.
-    pub fn step(&mut self, cpu: &Cpu, optimizer: &mut Optimizer, update: &Update) {
-        for (block, (params, tree)) in self.params.iter_mut().zip(&self.grads.trees).enumerate() {
-            optimizer.step_block(cpu, update, block, params, tree.as_ref());
+    /// The summed gradient of every parameter, or piece of one, that this worker steps.
+    pub fn own_grads(&self) -> impl Iterator<Item = (Slot, &[f32])> {
+        let grads = |slot: Slot| {
+            let values = &self.store.own_grads(slot.block)[slot.range.clone()];
+            (slot, values)
+        };
+        self.slots().into_iter().map(grads)
+    }
+
+    /// Steps every parameter that this worker owns by its summed gradient.
+    pub fn step(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        update: &Update,
+    ) -> Result<(), CommError> {
+        self.store.step(cpu, optimizer, update)
+    }
+
+    /// Gives every parameter that is saved, whole, by name. All workers visit together.
+    pub fn visit_params<E: From<CommError>>(
+        &mut self,
+        mut visit: impl FnMut(&Param, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut params: Vec<_> = self.blueprint.owned_params().collect();
+        params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        for (block, param) in params {
+            self.store.fetch(block, None)?;
+            visit(param, &self.store.params(block)[param.range()])?;
         }
-        self.refresh_mirrors();
+        Ok(())
+    }
+
+    /// Gives the optimizer's state of every parameter, whole, by name, and by kind. All workers
+    /// visit together.
+    pub fn visit_state<E: From<CommError>>(
+        &mut self,
+        optimizer: &Optimizer,
+        mut visit: impl FnMut(&Param, &str, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut params: Vec<_> = self.blueprint.owned_params().collect();
+        params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        for (block, param) in params {
+            let lens = self.store.piece_lens(block, param);
+            for (kind, name) in optimizer.kinds().iter().enumerate() {
+                let own = optimizer.state(&param.name, kind).unwrap_or(&[]);
+                if own.len() == param.len() && self.plan.zero == 0 {
+                    visit(param, name, own)?;
+                    continue;
+                }
+                let worker = self.store.overlap.comm().position();
+                let start: usize = lens[..worker].iter().sum();
+                let mut whole = vec![0.0; param.len()];
+                whole[start..start + own.len()].copy_from_slice(own);
+                self.store.overlap.call(|comm| comm.all_gather_parts(&mut whole, &lens))?;
+                visit(param, name, &whole)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces all parameters; `values` gives each by name.
+    pub fn restore<'a, E: From<CommError>>(
+        &mut self,
+        mut values: impl FnMut(&Param) -> Result<&'a [f32], E>,
+    ) -> Result<(), E> {
+        self.store.settle()?;
+        let slots = self.slots();
+        for (_, param) in self.blueprint.owned_params() {
+            let values = values(param)?;
+            if let Some(slot) = slots.iter().find(|slot| slot.name == param.name) {
+                let own = &mut self.store.own_params_mut(slot.block)[slot.range.clone()];
+                own.copy_from_slice(&values[slot.first..][..slot.range.len()]);
+            }
+        }
+        self.store.publish()?;
+        Ok(self.store.settle()?)
+    }
+
+    /// Waits until parameters that are on their way have arrived.
+    pub fn settle(&mut self) -> Result<(), CommError> {
+        self.store.settle()
+    }
+
+    /// What gradients and parameters have weighed on this worker's wires so far.
+    pub fn traffic(&self) -> Traffic {
+        self.store.overlap.comm().counters().total().traffic
+    }
+
+    /// The group of workers that share the batch.
+    pub fn comm(&self) -> &Comm {
+        self.store.overlap.comm()
+    }
+
+    /// The time that this worker waited for the others since this was asked last.
+    pub fn take_exposed(&mut self) -> Duration {
+        self.store.overlap.take_exposed()
     }
 
     /// The memory this replica and its optimizer hold.
     pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
+        let store = self.store.footprint();
         Footprint {
-            weights: self.params.iter().map(Vec::len).sum(),
-            gradients: self.grads.trees.iter().map(LeafTree::num_elements).sum(),
             optimizer: optimizer.state_len(),
             activations: self.activations.num_elements() + self.d_stream.len(),
-            scratch: self.scratch.len(),
+            buffers: store.buffers + self.scratch.len(),
+            ..store
         }
     }
-
-    /// Copies owners over their mirrors.
-    pub fn refresh_mirrors(&mut self) {
-        for pair in &self.mirrors {
-            let [owner, mirror] = self
-                .params
-                .get_disjoint_mut([pair.owner.0, pair.mirror.0])
-                .expect("a mirror lives in another block than its owner");
-            let owner = &owner[pair.owner.1.clone()];
-            mirror[pair.mirror.1.clone()].copy_from_slice(owner);
-        }
-    }
-}
-
-impl MirrorPair {
-    fn new(mirror: Mirror<'_>) -> Self {
-        Self {
-            mirror: (mirror.mirror_block, mirror.mirror.range()),
-            owner: (mirror.owner_block, mirror.owner.range()),
-        }
-    }
-}
-
-fn first_non_finite<'a>(
-    cpu: &Cpu,
-    mut values: impl Iterator<Item = (&'a Param, &'a [f32])>,
-) -> Option<NonFinite> {
-    values.find_map(|(param, values)| {
-        let element = reduce::first_non_finite(cpu, values)?;
-        Some(NonFinite { name: param.name.clone(), element })
-    })
 }

@@ -1,4 +1,5 @@
-//! The outside world as one value: clocks, files, threads, sockets, entropy and host facts.
+//! The outside world as one value: clocks, files, threads, processes, sockets, entropy and host
+//! facts.
 //!
 //! Every other crate receives a [`World`] and asks it; none names a clock, a file, a thread, a
 //! socket or a random source itself. What is passed in can be replaced, so a whole cluster can
@@ -16,6 +17,7 @@
 //! - [`threads`]: named threads and the event count ([`Signal`]) they wait on
 //! - [`queue`]: a bounded queue between threads
 //! - [`net`]: byte streams between processes
+//! - [`processes`]: starting other processes, hearing them, and leaving none behind
 //! - [`memory`]: memory that several ranks see; [`arena`] gives out parts of it, and [`shared`]
 //!   creates it, passes it to other processes and waits on its words
 //! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
@@ -49,6 +51,8 @@ pub mod queue;
 
 pub mod net;
 
+pub mod processes;
+
 pub mod arena;
 pub mod memory;
 pub mod shared;
@@ -73,6 +77,7 @@ pub use files::{FileAction, FileError, FileKind, FileReader, FileWriter, Files};
 pub use host::Host;
 pub use memory::{Plain, Segment, Source, Target};
 pub use net::{Interest, Listener, Net, NetAction, NetError, Stream, StreamSet};
+pub use processes::{Exit, Process, ProcessCommand, ProcessError, ProcessOutput, Processes};
 pub use queue::{Queue, RecvError, SendError};
 pub use scratch::ScratchDir;
 pub use shared::{LocalListener, LocalStream, Parcel, Patience, Shared, SharedError};
@@ -88,6 +93,8 @@ pub trait Platform: Send + Sync {
     fn threads(&self) -> &dyn Threads;
     /// Byte streams to other processes.
     fn net(&self) -> &dyn Net;
+    /// Other processes of this host.
+    fn processes(&self) -> &dyn Processes;
     /// Memory that several processes of this host see.
     fn shared(&self) -> &dyn Shared;
     /// Random bytes that nobody can predict. Training never uses them: its random numbers are

@@ -405,6 +405,12 @@ impl Source<'_, u8> {
 }
 
 impl Target<'_, u8> {
+    /// Sets every byte to `value`.
+    pub fn fill(&self, value: u8) {
+        // SAFETY: in bounds; the owner lent the memory for writing.
+        unsafe { self.base.write_bytes(value, self.count) }
+    }
+
     /// Reads bytes to the start of the window, as many as the reader has at once.
     pub fn read_from(&self, reader: &mut dyn io::Read) -> io::Result<usize> {
         // SAFETY: in bounds and initialised. The slice lives for this call only, and a reader does
@@ -451,6 +457,13 @@ mod tests {
     #[should_panic(expected = "element 3 of 3")]
     fn an_element_outside_the_window_is_refused() {
         Source::of(&[1_u8, 2, 3]).get(3);
+    }
+
+    #[test]
+    fn a_filled_window_ends_where_it_ends() {
+        let mut bytes = [1_u8; 8];
+        Target::of(&mut bytes).part(2..5).fill(9);
+        assert_eq!(bytes, [1, 1, 9, 9, 9, 1, 1, 1]);
     }
 
     #[test]

@@ -21,6 +21,13 @@ pub trait Threads: Send + Sync {
     /// How many threads can make progress at once: cores, or less where the process is confined.
     fn available(&self) -> usize;
 
+    /// Keeps the calling thread on one core, the `index`th of those it may use, counted from 0
+    /// and around. Measurements want that. False where the system does not let it.
+    fn stay_on_core(&self, index: usize) -> bool {
+        let _ = index;
+        false
+    }
+
     /// A new event count.
     fn signal(&self) -> Arc<dyn Signal>;
 }

@@ -55,6 +55,10 @@ pub enum Event {
         /// The part of the duration spent waiting for data.
         #[serde(with = "number")]
         data_wait_seconds: f64,
+        /// Time spent waiting for other workers.
+        exposed_communication_seconds: f64,
+        /// Whether the step was skipped because a gradient was not finite.
+        is_skipped: bool,
     },
     /// The model was evaluated on the held-out data.
     Evaluated {
@@ -147,13 +151,15 @@ mod tests {
             tokens_per_second: 1e4,
             step_seconds: 0.5,
             data_wait_seconds: 0.0,
+            exposed_communication_seconds: 0.0,
+            is_skipped: false,
         };
         assert_eq!(
             line(step),
             r#"{"v":1,"seconds":3.25,"rank":0,"event":"step","step":1,"loss":5.5,"lr":0.001,"#
                 .to_owned()
                 + r#""grad_norm":"NaN","tokens_per_second":10000.0,"step_seconds":0.5,"#
-                + r#""data_wait_seconds":0.0}"#
+                + r#""data_wait_seconds":0.0,"exposed_communication_seconds":0.0,"is_skipped":false}"#
         );
         let finished = Event::RunFinished {
             steps: 400,

@@ -63,6 +63,8 @@ fn step(step: u64) -> Event {
         tokens_per_second: 12_345.678_9 * share,
         step_seconds: share,
         data_wait_seconds: 1e-7 * share,
+        exposed_communication_seconds: 0.0,
+        is_skipped: false,
     }
 }
 

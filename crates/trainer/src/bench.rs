@@ -2,8 +2,9 @@
 
 use crate::saved::Learner;
 use crate::summary::median;
-use crate::train::run_lanes;
+use crate::train::lane_of;
 use crate::{TrainError, device};
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::{Corpus, Cursor, Loader};
 use lockstep_optim::Update;
@@ -34,34 +35,39 @@ pub struct BenchTrain {
     pub step_seconds: Vec<f64>,
 }
 
-/// Trains `num_steps` timed steps of the recipe; leaves no run folder.
+/// Trains `num_steps` timed steps of the recipe; leaves no run folder. Rank 0 brings back the
+/// figures.
 pub fn bench_train(
     recipe: &Recipe,
     world: &World,
+    comm: &Comm,
     num_steps: u64,
-) -> Result<BenchTrain, TrainError> {
+) -> Result<Option<BenchTrain>, TrainError> {
     let cpu = device::open(recipe, world)?;
-    bench_on(&cpu, recipe, world, num_steps)
+    let bench = bench_on(&cpu, recipe, world, comm, num_steps)?;
+    Ok((comm.position() == 0).then_some(bench))
 }
 
 fn bench_on(
     cpu: &Cpu,
     recipe: &Recipe,
     world: &World,
+    comm: &Comm,
     num_steps: u64,
 ) -> Result<BenchTrain, TrainError> {
     let corpus = Arc::new(Corpus::load(recipe, world)?);
-    let mut learner = Learner::materialize(recipe, cpu);
+    let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let mut loader = Loader::open(recipe, world, corpus, Cursor::start())?;
     let mut step_seconds = Vec::new();
     for step in 0..WARM_UP_STEPS + num_steps {
         let start = world.clock().now();
         let batch = loader.next_batch()?;
-        run_lanes(&mut learner.replica, cpu, recipe, batch);
-        learner.replica.finish_reduce(cpu);
-        let clip = learner.norm.clip(cpu, learner.replica.grads(), recipe.optim.clip);
+        let lane = |index| lane_of(recipe, batch, index);
+        learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+        learner.replica.finish_reduce(cpu)?;
+        let clip = learner.replica.clip(cpu, recipe.optim.clip)?;
         let update = Update { count: step + 1, lr: learner.lr.at(step), grad_scale: clip.scale };
-        learner.replica.step(cpu, &mut learner.optimizer, &update);
+        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
         if step >= WARM_UP_STEPS {
             step_seconds.push(world.clock().since(start).as_secs_f64());
         }
@@ -71,7 +77,9 @@ fn bench_on(
     let blueprint = learner.replica.blueprint();
     let flops = blueprint.flops_per_token();
     let gflops = tokens_per_second * (flops.forward + flops.backward) as f64 / 1e9;
-    let fma_peak_gflops = fma_peak_gflops(cpu, world);
+    // All workers burst at once, each on its own threads.
+    comm.barrier()?;
+    let fma_peak_gflops = fma_peak_gflops(cpu, world) * comm.num_members() as f64;
     Ok(BenchTrain {
         tokens_per_second,
         gflops,

@@ -10,8 +10,19 @@ use lockstep_tensor::{Cpu, Isa};
 /// instruction set computes the same fused chains.
 pub const KERNEL_CLASS: &str = "f32-fma";
 
-/// Builds the device: `run.isa` chooses the instructions, `run.threads` the threads (0 = all).
+/// Builds the device: `run.isa` chooses the instructions, `run.threads` the threads (0 divides the
+/// cores among the workers).
 pub fn open(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
+    let isa = isa(recipe)?;
+    let num_threads = recipe.run.num_threads(world.threads().available(), recipe.run.workers);
+    Ok(Cpu::new(isa, num_threads, &|index, body| {
+        // The pool ends its threads when the device is dropped, so nobody needs to join them.
+        drop(world.threads().spawn(&format!("compute-{index}"), body).expect("threads start"));
+    }))
+}
+
+/// The instructions that the recipe asks for, if this CPU has them.
+pub(crate) fn isa(recipe: &Recipe) -> Result<Isa, TrainError> {
     let isa = match recipe.run.isa {
         IsaChoice::Auto => Isa::detect(),
         IsaChoice::Avx512 => Isa::Avx512,
@@ -22,12 +33,5 @@ pub fn open(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
         let others: Vec<_> = Isa::available().iter().map(Isa::to_string).collect();
         return Err(TrainError::Isa { asked: isa.to_string(), others: others.join(", ") });
     }
-    let num_threads = match recipe.run.threads {
-        0 => world.threads().available(),
-        asked => asked,
-    };
-    Ok(Cpu::new(isa, num_threads, &|index, body| {
-        // The pool ends its threads when the device is dropped, so nobody needs to join them.
-        drop(world.threads().spawn(&format!("compute-{index}"), body).expect("threads start"));
-    }))
+    Ok(isa)
 }

@@ -1,6 +1,7 @@
 //! Everything that can end a run early, with who must act.
 
 use lockstep_checkpoint::CheckpointError;
+use lockstep_comm::CommError;
 use lockstep_config::Blame;
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
@@ -22,6 +23,9 @@ pub enum TrainError {
     /// The file of events could not be opened.
     #[error(transparent)]
     Events(#[from] TelemetryError),
+    /// The other workers could not be reached, or failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
     /// A run must not write over another.
     #[error("run.dir = {dir} is not a new or empty folder; choose one that is")]
     FolderTaken {
@@ -70,6 +74,14 @@ pub enum TrainError {
         /// All that is wrong with it.
         reason: String,
     },
+    /// The events of a saved run cannot be read.
+    #[error("{path} cannot be read: {reason}; restore the file or train the run again")]
+    SavedEvents {
+        /// The event file of the run.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// There is nothing to resume or to generate from.
     #[error("{dir} holds no finished run (no {missing}); run `lockstep train` first")]
     NoRun {
@@ -79,14 +91,32 @@ pub enum TrainError {
         missing: String,
     },
     /// Training left the finite numbers.
-    #[error("{what} became {value} at step {step}; lower optim.lr or set optim.clip, then restart")]
+    #[error(
+        "{what} became {value} at step {step}{source_of}; lower optim.lr or set optim.clip, then \
+         restart"
+    )]
     Diverged {
         /// The step, counted from zero.
         step: u64,
-        /// The loss, or the gradient of a named parameter.
+        /// The loss, or the norm of the gradient.
         what: String,
         /// Its value.
         value: f64,
+        /// Which worker, block and tensor it came from first, in brackets, or nothing.
+        source_of: String,
+    },
+    /// The workers no longer hold the same weights.
+    #[error(
+        "after {step} steps {tensor} on worker {worker} is not that of worker 0; that machine's \
+         memory or processor cannot be trusted"
+    )]
+    ReplicasDiffer {
+        /// Steps that were done.
+        step: u64,
+        /// The first worker that differs.
+        worker: usize,
+        /// The first tensor that differs.
+        tensor: String,
     },
 }
 
@@ -95,6 +125,7 @@ impl TrainError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::Data(error) => error.blame(),
+            Self::Comm(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
             // A path that cannot be a folder was named wrongly; a failing disk is another matter.
             Self::Folder(error) => match error.kind() {
@@ -105,8 +136,9 @@ impl TrainError {
                 | ErrorKind::InvalidInput => Blame::User,
                 _ => Blame::Storage,
             },
-            Self::Events(_) => Blame::Storage,
+            Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
+            Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
             Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }

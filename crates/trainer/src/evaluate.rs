@@ -1,6 +1,7 @@
 //! Loss on held-out text: fixed lanes, summed in lane order in `f64`.
 
 use crate::train::lane_shape;
+use lockstep_comm::CommError;
 use lockstep_config::Recipe;
 use lockstep_data::Validation;
 use lockstep_model::Lane;
@@ -20,17 +21,17 @@ pub fn validation_loss(
     cpu: &Cpu,
     recipe: &Recipe,
     validation: &Validation,
-) -> f64 {
-    let mut sum = 0.0;
-    for lane in &validation.lanes {
-        let lane = Lane {
+) -> Result<f64, CommError> {
+    let lane = |index: usize| {
+        let lane = &validation.lanes[index];
+        Lane {
             shape: lane_shape(recipe),
             inputs: &lane.inputs,
             targets: &lane.targets,
             first_sample: lane.first_sample,
             num_targets: validation.num_targets,
-        };
-        sum += replica.evaluate_lane(cpu, &lane);
-    }
-    sum / validation.num_targets as f64
+        }
+    };
+    let sum = replica.evaluate(cpu, validation.lanes.len(), &lane)?;
+    Ok(sum / validation.num_targets as f64)
 }

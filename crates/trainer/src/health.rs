@@ -1,30 +1,63 @@
-//! Training must stay among the finite numbers: checked before a step can spoil the weights.
+//! Training must stay among the finite numbers, and all workers must hold the same weights.
+//!
+//! Every worker sees the same loss and the same norm, so all of them come to the same verdict
+//! before the step: none steps where another does not.
 
 use crate::TrainError;
+use crate::saved::Learner;
+use lockstep_config::Recipe;
+use lockstep_model::Lane;
 use lockstep_optim::Clip;
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
 
-/// Refuses a step whose loss or gradient is not finite, naming the first bad tensor.
-///
-/// The norm is not finite exactly when some gradient is not, so the search for the culprit only
-/// runs when there is one.
-pub fn require_finite(
+/// Whether the step may be taken. One whose loss or gradient is not finite is skipped, as often in
+/// a row as the recipe allows; then the run ends with the first worker, block and tensor at fault.
+pub fn agree<'a>(
     cpu: &Cpu,
+    recipe: &Recipe,
     step: u64,
     loss: f64,
     clip: &Clip,
-    replica: &Replica,
+    learner: &mut Learner,
+    lane: &dyn Fn(usize) -> Lane<'a>,
+) -> Result<bool, TrainError> {
+    if loss.is_finite() && clip.norm.is_finite() {
+        learner.num_skipped = 0;
+        return Ok(true);
+    }
+    learner.num_skipped += 1;
+    if learner.num_skipped <= recipe.train.max_skipped {
+        return Ok(false);
+    }
+    let culprit = learner.replica.find_non_finite(cpu, recipe.train.seed, step, lane)?;
+    let what = if loss.is_finite() { "the gradient norm" } else { "the loss" };
+    let value = if loss.is_finite() { clip.norm } else { loss };
+    let source = culprit.map_or(String::new(), |found| {
+        format!(
+            " (first on worker {}, lane {}, block {}: gradient of {}, element {})",
+            found.worker, found.lane, found.block, found.name, found.element
+        )
+    });
+    Err(TrainError::Diverged { step, what: what.to_owned(), value, source_of: source })
+}
+
+/// Compares the weights of all workers, where it is time to.
+pub fn compare_replicas(
+    recipe: &Recipe,
+    num_steps: u64,
+    replica: &mut Replica,
 ) -> Result<(), TrainError> {
-    if !loss.is_finite() {
-        return Err(TrainError::Diverged { step, what: "the loss".to_owned(), value: loss });
+    let every = recipe.run.check_replicas_every;
+    if every == 0 || !num_steps.is_multiple_of(every) {
+        return Ok(());
     }
-    if !clip.norm.is_finite() {
-        let culprit = replica.first_non_finite_grad(cpu);
-        let what = culprit.map_or("the gradient norm".to_owned(), |found| {
-            format!("the gradient of {} at element {}", found.name, found.element)
-        });
-        return Err(TrainError::Diverged { step, what, value: clip.norm });
+    match replica.find_difference()? {
+        None => Ok(()),
+        Some(differs) => Err(TrainError::ReplicasDiffer {
+            step: num_steps,
+            worker: differs.worker,
+            tensor: differs.name,
+        }),
     }
-    Ok(())
 }

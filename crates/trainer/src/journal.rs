@@ -5,7 +5,9 @@
 use crate::device::KERNEL_CLASS;
 use crate::saved::Learner;
 use crate::{RunFolder, Summary, TrainError};
+use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
+use lockstep_parallel::Replica;
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
@@ -25,6 +27,19 @@ pub struct StepRecord {
     pub grad_norm: f64,
     /// Time spent waiting for the batch.
     pub data_wait_seconds: f64,
+    /// Whether the step was taken; one whose gradient is not finite is skipped.
+    pub is_healthy: bool,
+}
+
+/// What every worker found, by worker.
+#[derive(Clone, Debug, Default)]
+pub struct FiguresByWorker {
+    /// The most memory that was held.
+    pub peak_rss_bytes: Vec<u64>,
+    /// Bytes of gradients and parameters that were moved in a step.
+    pub wire_bytes: Vec<u64>,
+    /// Memory that the engine allocated.
+    pub accounted_bytes: Vec<u64>,
 }
 
 /// The memory of a run.
@@ -37,11 +52,19 @@ pub struct Journal {
     pub first_step_at_seconds: Option<f64>,
     /// Time spent waiting for data, over all steps.
     pub data_wait_seconds: f64,
+    /// Time that the step waited for other workers, for every step since this process began.
+    pub exposed_seconds: Vec<f64>,
+    /// Bytes of gradients and parameters that this worker moved in all steps of this process.
+    pub moved_bytes: u64,
+    /// Steps that were skipped.
+    pub num_skipped: u64,
     telemetry: Telemetry,
     world: World,
     tokens_per_step: usize,
     started: Duration,
     step_started: Duration,
+    /// Bytes that had been moved when steps began to count.
+    mark: u64,
 }
 
 impl Journal {
@@ -50,12 +73,17 @@ impl Journal {
         recipe: &Recipe,
         world: &World,
         cpu: &Cpu,
-        folder: &RunFolder,
+        folder: Option<&RunFolder>,
         mut sinks: Vec<Box<dyn Sink>>,
         learner: &Learner,
     ) -> Result<Self, TrainError> {
-        sinks.push(Box::new(JsonLines::open(world, &folder.events())?));
-        let mut telemetry = Telemetry::start(world.clone(), 0, sinks);
+        match folder {
+            Some(folder) => sinks.push(Box::new(JsonLines::open(world, &folder.events())?)),
+            // Only the first worker speaks for the run.
+            None => sinks.clear(),
+        }
+        let worker = learner.replica.comm().position();
+        let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
         telemetry.record(&Event::RunStarted {
             recipe_hash: recipe.hash(),
             kernel_class: KERNEL_CLASS.to_owned(),
@@ -72,6 +100,10 @@ impl Journal {
             step_seconds: Vec::with_capacity(room),
             first_step_at_seconds: None,
             data_wait_seconds: 0.0,
+            exposed_seconds: Vec::with_capacity(room),
+            moved_bytes: 0,
+            num_skipped: 0,
+            mark: moved_bytes(&learner.replica),
             telemetry,
             world: world.clone(),
             tokens_per_step: recipe.tokens_per_step(),
@@ -86,7 +118,10 @@ impl Journal {
     }
 
     /// The clock stops; the step is written down.
-    pub fn finish_step(&mut self, record: &StepRecord) {
+    pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
+        let exposed_seconds = replica.take_exposed().as_secs_f64();
+        self.exposed_seconds.push(exposed_seconds);
+        self.num_skipped += u64::from(!record.is_healthy);
         let step_seconds = self.world.clock().since(self.step_started).as_secs_f64();
         self.losses.push(record.loss);
         self.step_seconds.push(step_seconds);
@@ -102,11 +137,41 @@ impl Journal {
             tokens_per_second: self.tokens_per_step as f64 / step_seconds,
             step_seconds,
             data_wait_seconds: record.data_wait_seconds,
+            exposed_communication_seconds: exposed_seconds,
+            is_skipped: !record.is_healthy,
         });
     }
 
-    /// The model was judged on held-out text.
-    pub fn evaluated(&mut self, step: u64, validation_loss: f64) {
+    /// Tells the workers each other's figures.
+    pub fn figures_by_worker(
+        &self,
+        comm: &Comm,
+        learner: &Learner,
+    ) -> Result<FiguresByWorker, CommError> {
+        let accounted = learner.replica.footprint(&learner.optimizer).total() * size_of::<f32>();
+        let num_steps = self.step_seconds.len().max(1) as u64;
+        let moved_bytes = self.moved_bytes / num_steps;
+        let own = [self.world.host().peak_rss_bytes(), moved_bytes, accounted as u64];
+        let mut all = vec![0; own.len() * comm.num_members()];
+        comm.all_gather(&own, &mut all)?;
+        let column = |index: usize| all.iter().skip(index).step_by(own.len()).copied().collect();
+        Ok(FiguresByWorker {
+            peak_rss_bytes: column(0),
+            wire_bytes: column(1),
+            accounted_bytes: column(2),
+        })
+    }
+
+    /// What is moved from now on is not of steps; what was, is counted once it has arrived.
+    pub fn pause(&mut self, replica: &mut Replica) -> Result<(), CommError> {
+        replica.settle()?;
+        self.moved_bytes += moved_bytes(replica) - self.mark;
+        Ok(())
+    }
+
+    /// The model was judged on held-out text; steps go on.
+    pub fn evaluated(&mut self, step: u64, validation_loss: f64, replica: &Replica) {
+        self.mark = moved_bytes(replica);
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated { step, validation_loss, perplexity });
     }
@@ -136,4 +201,11 @@ impl Journal {
         }
         hasher.finalize().to_hex().to_string()
     }
+}
+
+/// Bytes that a worker has moved: what it sent, and what it read from and wrote to the memory of
+/// others. (What it received was sent by somebody.)
+fn moved_bytes(replica: &Replica) -> u64 {
+    let traffic = replica.traffic();
+    traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes
 }

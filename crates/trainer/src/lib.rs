@@ -2,16 +2,19 @@
 //!
 //! # Layout
 //! - [`train`](mod@train): the spine; reads as prose.
+//! - [`check`](mod@check): what a run can be refused for, before any worker starts.
 //! - [`device`]: the compute device that a recipe asks for.
 //! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
 //! - [`journal`]: what a run tells about itself, and the hashes of its losses.
 //! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
+//! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
 //! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
 //! # Example
 //! ```
+//! use lockstep_comm::Comm;
 //! use lockstep_config::{Sources, resolve};
 //! use lockstep_platform::ScratchDir;
 //! use lockstep_trainer::{Options, train};
@@ -20,17 +23,21 @@
 //! let scratch = ScratchDir::new(&world, "trainer-example")?;
 //! let sets = [
 //!     "train.steps=2".to_owned(),
+//!     "run.workers=1".to_owned(),
 //!     "train.eval_batches=1".to_owned(),
 //!     format!("run.dir={}", scratch.path().join("run").display()),
 //! ];
 //! let sources = Sources { preset: Some("tiny".into()), sets: sets.into(), ..Sources::default() };
-//! let summary = train(&resolve(&sources)?, &world, Options::default())?;
+//! let recipe = resolve(&sources)?;
+//! let alone = &Comm::threads(&world, 1, &lockstep_comm::Options::default())?[0];
+//! let summary = train(&recipe, &world, alone, Options::default())?.expect("the first worker");
 //! assert_eq!(summary.steps, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 pub mod train;
 
+pub mod check;
 pub mod device;
 pub mod evaluate;
 pub mod health;
@@ -40,11 +47,13 @@ pub mod saved;
 pub mod summary;
 
 pub mod bench;
+pub mod compare;
 pub mod generate;
 pub mod sampling;
 
 mod error;
 
+pub use check::{check, check_inputs};
 pub use error::TrainError;
 pub use run_folder::RunFolder;
 pub use summary::Summary;

@@ -24,8 +24,25 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
+    /// The folder that the recipe asks for, created by the first worker; the others keep none.
+    pub fn of_worker(
+        worker: usize,
+        recipe: &Recipe,
+        world: &World,
+    ) -> Result<Option<Self>, TrainError> {
+        if worker == 0 { Self::create(recipe, world).map(Some) } else { Ok(None) }
+    }
+
     /// Creates the folder that the recipe asks for, or the next free number under `runs`.
     pub fn create(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
+        let folder = Self::planned(recipe, world)?;
+        world.files().create_dir_all(&folder.path)?;
+        world.files().write_atomic(&folder.recipe(), recipe.to_toml().as_bytes())?;
+        Ok(folder)
+    }
+
+    /// The folder that [`RunFolder::create`] would create now.
+    pub fn planned(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
         let path = match recipe.run.dir.as_str() {
             "" => next_number(world, Path::new(RUNS))?,
             dir => PathBuf::from(dir),
@@ -38,23 +55,30 @@ impl RunFolder {
         if taken {
             return Err(TrainError::FolderTaken { dir: path.display().to_string() });
         }
-        world.files().create_dir_all(&path)?;
-        world.files().write_atomic(&path.join("recipe.toml"), recipe.to_toml().as_bytes())?;
         Ok(Self { path })
+    }
+
+    /// The folder of a run, finished or not.
+    pub fn started(path: &Path, world: &World) -> Result<Self, TrainError> {
+        Self { path: path.to_owned() }.having(&[Self::recipe], world)
     }
 
     /// The folder of a finished run.
     pub fn finished(path: &Path, world: &World) -> Result<Self, TrainError> {
-        let folder = Self { path: path.to_owned() };
-        for missing in [folder.recipe(), folder.weights()] {
+        Self { path: path.to_owned() }.having(&[Self::recipe, Self::weights], world)
+    }
+
+    fn having(self, files: &[fn(&Self) -> PathBuf], world: &World) -> Result<Self, TrainError> {
+        for file in files {
+            let missing = file(&self);
             if world.files().metadata(&missing).is_none() {
                 return Err(TrainError::NoRun {
-                    dir: path.display().to_string(),
+                    dir: self.path.display().to_string(),
                     missing: missing.file_name().unwrap_or_default().display().to_string(),
                 });
             }
         }
-        Ok(folder)
+        Ok(self)
     }
 
     /// The newest finished run under `runs`.

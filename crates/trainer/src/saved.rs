@@ -6,17 +6,25 @@
 use crate::device::KERNEL_CLASS;
 use crate::train::lane_shape;
 use crate::{RunFolder, Summary, TrainError};
-use lockstep_checkpoint::weights::{self, NamedTensor};
-use lockstep_checkpoint::{TrainingState, Weights, weights_hash};
-use lockstep_config::{Recipe, Sources};
+use lockstep_checkpoint::weights;
+use lockstep_checkpoint::{CheckpointError, TrainingState, Weights, WeightsHasher};
+use lockstep_comm::{Comm, CommError};
+use lockstep_config::units::Bytes;
+use lockstep_config::{self as config, Recipe, Sources};
 use lockstep_data::Cursor;
 use lockstep_model::{Blueprint, Recompute, describe};
-use lockstep_optim::{GlobalNorm, LearningRate, Optimizer};
-use lockstep_parallel::{Footprint, Leaves, Replica, ReplicaPlan};
+use lockstep_optim::{LearningRate, Optimizer};
+use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Gradients that travel together, unless the recipe says otherwise.
+const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
+
+/// Room in the arena for calls' own needs.
+const ARENA_MARGIN_BYTES: usize = 64 << 20;
 
 /// The model and everything that changes it.
 pub struct Learner {
@@ -24,46 +32,67 @@ pub struct Learner {
     pub replica: Replica,
     /// Moments.
     pub optimizer: Optimizer,
-    /// Measures gradients.
-    pub norm: GlobalNorm,
     /// Learning rate by step.
     pub lr: LearningRate,
+    /// Steps skipped in a row.
+    pub num_skipped: u64,
 }
 
 impl Learner {
-    /// Allocates everything that training needs and fills in the initial weights.
-    pub fn materialize(recipe: &Recipe, cpu: &Cpu) -> Self {
-        let blueprint = describe(&recipe.model);
-        let replica = Replica::materialize(blueprint, recipe.train.seed, cpu, plan_of(recipe));
-        let slots = replica.slots();
-        Self {
-            optimizer: Optimizer::new(&recipe.optim, &slots),
-            norm: GlobalNorm::new(&slots),
+    /// Allocates what this worker of `comm` needs for training and fills in the initial weights.
+    pub fn materialize(
+        recipe: &Recipe,
+        cpu: &Cpu,
+        comm: &Comm,
+        world: &World,
+    ) -> Result<Self, CommError> {
+        let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
+        let replica =
+            Replica::materialize(blueprint, seed, cpu, plan_of(recipe), comm, world)?;
+        Ok(Self {
+            optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
+            num_skipped: 0,
             replica,
-        }
-    }
-
-    /// The weights by name, tied ones once.
-    pub fn named_weights(&self) -> Vec<NamedTensor<'_>> {
-        let named = self.replica.named_params();
-        named.map(|(p, data)| NamedTensor { name: &p.name, shape: &p.shape, data }).collect()
+        })
     }
 }
 
-/// The sizes that a recipe asks for.
+/// How a recipe divides its model among workers, and the sizes it asks for.
 fn plan_of(recipe: &Recipe) -> ReplicaPlan {
     let (num_leaves, lanes_per_leaf) = (recipe.num_leaves(), recipe.lanes_per_leaf());
+    let (policy, every) = match recipe.parallel.recompute {
+        config::Recompute::None => (Recompute::None, 1),
+        config::Recompute::Selective => (Recompute::Selective, 1),
+        config::Recompute::Full => (Recompute::Full, 1),
+        config::Recompute::Every(layers) => (Recompute::Full, layers),
+    };
+    let bucket_bytes = match recipe.parallel.bucket_bytes {
+        Bytes(0) => DEFAULT_BUCKET_BYTES,
+        Bytes(asked) => asked,
+    };
     ReplicaPlan {
         lane: lane_shape(recipe),
         leaves: Leaves { num_leaves, lanes_per_leaf },
-        recompute: Recompute::None,
+        recompute: RecomputePlan { policy, every },
+        zero: usize::from(recipe.parallel.zero),
+        shares: recipe.leaf_shares(),
+        bucket_len: bucket_bytes as usize / size_of::<f32>(),
+        overlap: recipe.parallel.overlap,
     }
 }
 
-/// The memory that training will take, before any of it is allocated.
-pub fn footprint(recipe: &Recipe, blueprint: &Blueprint) -> Footprint {
-    Footprint::plan(blueprint, &plan_of(recipe), recipe.optim.name)
+/// The memory that training will take on a worker, before any of it is allocated.
+pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footprint {
+    Footprint::plan(blueprint, &plan_of(recipe), recipe.optim.name, worker)
+}
+
+/// Address space that a worker needs for what it exchanges with the others of its host. Memory is
+/// used only where it is touched, so there is room to spare.
+pub fn arena_bytes(recipe: &Recipe) -> usize {
+    let footprint = footprint(recipe, &describe(&recipe.model), 0);
+    let exchanged = footprint.weights + footprint.gradients + footprint.buffers;
+    2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
 }
 
 /// Where training starts.
@@ -88,6 +117,31 @@ pub fn restore(
     let Some(dir) = resume else {
         return Ok(Start { step: 0, cursor: Cursor::start(), losses });
     };
+    let (folder, state) = open(dir, recipe, world)?;
+    let weights = weights::load(world, &folder.weights())?;
+    let Learner { replica, optimizer, .. } = learner;
+    replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
+    let moments = weights::load(world, &folder.optimizer())?;
+    let lens: BTreeMap<_, _> =
+        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.len())).collect();
+    for slot in optimizer.slots().to_vec() {
+        for (kind, name) in optimizer.kinds().iter().enumerate() {
+            let saved = moments.tensor(&format!("{}.{name}", slot.name), &[lens[&slot.name]])?;
+            let own = optimizer.state_mut(&slot.name, kind).expect("it steps the parameter");
+            own.copy_from_slice(&saved[slot.first..][..own.len()]);
+        }
+    }
+    losses.extend(&state.losses);
+    let cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
+    Ok(Start { step: state.step, cursor, losses })
+}
+
+/// The run in this folder and where it stopped, if it is one of this recipe.
+pub(crate) fn open(
+    dir: &Path,
+    recipe: &Recipe,
+    world: &World,
+) -> Result<(RunFolder, TrainingState), TrainError> {
     let folder = RunFolder::finished(dir, world)?;
     let state = TrainingState::load(world, &folder.state())?;
     if state.recipe_hash != recipe.hash() {
@@ -97,60 +151,77 @@ pub fn restore(
             asked: recipe.hash(),
         });
     }
-    let weights = weights::load(world, &folder.weights())?;
-    let params: Vec<_> =
-        learner.replica.named_params().map(|(p, _)| (p.name.clone(), p.shape.clone())).collect();
-    for (name, shape) in &params {
-        let saved = weights.tensor(name, shape)?;
-        learner.replica.param_mut(name).expect("named just now").copy_from_slice(saved);
-    }
-    learner.replica.refresh_mirrors();
-    let moments = weights::load(world, &folder.optimizer())?;
-    let names: Vec<_> = learner.optimizer.state().map(|(name, data)| (name, data.len())).collect();
-    for (name, len) in &names {
-        let saved = moments.tensor(name, &[*len])?;
-        learner.optimizer.state_mut(name).expect("named just now").copy_from_slice(saved);
-    }
-    losses.extend(&state.losses);
-    let cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
-    Ok(Start { step: state.step, cursor, losses })
+    Ok((folder, state))
 }
 
-/// Saves weights, optimizer and position; the position last, so that it speaks of whole files.
+/// Saves weights, optimizer and position, in the folder of the first worker; the position last, so
+/// that it speaks of whole files. Tensors pass by one at a time, so that nobody needs room for a
+/// model of which it keeps only a part. Returns the hash of the weights.
 pub fn save(
-    folder: &RunFolder,
+    folder: Option<&RunFolder>,
     recipe: &Recipe,
     world: &World,
-    learner: &Learner,
+    learner: &mut Learner,
     cursor: &Cursor,
     losses: &[f64],
-) -> Result<(), TrainError> {
-    let named = learner.named_weights();
+) -> Result<String, TrainError> {
     let metadata = BTreeMap::from([
         ("format".to_owned(), "pt".to_owned()),
         ("recipe_hash".to_owned(), recipe.hash()),
     ]);
-    weights::save(world, &folder.weights(), &named, &metadata)?;
+    let Learner { replica, optimizer, .. } = learner;
+    let mut outlines: Vec<_> =
+        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.shape.clone())).collect();
+    outlines.sort();
+    let mut hasher = WeightsHasher::default();
+    let weights = folder.map(RunFolder::weights);
+    save_each(world, weights.as_deref(), &outlines, &metadata, |take| {
+        replica.visit_params(|_, data| {
+            hasher.update(data);
+            Ok::<_, TrainError>(take(data)?)
+        })
+    })?;
+    let weights_hash = hasher.finish();
     if recipe.run.save_optimizer {
-        let state: Vec<_> = learner.optimizer.state().collect();
-        let shapes: Vec<_> = state.iter().map(|(_, data)| [data.len()]).collect();
-        let named: Vec<_> = state
-            .iter()
-            .zip(&shapes)
-            .map(|((name, data), shape)| NamedTensor { name, shape, data })
-            .collect();
-        weights::save(world, &folder.optimizer(), &named, &BTreeMap::new())?;
-        let state = TrainingState {
-            step: cursor.next_step,
-            corpus: cursor.corpus.clone().unwrap_or_default(),
-            recipe_hash: recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
-            weights_hash: weights_hash(&learner.named_weights()),
-            losses: losses.to_vec(),
+        let kinds = optimizer.kinds();
+        let state_of = |(name, shape): &(String, Vec<usize>)| {
+            let len: usize = shape.iter().product();
+            kinds.iter().map(|kind| (format!("{name}.{kind}"), vec![len])).collect::<Vec<_>>()
         };
-        state.save(world, &folder.state())?;
+        let outlines: Vec<_> = outlines.iter().flat_map(state_of).collect();
+        let moments = folder.map(RunFolder::optimizer);
+        save_each(world, moments.as_deref(), &outlines, &BTreeMap::new(), |take| {
+            replica.visit_state(optimizer, |_, _, data| Ok::<_, TrainError>(take(data)?))
+        })?;
+        if let Some(folder) = folder {
+            let state = TrainingState {
+                step: cursor.next_step,
+                corpus: cursor.corpus.clone().unwrap_or_default(),
+                recipe_hash: recipe.hash(),
+                kernel_class: KERNEL_CLASS.to_owned(),
+                weights_hash: weights_hash.clone(),
+                losses: losses.to_vec(),
+            };
+            state.save(world, &folder.state())?;
+        }
     }
-    Ok(())
+    Ok(weights_hash)
+}
+
+/// Writes the tensors that `produce` hands over; without a path they only pass by.
+fn save_each(
+    world: &World,
+    path: Option<&Path>,
+    outlines: &[(String, Vec<usize>)],
+    metadata: &BTreeMap<String, String>,
+    produce: impl FnOnce(
+        &mut dyn FnMut(&[f32]) -> Result<(), CheckpointError>,
+    ) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
+    match path {
+        Some(path) => weights::save_each(world, path, outlines, metadata, produce),
+        None => produce(&mut |_| Ok(())),
+    }
 }
 
 /// Keeps the figures that `train --json` prints.

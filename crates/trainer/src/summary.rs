@@ -2,12 +2,10 @@
 
 use crate::RunFolder;
 use crate::device::KERNEL_CLASS;
-use crate::journal::Journal;
+use crate::journal::{FiguresByWorker, Journal};
 use crate::saved::Learner;
-use lockstep_checkpoint::weights_hash;
 use lockstep_config::Recipe;
 use lockstep_data::{Corpus, baseline_loss};
-use lockstep_platform::World;
 use serde::Serialize;
 
 /// Seconds and bytes; losses in nats a token. Names are stable: scripts rely on them.
@@ -27,6 +25,7 @@ pub struct Summary {
     pub step_seconds_median: f64,
     pub peak_rss_bytes: u64,
     pub peak_rss_bytes_by_rank: Vec<u64>,
+    pub accounted_bytes_by_rank: Vec<u64>,
     pub wire_bytes: u64,
     pub wire_bytes_by_rank: Vec<u64>,
     pub lanes_by_rank: Vec<u64>,
@@ -40,6 +39,8 @@ pub struct Summary {
     pub num_params: u64,
     pub seconds: f64,
     pub data_wait_seconds: f64,
+    pub exposed_communication_seconds_median: f64,
+    pub skipped_steps: u64,
     pub first_step_at_seconds: Option<f64>,
 }
 
@@ -47,15 +48,17 @@ impl Summary {
     /// Sums a run up.
     pub fn of(
         recipe: &Recipe,
-        world: &World,
         corpus: &Corpus,
         folder: &RunFolder,
         learner: &Learner,
         journal: &Journal,
+        figures: &FiguresByWorker,
+        weights_hash: String,
         validation_loss: Option<f64>,
     ) -> Self {
         let step_seconds_median = median(&journal.step_seconds);
-        let peak_rss_bytes = world.host().peak_rss_bytes();
+        let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
+        let lanes = learner.replica.lanes_by_worker();
         Self {
             steps: journal.losses.len() as u64,
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
@@ -63,16 +66,17 @@ impl Summary {
             validation_loss,
             baseline_loss: baseline_loss(corpus),
             losses_hash: journal.losses_hash(),
-            weights_hash: weights_hash(&learner.named_weights()),
+            weights_hash,
             recipe_hash: recipe.hash(),
             kernel_class: KERNEL_CLASS.to_owned(),
             tokens_per_second: recipe.tokens_per_step() as f64 / step_seconds_median,
             step_seconds_median,
-            peak_rss_bytes,
-            peak_rss_bytes_by_rank: vec![peak_rss_bytes],
-            wire_bytes: 0,
-            wire_bytes_by_rank: vec![0],
-            lanes_by_rank: vec![recipe.num_lanes() as u64],
+            peak_rss_bytes: most(&figures.peak_rss_bytes),
+            peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),
+            accounted_bytes_by_rank: figures.accounted_bytes.clone(),
+            wire_bytes: most(&figures.wire_bytes),
+            wire_bytes_by_rank: figures.wire_bytes.clone(),
+            lanes_by_rank: lanes.iter().map(|&lanes| lanes as u64).collect(),
             workers: recipe.run.workers,
             restarts: 0,
             staleness_max: 0,
@@ -83,6 +87,8 @@ impl Summary {
             num_params: learner.replica.blueprint().num_params() as u64,
             seconds: journal.elapsed_seconds(),
             data_wait_seconds: journal.data_wait_seconds,
+            exposed_communication_seconds_median: median(&journal.exposed_seconds),
+            skipped_steps: journal.num_skipped,
             first_step_at_seconds: journal.first_step_at_seconds,
         }
     }

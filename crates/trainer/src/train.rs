@@ -3,11 +3,11 @@
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::{RunFolder, Summary, TrainError, device, evaluate, health};
-use lockstep_config::Recipe;
+use lockstep_comm::Comm;
+use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Corpus, Loader, validation_lanes};
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::Update;
-use lockstep_parallel::Replica;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
@@ -25,21 +25,28 @@ pub struct Options {
     pub sinks: Vec<Box<dyn Sink>>,
 }
 
-/// Trains as the recipe says, on the device it asks for.
-pub fn train(recipe: &Recipe, world: &World, options: Options) -> Result<Summary, TrainError> {
+/// Trains as the recipe says, as one of the workers of `comm`, on the device the recipe asks for.
+/// The first worker keeps the run's folder and returns its figures.
+pub fn train(
+    recipe: &Recipe,
+    world: &World,
+    comm: &Comm,
+    options: Options,
+) -> Result<Option<Summary>, TrainError> {
     let cpu = device::open(recipe, world)?;
-    train_on(&cpu, recipe, world, options)
+    train_on(&cpu, recipe, world, comm, options)
 }
 
 fn train_on(
     cpu: &Cpu,
     recipe: &Recipe,
     world: &World,
+    comm: &Comm,
     options: Options,
-) -> Result<Summary, TrainError> {
+) -> Result<Option<Summary>, TrainError> {
     // What do I learn from, what do I own, and where did I stop?
     let corpus = Arc::new(Corpus::load(recipe, world)?);
-    let mut learner = Learner::materialize(recipe, cpu);
+    let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
     let mut loader = Loader::open(recipe, world, Arc::clone(&corpus), start.cursor)?;
     let validation = validation_lanes(recipe, &corpus);
@@ -49,48 +56,58 @@ fn train_on(
     }
 
     // Everything that could be refused has been; only now does the run leave a trace.
-    let folder = RunFolder::create(recipe, world)?;
-    let mut journal = Journal::start(recipe, world, cpu, &folder, options.sinks, &learner)?;
+    let folder = RunFolder::of_worker(comm.position(), recipe, world)?;
+    let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
     journal.losses = start.losses;
 
     let mut validation_loss = None;
     for step in start.step..last_step {
         journal.begin_step();
         let batch = loader.next_batch()?;
-        let loss = run_lanes(&mut learner.replica, cpu, recipe, batch);
-        learner.replica.finish_reduce(cpu);
-        let clip = learner.norm.clip(cpu, learner.replica.grads(), recipe.optim.clip);
-        health::require_finite(cpu, step, loss, &clip, &learner.replica)?;
+        let lane = |index| lane_of(recipe, batch, index);
+        let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+        let loss = loss / batch.num_targets as f64;
+        learner.replica.finish_reduce(cpu)?;
+        let clip = learner.replica.clip(cpu, recipe.optim.clip)?;
         let lr = learner.lr.at(step);
-        let update = Update { count: step + 1, lr, grad_scale: clip.scale };
-        learner.replica.step(cpu, &mut learner.optimizer, &update);
+        let is_healthy = health::agree(cpu, recipe, step, loss, &clip, &mut learner, &lane)?;
+        if is_healthy {
+            let update = Update { count: step + 1, lr, grad_scale: clip.scale };
+            learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+        }
         let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
-        journal.finish_step(&StepRecord { step, loss, lr, grad_norm, data_wait_seconds });
+        let record = StepRecord { step, loss, lr, grad_norm, data_wait_seconds, is_healthy };
+        journal.finish_step(&record, &mut learner.replica);
+        health::compare_replicas(recipe, step + 1, &mut learner.replica)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
-            let loss = evaluate::validation_loss(&mut learner.replica, cpu, recipe, &validation);
+            journal.pause(&mut learner.replica)?;
+            let loss = evaluate::validation_loss(&mut learner.replica, cpu, recipe, &validation)?;
             validation_loss = Some(loss);
-            journal.evaluated(step + 1, loss);
+            journal.evaluated(step + 1, loss, &learner.replica);
         }
     }
-    saved::save(&folder, recipe, world, &learner, &loader.cursor(), &journal.losses)?;
-    let summary = Summary::of(recipe, world, &corpus, &folder, &learner, &journal, validation_loss);
+    let figures = journal.figures_by_worker(comm, &learner)?;
+    let hash =
+        saved::save(folder.as_ref(), recipe, world, &mut learner, &loader.cursor(), &journal.losses)?;
+    let Some(folder) = folder else { return Ok(None) };
+    let summary =
+        Summary::of(recipe, &corpus, &folder, &learner, &journal, &figures, hash, validation_loss);
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
-    Ok(summary)
+    Ok(Some(summary))
 }
 
-/// Forward and backward of every lane, in ascending order; returns the mean loss of the batch.
-pub(crate) fn run_lanes(replica: &mut Replica, cpu: &Cpu, recipe: &Recipe, batch: &Batch) -> f64 {
+/// A lane of a batch as the model takes it. Gradients are divided by the number of targets of the
+/// batch, unless the recipe asks for their sum.
+pub(crate) fn lane_of<'a>(recipe: &Recipe, batch: &'a Batch, index: usize) -> Lane<'a> {
     let shape = lane_shape(recipe);
-    let mut loss_sum = 0.0;
-    for index in 0..batch.num_lanes() {
-        let (inputs, targets) = batch.lane(index);
-        let first_sample = (index * shape.sequences) as u64;
-        let num_targets = batch.num_targets;
-        let lane = Lane { shape, inputs, targets, first_sample, num_targets };
-        loss_sum += replica.run_lane(cpu, recipe.train.seed, batch.step, &lane);
-    }
-    loss_sum / batch.num_targets as f64
+    let (inputs, targets) = batch.lane(index);
+    let first_sample = (index * shape.sequences) as u64;
+    let num_targets = match recipe.train.reduction {
+        Reduction::Mean => batch.num_targets,
+        Reduction::Sum => 1,
+    };
+    Lane { shape, inputs, targets, first_sample, num_targets }
 }
 
 /// The shape of every lane of a recipe, in training and evaluation.

@@ -14,17 +14,23 @@ const EDGES: &[(&str, &str)] = &[
     ("schedule", "config"),
     ("tensor", ""),
     ("comm", "config platform mesh schedule tensor"),
+    ("cluster", "config platform mesh comm"),
     ("telemetry", "platform"),
     ("model", "config tensor"),
     ("optim", "config tensor"),
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
-    ("parallel", "config tensor model optim"),
-    ("trainer", "config platform tensor telemetry model optim data checkpoint parallel"),
-    ("cli", "config platform tensor telemetry model optim data checkpoint parallel trainer"),
+    ("parallel", "config platform tensor comm model optim"),
+    ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
+    (
+        "cli",
+        "config platform mesh schedule tensor comm cluster telemetry model optim data checkpoint \
+         parallel trainer",
+    ),
     (
         "harness",
-        "config platform tensor telemetry model optim data checkpoint parallel trainer cli",
+        "config platform tensor comm cluster telemetry model optim data checkpoint parallel \
+         trainer cli",
     ),
 ];
 

@@ -8,14 +8,33 @@ use super::{NamedTensor, bytes, sorted};
 /// names. Names and shapes are not part of it. A tensor that the model uses twice (tied
 /// embeddings) is given once.
 pub fn weights_hash(tensors: &[NamedTensor<'_>]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = Vec::with_capacity(bytes::PIECE_BYTES);
+    let mut hasher = WeightsHasher::default();
     for tensor in sorted(tensors) {
-        let hashed = bytes::for_each_piece(tensor.data, &mut buffer, |piece| {
+        hasher.update(tensor.data);
+    }
+    hasher.finish()
+}
+
+/// [`weights_hash`] of tensors that come one by one, in the order of their names.
+#[derive(Default)]
+pub struct WeightsHasher {
+    hasher: blake3::Hasher,
+    buffer: Vec<u8>,
+}
+
+impl WeightsHasher {
+    /// The next tensor.
+    pub fn update(&mut self, data: &[f32]) {
+        let hasher = &mut self.hasher;
+        let hashed = bytes::for_each_piece(data, &mut self.buffer, |piece| {
             hasher.update(piece);
             Ok::<(), Infallible>(())
         });
         hashed.unwrap_or_else(|never| match never {});
     }
-    hasher.finalize().to_hex().to_string()
+
+    /// The hash of all tensors so far.
+    pub fn finish(&self) -> String {
+        self.hasher.finalize().to_hex().to_string()
+    }
 }

@@ -13,9 +13,9 @@ mod save;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-pub use hash::weights_hash;
+pub use hash::{WeightsHasher, weights_hash};
 pub use load::load;
-pub use save::save;
+pub use save::{save, save_each};
 
 use crate::CheckpointError;
 

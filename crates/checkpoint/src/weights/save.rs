@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use lockstep_platform::{World, write_atomic_with};
+use lockstep_platform::{FileAction, FileError, World, write_atomic_with};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ const ALIGNMENT_BYTES: usize = 8;
 
 /// Replaces the file at `path` by these tensors, atomically. The metadata goes into the header;
 /// Hugging Face's loaders ask for the entry `format = pt`. Tensors that hold NaN or an infinity
-/// are refused before anything is written.
+/// are refused, and the file stays as it was.
 pub fn save(
     world: &World,
     path: &Path,
@@ -26,41 +26,66 @@ pub fn save(
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), CheckpointError> {
     let tensors = sorted(tensors);
-    for NamedTensor { name, data, .. } in &tensors {
-        if let Some(element) = first_not_finite(data) {
-            let (tensor, value) = ((*name).to_owned(), data[element].to_string());
-            return Err(CheckpointError::Diverged { tensor, element, value });
-        }
-    }
-    let header = header(&tensors, metadata);
-    write_atomic_with(world, path, |writer| {
+    let outlines: Vec<_> =
+        tensors.iter().map(|tensor| (tensor.name.to_owned(), tensor.shape.to_vec())).collect();
+    save_each(world, path, &outlines, metadata, |take| {
+        tensors.iter().try_for_each(|tensor| take(tensor.data))
+    })
+}
+
+/// As [`save`], for tensors that do not lie in memory together: `produce` hands over the elements
+/// of each tensor of `outlines` (name and shape), in that order.
+pub fn save_each<E: From<CheckpointError>>(
+    world: &World,
+    path: &Path,
+    outlines: &[(String, Vec<usize>)],
+    metadata: &BTreeMap<String, String>,
+    produce: impl FnOnce(&mut dyn FnMut(&[f32]) -> Result<(), CheckpointError>) -> Result<(), E>,
+) -> Result<(), E> {
+    let header = header(outlines, metadata);
+    let mut failed = None;
+    let written = write_atomic_with(world, path, |writer| {
         let mut buffer = Vec::with_capacity(bytes::PIECE_BYTES);
         writer.write_all(&(header.len() as u64).to_le_bytes())?;
         writer.write_all(&header)?;
-        for tensor in &tensors {
-            bytes::for_each_piece(tensor.data, &mut buffer, |piece| writer.write_all(piece))?;
-        }
-        Ok(())
-    })?;
-    Ok(())
+        let mut outlines = outlines.iter();
+        let produced = produce(&mut |data| {
+            let (name, shape) = outlines.next().expect("as many tensors as outlines");
+            assert_eq!(data.len(), shape.iter().product::<usize>(), "tensor {name}");
+            if let Some(element) = first_not_finite(data) {
+                let (tensor, value) = (name.clone(), data[element].to_string());
+                return Err(CheckpointError::Diverged { tensor, element, value });
+            }
+            bytes::for_each_piece(data, &mut buffer, |piece| writer.write_all(piece))
+                .map_err(|error| CheckpointError::File(FileError::new(FileAction::Write, path, &error)))
+        });
+        produced.map_err(|error| {
+            failed = Some(error);
+            std::io::Error::other("the tensors could not be produced")
+        })
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(written.map_err(CheckpointError::from)?),
+    }
 }
 
 /// The JSON header. The format's own library keeps the metadata in a hash map and would write it
 /// in another order each time.
-fn header(tensors: &[NamedTensor<'_>], metadata: &BTreeMap<String, String>) -> Vec<u8> {
+fn header(outlines: &[(String, Vec<usize>)], metadata: &BTreeMap<String, String>) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     if !metadata.is_empty() {
         let notes = metadata.iter().map(|(key, note)| (key.clone(), note.clone().into()));
         entries.insert(METADATA_KEY, Value::Object(notes.collect()));
     }
     let mut start = 0;
-    for NamedTensor { name, shape, data } in tensors {
-        assert_ne!(*name, METADATA_KEY, "the format keeps this name for itself");
-        let end = start + data.len() * bytes::ELEMENT_BYTES;
-        let (shape, data_offsets) = (shape.to_vec(), (start, end));
+    for (name, shape) in outlines {
+        assert_ne!(name, METADATA_KEY, "the format keeps this name for itself");
+        let end = start + shape.iter().product::<usize>() * bytes::ELEMENT_BYTES;
+        let (shape, data_offsets) = (shape.clone(), (start, end));
         let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets };
         let info = serde_json::to_value(info).expect("a description of a tensor is plain data");
-        entries.insert(*name, info);
+        entries.insert(name, info);
         start = end;
     }
     let mut header = serde_json::to_vec(&entries).expect("a map by text is plain data");

@@ -50,7 +50,7 @@ struct Memory {
     gradients_bytes: u64,
     optimizer_bytes: u64,
     activations_bytes: u64,
-    scratch_bytes: u64,
+    buffers_bytes: u64,
     total_bytes: u64,
 }
 
@@ -68,7 +68,7 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
         params: blueprint.params().map(|(_, param)| tensor(param)).collect(),
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
-        memory: memory(&lockstep_trainer::saved::footprint(recipe, blueprint)),
+        memory: memory(&lockstep_trainer::saved::footprint(recipe, blueprint, 0)),
     }
 }
 
@@ -88,7 +88,7 @@ fn memory(footprint: &Footprint) -> Memory {
         gradients_bytes: bytes(footprint.gradients),
         optimizer_bytes: bytes(footprint.optimizer),
         activations_bytes: bytes(footprint.activations),
-        scratch_bytes: bytes(footprint.scratch),
+        buffers_bytes: bytes(footprint.buffers),
         total_bytes: bytes(footprint.total()),
     }
 }
@@ -112,7 +112,7 @@ fn render(report: &Report) -> String {
         ("gradients", memory.gradients_bytes),
         ("optimizer", memory.optimizer_bytes),
         ("activations", memory.activations_bytes),
-        ("scratch", memory.scratch_bytes),
+        ("buffers", memory.buffers_bytes),
         ("all of it", memory.total_bytes),
     ];
     for (part, bytes) in parts {

@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub(crate) mod bench;
+pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod generate;
 pub(crate) mod inspect;

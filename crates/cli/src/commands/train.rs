@@ -3,16 +3,18 @@
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
+use crate::workers;
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
-use lockstep_telemetry::{Console, Sink, Surface};
+use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::sampling::Sampling;
 use lockstep_trainer::{Options, RunFolder, Summary};
-use std::fmt::Write;
-use std::io::IsTerminal;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Characters of sample text after a run.
@@ -24,14 +26,19 @@ const SAMPLE_TOKENS: usize = 400;
 Examples:
   lockstep train                                       the default recipe on the bundled corpus
   lockstep train --preset tiny --set train.steps=20    a quick look
+  lockstep train --set run.workers=4                   four workers; the result is the same
   lockstep train my.toml --set data.source=book.txt    your own text
   lockstep train my.toml --stop-after 100              stop early, then go on where it stopped:
   lockstep train my.toml --resume runs/0001
-  lockstep train --json > run.json                     figures for a program")]
+  lockstep train --json > run.json                     figures for a program
+
+Workers are processes that this one starts (run.workers, run.isolation); each line they write to
+standard error begins with their rank. A process that finds RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT in its environment is itself a worker, so other launchers can start them too.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
-    /// Go on from where the run in this folder stopped (same recipe; run.* may differ)
+    /// Go on from where the run in this folder stopped (same recipe; run.* and parallel.* may differ)
     #[arg(long, value_name = "RUN")]
     resume: Option<PathBuf>,
     /// Stop after this many steps of the recipe
@@ -47,20 +54,68 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
-    let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
-    if !arguments.quiet {
-        let stderr = std::io::stderr();
-        let surface = if stderr.is_terminal() { Surface::Terminal } else { Surface::Plain };
-        sinks.push(Box::new(Console::new(Box::new(stderr), surface)));
-    }
-    let options =
-        Options { resume: arguments.resume.clone(), stop_after: arguments.stop_after, sinks };
-    let summary = lockstep_trainer::train(&recipe, world, options)?;
+    let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
+    let options = move || Options { resume: resume.clone(), stop_after, sinks: Vec::new() };
+    let asked = options();
+    let check = || Ok(lockstep_trainer::check(&recipe, world, &asked)?);
+    let (quiet, own_world) = (arguments.quiet, World::clone(world));
+    let life = move |recipe: &Recipe, comm: &Comm| {
+        let sinks =
+            if quiet || comm.rank().0 != 0 { Vec::new() } else { sinks(recipe, &own_world) };
+        lockstep_trainer::train(recipe, &own_world, comm, Options { sinks, ..options() })
+    };
+    let Some(summary) = workers::run(&recipe, world, quiet, check, life)? else { return Ok(()) };
     if arguments.json {
         return output::json(&summary);
     }
     output::text(&report(&summary))?;
     output::text(&sample(&summary, &recipe, world)?)
+}
+
+/// What people see of a run: how a batch comes about, then progress.
+fn sinks(recipe: &Recipe, world: &World) -> Vec<Box<dyn Sink>> {
+    let batch = Announcement { line: batch_line(recipe) };
+    let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
+    vec![Box::new(batch), Box::new(console)]
+}
+
+/// Says a line when the run has begun, and not when it is refused at the last moment.
+struct Announcement {
+    line: String,
+}
+
+impl Sink for Announcement {
+    fn write(&mut self, stamped: &Stamped) -> Result<(), TelemetryError> {
+        if matches!(stamped.event, Event::RunStarted { .. }) {
+            let written = std::io::stderr().write_all(self.line.as_bytes());
+            let (sink, reason) = ("standard error".to_owned(), |e: std::io::Error| e.to_string());
+            written.map_err(|error| TelemetryError::Write { sink, reason: reason(error) })?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), TelemetryError> {
+        Ok(())
+    }
+}
+
+/// What a step learns from, and who computes it.
+fn batch_line(recipe: &Recipe) -> String {
+    let (batch, microbatch) = (recipe.train.batch, recipe.train.microbatch);
+    let shares = recipe.leaf_shares();
+    let lanes: Vec<_> = shares.iter().map(|leaves| leaves * recipe.lanes_per_leaf()).collect();
+    let workers = lanes.len();
+    let plural = if workers == 1 { "" } else { "s" };
+    if lanes.iter().all(|each| *each == lanes[0]) {
+        let each = lanes[0];
+        let work = format!("microbatch {microbatch} x {each} lanes x {workers} worker{plural}");
+        return format!("batch {batch} sequences = {work}\n");
+    }
+    let lanes: Vec<_> = lanes.iter().map(ToString::to_string).collect();
+    let lanes = lanes.join(" + ");
+    format!(
+        "batch {batch} sequences = microbatch {microbatch} x ({lanes}) lanes on {workers} workers\n"
+    )
 }
 
 /// The last lines of a run: what came out.
@@ -93,4 +148,27 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
     let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true);
     Ok(format!("\nA sample (lockstep generate makes more):\n\n{}\n", Tokenizer.decode(&tokens)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_config::{Sources, resolve};
+
+    fn line(sets: &[&str]) -> String {
+        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        batch_line(&resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe"))
+    }
+
+    #[test]
+    fn a_batch_is_microbatches_times_lanes_times_workers() {
+        let one = line(&["run.workers=1"]);
+        assert_eq!(one, "batch 16 sequences = microbatch 2 x 8 lanes x 1 worker\n");
+        let four = line(&["run.workers=4"]);
+        assert_eq!(four, "batch 16 sequences = microbatch 2 x 2 lanes x 4 workers\n");
+        let three = line(&["run.workers=3", "train.batch=32"]);
+        assert_eq!(three, "batch 32 sequences = microbatch 2 x (6 + 6 + 4) lanes on 3 workers\n");
+        let unequal = line(&["run.workers=2", "parallel.shares=5,3"]);
+        assert_eq!(unequal, "batch 16 sequences = microbatch 2 x (5 + 3) lanes on 2 workers\n");
+    }
 }

@@ -202,8 +202,16 @@ fn config_lists_presets_and_prints_the_reference_page() {
 #[test]
 fn every_command_explains_itself_with_examples() {
     let folder = Folder::new();
-    let commands: [&[&str]; 6] =
-        [&[], &["train"], &["generate"], &["inspect"], &["bench", "train"], &["config"]];
+    let commands: [&[&str]; 8] = [
+        &[],
+        &["train"],
+        &["generate"],
+        &["inspect"],
+        &["compare"],
+        &["bench", "train"],
+        &["bench", "comm"],
+        &["config"],
+    ];
     for command in commands {
         let help = folder.succeed(&[command, &["--help"]].concat());
         assert!(help.stdout.contains("Examples:"), "{command:?}");

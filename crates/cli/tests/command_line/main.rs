@@ -3,8 +3,12 @@
 //! # Layout
 //! - `process`: a folder of its own and the binary in it.
 //! - `commands`: every command does what its help says; the names that scripts rely on.
+//! - `compare`: two runs, bit by bit.
+//! - `bench_comm`: collectives between real ranks.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
+mod bench_comm;
 mod commands;
+mod compare;
 mod process;

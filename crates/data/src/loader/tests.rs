@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_platform::{Clock, Entropy, Files, Host, Net, Platform, Threads};
+use lockstep_platform::{Clock, Entropy, Files, Host, Net, Platform, Processes, Shared, Threads};
 
 use super::*;
 
@@ -187,6 +187,14 @@ impl Platform for SlowWorld {
 
     fn net(&self) -> &dyn Net {
         self.real.net()
+    }
+
+    fn processes(&self) -> &dyn Processes {
+        self.real.processes()
+    }
+
+    fn shared(&self) -> &dyn Shared {
+        self.real.shared()
     }
 
     fn entropy(&self) -> &dyn Entropy {

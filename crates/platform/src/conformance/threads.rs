@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[Row] = &[
     ("a panic in a thread is an error of join", panic_becomes_an_error),
     ("whether a thread has finished can be asked with a limit", finished_within_has_a_limit),
     ("at least one thread can run", at_least_one_thread),
+    ("a thread that stays on a core still runs", staying_is_not_stopping),
     ("a wait on a quiet signal ends with its time limit", quiet_signal_times_out),
     ("a notification before the wait is not lost", early_notification_is_seen),
     ("a notification wakes every waiter", notification_wakes_all),
@@ -66,6 +67,18 @@ fn finished_within_has_a_limit(world: &World, _dir: &Path) {
 
 fn at_least_one_thread(world: &World, _dir: &Path) {
     assert!(world.threads().available() >= 1);
+}
+
+fn staying_is_not_stopping(world: &World, _dir: &Path) {
+    let (copy, done) = (Arc::clone(world), Arc::new(AtomicU64::new(0)));
+    let seen = Arc::clone(&done);
+    let body = move || {
+        // Wherever it is not possible it is refused, and nothing else changes.
+        let _ = copy.threads().stay_on_core(1_000_003);
+        seen.store(1, Ordering::Relaxed);
+    };
+    spawn(world, "stayer", body).join().expect("no panic");
+    assert_eq!(done.load(Ordering::Relaxed), 1);
 }
 
 fn quiet_signal_times_out(world: &World, _dir: &Path) {

@@ -8,11 +8,12 @@ mod entropy;
 mod files;
 mod host;
 mod net;
+mod processes;
 mod shared;
 mod streams;
 mod threads;
 
-use crate::{Clock, Entropy, Files, Host, Net, Platform, Shared, Threads};
+use crate::{Clock, Entropy, Files, Host, Net, Platform, Processes, Shared, Threads};
 
 /// The operating system.
 pub(crate) struct RealPlatform {
@@ -40,6 +41,10 @@ impl Platform for RealPlatform {
 
     fn net(&self) -> &dyn Net {
         &net::RealNet
+    }
+
+    fn processes(&self) -> &dyn Processes {
+        &processes::RealProcesses
     }
 
     fn shared(&self) -> &dyn Shared {

@@ -33,6 +33,18 @@ impl Threads for RealThreads {
         thread::available_parallelism().map_or(1, NonZero::get)
     }
 
+    fn stay_on_core(&self, index: usize) -> bool {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let Ok(allowed) = sched_getaffinity(None) else { return false };
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+        if cores.is_empty() {
+            return false;
+        }
+        let mut one = CpuSet::new();
+        one.set(cores[index % cores.len()]);
+        sched_setaffinity(None, &one).is_ok()
+    }
+
     fn signal(&self) -> Arc<dyn Signal> {
         Arc::new(RealSignal::default())
     }

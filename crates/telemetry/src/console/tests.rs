@@ -59,6 +59,8 @@ impl Fixture {
             tokens_per_second: 12_345.0,
             step_seconds: 0.5,
             data_wait_seconds: 0.0,
+            exposed_communication_seconds: 0.0,
+            is_skipped: false,
         };
         self.give(seconds, event);
     }

@@ -1,17 +1,14 @@
-//! `lockstep bench`: how fast this machine is with this engine.
+//! `lockstep bench train`: how fast a model trains here, beside the best the machine could do.
 
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
+use crate::workers;
+use lockstep_comm::Comm;
+use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_platform::World;
 use lockstep_trainer::bench::bench_train;
-
-/// Measure this machine
-#[derive(clap::Subcommand)]
-pub(crate) enum Command {
-    Train(TrainArguments),
-}
 
 /// Time training steps; says which share of the machine's peak they reach
 #[derive(clap::Args)]
@@ -20,7 +17,7 @@ Examples:
   lockstep bench train                        6 layers x 384, context 256, batch 16
   lockstep bench train --set run.threads=1 --steps 5
   lockstep bench train my.toml --json")]
-pub(crate) struct TrainArguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
     /// Timed steps, after two that warm up
@@ -31,13 +28,15 @@ pub(crate) struct TrainArguments {
     json: bool,
 }
 
-pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
-    let Command::Train(arguments) = command;
+pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.steps == 0 {
         return Err(Failure::user("--steps 0 measures nothing; try 10"));
     }
     let recipe = arguments.recipe.resolve_with_default(world, Some("bench"))?;
-    let bench = bench_train(&recipe, world, arguments.steps)?;
+    let (steps, own_world) = (arguments.steps, World::clone(world));
+    let check = || Ok(lockstep_trainer::check_inputs(&recipe, world)?);
+    let life = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
+    let Some(bench) = workers::run(&recipe, world, true, check, life)? else { return Ok(()) };
     if arguments.json {
         return output::json(&bench);
     }

@@ -1,0 +1,327 @@
+//! The ranks of a measurement: threads of this process, or processes that it starts.
+//!
+//! A process that plays a rank is this program again, with the same options and a place. It comes
+//! for the board, opens its end of the world, and measures; rank 0 prints one line of JSON for each
+//! row. The first process only hands out the board, reads those lines and looks whether all are
+//! alive: when one fails, all are told, and the first one's words are what the user sees.
+
+use super::plan::{Plan, Transport};
+use super::report::Row;
+use crate::failure::Failure;
+use crate::output;
+use lockstep_comm::bench::{BenchError, Board, Offer, measure};
+use lockstep_comm::rendezvous::{self, Place, RendezvousError, Settings};
+use lockstep_comm::transport::{hosts, tcp::TcpOptions};
+use lockstep_comm::{Comm, CommError, Options};
+use lockstep_config::Blame;
+use lockstep_mesh::Rank;
+use lockstep_platform::{JoinHandle, World};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// How long ranks may take to find each other.
+const MEETING_TIME: Duration = Duration::from_secs(30);
+
+/// How often the first process looks whether all others are alive.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long ranks may go on after they were told to stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Where rank 0 listens when ranks talk over TCP.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// Starts the ranks; every row is handed over as soon as it is there.
+pub(super) fn start(plan: &Plan, world: &World, on_row: impl FnMut(Row)) -> Result<(), Failure> {
+    let board = Board::new(world, plan.num_ranks, plan.max_bytes()).map_err(BenchError::from)?;
+    match plan.transport {
+        Transport::Threads => start_threads(plan, world, &board, on_row),
+        Transport::Shm | Transport::Tcp => start_processes(plan, world, &board, on_row),
+    }
+}
+
+fn options(plan: &Plan) -> Options {
+    // Room for inputs, outputs and copies of them, with alignment.
+    let arena_bytes = (8 * plan.max_bytes()).max(64 << 20);
+    Options { arena_bytes, ..Options::default() }
+}
+
+fn start_threads(
+    plan: &Plan,
+    world: &World,
+    board: &Board,
+    mut on_row: impl FnMut(Row),
+) -> Result<(), Failure> {
+    let ends = Comm::threads(world, plan.num_ranks, &options(plan)).map_err(BenchError::from)?;
+    let (sender, rows) = mpsc::channel();
+    let results: Vec<Result<(), BenchError>> = std::thread::scope(|scope| {
+        let start = |comm: Comm| {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let result = measure_all(plan, world, board, &comm, |row| {
+                    // Whoever listens does so until the end.
+                    let _ = sender.send(row);
+                    Ok(())
+                });
+                if result.is_err() {
+                    board.stop();
+                }
+                result
+            })
+        };
+        let threads: Vec<_> = ends.into_iter().map(start).collect();
+        drop(sender);
+        rows.iter().for_each(&mut on_row);
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    });
+    let mut errors: Vec<BenchError> = results.into_iter().filter_map(Result::err).collect();
+    // The one that failed first, not the ones that were told.
+    errors.sort_by_key(is_echo);
+    errors.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Whether an error only repeats somebody else's.
+fn is_echo(error: &BenchError) -> bool {
+    matches!(error, BenchError::Stopped | BenchError::Comm(CommError::Aborted { .. }))
+}
+
+/// Measures everything with one rank's end; rank 0 reports.
+fn measure_all(
+    plan: &Plan,
+    world: &World,
+    board: &Board,
+    comm: &Comm,
+    mut report: impl FnMut(Row) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    // Only now, because the library looks at how many cores there are when it opens.
+    if plan.has_cores {
+        world.threads().stay_on_core(comm.rank().0);
+    }
+    for case in &plan.cases {
+        let point = measure(comm, board, case, plan.budget)?;
+        if comm.rank() == Rank(0) {
+            report(Row::new(plan, case, &point))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a process that plays a rank does.
+pub(super) fn be_one(place: &str, plan: &Plan, world: &World) -> Result<(), Failure> {
+    let parsed = place.rsplit_once('/').and_then(|(name, rank)| {
+        let rank = rank.parse().ok().filter(|&rank| rank < plan.num_ranks)?;
+        Some((name, Rank(rank)))
+    });
+    let (name, rank) = parsed.ok_or_else(|| Failure::user("--as-rank is a name and a rank"))?;
+    let board = Board::fetch(world, name, plan.num_ranks, MEETING_TIME)?;
+    let mut printed = Ok(());
+    let result = open(plan, world, &board, name, rank).and_then(|comm| {
+        measure_all(plan, world, &board, &comm, |row| {
+            let line = serde_json::to_string(&row).expect("our values are JSON");
+            printed = output::text(&(line + "\n"));
+            if printed.is_ok() { Ok(()) } else { Err(BenchError::Stopped) }
+        })
+    });
+    if result.is_err() {
+        board.stop();
+    }
+    printed?;
+    Ok(result?)
+}
+
+/// This process's end of the world.
+fn open(
+    plan: &Plan,
+    world: &World,
+    board: &Board,
+    name: &str,
+    rank: Rank,
+) -> Result<Comm, BenchError> {
+    let num_ranks = plan.num_ranks;
+    if plan.transport == Transport::Shm {
+        return Ok(Comm::processes(world, name, rank, num_ranks, &options(plan))?);
+    }
+    let settings = Settings { shares_memory: false, ..Settings::default() };
+    let joined = if rank == Rank(0) {
+        let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0")).map_err(failed)?;
+        let master = listener.local_addr();
+        let port = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        board.tell(port.expect("an address ends with a port"));
+        let place = Place { rank, num_ranks, master };
+        rendezvous::join_as_first(world, listener, &place, &settings)
+    } else {
+        let master = format!("{LOOPBACK}:{}", board.hear()?);
+        rendezvous::join(world, &Place { rank, num_ranks, master }, &settings)
+    };
+    let joined = joined.map_err(failed)?;
+    let wires = hosts::connect(world, joined, &settings, &TcpOptions::default(), 0)?;
+    Ok(Comm::world(world, wires)?)
+}
+
+fn failed(error: RendezvousError) -> BenchError {
+    CommError::from(error).into()
+}
+
+fn start_processes(
+    plan: &Plan,
+    world: &World,
+    board: &Board,
+    on_row: impl FnMut(Row),
+) -> Result<(), Failure> {
+    let name = format!("lockstep/bench/{:016x}", world.entropy().u64());
+    let offer = board.offer(&name).map_err(BenchError::from)?;
+    let mut ranks = Ranks { children: Vec::new(), board, world };
+    for rank in 0..plan.num_ranks {
+        ranks.children.push(spawn(&name, rank)?);
+    }
+    let stdout = ranks.children[0].stdout.take().expect("it was asked for");
+    let (lines, reader) = read_lines(world, stdout)?;
+    let watched = ranks.watch(offer, &lines, on_row);
+    if watched.is_err() {
+        ranks.end();
+    }
+    // Its pipe is closed by now.
+    let joined = reader.join();
+    watched?;
+    joined.map_err(|error| Failure::new(Blame::Peer(0), error.to_string()))
+}
+
+/// This program again, as one of the ranks.
+fn spawn(name: &str, rank: usize) -> Result<Child, Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::new(Blame::Storage, format!("cannot start rank {rank}: {error}"))
+    };
+    Command::new(std::env::current_exe().map_err(cannot)?)
+        .args(std::env::args_os().skip(1))
+        .arg("--as-rank")
+        .arg(format!("{name}/{rank}"))
+        .stdin(Stdio::null())
+        .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(cannot)
+}
+
+/// A thread that reads lines until the pipe is closed.
+fn read_lines(
+    world: &World,
+    pipe: impl Read + Send + 'static,
+) -> Result<(Receiver<String>, Box<dyn JoinHandle>), Failure> {
+    let (sender, lines) = mpsc::channel();
+    let body = move || {
+        for line in BufReader::new(pipe).lines() {
+            let Ok(line) = line else { return };
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = world.threads().spawn("bench-reader", Box::new(body));
+    let thread = thread.map_err(|error| Failure::new(Blame::Storage, error.to_string()))?;
+    Ok((lines, thread))
+}
+
+/// The processes that measure.
+struct Ranks<'a> {
+    children: Vec<Child>,
+    board: &'a Board,
+    world: &'a World,
+}
+
+impl Ranks<'_> {
+    /// Hands out the board and the rows until all have ended well or one has not.
+    fn watch(
+        &mut self,
+        mut offer: Offer,
+        lines: &Receiver<String>,
+        mut on_row: impl FnMut(Row),
+    ) -> Result<(), Failure> {
+        let mut num_met = 0;
+        let mut is_open = true;
+        loop {
+            if num_met < self.children.len() {
+                let met = offer.hand_out(self.board, LOOK).map_err(BenchError::from)?;
+                num_met += usize::from(met);
+            } else if is_open {
+                match lines.recv_timeout(LOOK) {
+                    Ok(line) => on_row(row_of(&line)?),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => is_open = false,
+                }
+            }
+            let all_have_ended = self.look()?;
+            if all_have_ended && !is_open {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether all have ended well; an error if one has not.
+    fn look(&mut self) -> Result<bool, Failure> {
+        let mut num_ended = 0;
+        for rank in 0..self.children.len() {
+            match self.children[rank].try_wait() {
+                Ok(Some(status)) if status.success() => num_ended += 1,
+                Ok(None) => {}
+                Ok(Some(_)) | Err(_) => return Err(self.first_failure()),
+            }
+        }
+        Ok(num_ended == self.children.len())
+    }
+
+    /// Tells all to stop and finds out who failed first.
+    fn first_failure(&mut self) -> Failure {
+        self.end();
+        let mut failures = Vec::new();
+        for (rank, child) in self.children.iter_mut().enumerate() {
+            let mut text = String::new();
+            if let Some(mut pipe) = child.stderr.take() {
+                // What cannot be read is not worth more than what can.
+                let _ = pipe.read_to_string(&mut text);
+            }
+            let code = child.try_wait().ok().flatten().and_then(|status| status.code());
+            if code == Some(0) {
+                continue;
+            }
+            let said = text.lines().find_map(|line| line.strip_prefix("error: "));
+            let is_echo = said.is_some_and(|said| said.contains("gave up"));
+            let words = said.or_else(|| text.lines().next()).unwrap_or("it was killed");
+            let code = code.and_then(|code| u8::try_from(code).ok());
+            failures.push((is_echo, code, format!("rank {rank}: {words}")));
+        }
+        failures.sort_by_key(|(is_echo, code, _)| (*is_echo, code.is_some()));
+        let first = failures.into_iter().next();
+        first.map_or_else(
+            || Failure::new(Blame::Peer(0), "the ranks ended without a result"),
+            |(_, code, text)| Failure::with_code(code.unwrap_or(3), text),
+        )
+    }
+
+    /// Lets all end by themselves, and ends those that do not.
+    fn end(&mut self) {
+        self.board.stop();
+        let mut naps = GRACE.as_millis() / LOOK.as_millis();
+        for child in &mut self.children {
+            while naps > 0 && matches!(child.try_wait(), Ok(None)) {
+                naps -= 1;
+                self.world.clock().sleep(LOOK);
+            }
+            // It may have ended just now, and then there is nothing to kill.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Ranks<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn row_of(line: &str) -> Result<Row, Failure> {
+    serde_json::from_str(line)
+        .map_err(|error| Failure::new(Blame::Peer(0), format!("rank 0 said {line:?}: {error}")))
+}

@@ -1,0 +1,168 @@
+//! The figures of a measurement, for programs and for people.
+
+use super::plan::Plan;
+use lockstep_comm::bench::{Buffers, Case, Point};
+use lockstep_config::units::Bytes;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+
+/// One size of one operation. The names are those that scripts rely on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) op: String,
+    pub(super) ranks: usize,
+    pub(super) bytes: usize,
+    pub(super) dtype: String,
+    pub(super) transport: String,
+    /// The one that did it, also where the choice was the library's.
+    pub(super) algorithm: String,
+    pub(super) buffers: String,
+    pub(super) median_us: f64,
+    pub(super) p95_us: f64,
+    pub(super) bus_bytes_per_second: f64,
+    /// The time of the sweep over memory, over ours.
+    pub(super) limit_share: f64,
+    pub(super) verified: bool,
+    pub(super) min_us: f64,
+    pub(super) p10_us: f64,
+    pub(super) algorithm_bytes_per_second: f64,
+    pub(super) limit_us: f64,
+    /// The limit as a bandwidth, for the same operation.
+    pub(super) limit_bus_bytes_per_second: f64,
+    /// Whether the algorithm promises the canonical order of sums.
+    pub(super) canonical: bool,
+    pub(super) samples: usize,
+}
+
+impl Row {
+    pub(super) fn new(plan: &Plan, case: &Case, point: &Point) -> Self {
+        let micros = |times: &[u64], percent: usize| {
+            times[(times.len() * percent / 100).min(times.len() - 1)] as f64 / 1e3
+        };
+        let median_us = micros(&point.call_ns, 50);
+        let limit_us = if case.bytes > 0 { micros(&point.sweep_ns, 50) } else { 0.0 };
+        // A clock that does not tick in between would make a speed without end.
+        let speed = |us: f64| if us > 0.0 { case.bytes as f64 / (us * 1e-6) } else { 0.0 };
+        let bus_factor = case.kind.bus_factor(plan.num_ranks);
+        Self {
+            op: case.kind.name().to_owned(),
+            ranks: plan.num_ranks,
+            bytes: case.bytes,
+            dtype: case.dtype.to_string(),
+            transport: plan.transport.name().to_owned(),
+            algorithm: point.algorithm.to_string(),
+            buffers: buffers_name(case.buffers).to_owned(),
+            median_us,
+            p95_us: micros(&point.call_ns, 95),
+            bus_bytes_per_second: bus_factor * speed(median_us),
+            limit_share: if median_us > 0.0 { limit_us / median_us } else { 0.0 },
+            verified: point.is_right,
+            min_us: micros(&point.call_ns, 0),
+            p10_us: micros(&point.call_ns, 10),
+            algorithm_bytes_per_second: speed(median_us),
+            limit_us,
+            limit_bus_bytes_per_second: bus_factor * speed(limit_us),
+            canonical: point.is_canonical,
+            samples: point.call_ns.len(),
+        }
+    }
+}
+
+pub(super) const fn buffers_name(buffers: Buffers) -> &'static str {
+    match buffers {
+        Buffers::Arena => "arena",
+        Buffers::Private => "private",
+    }
+}
+
+/// One sentence about what all rows have in common.
+pub(super) fn heading(row: &Row) -> String {
+    let Row { ranks, transport, dtype, buffers, .. } = row;
+    let s = if *ranks == 1 { "" } else { "s" };
+    format!("{ranks} rank{s} over {transport}, {dtype}, {buffers} buffers, fresh data")
+}
+
+/// The rows as people read them.
+pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
+    let mut text = String::new();
+    if let Some(row) = rows.first() {
+        let _ = writeln!(text, "{}\n", heading(row));
+    }
+    let _ = writeln!(
+        text,
+        "{:<14} {:>9} {:<14} {:>10} {:>10} {:>9} {:>9} {:>10} {:>8} verified",
+        "op",
+        "size",
+        "algorithm",
+        "median us",
+        "p95 us",
+        "alg GB/s",
+        "bus GB/s",
+        "limit us",
+        "of limit"
+    );
+    for row in rows {
+        let gigabytes = |speed: f64| speed / 1e9;
+        let _ = writeln!(
+            text,
+            "{:<14} {:>9} {:<14} {:>10.2} {:>10.2} {:>9.2} {:>9.2} {:>10.2} {:>6.0} % {}",
+            row.op,
+            Bytes(row.bytes as u64).to_string(),
+            row.algorithm,
+            row.median_us,
+            row.p95_us,
+            gigabytes(row.algorithm_bytes_per_second),
+            gigabytes(row.bus_bytes_per_second),
+            row.limit_us,
+            100.0 * row.limit_share,
+            if row.verified { "yes" } else { "NO" },
+        );
+    }
+    let max_cores = "more ranks than cores: they take turns, and times say little about a machine \
+                     with a core for each";
+    if !plan.has_cores {
+        let _ = writeln!(text, "\n{max_cores}");
+    }
+    text
+}
+
+/// Says on standard error what is being measured.
+pub(super) struct Progress<'a> {
+    plan: &'a Plan,
+    is_shown: bool,
+    is_terminal: bool,
+}
+
+impl<'a> Progress<'a> {
+    /// Programs that ask for JSON are not told, people at a terminal always are.
+    pub(super) fn new(plan: &'a Plan, is_json: bool) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let progress = Self { plan, is_shown: is_terminal || !is_json, is_terminal };
+        progress.show(0);
+        progress
+    }
+
+    /// After `num_done` rows.
+    pub(super) fn show(&self, num_done: usize) {
+        let Some(case) = self.plan.cases.get(num_done).filter(|_| self.is_shown) else { return };
+        let number = num_done + 1;
+        let total = self.plan.cases.len();
+        let size = Bytes(case.bytes as u64);
+        let text = format!("measuring {number} of {total}: {} of {size}", case.kind);
+        let mut stderr = std::io::stderr();
+        // Progress that cannot be shown is no reason to stop.
+        let _ = if self.is_terminal {
+            write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush())
+        } else {
+            writeln!(stderr, "{text}")
+        };
+    }
+
+    /// Leaves a clean line behind.
+    pub(super) fn end(&self) {
+        if self.is_shown && self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! `lockstep bench`: how fast this machine is with this engine.
+//!
+//! # Layout
+//! - [`train`]: steps of a model.
+//! - [`comm`]: collectives between ranks.
+
+mod comm;
+mod train;
+
+use crate::failure::Failure;
+use lockstep_platform::World;
+
+/// Measure this machine
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    Train(train::Arguments),
+    Comm(comm::Arguments),
+}
+
+pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
+    match command {
+        Command::Train(arguments) => train::run(arguments, world),
+        Command::Comm(arguments) => comm::run(arguments, world),
+    }
+}

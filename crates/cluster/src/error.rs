@@ -1,0 +1,85 @@
+//! Why workers cannot come together, with who must act.
+
+use lockstep_comm::CommError;
+use lockstep_comm::rendezvous::RendezvousError;
+use lockstep_config::Blame;
+use lockstep_platform::{NetError, ProcessError, ThreadError};
+
+/// A run that could not begin.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ClusterError {
+    /// The environment is that of a worker, but not a sound one.
+    #[error("{source}; or unset RANK and WORLD_SIZE, and `lockstep` starts the workers itself")]
+    Place {
+        /// What is wrong with it.
+        source: RendezvousError,
+    },
+    /// Whoever started the workers and whoever wrote the recipe disagree.
+    #[error(
+        "WORLD_SIZE = {world_size} is not run.workers = {workers}; start {workers} workers or set \
+         run.workers = {world_size}"
+    )]
+    WorldSize {
+        /// How many were started.
+        world_size: usize,
+        /// How many the recipe asks for.
+        workers: usize,
+    },
+    /// A worker among processes cannot be several threads.
+    #[error(
+        "run.isolation = \"threads\" puts all workers into one process, but this is one of \
+         WORLD_SIZE = {world_size}; set run.isolation = \"processes\""
+    )]
+    ThreadsAmongProcesses {
+        /// How many processes were started.
+        world_size: usize,
+    },
+    /// The recipe wants memory between workers that have none in common.
+    #[error(
+        "run.transport = \"shm\" needs all workers on one host, and these are joined by \
+         {transport}; try \"auto\""
+    )]
+    NotOneHost {
+        /// What they are joined by.
+        transport: &'static str,
+    },
+    /// The process that started this one has ended before it could begin.
+    #[error("the process that started this worker has ended")]
+    Orphan,
+    /// The workers did not find each other.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A worker could not be started.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A thread could not be started.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    /// There is no port to meet at.
+    #[error(transparent)]
+    Net(#[from] NetError),
+}
+
+impl ClusterError {
+    /// Who must act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Comm(error) => error.blame(),
+            // The launcher is no rank; its place among the peers is that of rank 0.
+            Self::Orphan => Blame::Peer(0),
+            Self::Place { .. }
+            | Self::WorldSize { .. }
+            | Self::ThreadsAmongProcesses { .. }
+            | Self::NotOneHost { .. }
+            | Self::Process(_)
+            | Self::Thread(_)
+            | Self::Net(_) => Blame::User,
+        }
+    }
+}
+
+impl From<RendezvousError> for ClusterError {
+    fn from(error: RendezvousError) -> Self {
+        Self::Comm(error.into())
+    }
+}

@@ -1,0 +1,165 @@
+//! Keys of how a run is laid out over workers. None of them changes a bit of the result.
+
+use super::{MAX_WORKERS, float, integer, integer_value};
+use crate::key::{Default, Field, Key, field};
+use crate::kind::{Bound, Kind, parse_shares, shares_text};
+use crate::recipe::{IsaChoice, Isolation, Recipe, Recompute, TransportChoice};
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+use crate::value::Value;
+
+use Bound::{Closed, Open};
+use Default::{Derived, Fixed};
+
+pub(super) const RUN: &[Key] = &[
+    Key::new(
+        "run.workers",
+        integer(1, MAX_WORKERS),
+        Derived {
+            text: "= 2, or numerics.invariant_up_to where that is less",
+            from: usual_workers,
+        },
+        field!(run.workers: integer usize),
+        "Number of workers; at most numerics.invariant_up_to.",
+    ),
+    Key::new(
+        "run.threads",
+        integer(0, 1024),
+        Fixed("0"),
+        field!(run.threads: integer usize),
+        "Threads per worker; 0 divides the cores of the machine among its workers.",
+    ),
+    Key::new(
+        "run.isolation",
+        Kind::Choice(Isolation::NAMES),
+        Fixed("\"processes\""),
+        field!(run.isolation: choice Isolation),
+        "Whether each worker is a process of its own or all are threads of one.",
+    ),
+    Key::new(
+        "run.transport",
+        Kind::Choice(TransportChoice::NAMES),
+        Fixed("\"auto\""),
+        field!(run.transport: choice TransportChoice),
+        "How workers reach each other; auto takes shared memory inside a host and TCP between \
+         hosts. threads needs run.isolation = threads, and shm needs processes.",
+    ),
+    Key::new(
+        "run.deadline",
+        float(Open(0.0), Closed(86_400.0)),
+        Fixed("60.0"),
+        Field {
+            get: |r| Some(Value::Float(r.run.deadline.0)),
+            set: |r, v| r.run.deadline = Seconds(v.as_float()),
+        },
+        "Seconds that a worker waits for another before it gives up and names it.",
+    ),
+    Key::new(
+        "run.check_replicas_every",
+        integer(0, 1_000_000_000_000),
+        Fixed("0"),
+        field!(run.check_replicas_every: integer u64),
+        "Steps between two checks that all workers hold the same weights; 0 never checks.",
+    ),
+    Key::new(
+        "run.isa",
+        Kind::Choice(IsaChoice::NAMES),
+        Fixed("\"auto\""),
+        field!(run.isa: choice IsaChoice),
+        "Instruction set of the kernels; auto takes the widest one, and all give the same bits.",
+    ),
+    Key::new(
+        "run.dir",
+        Kind::Text { may_be_empty: true },
+        Fixed("\"\""),
+        field!(run.dir: String),
+        "Folder of the run; empty makes a fresh one under runs.",
+    ),
+    Key::new(
+        "run.save_optimizer",
+        Kind::Bool,
+        Fixed("true"),
+        field!(run.save_optimizer: bool),
+        "Whether the final weights are saved with what resuming needs: optimizer, step, cursor.",
+    ),
+];
+
+/// Two workers, the least that show everything that several do, where two give the same bits.
+fn usual_workers(recipe: &Recipe) -> Value {
+    integer_value(recipe.num_leaves().min(2))
+}
+
+pub(super) const PARALLEL: &[Key] = &[
+    Key::new(
+        "parallel.data",
+        integer(1, MAX_WORKERS),
+        Derived { text: "= run.workers", from: |r| integer_value(r.run.workers) },
+        field!(parallel.data: integer usize),
+        "Workers that share each batch among them; all of them, for now.",
+    ),
+    Key::new(
+        "parallel.zero",
+        integer(0, 3),
+        Fixed("0"),
+        field!(parallel.zero: integer u8),
+        "What each worker keeps only its part of: 0 nothing, 1 the optimizer's state, 2 the \
+         gradients too, 3 the weights too.",
+    ),
+    Key::new(
+        "parallel.recompute",
+        Kind::ChoiceOrEvery(Recompute::NAMES),
+        Fixed("\"none\""),
+        Field {
+            get: |r| Some(Value::Text(r.parallel.recompute.to_string())),
+            set: |r, v| {
+                r.parallel.recompute =
+                    Recompute::from_name(v.as_text()).expect("the kind accepted it");
+            },
+        },
+        "What the backward pass computes again rather than keeps: none, selective (attention and \
+         activation functions), full (whole blocks), every-K (every K-th block).",
+    ),
+    Key::new(
+        "parallel.bucket_bytes",
+        Kind::Bytes,
+        Fixed("0"),
+        Field {
+            get: |r| Some(Value::Integer(r.parallel.bucket_bytes.0.cast_signed())),
+            set: |r, v| r.parallel.bucket_bytes = Bytes(v.as_integer() as u64),
+        },
+        "Gradients that travel together, in bytes or as text such as \"4MiB\"; 0 lets the engine \
+         choose.",
+    ),
+    Key::new(
+        "parallel.overlap",
+        Kind::Bool,
+        Fixed("true"),
+        field!(parallel.overlap: bool),
+        "Whether gradients travel while the backward pass still computes others.",
+    ),
+    Key::new(
+        "parallel.shares",
+        Kind::Shares,
+        Fixed("\"\""),
+        Field {
+            get: |r| Some(Value::Text(shares_text(&r.parallel.shares))),
+            set: |r, v| {
+                r.parallel.shares = parse_shares(v.as_text()).expect("the kind accepted it");
+            },
+        },
+        "Leaves of each worker, such as \"5,3\", one number a worker, together \
+         numerics.invariant_up_to; empty divides them evenly. Needs parallel.zero = 0 or 1.",
+    ),
+];
+
+pub(super) const EMULATE: &[Key] = &[Key::new(
+    "emulate.bandwidth",
+    Kind::Bytes,
+    Fixed("0"),
+    Field {
+        get: |r| Some(Value::Integer(r.emulate.bandwidth.0 as i64)),
+        set: |r, v| r.emulate.bandwidth = BytesPerSecond(v.as_integer() as f64),
+    },
+    "Bytes per second that each link carries at most, a number or text such as \"100MB\"; 0 does \
+     not limit.",
+)
+.only_when("run.transport", &["tcp"])];

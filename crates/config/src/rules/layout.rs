@@ -1,0 +1,103 @@
+//! Rules about workers: how many there may be, how they are joined, and what each gets.
+
+use super::Facts;
+use crate::error::ConfigError;
+use crate::keys::MAX_WORKERS;
+use crate::kind::shares_text;
+use crate::recipe::{Isolation, TransportChoice, even_shares};
+
+/// Every broken rule about workers, in the order of the table of keys.
+pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
+    let rules = [workers_fit_leaves, transport_suits_isolation, data_is_workers, shares_are_whole];
+    rules.iter().filter_map(|rule| rule(facts)).collect()
+}
+
+/// A worker computes whole leaves, at least one.
+fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["run.workers", "numerics.invariant_up_to"];
+    let (workers, leaves) = (facts.recipe.run.workers, facts.recipe.num_leaves());
+    if !facts.sound(&involved) || workers <= leaves {
+        return None;
+    }
+    let more_leaves = workers.next_power_of_two();
+    let depends = ["parallel.data", "parallel.shares"].iter().any(|name| facts.is_set(name));
+    let sound = facts.sound(&["train.batch", "train.microbatch"]);
+    let train = &facts.recipe.train;
+    // Where the batch breaks a rule of its own, its advice counts on the leaves as they are.
+    let enough_lanes = train.batch.is_multiple_of(train.microbatch * more_leaves);
+    let fix = if sound && !depends && enough_lanes {
+        format!("try {leaves} or numerics.invariant_up_to = {more_leaves}")
+    } else {
+        format!("try {leaves}")
+    };
+    Some(facts.error(&involved, format!("is more than numerics.invariant_up_to = {leaves}"), fix))
+}
+
+/// Threads share the memory of their process, and only processes share any other.
+fn transport_suits_isolation(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["run.transport", "run.isolation"];
+    let needed = match (facts.recipe.run.transport, facts.recipe.run.isolation) {
+        (TransportChoice::Threads, Isolation::Processes) => Isolation::Threads,
+        (TransportChoice::Shm, Isolation::Threads) => Isolation::Processes,
+        _ => return None,
+    };
+    if !facts.sound(&involved) {
+        return None;
+    }
+    let isolation = facts.recipe.run.isolation;
+    let rule = format!("does not join workers with run.isolation = \"{isolation}\"");
+    let fix = format!("try \"auto\" or run.isolation = \"{needed}\"");
+    Some(facts.error(&involved, rule, fix))
+}
+
+/// The data axis is the only one so far, so it has all workers.
+fn data_is_workers(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["parallel.data", "run.workers", "numerics.invariant_up_to"];
+    let (data, workers) = (facts.recipe.parallel.data, facts.recipe.run.workers);
+    let leaves = facts.recipe.num_leaves();
+    let is_set = facts.is_set("parallel.data");
+    if !facts.sound(&involved) || !is_set || (data == workers && data <= leaves) {
+        return None;
+    }
+    if data > leaves {
+        let rule = format!("is more than numerics.invariant_up_to = {leaves}");
+        return Some(facts.error(&involved, rule, format!("try {}", workers.min(leaves))));
+    }
+    let rule = format!("is not run.workers = {workers}");
+    let fix = if workers <= leaves && !facts.is_set("parallel.shares") {
+        format!("try {workers} or run.workers = {data}")
+    } else {
+        format!("try {}", workers.min(leaves))
+    };
+    Some(facts.error(&involved[..2], rule, fix))
+}
+
+/// Unequal shares are whole leaves, one number a worker, and stay where they are in a step.
+fn shares_are_whole(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["parallel.shares", "run.workers", "numerics.invariant_up_to", "parallel.zero"];
+    let (shares, workers) = (&facts.recipe.parallel.shares, facts.recipe.run.workers);
+    let leaves = facts.recipe.num_leaves();
+    let possible = workers <= leaves.min(MAX_WORKERS as usize);
+    if !facts.sound(&involved) || shares.is_empty() || !possible {
+        return None;
+    }
+    let even = shares_text(&even_shares(leaves, workers));
+    if shares.len() != workers {
+        let (num_shares, word) =
+            (shares.len(), if shares.len() == 1 { "number" } else { "numbers" });
+        let rule = format!("has {num_shares} {word} for run.workers = {workers}");
+        return Some(facts.error(&involved[..2], rule, format!("try \"{even}\"")));
+    }
+    // Far too large numbers must not overflow on the way to being refused.
+    let sum = shares.iter().fold(0_usize, |sum, share| sum.saturating_add(*share));
+    if sum != leaves {
+        let rule = format!("makes {sum} leaves where numerics.invariant_up_to = {leaves}");
+        return Some(facts.error(&involved[..3], rule, format!("try \"{even}\"")));
+    }
+    let zero = facts.recipe.parallel.zero;
+    if zero >= 2 {
+        let rule = format!("cannot be with parallel.zero = {zero}, which deals leaves out in turn");
+        return Some(facts.error(&involved, rule, "try \"\" or parallel.zero = 1".to_owned()));
+    }
+    None
+}

@@ -1,0 +1,228 @@
+//! Workers: what a recipe may ask for, and every message when it asks for too much.
+
+use lockstep_config::units::{Bytes, BytesPerSecond};
+use lockstep_config::{Isolation, Recipe, Recompute, Reduction, Sources, TransportChoice, resolve};
+use std::time::Duration;
+
+fn with(sets: &[&str]) -> Result<Recipe, String> {
+    let sets = sets.iter().map(|argument| (*argument).to_owned()).collect();
+    let sources = Sources { sets, ..Sources::default() };
+    resolve(&sources).map_err(|errors| errors.to_string())
+}
+
+fn recipe(sets: &[&str]) -> Recipe {
+    with(sets).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn errors(sets: &[&str]) -> String {
+    with(sets).map_or_else(|errors| errors, |recipe| panic!("resolved:\n{}", recipe.to_toml()))
+}
+
+#[test]
+fn every_key_of_the_layout_reaches_its_field() {
+    let recipe = recipe(&[
+        "run.workers=3",
+        "run.isolation=threads",
+        "run.transport=tcp",
+        "run.deadline=2.5",
+        "run.check_replicas_every=7",
+        "parallel.data=3",
+        "parallel.zero=1",
+        "parallel.recompute=every-3",
+        "parallel.bucket_bytes=4MiB",
+        "parallel.overlap=false",
+        "parallel.shares=4,3,1",
+        "train.reduction=sum",
+        "train.max_skipped=2",
+        "emulate.bandwidth=100MB",
+    ]);
+    let (run, parallel) = (&recipe.run, &recipe.parallel);
+    assert_eq!((run.workers, run.isolation), (3, Isolation::Threads));
+    assert_eq!(
+        (run.transport, run.deadline()),
+        (TransportChoice::Tcp, Duration::from_millis(2500))
+    );
+    assert_eq!(run.check_replicas_every, 7);
+    assert_eq!((parallel.data, parallel.zero, parallel.overlap), (3, 1, false));
+    assert_eq!(parallel.recompute, Recompute::Every(3));
+    assert_eq!(parallel.bucket_bytes, Bytes(4 << 20));
+    assert_eq!((&parallel.shares, recipe.leaf_shares()), (&vec![4, 3, 1], vec![4, 3, 1]));
+    assert_eq!((recipe.train.reduction, recipe.train.max_skipped), (Reduction::Sum, 2));
+    assert_eq!(recipe.emulate.bandwidth, BytesPerSecond(1e8));
+}
+
+#[test]
+fn workers_and_how_they_share_the_work_leave_the_identity_alone() {
+    let plain = recipe(&[]);
+    let other = recipe(&[
+        "run.workers=4",
+        "run.transport=tcp",
+        "run.deadline=5",
+        "parallel.zero=1",
+        "parallel.recompute=full",
+        "parallel.shares=5,1,1,1",
+        "emulate.bandwidth=1000",
+    ]);
+    assert_eq!(other.identity_text(), plain.identity_text());
+    assert_ne!(recipe(&["train.reduction=sum"]).hash(), plain.hash());
+    assert_ne!(recipe(&["train.max_skipped=1"]).hash(), plain.hash());
+}
+
+#[test]
+fn leaves_are_divided_as_evenly_as_possible_with_the_first_ones_having_more() {
+    let shares = |workers: usize| recipe(&[&format!("run.workers={workers}")]).leaf_shares();
+    assert_eq!(shares(1), [8]);
+    assert_eq!(shares(3), [3, 3, 2]);
+    assert_eq!(shares(5), [2, 2, 2, 1, 1]);
+    assert_eq!(shares(8), [1; 8]);
+}
+
+#[test]
+fn two_workers_are_the_default_where_there_are_two_leaves() {
+    assert_eq!(recipe(&[]).run.workers, 2);
+    let one = recipe(&["numerics.invariant_up_to=1"]);
+    assert_eq!((one.run.workers, one.parallel.data), (1, 1));
+}
+
+#[test]
+fn threads_divide_the_cores_among_the_workers_of_a_host() {
+    let auto = recipe(&[]).run;
+    assert_eq!((auto.num_threads(8, 2), auto.num_threads(7, 2)), (4, 3));
+    assert_eq!(auto.num_threads(2, 8), 1, "a worker computes, however little there is");
+    assert_eq!(recipe(&["run.threads=3"]).run.num_threads(8, 4), 3, "what was asked for is given");
+}
+
+#[test]
+fn more_workers_than_leaves_are_refused() {
+    assert_eq!(
+        errors(&["run.workers=9"]),
+        "run.workers = 9 is more than numerics.invariant_up_to = 8; try 8",
+        "eight lanes make no sixteen leaves"
+    );
+    assert_eq!(
+        errors(&["run.workers=9", "train.batch=32"]),
+        "run.workers = 9 is more than numerics.invariant_up_to = 8; \
+         try 8 or numerics.invariant_up_to = 16"
+    );
+    assert_eq!(
+        errors(&["run.workers=2", "numerics.invariant_up_to=1"]),
+        "run.workers = 2 is more than numerics.invariant_up_to = 1; \
+         try 1 or numerics.invariant_up_to = 2"
+    );
+    assert_eq!(errors(&["run.workers=0"]), "run.workers = 0 must be between 1 and 64; try 1");
+    assert_eq!(errors(&["run.workers=65"]), "run.workers = 65 must be between 1 and 64; try 64");
+    let range = errors(&["run.workers={min = 1, max = 4}"]);
+    assert!(range.contains("is a table where an integer is needed; try"), "{range}");
+}
+
+#[test]
+fn advice_on_the_batch_does_not_lead_to_too_few_leaves() {
+    assert_eq!(
+        errors(&["train.batch=4", "run.workers=4"]),
+        "train.batch = 4 makes 2 lanes of train.microbatch = 2, \
+         which numerics.invariant_up_to = 8 does not divide; try train.batch = 16"
+    );
+}
+
+#[test]
+fn a_transport_that_does_not_suit_the_isolation_is_refused() {
+    assert_eq!(
+        errors(&["run.transport=threads"]),
+        "run.transport = \"threads\" does not join workers with run.isolation = \"processes\"; \
+         try \"auto\" or run.isolation = \"threads\""
+    );
+    assert_eq!(
+        errors(&["run.isolation=threads", "run.transport=shm"]),
+        "run.transport = \"shm\" does not join workers with run.isolation = \"threads\"; \
+         try \"auto\" or run.isolation = \"processes\""
+    );
+    for sets in [
+        ["run.isolation=threads", "run.transport=auto"],
+        ["run.isolation=threads", "run.transport=threads"],
+        ["run.isolation=threads", "run.transport=tcp"],
+        ["run.isolation=processes", "run.transport=shm"],
+        ["run.isolation=processes", "run.transport=tcp"],
+    ] {
+        assert!(with(&sets).is_ok(), "{sets:?}");
+    }
+}
+
+#[test]
+fn the_data_axis_has_all_workers() {
+    assert_eq!(
+        errors(&["run.workers=4", "parallel.data=2"]),
+        "parallel.data = 2 is not run.workers = 4; try 4 or run.workers = 2"
+    );
+    assert_eq!(
+        errors(&["run.workers=16", "parallel.data=16"]),
+        "run.workers = 16 is more than numerics.invariant_up_to = 8; try 8\n\
+         parallel.data = 16 is more than numerics.invariant_up_to = 8; try 8"
+    );
+}
+
+#[test]
+fn shares_are_one_number_a_worker_and_all_leaves_together() {
+    assert_eq!(
+        errors(&["run.workers=2", "parallel.shares=4,2,2"]),
+        "parallel.shares = \"4,2,2\" has 3 numbers for run.workers = 2; try \"4,4\""
+    );
+    assert_eq!(
+        errors(&["run.workers=3", "parallel.shares=8"]),
+        "parallel.shares = \"8\" has 1 number for run.workers = 3; try \"3,3,2\""
+    );
+    assert_eq!(
+        errors(&["run.workers=2", "parallel.shares=5,2"]),
+        "parallel.shares = \"5,2\" makes 7 leaves where numerics.invariant_up_to = 8; \
+         try \"4,4\""
+    );
+    let enormous = format!("parallel.shares={0},{0}", usize::MAX);
+    assert!(errors(&["run.workers=2", &enormous]).contains("leaves where"));
+    assert_eq!(
+        errors(&["run.workers=2", "parallel.shares=5,three"]),
+        "parallel.shares = \"5,three\" is not a list of whole numbers from 1, such as \"5,3\"; \
+         try \"\""
+    );
+    for zero in [2, 3] {
+        assert_eq!(
+            errors(&["run.workers=2", "parallel.shares=5,3", &format!("parallel.zero={zero}")]),
+            format!(
+                "parallel.shares = \"5,3\" cannot be with parallel.zero = {zero}, \
+                 which deals leaves out in turn; try \"\" or parallel.zero = 1"
+            )
+        );
+    }
+}
+
+#[test]
+fn values_of_the_layout_are_checked_one_by_one() {
+    for (argument, message) in [
+        ("parallel.zero=4", "parallel.zero = 4 must be between 0 and 3; try 3"),
+        (
+            "parallel.recompute=every-0",
+            "parallel.recompute = \"every-0\" is not one of none, selective, full, every-K; \
+             try \"every-2\"",
+        ),
+        (
+            "parallel.recompute=selectiv",
+            "parallel.recompute = \"selectiv\" is not one of none, selective, full, every-K; \
+             try \"selective\"",
+        ),
+        (
+            "parallel.bucket_bytes=4 parsecs",
+            "parallel.bucket_bytes = \"4 parsecs\" is not a number of bytes; try \"4MiB\"",
+        ),
+        ("run.deadline=0", "run.deadline = 0 must be above 0 and at most 86400; try 60.0"),
+        (
+            "run.isolation=thread",
+            "run.isolation = \"thread\" is not one of processes, threads; try \"threads\"",
+        ),
+        ("train.reduction=avg", "train.reduction = \"avg\" is not one of mean, sum; try \"mean\""),
+        (
+            "emulate.bandwidth=1000",
+            "emulate.bandwidth = 1000 is not a setting of run.transport = \"auto\"; \
+             remove it or set run.transport = \"tcp\"",
+        ),
+    ] {
+        assert_eq!(errors(&[argument]), message);
+    }
+}

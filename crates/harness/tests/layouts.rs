@@ -1,0 +1,108 @@
+//! Bits are a function of the recipe: not of who computes what. Every layout gives the losses and
+//! the weights of one worker, to the bit.
+
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
+use lockstep_harness::runs::{Hashes, soak};
+
+/// Trains with one worker and with every layout, and demands one result.
+fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
+    let mut runs = Runs::new("layouts");
+    let steps = format!("train.steps={steps}");
+    let mut hashes = |layout: &[String]| -> Hashes {
+        let sets = [&[steps.clone(), "train.eval_batches=1".to_owned()], layout].concat();
+        runs.finish(&small.with(&sets)).hashes()
+    };
+    let alone = hashes(&["run.workers=1".to_owned()]);
+    for layout in layouts {
+        assert_eq!(hashes(layout), alone, "{}: {layout:?} against one worker", small.name);
+    }
+}
+
+/// All combinations of the values of each key.
+fn all(keys: &[(&str, &[&str])]) -> Vec<Vec<String>> {
+    keys.iter().fold(vec![vec!["run.isolation=threads".to_owned()]], |layouts, (key, values)| {
+        let with = |layout: &Vec<String>, value: &&str| {
+            [layout.clone(), vec![format!("{key}={value}")]].concat()
+        };
+        layouts.iter().flat_map(|l| values.iter().map(move |value| with(l, value))).collect()
+    })
+}
+
+/// Every combination in the long suite; else layouts in which every value meets most others.
+fn layouts(workers: &[&str]) -> Vec<Vec<String>> {
+    let stages = ["0", "1", "2", "3"];
+    let recomputes = ["none", "selective", "full", "every-2"];
+    if soak() {
+        return all(&[
+            ("run.workers", workers),
+            ("parallel.zero", &stages),
+            ("parallel.recompute", &recomputes),
+            ("run.threads", &["1", "2"]),
+            ("parallel.overlap", &["true", "false"]),
+            ("parallel.bucket_bytes", &["0", "1", "64KiB"]),
+        ]);
+    }
+    let mut layouts = all(&[("run.workers", workers), ("parallel.zero", &stages)]);
+    for (index, layout) in layouts.iter_mut().enumerate() {
+        let pick = |values: &[&str], stride: usize| values[index / stride % values.len()].to_owned();
+        layout.push(format!("parallel.recompute={}", pick(&recomputes, 3)));
+        layout.push(format!("run.threads={}", pick(&["1", "2"], 1)));
+        layout.push(format!("parallel.overlap={}", pick(&["true", "false"], 5)));
+        layout.push(format!("parallel.bucket_bytes={}", pick(&["1", "64KiB", "0"], 1)));
+    }
+    layouts
+}
+
+#[test]
+fn a_llama_is_the_same_on_all_layouts() {
+    same_on_all_layouts(&LLAMA, 3, &layouts(&["2", "3", "4", "5", "8"]));
+}
+
+#[test]
+fn a_tied_gpt2_is_the_same_on_all_layouts() {
+    same_on_all_layouts(&GPT2, 3, &layouts(&["2", "3", "8"]));
+}
+
+#[test]
+fn dropout_is_the_same_on_all_layouts() {
+    same_on_all_layouts(&DROPOUT, 3, &layouts(&["2", "5"]));
+}
+
+#[test]
+fn three_lanes_a_leaf_are_the_same_on_all_layouts() {
+    same_on_all_layouts(&THREE_LANES, 3, &layouts(&["2", "3", "4"]));
+}
+
+#[test]
+fn products_longer_than_one_block_are_the_same_on_all_layouts() {
+    let small = WIDE;
+    let more = ["train.batch=4", "train.microbatch=2", "numerics.invariant_up_to=2"];
+    let more = more.map(str::to_owned);
+    let layouts: Vec<_> =
+        layouts(&["2"]).into_iter().map(|layout| [&more[..], &layout].concat()).collect();
+    let alone = [&more[..], &["run.workers=1".to_owned()]].concat();
+    let expected = Runs::new("layouts").finish(&small.with(&alone)).hashes();
+    for layout in layouts {
+        let found = Runs::new("layouts").finish(&small.with(&layout)).hashes();
+        assert_eq!(found, expected, "{layout:?}");
+    }
+}
+
+#[test]
+fn unequal_shares_are_the_same_as_equal_ones() {
+    let shares = [("5,3", "0"), ("1,7", "1"), ("2,1,5", "0"), ("1,2,1,4", "1")];
+    let layouts: Vec<_> = shares
+        .iter()
+        .map(|(shares, stage)| {
+            let workers = shares.split(',').count();
+            vec![
+                "run.isolation=threads".to_owned(),
+                format!("run.workers={workers}"),
+                format!("parallel.shares={shares}"),
+                format!("parallel.zero={stage}"),
+            ]
+        })
+        .collect();
+    same_on_all_layouts(&LLAMA, 3, &layouts);
+}

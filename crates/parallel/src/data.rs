@@ -1,0 +1,103 @@
+//! Data parallelism: every worker runs its leaves on the whole model, and gradients are added up.
+//!
+//! Gradients stay whole until backward of the worker's last lane has filled a bucket; then the
+//! bucket leaves, once, while blocks in front of it are still in backward. It is all-reduced (every
+//! worker steps everything), or, where the optimizer's state is sharded (ZeRO-1), reduce-scattered
+//! (every worker steps its part). A worker that holds an odd run of leaves hands in one addend per
+//! maximal aligned group of them, so that the order of the sum is that of one worker.
+
+use crate::buckets::Buckets;
+use crate::leaves::{LeafTree, Leaves};
+use crate::memory::Floats;
+use crate::overlap::{Overlap, Pending};
+use lockstep_comm::{CommError, Reduction};
+use lockstep_tensor::Cpu;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The gradients of all buckets over a worker's leaves.
+pub struct WholeGradients {
+    trees: Vec<LeafTree>,
+    pending: Vec<Option<Pending<Floats>>>,
+    /// The lengths of the parts of each bucket, where each worker gets its part only.
+    parts: Option<Vec<Arc<[usize]>>>,
+}
+
+impl WholeGradients {
+    /// Empty sums; `is_scattered` says whether each worker gets its part of the total or all of it.
+    pub fn new(
+        buckets: &Buckets,
+        leaves: Leaves,
+        mine: &Range<usize>,
+        is_scattered: bool,
+        overlap: &Overlap,
+    ) -> Result<Self, CommError> {
+        let num_buffers = LeafTree::num_buffers(mine.clone());
+        let tree = |len: usize| -> Result<_, CommError> {
+            let data = Floats::exchanged(overlap.comm(), len * num_buffers)?;
+            Ok(LeafTree::new(len, leaves, mine.clone(), data))
+        };
+        let trees = buckets.list.iter().map(|bucket| tree(bucket.len)).collect::<Result<_, _>>()?;
+        let lens = || buckets.list.iter().map(|bucket| bucket.part_lens().into()).collect();
+        let pending = buckets.list.iter().map(|_| None).collect();
+        Ok(Self { trees, pending, parts: is_scattered.then(lens) })
+    }
+
+    /// Forgets the sums of the last step.
+    pub fn restart(&mut self) {
+        self.trees.iter_mut().for_each(LeafTree::restart);
+    }
+
+    /// Where the lane at work adds its gradients of a bucket.
+    pub fn lane_buffer(&mut self, cpu: &Cpu, bucket: usize) -> &mut [f32] {
+        self.trees[bucket].lane_buffer(cpu)
+    }
+
+    /// Says that a lane has filled a bucket; after the last one it leaves.
+    pub fn finish_lane(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        let tree = &mut self.trees[bucket];
+        if !tree.finish_lane(cpu) {
+            return Ok(());
+        }
+        let (data, used) = tree.lend();
+        let lens = self.parts.as_ref().map(|parts| Arc::clone(&parts[bucket]));
+        let pending = overlap.start(data, move |comm, data| {
+            let sums = &mut data[..used];
+            match lens {
+                None => comm.all_reduce(sums, Reduction::Sum),
+                Some(lens) => comm.reduce_scatter_parts(sums, &lens, Reduction::Sum),
+            }
+        })?;
+        self.pending[bucket] = Some(pending);
+        Ok(())
+    }
+
+    /// Waits until all buckets are reduced.
+    pub fn finish(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        for (tree, pending) in self.trees.iter_mut().zip(&mut self.pending).rev() {
+            let pending = pending.take().expect("every lane was run");
+            tree.give_back(overlap.finish(pending)?);
+        }
+        Ok(())
+    }
+
+    /// The total of a bucket; where it is scattered, only this worker's part of it is.
+    pub fn total(&self, bucket: usize) -> &[f32] {
+        self.trees[bucket].root()
+    }
+
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.trees.iter().map(LeafTree::num_elements).sum()
+    }
+
+    /// See [`Self::total`].
+    pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
+        self.trees[bucket].root_mut()
+    }
+}

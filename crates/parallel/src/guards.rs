@@ -1,0 +1,156 @@
+//! Who brought a gradient that is not finite, and whether all workers hold the same weights.
+//!
+//! Every worker knows every lane's loss and the norm over all gradients, so all of them notice
+//! together when a number is not finite, before the step, at no cost. Only then does it matter
+//! where it came from. The weights have not changed and everything is a function of them, so the
+//! lanes are run once more, each block's gradient is looked at by itself, and the first lane, block
+//! and tensor come out the same on all workers.
+
+use crate::lane::Store;
+use crate::replica::Replica;
+use crate::store::WorkerStore;
+use lockstep_comm::CommError;
+use lockstep_model::{Blueprint, Context, Lane, Mode};
+use lockstep_tensor::{Cpu, reduce};
+
+/// The first gradient that is not finite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NonFinite {
+    /// The worker that computed it.
+    pub worker: usize,
+    /// The lane of the batch.
+    pub lane: usize,
+    /// The block of the model, the first in which the lane's backward met it.
+    pub block: String,
+    /// The parameter whose gradient it is.
+    pub name: String,
+    /// Which element of it.
+    pub element: usize,
+}
+
+/// A tensor that is not the same on all workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Differs {
+    /// Its name.
+    pub name: String,
+    /// The first worker whose values are not those of worker 0.
+    pub worker: usize,
+}
+
+impl Replica {
+    /// Runs the lanes of a step again to find the first gradient that is not finite. All workers
+    /// look together and get the same answer; none where every lane's gradients are finite and
+    /// only their sum is not.
+    pub fn find_non_finite<'a>(
+        &mut self,
+        cpu: &Cpu,
+        seed: u64,
+        step: u64,
+        lane: &dyn Fn(usize) -> Lane<'a>,
+    ) -> Result<Option<NonFinite>, CommError> {
+        let blocks = &self.blueprint.blocks;
+        let longest = blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
+        let blueprint = &self.blueprint;
+        let mut inspector =
+            Inspector { store: &mut self.store, blueprint, grads: vec![0.0; longest], found: None };
+        let mut first: Option<[u64; 4]> = None;
+        for index in 0..self.losses.num_own() {
+            let number = self.losses.own_lane(index);
+            let (lane, mode) = (lane(number), Mode::Train { seed, step });
+            let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
+            self.activations.forward(blocks, &mut inspector, &mut ctx)?;
+            self.activations.backward(blocks, &mut inspector, &mut ctx, &mut self.d_stream)?;
+            if let Some([block, param, element]) = inspector.found.take() {
+                first = first.or(Some([number, block, param, element].map(|n| n as u64)));
+            }
+        }
+        let lanes_per_leaf = self.plan.leaves.lanes_per_leaf;
+        for _ in 0..self.num_passes_without_leaf() * lanes_per_leaf {
+            self.store.pass_over_lane()?;
+        }
+        let control = self.store.overlap.control();
+        let mut all = vec![u64::MAX; 4 * control.num_members()];
+        control.all_gather(&first.unwrap_or([u64::MAX; 4]), &mut all)?;
+        let (found, _) = all.as_chunks::<4>();
+        let found = found.iter().enumerate().min_by_key(|(_, at)| **at);
+        let found = found.filter(|(_, at)| at[0] != u64::MAX);
+        Ok(found.map(|(worker, at)| {
+            let [lane, block, param, element] = at.map(|n| n as usize);
+            let block = &self.blueprint.blocks[block];
+            let (name, block) = (block.params()[param].name.clone(), block.name().to_owned());
+            NonFinite { worker, lane, block, name, element }
+        }))
+    }
+
+    /// Compares what all workers hold, tensor by tensor; none differs where each worker has only
+    /// its part.
+    pub fn find_difference(&mut self) -> Result<Option<Differs>, CommError> {
+        if self.plan.zero == 3 {
+            return Ok(None);
+        }
+        let mut names = Vec::new();
+        let mut hashes = Vec::new();
+        self.visit_params::<CommError>(|param, values| {
+            let mut hasher = blake3::Hasher::new();
+            for value in values {
+                hasher.update(&value.to_bits().to_le_bytes());
+            }
+            let hash = hasher.finalize();
+            let (words, _) = hash.as_bytes().as_chunks::<8>();
+            names.push(param.name.clone());
+            hashes.push(u64::from_le_bytes(words[0]));
+            Ok(())
+        })?;
+        let control = self.store.overlap.control();
+        let mut all = vec![0; hashes.len() * control.num_members()];
+        control.all_gather(&hashes, &mut all)?;
+        let by_worker: Vec<&[u64]> = all.chunks_exact(hashes.len()).collect();
+        let differs = names.into_iter().enumerate().find_map(|(tensor, name)| {
+            let is_other = |hashes: &&[u64]| hashes[tensor] != by_worker[0][tensor];
+            let worker = by_worker.iter().position(is_other)?;
+            Some(Differs { name, worker })
+        });
+        Ok(differs)
+    }
+}
+
+/// Looks at every block's gradient of a lane and keeps none of them.
+struct Inspector<'a> {
+    store: &'a mut WorkerStore,
+    blueprint: &'a Blueprint,
+    grads: Vec<f32>,
+    /// Block, parameter and element.
+    found: Option<[usize; 3]>,
+}
+
+impl Store for Inspector<'_> {
+    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError> {
+        self.store.fetch(block, next)
+    }
+
+    fn params(&self, block: usize) -> &[f32] {
+        self.store.params(block)
+    }
+
+    fn params_and_grads(
+        &mut self,
+        _cpu: &Cpu,
+        block: usize,
+    ) -> Result<(&[f32], &mut [f32]), CommError> {
+        let params = self.store.params(block);
+        let grads = &mut self.grads[..params.len()];
+        grads.fill(0.0);
+        Ok((params, grads))
+    }
+
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+        let params = self.blueprint.blocks[block].params().iter().enumerate();
+        let bad = params.filter_map(|(index, param)| {
+            let element = reduce::first_non_finite(cpu, &self.grads[param.range()])?;
+            Some([block, index, element])
+        });
+        let first = bad.min();
+        self.found = self.found.or(first);
+        Ok(())
+    }
+}

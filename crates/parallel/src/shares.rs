@@ -1,0 +1,94 @@
+//! Which leaves each worker runs, and when.
+//!
+//! Gradients that stay whole (ZeRO 0 and 1) are reduced once, so a worker runs a contiguous run of
+//! leaves and adds up all it can before anything travels. Gradients that are sharded (ZeRO 2 and 3)
+//! must not pile up, so leaves go round: pass j runs leaves j·w to j·w+w−1, one on each of the w
+//! workers, and every pass is reduced into the shards before the next begins.
+
+use crate::leaves::Leaves;
+use std::ops::Range;
+
+/// Who runs which leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// Worker i runs the leaves `[i]`, one after the other.
+    Contiguous(Vec<Range<usize>>),
+    /// Worker i runs the leaves i, i + w, i + 2w ...
+    Cyclic {
+        /// The number of workers w.
+        num_workers: usize,
+    },
+}
+
+impl Shares {
+    /// Contiguous and as even as possible; the first workers have one leaf more.
+    pub fn even(num_leaves: usize, num_workers: usize) -> Self {
+        let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
+        Self::by_count((0..num_workers).map(|worker| each + usize::from(worker < more)))
+    }
+
+    /// Contiguous, with as many leaves for each worker as asked.
+    pub fn by_count(counts: impl IntoIterator<Item = usize>) -> Self {
+        let mut start = 0;
+        let share = |count| {
+            start += count;
+            start - count..start
+        };
+        Self::Contiguous(counts.into_iter().map(share).collect())
+    }
+
+    /// How many workers there are.
+    pub fn num_workers(&self) -> usize {
+        match self {
+            Self::Contiguous(shares) => shares.len(),
+            Self::Cyclic { num_workers } => *num_workers,
+        }
+    }
+
+    /// The leaves of a worker in the order in which it runs them.
+    pub fn leaves_of(&self, worker: usize, num_leaves: usize) -> Vec<usize> {
+        match self {
+            Self::Contiguous(shares) => shares[worker].clone().collect(),
+            Self::Cyclic { num_workers } => (worker..num_leaves).step_by(*num_workers).collect(),
+        }
+    }
+
+    /// The lanes of a worker in the order in which it runs them.
+    pub fn lanes_of(&self, worker: usize, leaves: Leaves) -> Vec<usize> {
+        let lanes =
+            |leaf| (0..leaves.lanes_per_leaf).map(move |i| leaf * leaves.lanes_per_leaf + i);
+        self.leaves_of(worker, leaves.num_leaves).into_iter().flat_map(lanes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_workers_share_eight_leaves_as_evenly_as_possible() {
+        assert_eq!(Shares::even(8, 3), Shares::Contiguous(vec![0..3, 3..6, 6..8]));
+        assert_eq!(Shares::even(8, 1), Shares::Contiguous(vec![0..8; 1]));
+        assert_eq!(Shares::by_count([5, 3]), Shares::Contiguous(vec![0..5, 5..8]));
+    }
+
+    #[test]
+    fn every_lane_is_run_once_under_every_layout() {
+        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 3 };
+        for num_workers in 1..=8 {
+            for shares in [Shares::even(8, num_workers), Shares::Cyclic { num_workers }] {
+                let mut lanes: Vec<_> =
+                    (0..num_workers).flat_map(|worker| shares.lanes_of(worker, leaves)).collect();
+                lanes.sort_unstable();
+                assert_eq!(lanes, (0..24).collect::<Vec<_>>(), "{shares:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_that_go_round_are_in_ascending_order_on_each_worker() {
+        let shares = Shares::Cyclic { num_workers: 3 };
+        assert_eq!(shares.leaves_of(1, 8), [1, 4, 7]);
+        assert_eq!(shares.leaves_of(2, 8), [2, 5]);
+    }
+}

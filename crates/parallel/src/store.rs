@@ -1,0 +1,336 @@
+//! A worker's parameters and gradients, as its ZeRO stage has them.
+//!
+//! | stage | parameters | gradients | optimizer state |
+//! |---|---|---|---|
+//! | 0 | whole | whole | whole |
+//! | 1 | whole | whole | its part |
+//! | 2 | whole | its part | its part |
+//! | 3 | its part | its part | its part |
+//!
+//! What a worker steps is one slice per bucket, [`WorkerStore::own`]: all of it at stage 0, its
+//! part from stage 1 on. Everything behind that (optimizer, norms, checks) is the same at all
+//! stages.
+
+use crate::buckets::{Bucket, Buckets, MirrorPair};
+use crate::data::WholeGradients;
+use crate::footprint::Footprint;
+use crate::lane::Store;
+use crate::leaves::Leaves;
+use crate::overlap::Overlap;
+use crate::shares::Shares;
+use crate::weights::{ShardedWeights, Weights, WholeWeights};
+use crate::zero::ShardedGradients;
+use lockstep_comm::CommError;
+use lockstep_model::Param;
+use lockstep_optim::{Optimizer, Update};
+use lockstep_tensor::{Cpu, reduce};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// See the module's text.
+pub struct WorkerStore {
+    pub(crate) buckets: Arc<Buckets>,
+    pub(crate) overlap: Overlap,
+    weights: Weights,
+    grads: Gradients,
+    stage: usize,
+    worker: usize,
+    /// Room for a mirror's gradient on its way to the owner.
+    spare: Vec<f32>,
+}
+
+enum Gradients {
+    Whole(WholeGradients),
+    Sharded(ShardedGradients),
+}
+
+impl WorkerStore {
+    /// Zeros for a worker of a ZeRO stage.
+    pub fn new(
+        buckets: Buckets,
+        stage: usize,
+        leaves: Leaves,
+        shares: &Shares,
+        overlap: Overlap,
+    ) -> Result<Self, CommError> {
+        let buckets = Arc::new(buckets);
+        let worker = overlap.comm().position();
+        let weights = match stage {
+            3 => Weights::Sharded(ShardedWeights::new(&buckets, &overlap)?),
+            _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),
+        };
+        let grads = match shares {
+            Shares::Contiguous(shares) => {
+                let mine = &shares[worker];
+                let is_scattered = stage > 0;
+                let whole = WholeGradients::new(&buckets, leaves, mine, is_scattered, &overlap)?;
+                Gradients::Whole(whole)
+            }
+            Shares::Cyclic { .. } => {
+                Gradients::Sharded(ShardedGradients::new(&buckets, leaves, &overlap)?)
+            }
+        };
+        let spare = Vec::new();
+        let mut store = Self { buckets, overlap, weights, grads, stage, worker, spare };
+        let mirrors = store.buckets.mirrors.iter().map(|pair| store.own_of_pair(pair).1.len());
+        store.spare = vec![0.0; mirrors.max().unwrap_or(0)];
+        Ok(store)
+    }
+
+    /// What this worker steps of a bucket.
+    pub fn own(&self, bucket: &Bucket) -> Range<usize> {
+        if self.stage == 0 { 0..bucket.len } else { bucket.part(self.worker) }
+    }
+
+    /// The parameters that this worker steps.
+    pub fn own_params(&self, bucket: usize) -> &[f32] {
+        match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[self.own(&self.buckets.list[bucket])],
+            Weights::Sharded(sharded) => sharded.own(bucket),
+        }
+    }
+
+    /// See [`Self::own_params`]; [`Self::publish`] must follow a change.
+    pub fn own_params_mut(&mut self, bucket: usize) -> &mut [f32] {
+        let own = self.own(&self.buckets.list[bucket]);
+        match &mut self.weights {
+            Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
+            Weights::Sharded(sharded) => sharded.own_mut(bucket),
+        }
+    }
+
+    /// The reduced gradients of what this worker steps.
+    pub fn own_grads(&self, bucket: usize) -> &[f32] {
+        match &self.grads {
+            Gradients::Whole(whole) => &whole.total(bucket)[self.own(&self.buckets.list[bucket])],
+            Gradients::Sharded(sharded) => sharded.total(bucket),
+        }
+    }
+
+    fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
+        let own = self.own(&self.buckets.list[bucket]);
+        match &mut self.grads {
+            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own],
+            Gradients::Sharded(sharded) => sharded.total_mut(bucket),
+        }
+    }
+
+    /// Forgets the gradients of the last step.
+    pub fn restart(&mut self) {
+        match &mut self.grads {
+            Gradients::Whole(whole) => whole.restart(),
+            Gradients::Sharded(sharded) => sharded.restart(),
+        }
+    }
+
+    /// Ends a leaf of this worker.
+    pub fn finish_leaf(&mut self) {
+        if let Gradients::Sharded(sharded) = &mut self.grads {
+            sharded.finish_pass();
+        }
+    }
+
+    /// Does what the other workers need of this one while they run a leaf and it has none left.
+    pub fn pass_over(&mut self, cpu: &Cpu, lanes_per_leaf: usize) -> Result<(), CommError> {
+        let Gradients::Sharded(_) = self.grads else { return Ok(()) };
+        for lane in 1..=lanes_per_leaf {
+            self.pass_over_forward()?;
+            for block in (0..self.num_blocks()).rev() {
+                self.fetch(block, block.checked_sub(1))?;
+                let bucket = self.buckets.of_block(block);
+                let is_filled = block == self.buckets.list[bucket].blocks.start;
+                if lane == lanes_per_leaf
+                    && is_filled
+                    && let Gradients::Sharded(sharded) = &mut self.grads
+                {
+                    sharded.pass_over(cpu, bucket, &mut self.overlap)?;
+                }
+            }
+        }
+        self.finish_leaf();
+        Ok(())
+    }
+
+    /// Does what the other workers need of this one while they run a lane and keep no gradients.
+    pub fn pass_over_lane(&mut self) -> Result<(), CommError> {
+        self.pass_over_forward()?;
+        for block in (0..self.num_blocks()).rev() {
+            self.fetch(block, block.checked_sub(1))?;
+        }
+        Ok(())
+    }
+
+    /// Does what the other workers need of this one while they evaluate a lane and it has none.
+    pub fn pass_over_forward(&mut self) -> Result<(), CommError> {
+        let num_blocks = self.num_blocks();
+        for block in 0..num_blocks {
+            self.fetch(block, Some((block + 1).min(num_blocks - 1)))?;
+        }
+        Ok(())
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.buckets.list.last().map_or(0, |bucket| bucket.blocks.end)
+    }
+
+    /// Waits until all gradients are reduced; mirrors give theirs to their owners.
+    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<(), CommError> {
+        match &mut self.grads {
+            Gradients::Whole(whole) => whole.finish(&mut self.overlap)?,
+            Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
+        }
+        let buckets = Arc::clone(&self.buckets);
+        for pair in &buckets.mirrors {
+            let (owner, mirror) = self.own_of_pair(pair);
+            // The two lie in buffers that cannot be borrowed together.
+            let mut spare = std::mem::take(&mut self.spare);
+            let addend = &mut spare[..mirror.len()];
+            addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
+            self.spare = spare;
+        }
+        Ok(())
+    }
+
+    /// Steps what this worker owns and shows it to the others.
+    pub fn step(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        update: &Update,
+    ) -> Result<(), CommError> {
+        for bucket in 0..self.buckets.list.len() {
+            let own = self.own(&self.buckets.list[bucket]);
+            let grads = match &self.grads {
+                Gradients::Whole(whole) => &whole.total(bucket)[own.clone()],
+                Gradients::Sharded(sharded) => sharded.total(bucket),
+            };
+            let params = match &mut self.weights {
+                Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
+                Weights::Sharded(sharded) => sharded.own_mut(bucket),
+            };
+            optimizer.step_block(cpu, update, bucket, params, grads);
+        }
+        self.publish()
+    }
+
+    /// Copies owners over their mirrors and shows changed parameters to the other workers.
+    pub fn publish(&mut self) -> Result<(), CommError> {
+        let buckets = Arc::clone(&self.buckets);
+        for pair in &buckets.mirrors {
+            let (owner, mirror) = self.own_of_pair(pair);
+            let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
+            let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));
+            let shift = |range: Range<usize>, by: usize| range.start + by..range.end + by;
+            match &mut self.weights {
+                Weights::Whole(whole) => {
+                    let [from, into] = whole.two_mut(pair.owner.0, pair.mirror.0);
+                    into[shift(mirror, mirror_base)]
+                        .copy_from_slice(&from[shift(owner, owner_base)]);
+                }
+                Weights::Sharded(sharded) => {
+                    let [from, into] = sharded.two_mut(pair.owner.0, pair.mirror.0);
+                    into[mirror].copy_from_slice(&from[owner]);
+                }
+            }
+        }
+        match &mut self.weights {
+            Weights::Whole(whole) if self.stage > 0 => {
+                whole.start_gathering(&self.buckets, &mut self.overlap)
+            }
+            Weights::Whole(_) => Ok(()),
+            Weights::Sharded(sharded) => sharded.forget(&mut self.overlap),
+        }
+    }
+
+    /// Waits until whole parameters are complete.
+    pub fn settle(&mut self) -> Result<(), CommError> {
+        if let Weights::Whole(whole) = &mut self.weights {
+            for bucket in 0..self.buckets.list.len() {
+                whole.fetch(bucket, &mut self.overlap)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much of a parameter each worker has where workers have parts.
+    pub fn piece_lens(&self, block: usize, param: &Param) -> Vec<usize> {
+        let (bucket, range) = self.buckets.place(block, param);
+        let cuts = self.buckets.list[bucket].cuts.iter();
+        let cuts: Vec<_> = cuts.map(|cut| *cut.clamp(&range.start, &range.end)).collect();
+        cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    /// The memory that is held; activations and the optimizer are not part of it.
+    pub fn footprint(&self) -> Footprint {
+        let (weights, windows) = self.weights.num_elements();
+        let (gradients, in_flight) = match &self.grads {
+            Gradients::Whole(whole) => (whole.num_elements(), 0),
+            Gradients::Sharded(sharded) => sharded.num_elements(),
+        };
+        let buffers = windows + in_flight + self.spare.len();
+        Footprint { weights, gradients, buffers, optimizer: 0, activations: 0 }
+    }
+
+    /// The parts of a mirror and its owner that this worker steps, relative to what it owns of
+    /// their buckets. They are cut alike, so both have one length.
+    fn own_of_pair(&self, pair: &MirrorPair) -> (Range<usize>, Range<usize>) {
+        let own = |(bucket, range): &(usize, Range<usize>)| {
+            let own = self.own(&self.buckets.list[*bucket]);
+            let start = range.start.clamp(own.start, own.end);
+            start - own.start..range.end.clamp(start, own.end) - own.start
+        };
+        (own(&pair.owner), own(&pair.mirror))
+    }
+}
+
+impl Store for WorkerStore {
+    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError> {
+        let bucket = self.buckets.of_block(block);
+        match &mut self.weights {
+            Weights::Whole(whole) => whole.fetch(bucket, &mut self.overlap),
+            Weights::Sharded(sharded) => {
+                let next = next.map(|next| self.buckets.of_block(next));
+                sharded.fetch(&self.buckets, bucket, next, &mut self.overlap)
+            }
+        }
+    }
+
+    fn params(&self, block: usize) -> &[f32] {
+        let bucket = self.buckets.of_block(block);
+        let range = self.buckets.list[bucket].block(block);
+        match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[range],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
+        }
+    }
+
+    fn params_and_grads(
+        &mut self,
+        cpu: &Cpu,
+        block: usize,
+    ) -> Result<(&[f32], &mut [f32]), CommError> {
+        let bucket = self.buckets.of_block(block);
+        let range = self.buckets.list[bucket].block(block);
+        let params = match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[range.clone()],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range.clone()],
+        };
+        let grads = match &mut self.grads {
+            Gradients::Whole(whole) => whole.lane_buffer(cpu, bucket),
+            Gradients::Sharded(sharded) => sharded.lane_buffer(cpu, bucket, &mut self.overlap)?,
+        };
+        Ok((params, &mut grads[range]))
+    }
+
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+        let bucket = self.buckets.of_block(block);
+        if block != self.buckets.list[bucket].blocks.start {
+            return Ok(());
+        }
+        match &mut self.grads {
+            Gradients::Whole(whole) => whole.finish_lane(cpu, bucket, &mut self.overlap),
+            Gradients::Sharded(sharded) => sharded.finish_lane(cpu, bucket, &mut self.overlap),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Where parameters live: whole on every worker, or in parts that are brought when needed.
+//!
+//! Whole parameters of which a worker steps only its part (ZeRO-1 and 2) are gathered after the
+//! step, bucket by bucket, while the next forward is already at work on the first of them.
+//!
+//! Sharded parameters (ZeRO-3) are gathered before a bucket is used, in forward and again in
+//! backward, into one of two windows: while blocks compute in one, the next bucket arrives in the
+//! other. What was gathered is forgotten when the window is needed again.
+
+use crate::buckets::Buckets;
+use crate::memory::Floats;
+use crate::overlap::{Overlap, Pending};
+use lockstep_comm::CommError;
+use std::sync::Arc;
+
+/// The parameters of a worker.
+pub enum Weights {
+    /// All of them.
+    Whole(WholeWeights),
+    /// This worker's part of every bucket.
+    Sharded(ShardedWeights),
+}
+
+/// Parameters that every worker has.
+pub struct WholeWeights {
+    data: Vec<Floats>,
+    gathering: Vec<Option<Pending<Floats>>>,
+}
+
+/// Parameters that are divided among the workers.
+pub struct ShardedWeights {
+    own: Vec<Vec<f32>>,
+    windows: [Window; 2],
+    window_len: usize,
+}
+
+/// Room for one bucket.
+struct Window {
+    bucket: Option<usize>,
+    state: State,
+}
+
+enum State {
+    Here(Floats),
+    Arriving(Pending<Floats>),
+}
+
+impl Weights {
+    /// Parameters held, and room for those that are brought.
+    pub fn num_elements(&self) -> (usize, usize) {
+        match self {
+            Self::Whole(whole) => (whole.data.iter().map(|data| data.len()).sum(), 0),
+            Self::Sharded(sharded) => {
+                let own = sharded.own.iter().map(Vec::len).sum();
+                (own, sharded.windows.len() * sharded.window_len)
+            }
+        }
+    }
+}
+
+impl WholeWeights {
+    /// Zeros. They are exchanged where workers step parts of them.
+    pub fn new(
+        buckets: &Buckets,
+        is_exchanged: bool,
+        overlap: &Overlap,
+    ) -> Result<Self, CommError> {
+        let buffer = |len| match is_exchanged {
+            true => Floats::exchanged(overlap.comm(), len),
+            false => Ok(Floats::private(len)),
+        };
+        let data =
+            buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;
+        Ok(Self { data, gathering: buckets.list.iter().map(|_| None).collect() })
+    }
+
+    /// A bucket's parameters.
+    pub fn bucket(&self, bucket: usize) -> &[f32] {
+        &self.data[bucket]
+    }
+
+    /// See [`Self::bucket`].
+    pub fn bucket_mut(&mut self, bucket: usize) -> &mut [f32] {
+        &mut self.data[bucket]
+    }
+
+    /// The parameters of two buckets, to copy from one to the other.
+    pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut [f32]; 2] {
+        let [one, other] = self.data.get_disjoint_mut([one, other]).expect("two buckets");
+        [one, other]
+    }
+
+    /// Starts to bring what the other workers have stepped.
+    pub fn start_gathering(
+        &mut self,
+        buckets: &Buckets,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        for (index, bucket) in buckets.list.iter().enumerate() {
+            let lens = bucket.part_lens();
+            let data = std::mem::take(&mut self.data[index]);
+            self.gathering[index] = Some(
+                overlap.start(data, move |comm, data| comm.all_gather_parts::<f32>(data, &lens))?,
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until a bucket is complete.
+    pub fn fetch(&mut self, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
+        if let Some(pending) = self.gathering[bucket].take() {
+            self.data[bucket] = overlap.finish(pending)?;
+        }
+        Ok(())
+    }
+}
+
+impl ShardedWeights {
+    /// Zeros.
+    pub fn new(buckets: &Buckets, overlap: &Overlap) -> Result<Self, CommError> {
+        let worker = overlap.comm().position();
+        let window = || -> Result<_, CommError> {
+            let room = Floats::exchanged(overlap.comm(), buckets.max_len())?;
+            Ok(Window { bucket: None, state: State::Here(room) })
+        };
+        Ok(Self {
+            own: buckets.list.iter().map(|b| vec![0.0; b.part(worker).len()]).collect(),
+            windows: [window()?, window()?],
+            window_len: buckets.max_len(),
+        })
+    }
+
+    /// This worker's part of a bucket.
+    pub fn own(&self, bucket: usize) -> &[f32] {
+        &self.own[bucket]
+    }
+
+    /// See [`Self::own`].
+    pub fn own_mut(&mut self, bucket: usize) -> &mut [f32] {
+        &mut self.own[bucket]
+    }
+
+    /// This worker's parts of two buckets, to copy from one to the other.
+    pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut [f32]; 2] {
+        let [one, other] = self.own.get_disjoint_mut([one, other]).expect("two buckets");
+        [one, other]
+    }
+
+    /// Brings a bucket, and starts to bring the one that comes `next`.
+    pub fn fetch(
+        &mut self,
+        buckets: &Arc<Buckets>,
+        bucket: usize,
+        next: Option<usize>,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        self.start(buckets, bucket, None, overlap)?;
+        let at = self.window_of(bucket).expect("started just now");
+        self.windows[at].arrive(overlap)?;
+        match next {
+            Some(next) if next != bucket => self.start(buckets, next, Some(at), overlap),
+            _ => Ok(()),
+        }
+    }
+
+    /// A bucket that was brought last.
+    pub fn bucket(&self, bucket: usize) -> &[f32] {
+        let at = self.window_of(bucket).expect("the bucket was brought");
+        match &self.windows[at].state {
+            State::Here(data) => data,
+            State::Arriving(_) => panic!("the bucket has arrived"),
+        }
+    }
+
+    /// Forgets what was brought, because it has changed.
+    pub fn forget(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        for window in &mut self.windows {
+            window.arrive(overlap)?;
+            window.bucket = None;
+        }
+        Ok(())
+    }
+
+    fn window_of(&self, bucket: usize) -> Option<usize> {
+        self.windows.iter().position(|window| window.bucket == Some(bucket))
+    }
+
+    /// Starts to bring a bucket into a window other than `in_use`, unless it is there already.
+    fn start(
+        &mut self,
+        buckets: &Arc<Buckets>,
+        bucket: usize,
+        in_use: Option<usize>,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        if self.window_of(bucket).is_some() {
+            return Ok(());
+        }
+        let at = in_use.map_or(0, |in_use| 1 - in_use);
+        let window = &mut self.windows[at];
+        window.arrive(overlap)?;
+        window.bucket = Some(bucket);
+        let State::Here(room) = &mut window.state else { unreachable!("it has arrived") };
+        let part = buckets.list[bucket].part(overlap.comm().position());
+        room[part].copy_from_slice(&self.own[bucket]);
+        let room = std::mem::take(room);
+        let (len, lens) = (buckets.list[bucket].len, buckets.list[bucket].part_lens());
+        window.state = State::Arriving(overlap.start(room, move |comm, room| {
+            comm.all_gather_parts::<f32>(&mut room[..len], &lens)
+        })?);
+        Ok(())
+    }
+}
+
+impl Window {
+    fn arrive(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        if let State::Arriving(_) = self.state {
+            let here = State::Here(Floats::default());
+            if let State::Arriving(pending) = std::mem::replace(&mut self.state, here) {
+                self.state = State::Here(overlap.finish(pending)?);
+            }
+        }
+        Ok(())
+    }
+}

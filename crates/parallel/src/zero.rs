@@ -1,0 +1,225 @@
+//! ZeRO-2 and ZeRO-3: gradients of which each worker keeps only its part.
+//!
+//! Leaves go round the workers. When a worker's leaf has filled a bucket, the workers exchange
+//! their parts of it (an all-to-all, the bytes of a reduce-scatter), and each adds up its own part
+//! over the leaves of the pass by the tree over leaf numbers; see [`crate::shard_tree`]. With one
+//! lane a leaf, a whole gradient exists for two buckets at a time only: the one being filled and
+//! the one on its way. With several lanes a leaf must be filled before it can leave.
+
+use crate::buckets::Buckets;
+use crate::leaves::Leaves;
+use crate::memory::Floats;
+use crate::overlap::{Overlap, Pending};
+use crate::shard_tree::ShardTree;
+use lockstep_comm::CommError;
+use lockstep_tensor::Cpu;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Buckets that are filled or on their way, where they share memory.
+pub const NUM_IN_FLIGHT: usize = 2;
+
+/// The gradients of all buckets over all leaves, this worker's part.
+pub struct ShardedGradients {
+    leaves: Leaves,
+    num_workers: usize,
+    worker: usize,
+    buckets: Arc<Buckets>,
+    trees: Vec<ShardTree>,
+    /// The leaf at work, by bucket; empty where its buffer is in the pool or on its way.
+    filling: Vec<Floats>,
+    /// Buffers for leaves that are filled at once, or nothing where each bucket has its own.
+    pool: Option<Vec<Floats>>,
+    /// Buffers for what arrives.
+    incoming: Vec<Floats>,
+    on_their_way: VecDeque<Exchange>,
+    /// Lanes that are in the leaf at work, by bucket.
+    num_lanes: Vec<usize>,
+    is_open: Vec<bool>,
+    /// The first leaf of the pass at work.
+    first_leaf: usize,
+}
+
+/// Parts of a leaf of every worker on their way.
+struct Exchange {
+    bucket: usize,
+    num_pieces: usize,
+    /// The leaf that leaves and the pieces that arrive.
+    buffers: Pending<(Floats, Floats)>,
+}
+
+impl ShardedGradients {
+    /// Empty sums.
+    pub fn new(
+        buckets: &Arc<Buckets>,
+        leaves: Leaves,
+        overlap: &Overlap,
+    ) -> Result<Self, CommError> {
+        let comm = overlap.comm();
+        let (num_workers, worker) = (comm.num_members(), comm.position());
+        let list = &buckets.list;
+        let part_len = |index: usize| list[index].part(worker).len();
+        let tree = |index| ShardTree::new(part_len(index), leaves.num_leaves, num_workers);
+        let shares_memory = leaves.lanes_per_leaf == 1;
+        let several = |len: usize| -> Result<Vec<_>, CommError> {
+            (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
+        };
+        let own = |index: usize| Floats::exchanged(comm, list[index].len);
+        let filling = if shares_memory {
+            list.iter().map(|_| Floats::default()).collect()
+        } else {
+            (0..list.len()).map(own).collect::<Result<_, _>>()?
+        };
+        Ok(Self {
+            leaves,
+            num_workers,
+            worker,
+            buckets: Arc::clone(buckets),
+            trees: (0..list.len()).map(tree).collect(),
+            filling,
+            pool: if shares_memory { Some(several(buckets.max_len())?) } else { None },
+            incoming: several(num_workers * buckets.max_part_len(worker))?,
+            on_their_way: VecDeque::with_capacity(list.len()),
+            num_lanes: vec![0; list.len()],
+            is_open: vec![false; list.len()],
+            first_leaf: 0,
+        })
+    }
+
+    /// Forgets the sums of the last step.
+    pub fn restart(&mut self) {
+        self.trees.iter_mut().for_each(ShardTree::restart);
+        self.first_leaf = 0;
+    }
+
+    /// Where the lane at work adds its gradients of a bucket.
+    pub fn lane_buffer(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        overlap: &mut Overlap,
+    ) -> Result<&mut [f32], CommError> {
+        let len = self.buckets.list[bucket].len;
+        if !self.is_open[bucket] {
+            while self.filling[bucket].len() < len {
+                match self.pool.as_mut().and_then(Vec::pop) {
+                    Some(buffer) => self.filling[bucket] = buffer,
+                    None => self.finish_oldest(cpu, overlap)?,
+                }
+            }
+            if self.num_lanes[bucket] == 0 {
+                cpu.for_each_part(&mut self.filling[bucket][..len], 1 << 14, |_, part| {
+                    part.fill(0.0);
+                });
+            }
+            self.is_open[bucket] = true;
+        }
+        Ok(&mut self.filling[bucket][..len])
+    }
+
+    /// Says that a lane has filled a bucket; after the leaf's last one its parts leave.
+    pub fn finish_lane(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        self.is_open[bucket] = false;
+        self.num_lanes[bucket] += 1;
+        if self.num_lanes[bucket] < self.leaves.lanes_per_leaf {
+            return Ok(());
+        }
+        self.num_lanes[bucket] = 0;
+        let leaf = std::mem::take(&mut self.filling[bucket]);
+        self.exchange(cpu, bucket, leaf, overlap)
+    }
+
+    /// Takes part in the exchange of a bucket in a pass in which this worker has no leaf.
+    pub fn pass_over(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        self.exchange(cpu, bucket, Floats::default(), overlap)
+    }
+
+    /// Ends a pass: the next leaf of every worker follows.
+    pub fn finish_pass(&mut self) {
+        self.first_leaf += self.num_workers;
+    }
+
+    /// Waits until all buckets are reduced.
+    pub fn finish(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
+        while !self.on_their_way.is_empty() {
+            self.finish_oldest(cpu, overlap)?;
+        }
+        Ok(())
+    }
+
+    /// This worker's part of the total of a bucket.
+    pub fn total(&self, bucket: usize) -> &[f32] {
+        self.trees[bucket].root()
+    }
+
+    /// Sums held, and room for leaves that are filled or on their way.
+    pub fn num_elements(&self) -> (usize, usize) {
+        let sums = self.trees.iter().map(ShardTree::num_elements).sum();
+        let leaves = match self.pool {
+            Some(_) => NUM_IN_FLIGHT * self.buckets.max_len(),
+            None => self.buckets.num_params(),
+        };
+        let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
+        (sums, leaves + NUM_IN_FLIGHT * pieces)
+    }
+
+    /// See [`Self::total`].
+    pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
+        self.trees[bucket].root_mut()
+    }
+
+    fn exchange(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        leaf: Floats,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        let incoming = loop {
+            match self.incoming.pop() {
+                Some(buffer) => break buffer,
+                None => self.finish_oldest(cpu, overlap)?,
+            }
+        };
+        let num_pieces = self.num_workers.min(self.leaves.num_leaves - self.first_leaf);
+        let parts = self.buckets.list[bucket].part_lens();
+        let has_leaf = |worker: usize| worker < num_pieces;
+        let lens: Vec<usize> = (0..self.num_workers)
+            .flat_map(|from| parts.iter().map(move |&len| if has_leaf(from) { len } else { 0 }))
+            .collect();
+        let num_sent = if has_leaf(self.worker) { self.buckets.list[bucket].len } else { 0 };
+        let num_received = num_pieces * parts[self.worker];
+        let buffers = overlap.start((leaf, incoming), move |comm, (leaf, incoming)| {
+            comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
+        })?;
+        self.on_their_way.push_back(Exchange { bucket, num_pieces, buffers });
+        Ok(())
+    }
+
+    /// Waits for the parts that left first and adds them to the sums.
+    fn finish_oldest(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
+        let oldest = self.on_their_way.pop_front().expect("a buffer is free or on its way");
+        let Exchange { bucket, num_pieces, buffers } = oldest;
+        let (leaf, mut incoming) = overlap.finish(buffers)?;
+        let len = self.buckets.list[bucket].part(self.worker).len();
+        self.trees[bucket].absorb(cpu, &mut incoming[..num_pieces * len], num_pieces);
+        self.incoming.push(incoming);
+        match &mut self.pool {
+            // A worker without a leaf brought no buffer.
+            Some(pool) if !leaf.is_empty() => pool.push(leaf),
+            None if !leaf.is_empty() => self.filling[bucket] = leaf,
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! What a layout costs in memory and on the wires is what was counted before.
+
+mod support;
+
+use lockstep_comm::Count;
+use lockstep_config::{Model, OptimName};
+use lockstep_model::describe;
+use lockstep_optim::Optimizer;
+use lockstep_parallel::{Buckets, Footprint, Shares};
+use std::collections::BTreeMap;
+use support::{BUCKET_LENS, Batch, LARGE, Layout, RECOMPUTE, TINY, on_ranks, settings, train_step};
+
+#[test]
+fn memory_is_what_was_counted_before() {
+    let rules = [OptimName::Sgd, OptimName::Momentum, OptimName::AdamW];
+    let mut turn: usize = 0;
+    for model in [LARGE, Model { tied: true, ..LARGE }, TINY] {
+        for num_workers in [1, 2, 3, 8] {
+            for zero in 0..4 {
+                turn += 1;
+                let (lanes_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 3]);
+                let layout = Layout {
+                    recompute: RECOMPUTE[turn % 4],
+                    bucket_len: BUCKET_LENS[turn % 3],
+                    overlap: turn.is_multiple_of(2),
+                    ..Layout::even(8, num_workers, zero)
+                };
+                let plan = layout.plan(lanes_per_leaf);
+                let held = on_ranks(num_workers, |worker| {
+                    let replica = worker.replica(&model, plan.clone()).expect("room");
+                    replica.footprint(&Optimizer::new(&settings(rule), &replica.slots()))
+                });
+                for (worker, held) in held.into_iter().enumerate() {
+                    let counted = Footprint::plan(&describe(&model), &plan, rule, worker);
+                    assert_eq!(held, counted, "worker {worker} of {layout:?}, {lanes_per_leaf}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_stage_holds_less_of_what_it_divides() {
+    let blueprint = describe(&LARGE);
+    let footprints = [0, 1, 2, 3].map(|zero| {
+        Footprint::plan(&blueprint, &Layout::even(8, 4, zero).plan(1), OptimName::AdamW, 1)
+    });
+    let [none, optimizer, gradients, weights] = footprints;
+    assert!(optimizer.optimizer < none.optimizer / 3);
+    assert!(gradients.gradients < optimizer.gradients / 3);
+    assert!(weights.weights < gradients.weights / 3);
+    assert_eq!(weights.activations, none.activations);
+}
+
+/// What a worker moves in one step, by operation: calls, bytes read elsewhere, bytes written there.
+type Moved = BTreeMap<&'static str, (u64, u64, u64)>;
+
+/// Counts calls by hand.
+struct Account {
+    num_workers: usize,
+    worker: usize,
+    moved: Moved,
+}
+
+impl Account {
+    fn add(&mut self, op: &'static str, read: usize, written: usize) {
+        let (calls, all_read, all_written) = self.moved.entry(op).or_default();
+        *calls += 1;
+        *all_read += read as u64;
+        *all_written += written as u64;
+    }
+
+    /// Every worker reads what it has not.
+    fn all_gather(&mut self, lens: &[usize], element_bytes: usize) {
+        let elsewhere = lens.iter().sum::<usize>() - lens[self.worker];
+        self.add("all-gather", elsewhere * element_bytes, 0);
+    }
+
+    /// Every worker reads its part of all addends of the others; `addends` says how many each has.
+    fn reduce(&mut self, op: &'static str, part_len: usize, addends: &[usize]) {
+        let num_others = self.num_workers - 1;
+        let read = (addends.iter().sum::<usize>() - addends[self.worker]) * part_len * 4;
+        let written = if op == "all-reduce" { num_others * part_len * 4 } else { 0 };
+        self.add(op, read, written);
+    }
+
+    /// Every worker reads its part of the leaf of every other that has one in a pass.
+    fn all_to_all(&mut self, part_len: usize, num_leaves: usize) {
+        let num_others = num_leaves - usize::from(self.worker < num_leaves);
+        self.add("all-to-all", num_others * part_len * 4, 0);
+    }
+}
+
+/// What a step should move.
+fn by_hand(model: &Model, layout: &Layout, lanes_per_leaf: usize, worker: usize) -> Moved {
+    let plan = layout.plan(lanes_per_leaf);
+    let num_workers = layout.shares.len();
+    let buckets = Buckets::new(&describe(model), layout.bucket_len, num_workers);
+    let shares = plan.leaf_shares();
+    let mut account = Account { num_workers, worker, moved: Moved::new() };
+    let lanes = |worker| shares.lanes_of(worker, plan.leaves).len();
+    account.all_gather(&(0..num_workers).map(lanes).collect::<Vec<_>>(), 8);
+    if layout.zero > 0 {
+        let chunks = |worker| {
+            let slots = buckets.slots(&describe(model), |bucket| bucket.part(worker));
+            slots.iter().map(|slot| slot.range.len().div_ceil(4096)).sum()
+        };
+        account.all_gather(&(0..num_workers).map(chunks).collect::<Vec<_>>(), 8);
+    }
+    let num_buckets = buckets.list.len();
+    let num_passes = 8usize.div_ceil(num_workers);
+    let num_lanes = num_passes * lanes_per_leaf;
+    for (index, bucket) in buckets.list.iter().enumerate() {
+        let part_len = bucket.part(worker).len();
+        match &shares {
+            Shares::Contiguous(shares) => {
+                let addends: Vec<_> = shares.iter().map(|mine| num_addends(mine.clone())).collect();
+                if layout.zero == 0 {
+                    let even =
+                        bucket.len * (worker + 1) / num_workers - bucket.len * worker / num_workers;
+                    account.reduce("all-reduce", even, &addends);
+                } else {
+                    account.reduce("reduce-scatter", part_len, &addends);
+                }
+            }
+            Shares::Cyclic { .. } => {
+                for pass in 0..num_passes {
+                    account.all_to_all(part_len, num_workers.min(8 - pass * num_workers));
+                }
+            }
+        }
+        let num_gathers = match layout.zero {
+            0 => 0,
+            1 | 2 => 1,
+            // The last two buckets of forward are the first two of backward, and the other way
+            // round for the next lane; a step forgets.
+            _ => {
+                let forward = if index < 2 { 1 } else { num_lanes };
+                forward + if index + 2 < num_buckets { num_lanes } else { 0 }
+            }
+        };
+        (0..num_gathers).for_each(|_| account.all_gather(&bucket.part_lens(), 4));
+    }
+    account.moved
+}
+
+/// How many maximal aligned groups a run of leaves has.
+fn num_addends(mine: std::ops::Range<usize>) -> usize {
+    let (mut start, mut num) = (mine.start, 0);
+    while start < mine.end {
+        let fits = |size: &usize| start.is_multiple_of(*size) && start + size <= mine.end;
+        start += [8, 4, 2, 1].into_iter().find(fits).expect("one fits");
+        num += 1;
+    }
+    num
+}
+
+fn wire_layouts() -> Vec<Layout> {
+    let mut list = Vec::new();
+    for shares in [&[4, 4][..], &[2; 4], &[3, 3, 2], &[5, 3], &[2, 2, 2, 1, 1]] {
+        for zero in 0..4 {
+            let (bucket_len, overlap) = (BUCKET_LENS[list.len() % 3], zero % 2 == 0);
+            let even = Layout::even(8, shares.len(), zero);
+            list.push(Layout { shares: shares.to_vec(), bucket_len, overlap, ..even });
+        }
+    }
+    list
+}
+
+/// What every rank moved in its second step.
+fn measured(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> Vec<Moved> {
+    on_ranks(layout.shares.len(), |worker| {
+        let mut replica = worker.replica(model, layout.plan(lanes_per_leaf)).expect("room");
+        let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
+        let batch = Batch::new(model, 8 * lanes_per_leaf, 1);
+        let mut counts = [0, 1].map(|step| {
+            train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
+            // Parameters that still travel are counted once they have arrived.
+            replica.comm().barrier().expect("all are there");
+            assert_eq!(replica.traffic(), replica.comm().counters().total().traffic);
+            let counters = replica.comm().counters();
+            let moved = counters.iter().map(|(op, Count { calls, traffic })| {
+                assert_eq!(traffic.messages, 0, "threads see each other's memory");
+                (op, (calls, traffic.read_bytes, traffic.written_bytes))
+            });
+            moved.filter(|(op, _)| *op != "barrier").collect::<Moved>()
+        });
+        let [before, after] = &mut counts;
+        for (op, (calls, read, written)) in after.iter_mut() {
+            let before = before[op];
+            *calls -= before.0;
+            *read -= before.1;
+            *written -= before.2;
+        }
+        after.retain(|_, moved| *moved != (0, 0, 0));
+        std::mem::take(after)
+    })
+}
+
+#[test]
+fn a_step_moves_what_the_schedules_say_and_no_more() {
+    for (index, layout) in wire_layouts().into_iter().enumerate() {
+        let model = Model { tied: index % 2 == 0, ..LARGE };
+        let lanes_per_leaf = [1, 1, 2][index % 3];
+        let measured = measured(&model, &layout, lanes_per_leaf);
+        for (worker, moved) in measured.iter().enumerate() {
+            let expected = by_hand(&model, &layout, lanes_per_leaf, worker);
+            assert_eq!(*moved, expected, "worker {worker}, {layout:?}");
+        }
+        let total: u64 = measured.iter().flat_map(Moved::values).map(|(_, r, w)| r + w).sum();
+        let limit = limit(&model, &layout, lanes_per_leaf);
+        assert!(total <= limit, "{total} bytes are more than {limit}: {layout:?}");
+    }
+}
+
+/// Most bytes that all workers together may move: each worker 2(n-1)/n of the model, the other
+/// addends of workers with an odd run of leaves, passes at stage 2 and 3, brought weights at
+/// stage 3; and a number per lane and per chunk.
+fn limit(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> u64 {
+    let num_workers = layout.shares.len();
+    let buckets = Buckets::new(&describe(model), layout.bucket_len, num_workers);
+    let num_params = buckets.num_params();
+    let num_passes = 8usize.div_ceil(num_workers);
+    let once = (num_workers - 1) * num_params * 4;
+    let (gradients, weights) = match layout.plan(lanes_per_leaf).leaf_shares() {
+        Shares::Contiguous(shares) => {
+            let num_addends: usize = shares.into_iter().map(num_addends).sum();
+            (once + (num_addends - num_workers) * num_params * 4, once)
+        }
+        Shares::Cyclic { .. } if layout.zero == 2 => (once * num_passes, once),
+        Shares::Cyclic { .. } => (once * num_passes, once * 2 * num_passes * lanes_per_leaf),
+    };
+    let num_chunks: usize =
+        describe(model).owned_params().map(|(_, param)| param.len().div_ceil(4096)).sum();
+    let numbers = (num_workers - 1) * (8 * lanes_per_leaf + num_chunks) * 8;
+    (gradients + weights + numbers) as u64
+}

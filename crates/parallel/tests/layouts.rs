@@ -1,0 +1,161 @@
+//! Every layout gives the bits of one worker: losses, norms, weights, and optimizer state.
+//!
+//! A few steps of tiny models, with ranks as threads. Not every combination of settings is tried
+//! every day, but every value of each with every number of workers and every ZeRO stage; with
+//! `LOCKSTEP_SOAK=1` all combinations are.
+
+mod support;
+
+use lockstep_config::{Family, Model, OptimName};
+use lockstep_optim::Optimizer;
+use support::{
+    BUCKET_LENS, Batch, LARGE, Layout, Named, RECOMPUTE, TINY, Worker, all_params, all_state,
+    alone, assert_all_same, on_ranks, settings, train_step,
+};
+
+const NUM_LEAVES: usize = 8;
+const NUM_STEPS: u64 = 3;
+
+/// What is trained, whatever the layout.
+#[derive(Clone, Debug)]
+struct Task {
+    model: Model,
+    lanes_per_leaf: usize,
+    optim: OptimName,
+}
+
+/// All that training gives.
+struct Outcome {
+    /// Losses and norms of steps, and losses of evaluations in between, as bits.
+    numbers: Vec<u64>,
+    weights: Vec<Named>,
+    state: Vec<Named>,
+}
+
+impl Outcome {
+    fn assert_same(&self, other: &Self, what: &str) {
+        assert_eq!(self.numbers, other.numbers, "{what}: losses, norms and evaluations");
+        assert_all_same(&self.weights, &other.weights, what);
+        assert_all_same(&self.state, &other.state, what);
+    }
+}
+
+/// One rank's part of a task.
+fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
+    let num_lanes = NUM_LEAVES * task.lanes_per_leaf;
+    let mut replica = worker.replica(&task.model, layout.plan(task.lanes_per_leaf)).expect("room");
+    let mut optimizer = Optimizer::new(&settings(task.optim), &replica.slots());
+    let held_out = Batch::new(&task.model, 11, 99);
+    let mut numbers = Vec::new();
+    for step in 0..NUM_STEPS {
+        let batch = Batch::new(&task.model, num_lanes, step);
+        let (loss, norm) =
+            train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
+        numbers.extend([loss, norm].map(f64::to_bits));
+        // Fewer lanes than workers, more, and none: what was brought for one must serve the next.
+        for num_lanes in [[1, 5], [11, 0], [3, 8]][step as usize] {
+            let lane = |lane: usize| held_out.lane(lane);
+            let loss = replica.evaluate(&worker.cpu, num_lanes, &lane).expect("an evaluation");
+            numbers.push(loss.to_bits());
+        }
+    }
+    let weights = all_params(&mut replica).expect("weights");
+    let state = all_state(&mut replica, &optimizer).expect("state");
+    Outcome { numbers, weights, state }
+}
+
+/// Trains under each layout and holds every rank's outcome against that of one worker.
+fn assert_layouts_agree(task: &Task, layouts: &[Layout]) {
+    let expected = alone(|worker| train(worker, task, &Layout::even(NUM_LEAVES, 1, 0)));
+    let losses: Vec<_> = expected.numbers.iter().map(|bits| f64::from_bits(*bits)).collect();
+    assert!(losses.iter().all(|number| number.is_finite()), "{losses:?}");
+    for layout in layouts {
+        let outcomes = on_ranks(layout.shares.len(), |worker| train(worker, task, layout));
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            outcome.assert_same(&expected, &format!("{task:?}, {layout:?}, rank {rank}"));
+        }
+    }
+}
+
+fn is_soak() -> bool {
+    let value = lockstep_platform::real().host().env("LOCKSTEP_SOAK");
+    value.is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Every stage on every number of workers; the other settings take turns, so that each value
+/// comes up with every stage. `turn` is where they begin.
+fn layouts(turn: usize) -> Vec<Layout> {
+    let mut list = Vec::new();
+    for (row, num_workers) in [1, 2, 3, 4, 5, 8].into_iter().enumerate() {
+        for zero in 0..4 {
+            let turn = turn + row + zero;
+            let every_day = [(turn % 4, (turn + zero) % 3, (turn / 2).is_multiple_of(2))];
+            let all = (0..24).map(|i| (i % 4, i / 4 % 3, i < 12));
+            let settings = if is_soak() { all.collect() } else { every_day.to_vec() };
+            list.extend(settings.into_iter().map(|(recompute, bucket, overlap)| Layout {
+                recompute: RECOMPUTE[recompute],
+                bucket_len: BUCKET_LENS[bucket],
+                overlap,
+                ..Layout::even(NUM_LEAVES, num_workers, zero)
+            }));
+        }
+    }
+    list
+}
+
+fn llama(tied: bool) -> Model {
+    Model { tied, ..LARGE }
+}
+
+fn gpt2(tied: bool) -> Model {
+    Model { family: Family::Gpt2, kv_heads: LARGE.heads, tied, ..LARGE }
+}
+
+#[test]
+fn llama_with_grouped_queries_gives_the_same_bits_under_every_layout() {
+    let task = Task { model: llama(false), lanes_per_leaf: 1, optim: OptimName::AdamW };
+    assert_layouts_agree(&task, &layouts(0));
+}
+
+#[test]
+fn tied_llama_with_three_lanes_a_leaf_gives_the_same_bits_under_every_layout() {
+    let task = Task { model: llama(true), lanes_per_leaf: 3, optim: OptimName::Momentum };
+    assert_layouts_agree(&task, &layouts(1));
+}
+
+#[test]
+fn tied_gpt2_gives_the_same_bits_under_every_layout() {
+    let task = Task { model: gpt2(true), lanes_per_leaf: 1, optim: OptimName::AdamW };
+    assert_layouts_agree(&task, &layouts(2));
+}
+
+#[test]
+fn gpt2_with_three_lanes_a_leaf_gives_the_same_bits_under_every_layout() {
+    let task = Task { model: gpt2(false), lanes_per_leaf: 3, optim: OptimName::Sgd };
+    assert_layouts_agree(&task, &layouts(3));
+}
+
+#[test]
+fn workers_that_own_nothing_do_not_change_a_bit() {
+    let task = Task { model: TINY, lanes_per_leaf: 1, optim: OptimName::AdamW };
+    assert_layouts_agree(&task, &layouts(1));
+}
+
+#[test]
+fn unequal_shares_give_the_same_bits() {
+    let mut list = Vec::new();
+    for shares in [&[5, 3][..], &[1, 7], &[7, 1], &[1, 2, 5], &[3, 1, 3, 1]] {
+        for zero in 0..4 {
+            let turn = list.len();
+            list.push(Layout {
+                shares: shares.to_vec(),
+                zero,
+                recompute: RECOMPUTE[turn % 4],
+                bucket_len: BUCKET_LENS[turn % 3],
+                overlap: turn.is_multiple_of(2),
+            });
+        }
+    }
+    let task = Task { model: llama(true), lanes_per_leaf: 1, optim: OptimName::AdamW };
+    assert_layouts_agree(&task, &list);
+}

@@ -1,0 +1,234 @@
+//! Tiny models, their batches, and ranks as threads.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use lockstep_comm::{Comm, CommError, Options};
+use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName};
+use lockstep_model::{Lane, LaneShape, Recompute, describe};
+use lockstep_optim::{Optimizer, Update};
+use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan};
+use lockstep_platform::{World, real};
+use lockstep_tensor::random::Key;
+use lockstep_tensor::{Cpu, Isa};
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+/// A Llama with grouped queries, all of whose tensors are shorter than a chunk.
+pub(crate) const SMALL: Model = Model {
+    family: Family::Llama,
+    layers: 2,
+    width: 16,
+    heads: 4,
+    kv_heads: 2,
+    ffn: 24,
+    vocab: 19,
+    context: 9,
+    tied: false,
+    dropout: 0.0,
+    norm_eps: 1e-5,
+    rope_theta: 10000.0,
+};
+
+/// Two chunks and a bit in each table, one and a bit in each matrix of a feed-forward.
+pub(crate) const LARGE: Model = Model { width: 32, ffn: 160, vocab: 301, dropout: 0.1, ..SMALL };
+
+/// So little that most workers own nothing of it.
+pub(crate) const TINY: Model =
+    Model { layers: 1, width: 8, ffn: 8, vocab: 11, tied: true, ..SMALL };
+
+pub(crate) const LANE: LaneShape = LaneShape { sequences: 2, tokens: 9 };
+
+/// Lanes of one shape, of random tokens.
+pub(crate) struct Batch {
+    tokens: Vec<u32>,
+    num_lanes: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(model: &Model, num_lanes: usize, seed: u64) -> Self {
+        let key = Key::new(seed, "tokens");
+        let draw = |i: usize| (key.uniform_f64(i as u64) * model.vocab as f64) as u32;
+        Self { tokens: (0..=num_lanes * LANE.rows()).map(draw).collect(), num_lanes }
+    }
+
+    pub(crate) fn num_targets(&self) -> usize {
+        self.num_lanes * LANE.rows()
+    }
+
+    pub(crate) fn lane(&self, index: usize) -> Lane<'_> {
+        let rows = index * LANE.rows()..(index + 1) * LANE.rows();
+        Lane {
+            shape: LANE,
+            inputs: &self.tokens[rows.clone()],
+            targets: &self.tokens[rows.start + 1..=rows.end],
+            first_sample: (index * LANE.sequences) as u64,
+            num_targets: self.num_targets() as u64,
+        }
+    }
+}
+
+pub(crate) fn settings(name: OptimName) -> Optim {
+    Optim {
+        name,
+        lr: 0.01,
+        weight_decay: 0.1,
+        clip: 1.0,
+        warmup_steps: 0,
+        schedule: LrSchedule::Constant,
+        final_lr_fraction: 1.0,
+        beta1: 0.9,
+        beta2: 0.95,
+        eps: 1e-8,
+        momentum: 0.9,
+    }
+}
+
+/// How a model is divided.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) shares: Vec<usize>,
+    pub(crate) zero: usize,
+    pub(crate) recompute: RecomputePlan,
+    pub(crate) bucket_len: usize,
+    pub(crate) overlap: bool,
+}
+
+pub(crate) const RECOMPUTE: [RecomputePlan; 4] = [
+    RecomputePlan::NONE,
+    RecomputePlan { policy: Recompute::Selective, every: 1 },
+    RecomputePlan { policy: Recompute::Full, every: 1 },
+    RecomputePlan { policy: Recompute::Full, every: 2 },
+];
+
+/// One bucket per block, some blocks together, all together.
+pub(crate) const BUCKET_LENS: [usize; 3] = [0, 30_000, usize::MAX];
+
+impl Layout {
+    /// Even shares, and nothing else out of the ordinary.
+    pub(crate) fn even(num_leaves: usize, num_workers: usize, zero: usize) -> Self {
+        let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
+        let shares = (0..num_workers).map(|worker| each + usize::from(worker < more)).collect();
+        Self { shares, zero, recompute: RecomputePlan::NONE, bucket_len: 0, overlap: false }
+    }
+
+    pub(crate) fn plan(&self, lanes_per_leaf: usize) -> ReplicaPlan {
+        let leaves = Leaves { num_leaves: self.shares.iter().sum(), lanes_per_leaf };
+        ReplicaPlan {
+            lane: LANE,
+            leaves,
+            recompute: self.recompute,
+            zero: self.zero,
+            shares: self.shares.clone(),
+            bucket_len: self.bucket_len,
+            overlap: self.overlap,
+        }
+    }
+}
+
+/// One rank of a job: what it trains with.
+pub(crate) struct Worker<'a> {
+    pub(crate) cpu: Cpu,
+    pub(crate) comm: &'a Comm,
+    pub(crate) world: &'a World,
+}
+
+impl Worker<'_> {
+    pub(crate) fn replica(&self, model: &Model, plan: ReplicaPlan) -> Result<Replica, CommError> {
+        Replica::materialize(describe(model), 1, &self.cpu, plan, self.comm, self.world)
+    }
+}
+
+/// Runs `body` on every rank of a world of threads and returns what each gives.
+pub(crate) fn on_ranks<R: Send>(
+    num_ranks: usize,
+    body: impl Fn(&Worker<'_>) -> R + Sync,
+) -> Vec<R> {
+    on_ranks_within(num_ranks, Duration::from_secs(60), body)
+}
+
+/// The same, where nobody waits longer than `timeout` for another.
+pub(crate) fn on_ranks_within<R: Send>(
+    num_ranks: usize,
+    timeout: Duration,
+    body: impl Fn(&Worker<'_>) -> R + Sync,
+) -> Vec<R> {
+    let world = real();
+    let options = Options { arena_bytes: 32 << 20, timeout };
+    let ends = Comm::threads(&world, num_ranks, &options).expect("a world of threads");
+    let run = |comm| body(&Worker { cpu: Cpu::single(Isa::detect()), comm, world: &world });
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ends.iter().map(|comm| scope.spawn(move || run(comm))).collect();
+        let join = |thread: ScopedJoinHandle<'_, R>| {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Runs `body` on the only rank of a world.
+pub(crate) fn alone<R: Send>(body: impl Fn(&Worker<'_>) -> R + Sync) -> R {
+    on_ranks(1, body).pop().expect("one rank")
+}
+
+/// One step of a batch; gives the sum of its losses and the norm of its gradient.
+pub(crate) fn train_step(
+    worker: &Worker<'_>,
+    replica: &mut Replica,
+    optimizer: &mut Optimizer,
+    batch: &Batch,
+    step: u64,
+) -> Result<(f64, f64), CommError> {
+    let loss = replica.run_lanes(&worker.cpu, 1, step, &|lane| batch.lane(lane))?;
+    replica.finish_reduce(&worker.cpu)?;
+    let clip = replica.clip(&worker.cpu, 1.0)?;
+    let update = Update { count: step + 1, lr: 0.01, grad_scale: clip.scale };
+    replica.step(&worker.cpu, optimizer, &update)?;
+    Ok((loss, clip.norm))
+}
+
+/// A tensor by name and kind.
+pub(crate) type Named = (String, Vec<f32>);
+
+/// All parameters of all workers.
+pub(crate) fn all_params(replica: &mut Replica) -> Result<Vec<Named>, CommError> {
+    let mut all = Vec::new();
+    replica.visit_params(|param, values| {
+        all.push((param.name.clone(), values.to_vec()));
+        Ok::<_, CommError>(())
+    })?;
+    Ok(all)
+}
+
+/// All optimizer state of all workers.
+pub(crate) fn all_state(
+    replica: &mut Replica,
+    optimizer: &Optimizer,
+) -> Result<Vec<Named>, CommError> {
+    let mut all = Vec::new();
+    replica.visit_state(optimizer, |param, kind, values| {
+        all.push((format!("{kind} of {}", param.name), values.to_vec()));
+        Ok::<_, CommError>(())
+    })?;
+    Ok(all)
+}
+
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Equality to the bit; a failure names the first element that differs.
+pub(crate) fn assert_same(left: &[f32], right: &[f32], what: &str) {
+    assert_eq!(left.len(), right.len(), "{what}");
+    let differs = left.iter().zip(right).position(|(l, r)| l.to_bits() != r.to_bits());
+    assert!(differs.is_none(), "{what}: element {differs:?} differs");
+}
+
+/// The same for lists of tensors.
+pub(crate) fn assert_all_same(left: &[Named], right: &[Named], what: &str) {
+    assert_eq!(left.len(), right.len(), "{what}");
+    for ((name, left), (other, right)) in left.iter().zip(right) {
+        assert_eq!(name, other, "{what}");
+        assert_same(left, right, &format!("{what}: {name}"));
+    }
+}

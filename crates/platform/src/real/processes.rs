@@ -1,0 +1,205 @@
+//! The system's processes.
+#![expect(unsafe_code, reason = "the disposition of a signal")]
+
+use std::ffi::c_int;
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use crate::{Exit, Process, ProcessCommand, ProcessError, ProcessOutput, Processes};
+
+pub(crate) struct RealProcesses;
+
+impl Processes for RealProcesses {
+    fn spawn(&self, command: &ProcessCommand) -> Result<Box<dyn Process>, ProcessError> {
+        let program = command.program.display().to_string();
+        let variables = command.environment.iter().map(|(name, value)| (name, value));
+        let stdout = if command.shares_stdout { Stdio::inherit() } else { Stdio::null() };
+        let child = Command::new(&command.program)
+            .args(&command.arguments)
+            .envs(variables)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| ProcessError::new("start", &program, &error))?;
+        Ok(Box::new(RealProcess { child, program }))
+    }
+
+    fn own_program(&self) -> Result<PathBuf, ProcessError> {
+        std::env::current_exe()
+            .map_err(|error| ProcessError::new("find", "the program that runs here", &error))
+    }
+
+    fn own_id(&self) -> u32 {
+        std::process::id()
+    }
+
+    fn end_with(&self, owner: u32) -> bool {
+        // Where the system has no such signal, the owner's own care must do.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        // The owner may have ended before the line above: then somebody else is the parent now.
+        getppid().map(Pid::as_raw_pid) == i32::try_from(owner).ok()
+    }
+
+    fn accept_interrupts(&self) {
+        const SIGINT: c_int = 2;
+        const DEFAULT: usize = 0;
+        unsafe extern "C" {
+            fn signal(number: c_int, handler: usize) -> usize;
+        }
+        // SAFETY: the C library is there, because the standard library stands on it; the number is
+        // a signal's, and the default disposition runs no code of this process.
+        unsafe { signal(SIGINT, DEFAULT) };
+    }
+}
+
+struct RealProcess {
+    child: Child,
+    program: String,
+}
+
+impl Process for RealProcess {
+    fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn take_stderr(&mut self) -> Option<Box<dyn ProcessOutput>> {
+        let pipe = self.child.stderr.take()?;
+        Some(Box::new(RealOutput { pipe }))
+    }
+
+    fn try_wait(&mut self) -> Result<Option<Exit>, ProcessError> {
+        let status = self.child.try_wait();
+        let status = status.map_err(|e| ProcessError::new("wait for", &self.program, &e))?;
+        Ok(status.map(|status| match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, Some(number)) => Exit::Signal(number),
+            (None, None) => unreachable!("a process that ended has a code or a signal"),
+        }))
+    }
+
+    fn kill(&mut self) {
+        // The only failure is that it has ended and was waited for.
+        let _ = self.child.kill();
+    }
+}
+
+impl Drop for RealProcess {
+    fn drop(&mut self) {
+        self.kill();
+        // Ends at once, and what remains in the system's table goes.
+        let _ = self.child.wait();
+    }
+}
+
+struct RealOutput {
+    pipe: ChildStderr,
+}
+
+impl ProcessOutput for RealOutput {
+    fn read(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        let limit = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut polled = [PollFd::new(&self.pipe, PollFlags::IN)];
+        match poll(&mut polled, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => Err(io::ErrorKind::TimedOut.into()),
+            // Closed at the other end is readiness too: reading then gives 0 bytes.
+            Ok(_) => self.pipe.read(buffer),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::real;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Box<dyn Process> {
+        let arguments = ["-c", script].map(Into::into).to_vec();
+        let environment = vec![("LOCKSTEP_WORD".to_owned(), "hello".to_owned())];
+        let program = PathBuf::from("/bin/sh");
+        let command = ProcessCommand { program, arguments, environment, shares_stdout: false };
+        RealProcesses.spawn(&command).expect("there is a shell")
+    }
+
+    fn wait(process: &mut dyn Process) -> Exit {
+        let world = real();
+        let deadline = crate::Deadline::after(world.clock(), LIMIT);
+        loop {
+            if let Some(exit) = process.try_wait().expect("it was started here") {
+                return exit;
+            }
+            assert!(!deadline.has_passed(world.clock()), "it does not end");
+            world.clock().sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn read_all(process: &mut dyn Process) -> String {
+        let mut output = process.take_stderr().expect("it was not taken");
+        let mut text = Vec::new();
+        let mut buffer = [0; 100];
+        loop {
+            match output.read(&mut buffer, LIMIT).expect("it writes or ends") {
+                0 => return String::from_utf8(text).expect("text"),
+                count => text.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_is_told_its_variables_and_heard() {
+        let mut process = shell("echo $LOCKSTEP_WORD >&2; echo unseen; exit 7");
+        assert_eq!(read_all(&mut *process), "hello\n");
+        assert!(process.take_stderr().is_none(), "it is given once");
+        assert_eq!(wait(&mut *process), Exit::Code(7));
+        assert_eq!(wait(&mut *process), Exit::Code(7), "the end stays known");
+    }
+
+    #[test]
+    fn a_silent_process_is_waited_for_no_longer_than_asked() {
+        let mut process = shell("exec sleep 60");
+        let mut output = process.take_stderr().expect("it was not taken");
+        let error = output.read(&mut [0; 8], Duration::from_millis(1)).expect_err("it is silent");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(process.try_wait(), Ok(None));
+        process.kill();
+        assert_eq!(wait(&mut *process), Exit::Signal(9));
+    }
+
+    #[test]
+    fn a_process_whose_value_goes_is_gone() {
+        let process = shell("exec sleep 60");
+        let pid = Pid::from_raw(process.id().cast_signed()).expect("a number");
+        assert_eq!(rustix::process::test_kill_process(pid), Ok(()));
+        drop(process);
+        assert_eq!(rustix::process::test_kill_process(pid), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let program = PathBuf::from("/no/such/program");
+        let (arguments, environment) = (Vec::new(), Vec::new());
+        let command = ProcessCommand { program, arguments, environment, shares_stdout: true };
+        let error = RealProcesses.spawn(&command).err().expect("there is none");
+        assert_eq!(error.to_string(), "cannot start /no/such/program: no such file");
+    }
+
+    #[test]
+    fn this_process_knows_itself() {
+        let name = RealProcesses.own_program().expect("it runs");
+        assert!(name.is_absolute(), "{name:?}");
+        assert_eq!(RealProcesses.own_id(), std::process::id());
+    }
+}

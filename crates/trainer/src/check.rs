@@ -1,0 +1,32 @@
+//! What a run can be refused for, found before any worker starts.
+//!
+//! Workers check again, since each opens its own device and text; but a mistake that is found here
+//! costs one line and not a cluster. Nothing is written.
+
+use crate::saved;
+use crate::{Options, RunFolder, TrainError, device};
+use lockstep_config::Recipe;
+use lockstep_data::Corpus;
+use lockstep_platform::World;
+
+/// Refuses a run that could not begin here: instructions, text, the run to go on from, the folder.
+pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), TrainError> {
+    check_inputs(recipe, world)?;
+    let done = match &options.resume {
+        Some(dir) => saved::open(dir, recipe, world)?.1.step,
+        None => 0,
+    };
+    let asked = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+    if done >= asked {
+        return Err(TrainError::NothingToDo { done, asked });
+    }
+    RunFolder::planned(recipe, world)?;
+    Ok(())
+}
+
+/// The part of it that does not depend on a run's folders: instructions and text.
+pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
+    device::isa(recipe)?;
+    Corpus::load(recipe, world)?;
+    Ok(())
+}
