@@ -11,12 +11,17 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Runs the harness in release with long suites on; `test_args` go to the test binaries.
+/// The packages that have long suites.
+const PACKAGES: &[&str] = &["lockstep-harness", "lockstep-comm"];
+
+/// Runs the long suites in release; `test_args` go to the test binaries.
 pub(crate) fn run(test_args: &[&str]) -> Result<()> {
     let start = Instant::now();
     shell::say("soak: LOCKSTEP_SOAK=1, release build; a failure names the case that showed it");
-    let mut command = shell::cargo("test --release --package lockstep-harness -- --nocapture");
-    shell::run(command.args(test_args).env("LOCKSTEP_SOAK", "1"))?;
+    for package in PACKAGES {
+        let test = format!("test --release --package {package} -- --nocapture");
+        shell::run(shell::cargo(&test).args(test_args).env("LOCKSTEP_SOAK", "1"))?;
+    }
     shell::say(&format!("soak: passed in {:.0} s", start.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -66,8 +66,13 @@ pub(crate) struct Engine {
     cards: Vec<(u64, Card)>,
     /// What the last call has moved.
     moved: Traffic,
+    /// The last calls.
+    history: [(u64, Signature); HISTORY],
     memory: Workspace,
 }
+
+/// Calls that are remembered, for reports.
+const HISTORY: usize = 16;
 
 impl Engine {
     /// What the last call has moved, as far as it came.
@@ -85,6 +90,7 @@ impl Engine {
     ) -> Result<(), CommError> {
         self.call += 1;
         self.moved = Traffic::default();
+        self.history[(self.call % HISTORY as u64) as usize] = (self.call, call.signature);
         if call.plan.facts.uses_memory {
             self.run_in_memory(node, team, call, buffers)
         } else {
@@ -115,6 +121,7 @@ impl Engine {
             card: Card { signature: call.signature.to_words(), ..Card::default() },
             cards: &mut self.cards,
             moved: &mut self.moved,
+            history: &self.history,
             lists: &mut self.memory.lists,
             num_signals: 0,
             done_bytes: 0,
@@ -176,6 +183,7 @@ impl Engine {
             card,
             cards: &mut self.cards,
             moved: &mut self.moved,
+            history: &self.history,
             lists: &mut self.memory.lists,
             num_signals: 0,
             done_bytes: 0,
@@ -212,6 +220,7 @@ struct Run<'a> {
     /// What the others showed, and in which call, by position.
     cards: &'a mut Vec<(u64, Card)>,
     moved: &'a mut Traffic,
+    history: &'a [(u64, Signature)],
     lists: &'a mut Lists,
     num_signals: u32,
     done_bytes: u64,
@@ -285,7 +294,7 @@ impl<'a> Run<'a> {
         let card = shared.card(peer, group, number);
         if card.signature != self.card.signature {
             let theirs = Signature::from_words(card.signature);
-            return Err(self.failed(Interruption::Mismatch { peer, theirs }));
+            return Err(self.failed(Interruption::Mismatch { peer, theirs, number: None }));
         }
         self.cards[member] = (number, card);
         Ok(())
@@ -445,11 +454,19 @@ impl<'a> Run<'a> {
         };
         let Traffic { sent_bytes, received_bytes, read_bytes, written_bytes, .. } =
             self.call.plan.traffic;
+        // What a peer called earlier is held against what this rank called then.
+        let (number, call) = match why {
+            Interruption::Mismatch { number: Some(number), .. } if number < self.number => {
+                let then = self.history.iter().find(|(earlier, _)| *earlier == number);
+                (number, then.map_or(self.call.signature, |(_, call)| *call))
+            }
+            _ => (self.number, self.call.signature),
+        };
         let context = Context {
             rank: self.node.rank(),
-            call: self.call.signature,
+            call,
             group: self.team.name.clone(),
-            number: self.number,
+            number,
             timeout: self.call.timeout,
             done_bytes: self.done_bytes,
             expected_bytes: sent_bytes + received_bytes + read_bytes + written_bytes,
@@ -468,7 +485,11 @@ impl<'a> Run<'a> {
         seen.find_map(|&peer| {
             let card = shared.card_in(peer, group, number)?;
             let theirs = Signature::from_words(card.signature);
-            (theirs != self.call.signature).then_some(Interruption::Mismatch { peer, theirs })
+            let mismatch = Interruption::Mismatch { peer, theirs, number: None };
+            (theirs != self.call.signature).then_some(mismatch)
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

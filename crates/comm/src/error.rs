@@ -172,8 +172,10 @@ pub enum Interruption {
     Mismatch {
         /// Who.
         peer: Rank,
-        /// What it calls.
+        /// What it calls, or called.
         theirs: Signature,
+        /// Which call of the group that is, where it is not the one that was interrupted.
+        number: Option<u64>,
     },
     /// Another rank failed and told everybody.
     Aborted {
@@ -207,7 +209,7 @@ impl Context {
             Interruption::Lost { peer, reason } => {
                 CommError::PeerLost { peer, call, group, done_bytes, expected_bytes, reason }
             }
-            Interruption::Mismatch { peer, theirs } => {
+            Interruption::Mismatch { peer, theirs, .. } => {
                 CommError::Mismatch { rank, call, peer, peer_call: theirs, group, number }
             }
             Interruption::Aborted { by, reason } => {

@@ -16,7 +16,7 @@ use crate::error::{CommError, Interruption};
 use crate::node::Lane;
 use crate::plan::Traffic;
 use crate::signature::{MESSAGE, Signature};
-use crate::transport::{Envelope, Round};
+use crate::transport::{Envelope, PURPOSE_BIT, Round};
 
 /// What a message is for; the two have tags of their own.
 #[derive(Clone, Copy)]
@@ -88,7 +88,7 @@ impl Comm {
             Message::Arriving(from, window) => (from, window.len() as u64),
         };
         self.check_other(position)?;
-        let group = self.core.team.id | (purpose as u64) << 60;
+        let group = self.core.team.id | (purpose as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature };
         let peer = self.members()[position];
         let mut traffic = Traffic::default();

@@ -7,12 +7,13 @@
 
 use std::fmt;
 
+use lockstep_schedule::collective::algorithms;
 use lockstep_schedule::{Algorithm, Op};
 
 use crate::element::{Dtype, Reduction};
 
 /// Everything about a call that must be the same on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signature {
     /// Operation, type, reduction, algorithm and root, packed.
     kind: u64,
@@ -95,10 +96,11 @@ impl fmt::Display for Signature {
         if self.lengths != 0 {
             write!(f, ", parts #{:08x}", self.lengths >> 32)?;
         }
-        if kind.op != MESSAGE {
-            write!(f, ", algorithm #{:02x}", kind.algorithm)?;
+        match known_algorithms().find(|known| algorithm_code(*known) == kind.algorithm) {
+            _ if kind.op == MESSAGE => Ok(()),
+            Some(known) => write!(f, ", by {known}"),
+            None => write!(f, ", by algorithm #{:02x}", kind.algorithm),
         }
-        Ok(())
     }
 }
 
@@ -145,6 +147,21 @@ fn algorithm_code(algorithm: Algorithm) -> usize {
     (hash_bytes(name.bytes().map(u64::from)) >> 56) as usize
 }
 
+/// The algorithms that are tried when none is asked for: those that the others are likely to use.
+fn known_algorithms() -> impl Iterator<Item = Algorithm> {
+    let root = 0;
+    let ops = [
+        Op::AllReduce,
+        Op::ReduceScatter,
+        Op::AllGather,
+        Op::Broadcast { root },
+        Op::Scatter { root },
+        Op::AllToAll,
+        Op::Barrier,
+    ];
+    ops.into_iter().flat_map(|op| algorithms(op).iter().copied())
+}
+
 /// A number for the lengths of parts; 0 where they are even and nobody names them.
 pub(crate) fn hash(lengths: &[usize]) -> u64 {
     if lengths.is_empty() { 0 } else { hash_bytes(lengths.iter().map(|&len| len as u64)) | 1 }
@@ -166,10 +183,25 @@ mod tests {
         let op = Op::Reduce { root: 3 };
         let (sum, tree) = (Some(Reduction::Sum), Algorithm::Tree);
         let text = Signature::new(op, Dtype::Bf16, sum, tree, 10, 0).to_string();
-        assert!(text.starts_with("reduce of 10 bf16, sum, root 3, algorithm #"), "{text}");
+        assert_eq!(text, "reduce of 10 bf16, sum, root 3, by tree");
+        let rare = Algorithm::Ring { channels: 77 };
+        let text = Signature::new(Op::AllReduce, Dtype::U8, sum, rare, 1, 0).to_string();
+        assert!(text.starts_with("all-reduce of 1 u8, sum, by algorithm #"), "{text}");
         let message = Signature::message(Dtype::F16, 5);
         assert_eq!(message.to_string(), "send and receive of 5 f16");
         assert_ne!(message, Signature::message(Dtype::Bf16, 5));
+    }
+
+    #[test]
+    fn algorithms_have_codes_of_their_own() {
+        let mut names: Vec<String> = known_algorithms().map(|known| known.to_string()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut codes: Vec<usize> =
+            names.iter().map(|name| algorithm_code(name.parse().unwrap())).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), names.len(), "{names:?}");
     }
 
     #[test]

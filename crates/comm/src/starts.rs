@@ -1,5 +1,6 @@
 //! The operations of a [`Comm`] that run in the background.
 //!
+//! All members of a group start a call, or all make it directly: the two have wires of their own.
 //! Each takes its buffers by value (a `Vec` or an [`ArenaBuffer`](crate::ArenaBuffer), or anything
 //! else that is a slice) and gives them back with the result.
 

@@ -5,80 +5,51 @@ mod common;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::run_threads_within;
-use lockstep_comm::{Comm, CommError, Reduction};
+use common::processes::{Ranks, own_end};
+use common::{run_tcp, run_threads_within};
+use lockstep_comm::Reduction;
+use lockstep_comm::conformance::mismatch::MISMATCHES;
 use lockstep_config::Blame;
-use lockstep_schedule::Algorithm;
 
-/// Rank 1 makes one call and the others another; every rank's error must name both.
-fn assert_both_are_named(
-    num_ranks: usize,
-    others: impl Fn(&Comm) -> Result<(), CommError> + Sync,
-    odd_one: impl Fn(&Comm) -> Result<(), CommError> + Sync,
-    names: [&str; 2],
-) {
-    let errors = Mutex::new(Vec::new());
-    run_threads_within(num_ranks, Duration::from_secs(5), |comm| {
-        comm.barrier().expect("the group works before");
-        let result = if comm.position() == 1 { odd_one(&comm) } else { others(&comm) };
-        // A rank that nobody waited for may get away with this call, and fails in the next.
-        let error = result.and_then(|()| comm.barrier()).expect_err("the calls differ");
-        errors.lock().expect("no thread panicked").push((comm.position(), error.to_string()));
-    });
-    for (position, error) in errors.into_inner().expect("no thread panicked") {
-        for name in names {
-            assert!(error.contains(name), "rank {position} does not name `{name}`: {error}");
+/// How long a call waits before it looks for the reason.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[test]
+fn threads_that_make_different_calls_all_hear_of_both() {
+    for mismatch in MISMATCHES {
+        for num_ranks in [2, 3, 5] {
+            run_threads_within(num_ranks, PATIENCE, |comm| mismatch.check(&comm));
         }
     }
 }
 
 #[test]
-fn another_operation_is_named() {
-    let gather = |comm: &Comm| comm.all_gather(&[1_u8], &mut vec![0; comm.num_members()]);
-    let reduce = |comm: &Comm| comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum);
-    for num_ranks in [2, 3] {
-        assert_both_are_named(num_ranks, reduce, gather, ["all-reduce of 10 f32", "all-gather of"]);
+fn ranks_over_tcp_that_make_different_calls_all_hear_of_both() {
+    for mismatch in MISMATCHES {
+        for num_ranks in [2, 3] {
+            run_tcp(num_ranks, 1, |comm| mismatch.check(&comm.within(PATIENCE)));
+        }
     }
 }
 
 #[test]
-fn another_length_is_named() {
-    let of = |count: usize| {
-        move |comm: &Comm| comm.all_reduce(&mut vec![1.0_f32; count], Reduction::Sum)
-    };
-    assert_both_are_named(2, of(10), of(11), ["all-reduce of 10 f32", "all-reduce of 11 f32"]);
-    assert_both_are_named(4, of(1000), of(0), ["of 1000 f32", "of 0 f32"]);
+fn processes_that_make_different_calls_all_hear_of_both() {
+    let ranks = Ranks::start("role_mismatch", "shm", 3);
+    ranks.assert_success();
 }
 
 #[test]
-fn another_type_is_named() {
-    let floats = |comm: &Comm| comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum);
-    let integers = |comm: &Comm| comm.all_reduce(&mut [1_i32; 10], Reduction::Sum);
-    assert_both_are_named(2, floats, integers, ["10 f32, sum", "10 i32, sum"]);
+fn processes_over_tcp_that_make_different_calls_all_hear_of_both() {
+    let ranks = Ranks::start("role_mismatch", "tcp", 3);
+    ranks.assert_success();
 }
 
+/// One process, as one rank of a new world for every case.
 #[test]
-fn another_reduction_is_named() {
-    let by = |reduction| move |comm: &Comm| comm.all_reduce(&mut [1_u8; 10], reduction);
-    assert_both_are_named(2, by(Reduction::Max), by(Reduction::Min), ["u8, max", "u8, min"]);
-}
-
-#[test]
-fn another_root_is_named() {
-    let from = |root| move |comm: &Comm| comm.broadcast(&mut [1_u8; 10], root);
-    assert_both_are_named(3, from(0), from(2), ["root 0", "root 2"]);
-}
-
-#[test]
-fn a_different_call_over_messages_is_named() {
-    let of = |count: usize| {
-        move |comm: &Comm| {
-            let ring = comm.using(Algorithm::RING);
-            ring.all_reduce(&mut vec![1.0_f32; count], Reduction::Sum)
-        }
-    };
-    for num_ranks in [2, 3] {
-        assert_both_are_named(num_ranks, of(10), of(20), ["of 10 f32", "of 20 f32"]);
+fn role_mismatch() {
+    for (index, mismatch) in MISMATCHES.iter().enumerate() {
+        let Some(comm) = own_end(index) else { return };
+        mismatch.check(&comm.within(PATIENCE));
     }
 }
 
@@ -99,7 +70,7 @@ fn a_rank_that_does_not_come_is_named_with_the_call() {
         let text = error.to_string();
         assert!(text.contains("all-reduce of 10 f32"), "{text}");
         assert!(text.contains("waited 200 ms for rank 2"), "{text}");
-        assert!(matches!(error.blame(), Blame::Peer(_)));
+        assert_eq!(error.blame(), Blame::Peer(2));
     }
 }
 
@@ -116,7 +87,7 @@ fn a_rank_that_has_left_is_named_with_the_call_before_the_deadline() {
     for error in errors.into_inner().expect("no thread panicked") {
         let text = error.to_string();
         assert!(text.contains("rank 2 left during all-reduce of 10 f32"), "{text}");
-        assert!(matches!(error.blame(), Blame::Peer(_)));
+        assert_eq!(error.blame(), Blame::Peer(2));
     }
 }
 

@@ -4,36 +4,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{OPTIONS, run_checks};
+use common::{OPTIONS, run_checks, run_ranks, run_tcp};
 use lockstep_comm::rendezvous::{Joined, Place, Settings, join, join_as_first, listen};
-use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
-use lockstep_comm::transport::{Wires, hosts};
+use lockstep_comm::transport::hosts;
+use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_mesh::Rank;
 use lockstep_platform::{World, real};
-
-/// Runs `body` on a thread for every rank, over the wires that `open` gives each of them.
-fn run_ranks<T: Send>(
-    starts: Vec<T>,
-    open: impl Fn(&World, T) -> Wires + Sync,
-    body: impl Fn(Comm) + Sync,
-) {
-    let world = real();
-    std::thread::scope(|scope| {
-        for start in starts {
-            scope.spawn(|| {
-                let wires = open(&world, start);
-                body(Comm::world(&world, wires).expect("a world").within(OPTIONS.timeout));
-            });
-        }
-    });
-}
-
-fn run_tcp(num_ranks: usize, num_streams: usize, body: impl Fn(Comm) + Sync) {
-    let options = TcpOptions::default();
-    let lanes = TcpTransport::loopback(&real(), num_ranks, num_streams, &options);
-    run_ranks(lanes.expect("loopback works"), |_, lanes| TcpTransport::wires(lanes), body);
-}
 
 /// Ranks with the same number believe to be on one host and do not see the others' memory.
 fn run_hosts(domains: &[usize], body: impl Fn(Comm) + Sync) {
@@ -79,16 +56,6 @@ fn ranks_that_turn_out_to_share_a_host_use_its_memory_only() {
     run_hosts(&[0, 0, 0], |comm| {
         assert_eq!(comm.transport(), "shm");
         run_checks(&comm);
-    });
-}
-
-#[test]
-fn a_different_call_over_tcp_is_an_error_on_all_ranks_that_names_both() {
-    run_tcp(3, 2, |comm| {
-        let mut data = vec![1.0_f32; if comm.position() == 1 { 11 } else { 10 }];
-        let error = comm.all_reduce(&mut data, Reduction::Sum).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("of 10 f32") && text.contains("of 11 f32"), "{text}");
     });
 }
 

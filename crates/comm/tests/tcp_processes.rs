@@ -10,12 +10,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::processes::free_port;
 use common::{OPTIONS, run_checks};
 use lockstep_comm::rendezvous::{Place, Settings};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Comm, Reduction};
-use lockstep_platform::{Clock, World, real};
+use lockstep_platform::{Clock, real};
 
 const TASK: &str = "LOCKSTEP_TEST_TASK";
 
@@ -106,27 +107,10 @@ impl Drop for Process {
     }
 }
 
-/// A port that was free a moment ago.
-fn free_port(world: &World) -> u16 {
-    let listener = world.net().listen("127.0.0.1:0").expect("a free port can be had");
-    let addr = listener.local_addr();
-    addr.rsplit_once(':').expect("a port").1.parse().expect("a number")
-}
-
 fn start_all(of: usize, task: &str) -> Vec<Process> {
-    let port = free_port(&real());
+    let port = free_port();
     let start = |rank| Process::start(&[], ("127.0.0.1", port), rank, of, task);
     (0..of).map(start).collect()
-}
-
-#[test]
-fn processes_over_tcp_pass_every_check() {
-    for num_ranks in [2, 3] {
-        for mut process in start_all(num_ranks, "tcp check") {
-            process.line_with("via tcp");
-            process.line_with("passed");
-        }
-    }
 }
 
 #[test]

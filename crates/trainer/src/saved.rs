@@ -47,8 +47,7 @@ impl Learner {
         world: &World,
     ) -> Result<Self, CommError> {
         let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
-        let replica =
-            Replica::materialize(blueprint, seed, cpu, plan_of(recipe), comm, world)?;
+        let replica = Replica::materialize(blueprint, seed, cpu, plan_of(recipe), comm, world)?;
         Ok(Self {
             optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
@@ -170,8 +169,11 @@ pub fn save(
         ("recipe_hash".to_owned(), recipe.hash()),
     ]);
     let Learner { replica, optimizer, .. } = learner;
-    let mut outlines: Vec<_> =
-        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.shape.clone())).collect();
+    let mut outlines: Vec<_> = replica
+        .blueprint()
+        .owned_params()
+        .map(|(_, p)| (p.name.clone(), p.shape.clone()))
+        .collect();
     outlines.sort();
     let mut hasher = WeightsHasher::default();
     let weights = folder.map(RunFolder::weights);

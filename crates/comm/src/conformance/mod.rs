@@ -10,6 +10,7 @@ mod background;
 mod bits;
 mod in_place;
 mod messages;
+pub mod mismatch;
 mod moves;
 mod one_sided;
 mod sums;

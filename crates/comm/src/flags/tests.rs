@@ -1,4 +1,7 @@
 //! The protocols under every interleaving and every memory order that the language allows.
+//!
+//! Each model runs three times: as it is, and, to see that the checker sees, with words whose
+//! stores or whose loads promise nothing. Those must fail.
 
 use std::sync::atomic::Ordering;
 
@@ -9,6 +12,11 @@ use loom::thread;
 
 use super::*;
 
+/// A word of the checker.
+trait Checked: Word + Send + Sync + 'static {
+    fn zero() -> Self;
+}
+
 impl Word for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
         Self::load(self, order)
@@ -18,6 +26,54 @@ impl Word for AtomicU64 {
     }
     fn add(&self, value: u64) {
         self.fetch_add(value, Ordering::SeqCst);
+    }
+}
+
+impl Checked for AtomicU64 {
+    fn zero() -> Self {
+        Self::new(0)
+    }
+}
+
+/// A word that is stored without `Release`.
+struct WeakStores(AtomicU64);
+
+impl Word for WeakStores {
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u64, _: Ordering) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+    fn add(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::SeqCst);
+    }
+}
+
+impl Checked for WeakStores {
+    fn zero() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
+
+/// A word that is loaded without `Acquire`.
+struct WeakLoads(AtomicU64);
+
+impl Word for WeakLoads {
+    fn load(&self, _: Ordering) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn add(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::SeqCst);
+    }
+}
+
+impl Checked for WeakLoads {
+    fn zero() -> Self {
+        Self(AtomicU64::new(0))
     }
 }
 
@@ -34,19 +90,23 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Two ranks' flags and one element of memory each, which the checker watches for races.
-struct Pair {
-    lines: [[Line<AtomicU64>; 4]; 2],
+struct Pair<W> {
+    lines: [[Line<W>; 4]; 2],
+    finished: [W; 2],
     memory: [UnsafeCell<u64>; 2],
 }
 
-impl Pair {
+impl<W: Checked> Pair<W> {
     fn new() -> Arc<Self> {
-        let line = || std::array::from_fn(|_| AtomicU64::new(0));
-        let lines = std::array::from_fn(|_| std::array::from_fn(|_| line()));
-        Arc::new(Self { lines, memory: std::array::from_fn(|_| UnsafeCell::new(0)) })
+        let line = || std::array::from_fn(|_| W::zero());
+        Arc::new(Self {
+            lines: std::array::from_fn(|_| std::array::from_fn(|_| line())),
+            finished: std::array::from_fn(|_| W::zero()),
+            memory: std::array::from_fn(|_| UnsafeCell::new(0)),
+        })
     }
 
-    fn line(&self, rank: usize, call: u64, num_signals: u32) -> &Line<AtomicU64> {
+    fn line(&self, rank: usize, call: u64, num_signals: u32) -> &Line<W> {
         &self.lines[rank][2 * (call as usize % 2) + num_signals as usize % 2]
     }
 
@@ -57,16 +117,27 @@ impl Pair {
     }
 
     #[expect(unsafe_code, reason = "the checker's cell, which fails the test on a race")]
-    fn write(&self, rank: usize, value: u64) {
+    fn write(&self, place: usize, value: u64) {
         // SAFETY: what is checked is that this never races.
-        self.memory[rank].with_mut(|place| unsafe { *place = value });
+        self.memory[place].with_mut(|place| unsafe { *place = value });
     }
 
     #[expect(unsafe_code, reason = "the checker's cell, which fails the test on a race")]
-    fn read(&self, rank: usize) -> u64 {
+    fn read(&self, place: usize) -> u64 {
         // SAFETY: what is checked is that this never races.
-        self.memory[rank].with(|place| unsafe { *place })
+        self.memory[place].with(|place| unsafe { *place })
     }
+}
+
+/// Runs `body` as rank 0 and as rank 1.
+fn as_two_ranks<W: Checked>(body: fn(&Pair<W>, usize)) {
+    explore(move || {
+        let pair = Pair::<W>::new();
+        let twin = Arc::clone(&pair);
+        let thread = thread::spawn(move || body(&twin, 1));
+        body(&pair, 0);
+        thread.join().unwrap();
+    });
 }
 
 fn some_card(call: u64, rank: usize) -> Card {
@@ -75,65 +146,148 @@ fn some_card(call: u64, rank: usize) -> Card {
 
 /// Both ranks write their own memory, meet, read both memories, one of them stores into both, and
 /// meet again: what a direct all-reduce does.
-fn direct(pair: &Pair, rank: usize, call: u64) {
+fn direct<W: Checked>(pair: &Pair<W>, rank: usize) {
     let other = 1 - rank;
-    pair.write(rank, 10 * call + rank as u64);
-    show(pair.line(rank, call, 1), &some_card(call, rank), counter(call, 1));
-    pair.wait(other, call, 1);
-    assert_eq!(card(pair.line(other, call, 1)), some_card(call, other));
-    if rank == 0 {
-        let sum = pair.read(0) + pair.read(1);
-        pair.write(0, sum);
-        pair.write(1, sum);
+    for call in 1..=2 {
+        pair.write(rank, 10 * call + rank as u64);
+        show(pair.line(rank, call, 1), &some_card(call, rank), counter(call, 1));
+        pair.wait(other, call, 1);
+        assert_eq!(card(pair.line(other, call, 1)), some_card(call, other));
+        if rank == 0 {
+            let sum = pair.read(0) + pair.read(1);
+            pair.write(0, sum);
+            pair.write(1, sum);
+        }
+        raise(pair.line(rank, call, 2), counter(call, 2));
+        pair.wait(other, call, 2);
+        assert_eq!(pair.read(rank), 20 * call + 1);
     }
-    raise(pair.line(rank, call, 2), counter(call, 2));
-    pair.wait(other, call, 2);
-    assert_eq!(pair.read(rank), 20 * call + 1);
 }
 
 #[test]
 fn a_direct_call_has_no_race_and_the_next_may_follow_at_once() {
-    explore(|| {
-        let pair = Pair::new();
-        let twin = Arc::clone(&pair);
-        let thread = thread::spawn(move || {
-            direct(&twin, 1, 1);
-            direct(&twin, 1, 2);
-        });
-        direct(&pair, 0, 1);
-        direct(&pair, 0, 2);
-        thread.join().unwrap();
-    });
+    as_two_ranks::<AtomicU64>(direct);
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_direct_call_needs_release() {
+    as_two_ranks::<WeakStores>(direct);
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_direct_call_needs_acquire() {
+    as_two_ranks::<WeakLoads>(direct);
 }
 
 /// One meeting only: a quick rank may show its next card while the slow one reads this one.
-fn barrier(pair: &Pair, rank: usize, call: u64) {
+fn barrier<W: Checked>(pair: &Pair<W>, rank: usize) {
     let other = 1 - rank;
-    show(pair.line(rank, call, 1), &some_card(call, rank), counter(call, 1));
-    pair.wait(other, call, 1);
-    assert_eq!(card(pair.line(other, call, 1)), some_card(call, other), "call {call}");
+    for call in 1..=3 {
+        show(pair.line(rank, call, 1), &some_card(call, rank), counter(call, 1));
+        pair.wait(other, call, 1);
+        assert_eq!(card(pair.line(other, call, 1)), some_card(call, other), "call {call}");
+    }
 }
 
 #[test]
 fn a_card_stays_readable_while_a_quick_rank_runs_ahead() {
-    explore(|| {
-        let pair = Pair::new();
-        let twin = Arc::clone(&pair);
-        let thread = thread::spawn(move || (1..=3).for_each(|call| barrier(&twin, 1, call)));
-        (1..=3).for_each(|call| barrier(&pair, 0, call));
-        thread.join().unwrap();
-    });
+    as_two_ranks::<AtomicU64>(barrier);
 }
 
 #[test]
-fn a_sleeper_is_always_woken() {
-    explore(|| {
+#[should_panic = "call"]
+fn a_card_needs_release() {
+    as_two_ranks::<WeakStores>(barrier);
+}
+
+#[test]
+#[should_panic = "call"]
+fn a_card_needs_acquire() {
+    as_two_ranks::<WeakLoads>(barrier);
+}
+
+/// Rank 0 only shows and rank 1 only reads, so rank 0 could run ahead for ever. Before it writes
+/// over a card it waits until the other is through with that call.
+fn open_calls<W: Checked>(pair: &Pair<W>, rank: usize) {
+    for call in 1..=3 {
+        if rank == 0 {
+            while published(&pair.finished[1]) + 2 < call {
+                thread::yield_now();
+            }
+            show(pair.line(0, call, 1), &some_card(call, 0), counter(call, 1));
+        } else {
+            pair.wait(0, call, 1);
+            assert_eq!(card(pair.line(0, call, 1)), some_card(call, 0), "call {call}");
+            publish(&pair.finished[1], call);
+        }
+    }
+}
+
+#[test]
+fn a_card_is_not_overwritten_before_a_straggler_has_read_it() {
+    as_two_ranks::<AtomicU64>(open_calls);
+}
+
+#[test]
+#[should_panic = "call"]
+fn a_straggler_is_overtaken_where_nobody_waits_for_it() {
+    as_two_ranks::<AtomicU64>(|pair, rank| {
+        if rank == 0 {
+            publish(&pair.finished[1], u64::MAX / 2);
+        }
+        open_calls(pair, rank);
+    });
+}
+
+/// A ring with two places: rank 0 puts three messages in, rank 1 takes them out.
+fn ring<W: Checked>(pair: &Pair<W>, rank: usize) {
+    let (written, taken) = (&pair.finished[0], &pair.finished[1]);
+    for number in 0..3 {
+        let place = number as usize % 2;
+        if rank == 0 {
+            while number - published(taken) == 2 {
+                thread::yield_now();
+            }
+            pair.write(place, 10 + number);
+            publish(written, number + 1);
+        } else {
+            while published(written) <= number {
+                thread::yield_now();
+            }
+            assert_eq!(pair.read(place), 10 + number);
+            publish(taken, number + 1);
+        }
+    }
+}
+
+#[test]
+fn messages_leave_a_ring_as_they_came_in() {
+    as_two_ranks::<AtomicU64>(ring);
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_ring_needs_release() {
+    as_two_ranks::<WeakStores>(ring);
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_ring_needs_acquire() {
+    as_two_ranks::<WeakLoads>(ring);
+}
+
+/// One rank sleeps until a flag is set, the other sets it and looks whether somebody sleeps.
+fn sleep_and_wake(fence: fn()) {
+    explore(move || {
         let words: Arc<[AtomicU64; 3]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let twin = Arc::clone(&words);
         let thread = thread::spawn(move || {
             let [flag, asleep, rings] = &*twin;
             flag.store(1, Ordering::Release);
-            full_fence();
+            fence();
             Bell { asleep, rings }.ring_if_asleep(|_| {});
         });
         let [flag, asleep, rings] = &*words;
@@ -145,7 +299,18 @@ fn a_sleeper_is_always_woken() {
             true
         };
         let is_done = || flag.load(Ordering::Acquire) == 1;
-        assert!(Bell { asleep, rings }.sleep_until(is_done, full_fence, nap));
+        assert!(Bell { asleep, rings }.sleep_until(is_done, fence, nap));
         thread.join().unwrap();
     });
+}
+
+#[test]
+fn a_sleeper_is_always_woken() {
+    sleep_and_wake(full_fence);
+}
+
+#[test]
+#[should_panic = "Model exceeded maximum number of branches"]
+fn without_fences_a_sleeper_may_miss_its_call() {
+    sleep_and_wake(|| {});
 }

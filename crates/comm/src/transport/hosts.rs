@@ -104,7 +104,10 @@ impl HostsTransport {
                 self.network.look_for_mismatch(&round.envelope)?;
             }
             if idle >= timeout {
-                return Err(Interruption::Deadline { peer: self.waited_for(round) });
+                let why = self.network.out_of_time(&round.envelope);
+                let peer = self.waited_for(round);
+                let is_late = matches!(why, Interruption::Deadline { .. });
+                return Err(if is_late { Interruption::Deadline { peer } } else { why });
             }
             // Memory wakes nobody who sleeps on the network, so sleeps are short while it may.
             let longest = if self.memory.is_done() { timeout } else { nap };

@@ -87,6 +87,22 @@ pub struct Envelope {
     pub signature: Signature,
 }
 
+impl Envelope {
+    /// Whether a message with this envelope belongs to an earlier collective call than `wanted`.
+    /// Nobody has taken it, so that call was another one here. (Tags have no order.)
+    pub(crate) fn is_left_over(&self, wanted: &Self) -> bool {
+        self.group == wanted.group && self.group >> PURPOSE_BIT == 0 && self.number < wanted.number
+    }
+
+    /// Whether it belongs to a later collective call than `wanted`.
+    pub(crate) fn is_ahead(&self, wanted: &Self) -> bool {
+        wanted.is_left_over(self)
+    }
+}
+
+/// From this bit on a group's number says what its messages are for; 0 for collective calls.
+pub(crate) const PURPOSE_BIT: u32 = 60;
+
 /// The messages of one round.
 pub struct Round<'a> {
     /// What stands in front of each of them.

@@ -170,6 +170,10 @@ impl SharedTransport {
             }
             self.open_next(peer)?;
             let Some(found) = &self.opened[peer.0] else { return Ok(false) };
+            if found.envelope.is_left_over(envelope) {
+                let Envelope { number, signature: theirs, .. } = found.envelope;
+                return Err(Interruption::Mismatch { peer, theirs, number: Some(number) });
+            }
             if (found.envelope.group, found.envelope.number) != (envelope.group, envelope.number) {
                 self.put_aside(peer)?;
                 return Ok(self.taken[peer.0] != before);
@@ -292,7 +296,7 @@ fn check(
     expected: usize,
 ) -> Result<(), Interruption> {
     if theirs != envelope.signature {
-        return Err(Interruption::Mismatch { peer, theirs });
+        return Err(Interruption::Mismatch { peer, theirs, number: None });
     }
     if len != expected {
         let reason = format!("it sent {len} bytes where {expected} were expected, for {theirs}");

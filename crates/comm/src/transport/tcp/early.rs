@@ -12,6 +12,7 @@ use lockstep_platform::Target;
 use super::frame::{HEADER_BYTES, Header};
 use super::receiving::check;
 use super::{Trouble, is_for};
+use crate::signature::Signature;
 use crate::transport::Envelope;
 
 /// One peer's early messages, in the order sent.
@@ -65,6 +66,12 @@ impl Early {
         })?;
         message.claimed_by = Some(recv);
         Some(message)
+    }
+
+    /// What the first message of a later call in the same group is for.
+    pub(super) fn call_ahead_of(&self, wanted: &Envelope) -> Option<Signature> {
+        let ahead = |message: &&EarlyMessage| message.header.envelope.is_ahead(wanted);
+        self.messages.iter().find(ahead).map(|message| message.header.envelope.signature)
     }
 
     /// Where bytes of a message go.

@@ -10,7 +10,7 @@
 //! - `frame`: the header in front of a message
 //! - `stripe`: how long messages are spread over the streams
 //! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
-//! - `control`: goodbye, and giving up
+//! - `control`: goodbye, and giving up; `trouble`: what can be wrong with a peer
 
 mod cable;
 mod control;
@@ -20,12 +20,12 @@ mod inbox;
 mod receiving;
 mod sending;
 mod stripe;
+mod trouble;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -35,11 +35,11 @@ use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 use super::shared::SharedWorld;
 use super::{Envelope, NUM_LANES, Round, Transport, Wires};
 use crate::error::Interruption;
-use crate::signature::Signature;
 pub use cable::{Cable, Cables};
 use control::Control;
 use receiving::Receiver;
 use sending::Sender;
+use trouble::{Trouble, reason};
 
 /// Bytes that one call of the system moves at most, so that no stream is kept waiting for long.
 const MAX_CALL_BYTES: usize = 256 << 10;
@@ -93,25 +93,6 @@ struct Link {
     control: Control,
     sender: Sender,
     receiver: Receiver,
-}
-
-/// What can be wrong with a peer.
-#[derive(Debug)]
-enum Trouble {
-    /// The stream has ended.
-    Closed,
-    /// The stream is broken.
-    Io(io::Error),
-    /// The peer does not keep to the protocol.
-    Strange(String),
-    /// The peer makes another call.
-    Mismatch(Signature),
-}
-
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 impl TcpTransport {
@@ -302,10 +283,19 @@ impl TcpTransport {
                 && found.signature != wanted.signature
             {
                 let (peer, theirs) = (link.peer, found.signature);
-                return Err(self.end(Interruption::Mismatch { peer, theirs }));
+                return Err(self.end(Interruption::Mismatch { peer, theirs, number: None }));
             }
         }
         Ok(())
+    }
+
+    /// Why the time is up: a peer that is waited for is in a later call, or it did not come.
+    pub(crate) fn out_of_time(&self, wanted: &Envelope) -> Interruption {
+        let mut active = self.active.iter().map(|&link| &self.links[link]);
+        let ahead = active
+            .find_map(|link| Some((link.peer, link.receiver.call_ahead_of(wanted)?)))
+            .map(|(peer, theirs)| Interruption::Mismatch { peer, theirs, number: None });
+        self.end(ahead.unwrap_or_else(|| Interruption::Deadline { peer: self.waited_for() }))
     }
 
     /// Whether nothing has gone wrong yet, on any lane.
@@ -370,7 +360,10 @@ impl TcpTransport {
     fn broken_by(&self, peer: Rank, trouble: Trouble) -> Interruption {
         let link = self.link_of[peer.0].expect("there is a cable to it");
         let interruption = match trouble {
-            Trouble::Mismatch(theirs) => Interruption::Mismatch { peer, theirs },
+            Trouble::Mismatch(theirs) => Interruption::Mismatch { peer, theirs, number: None },
+            Trouble::EarlierMismatch(number, theirs) => {
+                Interruption::Mismatch { peer, theirs, number: Some(number) }
+            }
             Trouble::Strange(reason) => Interruption::Lost { peer, reason },
             Trouble::Closed | Trouble::Io(_) if self.links[link].control.has_left() => {
                 Interruption::Lost { peer, reason: "it has left the run".to_owned() }
@@ -381,19 +374,6 @@ impl TcpTransport {
             Trouble::Io(error) => Interruption::Lost { peer, reason: reason(&error) },
         };
         self.end(interruption)
-    }
-}
-
-fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            "the connection broke".to_owned()
-        }
-        io::ErrorKind::TimedOut => "its machine no longer answers".to_owned(),
-        io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::NetworkDown => "its machine cannot be reached any more".to_owned(),
-        _ => error.to_string(),
     }
 }
 
@@ -437,7 +417,7 @@ impl Transport for TcpTransport {
             }
             if idle >= timeout {
                 self.listen(false)?;
-                return Err(self.end(Interruption::Deadline { peer: self.waited_for() }));
+                return Err(self.out_of_time(&round.envelope));
             }
             self.sleep(timeout.saturating_sub(idle))?;
         }

@@ -19,7 +19,8 @@ use super::frame::{HEADER_BYTES, Header};
 use super::inbox::Inbox;
 use super::stripe::{part_bytes, run};
 use super::{MAX_CALL_BYTES, Trouble, is_for};
-use crate::transport::Round;
+use crate::signature::Signature;
+use crate::transport::{Envelope, Round};
 
 /// One peer's incoming half.
 pub(super) struct Receiver {
@@ -134,6 +135,11 @@ impl Receiver {
         Ok(has_moved)
     }
 
+    /// What a peer calls that is still waited for in an earlier call, if it has said so.
+    pub(super) fn call_ahead_of(&self, wanted: &Envelope) -> Option<Signature> {
+        if self.is_done() { None } else { self.early.call_ahead_of(wanted) }
+    }
+
     /// The header of a message that has come and that nobody asked for, if one is next.
     pub(super) fn peek(&mut self, set: &mut dyn StreamSet) -> Option<Header> {
         let track = &mut self.tracks[0];
@@ -242,6 +248,10 @@ impl Receiver {
             )));
         }
         self.num_opened += 1;
+        if header.envelope.is_left_over(&round.envelope) {
+            let Envelope { number, signature, .. } = header.envelope;
+            return Err(Trouble::EarlierMismatch(number, signature));
+        }
         let is_wanted = self.num_unopened > 0 && is_for(&header.envelope, &round.envelope);
         let (recv, len) = if is_wanted {
             let len = round.recvs[self.next_recv].1.len();
@@ -305,7 +315,7 @@ impl Receiver {
 /// Whether a message that answers to the right name is also the right message.
 pub(super) fn check(
     header: &Header,
-    expected: &crate::signature::Signature,
+    expected: &Signature,
     expected_len: usize,
 ) -> Result<(), Trouble> {
     let theirs = header.envelope.signature;

@@ -9,12 +9,18 @@ use super::frame::Header;
 use super::stripe::SEGMENT_BYTES;
 use super::*;
 use crate::element::Dtype;
+use crate::signature::Signature;
+use crate::transport::PURPOSE_BIT;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const SIZES: [usize; 8] = [0, 1, 3, 1024, 65_537, SEGMENT_BYTES, 3 * SEGMENT_BYTES + 1, 1_000_003];
 
 fn envelope(number: u64, bytes: usize) -> Envelope {
-    Envelope { group: 7, number, signature: Signature::message(Dtype::U8, bytes) }
+    Envelope {
+        group: 7 | 1 << PURPOSE_BIT,
+        number,
+        signature: Signature::message(Dtype::U8, bytes),
+    }
 }
 
 /// Bytes that differ by sender, receiver and position.
@@ -181,6 +187,7 @@ fn another_call_is_told_with_the_words_of_both() {
         let expected = Interruption::Mismatch {
             peer: Rank(peer),
             theirs: Signature::message(Dtype::U8, theirs),
+            number: None,
         };
         assert_eq!(result, Err(expected));
     });
@@ -442,4 +449,29 @@ proptest! {
             prop_assert!(bytes.windows(4).any(|window| window == received));
         }
     }
+}
+
+#[test]
+fn what_is_left_over_from_an_earlier_call_shows_that_it_was_another_one() {
+    let call = |number, bytes| Envelope { group: 7, ..envelope(number, bytes) };
+    let (mut first, mut second) = pair();
+    let (result, _) = exchange(&mut first, call(1, 3), &[(1, vec![0; 3])], &mut [], LIMIT);
+    assert_eq!(result, Ok(()));
+    let (result, _) = exchange(&mut second, call(2, 5), &[], &mut [(0, vec![0; 5])], LIMIT);
+    let theirs = Signature::message(Dtype::U8, 3);
+    let expected = Interruption::Mismatch { peer: Rank(0), theirs, number: Some(1) };
+    assert_eq!(result, Err(expected));
+}
+
+#[test]
+fn a_peer_that_went_on_to_the_next_call_is_not_only_late() {
+    let call = |number, bytes| Envelope { group: 7, ..envelope(number, bytes) };
+    let (mut first, mut second) = pair();
+    let (result, _) = exchange(&mut first, call(2, 3), &[(1, vec![0; 3])], &mut [], LIMIT);
+    assert_eq!(result, Ok(()));
+    let timeout = Duration::from_millis(30);
+    let (result, _) = exchange(&mut second, call(1, 5), &[], &mut [(0, vec![0; 5])], timeout);
+    let theirs = Signature::message(Dtype::U8, 3);
+    let expected = Interruption::Mismatch { peer: Rank(0), theirs, number: None };
+    assert_eq!(result, Err(expected));
 }

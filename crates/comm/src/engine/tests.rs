@@ -1,0 +1,138 @@
+//! Schedules that were broken on purpose, carried out all the same: somebody notices.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lockstep_platform::real;
+use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::mutate::{Mutation, mutations};
+use lockstep_schedule::{Algorithm, Layout, Op, Schedule, Step, StepId, verify};
+
+use crate::{Comm, Element, Options, Reduction, Traffic};
+
+/// A length whose chunks differ, so that a wrong chunk is a wrong number of bytes.
+const COUNT: usize = 11;
+
+fn input(position: usize) -> Vec<f32> {
+    (0..COUNT).map(|index| (position + 1) as f32 * (1.0 + index as f32)).collect()
+}
+
+/// What a rank was left with: what it counted, and its data if the call did not fail.
+type Outcome = (Traffic, Option<Vec<f32>>);
+
+/// Longer than any wait that ends.
+const LONG: Duration = Duration::from_mins(1);
+
+/// Carries out an all-reduce by a schedule, whatever it does.
+fn carry_out(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
+    let num_ranks = schedule.num_ranks();
+    let options = Options { arena_bytes: 1 << 20, timeout };
+    let ends = Comm::threads(&real(), num_ranks, &options).unwrap();
+    let outcomes = Mutex::new(vec![None; num_ranks]);
+    std::thread::scope(|scope| {
+        for comm in &ends {
+            scope.spawn(|| {
+                let comm = comm.using(schedule.algorithm);
+                let wanted = comm.wanted::<f32>(Op::AllReduce, Some(Reduction::Sum), COUNT, &[]);
+                comm.lock().planner.follow(&wanted, schedule.clone());
+                let mut output = vec![f32::from_small(0); COUNT];
+                let result =
+                    comm.all_reduce_into(&input(comm.position()), &mut output, Reduction::Sum);
+                let traffic = comm.counters().of(Op::AllReduce).traffic;
+                let outcome = (traffic, result.is_ok().then_some(output));
+                outcomes.lock().unwrap()[comm.position()] = Some(outcome);
+            });
+        }
+    });
+    outcomes.into_inner().unwrap().into_iter().map(Option::unwrap).collect()
+}
+
+/// What the proof of a schedule says that each rank moves.
+fn proven(schedule: &Schedule) -> Vec<Traffic> {
+    let (report, layout) = (verify(schedule).unwrap(), Layout::even(schedule, COUNT));
+    let bytes = |len: usize| 4 * len as u64;
+    let traffic = |rank: &lockstep_schedule::Traffic| Traffic {
+        messages: rank.num_messages as u64,
+        sent_bytes: bytes(rank.sent_len(&layout)),
+        received_bytes: bytes(rank.received_len(&layout)),
+        read_bytes: bytes(rank.read_len(&layout)),
+        written_bytes: bytes(rank.written_len(&layout)),
+    };
+    report.ranks.iter().map(traffic).collect()
+}
+
+fn counted(outcomes: &[Outcome]) -> Vec<Traffic> {
+    outcomes.iter().map(|(traffic, _)| *traffic).collect()
+}
+
+#[test]
+fn a_schedule_as_it_was_proven_moves_what_was_proven() {
+    for algorithm in [Algorithm::RING, Algorithm::Direct, Algorithm::Rabenseifner] {
+        for num_ranks in [2, 3] {
+            let schedule = build(Op::AllReduce, algorithm, &Team::new(num_ranks)).unwrap();
+            let outcomes = carry_out(&schedule, LONG);
+            assert_eq!(counted(&outcomes), proven(&schedule), "{schedule}");
+            assert!(outcomes.iter().all(|(_, data)| data.is_some()), "{schedule}");
+        }
+    }
+}
+
+#[test]
+fn a_message_that_was_left_out_is_missing_from_the_counters_of_both_ends() {
+    let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(3)).unwrap();
+    let (said, layout) = (proven(&ring), Layout::even(&ring, COUNT));
+    let is_message = |step: &Step| matches!(step, Step::Send { .. });
+    for (sent, step) in ring.steps().filter(|(_, step)| is_message(step)) {
+        let Step::Send { peer, chunks, .. } = *step else { unreachable!("filtered above") };
+        let received = StepId { rank: peer, ..sent };
+        let steps = &ring.programs[peer][sent.round];
+        let step = steps.iter().position(|step| !is_message(step)).expect("a ring also receives");
+        let mutant = Mutation::Drop(StepId { step, ..received }).apply(&ring).unwrap();
+        let mutant = Mutation::Drop(sent).apply(&mutant).unwrap();
+        assert!(verify(&mutant).is_err(), "{mutant}");
+        let found = counted(&carry_out(&mutant, LONG));
+        let bytes = 4 * layout.len(chunks) as u64;
+        for (rank, (said, found)) in said.iter().zip(&found).enumerate() {
+            let mut expected = *said;
+            if rank == sent.rank {
+                expected.messages -= 1;
+                expected.sent_bytes -= bytes;
+            }
+            if rank == peer {
+                expected.received_bytes -= bytes;
+            }
+            assert_eq!(*found, expected, "rank {rank} of\n{mutant}");
+        }
+    }
+}
+
+#[test]
+fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
+    for algorithm in [Algorithm::RING, Algorithm::Direct] {
+        let schedule = build(Op::AllReduce, algorithm, &Team::new(2)).unwrap();
+        let said = proven(&schedule);
+        let sums: Vec<f32> = (0..COUNT).map(|index| input(0)[index] + input(1)[index]).collect();
+        let mut num_changed = 0;
+        for mutation in mutations(&schedule) {
+            let Some(mutant) = mutation.apply(&schedule) else { continue };
+            // A few mutations, such as the other order of a sum of two, change nothing that
+            // can be seen in a sum, or are as right as the original; the proof knows.
+            if verify(&mutant).is_ok() {
+                continue;
+            }
+            let is_wait = |step: &Step| matches!(step, Step::Wait { .. } | Step::Signal);
+            let touches_flags = schedule.steps().any(|(id, step)| {
+                is_wait(step) && format!("{mutation:?}").contains(&format!("{id:?}"))
+            });
+            let outcomes = carry_out(&mutant, Duration::from_millis(30));
+            let is_right = outcomes.iter().all(|(_, data)| data.as_ref() == Some(&sums));
+            let is_counted = counted(&outcomes) != said;
+            num_changed += usize::from(is_counted);
+            // A lost wait is a race, which may end well.
+            let is_race = touches_flags
+                || matches!(mutation, Mutation::JoinRounds(_) | Mutation::SwapRounds(_));
+            assert!(!is_right || is_counted || is_race, "{mutation:?} of\n{schedule}");
+        }
+        assert!(num_changed >= 4, "{algorithm}: {num_changed} mutants changed the counters");
+    }
+}

@@ -1,0 +1,102 @@
+//! Ranks that are processes: the test runs its own binary once for every rank, with the rank's place
+//! in the environment; in such a process only the test that plays a rank does anything.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockstep_comm::Comm;
+use lockstep_comm::rendezvous::{Place, Settings};
+use lockstep_comm::transport::hosts;
+use lockstep_comm::transport::tcp::TcpOptions;
+use lockstep_mesh::Rank;
+use lockstep_platform::real;
+
+use super::OPTIONS;
+
+/// Where a process is told its place: transport, job, rank, number of ranks, first port.
+const PLACE: &str = "LOCKSTEP_TEST_PLACE";
+
+/// Processes that are ranks of one run; they do not outlive the test.
+pub(crate) struct Ranks {
+    pub(crate) job: String,
+    pub(crate) children: Vec<Child>,
+}
+
+impl Ranks {
+    /// Runs the test `role` of this binary as every rank of a new run; `transport` is `shm`, or
+    /// `tcp` for TCP only.
+    pub(crate) fn start(role: &str, transport: &str, num_ranks: usize) -> Self {
+        let binary = std::env::current_exe().expect("a test has a binary");
+        let job = format!("{role}-{transport}-{num_ranks}-{}", std::process::id());
+        let port = if transport == "tcp" { free_port() } else { 0 };
+        let start = |rank: usize| {
+            Command::new(&binary)
+                .args([role, "--exact", "--nocapture"])
+                .env(PLACE, format!("{transport} {job} {rank} {num_ranks} {port}"))
+                .env("RUST_BACKTRACE", "0")
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary can be run again")
+        };
+        let children = (0..num_ranks).map(start).collect();
+        Self { job, children }
+    }
+
+    /// Waits for all, and fails with what they said if one did.
+    pub(crate) fn assert_success(mut self) {
+        let outputs = self.children.drain(..).map(|child| child.wait_with_output());
+        let outputs: Vec<Output> = outputs.map(|output| output.expect("it ends")).collect();
+        for (rank, output) in outputs.iter().enumerate() {
+            let said = String::from_utf8_lossy(&output.stdout);
+            let text = said + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "rank {rank}: {text}");
+        }
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// This process's end of world number `index` of its run, if it plays a rank.
+pub(crate) fn own_end(index: usize) -> Option<Comm> {
+    let world = real();
+    let place = world.host().env(PLACE)?;
+    let words: Vec<&str> = place.split(' ').collect();
+    let number = |index: usize| words[index].parse::<usize>().expect("a number");
+    let (rank, num_ranks) = (Rank(number(2)), number(3));
+    if words[0] == "shm" {
+        let job = format!("{}-{index}", words[1]);
+        let comm = Comm::processes(&world, &job, rank, num_ranks, &OPTIONS);
+        return Some(comm.expect("the processes meet"));
+    }
+    let master = format!("127.0.0.1:{}", number(4));
+    let place = Place { rank, num_ranks, master };
+    let timeout = Duration::from_mins(1);
+    let settings = Settings { shares_memory: false, timeout, ..Settings::default() };
+    let options = TcpOptions::default();
+    let wires = hosts::open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
+    Some(Comm::world(&world, wires.expect("all ranks come")).expect("a world"))
+}
+
+/// A port that was free a moment ago, and not one of those that the system gives to whoever asks
+/// for any.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let world = real();
+    let first = std::process::id().wrapping_mul(257);
+    loop {
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (number % 20_000) as u16;
+        if world.net().listen(&format!("127.0.0.1:{port}")).is_ok() {
+            return port;
+        }
+    }
+}
