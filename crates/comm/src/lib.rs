@@ -83,5 +83,5 @@ pub use half::{bf16, f16};
 pub use plan::Traffic;
 pub use signature::Signature;
 pub use sparse::{Rows, Table};
-pub use starts::Owned;
+pub use starts::{Owned, Uneven};
 pub use window::{Spot, Window};

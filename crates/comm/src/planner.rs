@@ -172,8 +172,8 @@ impl Planner {
         Ok(known)
     }
 
-    /// Where all see each other's memory, a message is a detour: it is copied into a ring and out of
-    /// it. So there only schedules without messages are compared, all of which add canonically.
+    /// Where all see each other's memory, a message is a detour: it is copied into a ring and out
+    /// of it. So there only schedules without messages are compared, all of which add canonically.
     fn cheapest_direct(&mut self, op: Op, bytes: usize) -> Option<Arc<Known>> {
         let (team, position) = (&self.team, self.position);
         let direct = self.direct.entry(op).or_insert_with(|| {

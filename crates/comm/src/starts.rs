@@ -14,6 +14,10 @@ use crate::node::Lane;
 pub trait Owned<T>: AsRef<[T]> + AsMut<[T]> + Send + 'static {}
 impl<T, B: AsRef<[T]> + AsMut<[T]> + Send + 'static> Owned<T> for B {}
 
+/// What an uneven all-to-all gives back: the data that was sent, what has arrived, and how much of
+/// it from whom.
+pub type Uneven<B, T> = (B, Vec<T>, Vec<usize>);
+
 impl Comm {
     /// Starts an [all-reduce](Comm::all_reduce).
     pub fn start_all_reduce<T: Element, B: Owned<T>>(
@@ -118,7 +122,7 @@ impl Comm {
         &self,
         data: B,
         send_counts: Vec<usize>,
-    ) -> Result<Handle<(B, Vec<T>, Vec<usize>)>, CommError> {
+    ) -> Result<Handle<Uneven<B, T>>, CommError> {
         let buffers = (data, Vec::new(), send_counts);
         self.start(buffers, move |comm, (data, arrived, counts)| {
             *counts = comm.all_to_all_v((*data).as_ref(), counts, arrived)?;

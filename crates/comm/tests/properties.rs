@@ -46,14 +46,14 @@ fn cases() -> impl Strategy<Value = Case> {
 /// Element `index` of what a rank brings; whole numbers, so that sums do not depend on the order.
 fn value(seed: u64, position: usize, index: usize) -> i64 {
     let mixed = (seed ^ (position as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 40) as i64 - (1 << 23)
+    (mixed >> 40).cast_signed() - (1 << 23)
 }
 
 fn reduced(case: &Case, n: usize, index: usize) -> i64 {
     let all = (0..n).map(|position| value(case.seed, position, index));
     match case.reduction {
         Reduction::Sum => all.sum(),
-        Reduction::Mean => all.sum::<i64>() / n as i64,
+        Reduction::Mean => all.sum::<i64>() / n.cast_signed() as i64,
         Reduction::Max => all.max().expect("there are ranks"),
         Reduction::Min => all.min().expect("there are ranks"),
     }

@@ -174,8 +174,9 @@ impl<T: Element> Exercise<T> {
             Kind::AllGather | Kind::Gather => part,
         };
         let output_len = match kind {
-            Kind::AllReduce | Kind::Broadcast | Kind::Reduce => count,
-            Kind::AllGather | Kind::Gather => count,
+            Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::AllGather | Kind::Gather => {
+                count
+            }
             Kind::ReduceScatter | Kind::Scatter => part,
             Kind::AllToAll | Kind::AllToAllV => runs.iter().map(|run| run.len).sum(),
             Kind::Barrier => 0,

@@ -66,8 +66,8 @@ fn check_one<T: Element>(
             let wanted = divide_by.map_or(sum, |by| T::divide(sum, by));
             assert!(
                 found == wanted,
-                "{isa} {} {reduction} of {num_sources}: element {index} of {count} is {found:?}, not \
-                 {wanted:?}",
+                "{isa} {} {reduction} of {num_sources}: element {index} of {count} is {found:?}, \
+                 not {wanted:?}",
                 T::DTYPE
             );
         }

@@ -335,7 +335,9 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(
-            bytes in prop::collection::vec(any::<u8>(), 0..2000), kind in 0_u16..8, len in 0_u32..300,
+            bytes in prop::collection::vec(any::<u8>(), 0..2000),
+            kind in 0_u16..8,
+            len in 0_u32..300,
         ) {
             let _ = (Hello::decode(&bytes), decode_answer(&bytes, 3));
             let mut bytes = bytes;

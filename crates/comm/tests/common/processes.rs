@@ -1,5 +1,5 @@
-//! Ranks that are processes: the test runs its own binary once for every rank, with the rank's place
-//! in the environment; in such a process only the test that plays a rank does anything.
+//! Ranks that are processes: the test runs its own binary once for every rank, with the rank's
+//! place in the environment; in such a process only the test that plays a rank does anything.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,7 +46,7 @@ impl Ranks {
 
     /// Waits for all, and fails with what they said if one did.
     pub(crate) fn assert_success(mut self) {
-        let outputs = self.children.drain(..).map(|child| child.wait_with_output());
+        let outputs = self.children.drain(..).map(Child::wait_with_output);
         let outputs: Vec<Output> = outputs.map(|output| output.expect("it ends")).collect();
         for (rank, output) in outputs.iter().enumerate() {
             let said = String::from_utf8_lossy(&output.stdout);

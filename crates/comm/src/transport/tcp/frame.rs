@@ -71,7 +71,10 @@ mod tests {
         }
 
         #[test]
-        fn bytes_without_the_magic_are_no_header(mut bytes: [u8; HEADER_BYTES], flip in 0_usize..32) {
+        fn bytes_without_the_magic_are_no_header(
+            mut bytes: [u8; HEADER_BYTES],
+            flip in 0_usize..32,
+        ) {
             bytes[..4].copy_from_slice(&MAGIC);
             prop_assert!(Header::decode(&bytes).is_some());
             bytes[flip / 8] ^= 1 << (flip % 8);
