@@ -1,16 +1,17 @@
 //! Calls in the background: start now, wait later.
 //!
-//! One thread per rank carries out the calls that were started, in the order in which they were
-//! started; so ranks that start the same calls in the same order meet in the same order. A buffer
-//! moves into the call and comes back from [`Handle::wait`], which is what makes it impossible to
-//! touch it in between. Several calls may be in flight; a call that is made directly on the same
-//! group first waits for them.
+//! One thread per rank carries out the collective calls that were started, in the order in which
+//! they were started; so ranks that start the same calls in the same order meet in the same order.
+//! A second thread does the same for messages that leave, and a third for messages that come. A
+//! buffer moves into the call and comes back from [`Handle::wait`], which is what makes it
+//! impossible to touch it in between. Several calls may be in flight; one that is made directly on
+//! the same group first waits for those of its kind.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, Queue, RecvError, SendError, Signal, World};
 
 use crate::error::CommError;
@@ -29,19 +30,20 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn start(world: &World, rank: Rank) -> Result<Self, CommError> {
+    pub(crate) fn start(world: &World, name: &str) -> Result<Self, CommError> {
         let queue: Arc<Queue<Job>> = Arc::new(Queue::new(world, MAX_IN_FLIGHT));
         let jobs = Arc::clone(&queue);
         let body = move || {
             loop {
                 match jobs.recv(IDLE) {
-                    Ok(job) => job(),
+                    // A panic is told by the handle; the calls behind it have their turn.
+                    Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
                     Err(RecvError::Closed) => break,
                     Err(RecvError::TimedOut) => {}
                 }
             }
         };
-        world.threads().spawn(&format!("comm-{rank}"), Box::new(body))?;
+        world.threads().spawn(name, Box::new(body))?;
         Ok(Self { queue })
     }
 
@@ -110,39 +112,68 @@ pub struct Handle<B> {
 }
 
 /// Where the result of a call is put.
-pub(crate) struct Place<B> {
-    result: Mutex<Option<Result<B, CommError>>>,
+struct Place<B> {
+    outcome: Mutex<Option<Outcome<B>>>,
     is_there: Arc<dyn Signal>,
 }
 
+/// How a call ended.
+enum Outcome<B> {
+    Returned(Result<B, CommError>),
+    Panicked,
+}
+
 impl<B> Place<B> {
-    pub(crate) fn put(&self, result: Result<B, CommError>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.is_there.notify_all();
+    fn lock(&self) -> MutexGuard<'_, Option<Outcome<B>>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts the result of a call into its place; if it is dropped instead, the call has panicked, and
+/// whoever waits must not do so for ever.
+pub(crate) struct Promise<B> {
+    place: Arc<Place<B>>,
+}
+
+impl<B> Promise<B> {
+    pub(crate) fn keep(self, result: Result<B, CommError>) {
+        *self.place.lock() = Some(Outcome::Returned(result));
+    }
+}
+
+impl<B> Drop for Promise<B> {
+    fn drop(&mut self) {
+        self.place.lock().get_or_insert(Outcome::Panicked);
+        self.place.is_there.notify_all();
     }
 }
 
 impl<B> Handle<B> {
-    pub(crate) fn new(world: &World) -> (Self, Arc<Place<B>>) {
+    pub(crate) fn new(world: &World) -> (Self, Promise<B>) {
         let is_there = world.threads().signal();
-        let place = Arc::new(Place { result: Mutex::new(None), is_there });
-        (Self { world: Arc::clone(world), place: Arc::clone(&place) }, place)
+        let place = Arc::new(Place { outcome: Mutex::new(None), is_there });
+        (Self { world: Arc::clone(world), place: Arc::clone(&place) }, Promise { place })
     }
 
     /// Whether the call is over, well or not.
     pub fn is_done(&self) -> bool {
-        self.place.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.place.lock().is_some()
     }
 
     /// Waits up to `timeout` for the call to be over, and returns the buffer. Where the time is too
     /// short the handle comes back, and the call goes on.
+    ///
+    /// # Panics
+    /// When the call did.
     pub fn wait(self, timeout: Duration) -> Result<Result<B, CommError>, Self> {
         let deadline = Deadline::after(self.world.clock(), timeout);
         loop {
             let seen = self.place.is_there.epoch();
-            let result = self.place.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(result) = result {
-                return Ok(result);
+            let outcome = self.place.lock().take();
+            match outcome {
+                Some(Outcome::Returned(result)) => return Ok(result),
+                Some(Outcome::Panicked) => panic!("the call in the background panicked"),
+                None => {}
             }
             let remaining = deadline.remaining(self.world.clock());
             if remaining.is_zero() {
@@ -153,6 +184,9 @@ impl<B> Handle<B> {
     }
 
     /// Waits until the call is over, which its own deadlines see to, and returns the buffer.
+    ///
+    /// # Panics
+    /// When the call did.
     pub fn finish(self) -> Result<B, CommError> {
         let mut handle = self;
         loop {

@@ -4,6 +4,8 @@
 //! [`ArenaBuffer`](crate::ArenaBuffer), peers work on it directly; any other memory is copied to
 //! the arena first where the schedule needs it there. That costs time and never changes a result.
 
+use std::ops::Range;
+
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::{Algorithm, Op, boundary};
 
@@ -98,6 +100,89 @@ impl Comm {
         self.call(Op::Gather { root }, None, count, input, output)
     }
 
+    /// Puts all ranks' `input`, which may have different lengths, one after the other into every
+    /// rank's `output`; how much comes from whom is returned. The ranks tell each other first.
+    pub fn all_gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut Vec<T>,
+    ) -> Result<Vec<usize>, CommError> {
+        let mut all = vec![0; self.num_members()];
+        let any_algorithm = Self { algorithm: None, ..self.clone() };
+        any_algorithm.all_gather(&[input.len() as u64], &mut all)?;
+        let lengths = self.trusted_lengths::<T>(&all)?;
+        self.gather_parts(input, &lengths, output)?;
+        Ok(lengths)
+    }
+
+    /// The same where all ranks know how much comes from whom.
+    pub(crate) fn gather_parts<T: Element>(
+        &self,
+        input: &[T],
+        lengths: &[usize],
+        output: &mut Vec<T>,
+    ) -> Result<(), CommError> {
+        let count = lengths.iter().sum();
+        self.make_room("all-gather-v", output, count)?;
+        self.run::<T>(Op::AllGather, None, count, lengths, self.apart(input, output))
+    }
+
+    /// Makes a vector as long as the other ranks say it must be, if that is possible.
+    fn make_room<T: Element>(
+        &self,
+        call: &str,
+        output: &mut Vec<T>,
+        count: usize,
+    ) -> Result<(), CommError> {
+        output.clear();
+        if output.try_reserve_exact(count).is_err() {
+            return Err(self.invalid(call, "what arrives does not fit into memory"));
+        }
+        output.resize(count, T::from_small(0));
+        Ok(())
+    }
+
+    /// Like [`Comm::all_gather`], where every rank's own part lies in its place in `data` already.
+    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), CommError> {
+        let (own, all) = (self.part_of(data.len(), self.position()), 0..data.len());
+        self.call_inside(Op::AllGather, None, data.len(), data, (own, all))
+    }
+
+    /// Like [`Comm::reduce_scatter`], where a rank's part of the result replaces that part of
+    /// `data`; the rest stays as it is.
+    pub fn reduce_scatter_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        reduction: Reduction,
+    ) -> Result<(), CommError> {
+        let (count, all) = (data.len() / self.core.team.num_inputs, 0..data.len());
+        let own = self.part_of(count, self.position());
+        self.call_inside(Op::ReduceScatter, Some(reduction), count, data, (all, own))
+    }
+
+    /// Like [`Comm::scatter`], where every rank's part arrives in its place in `data`; the rest
+    /// stays as it is.
+    pub fn scatter_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        root: usize,
+    ) -> Result<(), CommError> {
+        let own = self.part_of(data.len(), self.position());
+        let input = if self.position() == root { 0..data.len() } else { 0..0 };
+        self.call_inside(Op::Scatter { root }, None, data.len(), data, (input, own))
+    }
+
+    /// Like [`Comm::gather`], where every rank's own part lies in its place in `data` already.
+    pub fn gather_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        root: usize,
+    ) -> Result<(), CommError> {
+        let own = self.part_of(data.len(), self.position());
+        let output = if self.position() == root { 0..data.len() } else { 0..0 };
+        self.call_inside(Op::Gather { root }, None, data.len(), data, (own, output))
+    }
+
     /// Puts part d of every rank's `input` into rank d's `output`, one after the other.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), CommError> {
         self.call(Op::AllToAll, None, input.len() * self.num_members(), input, output)
@@ -121,13 +206,36 @@ impl Comm {
         let mut all = vec![0; n * n];
         let any_algorithm = Self { algorithm: None, ..self.clone() };
         any_algorithm.all_gather(&own, &mut all)?;
-        let lengths: Vec<usize> = all.iter().map(|&count| count as usize).collect();
+        let lengths = self.trusted_lengths::<T>(&all)?;
         let column = || (0..n).map(|source| lengths[source * n + self.position()]);
-        output.clear();
-        output.resize(column().sum(), T::from_small(0));
+        self.make_room("all-to-all-v", output, column().sum())?;
         let buffers = self.apart(input, output);
         self.run::<T>(Op::AllToAll, None, lengths.iter().sum(), &lengths, buffers)?;
         Ok(column().collect())
+    }
+
+    /// Copies `input` into `output`, which has the same length. Nobody else takes part; it is here
+    /// so that it can be [started](Comm::start_copy) and left to itself.
+    pub fn copy<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), CommError> {
+        if input.len() != output.len() {
+            let rule = format!("{} elements do not fit {}", input.len(), output.len());
+            return Err(self.invalid("copy", &rule));
+        }
+        output.copy_from_slice(input);
+        Ok(())
+    }
+
+    /// Lengths that other ranks named, if a vector can be that long at all.
+    pub(crate) fn trusted_lengths<T: Element>(
+        &self,
+        named: &[u64],
+    ) -> Result<Vec<usize>, CommError> {
+        let total = named.iter().try_fold(0_u64, |total, &len| total.checked_add(len));
+        let bytes = total.and_then(|total| total.checked_mul(size_of::<T>() as u64));
+        if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(self.invalid("uneven parts", "together they do not fit into memory"));
+        }
+        Ok(named.iter().map(|&len| len as usize).collect())
     }
 
     /// No rank leaves before every rank has come.
@@ -136,7 +244,7 @@ impl Comm {
     }
 
     /// The elements of a vector of `count` that belong to the member at `position`.
-    pub fn part_of(&self, count: usize, position: usize) -> std::ops::Range<usize> {
+    pub fn part_of(&self, count: usize, position: usize) -> Range<usize> {
         let at = |index| boundary(count, self.num_members(), index);
         at(position)..at(position + 1)
     }
@@ -154,6 +262,30 @@ impl Comm {
         let mut state = self.lock();
         let found = state.planner.find(&wanted, &[]).map(|ready| ready.algorithm);
         found.map_err(|rule| self.invalid(&op.to_string(), &rule))
+    }
+
+    /// A call whose input and output are parts of one vector.
+    fn call_inside<T: Element>(
+        &self,
+        op: Op,
+        reduction: Option<Reduction>,
+        count: usize,
+        data: &mut [T],
+        (input, output): (Range<usize>, Range<usize>),
+    ) -> Result<(), CommError> {
+        let own = self.core.node.shared().map(|shared| shared.own());
+        let offset = |part: &[T]| own.and_then(|own| own.offset_of(part));
+        let (input_offset, output_offset) =
+            (offset(&data[input.clone()]), offset(&data[output.clone()]));
+        let whole = Target::of(data);
+        let buffers = Buffers {
+            input: whole.part(input).as_source().cast(),
+            output: whole.part(output).cast(),
+            input_offset,
+            output_offset,
+            in_place: false,
+        };
+        self.run::<T>(op, reduction, count, &[], buffers)
     }
 
     pub(crate) fn call<T: Element>(
@@ -208,7 +340,7 @@ impl Comm {
         buffers: Buffers<'_>,
     ) -> Result<(), CommError> {
         if self.lane == Lane::Caller {
-            self.core.in_flight.drain();
+            self.core.calls_in_flight.drain();
         }
         let mut state = self.lock();
         let State { engine, planner, counters, failed } = &mut *state;
@@ -226,14 +358,17 @@ impl Comm {
         let call = Call { plan, signature, dtype, reduction, timeout, lane };
         let result = engine.run(&self.core.node, &self.core.team, &call, buffers);
         match &result {
-            Ok(()) => counters.add(code(op), &plan.traffic),
-            Err(error) => *failed = Some(error.clone()),
+            Ok(()) => counters.add(code(op), engine.moved()),
+            Err(error) => {
+                counters.add_unfinished(code(op), engine.moved());
+                *failed = Some(error.clone());
+            }
         }
         result
     }
 
     #[inline]
-    fn wanted<T: Element>(
+    pub(crate) fn wanted<T: Element>(
         &self,
         op: Op,
         reduction: Option<Reduction>,

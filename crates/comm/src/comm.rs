@@ -41,7 +41,10 @@ pub(crate) struct Core {
     pub(crate) node: Arc<Node>,
     pub(crate) team: Team,
     pub(crate) state: Mutex<State>,
-    pub(crate) in_flight: InFlight,
+    /// Collective calls in the background, messages that leave and messages that come.
+    pub(crate) calls_in_flight: InFlight,
+    pub(crate) sends_in_flight: InFlight,
+    pub(crate) recvs_in_flight: InFlight,
 }
 
 /// What changes from call to call.
@@ -114,8 +117,14 @@ impl Comm {
         let engine = Engine::default();
         let counters = Counters::default();
         let state = State { engine, planner, counters, failed: None };
-        let in_flight = InFlight::new(node.world());
-        let core = Core { node: Arc::clone(node), team, state: Mutex::new(state), in_flight };
+        let core = Core {
+            node: Arc::clone(node),
+            team,
+            state: Mutex::new(state),
+            calls_in_flight: InFlight::new(node.world()),
+            sends_in_flight: InFlight::new(node.world()),
+            recvs_in_flight: InFlight::new(node.world()),
+        };
         Self {
             core: Arc::new(core),
             algorithm: None,
@@ -212,16 +221,14 @@ impl Comm {
         self.lock().counters
     }
 
-    /// A buffer of `count` zeros where the other ranks of the host can reach it. Where no memory is
-    /// shared it is an error; see [`Comm::shares_memory`].
+    /// A buffer of `count` zeros where the other ranks of the host can reach it, if any can; see
+    /// [`Comm::shares_memory`].
     pub fn allocate<T: Element>(&self, count: usize) -> Result<ArenaBuffer<T>, CommError> {
-        let Some(shared) = self.core.node.shared() else {
-            return Err(self.invalid("allocate", "this transport shares no memory; use a Vec"));
-        };
+        let arena = self.core.node.arena()?;
         let bytes = count.saturating_mul(size_of::<T>());
-        let block = shared.arena().allocate(bytes).ok_or_else(|| CommError::ArenaFull {
+        let block = arena.allocate(bytes).ok_or_else(|| CommError::ArenaFull {
             wanted_bytes: bytes,
-            largest_bytes: shared.arena().largest_hole_bytes(),
+            largest_bytes: arena.largest_hole_bytes(),
         })?;
         Ok(ArenaBuffer::new(block, count))
     }
@@ -244,6 +251,5 @@ impl Comm {
 }
 
 fn shared_wires(view: SharedWorld) -> Wires {
-    let [caller, background] = SharedTransport::lanes(&Arc::new(view));
-    Wires { caller: Box::new(caller), background: Some(Box::new(background)) }
+    Wires::of(SharedTransport::lanes(&Arc::new(view)))
 }

@@ -31,6 +31,12 @@ impl Counters {
         count.traffic.add(traffic);
     }
 
+    /// What a call moved before it failed.
+    #[cold]
+    pub(crate) fn add_unfinished(&mut self, code: usize, traffic: &Traffic) {
+        self.by_op[code].traffic.add(traffic);
+    }
+
     /// The calls of one operation, whatever the root.
     pub fn of(&self, op: Op) -> Count {
         self.by_op[code(op)]
@@ -57,8 +63,9 @@ impl Counters {
 }
 
 impl Traffic {
+    /// Adds up.
     #[inline]
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;

@@ -20,7 +20,7 @@ use crate::plan::{Area, Piece, Plan, PlanRound, Traffic};
 use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
 use crate::transport::{Envelope, Round};
-use crate::workspace::{Staging, Workspace, grow};
+use crate::workspace::{Lists, Staging, Workspace, grow, reuse};
 
 /// A call with its plan.
 pub(crate) struct Call<'a> {
@@ -64,10 +64,17 @@ pub(crate) struct Engine {
     was_open: bool,
     /// What the members showed, and in which call.
     cards: Vec<(u64, Card)>,
+    /// What the last call has moved.
+    moved: Traffic,
     memory: Workspace,
 }
 
 impl Engine {
+    /// What the last call has moved, as far as it came.
+    pub(crate) fn moved(&self) -> &Traffic {
+        &self.moved
+    }
+
     /// Runs a plan on the caller's memory.
     pub(crate) fn run(
         &mut self,
@@ -77,6 +84,7 @@ impl Engine {
         buffers: Buffers<'_>,
     ) -> Result<(), CommError> {
         self.call += 1;
+        self.moved = Traffic::default();
         if call.plan.facts.uses_memory {
             self.run_in_memory(node, team, call, buffers)
         } else {
@@ -106,6 +114,8 @@ impl Engine {
             incoming,
             card: Card { signature: call.signature.to_words(), ..Card::default() },
             cards: &mut self.cards,
+            moved: &mut self.moved,
+            lists: &mut self.memory.lists,
             num_signals: 0,
             done_bytes: 0,
         };
@@ -122,6 +132,7 @@ impl Engine {
             // Messages wait in rings, so a rank may be calls ahead of another.
             self.was_open = true;
             shared.finish(team.id, self.call);
+            shared.wake(team.members.iter().copied());
         }
         Ok(())
     }
@@ -164,6 +175,8 @@ impl Engine {
             incoming: Target::of(&mut self.memory.incoming).cast(),
             card,
             cards: &mut self.cards,
+            moved: &mut self.moved,
+            lists: &mut self.memory.lists,
             num_signals: 0,
             done_bytes: 0,
         };
@@ -173,6 +186,8 @@ impl Engine {
         run.all_rounds()?;
         self.was_open = !plan.facts.is_closed;
         shared.finish(team.id, number);
+        // Where ranks may run ahead, one of them may sleep until this one is through.
+        shared.wake(team.members.iter().copied());
         shared.fetch_line(team.id, number + 1, 1);
         if staging.is_output_staged {
             let bytes = plan.output_bytes;
@@ -196,6 +211,8 @@ struct Run<'a> {
     card: Card,
     /// What the others showed, and in which call, by position.
     cards: &'a mut Vec<(u64, Card)>,
+    moved: &'a mut Traffic,
+    lists: &'a mut Lists,
     num_signals: u32,
     done_bytes: u64,
 }
@@ -224,14 +241,15 @@ impl<'a> Run<'a> {
             self.wait(member, count)?;
         }
         for (into, from) in &round.copies {
-            self.copy(into, from);
+            self.copy(into, from)?;
         }
         for reduce in &round.reductions {
-            self.reduce(reduce);
+            self.reduce(reduce)?;
         }
         if !round.sends.is_empty() || !round.recvs.is_empty() {
             self.exchange(round)?;
         }
+        self.moved.add(&round.traffic);
         Ok(())
     }
 
@@ -288,13 +306,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn copy(&mut self, into: &Piece, from: &Piece) {
+    fn copy(&mut self, into: &Piece, from: &Piece) -> Result<(), CommError> {
+        self.target(into)?.copy_from(self.source(from)?);
         self.done_bytes += into.bytes as u64;
-        self.target(into).copy_from(self.source(from));
+        Ok(())
     }
 
     #[inline]
-    fn reduce(&mut self, reduce: &crate::plan::Reduce) {
+    fn reduce(&mut self, reduce: &crate::plan::Reduce) -> Result<(), CommError> {
         let is_whole = self.call.plan.facts.has_whole_sums;
         let is_mean = self.call.reduction == Reduction::Mean;
         let divide_by = (is_mean && is_whole).then_some(self.call.plan.facts.num_addends);
@@ -305,100 +324,123 @@ impl<'a> Run<'a> {
         };
         // The common case needs no list on the heap.
         if let ([a, b], [first, second]) = (&reduce.sources[..], &reduce.into[..]) {
-            run(&[self.source(a), self.source(b)], &[self.target(first), self.target(second)]);
+            run(&[self.source(a)?, self.source(b)?], &[self.target(first)?, self.target(second)?]);
         } else {
-            let sources: Vec<_> = reduce.sources.iter().map(|piece| self.source(piece)).collect();
-            let targets: Vec<_> = reduce.into.iter().map(|piece| self.target(piece)).collect();
+            let mut sources: Vec<Source<'_, u8>> = std::mem::take(&mut self.lists.sources);
+            let mut targets: Vec<Target<'_, u8>> = std::mem::take(&mut self.lists.targets);
+            for piece in &reduce.sources {
+                sources.push(self.source(piece)?);
+            }
+            for piece in &reduce.into {
+                targets.push(self.target(piece)?);
+            }
             run(&sources, &targets);
+            self.lists.sources = reuse(sources);
+            self.lists.targets = reuse(targets);
         }
         self.done_bytes += reduce.into.iter().map(|piece| piece.bytes as u64).sum::<u64>();
+        Ok(())
     }
 
     fn exchange(&mut self, round: &PlanRound) -> Result<(), CommError> {
-        let rank = |member: usize| self.team.members[member];
-        let sends: Vec<_> =
-            round.sends.iter().map(|(peer, piece)| (rank(*peer), self.source(piece))).collect();
+        let mut sends: Vec<(Rank, Source<'_, u8>)> = std::mem::take(&mut self.lists.sends);
+        let mut recvs: Vec<(Rank, Target<'_, u8>)> = std::mem::take(&mut self.lists.recvs);
+        for (peer, piece) in &round.sends {
+            sends.push((self.team.members[*peer], self.source(piece)?));
+        }
         let mut waiting_room = 0;
-        let recvs: Vec<_> = round
-            .recvs
-            .iter()
-            .map(|arrival| {
-                let window = if arrival.with.is_none() {
-                    self.target(&arrival.into)
-                } else {
-                    let start = waiting_room;
-                    waiting_room += arrival.into.bytes.next_multiple_of(64);
-                    self.incoming.part(start..start + arrival.into.bytes)
-                };
-                (rank(arrival.peer), window)
-            })
-            .collect();
+        for arrival in &round.recvs {
+            let window = if arrival.with.is_none() {
+                self.target(&arrival.into)?
+            } else {
+                let start = waiting_room;
+                waiting_room += arrival.into.bytes.next_multiple_of(64);
+                self.incoming.part(start..start + arrival.into.bytes)
+            };
+            recvs.push((self.team.members[arrival.peer], window));
+        }
         let envelope =
             Envelope { group: self.team.id, number: self.number, signature: self.call.signature };
         let mut messages = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
         let result = self.node.exchange(self.call.lane, &mut messages, self.call.timeout);
-        self.done_bytes += messages.done_bytes;
+        let done_bytes = messages.done_bytes;
+        self.done_bytes += done_bytes;
         result.map_err(|why| self.failed(why))?;
+        let Traffic { sent_bytes, received_bytes, .. } = round.traffic;
+        assert_eq!(done_bytes, sent_bytes + received_bytes, "wires move what the schedule says");
         for (arrival, (_, arrived)) in round.recvs.iter().zip(&recvs) {
             if let Some((with, order)) = &arrival.with {
-                let sources = [arrived.as_source(), self.source(with)];
-                let targets = [self.target(&arrival.into)];
+                let sources = [arrived.as_source(), self.source(with)?];
+                let targets = [self.target(&arrival.into)?];
                 let reduction = self.call.reduction;
                 let job =
                     Job { reduction, divide_by: None, order, sources: &sources, targets: &targets };
                 kernel::reduce(self.node.isa(), self.call.dtype, &job);
             }
         }
+        self.lists.sends = reuse(sends);
+        self.lists.recvs = reuse(recvs);
         Ok(())
     }
 
     #[inline]
-    fn source(&self, piece: &Piece) -> Source<'a, u8> {
+    fn source(&self, piece: &Piece) -> Result<Source<'a, u8>, CommError> {
         if piece.member == self.team.position {
             let range = piece.start..piece.start + piece.bytes;
-            return match piece.area {
+            return Ok(match piece.area {
                 Area::Input(index) => {
                     let start = index * self.call.plan.input_bytes + piece.start;
                     self.buffers.input.part(start..start + piece.bytes)
                 }
                 Area::Output => self.buffers.output.as_source().part(range),
                 Area::Scratch => self.scratch.as_source().part(range),
-            };
+            });
         }
-        self.remote(piece).as_source()
+        Ok(self.remote(piece)?.as_source())
     }
 
     #[inline]
-    fn target(&self, piece: &Piece) -> Target<'a, u8> {
+    fn target(&self, piece: &Piece) -> Result<Target<'a, u8>, CommError> {
         if piece.member == self.team.position {
             let range = piece.start..piece.start + piece.bytes;
-            return match piece.area {
+            return Ok(match piece.area {
                 Area::Input(_) => unreachable!("a schedule never writes to an input"),
                 Area::Output => self.buffers.output.part(range),
                 Area::Scratch => self.scratch.part(range),
-            };
+            });
         }
         self.remote(piece)
     }
 
+    /// A place in a peer's memory. The peer said where, so it is looked at before it is used.
     #[inline]
-    fn remote(&self, piece: &Piece) -> Target<'a, u8> {
+    fn remote(&self, piece: &Piece) -> Result<Target<'a, u8>, CommError> {
         let shared = self.shared.expect("a schedule that looks elsewhere runs in shared memory");
         let (_, card) = &self.cards[piece.member];
         let base = match piece.area {
-            Area::Input(index) => card.input + index as u64 * card.input_stride,
-            Area::Output => card.output,
-            Area::Scratch => card.scratch,
+            Area::Input(index) => (index as u64)
+                .checked_mul(card.input_stride)
+                .and_then(|distance| card.input.checked_add(distance)),
+            Area::Output => Some(card.output),
+            Area::Scratch => Some(card.scratch),
         };
-        let segment = shared.segment(self.team.members[piece.member]);
-        segment.target(base as usize + piece.start, piece.bytes)
+        let peer = self.team.members[piece.member];
+        let start = base.and_then(|base| usize::try_from(base).ok()?.checked_add(piece.start));
+        let window = start.and_then(|start| shared.segment(peer).try_target(start, piece.bytes));
+        window.ok_or_else(|| {
+            let reason = "it pointed to a place outside of its memory".to_owned();
+            self.failed(Interruption::Lost { peer, reason })
+        })
     }
 
     /// The error for an interruption, once everybody was told about it.
     #[cold]
     fn failed(&self, why: Interruption) -> CommError {
         let why = match why {
-            Interruption::Deadline { .. } => self.first_mismatch().unwrap_or(why),
+            // A rank that made another call may have left after it.
+            Interruption::Deadline { .. } | Interruption::Lost { .. } => {
+                self.first_mismatch().unwrap_or(why)
+            }
             _ => why,
         };
         let Traffic { sent_bytes, received_bytes, read_bytes, written_bytes, .. } =

@@ -76,6 +76,8 @@ pub enum CommError {
         by: Rank,
         /// Its own words.
         reason: String,
+        /// Who must act, as it saw it.
+        blame: Blame,
     },
     /// The arguments of a call do not fit together.
     #[error("{call} on the {group} group: {rule}")]
@@ -117,7 +119,7 @@ impl CommError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::PeerLost { peer, .. } | Self::Deadline { peer, .. } => Blame::Peer(peer.0),
-            Self::Aborted { by, .. } => Blame::Peer(by.0),
+            Self::Aborted { blame, .. } => *blame,
             Self::Rendezvous(error) => error.blame(),
             Self::Mismatch { .. }
             | Self::Invalid { .. }
@@ -126,6 +128,28 @@ impl CommError {
             | Self::Net(_)
             | Self::Thread(_) => Blame::User,
         }
+    }
+}
+
+impl CommError {
+    /// What the other ranks are told: the error, and in front of it who is to blame, so that all
+    /// ranks agree on what must be done.
+    pub(crate) fn last_words(&self) -> String {
+        match self.blame() {
+            Blame::Peer(rank) => format!("{rank}:{self}"),
+            Blame::User | Blame::Storage | Blame::Diverged => format!("u:{self}"),
+        }
+    }
+}
+
+/// What a rank's last words say about the blame, and the rest of them. Any text is understood.
+fn understand(by: Rank, words: String) -> (Blame, String) {
+    match words.split_once(':') {
+        Some(("u", text)) => (Blame::User, text.to_owned()),
+        Some((rank, text)) if rank.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (rank.parse().map_or(Blame::Peer(by.0), Blame::Peer), text.to_owned())
+        }
+        _ => (Blame::Peer(by.0), words),
     }
 }
 
@@ -186,7 +210,36 @@ impl Context {
             Interruption::Mismatch { peer, theirs } => {
                 CommError::Mismatch { rank, call, peer, peer_call: theirs, group, number }
             }
-            Interruption::Aborted { by, reason } => CommError::Aborted { by, reason },
+            Interruption::Aborted { by, reason } => {
+                let (blame, reason) = understand(by, reason);
+                CommError::Aborted { by, reason, blame }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ranks_blame_whom_the_first_one_blames() {
+        let by = Rank(5);
+        let call = Signature::message(crate::Dtype::F32, 4);
+        let group = || "world".to_owned();
+        let lost = CommError::PeerLost {
+            peer: Rank(2),
+            call,
+            group: group(),
+            done_bytes: 0,
+            expected_bytes: 16,
+            reason: "its process ended".to_owned(),
+        };
+        assert_eq!(understand(by, lost.last_words()), (Blame::Peer(2), lost.to_string()));
+        let wrong = CommError::Invalid { call: group(), group: group(), rule: group() };
+        assert_eq!(understand(by, wrong.last_words()), (Blame::User, wrong.to_string()));
+        for words in ["", "no blame", "x:y", "99999999999999999999999:z"] {
+            assert_eq!(understand(by, words.to_owned()).0, Blame::Peer(5), "{words}");
         }
     }
 }

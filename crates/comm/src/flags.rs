@@ -21,6 +21,9 @@
 //! least one of them sees the other, and no wake-up is lost. Where the system can make all threads
 //! pass a fence, the sleeper pays for both, and raising a counter costs one store.
 //!
+//! Counts that only grow, of bytes that went through a ring or of calls that a rank is through
+//! with, are *published* after what they count was done, and whoever sees them sees that too.
+//!
 //! The functions are generic over the kind of atomic word, so that the model checker runs the same
 //! text as the engine.
 
@@ -112,6 +115,18 @@ pub(crate) fn card<W: Word>(line: &Line<W>) -> Card {
         output: word(6),
         scratch: word(7),
     }
+}
+
+/// Publishes a count: everything done before is visible to whoever sees it.
+#[inline(always)]
+pub(crate) fn publish<W: Word>(count: &W, value: u64) {
+    count.store(value, Ordering::Release);
+}
+
+/// A count that somebody published, and with it all that was done before.
+#[inline(always)]
+pub(crate) fn published<W: Word>(count: &W) -> u64 {
+    count.load(Ordering::Acquire)
 }
 
 /// Where one rank sleeps.

@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`comm`]: one rank's end of a group; `calls` has its collective operations, `starts` the same
 //!   in the background, `parts` with parts of any lengths, `messages` from rank to rank
+//! - [`sparse`]: sums of tables of which every rank has some rows
 //! - [`buffer`], [`window`]: memory that other ranks reach
 //! - [`element`]: the types that travel and how they are reduced
 //! - [`signature`]: what a call is, so that a different one on another rank is noticed
@@ -47,6 +48,8 @@ mod messages;
 mod parts;
 mod starts;
 
+pub mod sparse;
+
 pub mod window;
 
 pub mod buffer;
@@ -79,5 +82,6 @@ pub use error::CommError;
 pub use half::{bf16, f16};
 pub use plan::Traffic;
 pub use signature::Signature;
+pub use sparse::{Rows, Table};
 pub use starts::Owned;
-pub use window::Window;
+pub use window::{Spot, Window};

@@ -3,13 +3,17 @@
 //! Messages between a pair match in order per tag: two with the same tag arrive in the order in
 //! which they were sent, and one with another tag does not stand in their way. A send may wait
 //! until its receiver takes the message, so two ranks that send to each other use
-//! [`Comm::send_recv`], which does both at once.
+//! [`Comm::send_recv`], or start one of the two.
+//!
+//! Messages have wires of their own: collective calls do not get in their way, and one that was
+//! started in the background meets one that is received directly, and the other way round.
 
 use lockstep_platform::{Source, Target};
 
 use crate::comm::Comm;
-use crate::element::Element;
+use crate::element::{Dtype, Element};
 use crate::error::{CommError, Interruption};
+use crate::node::Lane;
 use crate::plan::Traffic;
 use crate::signature::{MESSAGE, Signature};
 use crate::transport::{Envelope, Round};
@@ -21,19 +25,33 @@ enum Purpose {
     Signal = 2,
 }
 
+/// To or from the member at a position, and what.
+#[derive(Clone, Copy)]
+enum Message<'a> {
+    Leaving(usize, Source<'a, u8>),
+    Arriving(usize, Target<'a, u8>),
+}
+
+/// A message without content.
+const SIGNAL: Signature = Signature::message(Dtype::U8, 0);
+
 impl Comm {
     /// Sends `data` to the member at position `to`.
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u64) -> Result<(), CommError> {
-        self.post(Purpose::Content, tag, Some((to, Source::of(data).cast())), None)
+        let signature = Signature::message(T::DTYPE, data.len());
+        let message = Message::Leaving(to, Source::of(data).cast());
+        self.post((Purpose::Content, tag), signature, message)
     }
 
     /// Receives exactly `data.len()` elements from the member at position `from`.
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize, tag: u64) -> Result<(), CommError> {
-        self.post(Purpose::Content, tag, None, Some((from, Target::of(data).cast())))
+        let signature = Signature::message(T::DTYPE, data.len());
+        let message = Message::Arriving(from, Target::of(data).cast());
+        self.post((Purpose::Content, tag), signature, message)
     }
 
-    /// Sends to one member and receives the same number of elements from another, or the same, at
-    /// the same time.
+    /// Sends to one member and receives from another, or the same, at the same time. (The content
+    /// is copied, so that it can leave while this thread receives.)
     pub fn send_recv<T: Element>(
         &self,
         data: &[T],
@@ -42,69 +60,80 @@ impl Comm {
         from: usize,
         tag: u64,
     ) -> Result<(), CommError> {
-        if data.len() != arriving.len() {
-            return Err(self.invalid("send and receive", "both buffers have one length"));
-        }
-        let send = (to, Source::of(data).cast());
-        self.post(Purpose::Content, tag, Some(send), Some((from, Target::of(arriving).cast())))
+        self.check_other(from)?;
+        let leaving = self.start_send::<T, _>(data.to_vec(), to, tag)?;
+        self.recv(arriving, from, tag)?;
+        leaving.finish().map(drop)
     }
 
     /// Tells the member at position `to` that something is done: its [`Comm::wait_for`] with this
     /// tag returns, and sees what this rank wrote before.
     pub fn signal(&self, to: usize, tag: u64) -> Result<(), CommError> {
-        self.post(Purpose::Signal, tag, Some((to, Source::of(&[]))), None)
+        self.post((Purpose::Signal, tag), SIGNAL, Message::Leaving(to, Source::of(&[])))
     }
 
     /// Waits for one [`Comm::signal`] with this tag from the member at position `from`.
     pub fn wait_for(&self, from: usize, tag: u64) -> Result<(), CommError> {
-        self.post(Purpose::Signal, tag, None, Some((from, Target::of(&mut []))))
+        self.post((Purpose::Signal, tag), SIGNAL, Message::Arriving(from, Target::of(&mut [])))
     }
 
     fn post(
         &self,
-        purpose: Purpose,
-        tag: u64,
-        send: Option<(usize, Source<'_, u8>)>,
-        recv: Option<(usize, Target<'_, u8>)>,
+        (purpose, tag): (Purpose, u64),
+        signature: Signature,
+        message: Message<'_>,
     ) -> Result<(), CommError> {
-        let named = send.iter().map(|(to, _)| *to).chain(recv.iter().map(|(from, _)| *from));
-        for position in named {
-            if position >= self.num_members() || position == self.position() {
-                let rule = format!("position {position} is no other member of the group");
-                return Err(self.invalid("send or receive", &rule));
-            }
-        }
-        self.core.in_flight.drain();
-        let sent = send.as_ref().map_or(0, |(_, window)| window.len());
-        let received = recv.as_ref().map_or(0, |(_, window)| window.len());
-        let signature = Signature::message(sent.max(received));
+        let (position, bytes) = match message {
+            Message::Leaving(to, window) => (to, window.len() as u64),
+            Message::Arriving(from, window) => (from, window.len() as u64),
+        };
+        self.check_other(position)?;
         let group = self.core.team.id | (purpose as u64) << 60;
         let envelope = Envelope { group, number: tag, signature };
-        let rank = |position: usize| self.members()[position];
-        let sends: Vec<_> = send.into_iter().map(|(to, window)| (rank(to), window)).collect();
-        let recvs: Vec<_> = recv.into_iter().map(|(from, window)| (rank(from), window)).collect();
-        let mut round = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
-        let result = self.core.node.exchange(self.lane, &mut round, self.timeout);
+        let peer = self.members()[position];
+        let mut traffic = Traffic::default();
+        let (lane, in_flight) = match message {
+            Message::Leaving(..) => {
+                (traffic.messages, traffic.sent_bytes) = (1, bytes);
+                (Lane::Sends, &self.core.sends_in_flight)
+            }
+            Message::Arriving(..) => {
+                traffic.received_bytes = bytes;
+                (Lane::Recvs, &self.core.recvs_in_flight)
+            }
+        };
+        if self.lane == Lane::Caller {
+            in_flight.drain();
+        }
+        let (send, recv) = match message {
+            Message::Leaving(_, window) => (Some((peer, window)), None),
+            Message::Arriving(_, window) => (None, Some((peer, window))),
+        };
+        let (sends, recvs) = (send.as_slice(), recv.as_slice());
+        let mut round = Round { envelope, sends, recvs, done_bytes: 0 };
+        let result = self.core.node.exchange(lane, &mut round, self.timeout);
         let done_bytes = round.done_bytes;
         if let Err(why) = result {
-            return Err(self.message_failed(why, signature, done_bytes, (sent + received) as u64));
+            return Err(self.message_failed(lane, why, signature, (done_bytes, bytes)));
         }
-        let traffic = Traffic {
-            messages: sends.len() as u64,
-            sent_bytes: sent as u64,
-            received_bytes: received as u64,
-            ..Traffic::default()
-        };
         self.lock().counters.add(MESSAGE, &traffic);
+        Ok(())
+    }
+
+    fn check_other(&self, position: usize) -> Result<(), CommError> {
+        if position >= self.num_members() || position == self.position() {
+            let rule = format!("position {position} is no other member of the group");
+            return Err(self.invalid("send or receive", &rule));
+        }
         Ok(())
     }
 
     fn message_failed(
         &self,
+        lane: Lane,
         why: Interruption,
         call: Signature,
-        done_bytes: u64,
-        expected_bytes: u64,
+        (done_bytes, expected_bytes): (u64, u64),
     ) -> CommError {
         let context = crate::error::Context {
             rank: self.rank(),
@@ -116,7 +145,7 @@ impl Comm {
             expected_bytes,
         };
         let error = context.error(why);
-        self.core.node.abort_unless_told(self.lane, &error);
+        self.core.node.abort_unless_told(lane, &error);
         error
     }
 }

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::World;
+use lockstep_platform::memory::PAGE_BYTES;
+use lockstep_platform::{Arena, World};
 use lockstep_tensor::Isa;
 
 use crate::background::Background;
 use crate::error::{CommError, Interruption};
-use crate::transport::shared::SharedWorld;
+use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
 use crate::transport::{Round, Transport, Wires};
 
 /// Which set of wires a call uses.
@@ -20,6 +21,10 @@ pub(crate) enum Lane {
     Caller,
     /// The background thread runs it.
     Background,
+    /// It sends a message from one rank to another, whoever runs it.
+    Sends,
+    /// It receives one.
+    Recvs,
 }
 
 /// One rank of the world.
@@ -30,15 +35,22 @@ pub(crate) struct Node {
     transport_name: &'static str,
     shared: Option<Arc<SharedWorld>>,
     caller: Mutex<Box<dyn Transport>>,
-    background: Option<Mutex<Box<dyn Transport>>>,
-    thread: OnceLock<Background>,
+    background: Mutex<Box<dyn Transport>>,
+    sends: Mutex<Box<dyn Transport>>,
+    recvs: Mutex<Box<dyn Transport>>,
+    /// The threads for calls, for messages that leave and for messages that come.
+    call_thread: OnceLock<Background>,
+    send_thread: OnceLock<Background>,
+    recv_thread: OnceLock<Background>,
+    /// Where buffers lie if no memory is shared.
+    private_arena: OnceLock<Arc<Arena>>,
     next_group: AtomicU64,
     isa: Isa,
 }
 
 impl Node {
     pub(crate) fn new(world: &World, wires: Wires) -> Self {
-        let Wires { caller, background } = wires;
+        let Wires { caller, background, sends, recvs } = wires;
         Self {
             world: Arc::clone(world),
             rank: caller.rank(),
@@ -46,8 +58,13 @@ impl Node {
             transport_name: caller.name(),
             shared: caller.shared(),
             caller: Mutex::new(caller),
-            background: background.map(Mutex::new),
-            thread: OnceLock::new(),
+            background: Mutex::new(background),
+            sends: Mutex::new(sends),
+            recvs: Mutex::new(recvs),
+            call_thread: OnceLock::new(),
+            send_thread: OnceLock::new(),
+            recv_thread: OnceLock::new(),
+            private_arena: OnceLock::new(),
             next_group: AtomicU64::new(0),
             isa: Isa::detect(),
         }
@@ -82,19 +99,32 @@ impl Node {
         self.isa
     }
 
-    /// Whether calls in the background have wires of their own.
-    pub(crate) fn has_background_wires(&self) -> bool {
-        self.background.is_some()
+    /// The memory that buffers are allocated in.
+    pub(crate) fn arena(&self) -> Result<&Arc<Arena>, CommError> {
+        if let Some(shared) = &self.shared {
+            return Ok(shared.arena());
+        }
+        if self.private_arena.get().is_none() {
+            let segment = self.world.shared().create(PAGE_BYTES, DEFAULT_ARENA_BYTES)?;
+            // Whoever was second drops its memory, of which nothing was used.
+            let _ = self.private_arena.set(Arena::new(&segment));
+        }
+        Ok(self.private_arena.get().expect("it was set just now, or before"))
     }
 
-    /// The thread for calls in the background, started when first asked for.
-    pub(crate) fn background(&self) -> Result<&Background, CommError> {
-        if self.thread.get().is_none() {
-            let started = Background::start(&self.world, self.rank)?;
+    /// The thread for what runs in the background on a lane, started when first asked for.
+    pub(crate) fn thread(&self, lane: Lane) -> Result<&Background, CommError> {
+        let (thread, kind) = match lane {
+            Lane::Sends => (&self.send_thread, "sends"),
+            Lane::Recvs => (&self.recv_thread, "recvs"),
+            Lane::Caller | Lane::Background => (&self.call_thread, "calls"),
+        };
+        if thread.get().is_none() {
+            let started = Background::start(&self.world, &format!("comm-{kind}-{}", self.rank))?;
             // Whoever was second drops its thread, which ends at once.
-            let _ = self.thread.set(started);
+            let _ = thread.set(started);
         }
-        Ok(self.thread.get().expect("it was set just now, or before"))
+        Ok(thread.get().expect("it was set just now, or before"))
     }
 
     /// The number of the next group; every rank makes its groups in the same order.
@@ -122,14 +152,16 @@ impl Node {
     /// Tells everybody about an error of this rank, unless it came from somebody else's.
     pub(crate) fn abort_unless_told(&self, lane: Lane, error: &CommError) {
         if !matches!(error, CommError::Aborted { .. }) {
-            self.abort(lane, &error.to_string());
+            self.abort(lane, &error.last_words());
         }
     }
 
     fn wires(&self, lane: Lane) -> MutexGuard<'_, Box<dyn Transport>> {
-        let wires = match (lane, &self.background) {
-            (Lane::Background, Some(wires)) => wires,
-            _ => &self.caller,
+        let wires = match lane {
+            Lane::Caller => &self.caller,
+            Lane::Background => &self.background,
+            Lane::Sends => &self.sends,
+            Lane::Recvs => &self.recvs,
         };
         // A panic in the middle of an exchange ends the run; until then others may try.
         wires.lock().unwrap_or_else(PoisonError::into_inner)

@@ -25,7 +25,8 @@ impl Comm {
         lens: &[usize],
         reduction: Reduction,
     ) -> Result<(), CommError> {
-        let part = self.own_part(Op::ReduceScatter, lens)?;
+        let num_inputs = self.core.team.num_inputs;
+        let part = self.own_part(Op::ReduceScatter, lens, data.len() / num_inputs)?;
         let count = lens.iter().sum();
         let own = self.core.node.shared().map(|shared| shared.own());
         let offset = own.and_then(|own| own.offset_of(data));
@@ -46,7 +47,7 @@ impl Comm {
         data: &mut [T],
         lens: &[usize],
     ) -> Result<(), CommError> {
-        let part = self.own_part(Op::AllGather, lens)?;
+        let part = self.own_part(Op::AllGather, lens, data.len())?;
         let own = self.core.node.shared().map(|shared| shared.own());
         let offset = own.and_then(|own| own.offset_of(data));
         let all = Target::of(data);
@@ -69,7 +70,8 @@ impl Comm {
         output: &mut [T],
     ) -> Result<(), CommError> {
         let n = self.num_members();
-        if lens.len() != n * n {
+        let total = lens.iter().try_fold(0_usize, |total, &len| total.checked_add(len));
+        if lens.len() != n * n || total.is_none() {
             let rule = format!("{} lengths, one for every pair", n * n);
             return Err(self.invalid(&Op::AllToAll.to_string(), &rule));
         }
@@ -84,9 +86,11 @@ impl Comm {
         self.run::<T>(Op::AllToAll, None, lens.iter().sum(), lens, buffers)
     }
 
-    fn own_part(&self, op: Op, lens: &[usize]) -> Result<Range<usize>, CommError> {
-        if lens.len() != self.num_members() {
-            let rule = format!("{} lengths, one for every member", self.num_members());
+    fn own_part(&self, op: Op, lens: &[usize], count: usize) -> Result<Range<usize>, CommError> {
+        let total = lens.iter().try_fold(0_usize, |total, &len| total.checked_add(len));
+        if lens.len() != self.num_members() || total != Some(count) {
+            let n = self.num_members();
+            let rule = format!("{n} lengths that add up to {count}, one for every member");
             return Err(self.invalid(&op.to_string(), &rule));
         }
         let start = lens[..self.position()].iter().sum();

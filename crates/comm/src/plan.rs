@@ -52,6 +52,8 @@ pub(crate) struct PlanRound {
     pub(crate) reductions: Vec<Reduce>,
     pub(crate) sends: Vec<(usize, Piece)>,
     pub(crate) recvs: Vec<Arrival>,
+    /// What all of that moves.
+    pub(crate) traffic: Traffic,
 }
 
 /// A reduction in memory.
@@ -178,27 +180,27 @@ impl Plan {
             traffic: Traffic::default(),
             rounds,
         };
-        plan.traffic = plan.count(position);
+        plan.rounds.iter().for_each(|round| plan.traffic.add(&round.traffic));
         plan
     }
+}
 
+impl PlanRound {
     fn count(&self, position: usize) -> Traffic {
-        let mut traffic = Traffic::default();
-        for round in &self.rounds {
-            // All that goes to one peer in one round is one message.
-            let peers: BTreeSet<usize> = round.sends.iter().map(|(peer, _)| *peer).collect();
-            traffic.messages += peers.len() as u64;
-            traffic.sent_bytes += total(round.sends.iter().map(|(_, piece)| piece));
-            traffic.received_bytes += total(round.recvs.iter().map(|arrival| &arrival.into));
-            let elsewhere = |piece: &&Piece| piece.member != position;
-            let copied_from = round.copies.iter().map(|(_, from)| from);
-            let added = round.reductions.iter().flat_map(|reduce| &reduce.sources);
-            traffic.read_bytes += total(copied_from.chain(added).filter(elsewhere));
-            let copied_to = round.copies.iter().map(|(into, _)| into);
-            let stored = round.reductions.iter().flat_map(|reduce| &reduce.into);
-            traffic.written_bytes += total(copied_to.chain(stored).filter(elsewhere));
+        // All that goes to one peer in one round is one message.
+        let peers: BTreeSet<usize> = self.sends.iter().map(|(peer, _)| *peer).collect();
+        let elsewhere = |piece: &&Piece| piece.member != position;
+        let copied_from = self.copies.iter().map(|(_, from)| from);
+        let added = self.reductions.iter().flat_map(|reduce| &reduce.sources);
+        let copied_to = self.copies.iter().map(|(into, _)| into);
+        let stored = self.reductions.iter().flat_map(|reduce| &reduce.into);
+        Traffic {
+            messages: peers.len() as u64,
+            sent_bytes: total(self.sends.iter().map(|(_, piece)| piece)),
+            received_bytes: total(self.recvs.iter().map(|arrival| &arrival.into)),
+            read_bytes: total(copied_from.chain(added).filter(elsewhere)),
+            written_bytes: total(copied_to.chain(stored).filter(elsewhere)),
         }
-        traffic
     }
 }
 
@@ -232,6 +234,7 @@ impl<'a> Compiler<'a> {
         for step in steps {
             self.add(position, step, &mut round);
         }
+        round.traffic = round.count(position);
         round
     }
 

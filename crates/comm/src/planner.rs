@@ -9,8 +9,10 @@ use std::sync::Arc;
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_mesh::Rank;
 use lockstep_schedule::collective::select::{Request, select};
-use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::{Addends, Algorithm, Costs, Layout, Link, Medium, Op, Schedule, Topology, price};
+use lockstep_schedule::collective::{Team, algorithms, build, sparse};
+use lockstep_schedule::{
+    Addends, Algorithm, Costs, Layout, Link, Medium, Op, Schedule, Topology, price,
+};
 
 use crate::element::{Dtype, Reduction};
 use crate::node::Node;
@@ -41,6 +43,8 @@ pub(crate) struct Wanted {
 /// A plan with what it was made for.
 pub(crate) struct Ready {
     wanted: Wanted,
+    /// The lengths of the parts, where they are not even: a hash may meet its like.
+    lengths: Vec<usize>,
     pub(crate) plan: Plan,
     pub(crate) algorithm: Algorithm,
     pub(crate) signature: Signature,
@@ -88,7 +92,7 @@ impl Planner {
     /// The plan for a call; an error says what would work.
     #[inline]
     pub(crate) fn find(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<&Ready, String> {
-        let is_in_front = self.plans.front().is_some_and(|ready| ready.wanted == *wanted);
+        let is_in_front = self.plans.front().is_some_and(|ready| ready.is_for(wanted, lengths));
         if !is_in_front {
             self.bring_to_front(wanted, lengths)?;
         }
@@ -96,7 +100,7 @@ impl Planner {
     }
 
     fn bring_to_front(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<(), String> {
-        let index = self.plans.iter().position(|ready| ready.wanted == *wanted);
+        let index = self.plans.iter().position(|ready| ready.is_for(wanted, lengths));
         let kept = index.and_then(|index| self.plans.remove(index));
         let ready = kept.map_or_else(|| self.make(wanted, lengths), Ok)?;
         self.plans.truncate(MAX_PLANS - 1);
@@ -119,15 +123,34 @@ impl Planner {
         let plan = Plan::new(&known.schedule, &known.facts, &layout, dtype, self.position);
         let algorithm = known.schedule.algorithm;
         let signature = Signature::new(op, dtype, reduction, algorithm, count, wanted.lengths);
-        Ok(Ready { wanted: *wanted, plan, algorithm, signature })
+        Ok(Ready { wanted: *wanted, lengths: lengths.to_vec(), plan, algorithm, signature })
+    }
+
+    /// How to add up tables of which the ranks have some rows each; `gather` is the call that
+    /// would gather the rows.
+    pub(crate) fn sparse(
+        &mut self,
+        table: sparse::Table,
+        num_rows_by_rank: &[usize],
+        gather: &Wanted,
+    ) -> Result<sparse::Plan, String> {
+        let known = self.schedule(gather)?;
+        Ok(sparse::plan(table, num_rows_by_rank, &known.schedule))
+    }
+
+    /// From now on calls like this one follow `schedule`, whatever it does.
+    #[cfg(test)]
+    pub(crate) fn follow(&mut self, wanted: &Wanted, schedule: Schedule) {
+        let known = Arc::new(Known::new(schedule, self.position));
+        self.plans.clear();
+        self.chosen.insert(Key::of(wanted), known);
     }
 
     /// The schedule for a call. It depends on the size only roughly, so that all ranks, and calls
     /// of nearly the same size, find the same one.
     fn schedule(&mut self, wanted: &Wanted) -> Result<Arc<Known>, String> {
-        let size_class = (wanted.count * wanted.dtype.bytes()).next_power_of_two();
-        let Wanted { op, algorithm, canonical, .. } = *wanted;
-        let key = Key { op, algorithm, canonical, size_class };
+        let key = Key::of(wanted);
+        let Key { op, algorithm, canonical, size_class } = key;
         if let Some(known) = self.chosen.get(&key) {
             return Ok(Arc::clone(known));
         }
@@ -188,6 +211,21 @@ struct Key {
     algorithm: Option<Algorithm>,
     canonical: bool,
     size_class: usize,
+}
+
+impl Key {
+    fn of(wanted: &Wanted) -> Self {
+        let bytes = wanted.count.saturating_mul(wanted.dtype.bytes());
+        let Wanted { op, algorithm, canonical, .. } = *wanted;
+        Self { op, algorithm, canonical, size_class: bytes.next_power_of_two() }
+    }
+}
+
+impl Ready {
+    #[inline]
+    fn is_for(&self, wanted: &Wanted, lengths: &[usize]) -> bool {
+        self.wanted == *wanted && (lengths.is_empty() || self.lengths == lengths)
+    }
 }
 
 /// Rough costs of one host, until the links have been measured.

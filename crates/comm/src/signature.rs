@@ -60,9 +60,10 @@ impl Signature {
     }
 
     /// A message from one rank to another.
-    pub fn message(bytes: usize) -> Self {
-        let kind = Kind { op: MESSAGE, dtype: 0, reduction: 0, algorithm: 0, root: 0 };
-        Self { kind: kind.pack(), count: bytes as u64, lengths: 0 }
+    pub const fn message(dtype: Dtype, count: usize) -> Self {
+        let (op, dtype) = (MESSAGE, dtype as usize);
+        let kind = Kind { op, dtype, reduction: 0, algorithm: 0, root: 0 };
+        Self { kind: kind.pack(), count: count as u64, lengths: 0 }
     }
 
     /// The words that travel.
@@ -81,9 +82,6 @@ impl fmt::Display for Signature {
         let kind = Kind::unpack(self.kind);
         let name = NAMES.get(kind.op).copied().unwrap_or("unknown operation");
         write!(f, "{name}")?;
-        if kind.op == MESSAGE {
-            return write!(f, " of {} bytes", self.count);
-        }
         if kind.op != code(Op::Barrier) {
             let dtype = Dtype::ALL.get(kind.dtype).map_or("unknown", |dtype| dtype.name());
             write!(f, " of {} {dtype}", self.count)?;
@@ -97,7 +95,10 @@ impl fmt::Display for Signature {
         if self.lengths != 0 {
             write!(f, ", parts #{:08x}", self.lengths >> 32)?;
         }
-        write!(f, ", algorithm #{:02x}", kind.algorithm)
+        if kind.op != MESSAGE {
+            write!(f, ", algorithm #{:02x}", kind.algorithm)?;
+        }
+        Ok(())
     }
 }
 
@@ -110,7 +111,7 @@ struct Kind {
 }
 
 impl Kind {
-    fn pack(&self) -> u64 {
+    const fn pack(&self) -> u64 {
         let low = self.op | self.dtype << 8 | self.reduction << 16 | self.algorithm << 24;
         (low | self.root << 32) as u64
     }
@@ -166,7 +167,9 @@ mod tests {
         let (sum, tree) = (Some(Reduction::Sum), Algorithm::Tree);
         let text = Signature::new(op, Dtype::Bf16, sum, tree, 10, 0).to_string();
         assert!(text.starts_with("reduce of 10 bf16, sum, root 3, algorithm #"), "{text}");
-        assert_eq!(Signature::message(5).to_string(), "send and receive of 5 bytes");
+        let message = Signature::message(Dtype::F16, 5);
+        assert_eq!(message.to_string(), "send and receive of 5 f16");
+        assert_ne!(message, Signature::message(Dtype::Bf16, 5));
     }
 
     #[test]

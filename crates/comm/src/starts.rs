@@ -3,7 +3,7 @@
 //! Each takes its buffers by value (a `Vec` or an [`ArenaBuffer`](crate::ArenaBuffer), or anything
 //! else that is a slice) and gives them back with the result.
 
-use crate::background::Handle;
+use crate::background::{Handle, InFlight};
 use crate::comm::Comm;
 use crate::element::{Element, Reduction};
 use crate::error::CommError;
@@ -100,34 +100,128 @@ impl Comm {
         self.start((), |comm, ()| comm.barrier())
     }
 
-    /// Queues any calls, made one after the other by `run` on `buffers`. Where calls in the
-    /// background would have to share wires with the caller's, which could stop both, they are
-    /// made at once instead.
+    /// Starts an [all-reduce](Comm::all_reduce_into) from the first buffer into the second.
+    pub fn start_all_reduce_into<T: Element, I: Owned<T>, O: Owned<T>>(
+        &self,
+        buffers: (I, O),
+        reduction: Reduction,
+    ) -> Result<Handle<(I, O)>, CommError> {
+        self.start(buffers, move |comm, (input, output)| {
+            comm.all_reduce_into((*input).as_ref(), output.as_mut(), reduction)
+        })
+    }
+
+    /// Starts an [uneven all-to-all](Comm::all_to_all_v); the handle gives the buffer back, what
+    /// has arrived, and how much of it from whom.
+    pub fn start_all_to_all_v<T: Element, B: Owned<T>>(
+        &self,
+        data: B,
+        send_counts: Vec<usize>,
+    ) -> Result<Handle<(B, Vec<T>, Vec<usize>)>, CommError> {
+        let buffers = (data, Vec::new(), send_counts);
+        self.start(buffers, move |comm, (data, arrived, counts)| {
+            *counts = comm.all_to_all_v((*data).as_ref(), counts, arrived)?;
+            Ok(())
+        })
+    }
+
+    /// Starts a [copy](Comm::copy) from the first buffer into the second.
+    pub fn start_copy<T: Element, I: Owned<T>, O: Owned<T>>(
+        &self,
+        buffers: (I, O),
+    ) -> Result<Handle<(I, O)>, CommError> {
+        self.start(buffers, move |comm, (input, output)| {
+            comm.copy::<T>((*input).as_ref(), output.as_mut())
+        })
+    }
+
+    /// Starts to [send](Comm::send). Messages leave in the order in which they were started, and
+    /// are received in the order in which that was; neither waits for the other.
+    pub fn start_send<T: Element, B: Owned<T>>(
+        &self,
+        data: B,
+        to: usize,
+        tag: u64,
+    ) -> Result<Handle<B>, CommError> {
+        self.queue(Lane::Sends, data, move |comm, data| comm.send::<T>((*data).as_ref(), to, tag))
+    }
+
+    /// Starts to [receive](Comm::recv).
+    pub fn start_recv<T: Element, B: Owned<T>>(
+        &self,
+        data: B,
+        from: usize,
+        tag: u64,
+    ) -> Result<Handle<B>, CommError> {
+        self.queue(Lane::Recvs, data, move |comm, data| comm.recv::<T>(data.as_mut(), from, tag))
+    }
+
+    /// Starts a [signal](Comm::signal).
+    pub fn start_signal(&self, to: usize, tag: u64) -> Result<Handle<()>, CommError> {
+        self.queue(Lane::Sends, (), move |comm, ()| comm.signal(to, tag))
+    }
+
+    /// Starts to [wait for a signal](Comm::wait_for).
+    pub fn start_wait_for(&self, from: usize, tag: u64) -> Result<Handle<()>, CommError> {
+        self.queue(Lane::Recvs, (), move |comm, ()| comm.wait_for(from, tag))
+    }
+
+    /// Queues any collective calls, made one after the other by `run` on `buffers`.
     pub fn start<B: Send + 'static>(
         &self,
+        buffers: B,
+        run: impl FnOnce(&Self, &mut B) -> Result<(), CommError> + Send + 'static,
+    ) -> Result<Handle<B>, CommError> {
+        self.queue(Lane::Background, buffers, run)
+    }
+
+    /// Queues something behind what was started before on the same lane.
+    pub(crate) fn queue<B: Send + 'static>(
+        &self,
+        lane: Lane,
         mut buffers: B,
         run: impl FnOnce(&Self, &mut B) -> Result<(), CommError> + Send + 'static,
     ) -> Result<Handle<B>, CommError> {
-        let node = &self.core.node;
-        let (handle, place) = Handle::new(node.world());
-        if !node.has_background_wires() && !self.shares_memory() {
-            let result = run(self, &mut buffers);
-            place.put(result.map(|()| buffers));
-            return Ok(handle);
-        }
-        let thread = node.background()?;
-        self.core.in_flight.begin();
-        let comm = Self { lane: Lane::Background, ..self.clone() };
+        let thread = self.core.node.thread(lane)?;
+        let (handle, promise) = Handle::new(self.core.node.world());
+        let flight = Flight::begin(Self { lane: Lane::Background, ..self.clone() }, lane);
         let job = move || {
-            let result = run(&comm, &mut buffers);
-            place.put(result.map(|()| buffers));
-            comm.core.in_flight.end();
+            let result = run(&flight.comm, &mut buffers);
+            promise.keep(result.map(|()| buffers));
+            drop(flight);
         };
         if thread.submit(Box::new(job), self.timeout).is_err() {
-            self.core.in_flight.end();
             let rule = "too many calls are in flight, and none ends";
             return Err(self.invalid("start", rule));
         }
         Ok(handle)
+    }
+}
+
+/// A call on its way; it is over when this is dropped, also by a panic.
+struct Flight {
+    comm: Comm,
+    lane: Lane,
+}
+
+impl Flight {
+    fn begin(comm: Comm, lane: Lane) -> Self {
+        let flight = Self { comm, lane };
+        flight.counter().begin();
+        flight
+    }
+
+    fn counter(&self) -> &InFlight {
+        match self.lane {
+            Lane::Sends => &self.comm.core.sends_in_flight,
+            Lane::Recvs => &self.comm.core.recvs_in_flight,
+            Lane::Caller | Lane::Background => &self.comm.core.calls_in_flight,
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.counter().end();
     }
 }

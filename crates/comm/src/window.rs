@@ -5,21 +5,37 @@
 //! safe.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use lockstep_mesh::Rank;
 use lockstep_platform::Target;
 
+use crate::background::Handle;
 use crate::buffer::ArenaBuffer;
 use crate::comm::Comm;
 use crate::element::Element;
 use crate::error::CommError;
+use crate::node::Lane;
+use crate::starts::Owned;
 
 /// A buffer of every member of a group, open to all of them.
 pub struct Window<T: Element> {
     comm: Comm,
     own: ArenaBuffer<T>,
-    /// Where each member's buffer lies, and how long it is.
-    places: Vec<(Rank, usize, usize)>,
+    places: Places,
+}
+
+/// Where each member's buffer lies, and how long it is.
+#[derive(Clone)]
+struct Places(Arc<[(Rank, usize, usize)]>);
+
+/// Elements of a member's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    /// Whose buffer.
+    pub position: usize,
+    /// The first element.
+    pub start: usize,
 }
 
 impl<T: Element> Window<T> {
@@ -30,14 +46,22 @@ impl<T: Element> Window<T> {
             return Err(comm.invalid("open a window", "the members do not share memory"));
         }
         let shared = comm.core.node.shared().expect("the members share memory");
-        let offset = shared.own().offset_of(&buffer).expect("the arena is in the segment");
+        let Some(offset) = shared.own().offset_of(&buffer) else {
+            return Err(comm.invalid("open a window", "the buffer was allocated by another end"));
+        };
         let mut all = vec![0_u64; 2 * comm.num_members()];
         comm.all_gather(&[offset as u64, buffer.len() as u64], &mut all)?;
         let (pairs, _) = all.as_chunks::<2>();
-        let place =
-            |(&rank, &[offset, len]): (&Rank, &[u64; 2])| (rank, offset as usize, len as usize);
-        let places = comm.members().iter().zip(pairs).map(place).collect();
-        Ok(Self { comm: comm.clone(), own: buffer, places })
+        let place = |(&rank, &[offset, len]): (&Rank, &[u64; 2])| {
+            let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+            shared.segment(rank).try_target::<T>(offset, len)?;
+            Some((rank, offset, len))
+        };
+        let places: Option<_> = comm.members().iter().zip(pairs).map(place).collect();
+        let Some(places) = places else {
+            return Err(comm.invalid("open a window", "a buffer lies outside its rank's memory"));
+        };
+        Ok(Self { comm: comm.clone(), own: buffer, places: Places(places) })
     }
 
     /// This rank's own buffer.
@@ -47,37 +71,90 @@ impl<T: Element> Window<T> {
 
     /// How long the buffer of the member at `position` is.
     pub fn len_of(&self, position: usize) -> usize {
-        self.places[position].2
+        self.places.0[position].2
     }
 
     /// Copies elements from the buffer of the member at `position`, from `start` on.
     pub fn get(&self, position: usize, start: usize, data: &mut [T]) -> Result<(), CommError> {
-        self.part(position, start..start.saturating_add(data.len()))?.as_source().copy_to(data);
-        Ok(())
+        self.places.get(&self.comm, Spot { position, start }, data)
     }
 
     /// Copies elements into the buffer of the member at `position`, from `start` on.
     pub fn put(&self, position: usize, start: usize, data: &[T]) -> Result<(), CommError> {
-        self.part(position, start..start.saturating_add(data.len()))?.copy_from_slice(data);
+        self.places.put(&self.comm, Spot { position, start }, data)
+    }
+
+    /// Copies `count` elements from one member's buffer to another's.
+    pub fn copy(&self, from: Spot, to: Spot, count: usize) -> Result<(), CommError> {
+        let source = self.places.part::<T>(&self.comm, from, count)?;
+        self.places.part::<T>(&self.comm, to, count)?.copy_from(source.as_source());
         Ok(())
+    }
+
+    /// Starts to [get](Window::get), after all messages whose receipt was started before: behind
+    /// a [wait for a signal](Comm::start_wait_for) it finds what the signal announced.
+    pub fn start_get<B: Owned<T>>(
+        &self,
+        position: usize,
+        start: usize,
+        data: B,
+    ) -> Result<Handle<B>, CommError> {
+        let places = self.places.clone();
+        self.comm.queue(Lane::Recvs, data, move |comm, data| {
+            places.get::<T>(comm, Spot { position, start }, data.as_mut())
+        })
+    }
+
+    /// Starts to [put](Window::put), before all messages that are sent later: a
+    /// [signal](Comm::start_signal) behind it tells that the data is there.
+    pub fn start_put<B: Owned<T>>(
+        &self,
+        position: usize,
+        start: usize,
+        data: B,
+    ) -> Result<Handle<B>, CommError> {
+        let places = self.places.clone();
+        self.comm.queue(Lane::Sends, data, move |comm, data| {
+            places.put::<T>(comm, Spot { position, start }, (*data).as_ref())
+        })
     }
 
     /// Closes the window once all members have come to this point, and returns the buffer.
     pub fn close(self) -> Result<ArenaBuffer<T>, CommError> {
+        self.comm.core.sends_in_flight.drain();
+        self.comm.core.recvs_in_flight.drain();
         self.comm.barrier()?;
         Ok(self.own)
     }
+}
 
-    fn part(&self, position: usize, range: Range<usize>) -> Result<Target<'_, T>, CommError> {
-        let Some(&(rank, offset, len)) = self.places.get(position) else {
+impl Places {
+    fn get<T: Element>(&self, comm: &Comm, from: Spot, data: &mut [T]) -> Result<(), CommError> {
+        self.part(comm, from, data.len())?.as_source().copy_to(data);
+        Ok(())
+    }
+
+    fn put<T: Element>(&self, comm: &Comm, to: Spot, data: &[T]) -> Result<(), CommError> {
+        self.part(comm, to, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn part<'a, T: Element>(
+        &self,
+        comm: &'a Comm,
+        Spot { position, start }: Spot,
+        count: usize,
+    ) -> Result<Target<'a, T>, CommError> {
+        let Some(&(rank, offset, len)) = self.0.get(position) else {
             let rule = format!("there is no member at position {position}");
-            return Err(self.comm.invalid("put or get", &rule));
+            return Err(comm.invalid("put or get", &rule));
         };
+        let range: Range<usize> = start..start.saturating_add(count);
         if range.end > len {
             let rule = format!("elements {range:?} of a buffer of {len}");
-            return Err(self.comm.invalid("put or get", &rule));
+            return Err(comm.invalid("put or get", &rule));
         }
-        let shared = self.comm.core.node.shared().expect("the members share memory");
-        Ok(shared.segment(rank).target(offset + range.start * size_of::<T>(), range.len()))
+        let shared = comm.core.node.shared().expect("the members share memory");
+        Ok(shared.segment(rank).target(offset + start * size_of::<T>(), count))
     }
 }

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use lockstep_platform::Block;
+use lockstep_mesh::Rank;
+use lockstep_platform::{Block, Source, Target};
 
 use crate::engine::Buffers;
 use crate::error::CommError;
@@ -24,6 +25,24 @@ pub(crate) struct Workspace {
     /// Of this process only; words, so that every type of element is aligned.
     pub(crate) private: Vec<u64>,
     pub(crate) incoming: Vec<u64>,
+    pub(crate) lists: Lists,
+}
+
+/// Lists that every round fills anew, kept so that a call needs nothing from the heap.
+#[derive(Default)]
+pub(crate) struct Lists {
+    pub(crate) sources: Vec<Source<'static, u8>>,
+    pub(crate) targets: Vec<Target<'static, u8>>,
+    pub(crate) sends: Vec<(Rank, Source<'static, u8>)>,
+    pub(crate) recvs: Vec<(Rank, Target<'static, u8>)>,
+}
+
+/// The room of a list for another one of the same kind: an empty list borrows from nobody, so its
+/// elements may have any lifetime. The standard library leaves the room where it is.
+#[inline]
+pub(crate) fn reuse<A, B>(mut list: Vec<A>) -> Vec<B> {
+    list.clear();
+    list.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }
 
 impl Workspace {
@@ -142,5 +161,23 @@ pub(crate) fn grow(words: &mut Vec<u64>, bytes: usize) {
     let len = bytes.div_ceil(size_of::<u64>());
     if words.len() < len {
         words.resize(len, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_keeps_its_room_from_round_to_round() {
+        let mut list: Vec<(Rank, Source<'static, u8>)> = Vec::with_capacity(10);
+        let place = list.as_ptr().addr();
+        let bytes = vec![1, 2, 3];
+        for _ in 0..3 {
+            let mut round: Vec<(Rank, Source<'_, u8>)> = list;
+            round.push((Rank(0), Source::of(&bytes)));
+            list = reuse(round);
+            assert_eq!((list.len(), list.capacity(), list.as_ptr().addr()), (0, 10, place));
+        }
     }
 }

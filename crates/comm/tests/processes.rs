@@ -3,13 +3,14 @@
 //! The test runs its own binary once for every rank, with the rank and the name of the job in the
 //! environment; in such a process only the test that plays a rank does anything.
 
+mod common;
+
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use lockstep_comm::{Comm, Options, Reduction, conformance};
+use common::{OPTIONS, run_checks};
+use lockstep_comm::{Comm, Options, Reduction};
 use lockstep_mesh::Rank;
-
-const OPTIONS: Options = Options { arena_bytes: 256 << 20, timeout: Duration::from_mins(1) };
 
 /// Starts a process that runs the test `role` of this file as one rank.
 fn start(role: &str, job: &str, rank: usize, num_ranks: usize) -> Child {
@@ -62,7 +63,7 @@ fn one_to_five_processes_pass_every_check() {
 #[test]
 fn role_conformance() {
     if let Some(comm) = own_end(&OPTIONS) {
-        conformance::run_all(&comm);
+        run_checks(&comm);
     }
 }
 

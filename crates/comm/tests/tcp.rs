@@ -4,11 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::OPTIONS;
+use common::{OPTIONS, run_checks};
 use lockstep_comm::rendezvous::{Joined, Place, Settings, join, join_as_first, listen};
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::transport::{Wires, hosts};
-use lockstep_comm::{Comm, CommError, Reduction, conformance};
+use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_mesh::Rank;
 use lockstep_platform::{World, real};
 
@@ -60,7 +60,7 @@ fn run_hosts(domains: &[usize], body: impl Fn(Comm) + Sync) {
 #[test]
 fn groups_over_tcp_pass_every_check() {
     for (num_ranks, num_streams) in [(1, 1), (2, 2), (3, 1), (4, 2), (5, 3)] {
-        run_tcp(num_ranks, num_streams, |comm| conformance::run_all(&comm));
+        run_tcp(num_ranks, num_streams, |comm| run_checks(&comm));
     }
 }
 
@@ -69,7 +69,7 @@ fn groups_over_several_hosts_pass_every_check() {
     for domains in [&[0, 1][..], &[0, 0, 2], &[0, 1, 0, 1], &[0, 0, 2, 2, 2]] {
         run_hosts(domains, |comm| {
             assert_eq!(comm.transport(), "shm+tcp");
-            conformance::run_all(&comm);
+            run_checks(&comm);
         });
     }
 }
@@ -78,7 +78,7 @@ fn groups_over_several_hosts_pass_every_check() {
 fn ranks_that_turn_out_to_share_a_host_use_its_memory_only() {
     run_hosts(&[0, 0, 0], |comm| {
         assert_eq!(comm.transport(), "shm");
-        conformance::run_all(&comm);
+        run_checks(&comm);
     });
 }
 

@@ -10,11 +10,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::OPTIONS;
+use common::{OPTIONS, run_checks};
 use lockstep_comm::rendezvous::{Place, Settings};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
-use lockstep_comm::{Comm, Reduction, conformance};
+use lockstep_comm::{Comm, Reduction};
 use lockstep_platform::{Clock, World, real};
 
 const TASK: &str = "LOCKSTEP_TEST_TASK";
@@ -32,7 +32,7 @@ fn a_rank_of_a_run() {
     let comm = Comm::world(&world, wires.expect("all ranks come")).expect("a world");
     println!("via {}", comm.transport());
     if task.ends_with("check") {
-        conformance::run_all(&comm);
+        run_checks(&comm);
         println!("passed");
     } else if task.ends_with("impatient loop") {
         reduce_until_an_error(&comm.within(Duration::from_secs(1)));

@@ -2,27 +2,27 @@
 
 mod common;
 
-use common::run_threads;
+use common::{run_checks, run_threads};
 use lockstep_comm::conformance;
 
 #[test]
 fn groups_of_one_to_five_threads_pass_every_check() {
     for num_ranks in 1..=5 {
-        run_threads(num_ranks, |comm| conformance::run_all(&comm));
+        run_threads(num_ranks, |comm| run_checks(&comm));
     }
 }
 
 #[test]
 fn groups_of_six_to_sixteen_threads_pass_every_check() {
     for num_ranks in 6..=16 {
-        run_threads(num_ranks, |comm| conformance::run_all(&comm));
+        run_threads(num_ranks, |comm| run_checks(&comm));
     }
 }
 
 #[test]
 fn groups_of_24_and_32_threads_pass_the_checks_that_are_for_them() {
     for num_ranks in [24, 32] {
-        run_threads(num_ranks, |comm| conformance::run_all(&comm));
+        run_threads(num_ranks, |comm| run_checks(&comm));
     }
 }
 

@@ -160,13 +160,22 @@ impl Segment {
     /// A window for reading and writing; `offset` counts bytes and must suit the type.
     #[inline]
     pub fn target<T: Plain>(&self, offset: usize, count: usize) -> Target<'_, T> {
-        let bytes = count.checked_mul(size_of::<T>()).expect("a window fits the address space");
-        let end = offset.checked_add(bytes).expect("a window fits the address space");
-        assert!(end <= self.mapping.bytes, "bytes {offset}..{end} of {}", self.mapping.bytes);
-        assert!(offset.is_multiple_of(align_of::<T>()), "byte {offset} does not suit the type");
+        self.try_target(offset, count).unwrap_or_else(|| {
+            let (each, all) = (size_of::<T>(), self.mapping.bytes);
+            panic!("{count} elements of {each} bytes at byte {offset} of {all}")
+        })
+    }
+
+    /// The same for a place that somebody else named: nothing where there is no such window.
+    #[inline]
+    pub fn try_target<T: Plain>(&self, offset: usize, count: usize) -> Option<Target<'_, T>> {
+        let end = offset.checked_add(count.checked_mul(size_of::<T>())?)?;
+        if end > self.mapping.bytes || !offset.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
         // SAFETY: in bounds, checked above.
         let base = unsafe { self.mapping.base.add(offset) }.cast();
-        Target { base, count, lifetime: PhantomData }
+        Some(Target { base, count, lifetime: PhantomData })
     }
 
     /// A window for reading.
@@ -429,9 +438,19 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "bytes 8000..8320 of 8192")]
+    #[should_panic(expected = "80 elements of 4 bytes at byte 8000 of 8192")]
     fn a_window_outside_the_segment_is_refused() {
         Segment::heap(64, 8192).target::<f32>(8000, 80);
+    }
+
+    #[test]
+    fn a_place_that_somebody_else_named_is_looked_at_first() {
+        let segment = Segment::heap(64, 8192);
+        assert!(segment.try_target::<f32>(8188, 1).is_some());
+        assert!(segment.try_target::<f32>(8192, 0).is_some());
+        for (offset, count) in [(8188, 2), (8190, 0), (usize::MAX, 1), (4, usize::MAX / 4 + 1)] {
+            assert!(segment.try_target::<f32>(offset, count).is_none(), "{count} at {offset}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Promises of calls in the background.
 
-use super::{Row, assert_same, data};
+use std::time::Duration;
+
+use super::{Effort, Row, assert_same, data};
 use crate::comm::Comm;
 use crate::element::Reduction;
 
@@ -8,9 +10,10 @@ pub(super) const CHECKS: &[Row] = &[
     ("several calls in flight end in their order", 16, several_in_flight),
     ("a direct call waits for those in flight", 16, direct_after_started),
     ("every operation can run in the background", 8, every_operation),
+    ("a wait for a call in flight ends with its deadline and can be taken up again", 8, deadline),
 ];
 
-fn several_in_flight(comm: &Comm) {
+fn several_in_flight(comm: &Comm, _: Effort) {
     let n = comm.num_members();
     let start = |k: u32| {
         let buffer = vec![k + comm.position() as u32; 1000];
@@ -23,7 +26,7 @@ fn several_in_flight(comm: &Comm) {
     }
 }
 
-fn direct_after_started(comm: &Comm) {
+fn direct_after_started(comm: &Comm, _: Effort) {
     let handle = comm.start_all_reduce(vec![1.0_f64; 5000], Reduction::Sum).expect("start");
     let mut small = [1_u8];
     comm.all_reduce(&mut small, Reduction::Sum).expect("direct");
@@ -33,7 +36,7 @@ fn direct_after_started(comm: &Comm) {
     assert_same(&handle.finish().expect("started"), &vec![n; 5000], "started");
 }
 
-fn every_operation(comm: &Comm) {
+fn every_operation(comm: &Comm, _: Effort) {
     let (n, me) = (comm.num_members(), comm.position());
     let gathered = comm.start_all_gather((vec![me as u32; 3], vec![0; 3 * n])).expect("start");
     let moved = comm.start_all_to_all((data::<u32>(me, 0, n), vec![0; n])).expect("start");
@@ -43,6 +46,10 @@ fn every_operation(comm: &Comm) {
     let dealt = comm.start_scatter((data::<u8>(0, 0, n), vec![0; 1]), 0).expect("start");
     let kept = comm.start_gather((vec![me as u32; 1], vec![0; n]), 0).expect("start");
     let met = comm.start_barrier().expect("start");
+    let summed =
+        comm.start_all_reduce_into((vec![1_i8; 3], vec![0; 3]), Reduction::Sum).expect("start");
+    let uneven = comm.start_all_to_all_v(vec![me as u64; n], vec![1; n]).expect("start");
+    let copied = comm.start_copy((data::<f32>(me, 0, 9), vec![0.0; 9])).expect("start");
     let expected: Vec<u32> = (0..n as u32).flat_map(|position| [position; 3]).collect();
     assert_same(&gathered.finish().expect("all-gather").1, &expected, "all-gather");
     let expected: Vec<u32> = (0..n).flat_map(|source| data(source, me, 1)).collect();
@@ -57,4 +64,20 @@ fn every_operation(comm: &Comm) {
         assert_same(&kept, &(0..n as u32).collect::<Vec<_>>(), "gather");
     }
     met.finish().expect("barrier");
+    assert_same(&summed.finish().expect("all-reduce").1, &[n as i8; 3], "all-reduce");
+    let (_, arrived, counts) = uneven.finish().expect("all-to-all-v");
+    assert_same(&arrived, &(0..n as u64).collect::<Vec<_>>(), "all-to-all-v");
+    assert_eq!(counts, vec![1; n]);
+    assert_same(&copied.finish().expect("copy").1, &data::<f32>(me, 0, 9), "copy");
+}
+
+fn deadline(comm: &Comm, _: Effort) {
+    let n = comm.num_members();
+    let handle = comm.start_all_reduce(vec![2_u32; 10], Reduction::Sum).expect("start");
+    // Nobody has to be late for this: no time at all is never enough, or the call is done.
+    let result = match handle.wait(Duration::ZERO) {
+        Ok(result) => result,
+        Err(handle) => handle.finish(),
+    };
+    assert_same(&result.expect("all-reduce"), &[2 * n as u32; 10], "all-reduce");
 }

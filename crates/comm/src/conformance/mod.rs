@@ -7,9 +7,13 @@
 //! place and not.
 
 mod background;
+mod bits;
+mod in_place;
+mod messages;
 mod moves;
 mod one_sided;
 mod sums;
+mod types;
 
 use lockstep_schedule::Op;
 use lockstep_schedule::collective::algorithms;
@@ -21,46 +25,75 @@ use crate::element::Element;
 pub struct Check {
     /// The promise as a sentence.
     pub name: &'static str,
-    /// The largest group it is quick enough for.
+    /// The largest group for which it is quick.
     pub max_members: usize,
     /// Tries it with this member's end of a group.
-    pub run: fn(&Comm),
+    pub run: fn(&Comm, Effort),
+}
+
+/// How much is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// What can be had with every change: fewer lengths and roots in large groups.
+    Quick,
+    /// Everything; takes minutes.
+    Thorough,
 }
 
 /// Every promise.
 pub fn checks() -> Vec<Check> {
-    [sums::CHECKS, moves::CHECKS, one_sided::CHECKS, background::CHECKS]
+    let parts = [
+        sums::CHECKS,
+        moves::CHECKS,
+        in_place::CHECKS,
+        types::CHECKS,
+        bits::CHECKS,
+        messages::CHECKS,
+        one_sided::CHECKS,
+        background::CHECKS,
+    ];
+    parts
         .into_iter()
         .flatten()
         .map(|&(name, max_members, run)| Check { name, max_members, run })
         .collect()
 }
 
-/// Runs every check that suits the size of the group.
-pub fn run_all(comm: &Comm) {
+/// Runs every check, or, to be quick, those that suit the size of the group.
+pub fn run_all(comm: &Comm, effort: Effort) {
     for check in checks() {
-        if comm.num_members() <= check.max_members {
-            (check.run)(comm);
+        if comm.num_members() <= check.max_members || effort == Effort::Thorough {
+            (check.run)(comm, effort);
             comm.barrier().unwrap_or_else(|error| panic!("after `{}`: {error}", check.name));
         }
     }
 }
 
 /// A row of a part's table: name, largest group, check.
-type Row = (&'static str, usize, fn(&Comm));
+type Row = (&'static str, usize, fn(&Comm, Effort));
+
+/// A length that no number of ranks divides, and more than any buffer on the way holds.
+const LONG: usize = 1_000_003;
 
 /// Lengths that are tried: none, fewer than ranks, odd ones, more than a ring holds.
-const COUNTS: [usize; 9] = [0, 1, 4, 10, 64, 100, 1000, 10_000, 100_003];
+const COUNTS: [usize; 9] = [0, 1, 4, 10, 64, 100, 1000, 10_000, LONG];
 
-/// The lengths for a group of a size: large groups of threads share few cores.
-fn counts(comm: &Comm) -> &'static [usize] {
-    if comm.num_members() <= 5 { &COUNTS } else { &COUNTS[..7] }
+/// The lengths for a group of a size: large groups of threads share few cores. The longest has a
+/// check of its own where it is not in the list.
+fn counts(comm: &Comm, effort: Effort) -> &'static [usize] {
+    match (comm.num_members(), effort) {
+        (..=5, Effort::Thorough) => &COUNTS,
+        (..=5, Effort::Quick) | (_, Effort::Thorough) => &COUNTS[..8],
+        (6..=8, Effort::Quick) => &[0, 4, 10, 100, 1000],
+        (9..=16, Effort::Quick) => &[0, 10, 100],
+        (_, Effort::Quick) => &[1, 100],
+    }
 }
 
 /// The roots that are tried: all of them in small groups, else the ends and the middle.
-fn roots(comm: &Comm) -> Vec<usize> {
+fn roots(comm: &Comm, effort: Effort) -> Vec<usize> {
     let n = comm.num_members();
-    if n <= 8 { (0..n).collect() } else { vec![0, n / 2, n - 1] }
+    if n <= 5 || effort == Effort::Thorough { (0..n).collect() } else { vec![0, n / 2, n - 1] }
 }
 
 /// Element `index` of the data of the member at `position`: small whole numbers, whose sums are

@@ -3,7 +3,7 @@
 use lockstep_mesh::Group;
 use lockstep_schedule::Op;
 
-use super::{Row, assert_same, counts, data, each_algorithm, roots};
+use super::{Effort, LONG, Row, assert_same, counts, data, each_algorithm, roots};
 use crate::comm::Comm;
 use crate::element::Reduction;
 
@@ -13,15 +13,15 @@ pub(super) const CHECKS: &[Row] = &[
     ("a scatter and a gather are each other's inverse", 16, scatter_and_gather),
     ("an all-to-all is a transposition", 32, all_to_all),
     ("an uneven all-to-all moves what was asked for", 16, all_to_all_v),
+    ("an uneven all-gather gives every rank everybody's part", 8, all_gather_v),
+    ("a long vector is moved as a short one is", 5, long_vector),
     ("a barrier holds, by every algorithm", 32, barrier),
-    ("messages match by tag, and in order for one tag", 16, tags),
-    ("messages longer than any buffer get through both ways at once", 8, long_messages),
     ("groups do not disturb each other", 16, groups),
 ];
 
-fn all_gather(comm: &Comm) {
+fn all_gather(comm: &Comm, effort: Effort) {
     each_algorithm(comm, Op::AllGather, |comm, name| {
-        for &count in counts(comm) {
+        for &count in counts(comm, effort) {
             let what = format!("all-gather of {count} by {name}");
             // Element i of the result is known to everybody, whoever brings it.
             let part = comm.part_of(count, comm.position());
@@ -33,10 +33,10 @@ fn all_gather(comm: &Comm) {
     });
 }
 
-fn broadcast(comm: &Comm) {
-    for root in roots(comm) {
+fn broadcast(comm: &Comm, effort: Effort) {
+    for root in roots(comm, effort) {
         each_algorithm(comm, Op::Broadcast { root }, |comm, name| {
-            for count in [0, 1, 10, 1000] {
+            for &count in counts(comm, effort) {
                 let what = format!("broadcast of {count} from {root} by {name}");
                 let mut buffer = data::<f64>(comm.position(), 0, count);
                 comm.broadcast(&mut buffer, root).expect(&what);
@@ -46,10 +46,10 @@ fn broadcast(comm: &Comm) {
     }
 }
 
-fn scatter_and_gather(comm: &Comm) {
-    for root in roots(comm) {
+fn scatter_and_gather(comm: &Comm, effort: Effort) {
+    for root in roots(comm, effort) {
         each_algorithm(comm, Op::Scatter { root }, |comm, name| {
-            for count in [0, 1, 10, 1000] {
+            for &count in counts(comm, effort) {
                 let what = format!("scatter and gather of {count}, root {root}, by {name}");
                 let part = comm.part_of(count, comm.position());
                 let mut whole = vec![0_i16; count];
@@ -69,7 +69,7 @@ fn scatter_and_gather(comm: &Comm) {
     }
 }
 
-fn all_to_all(comm: &Comm) {
+fn all_to_all(comm: &Comm, _: Effort) {
     let n = comm.num_members();
     each_algorithm(comm, Op::AllToAll, |comm, name| {
         for each in [0, 1, 10, 333] {
@@ -84,7 +84,7 @@ fn all_to_all(comm: &Comm) {
     });
 }
 
-fn all_to_all_v(comm: &Comm) {
+fn all_to_all_v(comm: &Comm, _: Effort) {
     let n = comm.num_members();
     // Some pairs exchange nothing, others a lot.
     let count = |source: usize, target: usize| (source * 3 + target * 5) % 4 * 25;
@@ -102,7 +102,44 @@ fn all_to_all_v(comm: &Comm) {
     });
 }
 
-fn barrier(comm: &Comm) {
+fn all_gather_v(comm: &Comm, _: Effort) {
+    let (n, me) = (comm.num_members(), comm.position());
+    let count = |position: usize| position * 7 % 5 * 30;
+    let expected: Vec<f64> =
+        (0..n).flat_map(|position| data(position, 0, count(position))).collect();
+    each_algorithm(comm, Op::AllGather, |comm, name| {
+        let mut output = Vec::new();
+        let lengths = comm.all_gather_v(&data::<f64>(me, 0, count(me)), &mut output).expect(name);
+        assert_same(&output, &expected, &format!("uneven all-gather by {name}"));
+        assert_eq!(lengths, (0..n).map(count).collect::<Vec<_>>());
+    });
+}
+
+fn long_vector(comm: &Comm, _: Effort) {
+    let (n, me) = (comm.num_members(), comm.position());
+    let own = comm.part_of(LONG, me);
+    let whole = data::<u16>(0, 0, LONG);
+    let mut all = vec![0; LONG];
+    comm.all_gather(&whole[own.clone()], &mut all).expect("all-gather");
+    assert_same(&all, &whole, "all-gather");
+    let mut spread = if me == n - 1 { whole.clone() } else { vec![0; LONG] };
+    comm.broadcast(&mut spread, n - 1).expect("broadcast");
+    assert_same(&spread, &whole, "broadcast");
+    let mut part = vec![0; own.len()];
+    comm.scatter(&whole, &mut part, 0).expect("scatter");
+    assert_same(&part, &whole[own], "scatter");
+    let mut at_root = vec![0; LONG];
+    comm.gather(&part, &mut at_root, 0).expect("gather");
+    assert_same(&at_root, if me == 0 { &whole } else { &at_root }, "gather");
+    let input = vec![me as u8; LONG / n * n];
+    let mut moved = vec![0; input.len()];
+    comm.all_to_all(&input, &mut moved).expect("all-to-all");
+    for (source, part) in moved.chunks(LONG / n).enumerate() {
+        assert!(part.iter().all(|&byte| usize::from(byte) == source), "all-to-all from {source}");
+    }
+}
+
+fn barrier(comm: &Comm, _: Effort) {
     each_algorithm(comm, Op::Barrier, |comm, name| {
         for _ in 0..20 {
             comm.barrier().expect(name);
@@ -110,37 +147,7 @@ fn barrier(comm: &Comm) {
     });
 }
 
-fn tags(comm: &Comm) {
-    let n = comm.num_members();
-    if n == 1 {
-        return;
-    }
-    let (next, before) = ((comm.position() + 1) % n, (comm.position() + n - 1) % n);
-    for (tag, content) in [(7, 70_u32), (8, 80), (7, 71)] {
-        comm.send(&[content + comm.position() as u32], next, tag).expect("send");
-    }
-    comm.signal(next, 7).expect("signal");
-    for (tag, content) in [(8, 80), (7, 70), (7, 71)] {
-        let mut arrived = [0_u32];
-        comm.recv(&mut arrived, before, tag).expect("recv");
-        assert_eq!(arrived, [content + before as u32], "tag {tag}");
-    }
-    comm.wait_for(before, 7).expect("wait");
-}
-
-fn long_messages(comm: &Comm) {
-    let n = comm.num_members();
-    if n == 1 {
-        return;
-    }
-    let (next, before) = ((comm.position() + 1) % n, (comm.position() + n - 1) % n);
-    let leaving = data::<u64>(comm.position(), 0, 100_003);
-    let mut arriving = vec![0; leaving.len()];
-    comm.send_recv(&leaving, next, &mut arriving, before, 1).expect("send and receive");
-    assert_same(&arriving, &data::<u64>(before, 0, leaving.len()), "long message");
-}
-
-fn groups(comm: &Comm) {
+fn groups(comm: &Comm, _: Effort) {
     let members = comm.members();
     let half =
         |parity: usize| -> Vec<_> { members.iter().copied().skip(parity).step_by(2).collect() };

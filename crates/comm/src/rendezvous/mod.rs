@@ -43,7 +43,8 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, Listener, World};
 
-use crate::transport::tcp::{Cables, NUM_LANES};
+use crate::transport::NUM_LANES;
+use crate::transport::tcp::Cables;
 use door::Door;
 pub use error::RendezvousError;
 pub use place::Place;

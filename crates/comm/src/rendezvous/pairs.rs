@@ -13,7 +13,8 @@ use super::attend::{ask, lost};
 use super::door::{Door, Event};
 use super::wire::{Answer, Hello, Pair, RunId, Table};
 use super::{Joined, Party, RendezvousError, run_name};
-use crate::transport::tcp::{Cable, Cables, NUM_LANES};
+use crate::transport::NUM_LANES;
+use crate::transport::tcp::{Cable, Cables};
 
 /// All streams of a pair, lane after lane; the first of each lane is for control.
 type Streams = Vec<Option<Box<dyn Stream>>>;

@@ -11,7 +11,7 @@ use lockstep_mesh::Rank;
 use lockstep_platform::World;
 
 use super::shared::{Meeting, SharedTransport, SharedWorld};
-use super::tcp::{TcpOptions, TcpTransport};
+use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport};
 use super::{Round, Transport, Wires};
 use crate::error::{CommError, Interruption};
 use crate::rendezvous::{Joined, Place, Settings, join};
@@ -60,8 +60,7 @@ pub fn connect(
     let view = meeting.meet(&local_peers, arena_bytes, settings.timeout)?;
     let memory = SharedTransport::lanes(&Arc::new(view));
     if local_peers.len() + 1 == num_ranks {
-        let [caller, background] = memory;
-        return Ok(Wires { caller: Box::new(caller), background: Some(Box::new(background)) });
+        return Ok(Wires::of(memory));
     }
     for lane in &mut cables {
         for peer in &local_peers {
@@ -69,13 +68,11 @@ pub fn connect(
         }
     }
     let network = TcpTransport::lanes(world, rank, cables, num_local, options)?;
-    let [first, second] = memory;
-    let [third, fourth] = network;
-    let lane = |memory, network| -> Box<dyn Transport> {
-        let (world, domains) = (Arc::clone(world), domains.clone());
-        Box::new(HostsTransport { world, memory, network, domains })
-    };
-    Ok(Wires { caller: lane(first, third), background: Some(lane(second, fourth)) })
+    let mut network = network.into_iter();
+    Ok(Wires::of(memory.map(|memory| {
+        let network = network.next().expect("both have the same lanes");
+        HostsTransport { world: Arc::clone(world), memory, network, domains: domains.clone() }
+    })))
 }
 
 impl HostsTransport {
@@ -89,7 +86,7 @@ impl HostsTransport {
         let mut idle_since = None;
         let (mut num_tries, mut nap) = (0, FIRST_NAP);
         loop {
-            let by_memory = self.memory.step(round, timeout)?;
+            let by_memory = self.memory.step(round)?;
             let by_network = self.network.step(round)?;
             if self.memory.is_done() && self.network.is_done() {
                 return Ok(());
@@ -103,6 +100,9 @@ impl HostsTransport {
             if self.network.tries_again(idle, &mut num_tries) {
                 continue;
             }
+            if idle >= LOOK_AROUND {
+                self.network.look_for_mismatch(&round.envelope)?;
+            }
             if idle >= timeout {
                 return Err(Interruption::Deadline { peer: self.waited_for(round) });
             }
@@ -111,7 +111,7 @@ impl HostsTransport {
             self.network.sleep(longest.min(timeout.saturating_sub(idle)))?;
             if let Err(why) = self.look_around(round) {
                 // What came at the last moment has come.
-                if !self.memory.step(round, timeout)? {
+                if !self.memory.step(round)? {
                     return Err(why);
                 }
             }

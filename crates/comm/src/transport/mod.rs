@@ -51,13 +51,29 @@ pub trait Transport: Send {
     fn name(&self) -> &'static str;
 }
 
-/// A rank's wires.
+/// A rank's wires, in sets that do not get in each other's way. What is sent on one set arrives on
+/// the same set of its receiver, except for messages from one rank to another.
 pub struct Wires {
-    /// For calls that the caller waits for.
+    /// For collective calls that the caller waits for.
     pub caller: Box<dyn Transport>,
-    /// For calls in the background, if there are wires to spare. Both sets must be independent:
-    /// a message that is sent on one arrives on the same one.
-    pub background: Option<Box<dyn Transport>>,
+    /// For collective calls in the background.
+    pub background: Box<dyn Transport>,
+    /// For messages that leave from one rank to another; they arrive at the other's `recvs`, so
+    /// that a rank that waits for a message can send one.
+    pub sends: Box<dyn Transport>,
+    /// For messages that come from one rank to another.
+    pub recvs: Box<dyn Transport>,
+}
+
+/// How many sets of wires a rank has.
+pub const NUM_LANES: usize = 4;
+
+impl Wires {
+    /// Sets of one kind, in the order of the fields.
+    pub fn of<T: Transport + 'static>([caller, background, sends, recvs]: [T; NUM_LANES]) -> Self {
+        let (caller, background) = (Box::new(caller), Box::new(background));
+        Self { caller, background, sends: Box::new(sends), recvs: Box::new(recvs) }
+    }
 }
 
 /// What stands in front of every message.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lockstep_comm::conformance::{self, Effort};
 use lockstep_comm::{Comm, Options};
 
 /// Enough for everything that a test exchanges, and a deadline that a loaded machine keeps.
@@ -24,4 +25,10 @@ pub(crate) fn run_threads_within(num_ranks: usize, timeout: Duration, body: impl
             scope.spawn(|| body(comm));
         }
     });
+}
+
+/// Runs the whole list of checks: all of it, which takes minutes, when `cargo xtask soak` says so.
+pub(crate) fn run_checks(comm: &Comm) {
+    let is_long = lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some();
+    conformance::run_all(comm, if is_long { Effort::Thorough } else { Effort::Quick });
 }

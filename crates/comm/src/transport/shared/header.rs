@@ -34,8 +34,8 @@ pub(super) const MAX_GROUPS: usize = 256;
 const GROUPS: usize = PAGE_BYTES;
 const GROUP_BYTES: usize = 5 * APART;
 
-/// Independent sets of rings: calls of the caller's thread, and calls in the background.
-pub(super) const NUM_LANES: usize = 2;
+/// Independent sets of rings: calls of the caller's thread, calls in the background, messages.
+pub(super) const NUM_RINGS: usize = 3;
 
 /// Bytes on their way from one rank to another on a lane, at most.
 pub(super) const RING_BYTES: usize = 128 << 10;
@@ -53,7 +53,7 @@ impl Header {
 
     /// How long the header is.
     pub(super) fn bytes(self) -> usize {
-        self.ring(NUM_LANES, 0).next_multiple_of(PAGE_BYTES)
+        self.ring(NUM_RINGS, 0).next_multiple_of(PAGE_BYTES)
     }
 
     /// The line for a signal in a call of a group.
@@ -81,7 +81,7 @@ impl Header {
 
     /// The bytes on their way to `peer`.
     pub(super) fn ring(self, lane: usize, peer: usize) -> usize {
-        self.written(NUM_LANES, 0) + (lane * self.num_ranks + peer) * RING_BYTES
+        self.written(NUM_RINGS, 0) + (lane * self.num_ranks + peer) * RING_BYTES
     }
 
     pub(super) fn write_reason(segment: &Segment, reason: &str) {
@@ -117,7 +117,7 @@ mod tests {
             }
             pieces.push((Header::finished(group), 64));
         }
-        for (lane, peer) in (0..NUM_LANES).flat_map(|lane| (0..num_ranks).map(move |p| (lane, p))) {
+        for (lane, peer) in (0..NUM_RINGS).flat_map(|lane| (0..num_ranks).map(move |p| (lane, p))) {
             pieces.push((header.written(lane, peer), 64));
             pieces.push((header.taken(lane, peer), 64));
             pieces.push((header.ring(lane, peer), RING_BYTES));

@@ -23,7 +23,7 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Arena, LocalStream, Patience, Segment, World};
 
 use crate::error::{CommError, Interruption};
-use crate::flags::{Bell, Card, Line, card, counter, has_reached, raise, show};
+use crate::flags::{Bell, Card, Line, card, counter, has_reached, publish, published, raise, show};
 use header::Header;
 pub use meeting::Meeting;
 pub use ring::SharedTransport;
@@ -180,13 +180,12 @@ impl SharedWorld {
 
     /// Says that this rank is through with a call whose schedule lets ranks run ahead.
     pub(crate) fn finish(&self, group: u64, call: u64) {
-        self.own().word(Header::finished(group)).store(call, Ordering::Release);
+        publish(self.own().word(Header::finished(group)), call);
     }
 
     /// Whether `rank` is through with a call.
     pub(crate) fn has_finished(&self, rank: Rank, group: u64, call: u64) -> bool {
-        let word = self.segment(rank).word(Header::finished(group));
-        word.load(Ordering::Acquire) >= call
+        published(self.segment(rank).word(Header::finished(group))) >= call
     }
 
     /// Wakes those of `ranks` that sleep, after something they may wait for was changed.

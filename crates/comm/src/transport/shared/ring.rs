@@ -6,27 +6,32 @@
 //! whole lines. Long messages stream through: the receiver empties what the sender fills.
 //!
 //! A message that was not asked for yet (a point-to-point message under another tag, or one of
-//! another group) is put aside until somebody asks for it.
+//! another group) is put aside until somebody asks for it; there is a limit to how much one peer
+//! may cause to be kept. Counts and lengths that a peer wrote are checked before they are used.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
 use super::SharedWorld;
-use super::header::{NUM_LANES, RING_BYTES};
+use super::header::{NUM_RINGS, RING_BYTES};
 use crate::error::Interruption;
+use crate::flags::{publish, published};
 use crate::signature::Signature;
-use crate::transport::{Envelope, Round, Transport};
+use crate::transport::{Envelope, NUM_LANES, Round, Transport};
 
 /// Bytes of a cache line, and of an envelope.
 const LINE: usize = 64;
 
 /// Bytes that are made visible at once, so that both ends work at the same time.
 const PIECE_BYTES: usize = 32 << 10;
+
+/// Bytes of one peer's messages that may be kept until somebody asks for them, counting a line for
+/// each message.
+const MAX_ASIDE_BYTES: usize = 1 << 30;
 
 /// Message passing between ranks that share memory.
 pub struct SharedTransport {
@@ -38,10 +43,20 @@ pub struct SharedTransport {
     /// Bytes ever written to each rank, and taken from each.
     written: Vec<u64>,
     taken: Vec<u64>,
-    /// A message whose envelope was read and whose bytes were not, by sender.
-    opened: Vec<Option<(Envelope, usize)>>,
+    /// A message whose envelope was read and whose bytes were not all taken, by sender.
+    opened: Vec<Option<Opened>>,
     /// Messages that came before they were asked for, by sender, group and number.
     aside: BTreeMap<(usize, u64, u64), VecDeque<Letter>>,
+    /// How many bytes of them there are, by sender.
+    aside_bytes: Vec<usize>,
+}
+
+/// The message at the front of a ring.
+struct Opened {
+    envelope: Envelope,
+    len: usize,
+    /// What was taken of it, if it is being put aside.
+    bytes: Vec<u8>,
 }
 
 /// A message that was put aside: what it is for, and what is in it.
@@ -56,11 +71,10 @@ struct Progress {
 }
 
 impl SharedTransport {
-    /// The wires of `world`: one set for the thread that makes calls, and one for calls in the
-    /// background, which must not get in each other's way.
-    pub fn lanes(world: &Arc<SharedWorld>) -> [Self; 2] {
-        const { assert!(NUM_LANES == 2) };
-        [0, 1].map(|lane| Self::new(Arc::clone(world), lane))
+    /// All sets of wires of `world`. The last two use the same rings: one puts messages in, and
+    /// the other takes them out.
+    pub fn lanes(world: &Arc<SharedWorld>) -> [Self; NUM_LANES] {
+        std::array::from_fn(|lane| Self::new(Arc::clone(world), lane.min(NUM_RINGS - 1)))
     }
 
     fn new(world: Arc<SharedWorld>, lane: usize) -> Self {
@@ -72,21 +86,24 @@ impl SharedTransport {
             received: Vec::new(),
             written: vec![0; num_ranks],
             taken: vec![0; num_ranks],
-            opened: vec![None; num_ranks],
+            opened: (0..num_ranks).map(|_| None).collect(),
             aside: BTreeMap::new(),
+            aside_bytes: vec![0; num_ranks],
         }
     }
 
-    fn room(&self, peer: Rank) -> usize {
+    /// How many bytes fit into the ring to `peer`.
+    fn room(&self, peer: Rank) -> Result<usize, Interruption> {
         let world = &self.world;
         let taken = world.segment(peer).word(world.header.taken(self.lane, world.rank.0));
-        RING_BYTES - (self.written[peer.0] - taken.load(Ordering::Acquire)) as usize
+        Ok(RING_BYTES - between(peer, published(taken), self.written[peer.0])?)
     }
 
-    fn available(&self, peer: Rank) -> usize {
+    /// How many bytes lie in the ring from `peer`.
+    fn available(&self, peer: Rank) -> Result<usize, Interruption> {
         let world = &self.world;
         let written = world.segment(peer).word(world.header.written(self.lane, world.rank.0));
-        (written.load(Ordering::Acquire) - self.taken[peer.0]) as usize
+        between(peer, self.taken[peer.0], published(written))
     }
 
     /// Puts as much of a message into the ring as there is room for; returns whether any was.
@@ -95,9 +112,9 @@ impl SharedTransport {
         envelope: &Envelope,
         message: &(Rank, Source<'_, u8>),
         at: &mut Progress,
-    ) -> bool {
+    ) -> Result<bool, Interruption> {
         let (peer, window) = *message;
-        let mut room = self.room(peer);
+        let mut room = self.room(peer)?;
         let before = self.written[peer.0];
         if !at.has_started && room >= LINE {
             let [a, b, c] = envelope.signature.to_words();
@@ -127,12 +144,12 @@ impl SharedTransport {
             self.publish_written(peer);
             self.world.wake([peer]);
         }
-        has_moved
+        Ok(has_moved)
     }
 
     fn publish_written(&self, peer: Rank) {
         let word = self.world.own().word(self.world.header.written(self.lane, peer.0));
-        word.store(self.written[peer.0], Ordering::Release);
+        publish(word, self.written[peer.0]);
     }
 
     /// Takes as much of a message as there is; returns whether any was.
@@ -141,80 +158,99 @@ impl SharedTransport {
         envelope: &Envelope,
         message: &(Rank, Target<'_, u8>),
         at: &mut Progress,
-        timeout: Duration,
     ) -> Result<bool, Interruption> {
         let (peer, window) = *message;
-        let key = (peer.0, envelope.group, envelope.number);
-        if !at.has_started
-            && let Some((signature, bytes)) = self.aside.get_mut(&key).and_then(VecDeque::pop_front)
-        {
-            check(peer, envelope, signature, bytes.len(), window.len())?;
-            window.copy_from_slice(&bytes);
-            *at = Progress { has_started: true, num_bytes: window.len(), is_done: true };
-            return Ok(true);
-        }
         let before = self.taken[peer.0];
         if !at.has_started {
-            let Some((found, len)) = self.open_next(peer) else { return Ok(false) };
-            if (found.group, found.number) != (envelope.group, envelope.number) {
-                return self.put_aside(peer, found, len, timeout);
+            if let Some((signature, bytes)) = self.find_aside(peer, envelope) {
+                check(peer, envelope, signature, bytes.len(), window.len())?;
+                window.copy_from_slice(&bytes);
+                *at = Progress { has_started: true, num_bytes: window.len(), is_done: true };
+                return Ok(true);
             }
-            check(peer, envelope, found.signature, len, window.len())?;
+            self.open_next(peer)?;
+            let Some(found) = &self.opened[peer.0] else { return Ok(false) };
+            if (found.envelope.group, found.envelope.number) != (envelope.group, envelope.number) {
+                self.put_aside(peer)?;
+                return Ok(self.taken[peer.0] != before);
+            }
+            check(peer, envelope, found.envelope.signature, found.len, window.len())?;
             self.opened[peer.0] = None;
             at.has_started = true;
         }
-        at.num_bytes += self.take(peer, window.part(at.num_bytes..window.len()));
+        at.num_bytes += self.take(peer, window.part(at.num_bytes..window.len()))?;
         at.is_done = at.num_bytes == window.len();
         Ok(self.taken[peer.0] != before)
     }
 
-    /// The envelope at the front of the ring from `peer`, once it is there.
-    fn open_next(&mut self, peer: Rank) -> Option<(Envelope, usize)> {
-        if self.opened[peer.0].is_none() && self.available(peer) >= LINE {
+    /// Reads the envelope at the front of the ring from `peer`, once it is there.
+    fn open_next(&mut self, peer: Rank) -> Result<(), Interruption> {
+        if self.opened[peer.0].is_none() && self.available(peer)? >= LINE {
             let world = &self.world;
             let offset = world.header.ring(self.lane, world.rank.0) + position(self.taken[peer.0]);
             let words = world.segment(peer).source::<u64>(offset, 8).as_chunks::<8>().0.get(0);
             let [group, number, a, b, c, len, ..] = words;
             let envelope = Envelope { group, number, signature: Signature::from_words([a, b, c]) };
-            self.opened[peer.0] = Some((envelope, len as usize));
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            self.opened[peer.0] = Some(Opened { envelope, len, bytes: Vec::new() });
             self.taken[peer.0] += LINE as u64;
             self.publish_taken(peer);
         }
-        self.opened[peer.0]
+        Ok(())
     }
 
-    /// Moves the message at the front out of the way; it is short enough to lie in the ring as a
-    /// whole, or its sender is busy sending it. Returns whether it is out of the way.
-    fn put_aside(
-        &mut self,
-        peer: Rank,
-        envelope: Envelope,
-        len: usize,
-        timeout: Duration,
-    ) -> Result<bool, Interruption> {
+    /// The first message of `peer` for an envelope that was put aside before.
+    fn find_aside(&mut self, peer: Rank, envelope: &Envelope) -> Option<Letter> {
         let key = (peer.0, envelope.group, envelope.number);
-        let mut bytes = vec![0; len];
-        let mut num_bytes = 0;
-        while num_bytes < len {
-            num_bytes += self.take(peer, Target::of(&mut bytes[num_bytes..]));
-            if num_bytes < len {
-                self.world.wait_until(peer, timeout, || self.available(peer) > 0)?;
-            }
+        let letters = self.aside.get_mut(&key)?;
+        let letter = letters.pop_front();
+        if letters.is_empty() {
+            self.aside.remove(&key);
         }
-        self.opened[peer.0] = None;
+        self.aside_bytes[peer.0] -= letter.as_ref().map_or(0, |(_, bytes)| LINE + bytes.len());
+        letter
+    }
+
+    /// Moves what has come of the message at the front out of the way. Memory is taken for bytes
+    /// that are there, whatever the envelope says is still to come.
+    fn put_aside(&mut self, peer: Rank) -> Result<(), Interruption> {
+        let Some(mut front) = self.opened[peer.0].take() else { return Ok(()) };
+        let total = self.aside_bytes[peer.0].saturating_add(LINE).saturating_add(front.len);
+        if total > MAX_ASIDE_BYTES {
+            let (len, waiting) = (front.len, self.aside_bytes[peer.0]);
+            let reason = format!(
+                "it sent {len} bytes that nobody asked for yet, with {waiting} waiting already; \
+                 at most {MAX_ASIDE_BYTES} may wait"
+            );
+            return Err(Interruption::Lost { peer, reason });
+        }
+        while front.bytes.len() < front.len {
+            let start = front.bytes.len();
+            let there = self.available(peer)?.min(front.len - start);
+            if there == 0 {
+                self.opened[peer.0] = Some(front);
+                return Ok(());
+            }
+            front.bytes.resize(start + there, 0);
+            let taken = self.take(peer, Target::of(&mut front.bytes[start..]))?;
+            front.bytes.truncate(start + taken);
+        }
+        let Opened { envelope, bytes, .. } = front;
+        self.aside_bytes[peer.0] = total;
+        let key = (peer.0, envelope.group, envelope.number);
         self.aside.entry(key).or_default().push_back((envelope.signature, bytes));
-        Ok(true)
+        Ok(())
     }
 
     /// Copies what is there, up to the length of the window; returns how much.
-    fn take(&mut self, peer: Rank, window: Target<'_, u8>) -> usize {
+    fn take(&mut self, peer: Rank, window: Target<'_, u8>) -> Result<usize, Interruption> {
         let mut num_bytes = 0;
         loop {
             let start = position(self.taken[peer.0]);
-            let there = self.available(peer).min(RING_BYTES - start).min(PIECE_BYTES);
+            let there = self.available(peer)?.min(RING_BYTES - start).min(PIECE_BYTES);
             let len = (window.len() - num_bytes).min(there);
             if len == 0 {
-                return num_bytes;
+                return Ok(num_bytes);
             }
             let offset = self.world.header.ring(self.lane, self.world.rank.0) + start;
             let piece = self.world.segment(peer).source::<u8>(offset, len);
@@ -227,7 +263,7 @@ impl SharedTransport {
 
     fn publish_taken(&self, peer: Rank) {
         let word = self.world.own().word(self.world.header.taken(self.lane, peer.0));
-        word.store(self.taken[peer.0], Ordering::Release);
+        publish(word, self.taken[peer.0]);
         self.world.wake([peer]);
     }
 }
@@ -237,6 +273,17 @@ fn position(count: u64) -> usize {
     (count % RING_BYTES as u64) as usize
 }
 
+/// How far one count of a ring is ahead of the other; a peer wrote one of them.
+fn between(peer: Rank, taken: u64, written: u64) -> Result<usize, Interruption> {
+    let there = written.wrapping_sub(taken);
+    if there > RING_BYTES as u64 || !there.is_multiple_of(LINE as u64) {
+        let reason = "its count of bytes makes no sense".to_owned();
+        return Err(Interruption::Lost { peer, reason });
+    }
+    Ok(there as usize)
+}
+
+/// Whether a message that answers to the right name is also the right message.
 fn check(
     peer: Rank,
     envelope: &Envelope,
@@ -244,8 +291,12 @@ fn check(
     len: usize,
     expected: usize,
 ) -> Result<(), Interruption> {
-    if theirs != envelope.signature || len != expected {
+    if theirs != envelope.signature {
         return Err(Interruption::Mismatch { peer, theirs });
+    }
+    if len != expected {
+        let reason = format!("it sent {len} bytes where {expected} were expected, for {theirs}");
+        return Err(Interruption::Lost { peer, reason });
     }
     Ok(())
 }
@@ -262,7 +313,7 @@ impl Transport for SharedTransport {
     fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption> {
         self.begin(round);
         loop {
-            let has_moved = self.step(round, timeout)?;
+            let has_moved = self.step(round)?;
             if self.is_done() {
                 return Ok(());
             }
@@ -303,16 +354,12 @@ impl SharedTransport {
     }
 
     /// Moves what can be moved now; returns whether anything was.
-    pub(crate) fn step(
-        &mut self,
-        round: &mut Round<'_>,
-        timeout: Duration,
-    ) -> Result<bool, Interruption> {
+    pub(crate) fn step(&mut self, round: &mut Round<'_>) -> Result<bool, Interruption> {
         let mut has_moved = false;
         for (index, message) in round.sends.iter().enumerate() {
             if is_next(&self.sent, index, |i| round.sends[i].0) {
                 let mut at = self.sent[index];
-                has_moved |= self.push(&round.envelope, message, &mut at);
+                has_moved |= self.push(&round.envelope, message, &mut at)?;
                 round.done_bytes += (at.num_bytes - self.sent[index].num_bytes) as u64;
                 self.sent[index] = at;
             }
@@ -320,7 +367,7 @@ impl SharedTransport {
         for (index, message) in round.recvs.iter().enumerate() {
             if is_next(&self.received, index, |i| round.recvs[i].0) {
                 let mut at = self.received[index];
-                has_moved |= self.pull(&round.envelope, message, &mut at, timeout)?;
+                has_moved |= self.pull(&round.envelope, message, &mut at)?;
                 round.done_bytes += (at.num_bytes - self.received[index].num_bytes) as u64;
                 self.received[index] = at;
             }
@@ -348,8 +395,9 @@ impl SharedTransport {
         let waited_for = recvs.clone().map(|((peer, _), _)| *peer).next();
         let waited_for = waited_for.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
         self.world.wait_until(waited_for.unwrap_or(self.world.rank), timeout, || {
-            recvs.clone().any(|((peer, _), _)| self.available(*peer) > 0)
-                || sends.clone().any(|((peer, _), _)| self.room(*peer) > 0)
+            // What makes no sense is found out by trying, too.
+            recvs.clone().any(|((peer, _), _)| self.available(*peer) != Ok(0))
+                || sends.clone().any(|((peer, _), _)| self.room(*peer) != Ok(0))
         })
     }
 }

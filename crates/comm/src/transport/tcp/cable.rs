@@ -6,10 +6,7 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Listener, NetError, Stream, World};
 
 use super::{TcpOptions, TcpTransport};
-
-/// Sets of wires that a rank has: one for the thread that makes calls, and one for calls in the
-/// background, which must not get in each other's way.
-pub const NUM_LANES: usize = 2;
+use crate::transport::NUM_LANES;
 
 /// The streams between two ranks, for one lane.
 pub struct Cable {

@@ -52,6 +52,11 @@ impl Inbox {
         Some(array)
     }
 
+    /// The next bytes, left where they are.
+    pub(super) fn peek_array<const N: usize>(&self) -> Option<[u8; N]> {
+        self.bytes[self.start..self.end].first_chunk().copied()
+    }
+
     /// Moves bytes to the start of a window, as many as there are or fit; returns how many.
     pub(super) fn take(&mut self, window: Target<'_, u8>) -> usize {
         let len = window.len().min(self.len());

@@ -33,10 +33,10 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
 use super::shared::SharedWorld;
-use super::{Envelope, Round, Transport, Wires};
+use super::{Envelope, NUM_LANES, Round, Transport, Wires};
 use crate::error::Interruption;
 use crate::signature::Signature;
-pub use cable::{Cable, Cables, NUM_LANES};
+pub use cable::{Cable, Cables};
 use control::Control;
 use receiving::Receiver;
 use sending::Sender;
@@ -45,7 +45,7 @@ use sending::Sender;
 const MAX_CALL_BYTES: usize = 256 << 10;
 
 /// The longest sleep without a look at how the rank's other lane is doing.
-const LOOK_AROUND: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// How long a lost peer's last words may still be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -119,26 +119,34 @@ impl TcpTransport {
     pub fn lanes(
         world: &World,
         rank: Rank,
-        cables: Cables,
+        mut cables: Cables,
         num_local: usize,
         options: &TcpOptions,
     ) -> Result<[Self; NUM_LANES], NetError> {
+        // The last two cables of a pair are one for each direction: what one rank sends by, the
+        // other receives by.
+        let [_, _, upward, downward] = &mut cables;
+        let lower = rank.0.min(upward.len());
+        upward[..lower].swap_with_slice(&mut downward[..lower]);
         let fate = Arc::new(OnceLock::new());
-        let controls = |lane: &Vec<Option<Cable>>| -> Result<Vec<_>, NetError> {
-            lane.iter().flatten().map(|cable| cable.control.try_clone()).collect()
+        let to_others = |own: usize| -> Result<Vec<_>, NetError> {
+            let others = cables.iter().enumerate().filter(|(lane, _)| *lane != own);
+            let cables = others.flat_map(|(_, lane)| lane.iter().flatten());
+            cables.map(|cable| cable.control.try_clone()).collect()
         };
-        let heralds = [controls(&cables[1])?, controls(&cables[0])?];
-        let [first, second] = cables;
-        let [to_second, to_first] = heralds;
+        let heralds = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
         let lane = |cables, heralds| {
             Self::lane(world, rank, cables, num_local, options, (Arc::clone(&fate), heralds))
         };
-        Ok([lane(first, to_second)?, lane(second, to_first)?])
+        let mut heralds = heralds.into_iter();
+        let mut next = |cables| lane(cables, heralds.next().expect("one list for each lane"));
+        let [caller, background, sends, recvs] = cables;
+        Ok([next(caller)?, next(background)?, next(sends)?, next(recvs)?])
     }
 
-    /// Both lanes, as a communicator wants them.
-    pub fn wires([caller, background]: [Self; NUM_LANES]) -> Wires {
-        Wires { caller: Box::new(caller), background: Some(Box::new(background)) }
+    /// All lanes, as a communicator wants them.
+    pub fn wires(lanes: [Self; NUM_LANES]) -> Wires {
+        Wires::of(lanes)
     }
 
     fn lane(
@@ -280,6 +288,26 @@ impl TcpTransport {
         }
     }
 
+    /// Looks whether a rank of which this round wants nothing, and which nobody listens to
+    /// therefore, has sent something for the same call: then it is in another one.
+    pub(crate) fn look_for_mismatch(&mut self, wanted: &Envelope) -> Result<(), Interruption> {
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            if !link.receiver.is_done() {
+                continue;
+            }
+            let found = link.receiver.peek(&mut *self.set).map(|header| header.envelope);
+            if let Some(found) = found
+                && is_for(&found, wanted)
+                && found.signature != wanted.signature
+            {
+                let (peer, theirs) = (link.peer, found.signature);
+                return Err(self.end(Interruption::Mismatch { peer, theirs }));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether nothing has gone wrong yet, on any lane.
     fn check_fate(&self) -> Result<(), Interruption> {
         self.fate.get().cloned().map_or(Ok(()), Err)
@@ -403,6 +431,9 @@ impl Transport for TcpTransport {
             let idle = now.saturating_sub(*idle_since.get_or_insert(now));
             if self.tries_again(idle, &mut num_tries) {
                 continue;
+            }
+            if idle >= LOOK_AROUND {
+                self.look_for_mismatch(&round.envelope)?;
             }
             if idle >= timeout {
                 self.listen(false)?;

@@ -134,6 +134,19 @@ impl Receiver {
         Ok(has_moved)
     }
 
+    /// The header of a message that has come and that nobody asked for, if one is next.
+    pub(super) fn peek(&mut self, set: &mut dyn StreamSet) -> Option<Header> {
+        let track = &mut self.tracks[0];
+        if track.body.is_some() {
+            return None;
+        }
+        if track.inbox.len() < HEADER_BYTES {
+            // Whatever is wrong with the stream is found out by whoever needs it.
+            let _ = track.inbox.fill(|space| set.read(track.stream, space));
+        }
+        Header::decode(&track.inbox.peek_array()?)
+    }
+
     /// Whether a stream has something to read for this round.
     fn expects(&self, index: usize) -> bool {
         if self.is_done() {

@@ -8,12 +8,13 @@ use proptest::prelude::*;
 use super::frame::Header;
 use super::stripe::SEGMENT_BYTES;
 use super::*;
+use crate::element::Dtype;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const SIZES: [usize; 8] = [0, 1, 3, 1024, 65_537, SEGMENT_BYTES, 3 * SEGMENT_BYTES + 1, 1_000_003];
 
 fn envelope(number: u64, bytes: usize) -> Envelope {
-    Envelope { group: 7, number, signature: Signature::message(bytes) }
+    Envelope { group: 7, number, signature: Signature::message(Dtype::U8, bytes) }
 }
 
 /// Bytes that differ by sender, receiver and position.
@@ -38,7 +39,7 @@ fn on_ranks(ends: Vec<TcpTransport>, body: impl Fn(TcpTransport) + Clone + Send 
 fn ends(num_ranks: usize, num_streams: usize) -> Vec<TcpTransport> {
     let lanes =
         TcpTransport::loopback(&real(), num_ranks, num_streams, &TcpOptions::default()).unwrap();
-    lanes.into_iter().map(|[caller, _]| caller).collect()
+    lanes.into_iter().map(|[caller, ..]| caller).collect()
 }
 
 fn pair() -> (TcpTransport, TcpTransport) {
@@ -152,7 +153,7 @@ fn messages_are_found_by_tag_in_whatever_order_they_are_asked_for() {
 fn a_peer_may_not_send_without_limit_what_nobody_asks_for() {
     let options = TcpOptions { max_early_bytes: 100_000, ..TcpOptions::default() };
     let lanes = TcpTransport::loopback(&real(), 2, 1, &options).unwrap();
-    on_ranks(lanes.into_iter().map(|[caller, _]| caller).collect(), |mut end| {
+    on_ranks(lanes.into_iter().map(|[caller, ..]| caller).collect(), |mut end| {
         if end.rank() == Rank(0) {
             let sends = [(1, vec![1; 60_000]), (1, vec![2; 60_000])];
             let _ = exchange(&mut end, envelope(1, 60_000), &sends, &mut [], LIMIT);
@@ -177,8 +178,10 @@ fn another_call_is_told_with_the_words_of_both() {
         let sends = [(peer, vec![0; mine])];
         let mut recvs = [(peer, vec![0; mine])];
         let (result, _) = exchange(&mut end, envelope(1, mine), &sends, &mut recvs, LIMIT);
-        let expected =
-            Interruption::Mismatch { peer: Rank(peer), theirs: Signature::message(theirs) };
+        let expected = Interruption::Mismatch {
+            peer: Rank(peer),
+            theirs: Signature::message(Dtype::U8, theirs),
+        };
         assert_eq!(result, Err(expected));
     });
 }
@@ -247,8 +250,8 @@ fn a_rank_that_waits_for_one_peer_hears_that_another_gave_up() {
 #[test]
 fn giving_up_on_one_lane_is_heard_on_the_other_by_everybody() {
     let mut lanes = TcpTransport::loopback(&real(), 2, 1, &TcpOptions::default()).unwrap();
-    let [mut caller, mut background] = lanes.pop().unwrap();
-    let [_peer_caller, mut peer_background] = lanes.pop().unwrap();
+    let [mut caller, mut background, _sends, _recvs] = lanes.pop().unwrap();
+    let [_peer_caller, mut peer_background, _peer_sends, _peer_recvs] = lanes.pop().unwrap();
     let wait = |end: &mut TcpTransport, peer: usize| {
         exchange(end, envelope(1, 8), &[], &mut [(peer, vec![0; 8])], LIMIT).0
     };
@@ -319,9 +322,14 @@ fn rank_and_raw_streams() -> (TcpTransport, Vec<Box<dyn Stream>>) {
         far.push(listener.accept(LIMIT).unwrap());
     }
     let control = near.remove(0);
-    let cables = [vec![None, Some(Cable { control, data: near })], vec![None, None]];
+    let cables = [
+        vec![None, Some(Cable { control, data: near })],
+        vec![None, None],
+        vec![None, None],
+        vec![None, None],
+    ];
     let lanes = TcpTransport::lanes(&world, Rank(0), cables, 1, &TcpOptions::default());
-    let [caller, _] = lanes.unwrap();
+    let [caller, ..] = lanes.unwrap();
     (caller, far)
 }
 
