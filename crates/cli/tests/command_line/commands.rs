@@ -137,7 +137,7 @@ fn inspect_counts_what_a_recipe_makes() {
         "num_params params forward_flops_per_token backward_flops_per_token memory",
     );
     assert_eq!(report["num_params"], 124_439_808, "GPT-2's well-known size");
-    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes scratch_bytes";
+    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes buffers_bytes";
     assert_keys(&report["memory"], &format!("{parts} total_bytes"));
     let sum: f64 = parts.split_whitespace().map(|part| number(&report["memory"][part])).sum();
     assert!((sum - number(&report["memory"]["total_bytes"])).abs() < 0.5, "the parts are all");
