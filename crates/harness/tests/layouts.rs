@@ -45,7 +45,8 @@ fn layouts(workers: &[&str]) -> Vec<Vec<String>> {
     }
     let mut layouts = all(&[("run.workers", workers), ("parallel.zero", &stages)]);
     for (index, layout) in layouts.iter_mut().enumerate() {
-        let pick = |values: &[&str], stride: usize| values[index / stride % values.len()].to_owned();
+        let pick =
+            |values: &[&str], stride: usize| values[index / stride % values.len()].to_owned();
         layout.push(format!("parallel.recompute={}", pick(&recomputes, 3)));
         layout.push(format!("run.threads={}", pick(&["1", "2"], 1)));
         layout.push(format!("parallel.overlap={}", pick(&["true", "false"], 5)));

@@ -227,8 +227,13 @@ mod tests {
 
     /// Block 0 has a gap, as a mirror leaves one, and mixed decay; block 1 owns nothing.
     fn slots() -> Vec<Slot> {
-        let slot =
-            |block, name: &str, range, decay| Slot { block, name: name.to_string(), range, first: 0, decay };
+        let slot = |block, name: &str, range, decay| Slot {
+            block,
+            name: name.to_string(),
+            range,
+            first: 0,
+            decay,
+        };
         vec![
             slot(0, "a", 0..3, true),
             slot(0, "b", 3..5, false),

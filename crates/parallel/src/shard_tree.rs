@@ -76,7 +76,9 @@ impl ShardTree {
         };
         for index in 0..self.waiting.len() {
             if let (_, Place::Piece(piece)) = self.waiting[index] {
-                let free = (0..).find(|&slot| !is_kept(slot, &self.waiting)).expect("no end");
+                let mut slots = 0..=self.waiting.len();
+                let free = slots.find(|&slot| !is_kept(slot, &self.waiting));
+                let free = free.expect("one more than there are sums");
                 let piece = &pieces[piece * self.len..][..self.len];
                 self.kept[free * self.len..][..self.len].copy_from_slice(piece);
                 self.waiting[index].1 = Place::Kept(free);

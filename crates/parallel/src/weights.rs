@@ -65,9 +65,12 @@ impl WholeWeights {
         is_exchanged: bool,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
-        let buffer = |len| match is_exchanged {
-            true => Floats::exchanged(overlap.comm(), len),
-            false => Ok(Floats::private(len)),
+        let buffer = |len| {
+            if is_exchanged {
+                Floats::exchanged(overlap.comm(), len)
+            } else {
+                Ok(Floats::private(len))
+            }
         };
         let data =
             buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;

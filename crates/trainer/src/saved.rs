@@ -14,13 +14,14 @@ use lockstep_config::{self as config, Recipe, Sources};
 use lockstep_data::Cursor;
 use lockstep_model::{Blueprint, Recompute, describe};
 use lockstep_optim::{LearningRate, Optimizer};
+use lockstep_parallel::tune;
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Gradients that travel together, unless the recipe says otherwise.
+/// Gradients that travel together, as long as nobody has measured what is best.
 const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
 
 /// Room in the arena for calls' own needs.
@@ -47,8 +48,11 @@ impl Learner {
         world: &World,
     ) -> Result<Self, CommError> {
         let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
-        let replica =
-            Replica::materialize(blueprint, seed, cpu, plan_of(recipe), comm, world)?;
+        let mut plan = plan_of(recipe);
+        if recipe.parallel.bucket_bytes == Bytes(0) {
+            plan.bucket_len = tune::bucket_len(comm, world, blueprint.num_params())?;
+        }
+        let replica = Replica::materialize(blueprint, seed, cpu, plan, comm, world)?;
         Ok(Self {
             optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
@@ -170,8 +174,11 @@ pub fn save(
         ("recipe_hash".to_owned(), recipe.hash()),
     ]);
     let Learner { replica, optimizer, .. } = learner;
-    let mut outlines: Vec<_> =
-        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.shape.clone())).collect();
+    let mut outlines: Vec<_> = replica
+        .blueprint()
+        .owned_params()
+        .map(|(_, p)| (p.name.clone(), p.shape.clone()))
+        .collect();
     outlines.sort();
     let mut hasher = WeightsHasher::default();
     let weights = folder.map(RunFolder::weights);

@@ -87,8 +87,14 @@ fn train_on(
         }
     }
     let figures = journal.figures_by_worker(comm, &learner)?;
-    let hash =
-        saved::save(folder.as_ref(), recipe, world, &mut learner, &loader.cursor(), &journal.losses)?;
+    let hash = saved::save(
+        folder.as_ref(),
+        recipe,
+        world,
+        &mut learner,
+        &loader.cursor(),
+        &journal.losses,
+    )?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
         Summary::of(recipe, &corpus, &folder, &learner, &journal, &figures, hash, validation_loss);

@@ -56,8 +56,9 @@ pub fn save_each<E: From<CheckpointError>>(
                 let (tensor, value) = (name.clone(), data[element].to_string());
                 return Err(CheckpointError::Diverged { tensor, element, value });
             }
-            bytes::for_each_piece(data, &mut buffer, |piece| writer.write_all(piece))
-                .map_err(|error| CheckpointError::File(FileError::new(FileAction::Write, path, &error)))
+            bytes::for_each_piece(data, &mut buffer, |piece| writer.write_all(piece)).map_err(
+                |error| CheckpointError::File(FileError::new(FileAction::Write, path, &error)),
+            )
         });
         produced.map_err(|error| {
             failed = Some(error);
