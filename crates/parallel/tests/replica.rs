@@ -202,24 +202,6 @@ fn recomputation_holds_less() {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_is_named_with_its_lane_and_block() {
-    alone(|worker| {
-        let mut replica = replica(worker, &SMALL, plan(2, 1));
-        let batch = Batch::new(&SMALL, 2, 2);
-        let find = |replica: &mut Replica| {
-            replica.find_non_finite(&worker.cpu, 1, 0, &|lane| batch.lane(lane)).expect("alone")
-        };
-        assert_eq!(find(&mut replica), None);
-
-        // Backward meets the head first, and there the norm in front of its product.
-        set_param(&mut replica, "model.norm.weight", |_| vec![f32::NAN; SMALL.width]);
-        let found = find(&mut replica).expect("a bad one");
-        assert_eq!((found.worker, found.lane, &found.block[..]), (0, 0, "lm_head"));
-        assert_eq!((&found.name[..], found.element), ("model.norm.weight", 0));
-    });
-}
-
-#[test]
 #[should_panic(expected = "every lane was run")]
 fn a_sum_without_lanes_is_a_bug() {
     alone(|worker| {
