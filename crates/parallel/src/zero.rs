@@ -88,6 +88,7 @@ impl ShardedGradients {
 
     /// Forgets the sums of the last step.
     pub fn restart(&mut self) {
+        assert!(self.on_their_way.is_empty(), "the last step was finished");
         self.trees.iter_mut().for_each(ShardTree::restart);
         self.first_leaf = 0;
     }
