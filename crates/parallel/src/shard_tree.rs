@@ -196,7 +196,8 @@ mod tests {
         assert_eq!(ShardTree::num_kept(8, 4), 1);
         assert_eq!(ShardTree::num_kept(8, 2), 2);
         assert_eq!(ShardTree::num_kept(8, 1), 3);
-        assert_eq!(ShardTree::num_kept(8, 3), 3);
+        assert_eq!(ShardTree::num_kept(8, 3), 2);
+        assert_eq!(ShardTree::num_kept(8, 7), 3);
     }
 
     #[test]
