@@ -56,16 +56,4 @@ impl LaneLosses {
         }
         Ok(self.by_lane.iter().fold(0.0, |sum, loss| sum + loss))
     }
-
-    /// The first lane whose loss is not finite, and the worker that ran it.
-    pub fn first_non_finite(&self) -> Option<(usize, usize)> {
-        let lane = self.by_lane.iter().position(|loss| !loss.is_finite())?;
-        let index = self.lanes.iter().position(|&at| at == lane)?;
-        let mut end = 0;
-        let worker = self.lens.iter().position(|len| {
-            end += len;
-            index < end
-        })?;
-        Some((lane, worker))
-    }
 }
