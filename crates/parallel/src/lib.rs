@@ -79,6 +79,9 @@ pub mod store;
 
 pub mod footprint;
 
+#[cfg(test)]
+mod testing;
+
 pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;
 pub use guards::{Differs, NonFinite};
