@@ -76,9 +76,8 @@ impl ShardTree {
         };
         for index in 0..self.waiting.len() {
             if let (_, Place::Piece(piece)) = self.waiting[index] {
-                let mut slots = 0..=self.waiting.len();
-                let free = slots.find(|&slot| !is_kept(slot, &self.waiting));
-                let free = free.expect("one more than there are sums");
+                let free = (0..self.waiting.len()).find(|&slot| !is_kept(slot, &self.waiting));
+                let free = free.expect("a slot for every sum that waits");
                 let piece = &pieces[piece * self.len..][..self.len];
                 self.kept[free * self.len..][..self.len].copy_from_slice(piece);
                 self.waiting[index].1 = Place::Kept(free);

@@ -258,7 +258,7 @@ mod tests {
         let blueprint = describe(&MODEL);
         // With what comes next right, wrong, missing, or of the bucket itself.
         let orders = [
-            &[(0, Some(1)), (1, Some(2)), (2, Some(3)), (3, Some(4)), (4, Some(4)), (4, Some(3))][..],
+            &[(0, Some(1)), (1, Some(2)), (2, Some(3)), (3, Some(4)), (4, Some(4))][..],
             &[(3, Some(0)), (1, Some(2)), (4, None), (0, Some(3)), (0, Some(1)), (3, Some(3))],
         ];
         for num_workers in [1, 2, 3] {
