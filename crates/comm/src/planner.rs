@@ -20,7 +20,7 @@ use crate::plan::{Facts, Plan};
 use crate::signature::Signature;
 
 /// Plans that are kept.
-const MAX_PLANS: usize = 64;
+const MAX_PLANS: usize = 256;
 
 /// Choices that are kept.
 const MAX_CHOICES: usize = 256;

@@ -65,7 +65,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "emulate",
-        meaning: "Worse hardware than there is, for experiments. Never changes a bit of the result.",
+        meaning: "Worse hardware than there is, to try things. Never changes a bit of the result.",
         in_identity: false,
         keys: EMULATE,
     },

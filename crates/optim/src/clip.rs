@@ -136,7 +136,8 @@ mod tests {
     fn a_gradient_that_is_not_finite_gives_a_norm_that_is_not() {
         let cpu = Cpu::single(Isa::detect());
         for bad in [f32::NAN, f32::INFINITY] {
-            let clip = GlobalNorm::new(&[slot(0, "a", 0..2)]).clip(&cpu, |_| &[1.0, bad], 1.0);
+            let grads = [1.0, bad];
+            let clip = GlobalNorm::new(&[slot(0, "a", 0..2)]).clip(&cpu, |_| &grads, 1.0);
             assert!(!clip.norm.is_finite());
         }
     }

@@ -194,3 +194,150 @@ impl Bucket {
         self.len
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::MODEL;
+    use lockstep_config::{Family, Model};
+    use lockstep_model::describe;
+
+    const MIN_LENS: [usize; 5] = [0, 10_000, 20_000, 40_000, usize::MAX];
+
+    /// Every model, bucket size and number of workers.
+    fn for_all(check: impl Fn(&Blueprint, &Buckets, usize)) {
+        let tiny = Model { layers: 1, width: 8, ffn: 8, vocab: 11, ..MODEL };
+        for tied in [false, true] {
+            let gpt2 = Model { family: Family::Gpt2, kv_heads: 4, ..MODEL };
+            for model in [MODEL, gpt2, tiny.clone()] {
+                let blueprint = describe(&Model { tied, ..model });
+                for min_len in MIN_LENS {
+                    for num_workers in 1..=9 {
+                        let buckets = Buckets::new(&blueprint, min_len, num_workers);
+                        check(&blueprint, &buckets, min_len);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a bucket may be cut: at multiples of a chunk in a tensor, and at its ends.
+    fn allowed(blueprint: &Blueprint, buckets: &Buckets, index: usize) -> Vec<usize> {
+        let mut allowed = vec![0];
+        for (block, param) in blueprint.params() {
+            let (bucket, range) = buckets.place(block, param);
+            if bucket == index {
+                allowed.extend(range.clone().step_by(CHUNK_LEN));
+                allowed.push(range.end);
+            }
+        }
+        allowed
+    }
+
+    #[test]
+    fn cuts_lie_at_the_nearest_chunk_or_end_of_a_tensor() {
+        for_all(|blueprint, buckets, _| {
+            for (index, bucket) in buckets.list.iter().enumerate() {
+                let allowed = allowed(blueprint, buckets, index);
+                assert!(bucket.cuts.iter().all(|cut| allowed.contains(cut)), "{bucket:?}");
+                let is_mirror = buckets.mirrors.iter().any(|pair| pair.mirror.0 == index);
+                let num_workers = bucket.cuts.len() - 1;
+                for (worker, cut) in bucket.cuts.iter().enumerate() {
+                    let ideal = bucket.len * worker / num_workers;
+                    let nearest = allowed.iter().map(|place| place.abs_diff(ideal)).min().unwrap();
+                    assert!(is_mirror || cut.abs_diff(ideal) == nearest, "{ideal} in {bucket:?}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn parts_and_blocks_cover_every_bucket() {
+        for_all(|blueprint, buckets, _| {
+            let mut next_block = 0;
+            for (index, bucket) in buckets.list.iter().enumerate() {
+                assert!(bucket.cuts.is_sorted(), "{bucket:?}");
+                assert_eq!((bucket.cuts[0], *bucket.cuts.last().unwrap()), (0, bucket.len));
+                assert_eq!(bucket.part_lens().iter().sum::<usize>(), bucket.len);
+                assert_eq!(bucket.blocks.start, next_block);
+                next_block = bucket.blocks.end;
+                let mut start = 0;
+                for block in bucket.blocks.clone() {
+                    let len = blueprint.blocks[block].num_params();
+                    assert_eq!(bucket.block(block), start..start + len);
+                    assert_eq!(buckets.of_block(block), index);
+                    start += len;
+                }
+                assert_eq!(start, bucket.len);
+            }
+            assert_eq!(next_block, blueprint.blocks.len());
+        });
+    }
+
+    #[test]
+    fn small_blocks_are_merged_from_the_back_and_no_more_than_needed() {
+        for_all(|blueprint, buckets, min_len| {
+            let has_mirror = |bucket: &Bucket| {
+                let params = blueprint.blocks[bucket.blocks.end - 1].params();
+                params.iter().any(|param| param.mirror_of.is_some())
+            };
+            for (index, bucket) in buckets.list.iter().enumerate() {
+                if has_mirror(bucket) {
+                    assert_eq!(bucket.blocks.len(), 1, "a mirror is cut by itself: {bucket:?}");
+                    continue;
+                }
+                // What is left over at the front may be short.
+                assert!(index == 0 || bucket.len >= min_len, "{bucket:?} for {min_len}");
+                let without_first = bucket.len - bucket.block(bucket.blocks.start).len();
+                assert!(bucket.blocks.len() == 1 || without_first < min_len, "{bucket:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn mirrors_are_cut_where_their_owners_are() {
+        for_all(|_, buckets, _| {
+            for MirrorPair { mirror, owner } in &buckets.mirrors {
+                let [mirror_bucket, owner_bucket] =
+                    [mirror.0, owner.0].map(|bucket| &buckets.list[bucket]);
+                for worker in 0..mirror_bucket.cuts.len() - 1 {
+                    let piece = |bucket: &Bucket, all: &Range<usize>| {
+                        let part = bucket.part(worker);
+                        let cut = |at: usize| at.clamp(all.start, all.end) - all.start;
+                        cut(part.start)..cut(part.end)
+                    };
+                    let copied = piece(mirror_bucket, &mirror.1);
+                    assert_eq!(copied, piece(owner_bucket, &owner.1), "worker {worker}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn slots_of_all_workers_are_every_parameter_once() {
+        for_all(|blueprint, buckets, _| {
+            let num_workers = buckets.list[0].cuts.len() - 1;
+            let slots_of = |worker| {
+                let slots = buckets.slots(blueprint, |bucket: &Bucket| bucket.part(worker));
+                slots.into_iter().map(move |slot| (worker, slot))
+            };
+            let slots: Vec<_> = (0..num_workers).flat_map(slots_of).collect();
+            for (block, param) in blueprint.owned_params() {
+                let (bucket, range) = buckets.place(block, param);
+                let mut next = 0;
+                for (worker, slot) in slots.iter().filter(|(_, slot)| slot.name == param.name) {
+                    let part = buckets.list[bucket].part(*worker);
+                    assert_eq!((slot.block, slot.first), (bucket, next), "{}", param.name);
+                    assert_eq!(part.start + slot.range.start, range.start + slot.first);
+                    assert!(slot.first.is_multiple_of(CHUNK_LEN), "{}", param.name);
+                    next += slot.range.len();
+                }
+                assert_eq!(next, param.len(), "{}", param.name);
+            }
+            let mirrored = slots.iter().any(|(_, slot)| {
+                blueprint.params().any(|(_, p)| p.name == slot.name && p.mirror_of.is_some())
+            });
+            assert!(!mirrored, "a mirror is not stepped");
+        });
+    }
+}

@@ -9,7 +9,8 @@
 //! - [`leaves`]: the order in which lanes' gradients are added. [`shares`]: who runs which.
 //! - [`buckets`]: the model as flat buffers, and who owns which part of them.
 //! - [`data`]: data parallelism, and ZeRO-1. [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
-//!   [`weights`] their parameters. [`overlap`]: all of it beside the computation.
+//!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
+//!   [`tune`]: in buckets of the right size.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
 //!   [`losses`] are sums over workers.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
@@ -62,6 +63,7 @@ pub mod shares;
 pub mod buckets;
 pub mod memory;
 pub mod overlap;
+pub mod tune;
 
 pub mod data;
 pub mod shard_tree;
@@ -78,6 +80,9 @@ pub mod replica;
 pub mod store;
 
 pub mod footprint;
+
+#[cfg(test)]
+mod testing;
 
 pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;

@@ -56,16 +56,41 @@ impl LaneLosses {
         }
         Ok(self.by_lane.iter().fold(0.0, |sum, loss| sum + loss))
     }
+}
 
-    /// The first lane whose loss is not finite, and the worker that ran it.
-    pub fn first_non_finite(&self) -> Option<(usize, usize)> {
-        let lane = self.by_lane.iter().position(|loss| !loss.is_finite())?;
-        let index = self.lanes.iter().position(|&at| at == lane)?;
-        let mut end = 0;
-        let worker = self.lens.iter().position(|len| {
-            end += len;
-            index < end
-        })?;
-        Some((lane, worker))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::on_workers;
+
+    /// Losses whose sum depends on the order.
+    fn loss(lane: usize) -> f64 {
+        1.0 / (lane as f64 + 0.3) * [1.0, 1e1, 1e2, 1e3, 1e4][lane % 5]
+    }
+
+    #[test]
+    fn losses_are_added_in_the_order_of_lanes_wherever_they_were_computed() {
+        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 3 };
+        let expected = (0..24).map(loss).fold(0.0, |sum, loss| sum + loss);
+        let backwards = (0..24).rev().map(loss).fold(0.0, |sum, loss| sum + loss);
+        assert!(expected.to_bits() != backwards.to_bits(), "the order matters");
+        for num_workers in 1..=8 {
+            for shares in [Shares::even(8, num_workers), Shares::Cyclic { num_workers }] {
+                let sums = on_workers(num_workers, false, |mut overlap| {
+                    let mut losses = LaneLosses::new(&shares, leaves, overlap.comm().position());
+                    // The second time something is left from the first.
+                    let sums = [f64::NAN, 1.0].map(|factor| {
+                        for index in 0..losses.num_own() {
+                            losses.set_own(index, factor * loss(losses.own_lane(index)));
+                        }
+                        losses.gather(&mut overlap).unwrap()
+                    });
+                    assert!(sums[0].is_nan(), "a bad loss is seen by all");
+                    sums[1]
+                });
+                let is_right = |sum: &f64| sum.to_bits() == expected.to_bits();
+                assert!(sums.iter().all(is_right), "{shares:?}");
+            }
+        }
     }
 }

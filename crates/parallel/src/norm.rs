@@ -79,3 +79,51 @@ fn sorted(mut slots: Vec<Slot>) -> Vec<Slot> {
     slots.sort_by(|a, b| (&a.name, a.first).cmp(&(&b.name, b.first)));
     slots
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MODEL, on_workers};
+    use lockstep_config::Model;
+    use lockstep_model::describe;
+    use lockstep_tensor::Isa;
+    use lockstep_tensor::random::Key;
+
+    /// Gradients of all buckets whose squares differ so much that their order matters.
+    fn grads(buckets: &Buckets) -> Vec<Vec<f32>> {
+        let grad = |(index, bucket): (usize, &Bucket)| {
+            let key = Key::new(9, "gradient").with(index as u64);
+            let value = move |i| key.normal(i) * 2.0_f32.powi((i / 1000 % 9) as i32);
+            (0..bucket.len as u64).map(value)
+        };
+        buckets.list.iter().enumerate().map(grad).map(Iterator::collect).collect()
+    }
+
+    #[test]
+    fn any_number_of_workers_measures_the_norm_of_one() {
+        let cpu = Cpu::single(Isa::detect());
+        let blueprint = describe(&Model { tied: false, ..MODEL });
+        for min_len in [0, 40_000, usize::MAX] {
+            let whole = Buckets::new(&blueprint, min_len, 1);
+            let grads = grads(&whole);
+            let slots = whole.slots(&blueprint, |bucket| 0..bucket.len);
+            let expected = GlobalNorm::new(&slots).clip(&cpu, |bucket| &grads[bucket], 0.5);
+            assert!(expected.scale < 1.0, "there is something to clip");
+            for num_workers in 1..=5 {
+                let buckets = Buckets::new(&blueprint, min_len, num_workers);
+                let clips = on_workers(num_workers, false, |mut overlap| {
+                    let worker = overlap.comm().position();
+                    let mut norm = PartedNorm::parted(&blueprint, &buckets, &overlap);
+                    norm.measure(&Cpu::single(Isa::detect()), |bucket| {
+                        &grads[bucket][buckets.list[bucket].part(worker)]
+                    });
+                    norm.clip(0.5, &mut overlap).unwrap()
+                });
+                for clip in clips {
+                    assert_eq!(clip.norm.to_bits(), expected.norm.to_bits(), "{num_workers}");
+                    assert_eq!(clip, expected);
+                }
+            }
+        }
+    }
+}

@@ -7,7 +7,9 @@
 //!
 //! A step is: [`Replica::run_lanes`], [`Replica::finish_reduce`], [`Replica::clip`], then
 //! [`Replica::step`]. A mirror (the head's copy of a tied embedding) has its own tree of sums; its
-//! total is added to the owner's total once, the owner is stepped, and the copy follows.
+//! total is added to the owner's total once, the owner is stepped, and the copy follows. A step may
+//! be left out after its sums are finished. After an error nothing of a replica can be used: parts
+//! of it were in the call that failed.
 
 use crate::buckets::Buckets;
 use crate::footprint::Footprint;

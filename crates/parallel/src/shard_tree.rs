@@ -76,7 +76,8 @@ impl ShardTree {
         };
         for index in 0..self.waiting.len() {
             if let (_, Place::Piece(piece)) = self.waiting[index] {
-                let free = (0..).find(|&slot| !is_kept(slot, &self.waiting)).expect("no end");
+                let free = (0..self.waiting.len()).find(|&slot| !is_kept(slot, &self.waiting));
+                let free = free.expect("a slot for every sum that waits");
                 let piece = &pieces[piece * self.len..][..self.len];
                 self.kept[free * self.len..][..self.len].copy_from_slice(piece);
                 self.waiting[index].1 = Place::Kept(free);
@@ -196,7 +197,8 @@ mod tests {
         assert_eq!(ShardTree::num_kept(8, 4), 1);
         assert_eq!(ShardTree::num_kept(8, 2), 2);
         assert_eq!(ShardTree::num_kept(8, 1), 3);
-        assert_eq!(ShardTree::num_kept(8, 3), 3);
+        assert_eq!(ShardTree::num_kept(8, 3), 2);
+        assert_eq!(ShardTree::num_kept(8, 7), 3);
     }
 
     #[test]

@@ -65,9 +65,12 @@ impl WholeWeights {
         is_exchanged: bool,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
-        let buffer = |len| match is_exchanged {
-            true => Floats::exchanged(overlap.comm(), len),
-            false => Ok(Floats::private(len)),
+        let buffer = |len| {
+            if is_exchanged {
+                Floats::exchanged(overlap.comm(), len)
+            } else {
+                Ok(Floats::private(len))
+            }
         };
         let data =
             buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;
@@ -221,5 +224,85 @@ impl Window {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MODEL, on_workers};
+    use lockstep_model::describe;
+
+    /// Element i of a bucket, the same for all workers.
+    fn value(bucket: usize, element: usize, version: usize) -> f32 {
+        (bucket * 1000 + element % 997 + version * 100_000) as f32
+    }
+
+    fn fill(weights: &mut ShardedWeights, buckets: &Buckets, worker: usize, version: usize) {
+        for (index, bucket) in buckets.list.iter().enumerate() {
+            let values = bucket.part(worker).map(|element| value(index, element, version));
+            weights.own_mut(index).iter_mut().zip(values).for_each(|(own, value)| *own = value);
+        }
+    }
+
+    fn assert_brought(weights: &ShardedWeights, buckets: &Buckets, bucket: usize, version: usize) {
+        let brought = &weights.bucket(bucket)[..buckets.list[bucket].len];
+        let is_right = |(element, found): (usize, &f32)| {
+            found.to_bits() == value(bucket, element, version).to_bits()
+        };
+        assert!(brought.iter().enumerate().all(is_right), "bucket {bucket}, version {version}");
+    }
+
+    #[test]
+    fn buckets_are_brought_in_any_order_and_forgotten_when_they_change() {
+        let blueprint = describe(&MODEL);
+        // With what comes next right, wrong, missing, or of the bucket itself.
+        let orders = [
+            &[(0, Some(1)), (1, Some(2)), (2, Some(3)), (3, Some(4)), (4, Some(4))][..],
+            &[(3, Some(0)), (1, Some(2)), (4, None), (0, Some(3)), (0, Some(1)), (3, Some(3))],
+        ];
+        for num_workers in [1, 2, 3] {
+            for is_overlapped in [false, true] {
+                on_workers(num_workers, is_overlapped, |mut overlap| {
+                    let worker = overlap.comm().position();
+                    let buckets = Arc::new(Buckets::new(&blueprint, 0, num_workers));
+                    let mut weights = ShardedWeights::new(&buckets, &overlap).unwrap();
+                    for (version, order) in orders.into_iter().cycle().take(4).enumerate() {
+                        fill(&mut weights, &buckets, worker, version);
+                        weights.forget(&mut overlap).unwrap();
+                        for &(bucket, next) in order {
+                            weights.fetch(&buckets, bucket, next, &mut overlap).unwrap();
+                            assert_brought(&weights, &buckets, bucket, version);
+                        }
+                    }
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_were_stepped_reach_all_workers() {
+        let blueprint = describe(&MODEL);
+        for is_overlapped in [false, true] {
+            on_workers(3, is_overlapped, |mut overlap| {
+                let worker = overlap.comm().position();
+                let buckets = Buckets::new(&blueprint, 40_000, 3);
+                let mut weights = WholeWeights::new(&buckets, true, &overlap).unwrap();
+                for version in 0..2 {
+                    for (index, bucket) in buckets.list.iter().enumerate() {
+                        for element in bucket.part(worker) {
+                            weights.bucket_mut(index)[element] = value(index, element, version);
+                        }
+                    }
+                    weights.start_gathering(&buckets, &mut overlap).unwrap();
+                    for (index, bucket) in buckets.list.iter().enumerate() {
+                        weights.fetch(index, &mut overlap).unwrap();
+                        let expected: Vec<_> =
+                            (0..bucket.len).map(|element| value(index, element, version)).collect();
+                        assert!(weights.bucket(index) == expected, "bucket {index}");
+                    }
+                }
+            });
+        }
     }
 }

@@ -88,6 +88,7 @@ impl ShardedGradients {
 
     /// Forgets the sums of the last step.
     pub fn restart(&mut self) {
+        assert!(self.on_their_way.is_empty(), "the last step was finished");
         self.trees.iter_mut().for_each(ShardTree::restart);
         self.first_leaf = 0;
     }
@@ -221,5 +222,99 @@ impl ShardedGradients {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MODEL, on_workers};
+    use lockstep_model::describe;
+    use lockstep_tensor::Isa;
+    use lockstep_tensor::random::Key;
+    use std::ops::Range;
+
+    fn gradient(lane: usize, bucket: usize, element: usize) -> f32 {
+        Key::new(4, "gradient").with(lane as u64).with(bucket as u64).normal(element as u64)
+    }
+
+    /// The definition: lanes of a leaf from zero, leaves by halves.
+    fn total(leaves: Range<usize>, lanes_per_leaf: usize, bucket: usize, element: usize) -> f32 {
+        if leaves.len() == 1 {
+            let lanes = leaves.start * lanes_per_leaf..leaves.end * lanes_per_leaf;
+            return lanes.fold(0.0, |sum, lane| sum + gradient(lane, bucket, element));
+        }
+        let middle = leaves.start + leaves.len() / 2;
+        total(leaves.start..middle, lanes_per_leaf, bucket, element)
+            + total(middle..leaves.end, lanes_per_leaf, bucket, element)
+    }
+
+    /// One step: the lanes of this worker's leaves, and passes without one.
+    fn step(grads: &mut ShardedGradients, cpu: &Cpu, overlap: &mut Overlap) {
+        let (num_workers, worker) = (grads.num_workers, grads.worker);
+        let Leaves { num_leaves, lanes_per_leaf } = grads.leaves;
+        grads.restart();
+        for leaf in (worker..num_leaves.next_multiple_of(num_workers)).step_by(num_workers) {
+            for lane in 0..lanes_per_leaf {
+                for bucket in (0..grads.trees.len()).rev() {
+                    if leaf < num_leaves {
+                        let buffer = grads.lane_buffer(cpu, bucket, overlap).unwrap();
+                        let lane = leaf * lanes_per_leaf + lane;
+                        let add = |(element, sum): (usize, &mut f32)| {
+                            *sum += gradient(lane, bucket, element);
+                        };
+                        buffer.iter_mut().enumerate().for_each(add);
+                        grads.finish_lane(cpu, bucket, overlap).unwrap();
+                    } else if lane + 1 == lanes_per_leaf {
+                        grads.pass_over(cpu, bucket, overlap).unwrap();
+                    }
+                }
+            }
+            grads.finish_pass();
+        }
+        grads.finish(cpu, overlap).unwrap();
+    }
+
+    #[test]
+    fn parts_are_the_sums_of_the_definition_and_every_buffer_comes_back() {
+        let model = lockstep_config::Model { layers: 1, width: 16, ffn: 512, ..MODEL };
+        for (num_workers, lanes_per_leaf) in [(1, 1), (3, 1), (4, 1), (2, 3), (5, 2)] {
+            let leaves = Leaves { num_leaves: 8, lanes_per_leaf };
+            on_workers(num_workers, num_workers % 2 == 0, |mut overlap| {
+                let cpu = Cpu::single(Isa::detect());
+                let buckets = Arc::new(Buckets::new(&describe(&model), 0, num_workers));
+                let mut grads = ShardedGradients::new(&buckets, leaves, &overlap).unwrap();
+                for _ in 0..2 {
+                    step(&mut grads, &cpu, &mut overlap);
+                    for (index, bucket) in buckets.list.iter().enumerate() {
+                        let part = bucket.part(grads.worker);
+                        // Some of them; the sums are long.
+                        for (at, element) in part.enumerate().step_by(101) {
+                            let expected = total(0..8, lanes_per_leaf, index, element);
+                            let found = grads.total(index)[at];
+                            assert_eq!(found.to_bits(), expected.to_bits(), "{index}, {element}");
+                        }
+                    }
+                    let sums: usize = grads.trees.iter().map(ShardTree::num_elements).sum();
+                    let held = grads.incoming.iter().chain(&grads.filling);
+                    let held = held.chain(grads.pool.iter().flatten()).map(|floats| floats.len());
+                    assert_eq!((sums, held.sum()), grads.num_elements());
+                }
+            });
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the last step was finished")]
+    fn a_step_over_sums_that_still_travel_is_a_bug() {
+        on_workers(1, false, |mut overlap| {
+            let cpu = Cpu::single(Isa::detect());
+            let buckets = Arc::new(Buckets::new(&describe(&MODEL), 0, 1));
+            let leaves = Leaves { num_leaves: 1, lanes_per_leaf: 1 };
+            let mut grads = ShardedGradients::new(&buckets, leaves, &overlap).unwrap();
+            grads.lane_buffer(&cpu, 0, &mut overlap).unwrap();
+            grads.finish_lane(&cpu, 0, &mut overlap).unwrap();
+            grads.restart();
+        });
     }
 }

@@ -71,9 +71,9 @@ impl Account {
     }
 
     /// Every worker reads what it has not.
-    fn all_gather(&mut self, lens: &[usize], element_bytes: usize) {
+    fn all_gather(&mut self, lens: &[usize]) {
         let elsewhere = lens.iter().sum::<usize>() - lens[self.worker];
-        self.add("all-gather", elsewhere * element_bytes, 0);
+        self.add("all-gather", elsewhere * 4, 0);
     }
 
     /// Every worker reads its part of all addends of the others; `addends` says how many each has.
@@ -98,15 +98,6 @@ fn by_hand(model: &Model, layout: &Layout, lanes_per_leaf: usize, worker: usize)
     let buckets = Buckets::new(&describe(model), layout.bucket_len, num_workers);
     let shares = plan.leaf_shares();
     let mut account = Account { num_workers, worker, moved: Moved::new() };
-    let lanes = |worker| shares.lanes_of(worker, plan.leaves).len();
-    account.all_gather(&(0..num_workers).map(lanes).collect::<Vec<_>>(), 8);
-    if layout.zero > 0 {
-        let chunks = |worker| {
-            let slots = buckets.slots(&describe(model), |bucket| bucket.part(worker));
-            slots.iter().map(|slot| slot.range.len().div_ceil(4096)).sum()
-        };
-        account.all_gather(&(0..num_workers).map(chunks).collect::<Vec<_>>(), 8);
-    }
     let num_buckets = buckets.list.len();
     let num_passes = 8usize.div_ceil(num_workers);
     let num_lanes = num_passes * lanes_per_leaf;
@@ -139,7 +130,7 @@ fn by_hand(model: &Model, layout: &Layout, lanes_per_leaf: usize, worker: usize)
                 forward + if index + 2 < num_buckets { num_lanes } else { 0 }
             }
         };
-        (0..num_gathers).for_each(|_| account.all_gather(&bucket.part_lens(), 4));
+        (0..num_gathers).for_each(|_| account.all_gather(&bucket.part_lens()));
     }
     account.moved
 }
@@ -177,8 +168,8 @@ fn measured(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> Vec<Moved>
             train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
             // Parameters that still travel are counted once they have arrived.
             replica.comm().barrier().expect("all are there");
-            assert_eq!(replica.traffic(), replica.comm().counters().total().traffic);
             let counters = replica.comm().counters();
+            assert_eq!(replica.traffic(), counters.total().traffic);
             let moved = counters.iter().map(|(op, Count { calls, traffic })| {
                 assert_eq!(traffic.messages, 0, "threads see each other's memory");
                 (op, (calls, traffic.read_bytes, traffic.written_bytes))
@@ -215,7 +206,7 @@ fn a_step_moves_what_the_schedules_say_and_no_more() {
 
 /// Most bytes that all workers together may move: each worker 2(n-1)/n of the model, the other
 /// addends of workers with an odd run of leaves, passes at stage 2 and 3, brought weights at
-/// stage 3; and a number per lane and per chunk.
+/// stage 3.
 fn limit(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> u64 {
     let num_workers = layout.shares.len();
     let buckets = Buckets::new(&describe(model), layout.bucket_len, num_workers);
@@ -230,8 +221,5 @@ fn limit(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> u64 {
         Shares::Cyclic { .. } if layout.zero == 2 => (once * num_passes, once),
         Shares::Cyclic { .. } => (once * num_passes, once * 2 * num_passes * lanes_per_leaf),
     };
-    let num_chunks: usize =
-        describe(model).owned_params().map(|(_, param)| param.len().div_ceil(4096)).sum();
-    let numbers = (num_workers - 1) * (8 * lanes_per_leaf + num_chunks) * 8;
-    (gradients + weights + numbers) as u64
+    (gradients + weights) as u64
 }

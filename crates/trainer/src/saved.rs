@@ -14,13 +14,14 @@ use lockstep_config::{self as config, Recipe, Sources};
 use lockstep_data::Cursor;
 use lockstep_model::{Blueprint, Recompute, describe};
 use lockstep_optim::{LearningRate, Optimizer};
+use lockstep_parallel::tune;
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Gradients that travel together, unless the recipe says otherwise.
+/// Gradients that travel together, as long as nobody has measured what is best.
 const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
 
 /// Room in the arena for calls' own needs.
@@ -47,7 +48,11 @@ impl Learner {
         world: &World,
     ) -> Result<Self, CommError> {
         let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
-        let replica = Replica::materialize(blueprint, seed, cpu, plan_of(recipe), comm, world)?;
+        let mut plan = plan_of(recipe);
+        if recipe.parallel.bucket_bytes == Bytes(0) {
+            plan.bucket_len = tune::bucket_len(comm, world, blueprint.num_params())?;
+        }
+        let replica = Replica::materialize(blueprint, seed, cpu, plan, comm, world)?;
         Ok(Self {
             optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),

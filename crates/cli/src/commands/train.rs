@@ -38,7 +38,7 @@ MASTER_PORT in its environment is itself a worker, so other launchers can start 
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
-    /// Go on from where the run in this folder stopped (same recipe; run.* and parallel.* may differ)
+    /// Go on from where the run in this folder stopped (run.* and parallel.* may differ)
     #[arg(long, value_name = "RUN")]
     resume: Option<PathBuf>,
     /// Stop after this many steps of the recipe

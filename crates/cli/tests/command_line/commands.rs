@@ -31,10 +31,10 @@ fn train_prints_the_figures_that_scripts_rely_on() {
     let figures: Value = serde_json::from_str(&finished.stdout).expect("one JSON value");
     assert_keys(&figures, TRAIN_KEYS);
     assert_eq!(figures["steps"], 3);
-    assert_eq!(figures["workers"], 1);
+    assert_eq!(figures["workers"], 2);
     assert_eq!(figures["kernel_class"], "f32-fma");
     assert_eq!(figures["run_dir"], "runs/0001");
-    assert_eq!(figures["lanes_by_rank"], serde_json::json!([8]));
+    assert_eq!(figures["lanes_by_rank"], serde_json::json!([4, 4]));
     for key in "losses_hash weights_hash recipe_hash".split_whitespace() {
         assert_eq!(figures[key].as_str().map(str::len), Some(64), "{key}");
     }
@@ -137,7 +137,7 @@ fn inspect_counts_what_a_recipe_makes() {
         "num_params params forward_flops_per_token backward_flops_per_token memory",
     );
     assert_eq!(report["num_params"], 124_439_808, "GPT-2's well-known size");
-    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes scratch_bytes";
+    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes buffers_bytes";
     assert_keys(&report["memory"], &format!("{parts} total_bytes"));
     let sum: f64 = parts.split_whitespace().map(|part| number(&report["memory"][part])).sum();
     assert!((sum - number(&report["memory"]["total_bytes"])).abs() < 0.5, "the parts are all");
@@ -152,7 +152,9 @@ fn inspect_counts_what_a_recipe_makes() {
 fn bench_train_prints_the_figures_that_scripts_rely_on() {
     let folder = Folder::new();
     let bench = ["bench", "train", "--preset", "tiny", "--steps", "1"];
-    let report = folder.json(&[&bench[..], &["--json", "--set", "run.threads=2"]].concat());
+    let report = folder.json(
+        &[&bench[..], &["--json", "--set", "run.threads=2", "--set", "run.workers=1"]].concat(),
+    );
     assert_keys(&report, BENCH_KEYS);
     assert_eq!([&report["threads"], &report["workers"]], [&Value::from(2), &Value::from(1)]);
     assert_eq!(report["precision"], "f32");

@@ -5,10 +5,12 @@
 //! - `commands`: every command does what its help says; the names that scripts rely on.
 //! - `compare`: two runs, bit by bit.
 //! - `bench_comm`: collectives between real ranks.
+//! - `launch`: several workers behind one command.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod launch;
 mod process;

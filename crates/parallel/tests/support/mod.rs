@@ -12,7 +12,6 @@ use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
 use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
 
 /// A Llama with grouped queries, all of whose tensors are shorter than a chunk.
 pub(crate) const SMALL: Model = Model {
@@ -144,17 +143,8 @@ pub(crate) fn on_ranks<R: Send>(
     num_ranks: usize,
     body: impl Fn(&Worker<'_>) -> R + Sync,
 ) -> Vec<R> {
-    on_ranks_within(num_ranks, Duration::from_secs(60), body)
-}
-
-/// The same, where nobody waits longer than `timeout` for another.
-pub(crate) fn on_ranks_within<R: Send>(
-    num_ranks: usize,
-    timeout: Duration,
-    body: impl Fn(&Worker<'_>) -> R + Sync,
-) -> Vec<R> {
     let world = real();
-    let options = Options { arena_bytes: 32 << 20, timeout };
+    let options = Options { arena_bytes: 32 << 20, ..Options::default() };
     let ends = Comm::threads(&world, num_ranks, &options).expect("a world of threads");
     let run = |comm| body(&Worker { cpu: Cpu::single(Isa::detect()), comm, world: &world });
     std::thread::scope(|scope| {

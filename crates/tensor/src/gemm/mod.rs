@@ -11,11 +11,13 @@
 //! panels. K-blocks follow each other; rows and columns inside one are independent.
 #![expect(unsafe_code, reason = "register tiles read raw pointers; tasks write disjoint tiles")]
 
+mod hints;
 mod pack;
 pub(crate) mod tile;
 
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
+use hints::Hints;
 use std::mem::MaybeUninit;
 use tile::{TILE_COLS, TILE_ROWS};
 
@@ -224,8 +226,12 @@ impl Kernel for Sweep<'_> {
             // `pack::left` has initialised what is read of the panel.
             unsafe {
                 let c = self.target.data.add(first_row * c_row + j);
+                let next = (first_row + TILE_ROWS, self.block.0);
+                let hints = Hints::new((c, c_row), self.a, next, (j - first_col) / TILE_COLS);
                 let (dims, left) = ((m, n, self.block.1), left.as_ptr().cast::<f32>());
-                tile::multiply_into(s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write);
+                tile::multiply_into(
+                    s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write, hints,
+                );
             }
         }
     }

@@ -5,6 +5,7 @@
 //! chosen per instruction set and cannot change a bit: chains of different elements never meet.
 
 use super::Write;
+use super::hints::{self, Hints};
 use crate::simd::{Isa, Kernel, LANES, Simd};
 
 /// Rows of the tallest tile; packed panels have this many rows.
@@ -14,6 +15,9 @@ pub(super) const TILE_COLS: usize = 32;
 /// Distance between the rows of a packed left panel: a block of k plus one cache line, so that
 /// the rows do not fall into the same sets of the first-level cache.
 pub(super) const PANEL_STRIDE: usize = super::K_BLOCK + LANES;
+/// How many rows ahead of the products a panel is fetched into the first-level cache: about a
+/// hundred cycles' worth, several times what the second level takes to answer.
+const AHEAD: usize = 8;
 /// Distance between the rows of a square tile of attention scores.
 pub(crate) const SCORE_STRIDE: usize = 64;
 
@@ -42,7 +46,7 @@ pub(crate) fn multiply<S: Simd>(
     let (a, c) = (a.as_ptr(), c.as_mut_ptr());
     // SAFETY: the assertions are what the function asks for, and `c` is ours alone.
     unsafe {
-        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write);
+        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write, Hints::NONE);
     }
 }
 
@@ -66,9 +70,10 @@ pub(super) unsafe fn multiply_into<S: Simd>(
     c: *mut f32,
     c_row: usize,
     write: Write,
+    hints: Hints,
 ) {
     assert!((k - 1) * b_row + n <= b.len(), "b is too short");
-    let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add };
+    let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add, hints };
     // SAFETY: the assertion and the caller bound every index that the product touches.
     let product = unsafe { Product::new(tile, m, n, a, b.as_ptr(), c) };
     s.call(product);
@@ -128,6 +133,7 @@ struct Tile {
     b_row: usize,
     c_row: usize,
     add: bool,
+    hints: Hints,
 }
 
 impl Tile {
@@ -234,19 +240,26 @@ impl Tile {
     ) {
         let a_row = if A_ROW == 0 { self.a_row } else { A_ROW };
         let mut sums = [[s.zero(); V]; R];
-        for p in 0..self.k {
-            // SAFETY: p < k, so row p of b and column p of a are inside (caller).
-            unsafe {
-                let b = b.add(p * self.b_row);
-                let a = a.add(p * self.a_col);
-                let mut right = [s.zero(); V];
-                for (v, right) in right.iter_mut().enumerate() {
-                    *right = load(s, b.add(v * LANES), lanes);
-                }
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let left = s.splat(*a.add(r * a_row));
-                    for (sum, right) in sums.iter_mut().zip(right) {
-                        *sum = s.fma(left, right, *sum);
+        let mut hints = self.hints;
+        for first in (0..self.k).step_by(hints::STEPS) {
+            hints.give(s);
+            for p in first..self.k.min(first + hints::STEPS) {
+                // SAFETY: p < k, so row p of b and column p of a are inside (caller).
+                unsafe {
+                    let b = b.add(p * self.b_row);
+                    let a = a.add(p * self.a_col);
+                    for v in 0..V {
+                        s.prefetch(b.wrapping_add(AHEAD * self.b_row + v * LANES));
+                    }
+                    let mut right = [s.zero(); V];
+                    for (v, right) in right.iter_mut().enumerate() {
+                        *right = load(s, b.add(v * LANES), lanes);
+                    }
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let left = s.splat(*a.add(r * a_row));
+                        for (sum, right) in sums.iter_mut().zip(right) {
+                            *sum = s.fma(left, right, *sum);
+                        }
                     }
                 }
             }

@@ -2,14 +2,14 @@
 
 use super::{Isa, Kernel, LANES, Simd};
 use std::arch::x86_64::{
-    __m256, __m256d, __m256i, _CMP_LT_OQ, _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps,
-    _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_cvtps_pd,
-    _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_pd, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256,
-    _mm256_set1_epi32, _mm256_set1_pd, _mm256_set1_ps, _mm256_sllv_epi32, _mm256_sqrt_ps,
-    _mm256_srlv_epi32, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps,
-    _mm256_xor_si256,
+    __m256, __m256d, __m256i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32,
+    _mm256_add_pd, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps,
+    _mm256_cvtps_epi32, _mm256_cvtps_pd, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_pd,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi32, _mm256_set1_pd, _mm256_set1_ps,
+    _mm256_sllv_epi32, _mm256_sqrt_ps, _mm256_srlv_epi32, _mm256_storeu_pd, _mm256_storeu_ps,
+    _mm256_sub_epi32, _mm256_sub_ps, _mm256_xor_si256,
 };
 
 /// Proof that the CPU has AVX2 and FMA.
@@ -23,7 +23,8 @@ pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
 }
 
 /// Every intrinsic below needs only the instructions whose presence `Avx2` proves, and every
-/// pointer comes from a reference to exactly the memory that is read or written.
+/// pointer comes from a reference to exactly the memory that is read or written (prefetching does
+/// neither).
 macro_rules! with_avx2 {
     ($body:expr) => {
         // SAFETY: `self` proves that the CPU has the instructions; see the macro's comment.
@@ -55,6 +56,10 @@ impl Simd for Avx2 {
         with_avx2!(run(kernel))
     }
 
+    #[inline(always)]
+    fn prefetch(self, x: *const f32) {
+        with_avx2!(_mm_prefetch::<_MM_HINT_T0>(x.cast()));
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         with_avx2!([_mm256_set1_ps(x); 2])

@@ -2,15 +2,15 @@
 
 use super::{Isa, Kernel, LANES, Simd};
 use std::arch::x86_64::{
-    __m512, __m512d, __m512i, _CMP_LT_OQ, _mm512_add_epi32, _mm512_add_pd, _mm512_add_ps,
-    _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_cvtps_pd, _mm512_div_ps,
-    _mm512_extractf32x8_ps, _mm512_fmadd_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_blend_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps,
-    _mm512_min_ps, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_pd,
-    _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32, _mm512_sqrt_ps,
-    _mm512_srli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
-    _mm512_unpackhi_ps, _mm512_unpacklo_ps, _mm512_xor_si512,
+    __m512, __m512d, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32,
+    _mm512_add_pd, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtps_epi32,
+    _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_fmadd_pd, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_or_si512,
+    _mm512_set1_epi32, _mm512_set1_pd, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
+    _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi32, _mm512_storeu_pd, _mm512_storeu_ps,
+    _mm512_sub_epi32, _mm512_sub_ps, _mm512_unpackhi_ps, _mm512_unpacklo_ps, _mm512_xor_si512,
 };
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL.
@@ -24,7 +24,8 @@ pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
 }
 
 /// Every intrinsic below needs only the instructions whose presence `Avx512` proves, and every
-/// pointer comes from a reference to exactly the memory that is read or written.
+/// pointer comes from a reference to exactly the memory that is read or written (prefetching does
+/// neither).
 macro_rules! with_avx512 {
     ($body:expr) => {
         // SAFETY: `self` proves that the CPU has the instructions; see the macro's comment.
@@ -43,6 +44,10 @@ impl Simd for Avx512 {
         with_avx512!(run(kernel))
     }
 
+    #[inline(always)]
+    fn prefetch(self, x: *const f32) {
+        with_avx512!(_mm_prefetch::<_MM_HINT_T0>(x.cast()));
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
         with_avx512!(_mm512_set1_ps(x))

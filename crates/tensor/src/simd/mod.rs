@@ -136,6 +136,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Runs another kernel as a function of its own, compiled once however many callers it has.
     fn call<K: Kernel>(self, kernel: K) -> K::Out;
 
+    /// Hints that the cache line of `x`, which may point anywhere, is needed soon.
+    #[inline(always)]
+    fn prefetch(self, _x: *const f32) {}
+
     #[inline(always)]
     fn zero(self) -> Self::V {
         self.splat(0.0)

@@ -10,13 +10,15 @@
 //! - `frame`: the header in front of a message
 //! - `stripe`: how long messages are spread over the streams
 //! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
-//! - `control`: goodbye, and giving up; `trouble`: what can be wrong with a peer
+//! - `control`: goodbye, and giving up; `trouble`: what can be wrong with a peer; `pace`: a link
+//!   made slower than it is
 
 mod cable;
 mod control;
 mod early;
 mod frame;
 mod inbox;
+mod pace;
 mod receiving;
 mod sending;
 mod stripe;
@@ -37,6 +39,7 @@ use super::{Envelope, NUM_LANES, Round, Transport, Wires};
 use crate::error::Interruption;
 pub use cable::{Cable, Cables};
 use control::Control;
+use pace::Pace;
 use receiving::Receiver;
 use sending::Sender;
 use trouble::{Trouble, reason};
@@ -57,11 +60,13 @@ pub struct TcpOptions {
     pub spin: Duration,
     /// Bytes that one peer may send before they are asked for, at most.
     pub max_early_bytes: usize,
+    /// Bytes a second that the link to a peer is made to carry at most; 0 leaves it as it is.
+    pub bytes_per_second: u64,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { spin: Duration::from_micros(50), max_early_bytes: 1 << 30 }
+        Self { spin: Duration::from_micros(50), max_early_bytes: 1 << 30, bytes_per_second: 0 }
     }
 }
 
@@ -154,7 +159,7 @@ impl TcpTransport {
             links.push(Link {
                 peer: Rank(peer),
                 control: Control::new(control),
-                sender: Sender::new(Rank(peer), &streams),
+                sender: Sender::new(Rank(peer), &streams, Pace::new(options.bytes_per_second)),
                 receiver: Receiver::new(Rank(peer), &streams, options.max_early_bytes),
             });
         }
@@ -212,7 +217,7 @@ impl TcpTransport {
         for index in (0..self.active.len()).rev() {
             let link = &mut self.links[self.active[index]];
             let set = &mut *self.set;
-            let sent = link.sender.step(set, round);
+            let sent = link.sender.step(set, round, self.world.clock());
             match sent.and_then(|sent| Ok(link.receiver.step(set, round)? || sent)) {
                 Ok(moved) => has_moved |= moved,
                 Err(trouble) => {
@@ -250,11 +255,17 @@ impl TcpTransport {
                 self.set.watch(control, Interest { read: true, write: false });
             }
         }
+        let now = self.world.clock().now();
+        let mut timeout = timeout;
         for link in self.active.iter().map(|&link| &self.links[link]) {
+            let pause = link.sender.pause(now);
+            if !pause.is_zero() {
+                timeout = timeout.min(pause);
+            }
             for stream in link.receiver.waiting() {
                 self.set.watch(stream, Interest { read: true, write: false });
             }
-            for stream in link.sender.waiting() {
+            for stream in link.sender.waiting().take_while(|_| pause.is_zero()) {
                 let read = link.receiver.waiting().any(|other| other == stream);
                 self.set.watch(stream, Interest { read, write: true });
             }

@@ -5,11 +5,13 @@
 //! of a message goes on to the next message that has a part for it.
 
 use std::io::{self, IoSlice, Write};
+use std::time::Duration;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::StreamSet;
+use lockstep_platform::{Clock, StreamSet};
 
 use super::frame::{HEADER_BYTES, Header};
+use super::pace::{MAX_PACED_BYTES, Pace};
 use super::stripe::{part_bytes, run};
 use super::{MAX_CALL_BYTES, Trouble};
 use crate::transport::Round;
@@ -21,6 +23,8 @@ pub(super) struct Sender {
     streams: Vec<(usize, Cursor)>,
     /// Messages ever sent, those of this round included.
     num_messages: u64,
+    /// How slow the link is made.
+    pace: Option<Pace>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -33,9 +37,17 @@ struct Cursor {
 }
 
 impl Sender {
-    pub(super) fn new(peer: Rank, streams: &[usize]) -> Self {
+    pub(super) fn new(peer: Rank, streams: &[usize], pace: Option<Pace>) -> Self {
         let streams = streams.iter().map(|&stream| (stream, Cursor::default())).collect();
-        Self { peer, streams, num_messages: 0 }
+        Self { peer, streams, num_messages: 0, pace }
+    }
+
+    /// How long nothing may be sent, because the link is made slow.
+    pub(super) fn pause(&self, now: Duration) -> Duration {
+        match self.pace {
+            Some(pace) if !self.is_done() => pace.wait(now),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Takes up the messages of a round.
@@ -69,12 +81,21 @@ impl Sender {
         &mut self,
         set: &mut dyn StreamSet,
         round: &mut Round<'_>,
+        clock: &dyn Clock,
     ) -> Result<bool, Trouble> {
         let mut has_moved = false;
         for stream in 0..self.streams.len() {
             let (_, Cursor { message: Some(message), .. }) = self.streams[stream] else { continue };
+            if self.pace.is_some_and(|pace| !pace.wait(clock.now()).is_zero()) {
+                break;
+            }
             match self.push(set, round, stream, message) {
-                Ok(()) => has_moved = true,
+                Ok(num_bytes) => {
+                    has_moved = true;
+                    if let Some(pace) = &mut self.pace {
+                        pace.has_sent(num_bytes, clock.now());
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
@@ -88,7 +109,7 @@ impl Sender {
         round: &mut Round<'_>,
         stream: usize,
         message: usize,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         let num_streams = self.streams.len();
         let (number, cursor) = &mut self.streams[stream];
         let window = round.sends[message].1;
@@ -103,7 +124,8 @@ impl Sender {
         let header = header.encode();
         let front = &header[cursor.position.min(HEADER_BYTES)..];
         let run = run(len, num_streams, stream, sent);
-        let run = run.start..run.end.min(run.start + MAX_CALL_BYTES);
+        let most = if self.pace.is_some() { MAX_PACED_BYTES } else { MAX_CALL_BYTES };
+        let run = run.start..run.end.min(run.start + most);
         let num_bytes = window.part(run).write_to(&mut Behind { set, stream: *number, front })?;
         cursor.position += num_bytes;
         round.done_bytes += num_bytes.saturating_sub(front.len()) as u64;
@@ -111,7 +133,7 @@ impl Sender {
             let start = Cursor { message: None, sequence: cursor.sequence + 1, position: 0 };
             *cursor = next(round, self.peer, num_streams, stream, message + 1, start);
         }
-        Ok(())
+        Ok(num_bytes)
     }
 }
 

@@ -1,0 +1,276 @@
+//! Several workers behind one command: their words, their ends, and nothing left behind.
+
+use crate::process::{Finished, Folder};
+use lockstep_platform::{Deadline, World, real};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Far more than anything here takes, and still an end.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn tiny<'a>(sets: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["train", "--preset", "tiny"];
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
+    arguments
+}
+
+/// A command that runs until it is ended.
+struct Running {
+    world: World,
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    workers: Vec<u32>,
+}
+
+impl Running {
+    /// Starts a run that would take hours and waits for its first steps.
+    fn start(folder: &Folder, sets: &[&str]) -> Self {
+        Self::start_by(folder.command(&tiny(&[&["train.steps=100000000"], sets].concat())))
+    }
+
+    fn start_by(mut command: Command) -> Self {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("the binary starts");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut run = Self { world: real(), child, stderr, workers: Vec::new() };
+        let mut line = String::new();
+        while !line.contains("  loss ") {
+            line.clear();
+            let count = run.stderr.read_line(&mut line).expect("it writes text");
+            assert!(count > 0, "it ended without a step");
+        }
+        run.workers = run.children();
+        run
+    }
+
+    /// The processes that the command has started.
+    fn children(&self) -> Vec<u32> {
+        let pid = self.child.id();
+        let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
+        let list = self.world.files().read_to_string(&path).expect("the kernel lists children");
+        list.split_whitespace().map(|number| number.parse().expect("a number")).collect()
+    }
+
+    /// The process of a rank, as its own environment says.
+    fn worker(&self, rank: usize) -> u32 {
+        let own = format!("RANK={rank}");
+        let is_rank = |pid: &&u32| {
+            let environment =
+                self.world.files().read(&PathBuf::from(format!("/proc/{pid}/environ")));
+            let environment = environment.expect("it runs");
+            environment.split(|byte| *byte == 0).any(|variable| variable == own.as_bytes())
+        };
+        *self.workers.iter().find(is_rank).expect("each rank has a process")
+    }
+
+    /// Waits for the command to end, and for all its workers to be gone.
+    fn end(mut self) -> (ExitStatus, String) {
+        let mut words = String::new();
+        self.stderr.read_to_string(&mut words).expect("it writes text");
+        let status = self.child.wait().expect("it was started");
+        let deadline = Deadline::after(self.world.clock(), LIMIT);
+        for pid in &self.workers {
+            while self.is_alive(*pid) {
+                assert!(!deadline.has_passed(self.world.clock()), "worker {pid} is left behind");
+                self.world.clock().sleep(Duration::from_millis(5));
+            }
+        }
+        (status, words)
+    }
+
+    /// Whether a process runs; one that has ended and was not collected does not.
+    fn is_alive(&self, pid: u32) -> bool {
+        let stat = self.world.files().read_to_string(&PathBuf::from(format!("/proc/{pid}/stat")));
+        let Ok(stat) = stat else { return false };
+        let state = stat.rsplit_once(')').expect("the name ends").1.trim_start();
+        !state.starts_with('Z')
+    }
+}
+
+fn send(signal: &str, pid: u32) {
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(status.expect("there is a kill").success());
+}
+
+#[test]
+fn every_line_of_a_worker_carries_its_rank() {
+    let folder = Folder::new();
+    let Finished { stderr, stdout, .. } = folder.succeed(&tiny(&["train.steps=3"]));
+    assert!(stderr.lines().all(|line| line.starts_with("[0] ")), "{stderr}");
+    assert!(stderr.contains("[0] batch 8 sequences = microbatch 1 x 4 lanes x 2 workers\n"));
+    assert!(stderr.contains("[0] step 3/3"), "{stderr}");
+    assert!(stdout.contains("\nlosses_hash "), "the report of rank 0 is not touched: {stdout}");
+}
+
+#[test]
+fn workers_give_the_same_bits_however_they_are_isolated_and_joined() {
+    let folder = Folder::new();
+    let hashes = |sets: &[&str]| {
+        let sets = [&["train.steps=3"], sets].concat();
+        let figures = folder.json(&[&tiny(&sets)[..], &["--json", "--quiet"]].concat());
+        [figures["losses_hash"].clone(), figures["weights_hash"].clone()]
+    };
+    let alone = hashes(&["run.workers=1"]);
+    for sets in [
+        &["run.workers=2"][..],
+        &["run.workers=3", "run.transport=shm"],
+        &["run.workers=2", "run.transport=tcp"],
+        &["run.workers=3", "run.isolation=threads"],
+        &["run.workers=2", "run.isolation=threads", "run.transport=tcp"],
+    ] {
+        assert_eq!(hashes(sets), alone, "{sets:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_is_named_with_its_signal() {
+    let folder = Folder::new();
+    for rank in [0, 1] {
+        let run = Running::start(&folder, &["run.workers=3"]);
+        assert_eq!(run.workers.len(), 3);
+        send("-KILL", run.worker(rank));
+        let (status, words) = run.end();
+        assert_eq!(status.code(), Some(3), "{words}");
+        let last = words.lines().last().expect("it says why");
+        assert_eq!(last, format!("error: rank {rank} was killed by signal 9 (SIGKILL)"));
+        // The others lost a peer, which is not the cause; they are heard, with their ranks.
+        let others = words.lines().filter(|line| line.contains(&format!("rank {rank} left")));
+        for line in others {
+            assert!(line.starts_with('[') && !line.starts_with(&format!("[{rank}]")), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_stands_still_is_named_and_does_not_stay() {
+    let folder = Folder::new();
+    let run = Running::start(&folder, &["run.deadline=0.5"]);
+    send("-STOP", run.worker(1));
+    let (status, words) = run.end();
+    assert_eq!(status.code(), Some(3), "{words}");
+    let last = words.lines().last().expect("it says why");
+    assert!(last.starts_with("error: rank 0: ") && last.contains("for rank 1"), "{words}");
+}
+
+#[test]
+fn an_interrupt_ends_all_and_the_status_tells_of_it() {
+    let folder = Folder::new();
+    for (signal, number) in [("-INT", 2), ("-TERM", 15)] {
+        let run = Running::start(&folder, &[]);
+        send(signal, run.child.id());
+        let (status, _) = run.end();
+        assert_eq!(status.signal(), Some(number));
+    }
+}
+
+#[test]
+fn an_interrupt_reaches_a_command_in_the_background_of_a_script() {
+    let folder = Folder::new();
+    let arguments = tiny(&["train.steps=100000000"]).join(" ");
+    let mut script = Command::new("/bin/sh");
+    script
+        .args(["-c", &format!("trap '' INT; exec {} {arguments}", env!("CARGO_BIN_EXE_lockstep"))]);
+    script.current_dir(folder.path()).stdin(Stdio::null());
+    let run = Running::start_by(script);
+    send("-INT", run.child.id());
+    let (status, _) = run.end();
+    assert_eq!(status.signal(), Some(2));
+}
+
+#[test]
+fn workers_do_not_outlive_a_launcher_that_was_killed() {
+    let folder = Folder::new();
+    let run = Running::start(&folder, &[]);
+    assert_eq!(run.workers.len(), 2);
+    send("-KILL", run.child.id());
+    let (status, _) = run.end();
+    assert_eq!(status.signal(), Some(9));
+}
+
+#[test]
+fn one_worker_and_threads_are_one_process() {
+    let folder = Folder::new();
+    for sets in [&["run.workers=1"][..], &["run.isolation=threads", "run.workers=3"]] {
+        let run = Running::start(&folder, sets);
+        assert!(run.workers.is_empty(), "{sets:?} starts nobody");
+        send("-INT", run.child.id());
+        assert_eq!(run.end().0.signal(), Some(2));
+    }
+}
+
+#[test]
+fn what_can_be_refused_is_refused_before_a_worker_starts() {
+    let folder = Folder::new();
+    for (sets, words) in [
+        (&["run.workers=9"][..], "run.workers = 9 is more than numerics.invariant_up_to = 8"),
+        (&["run.transport=threads"], "run.isolation = \"processes\""),
+        (&["data.source=nowhere.txt"], "nowhere.txt does not exist"),
+        (&["model.context=1000000"], "is too short"),
+    ] {
+        let finished = folder.run(&tiny(sets));
+        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+        let [line] = finished.stderr.lines().collect::<Vec<_>>()[..] else {
+            panic!("not one line: {}", finished.stderr);
+        };
+        // What a worker found would be told with its rank.
+        assert!(line.contains(words) && !line.contains("rank"), "{line}");
+        assert!(folder.content().is_empty(), "{sets:?} left something behind");
+    }
+}
+
+#[test]
+fn the_cause_of_a_failure_ends_the_run_with_its_own_code() {
+    let folder = Folder::new();
+    for isolation in ["processes", "threads"] {
+        let isolation = format!("run.isolation={isolation}");
+        let finished = folder.run(&tiny(&["optim.lr=1000", "optim.clip=0", &isolation]));
+        assert_eq!(finished.code, Some(5), "{}", finished.stderr);
+        let last = finished.stderr.lines().last().expect("it says why");
+        assert!(last.starts_with("error: rank ") && last.contains("became"), "{last}");
+    }
+}
+
+#[test]
+fn workers_may_be_started_by_another_launcher() {
+    let folder = Folder::new();
+    let port = real().net().listen("127.0.0.1:0").expect("a port can be had").local_addr();
+    let port = port.rsplit_once(':').expect("a port").1.to_owned();
+    let worker = |rank: usize, world_size: usize| {
+        let mut command = folder.command(&tiny(&["train.steps=2"]));
+        command.arg("--json").env("RANK", rank.to_string());
+        command.env("WORLD_SIZE", world_size.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
+    };
+    let workers = [worker(1, 2), worker(0, 2)];
+    let [one, zero] = workers.map(|worker| {
+        let finished = Finished::new(worker.wait_with_output().expect("it ends"));
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        finished
+    });
+    let figures: Value = serde_json::from_str(&zero.stdout).expect("rank 0 has the figures");
+    assert_eq!(figures["workers"], 2);
+    assert_eq!((one.stdout.as_str(), one.stderr.as_str()), ("", ""));
+
+    let output = worker(0, 3).wait_with_output().expect("it ends");
+    let refused = Finished::new(output);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("WORLD_SIZE = 3 is not run.workers = 2"), "{}", refused.stderr);
+}
+
+#[test]
+fn far_too_many_threads_are_warned_of() {
+    let folder = Folder::new();
+    let threads = format!("run.threads={}", 4 * real().threads().available() + 1);
+    let sets = ["train.steps=1", "run.workers=1", &threads];
+    let finished = folder.succeed(&tiny(&sets));
+    assert!(finished.stderr.starts_with("warning: run.threads = "), "{}", finished.stderr);
+    let quiet = [&tiny(&sets)[..], &["--quiet"]].concat();
+    assert_eq!(folder.succeed(&quiet).stderr, "");
+}

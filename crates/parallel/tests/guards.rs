@@ -1,0 +1,203 @@
+//! Workers that fail, weights that are not finite, replicas that part, and weights that move from
+//! one layout to another.
+
+mod support;
+
+use lockstep_comm::CommError;
+use lockstep_config::{Family, Model, OptimName};
+use lockstep_optim::Optimizer;
+use lockstep_parallel::Replica;
+use support::{
+    BUCKET_LENS, Batch, LARGE, Layout, Named, SMALL, all_params, all_state, alone, assert_all_same,
+    on_ranks, settings, train_step,
+};
+
+fn find<'a>(all: &'a [Named], name: &str) -> &'a [f32] {
+    &all.iter().find(|(other, _)| other == name).expect("a tensor of this name").1
+}
+
+fn restore(replica: &mut Replica, params: &[Named]) {
+    let restored = replica.restore(|param| Ok::<_, CommError>(find(params, &param.name)));
+    restored.expect("all restore together");
+}
+
+/// The layouts of this file: every stage, one and several workers, calls beside and between.
+fn layouts() -> Vec<Layout> {
+    let shapes = [(1, 0), (2, 3), (3, 1), (3, 2), (3, 3), (4, 0), (5, 2), (8, 3)];
+    let layout = |(turn, (num_workers, zero)): (usize, (usize, usize))| Layout {
+        bucket_len: BUCKET_LENS[turn % 3],
+        overlap: turn.is_multiple_of(2),
+        ..Layout::even(8, num_workers, zero)
+    };
+    shapes.into_iter().enumerate().map(layout).collect()
+}
+
+#[test]
+fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
+    let batch = Batch::new(&SMALL, 8, 2);
+    for layout in layouts() {
+        let found = on_ranks(layout.shares.len(), |worker| {
+            let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
+            let lane = |lane: usize| batch.lane(lane);
+            let find = |replica: &mut Replica| {
+                replica.find_non_finite(&worker.cpu, 1, 0, &lane).expect("all look together")
+            };
+            assert_eq!(find(&mut replica), None, "{layout:?}");
+            let mut params = all_params(&mut replica).expect("all visit together");
+            let name = "model.layers.1.mlp.up_proj.weight";
+            let spoiled = params.iter_mut().find(|(other, _)| other == name);
+            spoiled.expect("a parameter").1[7] = f32::NAN;
+            restore(&mut replica, &params);
+            let loss = replica.run_lanes(&worker.cpu, 1, 0, &lane).expect("a step");
+            assert!(!loss.is_finite(), "{layout:?}");
+            replica.finish_reduce(&worker.cpu).expect("a step");
+            assert!(!replica.clip(&worker.cpu, 1.0).expect("a norm").norm.is_finite());
+            find(&mut replica).expect("a bad gradient")
+        });
+        for found in found {
+            // Backward meets the head first, and lane 0 is worker 0's under every layout.
+            assert_eq!((found.worker, found.lane), (0, 0), "{layout:?}");
+            assert_eq!((&found.block[..], found.element), ("lm_head", 0), "{layout:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lane_that_overflows_is_named_with_its_worker() {
+    // A token of its own for lane 5, with a row of the table that overflows.
+    let model = Model { vocab: 20, ..SMALL };
+    let batch = Batch::new(&SMALL, 8, 2);
+    let marked: Vec<u32> = batch.lane(5).inputs.iter().map(|_| 19).collect();
+    for layout in layouts() {
+        let found = on_ranks(layout.shares.len(), |worker| {
+            let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
+            let mut params = all_params(&mut replica).expect("all visit together");
+            let table = params.iter_mut().find(|(name, _)| name == "model.embed_tokens.weight");
+            table.expect("the table").1[19 * model.width..].fill(f32::INFINITY);
+            restore(&mut replica, &params);
+            let lane = |lane: usize| {
+                let mut given = batch.lane(lane);
+                given.inputs = if lane == 5 { &marked } else { given.inputs };
+                given
+            };
+            let found = replica.find_non_finite(&worker.cpu, 1, 0, &lane);
+            found.expect("all look together").expect("a bad gradient")
+        });
+        let has_lane = |shares: &lockstep_parallel::Shares, worker: usize| {
+            shares.leaves_of(worker, 8).contains(&5)
+        };
+        let shares = layout.plan(1).leaf_shares();
+        let worker = (0..layout.shares.len()).find(|worker| has_lane(&shares, *worker));
+        for found in found {
+            assert_eq!((Some(found.worker), found.lane), (worker, 5), "{layout:?}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_whose_weights_part_is_found() {
+    for layout in layouts().into_iter().filter(|layout| layout.shares.len() > 1) {
+        let found = on_ranks(layout.shares.len(), |worker| {
+            let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
+            assert_eq!(replica.find_difference().expect("all compare together"), None);
+            let mut params = all_params(&mut replica).expect("all visit together");
+            let name = "model.layers.0.mlp.up_proj.weight";
+            if worker.comm.position() == 1 {
+                let spoiled = params.iter_mut().find(|(other, _)| other == name);
+                spoiled.expect("a parameter").1[7] += 1.0;
+            }
+            restore(&mut replica, &params);
+            replica.find_difference().expect("all compare together")
+        });
+        // From stage 1 on a worker shows the others what it owns, and all have the same.
+        for found in found {
+            let worker = found.map(|differs| differs.worker);
+            assert_eq!(worker, (layout.zero == 0).then_some(1), "{layout:?}");
+        }
+    }
+}
+
+#[test]
+fn weights_and_state_of_one_layout_go_on_under_another() {
+    let model = Model { family: Family::Gpt2, kv_heads: 4, tied: true, ..LARGE };
+    let batches: Vec<_> = (0..4).map(|step| Batch::new(&model, 8, step)).collect();
+    let rule = settings(OptimName::AdamW);
+    // Trains the steps from what was saved, and saves.
+    let train = |layout: &Layout, steps: std::ops::Range<usize>, from: Option<&[Vec<Named>; 2]>| {
+        let saved = on_ranks(layout.shares.len(), |worker| {
+            let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
+            let mut optimizer = Optimizer::new(&rule, &replica.slots());
+            if let Some([params, state]) = from {
+                restore(&mut replica, params);
+                let slots = optimizer.slots().to_vec();
+                for slot in slots {
+                    for (index, kind) in optimizer.kinds().iter().enumerate() {
+                        let whole = find(state, &format!("{kind} of {}", slot.name));
+                        let own = optimizer.state_mut(&slot.name, index).expect("its own");
+                        own.copy_from_slice(&whole[slot.first..][..slot.range.len()]);
+                    }
+                }
+            }
+            for step in steps.clone() {
+                let batch = &batches[step];
+                train_step(worker, &mut replica, &mut optimizer, batch, step as u64)
+                    .expect("a step");
+            }
+            let params = all_params(&mut replica).expect("all visit together");
+            [params, all_state(&mut replica, &optimizer).expect("all visit together")]
+        });
+        saved.into_iter().next().expect("a rank")
+    };
+    let one = Layout::even(8, 1, 0);
+    let expected = train(&one, 0..4, None);
+    let [params, state] = &expected;
+    assert_eq!(2 * params.len(), state.len(), "two kinds of state for every parameter");
+    let first = train(&one, 0..1, None);
+    for chain in layouts().windows(3) {
+        let mut saved = first.clone();
+        for (step, layout) in (1..4).zip(chain) {
+            saved = train(layout, step..step + 1, Some(&saved));
+        }
+        for (saved, expected) in saved.iter().zip(&expected) {
+            assert_all_same(saved, expected, &format!("{chain:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_does_something_else_ends_the_step_of_all_with_an_error() {
+    let batch = Batch::new(&SMALL, 8, 2);
+    for (num_workers, zero) in [(2, 0), (3, 1), (2, 2), (3, 3)] {
+        for overlap in [false, true] {
+            let layout = Layout { overlap, ..Layout::even(8, num_workers, zero) };
+            let have_failed = on_ranks(num_workers, |worker| {
+                let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
+                let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
+                let mut step =
+                    |number: u64| train_step(worker, &mut replica, &mut optimizer, &batch, number);
+                step(0).expect("the first step goes well");
+                if worker.comm.position() == 1 {
+                    return replica.comm().all_gather(&[1], &mut vec![0; num_workers]).is_err();
+                }
+                step(1).is_err()
+            });
+            assert!(have_failed.iter().all(|failed| *failed), "{have_failed:?}, {layout:?}");
+        }
+    }
+}
+
+#[test]
+fn one_worker_of_any_stage_is_one_worker() {
+    let batch = Batch::new(&SMALL, 8, 2);
+    let numbers = [0, 1, 2, 3].map(|zero| {
+        alone(|worker| {
+            let layout = Layout { overlap: true, ..Layout::even(8, 1, zero) };
+            let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
+            let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
+            let step = train_step(worker, &mut replica, &mut optimizer, &batch, 0);
+            assert_eq!(replica.traffic().read_bytes, 0, "nobody else is there");
+            step.expect("a step")
+        })
+    });
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+}
