@@ -1,5 +1,4 @@
 //! Ranks that are processes of one host.
-#![expect(clippy::print_stdout, reason = "a rank tells the test that started it what it sees")]
 
 mod common;
 

@@ -100,7 +100,7 @@ fn carry_out(comm: &Comm, case: &Case) -> (Vec<i64>, Vec<i64>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn any_calls_one_after_the_other_give_what_they_promise(
