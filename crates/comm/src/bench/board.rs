@@ -121,7 +121,8 @@ impl Board {
     }
 
     fn wait_until(&self, mut is_done: impl FnMut() -> bool) -> Result<(), BenchError> {
-        let deadline = Deadline::after(self.world.clock(), PATIENCE);
+        // The clock is asked only once a wait is long.
+        let mut deadline = None;
         loop {
             for _ in 0..LOOKS {
                 if is_done() {
@@ -140,7 +141,9 @@ impl Board {
             if is_home_gone || self.segment.word(STOPPED).load(Ordering::Acquire) != 0 {
                 return Err(BenchError::Stopped);
             }
-            if deadline.remaining(self.world.clock()).is_zero() {
+            let clock = self.world.clock();
+            let deadline = deadline.get_or_insert_with(|| Deadline::after(clock, PATIENCE));
+            if deadline.remaining(clock).is_zero() {
                 return Err(BenchError::Deadline { seconds: PATIENCE.as_secs() });
             }
         }

@@ -8,10 +8,10 @@ use super::report::{Row, heading};
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use std::fmt::Write;
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 1080.0;
 const HEIGHT: f64 = 600.0;
 const LEFT: f64 = 90.0;
-const RIGHT: f64 = 30.0;
+const RIGHT: f64 = 240.0;
 const TOP: f64 = 76.0;
 const BOTTOM: f64 = 64.0;
 
@@ -171,11 +171,11 @@ impl Frame {
             // With many lines, only where the algorithm changes: names would cover each other.
             if num_series <= 2 || row.algorithm != last_named {
                 let below = if index % 2 == 0 { 20.0 } else { -12.0 };
-                let style = format!(
-                    "text-anchor=\"middle\" font-size=\"11\" fill=\"{}\" stroke=\"white\" \
-                     stroke-width=\"3\" paint-order=\"stroke\"",
-                    line.colour
-                );
+                // White around the letters first: they stay readable across lines.
+                let centred = "text-anchor=\"middle\" font-size=\"11\"";
+                let around = format!("{centred} stroke=\"white\" stroke-width=\"4\"");
+                text(svg, (x, y + below), &around, &row.algorithm);
+                let style = format!("{centred} fill=\"{}\"", line.colour);
                 text(svg, (x, y + below), &style, &row.algorithm);
                 last_named = &row.algorithm;
             }
@@ -195,26 +195,24 @@ fn words(row: &Row) -> String {
     format!("{op} of {size} by {algorithm}: {median_us:.2} us, {speed}{verified}")
 }
 
+/// Beside the picture, where it covers nothing.
 fn legend(svg: &mut String, series: &[Series<'_>]) {
-    let x = WIDTH - RIGHT - 230.0;
-    let mut y = HEIGHT - BOTTOM - 22.0 - 18.0 * series.len() as f64;
-    let height = 18.0 * series.len() as f64 + 26.0;
-    let _ = writeln!(
-        svg,
-        "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"232\" height=\"{height:.1}\" fill=\"white\" \
-         opacity=\"0.88\" stroke=\"#c8c8c8\"/>",
-        x - 8.0,
-        y - 14.0
-    );
+    let x = WIDTH - RIGHT + 20.0;
+    let mut y = TOP + 12.0;
     for line in series {
         path(svg, &[(x, y - 4.0), (x + 28.0, y - 4.0)], line.colour, "stroke-width=\"2.5\"");
         text(svg, (x + 36.0, y), "", &line.name);
-        y += 18.0;
+        y += 20.0;
     }
     let dashes = "stroke-dasharray=\"6 4\" stroke-width=\"1.5\"";
     let colour = if series.len() == 1 { series[0].colour } else { "#444444" };
     path(svg, &[(x, y - 4.0), (x + 28.0, y - 4.0)], colour, dashes);
     text(svg, (x + 36.0, y), "", "limit: sweep over memory");
+    let notes = ["medians of the slowest rank", "at each point: the algorithm"];
+    for (index, note) in notes.iter().enumerate() {
+        let place = (x, y + 32.0 + 18.0 * index as f64);
+        text(svg, place, "fill=\"#444444\" font-size=\"11\"", note);
+    }
 }
 
 fn path(svg: &mut String, points: &[(f64, f64)], colour: &str, style: &str) {
