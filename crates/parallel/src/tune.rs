@@ -59,7 +59,7 @@ mod tests {
         for (num_workers, num_params) in [(1, 1 << 24), (2, 1 << 24), (3, 1 << 10)] {
             let ends = Comm::threads(&world, num_workers, &Options::default()).unwrap();
             let answers: Vec<usize> = std::thread::scope(|scope| {
-                let ask = |end| scope.spawn(|| bucket_len(end, &real(), num_params).unwrap());
+                let ask = |end| scope.spawn(move || bucket_len(end, &real(), num_params).unwrap());
                 let workers: Vec<_> = ends.iter().map(ask).collect();
                 workers.into_iter().map(|worker| worker.join().unwrap()).collect()
             });
