@@ -10,6 +10,10 @@ pub trait Host: Send + Sync {
     /// The memory this process has resident now; 0 where the system does not say.
     fn current_rss_bytes(&self) -> u64;
 
+    /// The memory this process has resident now, where a page that n processes share counts as an
+    /// n-th for each; 0 where the system does not say. It adds up over the processes of a host.
+    fn proportional_rss_bytes(&self) -> u64;
+
     /// The memory this process may use: the machine's, or less where a limit is set; 0 where
     /// the system does not say.
     fn memory_bytes(&self) -> u64;

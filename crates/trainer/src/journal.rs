@@ -12,6 +12,7 @@ use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
+use serde::Serialize;
 use std::time::Duration;
 
 /// The figures of one step.
@@ -31,6 +32,17 @@ pub struct StepRecord {
     pub is_healthy: bool,
 }
 
+/// Memory that the engine allocated for a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub struct AccountedBytes {
+    pub weights: u64,
+    pub gradients: u64,
+    pub optimizer: u64,
+    pub activations: u64,
+    pub buffers: u64,
+}
+
 /// What every worker found, by worker.
 #[derive(Clone, Debug, Default)]
 pub struct FiguresByWorker {
@@ -38,8 +50,10 @@ pub struct FiguresByWorker {
     pub peak_rss_bytes: Vec<u64>,
     /// Bytes of gradients and parameters that were moved in a step.
     pub wire_bytes: Vec<u64>,
-    /// Memory that the engine allocated.
-    pub accounted_bytes: Vec<u64>,
+    /// Memory that was held when the last step was done; what workers share counts in parts.
+    pub proportional_rss_bytes: Vec<u64>,
+    /// Memory that the engine allocated, by what it is for.
+    pub accounted: Vec<AccountedBytes>,
 }
 
 /// The memory of a run.
@@ -148,18 +162,32 @@ impl Journal {
         comm: &Comm,
         learner: &Learner,
     ) -> Result<FiguresByWorker, CommError> {
-        let accounted = learner.replica.footprint(&learner.optimizer).total() * size_of::<f32>();
+        let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
+        let held = learner.replica.footprint(&learner.optimizer);
         let num_steps = self.step_seconds.len().max(1) as u64;
-        let moved_bytes = self.moved_bytes / num_steps;
-        let own = [self.world.host().peak_rss_bytes(), moved_bytes, accounted as u64];
+        let own = [
+            self.world.host().peak_rss_bytes(),
+            self.world.host().proportional_rss_bytes(),
+            self.moved_bytes / num_steps,
+            bytes(held.weights),
+            bytes(held.gradients),
+            bytes(held.optimizer),
+            bytes(held.activations),
+            bytes(held.buffers),
+        ];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
-        let column = |index: usize| all.iter().skip(index).step_by(own.len()).copied().collect();
-        Ok(FiguresByWorker {
-            peak_rss_bytes: column(0),
-            wire_bytes: column(1),
-            accounted_bytes: column(2),
-        })
+        let mut figures = FiguresByWorker::default();
+        for &[peak, proportional, moved, weights, gradients, optimizer, activations, buffers] in
+            all.as_chunks().0
+        {
+            figures.peak_rss_bytes.push(peak);
+            figures.proportional_rss_bytes.push(proportional);
+            figures.wire_bytes.push(moved);
+            let accounted = AccountedBytes { weights, gradients, optimizer, activations, buffers };
+            figures.accounted.push(accounted);
+        }
+        Ok(figures)
     }
 
     /// What is moved from now on is not of steps; what was, is counted once it has arrived.

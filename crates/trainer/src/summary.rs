@@ -2,7 +2,7 @@
 
 use crate::RunFolder;
 use crate::device::KERNEL_CLASS;
-use crate::journal::{FiguresByWorker, Journal};
+use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
 use lockstep_config::Recipe;
 use lockstep_data::{Corpus, baseline_loss};
@@ -25,7 +25,8 @@ pub struct Summary {
     pub step_seconds_median: f64,
     pub peak_rss_bytes: u64,
     pub peak_rss_bytes_by_rank: Vec<u64>,
-    pub accounted_bytes_by_rank: Vec<u64>,
+    pub proportional_rss_bytes_by_rank: Vec<u64>,
+    pub accounted_bytes_by_rank: Vec<AccountedBytes>,
     pub wire_bytes: u64,
     pub wire_bytes_by_rank: Vec<u64>,
     pub lanes_by_rank: Vec<u64>,
@@ -73,7 +74,8 @@ impl Summary {
             step_seconds_median,
             peak_rss_bytes: most(&figures.peak_rss_bytes),
             peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),
-            accounted_bytes_by_rank: figures.accounted_bytes.clone(),
+            proportional_rss_bytes_by_rank: figures.proportional_rss_bytes.clone(),
+            accounted_bytes_by_rank: figures.accounted.clone(),
             wire_bytes: most(&figures.wire_bytes),
             wire_bytes_by_rank: figures.wire_bytes.clone(),
             lanes_by_rank: lanes.iter().map(|&lanes| lanes as u64).collect(),

@@ -20,6 +20,10 @@ impl Host for RealHost {
         kernel_bytes("/proc/self/status", "VmRSS:")
     }
 
+    fn proportional_rss_bytes(&self) -> u64 {
+        kernel_bytes("/proc/self/smaps_rollup", "Pss:")
+    }
+
     fn memory_bytes(&self) -> u64 {
         let machine = kernel_bytes("/proc/meminfo", "MemTotal:");
         // Inside a container the limit of the control group is what counts.
