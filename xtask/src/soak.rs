@@ -12,7 +12,8 @@ use anyhow::Result;
 use crate::shell;
 
 /// The packages that have long suites.
-const PACKAGES: &[&str] = &["lockstep-harness", "lockstep-comm"];
+const PACKAGES: &[&str] =
+    &["lockstep-harness", "lockstep-comm", "lockstep-parallel", "lockstep-cli"];
 
 /// Runs the long suites in release; `test_args` go to the test binaries.
 pub(crate) fn run(test_args: &[&str]) -> Result<()> {

@@ -6,6 +6,7 @@
 //! - `compare`: two runs, bit by bit.
 //! - `bench_comm`: collectives between real ranks.
 //! - `launch`: several workers behind one command.
+//! - `layouts`: workers of every kind give the bits of one.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
@@ -13,4 +14,5 @@ mod bench_comm;
 mod commands;
 mod compare;
 mod launch;
+mod layouts;
 mod process;

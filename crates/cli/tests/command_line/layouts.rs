@@ -1,0 +1,93 @@
+//! Real workers, processes and threads, over every transport: always the bits of one worker.
+//!
+//! The harness tries every combination of stages and sizes with workers as threads; here the same
+//! promise is held where processes, rendezvous and sockets are real.
+
+use crate::process::Folder;
+use serde_json::Value;
+
+/// The long suite tries everything with everything.
+fn soak() -> bool {
+    lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some_and(|value| value == "1")
+}
+
+fn train(folder: &Folder, model: &[&str], layout: &[String]) -> Value {
+    let mut arguments = vec!["train", "--preset", "tiny", "--json", "--quiet"];
+    let common = ["train.steps=3", "train.eval_batches=1", "model.heads=4"];
+    let layout = layout.iter().map(String::as_str);
+    for set in common.iter().chain(model).copied().chain(layout) {
+        arguments.extend(["--set", set]);
+    }
+    folder.json(&arguments)
+}
+
+/// Workers, stage, transport, isolation.
+fn layouts() -> Vec<[&'static str; 4]> {
+    let wires =
+        [("shm", "processes"), ("tcp", "processes"), ("threads", "threads"), ("tcp", "threads")];
+    let mut all = Vec::new();
+    for workers in ["2", "3", "4", "5", "8"] {
+        for stage in ["0", "1", "2", "3"] {
+            for (transport, isolation) in wires {
+                all.push([workers, stage, transport, isolation]);
+            }
+        }
+    }
+    if soak() {
+        return all;
+    }
+    // Every value of each meets every value of the others somewhere in these.
+    let few = [0, 5, 10, 15, 17, 20, 27, 30, 34, 39, 40, 45, 51, 54, 56, 61, 66, 71, 73, 78];
+    few.iter().step_by(2).map(|&index| all[index]).collect()
+}
+
+fn same_on_all_layouts(model: &[&str]) {
+    let folder = Folder::new();
+    let alone = train(&folder, model, &["run.workers=1".to_owned()]);
+    let lanes = alone["lanes_by_rank"][0].as_u64().expect("a number");
+    for [workers, stage, transport, isolation] in layouts() {
+        let layout = [
+            format!("run.workers={workers}"),
+            format!("parallel.zero={stage}"),
+            format!("run.transport={transport}"),
+            format!("run.isolation={isolation}"),
+        ];
+        let found = train(&folder, model, &layout);
+        for hash in ["losses_hash", "weights_hash", "validation_loss"] {
+            assert_eq!(found[hash], alone[hash], "{hash} of {layout:?}");
+        }
+        let by_rank = found["lanes_by_rank"].as_array().expect("a list");
+        assert_eq!(by_rank.len().to_string(), workers, "{layout:?}");
+        let sum: u64 = by_rank.iter().map(|lanes| lanes.as_u64().expect("a number")).sum();
+        assert_eq!(sum, lanes, "{layout:?}");
+        assert!(found["wire_bytes"].as_u64() > Some(0), "{layout:?}");
+    }
+}
+
+#[test]
+fn a_tied_gpt2_with_dropout_is_the_same_over_every_transport() {
+    same_on_all_layouts(&["model.family=gpt2", "model.tied=true", "model.dropout=0.1"]);
+}
+
+#[test]
+fn a_llama_with_grouped_queries_is_the_same_over_every_transport() {
+    same_on_all_layouts(&["model.kv_heads=2"]);
+}
+
+#[test]
+fn a_run_goes_on_with_other_workers_as_if_nothing_had_been() {
+    let folder = Folder::new();
+    let own = |sets: &[&str]| sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>();
+    let whole = train(&folder, &["train.steps=6"], &own(&["run.workers=1"]));
+    let first = ["train", "--preset", "tiny", "--json", "--quiet", "--set", "model.heads=4"];
+    let first = first.iter().chain(&["--set", "train.eval_batches=1", "--set", "train.steps=6"]);
+    let first: Vec<&str> = first.copied().collect();
+    let part = [&["--stop-after", "2", "--set", "run.workers=3", "--set", "parallel.zero=3"][..]];
+    let stopped = folder.json(&[&first, part[0]].concat());
+    let dir = stopped["run_dir"].as_str().expect("a path");
+    let rest = ["--resume", dir, "--set", "run.workers=2", "--set", "parallel.zero=1"];
+    let resumed = folder.json(&[&first, &rest[..]].concat());
+    for hash in ["losses_hash", "weights_hash"] {
+        assert_eq!(resumed[hash], whole[hash], "{hash}");
+    }
+}
