@@ -1,9 +1,11 @@
 //! Bits are a function of the recipe: not of who computes what. Every layout gives the losses and
 //! the weights of one worker, to the bit.
 
+use lockstep_comm::Comm;
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
 use lockstep_harness::runs::{Hashes, soak};
+use lockstep_trainer::{Options, train};
 
 /// Trains with one worker and with every layout, and demands one result.
 fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
@@ -106,4 +108,24 @@ fn unequal_shares_are_the_same_as_equal_ones() {
         })
         .collect();
     same_on_all_layouts(&LLAMA, 3, &layouts);
+}
+
+#[test]
+fn workers_with_other_recipes_are_told_at_once() {
+    let runs = Runs::new("layouts");
+    let recipe = |stage: &str| {
+        let dir = format!("run.dir={}", runs.path().join(stage).display());
+        LLAMA.with(&["run.workers=2".to_owned(), format!("parallel.zero={stage}"), dir])
+    };
+    let (one, other) = (recipe("0"), recipe("1"));
+    let world = runs.world();
+    let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let life = |(end, recipe)| {
+            scope.spawn(move || train(recipe, world, end, Options::default()).unwrap_err())
+        };
+        let lives: Vec<_> = ends.iter().zip([&one, &other]).map(life).collect();
+        lives.into_iter().map(|life| life.join().expect("no panic").to_string()).collect()
+    });
+    assert!(errors.iter().all(|error| error.contains("worker 1 has another recipe")), "{errors:?}");
 }

@@ -5,6 +5,7 @@
 
 use crate::saved;
 use crate::{Options, RunFolder, TrainError, device};
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::Corpus;
 use lockstep_platform::World;
@@ -29,4 +30,18 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     device::isa(recipe)?;
     Corpus::load(recipe, world)?;
     Ok(())
+}
+
+/// Refuses to train with workers that were given another recipe, or another layout of it. What a
+/// worker alone is concerned with (its threads, its folder) may differ.
+pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
+    let text = format!("{}{:?}{:?}", recipe.identity_text(), recipe.parallel, recipe.emulate);
+    let hash = blake3::hash(text.as_bytes());
+    let (words, _) = hash.as_bytes().as_chunks::<8>();
+    let mut all = vec![0; comm.num_members()];
+    comm.all_gather(&[u64::from_le_bytes(words[0])], &mut all)?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(worker) => Err(TrainError::WorkersDisagree { worker }),
+    }
 }

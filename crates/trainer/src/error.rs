@@ -57,7 +57,9 @@ pub enum TrainError {
         what: String,
     },
     /// The saved run was made by another recipe.
-    #[error("{dir} was trained with recipe {saved}, this one is {asked}; only run.* may change")]
+    #[error(
+        "{dir} was trained with recipe {saved}, this one is {asked}; only run.*, parallel.* and emulate.* may change"
+    )]
     OtherRecipe {
         /// The run to resume.
         dir: String,
@@ -105,6 +107,14 @@ pub enum TrainError {
         /// Which worker, block and tensor it came from first, in brackets, or nothing.
         source_of: String,
     },
+    /// The workers were not given one recipe.
+    #[error(
+        "worker {worker} has another recipe than worker 0; give all of them the same file and --set"
+    )]
+    WorkersDisagree {
+        /// The first worker that differs.
+        worker: usize,
+    },
     /// The workers no longer hold the same weights.
     #[error(
         "after {step} steps {tensor} on worker {worker} is not that of worker 0; that machine's \
@@ -139,7 +149,8 @@ impl TrainError {
             Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
-            Self::FolderTaken { .. }
+            Self::WorkersDisagree { .. }
+            | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }
             | Self::OtherModel { .. }

@@ -2,7 +2,7 @@
 
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
-use crate::{RunFolder, Summary, TrainError, device, evaluate, health};
+use crate::{RunFolder, Summary, TrainError, check, device, evaluate, health};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Corpus, Loader, validation_lanes};
@@ -44,7 +44,8 @@ fn train_on(
     comm: &Comm,
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
-    // What do I learn from, what do I own, and where did I stop?
+    // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
+    check::agree_on_recipe(recipe, comm)?;
     let corpus = Arc::new(Corpus::load(recipe, world)?);
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
