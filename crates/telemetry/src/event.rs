@@ -159,7 +159,8 @@ mod tests {
             r#"{"v":1,"seconds":3.25,"rank":0,"event":"step","step":1,"loss":5.5,"lr":0.001,"#
                 .to_owned()
                 + r#""grad_norm":"NaN","tokens_per_second":10000.0,"step_seconds":0.5,"#
-                + r#""data_wait_seconds":0.0,"exposed_communication_seconds":0.0,"is_skipped":false}"#
+                + r#""data_wait_seconds":0.0,"exposed_communication_seconds":0.0,"#
+                + r#""is_skipped":false}"#
         );
         let finished = Event::RunFinished {
             steps: 400,

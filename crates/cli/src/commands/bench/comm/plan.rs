@@ -96,7 +96,7 @@ impl Plan {
             let (largest, needed, there) =
                 (Bytes(self.max_bytes() as u64), Bytes(needed), Bytes(there));
             return Err(Failure::user(format!(
-                "--bytes {largest} on {} ranks needs up to {needed} of memory, and there are {there}",
+                "--bytes {largest} on {} ranks needs up to {needed}, and there are {there}",
                 self.num_ranks
             )));
         }
