@@ -220,7 +220,11 @@ impl SharedWorld {
             return;
         }
         Header::write_reason(self.own(), reason);
-        let word = ((by.0 as u64 + 1) << 32) | (self.rank.0 as u64 + 1);
+        self.spread(((by.0 as u64 + 1) << 32) | (self.rank.0 as u64 + 1));
+    }
+
+    /// Tells every rank that is seen what an abort word says, unless it knows another.
+    fn spread(&self, word: u64) {
         for (rank, segment) in self.segments.iter().enumerate() {
             if let Some(segment) = segment {
                 let abort = segment.word(header::ABORT);
@@ -286,6 +290,11 @@ impl SharedWorld {
 
 impl Drop for SharedWorld {
     fn drop(&mut self) {
+        // A rank that leaves because it was told passes that on first: it is not the cause.
+        let told = self.own().word(header::ABORT).load(Ordering::Acquire);
+        if told != 0 {
+            self.spread(told);
+        }
         self.own().word(header::LEFT).store(1, Ordering::SeqCst);
         for rank in (0..self.segments.len()).map(Rank) {
             if rank != self.rank && self.sees(rank) {

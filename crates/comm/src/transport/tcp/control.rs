@@ -1,11 +1,14 @@
 //! The few words that ranks exchange beside their messages.
 //!
 //! Each pair has one stream that carries no messages, so that a rank which gives up can say so
-//! whatever state the other streams are in. It carries two words: *gave up*, with a reason, and
-//! *goodbye*. A stream that ends without a goodbye tells that the process has died.
+//! whatever state the other streams are in. It carries two words: *gave up*, with who did so first
+//! and why, and *goodbye*. A rank that leaves because it was told passes that on in place of a
+//! goodbye, so that nobody takes it for the cause. A stream that ends without either tells that the
+//! process has died.
 
 use std::io::{self, IoSlice};
 
+use lockstep_mesh::Rank;
 use lockstep_platform::StreamSet;
 
 use super::Trouble;
@@ -13,8 +16,8 @@ use super::Trouble;
 const GAVE_UP: u8 = 1;
 const GOODBYE: u8 = 2;
 
-/// A word is its kind, the length of its text in two bytes, and the text.
-const FRONT_BYTES: usize = 3;
+/// A word is its kind, the length of its text in two bytes, a rank in four, and the text.
+const FRONT_BYTES: usize = 7;
 
 /// The longest reason; the rest is cut off.
 const MAX_TEXT_BYTES: usize = 1024;
@@ -42,23 +45,26 @@ impl Control {
         self.has_left
     }
 
-    /// Tells the peer that this rank gives up; if the stream is full or broken, it will find out.
-    pub(super) fn give_up(&self, set: &mut dyn StreamSet, reason: &str) {
-        let _ = set.write(self.stream, &[IoSlice::new(&giving_up(reason))]);
+    /// Tells the peer that `by` gives up; if the stream is full or broken, it will find out.
+    pub(super) fn give_up(&self, set: &mut dyn StreamSet, by: Rank, reason: &str) {
+        let _ = set.write(self.stream, &[IoSlice::new(&giving_up(by, reason))]);
     }
 
     /// Tells the peer that this rank leaves because it is done.
     pub(super) fn say_goodbye(&self, set: &mut dyn StreamSet) {
-        let _ = set.write(self.stream, &[IoSlice::new(&[GOODBYE, 0, 0])]);
+        let _ = set.write(self.stream, &[IoSlice::new(&[GOODBYE, 0, 0, 0, 0, 0, 0])]);
     }
 
-    /// Hears what the peer has said; a reason if it gave up.
-    pub(super) fn listen(&mut self, set: &mut dyn StreamSet) -> Result<Option<String>, Trouble> {
+    /// Hears what the peer has said; who gave up and why if somebody did.
+    pub(super) fn listen(
+        &mut self,
+        set: &mut dyn StreamSet,
+    ) -> Result<Option<(Rank, String)>, Trouble> {
         while !self.has_left {
             if let Some(word) = parse(&self.received)? {
                 match word {
                     Word::Goodbye => self.has_left = true,
-                    Word::GaveUp(reason) => return Ok(Some(reason)),
+                    Word::GaveUp(by, reason) => return Ok(Some((by, reason))),
                 }
                 continue;
             }
@@ -77,28 +83,30 @@ impl Control {
     }
 }
 
-/// The word of a rank that gives up.
-pub(super) fn giving_up(reason: &str) -> Vec<u8> {
+/// What is said when a rank gives up.
+pub(super) fn giving_up(by: Rank, reason: &str) -> Vec<u8> {
     let text = &reason[..reason.floor_char_boundary(MAX_TEXT_BYTES)];
     let [low, high] = (text.len() as u16).to_le_bytes();
-    [&[GAVE_UP, low, high], text.as_bytes()].concat()
+    let by = u32::try_from(by.0).unwrap_or(u32::MAX).to_le_bytes();
+    [&[GAVE_UP, low, high], &by[..], text.as_bytes()].concat()
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Word {
     Goodbye,
-    GaveUp(String),
+    GaveUp(Rank, String),
 }
 
 /// The word that the bytes begin with, once they are all there. Nothing follows either word.
 fn parse(bytes: &[u8]) -> Result<Option<Word>, Trouble> {
-    let Some(&[kind, low, high]) = bytes.first_chunk() else { return Ok(None) };
+    let Some(&[kind, low, high, a, b, c, d]) = bytes.first_chunk() else { return Ok(None) };
     let len = usize::from(u16::from_le_bytes([low, high]));
     match kind {
         GOODBYE if len == 0 => Ok(Some(Word::Goodbye)),
         GAVE_UP if len <= MAX_TEXT_BYTES => {
-            let text = bytes.get(FRONT_BYTES..FRONT_BYTES + len);
-            Ok(text.map(|text| Word::GaveUp(String::from_utf8_lossy(text).into_owned())))
+            let Some(text) = bytes.get(FRONT_BYTES..FRONT_BYTES + len) else { return Ok(None) };
+            let by = Rank(u32::from_le_bytes([a, b, c, d]) as usize);
+            Ok(Some(Word::GaveUp(by, String::from_utf8_lossy(text).into_owned())))
         }
         _ => Err(Trouble::Strange("it sent an unknown word on its control stream".to_owned())),
     }
@@ -112,12 +120,13 @@ mod tests {
 
     #[test]
     fn words_are_understood_once_they_are_whole() {
-        let bytes = giving_up("no");
+        let bytes = giving_up(Rank(300), "no");
         for len in 0..bytes.len() {
             assert!(matches!(parse(&bytes[..len]), Ok(None)));
         }
-        assert!(matches!(parse(&bytes), Ok(Some(Word::GaveUp(reason))) if reason == "no"));
-        assert!(matches!(parse(&[GOODBYE, 0, 0]), Ok(Some(Word::Goodbye))));
+        let word = Word::GaveUp(Rank(300), "no".to_owned());
+        assert!(matches!(parse(&bytes), Ok(Some(found)) if found == word));
+        assert!(matches!(parse(&[GOODBYE, 0, 0, 0, 0, 0, 0]), Ok(Some(Word::Goodbye))));
     }
 
     proptest! {

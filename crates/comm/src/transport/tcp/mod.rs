@@ -333,9 +333,10 @@ impl TcpTransport {
                     self.set.watch(control, Interest::default());
                 }
                 Ok(None) => {}
-                Ok(Some(reason)) => {
-                    let told = Interruption::Aborted { by: link.peer, reason };
-                    return Err(self.end(told));
+                Ok(Some((by, reason))) => {
+                    // Whoever is named must exist; if not, the one who says so is to blame.
+                    let by = if by.0 < self.num_ranks { by } else { link.peer };
+                    return Err(self.end(Interruption::Aborted { by, reason }));
                 }
                 Err(trouble) => dead = dead.or(Some((link.peer, trouble))),
             }
@@ -351,9 +352,7 @@ impl TcpTransport {
     #[cold]
     fn fail(&mut self, peer: Rank, trouble: Trouble) -> Interruption {
         if matches!(trouble, Trouble::Closed | Trouble::Io(_)) {
-            let links = self.links.iter().flat_map(|link| link.sender.streams());
-            let data: Vec<usize> = links.collect();
-            for stream in data {
+            for stream in self.links.iter().flat_map(|link| link.sender.streams()) {
                 self.set.watch(stream, Interest::default());
             }
             let link = self.link_of[peer.0].expect("there is a cable to it");
@@ -441,9 +440,9 @@ impl Transport for TcpTransport {
     fn abort(&mut self, reason: &str) {
         self.has_given_up = true;
         for link in &self.links {
-            link.control.give_up(&mut *self.set, reason);
+            link.control.give_up(&mut *self.set, self.rank, reason);
         }
-        let word = control::giving_up(reason);
+        let word = control::giving_up(self.rank, reason);
         for herald in &mut self.heralds {
             herald.set_deadline(Some(Duration::ZERO));
             // Nothing else is ever on its way there, so there is room, or nobody who listens.
@@ -479,9 +478,15 @@ impl TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        if !self.has_given_up {
-            for link in &self.links {
-                link.control.say_goodbye(&mut *self.set);
+        if self.has_given_up {
+            return;
+        }
+        for link in &self.links {
+            match self.fate.get() {
+                Some(Interruption::Aborted { by, reason }) => {
+                    link.control.give_up(&mut *self.set, *by, reason);
+                }
+                _ => link.control.say_goodbye(&mut *self.set),
             }
         }
     }
