@@ -129,3 +129,28 @@ fn workers_with_other_recipes_are_told_at_once() {
     });
     assert!(errors.iter().all(|error| error.contains("worker 1 has another recipe")), "{errors:?}");
 }
+
+#[test]
+fn embeddings_of_which_few_rows_travel_are_the_same() {
+    let mut runs = Runs::new("layouts");
+    let mut train = |small: &Small, workers: usize, context: usize| {
+        let sets = [
+            format!("run.workers={workers}"),
+            format!("model.context={context}"),
+            "train.batch=16".to_owned(),
+            "train.microbatch=1".to_owned(),
+            "train.steps=3".to_owned(),
+            "parallel.bucket_bytes=1".to_owned(),
+        ];
+        runs.finish(&small.with(&sets))
+    };
+    for small in [LLAMA, GPT2] {
+        // Sixteen sequences on four workers: 32 tokens each, of 256 that there are; or 256.
+        let [few, many] = [8, 64].map(|context| {
+            let (alone, four) = (train(&small, 1, context), train(&small, 4, context));
+            assert_eq!(four.hashes(), alone.hashes(), "{}, context {context}", small.name);
+            four.summary.wire_bytes
+        });
+        assert!(few < many, "{}: {few} bytes are no less than {many}", small.name);
+    }
+}

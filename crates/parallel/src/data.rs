@@ -10,6 +10,7 @@ use crate::buckets::Buckets;
 use crate::leaves::{LeafTree, Leaves};
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
+use crate::sparse::SparseTable;
 use lockstep_comm::{CommError, Reduction};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
@@ -21,6 +22,8 @@ pub struct WholeGradients {
     pending: Vec<Option<Pending<Floats>>>,
     /// The lengths of the parts of each bucket, where each worker gets its part only.
     parts: Option<Vec<Arc<[usize]>>>,
+    /// The table whose rows travel one by one, if any.
+    sparse: Option<SparseTable>,
 }
 
 impl WholeGradients {
@@ -30,6 +33,7 @@ impl WholeGradients {
         leaves: Leaves,
         mine: &Range<usize>,
         is_scattered: bool,
+        sparse: Option<SparseTable>,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let num_buffers = LeafTree::num_buffers(mine.clone());
@@ -40,7 +44,7 @@ impl WholeGradients {
         let trees = buckets.list.iter().map(|bucket| tree(bucket.len)).collect::<Result<_, _>>()?;
         let lens = || buckets.list.iter().map(|bucket| bucket.part_lens().into()).collect();
         let pending = buckets.list.iter().map(|_| None).collect();
-        Ok(Self { trees, pending, parts: is_scattered.then(lens) })
+        Ok(Self { trees, pending, parts: is_scattered.then(lens), sparse })
     }
 
     /// Forgets the sums of the last step.
@@ -66,11 +70,13 @@ impl WholeGradients {
         }
         let (data, used) = tree.lend();
         let lens = self.parts.as_ref().map(|parts| Arc::clone(&parts[bucket]));
+        let sparse = self.sparse.filter(|sparse| sparse.bucket == bucket);
         let pending = overlap.start(data, move |comm, data| {
             let sums = &mut data[..used];
-            match lens {
-                None => comm.all_reduce(sums, Reduction::Sum),
-                Some(lens) => comm.reduce_scatter_parts(sums, &lens, Reduction::Sum),
+            match (lens, sparse) {
+                (None, None) => comm.all_reduce(sums, Reduction::Sum),
+                (None, Some(sparse)) => sparse.all_reduce(comm, sums),
+                (Some(lens), _) => comm.reduce_scatter_parts(sums, &lens, Reduction::Sum),
             }
         })?;
         self.pending[bucket] = Some(pending);

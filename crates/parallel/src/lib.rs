@@ -8,7 +8,8 @@
 //!   is dropped and computed again.
 //! - [`leaves`]: the order in which lanes' gradients are added. [`shares`]: who runs which.
 //! - [`buckets`]: the model as flat buffers, and who owns which part of them.
-//! - [`data`]: data parallelism, and ZeRO-1. [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
+//! - [`data`]: data parallelism, and ZeRO-1; [`sparse`]: embeddings of which few rows travel.
+//!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
 //!   [`tune`]: in buckets of the right size.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
@@ -67,6 +68,7 @@ pub mod tune;
 
 pub mod data;
 pub mod shard_tree;
+pub mod sparse;
 pub mod weights;
 pub mod zero;
 

@@ -20,6 +20,7 @@ use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
 use crate::recompute::RecomputePlan;
 use crate::shares::Shares;
+use crate::sparse::SparseTable;
 use crate::store::WorkerStore;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Param, Scratch, init};
@@ -111,7 +112,8 @@ impl Replica {
             _ => PartedNorm::parted(&blueprint, &buckets, &overlap),
         };
         let losses = LaneLosses::new(&shares, plan.leaves, comm.position());
-        let store = WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, overlap)?;
+        let sparse = SparseTable::find(&blueprint, &buckets, &shares, plan.leaves, plan.lane);
+        let store = WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, sparse, overlap)?;
         let mut replica = Self {
             activations: Activations::new(&blueprint, plan.lane, plan.recompute),
             d_stream: vec![0.0; plan.lane.rows() * blueprint.width],

@@ -18,6 +18,7 @@ use crate::lane::Store;
 use crate::leaves::Leaves;
 use crate::overlap::Overlap;
 use crate::shares::Shares;
+use crate::sparse::SparseTable;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
 use lockstep_comm::CommError;
@@ -51,6 +52,7 @@ impl WorkerStore {
         stage: usize,
         leaves: Leaves,
         shares: &Shares,
+        sparse: Option<SparseTable>,
         overlap: Overlap,
     ) -> Result<Self, CommError> {
         let buckets = Arc::new(buckets);
@@ -63,8 +65,14 @@ impl WorkerStore {
             Shares::Contiguous(shares) => {
                 let mine = &shares[worker];
                 let is_scattered = stage > 0;
-                let whole = WholeGradients::new(&buckets, leaves, mine, is_scattered, &overlap)?;
-                Gradients::Whole(whole)
+                Gradients::Whole(WholeGradients::new(
+                    &buckets,
+                    leaves,
+                    mine,
+                    is_scattered,
+                    sparse,
+                    &overlap,
+                )?)
             }
             Shares::Cyclic { .. } => {
                 Gradients::Sharded(ShardedGradients::new(&buckets, leaves, &overlap)?)

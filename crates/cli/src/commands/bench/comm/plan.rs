@@ -135,9 +135,8 @@ fn dtype(text: &str) -> Result<Dtype, Failure> {
 fn buffers(text: Option<&str>, transport: Transport) -> Result<Buffers, Failure> {
     let is_shared = transport != Transport::Tcp;
     match text {
-        None if is_shared => Ok(Buffers::Arena),
+        None | Some("arena") if is_shared => Ok(Buffers::Arena),
         None | Some("private") => Ok(Buffers::Private),
-        Some("arena") if is_shared => Ok(Buffers::Arena),
         Some("arena") => Err(Failure::user(
             "--buffers arena needs memory that the ranks share, and tcp has none; try private",
         )),

@@ -170,7 +170,7 @@ impl Frame {
             );
             // With many lines, only where the algorithm changes: names would cover each other.
             if num_series <= 2 || row.algorithm != last_named {
-                let below = if index % 2 == 0 { 20.0 } else { -12.0 };
+                let below = if index.is_multiple_of(2) { 20.0 } else { -12.0 };
                 // White around the letters first: they stay readable across lines.
                 let centred = "text-anchor=\"middle\" font-size=\"11\"";
                 let around = format!("{centred} stroke=\"white\" stroke-width=\"4\"");
