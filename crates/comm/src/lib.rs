@@ -13,7 +13,7 @@
 //!   `workspace` its memory, `flags` how ranks meet in shared memory
 //! - [`transport`]: the wires; [`rendezvous`]: how processes find each other
 //! - [`conformance`]: the checks that every transport must pass
-//! - [`counters`]: what was moved; [`limit`]: what could be moved at best; [`bench`]: how long it
+//! - [`counters`]: what was moved; [`limit`]: what could be moved at best; [`mod@bench`]: how long it
 //!   takes
 //!
 //! The library has no algorithm of its own: who sends, adds and copies what is a
