@@ -13,8 +13,8 @@
 //!   `workspace` its memory, `flags` how ranks meet in shared memory
 //! - [`transport`]: the wires; [`rendezvous`]: how processes find each other
 //! - [`conformance`]: the checks that every transport must pass
-//! - [`counters`]: what was moved; [`limit`]: what could be moved at best; [`mod@bench`]: how long it
-//!   takes
+//! - [`counters`]: what was moved; [`limit`]: what could be moved at best; [`mod@bench`]: how long
+//!   it takes
 //!
 //! The library has no algorithm of its own: who sends, adds and copies what is a
 //! [`Schedule`](lockstep_schedule::Schedule), plain data that was proven before, and the engine
