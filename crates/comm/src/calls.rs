@@ -350,21 +350,27 @@ impl Comm {
         let wanted = self.wanted::<T>(op, reduction, count, lengths);
         let found = planner.find(&wanted, lengths);
         let ready = found.map_err(|rule| self.invalid(&op.to_string(), &rule))?;
-        let plan = &ready.plan;
-        let dtype = T::DTYPE;
-        self.check_lengths(op, plan, &buffers, dtype.bytes())?;
+        let (plan, notebook, dtype) = (&ready.plan, &mut ready.notebook, T::DTYPE);
+        let notes = notebook.find(&buffers);
+        if notes.is_none() {
+            self.check_lengths(op, plan, &buffers, dtype.bytes())?;
+        }
         let reduction = reduction.unwrap_or(Reduction::Sum);
         let (signature, timeout, lane) = (ready.signature, self.timeout, self.lane);
-        let call = Call { plan, signature, dtype, reduction, timeout, lane };
-        let result = engine.run(&self.core.node, &self.core.team, &call, buffers);
-        match &result {
-            Ok(()) => counters.add(code(op), engine.moved()),
+        let call = Call { plan, signature, dtype, reduction, timeout, lane, notes };
+        // An error is large. Handing on the result as it is would copy all of it even if there is
+        // none, and that waits until the last stores of the call are through.
+        match engine.run(&self.core.node, &self.core.team, &call, buffers, notebook) {
+            Ok(()) => {
+                counters.add(code(op), engine.moved());
+                Ok(())
+            }
             Err(error) => {
                 counters.add_unfinished(code(op), engine.moved());
                 *failed = Some(error.clone());
+                Err(error)
             }
         }
-        result
     }
 
     #[inline]

@@ -4,6 +4,12 @@
 //! into a window of memory, its own or a peer's, and does what the round says: signal, wait, copy,
 //! reduce, exchange messages. Around that it keeps the promises of the library: every wait has a
 //! deadline, a different call on another rank is noticed, and when one rank fails all do.
+//!
+//! - `again`: calls that are made again and again
+//! - `failing`: what a call says when it fails
+
+mod again;
+mod failing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +18,7 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
 use crate::element::{Dtype, Reduction};
-use crate::error::{CommError, Context, Interruption};
+use crate::error::{CommError, Interruption};
 use crate::flags::Card;
 use crate::kernel::{self, Job};
 use crate::node::{Lane, Node};
@@ -21,6 +27,8 @@ use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
 use crate::transport::{Envelope, Round};
 use crate::workspace::{Lists, Staging, Workspace, grow, reuse};
+pub(crate) use again::Notebook;
+use again::{Halt, Notes};
 
 /// A call with its plan.
 pub(crate) struct Call<'a> {
@@ -30,6 +38,8 @@ pub(crate) struct Call<'a> {
     pub(crate) reduction: Reduction,
     pub(crate) timeout: Duration,
     pub(crate) lane: Lane,
+    /// The notes for this call in the plan's notebook.
+    pub(crate) notes: Option<usize>,
 }
 
 /// The caller's memory. Input and output may be the same.
@@ -87,12 +97,13 @@ impl Engine {
         team: &Team,
         call: &Call<'_>,
         buffers: Buffers<'_>,
+        notebook: &mut Notebook,
     ) -> Result<(), CommError> {
         self.call += 1;
         self.moved = Traffic::default();
         self.history[(self.call % HISTORY as u64) as usize] = (self.call, call.signature);
         if call.plan.facts.uses_memory {
-            self.run_in_memory(node, team, call, buffers)
+            self.run_in_memory(node, team, call, buffers, notebook)
         } else {
             self.run_with_messages(node, team, call, buffers)
         }
@@ -150,10 +161,21 @@ impl Engine {
         team: &Team,
         call: &Call<'_>,
         buffers: Buffers<'_>,
+        notebook: &mut Notebook,
     ) -> Result<(), CommError> {
         let shared = node.shared().expect("selection knows who sees whose memory");
         let plan = call.plan;
         let number = self.call;
+        let mut halt = Halt::default();
+        if let (Some(found), false) = (call.notes, self.was_open) {
+            match notebook.get(found).follow(node, shared, call, team.id, number) {
+                Ok(()) => {
+                    self.moved = plan.traffic;
+                    return Ok(());
+                }
+                Err(halted) => halt = halted,
+            }
+        }
         let staging = Staging::new(plan, &buffers);
         self.memory.prepare(shared, plan, number, staging.bytes)?;
         grow(&mut self.memory.incoming, plan.incoming_bytes);
@@ -191,12 +213,17 @@ impl Engine {
         if self.was_open {
             run.wait_for_stragglers()?;
         }
-        run.all_rounds()?;
+        run.rounds_after(halt)?;
         self.was_open = !plan.facts.is_closed;
         shared.finish(team.id, number);
         // Where ranks may run ahead, one of them may sleep until this one is through.
         shared.wake(team.members.iter().copied());
         shared.fetch_line(team.id, number + 1, 1);
+        if staging.bytes == 0
+            && let Some(notes) = Notes::take(call, team, &buffers, &card, &self.cards)
+        {
+            notebook.keep(notes);
+        }
         if staging.is_output_staged {
             let bytes = plan.output_bytes;
             buffers.output.part(0..bytes).copy_from(staged.output.as_source().part(0..bytes));
@@ -229,10 +256,28 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     #[inline]
     fn all_rounds(&mut self) -> Result<(), CommError> {
+        self.rounds_after(Halt::default())
+    }
+
+    /// The rounds from where notes ended, or all of them.
+    #[inline]
+    fn rounds_after(&mut self, halt: Halt) -> Result<(), CommError> {
         let plan = self.call.plan;
         self.cards.resize(self.team.members.len(), (0, Card::default()));
-        for round in &plan.rounds {
-            self.round(round)?;
+        self.num_signals = halt.num_signals;
+        for round in &plan.rounds[..halt.round] {
+            self.moved.add(&round.traffic);
+            self.done_bytes += round.traffic.read_bytes + round.traffic.written_bytes;
+        }
+        if let Some(why) = halt.why {
+            return Err(self.failed(why));
+        }
+        let mut num_due = 0;
+        for (index, round) in plan.rounds.iter().enumerate() {
+            num_due += round.num_signals;
+            if index >= halt.round {
+                self.round(round, num_due - self.num_signals)?;
+            }
         }
         if self.call.reduction == Reduction::Mean && !plan.facts.has_whole_sums {
             let output = self.buffers.output.part(0..plan.output_bytes);
@@ -242,9 +287,9 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    fn round(&mut self, round: &PlanRound) -> Result<(), CommError> {
-        if round.num_signals > 0 {
-            self.signal(round.num_signals);
+    fn round(&mut self, round: &PlanRound, num_signals: u32) -> Result<(), CommError> {
+        if num_signals > 0 {
+            self.signal(num_signals);
         }
         for &(member, count) in &round.waits {
             self.wait(member, count)?;
@@ -439,54 +484,6 @@ impl<'a> Run<'a> {
         window.ok_or_else(|| {
             let reason = "it pointed to a place outside of its memory".to_owned();
             self.failed(Interruption::Lost { peer, reason })
-        })
-    }
-
-    /// The error for an interruption, once everybody was told about it.
-    #[cold]
-    fn failed(&self, why: Interruption) -> CommError {
-        let why = match why {
-            // A rank that made another call may have left after it.
-            Interruption::Deadline { .. } | Interruption::Lost { .. } => {
-                self.first_mismatch().unwrap_or(why)
-            }
-            _ => why,
-        };
-        let Traffic { sent_bytes, received_bytes, read_bytes, written_bytes, .. } =
-            self.call.plan.traffic;
-        // What a peer called earlier is held against what this rank called then.
-        let (number, call) = match why {
-            Interruption::Mismatch { number: Some(number), .. } if number < self.number => {
-                let then = self.history.iter().find(|(earlier, _)| *earlier == number);
-                (number, then.map_or(self.call.signature, |(_, call)| *call))
-            }
-            _ => (self.number, self.call.signature),
-        };
-        let context = Context {
-            rank: self.node.rank(),
-            call,
-            group: self.team.name.clone(),
-            number,
-            timeout: self.call.timeout,
-            done_bytes: self.done_bytes,
-            expected_bytes: sent_bytes + received_bytes + read_bytes + written_bytes,
-        };
-        let error = context.error(why);
-        self.node.abort_unless_told(self.call.lane, &error);
-        error
-    }
-
-    /// A member whose memory is seen and who is in another call than this one: then that is why
-    /// nobody came.
-    fn first_mismatch(&self) -> Option<Interruption> {
-        let shared = self.shared?;
-        let (group, number) = (self.team.id, self.number);
-        let mut seen = self.team.members.iter().filter(|&&peer| shared.sees(peer));
-        seen.find_map(|&peer| {
-            let card = shared.card_in(peer, group, number)?;
-            let theirs = Signature::from_words(card.signature);
-            let mismatch = Interruption::Mismatch { peer, theirs, number: None };
-            (theirs != self.call.signature).then_some(mismatch)
         })
     }
 }

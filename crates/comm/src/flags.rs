@@ -81,6 +81,22 @@ pub(crate) struct Card {
     pub(crate) scratch: u64,
 }
 
+impl Card {
+    /// Whether both say the same. Word by word, as they were read: comparing them in larger pieces
+    /// would wait until all words are written.
+    #[inline(always)]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let ([a, b, c], [d, e, f]) = (self.signature, other.signature);
+        a == d
+            && b == e
+            && c == f
+            && self.input == other.input
+            && self.input_stride == other.input_stride
+            && self.output == other.output
+            && self.scratch == other.scratch
+    }
+}
+
 /// Shows a card and raises the counter to `value`.
 #[inline(always)]
 pub(crate) fn show<W: Word>(line: &Line<W>, card: &Card, value: u64) {

@@ -15,6 +15,7 @@ use lockstep_schedule::{
 };
 
 use crate::element::{Dtype, Reduction};
+use crate::engine::Notebook;
 use crate::node::Node;
 use crate::plan::{Facts, Plan};
 use crate::signature::Signature;
@@ -48,6 +49,7 @@ pub(crate) struct Ready {
     pub(crate) plan: Plan,
     pub(crate) algorithm: Algorithm,
     pub(crate) signature: Signature,
+    pub(crate) notebook: Notebook,
 }
 
 /// The plans of one rank's end of a group.
@@ -91,12 +93,16 @@ impl Planner {
 
     /// The plan for a call; an error says what would work.
     #[inline]
-    pub(crate) fn find(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<&Ready, String> {
+    pub(crate) fn find(
+        &mut self,
+        wanted: &Wanted,
+        lengths: &[usize],
+    ) -> Result<&mut Ready, String> {
         let is_in_front = self.plans.front().is_some_and(|ready| ready.is_for(wanted, lengths));
         if !is_in_front {
             self.bring_to_front(wanted, lengths)?;
         }
-        Ok(&self.plans[0])
+        Ok(&mut self.plans[0])
     }
 
     fn bring_to_front(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<(), String> {
@@ -123,7 +129,8 @@ impl Planner {
         let plan = Plan::new(&known.schedule, &known.facts, &layout, dtype, self.position);
         let algorithm = known.schedule.algorithm;
         let signature = Signature::new(op, dtype, reduction, algorithm, count, wanted.lengths);
-        Ok(Ready { wanted: *wanted, lengths: lengths.to_vec(), plan, algorithm, signature })
+        let (lengths, notebook) = (lengths.to_vec(), Notebook::default());
+        Ok(Ready { wanted: *wanted, lengths, plan, algorithm, signature, notebook })
     }
 
     /// How to add up tables of which the ranks have some rows each; `gather` is the call that

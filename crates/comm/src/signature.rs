@@ -163,6 +163,7 @@ fn known_algorithms() -> impl Iterator<Item = Algorithm> {
 }
 
 /// A number for the lengths of parts; 0 where they are even and nobody names them.
+#[inline]
 pub(crate) fn hash(lengths: &[usize]) -> u64 {
     if lengths.is_empty() { 0 } else { hash_bytes(lengths.iter().map(|&len| len as u64)) | 1 }
 }

@@ -276,9 +276,11 @@ impl<'a, T: Plain> Source<'a, T> {
     }
 
     /// A part of it.
-    #[inline]
+    #[inline(always)]
     pub fn part(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {}", self.count);
+        if range.start > range.end || range.end > self.count {
+            no_such_part(range, self.count);
+        }
         // SAFETY: the start is in bounds, or one past the end of an empty part.
         let base = unsafe { self.base.add(range.start) };
         Self { base, count: range.len(), lifetime: PhantomData }
@@ -297,6 +299,7 @@ impl<'a, T: Plain> Source<'a, T> {
     }
 
     /// The same memory as another plain type of the same size.
+    #[inline(always)]
     pub fn cast<U: Plain>(&self) -> Source<'a, U> {
         let target = Target { base: self.base, count: self.count, lifetime: PhantomData };
         target.cast().as_source()
@@ -348,7 +351,7 @@ impl<'a, T: Plain> Target<'a, T> {
     }
 
     /// A part of it.
-    #[inline]
+    #[inline(always)]
     pub fn part(&self, range: Range<usize>) -> Self {
         let part = self.as_source().part(range);
         Self { base: part.base, count: part.count, lifetime: PhantomData }
@@ -374,13 +377,28 @@ impl<'a, T: Plain> Target<'a, T> {
     }
 
     /// The same memory as another plain type; the bytes must divide evenly and suit it.
+    #[inline(always)]
     pub fn cast<U: Plain>(&self) -> Target<'a, U> {
         let bytes = self.count * size_of::<T>();
-        assert!(bytes.is_multiple_of(size_of::<U>()), "{bytes} bytes are not whole elements");
         let base = self.base.cast::<U>();
-        assert!(base.is_aligned(), "the memory does not suit the type");
+        if !bytes.is_multiple_of(size_of::<U>()) || !base.is_aligned() {
+            no_such_elements(bytes, size_of::<U>());
+        }
         Target { base, count: bytes / size_of::<U>(), lifetime: PhantomData }
     }
+}
+
+// Apart from the checks, so that these are a few instructions where they stand in a short call.
+#[cold]
+#[inline(never)]
+fn no_such_part(range: Range<usize>, count: usize) -> ! {
+    panic!("{range:?} of {count}")
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_elements(bytes: usize, each: usize) -> ! {
+    panic!("{bytes} bytes here are not whole elements of {each}, or do not suit them")
 }
 
 #[inline(always)]

@@ -153,7 +153,7 @@ fn two_to_two<S: Copy, T: Vector<S>, R: Which>(
     let (b, b_tail) = b.as_chunks::<LANES>();
     let (first, first_tail) = first.as_chunks::<LANES>();
     let (second, second_tail) = second.as_chunks::<LANES>();
-    for i in 0..AHEAD {
+    for i in 0..AHEAD.min(first.len()) {
         first.fetch_for_writing(i);
         second.fetch_for_writing(i);
     }

@@ -1,0 +1,56 @@
+//! What a call says when it fails.
+
+use super::Run;
+use crate::error::{CommError, Context, Interruption};
+use crate::plan::Traffic;
+use crate::signature::Signature;
+
+impl Run<'_> {
+    /// The error for an interruption, once everybody was told about it.
+    #[cold]
+    pub(super) fn failed(&self, why: Interruption) -> CommError {
+        let why = match why {
+            // A rank that made another call may have left after it.
+            Interruption::Deadline { .. } | Interruption::Lost { .. } => {
+                self.first_mismatch().unwrap_or(why)
+            }
+            _ => why,
+        };
+        let Traffic { sent_bytes, received_bytes, read_bytes, written_bytes, .. } =
+            self.call.plan.traffic;
+        // What a peer called earlier is held against what this rank called then.
+        let (number, call) = match why {
+            Interruption::Mismatch { number: Some(number), .. } if number < self.number => {
+                let then = self.history.iter().find(|(earlier, _)| *earlier == number);
+                (number, then.map_or(self.call.signature, |(_, call)| *call))
+            }
+            _ => (self.number, self.call.signature),
+        };
+        let context = Context {
+            rank: self.node.rank(),
+            call,
+            group: self.team.name.clone(),
+            number,
+            timeout: self.call.timeout,
+            done_bytes: self.done_bytes,
+            expected_bytes: sent_bytes + received_bytes + read_bytes + written_bytes,
+        };
+        let error = context.error(why);
+        self.node.abort_unless_told(self.call.lane, &error);
+        error
+    }
+
+    /// A member whose memory is seen and who is in another call than this one: then that is why
+    /// nobody came.
+    fn first_mismatch(&self) -> Option<Interruption> {
+        let shared = self.shared?;
+        let (group, number) = (self.team.id, self.number);
+        let mut seen = self.team.members.iter().filter(|&&peer| shared.sees(peer));
+        seen.find_map(|&peer| {
+            let card = shared.card_in(peer, group, number)?;
+            let theirs = Signature::from_words(card.signature);
+            let mismatch = Interruption::Mismatch { peer, theirs, number: None };
+            (theirs != self.call.signature).then_some(mismatch)
+        })
+    }
+}
