@@ -15,7 +15,7 @@ use lockstep_model::{BlockIo, Blueprint, LaneShape};
 
 /// Rows of the vocabulary for every token of a worker's step that make the search for rows that
 /// are not zero worth it.
-const ROWS_PER_TOKEN: usize = 4;
+const ROWS_PER_TOKEN: usize = 8;
 
 /// The table at the start of a bucket whose rows travel one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -58,7 +58,8 @@ pub enum TrainError {
     },
     /// The saved run was made by another recipe.
     #[error(
-        "{dir} was trained with recipe {saved}, this one is {asked}; only run.*, parallel.* and emulate.* may change"
+        "{dir} was trained with recipe {saved}, this one is {asked}; only run.*, parallel.* and \
+         emulate.* may change"
     )]
     OtherRecipe {
         /// The run to resume.

@@ -90,6 +90,16 @@ enum Step {
     },
 }
 
+/// Whether anybody's scratch is read or written; it moves from call to call.
+fn touches_scratch(plan: &Plan) -> bool {
+    let is_scratch = |piece: &Piece| piece.area == Area::Scratch;
+    plan.rounds.iter().any(|round| {
+        let mut copies = round.copies.iter().flat_map(|(into, from)| [into, from]);
+        let sums = round.reductions.iter().flat_map(|sum| sum.into.iter().chain(&sum.sources));
+        copies.any(is_scratch) || sums.into_iter().any(is_scratch)
+    })
+}
+
 /// Where a call goes on without notes, in the waits of a round.
 #[derive(Default)]
 pub(super) struct Halt {
@@ -146,8 +156,9 @@ impl Notes {
     ) -> Option<Self> {
         let plan = call.plan;
         let is_divided_later = call.reduction == Reduction::Mean && !plan.facts.has_whole_sums;
-        let is_simple = plan.facts.is_closed && plan.scratch_bytes == 0 && !is_divided_later;
-        if !is_simple {
+        let is_simple = plan.facts.is_closed && !touches_scratch(plan) && !is_divided_later;
+        // Alone there is nobody to look up.
+        if !is_simple || team.members.len() == 1 {
             return None;
         }
         let mut shown: Vec<Card> = cards.iter().map(|(_, card)| *card).collect();
