@@ -66,6 +66,7 @@ fn allocations_with(
     let world = lockstep_platform::real();
     let scratch = ScratchDir::new(&world, "allocations").expect("a scratch folder can be had");
     let own = [
+        "run.workers=1".to_owned(),
         format!("train.steps={NUM_STEPS}"),
         format!("run.threads={num_threads}"),
         format!("run.dir={}", scratch.path().join("run").display()),
