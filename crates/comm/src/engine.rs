@@ -166,16 +166,10 @@ impl Engine {
         let shared = node.shared().expect("selection knows who sees whose memory");
         let plan = call.plan;
         let number = self.call;
-        let mut halt = Halt::default();
-        if let (Some(found), false) = (call.notes, self.was_open) {
-            match notebook.get(found).follow(node, shared, call, team.id, number) {
-                Ok(()) => {
-                    self.moved = plan.traffic;
-                    return Ok(());
-                }
-                Err(halted) => halt = halted,
-            }
-        }
+        let halt = match self.follow_notes(node, shared, team, call, notebook) {
+            Ok(()) => return Ok(()),
+            Err(halt) => halt,
+        };
         let staging = Staging::new(plan, &buffers);
         self.memory.prepare(shared, plan, number, staging.bytes)?;
         grow(&mut self.memory.incoming, plan.incoming_bytes);

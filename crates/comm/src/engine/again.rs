@@ -12,7 +12,7 @@
 use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
-use super::{Buffers, Call, Team};
+use super::{Buffers, Call, Engine, Team};
 use crate::element::Reduction;
 use crate::error::Interruption;
 use crate::flags::Card;
@@ -107,6 +107,24 @@ pub(super) struct Halt {
     pub(super) num_signals: u32,
     /// What went wrong, if something did.
     pub(super) why: Option<Interruption>,
+}
+
+impl Engine {
+    /// Makes the call as it was made before; where that is not possible, all or part of it is left.
+    #[inline]
+    pub(super) fn follow_notes(
+        &mut self,
+        node: &Node,
+        shared: &SharedWorld,
+        team: &Team,
+        call: &Call<'_>,
+        notebook: &Notebook,
+    ) -> Result<(), Halt> {
+        let (Some(found), false) = (call.notes, self.was_open) else { return Err(Halt::default()) };
+        notebook.get(found).follow(node, shared, call, team.id, self.call)?;
+        self.moved = call.plan.traffic;
+        Ok(())
+    }
 }
 
 impl Notebook {
