@@ -1,7 +1,7 @@
 //! Every knob of Lockstep: raw TOML, presets and `--set` arguments become a proven [`Recipe`].
 //!
 //! # Layout
-//! - `recipe`: the proven values, as plain data for every other crate
+//! - `recipe`: the proven values, as plain data for every other crate; `problem` is part of them
 //! - `keys`, `key`, `kind`: the one table of keys, its rows, and what a row accepts
 //! - `sources`, `value`: texts become typed settings, each knowing where it was written
 //! - `resolve`, `rules`: settings become a recipe; rules between keys are checked
@@ -30,6 +30,7 @@
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
 
+mod problem;
 mod recipe;
 
 mod key;
@@ -57,10 +58,11 @@ mod blame;
 pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
 pub use presets::presets;
+pub use problem::Problem;
 pub use recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    Activation, Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics,
+    Optim, OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer,
+    Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::resolve;

@@ -164,6 +164,17 @@ impl Console {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
                 add(text, format_args!("  perplexity {perplexity:.3}\n"));
             }
+            Event::Assessed { step, accuracy, suboptimality, distance, .. } => {
+                add(text, format_args!("step {step}"));
+                if let Some(accuracy) = accuracy {
+                    add(text, format_args!("  accuracy {:.2} %", 100.0 * accuracy));
+                }
+                if let (Some(surplus), Some(distance)) = (suboptimality, distance) {
+                    add(text, format_args!("  above the optimum by {surplus:.3e}"));
+                    add(text, format_args!(", {distance:.3e} away from it"));
+                }
+                text.push('\n');
+            }
             Event::Sample { text: sample } => {
                 add(text, format_args!("sample:\n{}\n", Harmless(sample)));
             }
@@ -210,7 +221,10 @@ impl Sink for Console {
                     self.draw(progress);
                 }
             }
-            Event::Evaluated { .. } | Event::Sample { .. } | Event::Warning { .. } => {}
+            Event::Evaluated { .. }
+            | Event::Assessed { .. }
+            | Event::Sample { .. }
+            | Event::Warning { .. } => {}
         }
         self.close_progress();
         self.describe(&stamped.event);

@@ -11,6 +11,7 @@ pub mod embedding;
 pub mod gelu;
 pub mod norm_layer;
 pub mod norm_rms;
+pub mod relu;
 pub mod rope;
 pub mod sgd;
 pub mod swiglu;
