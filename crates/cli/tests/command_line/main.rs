@@ -7,6 +7,7 @@
 //! - `bench_comm`: collectives between real ranks.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `problems`: small problems, and lints.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
@@ -15,4 +16,5 @@ mod commands;
 mod compare;
 mod launch;
 mod layouts;
+mod problems;
 mod process;

@@ -180,8 +180,8 @@ mod tests {
         (
             "slow-link",
             "bible-small",
-            &["run.workers=2", "run.transport=tcp", "emulate.bandwidth=1.2e9"],
-            &["run.workers=2", "run.transport=tcp", "emulate.bandwidth=1.3e9"],
+            &["run.workers=2", "run.transport=tcp", "emulate.bandwidth=1200MB"],
+            &["run.workers=2", "run.transport=tcp", "emulate.bandwidth=1300MB"],
         ),
         (
             "no-validation",
