@@ -9,6 +9,9 @@ use lockstep_trainer::Options;
 const PRESETS: [&str; 4] = ["digits", "quadratic", "ridge", "logistic"];
 const CONVEX: [&str; 3] = ["quadratic", "ridge", "logistic"];
 
+/// Drawing samples takes longer than a few steps on them.
+const FEW: [&str; 2] = ["problem.samples=256", "problem.held_out=40"];
+
 fn recipe(preset: &str, sets: &[&str]) -> Recipe {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
     let preset = Some(preset.to_owned());
@@ -67,10 +70,10 @@ fn problems_are_the_same_on_all_layouts() {
     let mut runs = Runs::new("problems");
     let workers: &[usize] = if soak() { &[2, 3, 4, 5, 8] } else { &[4, 3] };
     for preset in PRESETS {
-        let short = ["train.steps=6", "train.eval_batches=1"];
+        let short = [&["train.steps=6", "train.eval_batches=1"], &FEW[..]].concat();
         let mut hashes = |layout: &[String]| {
             let layout = layout.iter().map(String::as_str);
-            let sets: Vec<&str> = short.into_iter().chain(layout).collect();
+            let sets: Vec<&str> = short.iter().copied().chain(layout).collect();
             runs.finish(&recipe(preset, &sets)).hashes()
         };
         let alone = hashes(&["run.workers=1".to_owned()]);
@@ -94,7 +97,8 @@ fn problems_are_the_same_on_all_layouts() {
 fn an_interrupted_problem_goes_on_to_the_same_bits() {
     let mut runs = Runs::new("problems");
     for preset in PRESETS {
-        let recipe = recipe(preset, &["train.steps=8", "run.workers=1"]);
+        let sets = [&["train.steps=8", "run.workers=1"], &FEW[..]].concat();
+        let recipe = recipe(preset, &sets);
         let whole = runs.finish(&recipe);
         let stopped = Options { stop_after: Some(3), ..Options::default() };
         let half = runs.run(&recipe, stopped).expect("three steps");

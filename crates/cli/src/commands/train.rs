@@ -61,7 +61,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let check = || {
         lockstep_trainer::check(&recipe, world, &asked)?;
         let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
-        findings.iter().for_each(|finding| workers::tell(&format!("warning: {finding}\n")));
+        for finding in findings {
+            workers::tell(&format!("warning: {finding}\n"));
+        }
         Ok(())
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));

@@ -11,6 +11,9 @@ use std::sync::OnceLock;
 /// How strongly the features of logistic regression speak for one of the two classes.
 const LOGISTIC_STRENGTH: f64 = 3.0;
 
+/// Fills in the features of a sample and returns its target.
+type Maker = Box<dyn Fn(u64, &mut [f32]) -> f32>;
+
 /// See the module's text. The first `problem.samples` are to learn from, the rest is held out.
 #[derive(Debug)]
 pub(super) struct Samples {
@@ -67,8 +70,8 @@ impl Samples {
         })
     }
 
-    /// A function that fills in a sample's features and returns its target.
-    fn maker(&self) -> Box<dyn Fn(u64, &mut [f32]) -> f32> {
+    /// How samples of this problem are made.
+    fn maker(&self) -> Maker {
         let Problem { seed, dim, condition, noise, .. } = self.problem;
         if self.family == Family::Mlp {
             return Box::new(move |sample, row| digits::draw(seed, sample, row) as f32);
