@@ -53,7 +53,9 @@ fn lints_are_listed_with_their_rows_and_speak_about_a_recipe() {
     let json = folder.json(&["config", "lints", "--set", "optim.clip=0", "--json"]);
     let lints = json.as_array().expect("a list");
     let keys = "id condition threshold advice rows fires message";
-    lints.iter().for_each(|lint| assert_keys(lint, keys));
+    for lint in lints {
+        assert_keys(lint, keys);
+    }
     let speaking: Vec<&Value> = lints.iter().filter(|lint| lint["fires"] == true).collect();
     assert_eq!(speaking.len(), 1, "{speaking:?}");
     assert_eq!(speaking[0]["id"], "no-clip");
