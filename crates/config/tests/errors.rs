@@ -178,7 +178,8 @@ fn an_unknown_preset_names_the_known_ones() {
          model.layers = 0 must be between 1 and 1024; try 1",
         "rules between keys wait until the preset is known"
     );
-    let known = "bible-small, tiny, wide-odd, gpt2-small-bytes, bench, gpt2, digits, quadratic, ridge, logistic";
+    let known = "bible-small, tiny, wide-odd, gpt2-small-bytes, bench, gpt2, digits, quadratic, \
+                 ridge, logistic";
     assert_eq!(
         sets(&["model.preset=tinny"]),
         format!("model.preset = \"tinny\" is not one of {known}; try \"tiny\"")

@@ -53,7 +53,8 @@ Examples:
   lockstep config lints --set optim.clip=0 --json   every lint, and whether it speaks
 
 Plain row numbers are those of the list of production traps; G, F and H those of operational
-thresholds, common mistakes and guards. Lints never refuse a recipe; train prints them as warnings.")]
+thresholds, common mistakes and guards. Lints never refuse a recipe; train prints them as
+warnings.")]
 struct Lints {
     #[command(flatten)]
     recipe: RecipeArguments,

@@ -58,7 +58,7 @@ pub(super) const LINTS: &[Lint] = &[
     },
     Lint {
         id: "large-buckets",
-        condition: "gradients travel in pieces so large that none leaves before the last is computed",
+        condition: "gradients travel in pieces so large that none leaves before backward has ended",
         threshold: "parallel.bucket_bytes > half of all gradients, with several workers",
         advice: "set it to 0, which measures",
         rows: &["F10.2"],

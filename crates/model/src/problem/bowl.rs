@@ -1,6 +1,6 @@
 //! The last block of the quadratic: a bowl with known curvatures around a known point.
 //!
-//! The loss of sample i at x is `rᵀAr / 2 + ξᵢᵀr` with `r = x − x*`, and its gradient `Ar + ξᵢ`: the
+//! The loss of sample i at x is `rᵀAr / 2 + ξᵢᵀr` with `r = x − x*`, its gradient `Ar + ξᵢ`: the
 //! same slope for all samples, plus noise that is the sample's own and cancels over all of them.
 //! The point x* has elements that are `f32` themselves, so it can be reached exactly, and near it
 //! the difference r is exact.

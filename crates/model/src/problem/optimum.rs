@@ -1,6 +1,6 @@
 //! The lowest point of a convex problem, in `f64`, from the samples that the engine sees.
 //!
-//! The quadratic is built around its own. Ridge regression's is the solution of the normal equations
+//! The quadratic is built around its own. Ridge regression's solves the normal equations
 //! `(AᵀA / n + l2 I) x = Aᵀb / n`, by Cholesky's factors. Logistic regression has no formula:
 //! Newton's method solves such equations for the local parabola until the gradient vanishes, half
 //! a step at a time where a whole one would go up.
