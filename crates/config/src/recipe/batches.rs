@@ -55,6 +55,11 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
+    /// The same batch in every step.
+    pub fn constant(batch: usize) -> Self {
+        Self { stages: vec![BatchStage { first_step: 0, first_sample: 0, batch }] }
+    }
+
     /// The stage that a step is of.
     pub fn at(&self, step: u64) -> BatchStage {
         let behind = self.stages.partition_point(|stage| stage.first_step <= step);

@@ -129,7 +129,7 @@ fn groups_make_sense(facts: &Facts<'_>) -> Vec<ConfigError> {
         let (rule, fix) = if *frozen {
             ("of a group that is frozen for good", "remove it, or frozen")
         } else {
-            ("is freeze_after too, so the group is never frozen", "remove both")
+            ("is freeze_after too", "remove one of them")
         };
         Some(ConfigError { rule: rule.to_owned(), fix: fix.to_owned(), ..error })
     };
