@@ -87,6 +87,9 @@ pub(crate) const MAX_BATCH: i64 = 1 << 24;
 /// Largest microbatch; times the most leaves it is still below the largest batch.
 pub(crate) const MAX_MICROBATCH: i64 = 1 << 16;
 
+/// Most groups of parameters.
+pub(crate) const MAX_GROUPS: usize = 32;
+
 /// Largest number of heads.
 pub(crate) const MAX_HEADS: i64 = 1024;
 

@@ -56,11 +56,12 @@ mod blame;
 
 pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
+pub use nearest::nearest;
 pub use presets::presets;
 pub use recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    BatchChange, BatchPlan, BatchStage, Data, DecayShape, Dtype, Emulate, Family, Group, IsaChoice,
+    Isolation, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Parallel,
+    Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::resolve;

@@ -9,6 +9,46 @@ use std::time::Duration;
 
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
+/// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
+/// parsing, printing and the list of allowed values cannot disagree.
+macro_rules! choices {
+    (
+        $(#[$doc:meta])*
+        $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $kind {
+            /// The names a recipe may use, in order of declaration.
+            pub const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// The name this choice has in a recipe.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// The choice with this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+mod batches;
+mod optim;
+
+pub use batches::{BatchChange, BatchPlan, BatchStage};
+pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
@@ -99,33 +139,10 @@ pub struct Train {
     pub reduction: Reduction,
     /// How many steps in a row may be skipped because a gradient is not finite.
     pub max_skipped: u64,
-}
-
-/// How a gradient becomes a step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Optim {
-    /// The update rule.
-    pub name: OptimName,
-    /// Highest learning rate of the schedule.
-    pub lr: f64,
-    /// Pull of the weights towards zero.
-    pub weight_decay: f64,
-    /// Largest allowed global norm of the gradient; 0 switches clipping off.
-    pub clip: f64,
-    /// Steps over which the learning rate rises from zero to `lr`.
-    pub warmup_steps: u64,
-    /// Course of the learning rate after the warm-up.
-    pub schedule: LrSchedule,
-    /// Learning rate at the last step, as a fraction of `lr` (cosine and linear).
-    pub final_lr_fraction: f64,
-    /// Decay of the running mean of gradients (AdamW).
-    pub beta1: f64,
-    /// Decay of the running mean of squared gradients (AdamW).
-    pub beta2: f64,
-    /// Added to the denominator of the update (AdamW).
-    pub eps: f64,
-    /// Decay of the velocity (momentum).
-    pub momentum: f64,
+    /// Where the batch changes, by tokens seen; see [`Recipe::batch_plan`].
+    pub batch_schedule: Vec<BatchChange>,
+    /// The validation loss at which the run is done.
+    pub target_loss: Option<f64>,
 }
 
 /// Number formats.
@@ -268,40 +285,6 @@ impl fmt::Display for Source {
     }
 }
 
-/// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
-/// parsing, printing and the list of allowed values cannot disagree.
-macro_rules! choices {
-    (
-        $(#[$doc:meta])*
-        $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
-    ) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $kind {
-            /// The names a recipe may use, in order of declaration.
-            pub const NAMES: &'static [&'static str] = &[$($name),+];
-
-            /// The name this choice has in a recipe.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)+ }
-            }
-
-            /// The choice with this name.
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($name => Some(Self::$variant),)+ _ => None }
-            }
-        }
-
-        impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
-}
-
 choices! {
     /// Which architecture the blocks follow.
     Family {
@@ -317,30 +300,6 @@ choices! {
     Tokenizer {
         /// One token per byte: 256 tokens, nothing to learn or download.
         Byte = "byte",
-    }
-}
-
-choices! {
-    /// The update rule.
-    OptimName {
-        /// Plain stochastic gradient descent.
-        Sgd = "sgd",
-        /// Gradient descent with a velocity.
-        Momentum = "momentum",
-        /// Adam with decoupled weight decay.
-        AdamW = "adamw",
-    }
-}
-
-choices! {
-    /// Course of the learning rate after the warm-up.
-    LrSchedule {
-        /// Stays at its highest value.
-        Constant = "constant",
-        /// Falls along half a cosine wave.
-        Cosine = "cosine",
-        /// Falls along a straight line.
-        Linear = "linear",
     }
 }
 

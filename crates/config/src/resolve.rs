@@ -7,9 +7,9 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    Data, DecayShape, Dtype, Emulate, Family, IsaChoice, Isolation, LrScaling, LrSchedule, Model,
+    Numerics, Optim, OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source,
+    Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, Sources};
@@ -117,6 +117,8 @@ fn blank() -> Recipe {
             eval_batches: 0,
             reduction: Reduction::Sum,
             max_skipped: u64::MAX,
+            batch_schedule: Vec::new(),
+            target_loss: None,
         },
         optim: Optim {
             name: OptimName::Sgd,
@@ -130,6 +132,14 @@ fn blank() -> Recipe {
             beta2: -1.0,
             eps: -1.0,
             momentum: -1.0,
+            drop_at: Vec::new(),
+            drop_factor: -1.0,
+            decay_fraction: -1.0,
+            decay_shape: DecayShape::Linear,
+            lr_scaling: LrScaling::None,
+            lr_base_batch: 0,
+            trust: -1.0,
+            groups: Vec::new(),
         },
         precision: Precision { compute: Dtype::F32 },
         numerics: Numerics { invariant_up_to: 0 },

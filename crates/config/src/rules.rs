@@ -2,9 +2,11 @@
 //!
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
-//! key whose value was already refused stays silent. Rules about workers are in `layout`.
+//! key whose value was already refused stays silent. Rules about workers are in `layout`, rules
+//! about groups, schedules and goals in `training`.
 
 mod layout;
+mod training;
 
 use crate::error::{ConfigError, Origin, alternatives};
 use crate::key::Applies;
@@ -27,6 +29,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(vocabulary_holds_the_tokenizer(&facts));
     errors.extend(batch_makes_whole_lanes(&facts));
     errors.extend(warmup_ends(&facts));
+    errors.extend(training::broken(&facts));
     errors.extend(layout::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors

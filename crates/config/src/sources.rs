@@ -161,11 +161,13 @@ impl Gathered {
             }
             Err(refusal) => {
                 self.bad.insert(key.name);
+                let (part, written) =
+                    refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
                 self.complain(
                     Some(key),
                     ConfigError {
-                        key: key.name.to_owned(),
-                        value: given.written.clone(),
+                        key: one_line(&format!("{}{part}", key.name)),
+                        value: written,
                         rule: refusal.rule,
                         fix: refusal.fix.map_or(String::new(), |fix| format!("try {fix}")),
                         origin,

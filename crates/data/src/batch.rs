@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use lockstep_config::Recipe;
+use lockstep_config::{BatchPlan, Recipe};
 
 use crate::corpus::Corpus;
 use crate::sampler::Sampler;
@@ -19,11 +19,13 @@ pub const IGNORE: u32 = u32::MAX;
 pub struct Batch {
     /// The optimizer step that these samples belong to.
     pub step: u64,
-    /// The tokens a model reads: `batch` sequences of `context`.
+    /// The tokens a model reads: `batch` sequences of `context`; behind those of a batch that is
+    /// not the largest of its run lies what an earlier one left.
     pub inputs: Vec<u32>,
     /// The token that follows each input.
     pub targets: Vec<u32>,
-    /// The number of the first sample, counted from the start of the run: `step * batch`.
+    /// The number of the first sample, counted from the start of the run: what all steps before
+    /// took.
     pub first_sample: u64,
     /// How many targets are not [`IGNORE`], over the whole batch: the loss denominator.
     pub num_targets: u64,
@@ -60,15 +62,18 @@ impl Batch {
         }
     }
 
-    /// Overwrites everything with the samples of `step`.
-    pub(crate) fn fill(&mut self, step: u64, sampler: &Sampler, corpus: &Corpus) {
+    /// Overwrites everything with the samples of `step`, as many as `plan` gives it.
+    pub(crate) fn fill(&mut self, step: u64, plan: &BatchPlan, sampler: &Sampler, corpus: &Corpus) {
+        let stage = plan.at(step);
+        self.shape.batch = stage.batch;
         let BatchShape { batch, context, .. } = self.shape;
+        assert!(batch * context <= self.inputs.len(), "room for the largest batch");
         self.step = step;
-        self.first_sample = step * batch as u64;
+        self.first_sample = stage.first_sample_of(step);
         self.num_targets = (batch * context) as u64;
         let sequences = self.inputs.chunks_exact_mut(context);
         let sequences = sequences.zip(self.targets.chunks_exact_mut(context));
-        for (sample, (inputs, targets)) in (self.first_sample..).zip(sequences) {
+        for (sample, (inputs, targets)) in (self.first_sample..).zip(sequences.take(batch)) {
             let window = sampler.locate(sample);
             fill_window(corpus.train(), window.start, inputs, targets);
         }
@@ -113,7 +118,7 @@ mod tests {
         let shape = BatchShape { batch: 6, microbatch: 2, context: 5 };
         let sampler = Sampler::new(1, 5, corpus.train().len());
         let mut batch = Batch::with_room(shape);
-        batch.fill(3, &sampler, &corpus);
+        batch.fill(3, &BatchPlan::constant(6), &sampler, &corpus);
 
         assert_eq!((batch.step, batch.first_sample, batch.num_targets), (3, 18, 30));
         let lanes: Vec<u32> =

@@ -51,13 +51,14 @@ impl Loader {
         corpus: Arc<Corpus>,
         cursor: Cursor,
     ) -> Result<Self, DataError> {
-        let shape = BatchShape::of(recipe);
+        let plan = recipe.batch_plan();
+        let shape = BatchShape { batch: plan.max_batch(), ..BatchShape::of(recipe) };
         corpus.require(shape.context)?;
         let next_step = cursor.step_in(&corpus)?;
         let sampler = Sampler::new(recipe.train.seed, shape.context, corpus.train().len());
         let source = Arc::clone(&corpus);
         let fill = move |step, batch: &mut Batch| {
-            batch.fill(step, &sampler, &source);
+            batch.fill(step, &plan, &sampler, &source);
             Ok(())
         };
         Self::start(shape, world, corpus, next_step, Box::new(fill))

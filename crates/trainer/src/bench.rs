@@ -61,12 +61,13 @@ fn bench_on(
     let mut step_seconds = Vec::new();
     for step in 0..WARM_UP_STEPS + num_steps {
         let start = world.clock().now();
+        learner.enter(recipe, step)?;
         let batch = loader.next_batch()?;
         let lane = |index| lane_of(recipe, batch, index);
         learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
         learner.replica.finish_reduce(cpu)?;
-        let clip = learner.replica.clip(cpu, recipe.optim.clip)?;
-        let update = Update { count: step + 1, lr: learner.lr.at(step), grad_scale: clip.scale };
+        let clip = learner.replica.clip(cpu, &learner.clip)?;
+        let update = Update { count: step + 1, lr: learner.lr(step), clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
         if step >= WARM_UP_STEPS {
             step_seconds.push(world.clock().since(start).as_secs_f64());

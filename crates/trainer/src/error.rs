@@ -48,6 +48,28 @@ pub enum TrainError {
         /// What this CPU has.
         others: String,
     },
+    /// A group of parameters is empty.
+    #[error(
+        "optim.groups[{index}].match = \"{pattern}\" describes no parameter of this model; there are \
+         {near}"
+    )]
+    NoSuchParams {
+        /// The group, counted from zero.
+        index: usize,
+        /// Its pattern.
+        pattern: String,
+        /// Names that it may have meant.
+        near: String,
+    },
+    /// There is nothing left to train.
+    #[error(
+        "optim.groups freezes every parameter at step {step}; leave one trained, or set \
+         train.steps = {step}"
+    )]
+    AllFrozen {
+        /// The first step without anything to train.
+        step: u64,
+    },
     /// The saved weights belong to another model.
     #[error("{path} holds another model: {what}; use the recipe it was trained with")]
     OtherModel {
@@ -154,6 +176,8 @@ impl TrainError {
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }
+            | Self::NoSuchParams { .. }
+            | Self::AllFrozen { .. }
             | Self::OtherModel { .. }
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }

@@ -15,6 +15,11 @@ pub fn is_due(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
     num_steps == last_step || (every > 0 && num_steps.is_multiple_of(every))
 }
 
+/// Whether a validation loss is what the run was after.
+pub fn is_reached(recipe: &Recipe, validation_loss: f64) -> bool {
+    recipe.train.target_loss.is_some_and(|target| validation_loss <= target)
+}
+
 /// Mean loss over the validation lanes, in nats a token.
 pub fn validation_loss(
     replica: &mut Replica,

@@ -46,6 +46,7 @@ fn train_on(
 ) -> Result<Option<Summary>, TrainError> {
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
+    check::groups(recipe)?;
     let corpus = Arc::new(Corpus::load(recipe, world)?);
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
@@ -63,28 +64,17 @@ fn train_on(
 
     let mut validation_loss = None;
     for step in start.step..last_step {
-        journal.begin_step();
-        let batch = loader.next_batch()?;
-        let lane = |index| lane_of(recipe, batch, index);
-        let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-        let loss = loss / batch.num_targets as f64;
-        learner.replica.finish_reduce(cpu)?;
-        let clip = learner.replica.clip(cpu, recipe.optim.clip)?;
-        let lr = learner.lr.at(step);
-        let is_healthy = health::agree(cpu, recipe, step, loss, &clip, &mut learner, &lane)?;
-        if is_healthy {
-            let update = Update { count: step + 1, lr, grad_scale: clip.scale };
-            learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-        }
-        let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
-        let record = StepRecord { step, loss, lr, grad_norm, data_wait_seconds, is_healthy };
-        journal.finish_step(&record, &mut learner.replica);
-        health::compare_replicas(recipe, step + 1, &mut learner.replica)?;
+        learner.enter(recipe, step)?;
+        one_step(cpu, recipe, step, &mut learner, &mut loader, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
             journal.pause(&mut learner.replica)?;
             let loss = evaluate::validation_loss(&mut learner.replica, cpu, recipe, &validation)?;
             validation_loss = Some(loss);
             journal.evaluated(step + 1, loss, &learner.replica);
+            // All workers know the same loss, so all of them stop here or none.
+            if evaluate::is_reached(recipe, loss) {
+                break;
+            }
         }
     }
     let figures = journal.figures_by_worker(comm, &learner)?;
@@ -102,6 +92,36 @@ fn train_on(
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
+}
+
+/// Learns from one batch.
+fn one_step(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    step: u64,
+    learner: &mut Learner,
+    loader: &mut Loader,
+    journal: &mut Journal,
+) -> Result<(), TrainError> {
+    journal.begin_step();
+    let batch = loader.next_batch()?;
+    let lane = |index| lane_of(recipe, batch, index);
+    let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+    let loss = loss / batch.num_targets as f64;
+    learner.replica.finish_reduce(cpu)?;
+    let clip = learner.replica.clip(cpu, &learner.clip)?;
+    let lr = learner.lr(step);
+    let is_healthy = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
+    if is_healthy {
+        let update = Update { count: step + 1, lr, clip };
+        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+    }
+    let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();
+    let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
+    let record =
+        StepRecord { step, loss, lr, grad_norm, num_tokens, data_wait_seconds, is_healthy };
+    journal.finish_step(&record, &mut learner.replica);
+    health::compare_replicas(recipe, step + 1, &mut learner.replica)
 }
 
 /// A lane of a batch as the model takes it. Gradients are divided by the number of targets of the

@@ -12,7 +12,7 @@ use lockstep_platform::World;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::sampling::Sampling;
-use lockstep_trainer::{Options, RunFolder, Summary};
+use lockstep_trainer::{Options, RunFolder, Summary, Target};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -127,6 +127,13 @@ fn report(summary: &Summary) -> String {
         let _ = writeln!(
             text,
             "validation   {loss:.4} nats a byte; the corpus' byte bigrams alone: {baseline_loss:.4}"
+        );
+    }
+    if let Some(Target { loss, steps, tokens, wire_bytes, seconds, .. }) = &summary.target {
+        let bytes = Bytes(*wire_bytes);
+        let _ = writeln!(
+            text,
+            "target       {loss} reached with {steps} steps, {tokens} tokens, {bytes}, {seconds:.1} s"
         );
     }
     let _ = writeln!(

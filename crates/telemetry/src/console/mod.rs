@@ -164,6 +164,17 @@ impl Console {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
                 add(text, format_args!("  perplexity {perplexity:.3}\n"));
             }
+            Event::TargetReached {
+                step, validation_loss, tokens, wire_bytes, run_seconds, ..
+            } => {
+                let (step, tokens) = (Thousands(*step), Thousands(*tokens));
+                let (bytes, time) = (Thousands(*wire_bytes), Lasting(*run_seconds));
+                add(
+                    text,
+                    format_args!("reached validation loss {validation_loss:.4} with {step} "),
+                );
+                add(text, format_args!("steps, {tokens} tokens, {bytes} bytes moved, {time}\n"));
+            }
             Event::Sample { text: sample } => {
                 add(text, format_args!("sample:\n{}\n", Harmless(sample)));
             }
@@ -210,7 +221,10 @@ impl Sink for Console {
                     self.draw(progress);
                 }
             }
-            Event::Evaluated { .. } | Event::Sample { .. } | Event::Warning { .. } => {}
+            Event::Evaluated { .. }
+            | Event::TargetReached { .. }
+            | Event::Sample { .. }
+            | Event::Warning { .. } => {}
         }
         self.close_progress();
         self.describe(&stamped.event);
