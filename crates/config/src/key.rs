@@ -14,6 +14,8 @@ pub(crate) struct Key {
     pub(crate) kind: Kind,
     pub(crate) default: Default,
     pub(crate) applies: Applies,
+    /// The count where the key means nothing, if that is not the default.
+    pub(crate) idle: Option<i64>,
     pub(crate) field: Field,
 }
 
@@ -28,6 +30,7 @@ pub(crate) enum Default {
 }
 
 /// When a key means anything.
+#[derive(Clone, Copy)]
 pub(crate) enum Applies {
     Always,
     /// Only while another key has one of these values.
@@ -50,6 +53,8 @@ pub(crate) struct Section {
     pub(crate) meaning: &'static str,
     /// Whether the bits of the result may depend on it, so that it counts in the recipe's hash.
     pub(crate) in_identity: bool,
+    /// When any of its keys means anything.
+    pub(crate) applies: Applies,
     pub(crate) keys: &'static [Key],
 }
 
@@ -62,7 +67,8 @@ impl Key {
         field: Field,
         meaning: &'static str,
     ) -> Self {
-        Self { name, meaning, kind, default, applies: Applies::Always, field }
+        let applies = Applies::Always;
+        Self { name, meaning, kind, default, applies, idle: None, field }
     }
 
     /// The same key, meaningful only while `key` has one of the values `is`.
@@ -72,6 +78,12 @@ impl Key {
         is: &'static [&'static str],
     ) -> Self {
         self.applies = Applies::When { key, is };
+        self
+    }
+
+    /// The same key, with the count that it is where it means nothing.
+    pub(crate) const fn else_count(mut self, idle: i64) -> Self {
+        self.idle = Some(idle);
         self
     }
 
@@ -89,41 +101,41 @@ impl Key {
 /// Ties a row to its field of the recipe, by the type of the field. The kind of the row has
 /// accepted the value before, so a value of another type is a bug in the table.
 macro_rules! field {
-    ($section:ident.$field:ident: f64) => {
+    ($($path:ident).+: f64) => {
         Field {
-            get: |r| Some(Value::Float(r.$section.$field)),
-            set: |r, v| r.$section.$field = v.as_float(),
+            get: |r| Some(Value::Float(r.$($path).+)),
+            set: |r, v| r.$($path).+ = v.as_float(),
         }
     };
-    ($section:ident.$field:ident: f32) => {
+    ($($path:ident).+: f32) => {
         Field {
-            get: |r| Some(Value::Float(shortest_f64(r.$section.$field))),
-            set: |r, v| r.$section.$field = v.as_float() as f32,
+            get: |r| Some(Value::Float(shortest_f64(r.$($path).+))),
+            set: |r, v| r.$($path).+ = v.as_float() as f32,
         }
     };
-    ($section:ident.$field:ident: bool) => {
+    ($($path:ident).+: bool) => {
         Field {
-            get: |r| Some(Value::Bool(r.$section.$field)),
-            set: |r, v| r.$section.$field = v.as_bool(),
+            get: |r| Some(Value::Bool(r.$($path).+)),
+            set: |r, v| r.$($path).+ = v.as_bool(),
         }
     };
-    ($section:ident.$field:ident: String) => {
+    ($($path:ident).+: String) => {
         Field {
-            get: |r| Some(Value::Text(r.$section.$field.clone())),
-            set: |r, v| v.as_text().clone_into(&mut r.$section.$field),
+            get: |r| Some(Value::Text(r.$($path).+.clone())),
+            set: |r, v| v.as_text().clone_into(&mut r.$($path).+),
         }
     };
-    ($section:ident.$field:ident: integer $type:ty) => {
+    ($($path:ident).+: integer $type:ty) => {
         Field {
-            get: |r| Some(Value::Integer(i64::try_from(r.$section.$field).unwrap_or(i64::MAX))),
-            set: |r, v| r.$section.$field = v.as_integer() as $type,
+            get: |r| Some(Value::Integer(i64::try_from(r.$($path).+).unwrap_or(i64::MAX))),
+            set: |r, v| r.$($path).+ = v.as_integer() as $type,
         }
     };
-    ($section:ident.$field:ident: choice $type:ty) => {
+    ($($path:ident).+: choice $type:ty) => {
         Field {
-            get: |r| Some(Value::Text(r.$section.$field.name().to_owned())),
+            get: |r| Some(Value::Text(r.$($path).+.name().to_owned())),
             set: |r, v| {
-                r.$section.$field = <$type>::from_name(v.as_text()).expect("the kind accepted it");
+                r.$($path).+ = <$type>::from_name(v.as_text()).expect("the kind accepted it");
             },
         }
     };

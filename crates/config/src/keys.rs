@@ -5,22 +5,25 @@
 //! recipe is filled, so a default may be derived from any row above it.
 //!
 //! - `model`: the model and its text
+//! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, number formats, the promise about bits
 //! - `layout`: workers and what they share
 
 mod model;
+mod problem;
 
 mod training;
 
 mod layout;
 
-use crate::key::{Key, Section};
+use crate::key::{Applies, Key, Section};
 use crate::kind::{Bound, Kind};
-use crate::recipe::Recipe;
+use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
 use layout::{EMULATE, PARALLEL, RUN};
 use model::{DATA, MODEL};
+use problem::PROBLEM;
 use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
 
 /// Every table of a recipe, in reading order.
@@ -29,44 +32,70 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "model",
         meaning: "The shape of the transformer.",
         in_identity: true,
+        applies: Applies::Always,
         keys: MODEL,
     },
-    Section { name: "data", meaning: "The text it learns from.", in_identity: true, keys: DATA },
+    Section {
+        name: "problem",
+        meaning: "What a small problem learns from, made on the spot, instead of text.",
+        in_identity: true,
+        applies: Applies::When { key: "model.family", is: Family::OF_PROBLEMS },
+        keys: PROBLEM,
+    },
+    Section {
+        name: "data",
+        meaning: "The text it learns from.",
+        in_identity: true,
+        applies: Applies::When { key: "model.family", is: Family::OF_TEXT },
+        keys: DATA,
+    },
     Section {
         name: "train",
         meaning: "How long, and in what portions.",
         in_identity: true,
+        applies: Applies::Always,
         keys: TRAIN,
     },
     Section {
         name: "optim",
         meaning: "How a gradient becomes a step.",
         in_identity: true,
+        applies: Applies::Always,
         keys: OPTIM,
     },
-    Section { name: "precision", meaning: "Number formats.", in_identity: true, keys: PRECISION },
+    Section {
+        name: "precision",
+        meaning: "Number formats.",
+        in_identity: true,
+        applies: Applies::Always,
+        keys: PRECISION,
+    },
     Section {
         name: "numerics",
         meaning: "The promise about bits that do not depend on the layout.",
         in_identity: true,
+        applies: Applies::Always,
         keys: NUMERICS,
     },
     Section {
         name: "run",
         meaning: "Where and with how many hands. Never changes a bit of the result.",
         in_identity: false,
+        applies: Applies::Always,
         keys: RUN,
     },
     Section {
         name: "parallel",
         meaning: "How the work is divided among the workers. Never changes a bit of the result.",
         in_identity: false,
+        applies: Applies::Always,
         keys: PARALLEL,
     },
     Section {
         name: "emulate",
         meaning: "Worse hardware than there is, to try things. Never changes a bit of the result.",
         in_identity: false,
+        applies: Applies::Always,
         keys: EMULATE,
     },
 ];
@@ -74,6 +103,13 @@ pub(crate) const SECTIONS: &[Section] = &[
 /// Every key, in the order in which a recipe is filled and printed.
 pub(crate) fn all() -> impl Iterator<Item = &'static Key> {
     SECTIONS.iter().flat_map(|section| section.keys)
+}
+
+/// When a key means anything: its own condition, and that of its table.
+pub(crate) fn conditions(key: &Key) -> [Applies; 2] {
+    let is_its = |section: &&Section| key.name.split('.').next() == Some(section.name);
+    let table = SECTIONS.iter().find(is_its).map_or(Applies::Always, |section| section.applies);
+    [table, key.applies]
 }
 
 /// The key with this full name.
@@ -124,7 +160,6 @@ pub(crate) fn usual_warmup(recipe: &Recipe) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Applies;
     use std::collections::BTreeSet;
 
     #[test]
@@ -149,7 +184,8 @@ mod tests {
     fn a_key_depends_only_on_keys_above_it() {
         let names: Vec<&str> = all().map(|key| key.name).collect();
         for (index, key) in all().enumerate() {
-            if let Applies::When { key: other, is } = key.applies {
+            for condition in conditions(key) {
+                let Applies::When { key: other, is } = condition else { continue };
                 assert!(names[..index].contains(&other), "{} needs {other} above it", key.name);
                 let Some(Key { kind: Kind::Choice(choices), .. }) = find(other) else {
                     panic!("{other} is not a choice");

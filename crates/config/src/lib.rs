@@ -1,7 +1,7 @@
 //! Every knob of Lockstep: raw TOML, presets and `--set` arguments become a proven [`Recipe`].
 //!
 //! # Layout
-//! - `recipe`: the proven values, as plain data for every other crate
+//! - `recipe`: the proven values, as plain data for every other crate; `problem` is part of them
 //! - `keys`, `key`, `kind`: the one table of keys, its rows, and what a row accepts
 //! - `sources`, `value`: texts become typed settings, each knowing where it was written
 //! - `resolve`, `rules`: settings become a recipe; rules between keys are checked
@@ -30,6 +30,7 @@
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
 
+mod problem;
 mod recipe;
 
 mod key;
@@ -58,8 +59,9 @@ pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
 pub use nearest::nearest;
 pub use presets::presets;
+pub use problem::Problem;
 pub use recipe::{
-    BatchChange, BatchPlan, BatchStage, Data, DecayShape, Dtype, Emulate, Family, Group, IsaChoice,
+    Activation, BatchChange, BatchPlan, BatchStage, Data, DecayShape, Dtype, Emulate, Family, Group, IsaChoice,
     Isolation, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Parallel,
     Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };

@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
 use crate::recipe::Recipe;
-use crate::resolve::obstacle;
+use crate::resolve::{Obstacle, obstacle};
 use crate::value::Value;
 
 impl Recipe {
@@ -28,8 +28,8 @@ impl Recipe {
             let Some(value) = key.get(self) else { continue };
             let leaf = key.leaf();
             lines.push(match (obstacle(key, self), self.derivation(key, &value)) {
-                (Some((other, chosen)), _) => {
-                    format!("# {leaf} is not a setting of {other} = {chosen}\n")
+                (Some(Obstacle { other, value, .. }), _) => {
+                    format!("# {leaf} is not a setting of {other} = {value}\n")
                 }
                 (None, Some(how)) => format!("# {leaf} = {value}  # {how}\n"),
                 (None, None) => format!("{leaf} = {value}\n"),

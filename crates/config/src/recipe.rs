@@ -7,6 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::problem::Problem;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 /// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
@@ -100,6 +101,8 @@ pub struct Model {
     pub norm_eps: f32,
     /// Base of the rotary position angles (Llama family).
     pub rope_theta: f64,
+    /// What a small problem has instead of a text (`mlp`, `quadratic`, `ridge`, `logistic`).
+    pub problem: Problem,
 }
 
 impl Model {
@@ -286,12 +289,30 @@ impl fmt::Display for Source {
 }
 
 choices! {
-    /// Which architecture the blocks follow.
+    /// Which architecture the blocks follow, or which small problem is solved.
     Family {
         /// LayerNorm, learned positions, GELU, biases.
         Gpt2 = "gpt2",
         /// RMSNorm, rotary positions, SwiGLU, no biases.
         Llama = "llama",
+        /// A classifier of drawn digits: linear layers with an activation between them.
+        Mlp = "mlp",
+        /// A bowl of known curvatures around a known point.
+        Quadratic = "quadratic",
+        /// Linear least squares with a pull towards zero.
+        Ridge = "ridge",
+        /// Logistic regression with a pull towards zero.
+        Logistic = "logistic",
+    }
+}
+
+choices! {
+    /// What lies between the linear layers of a classifier.
+    Activation {
+        /// The positive part.
+        Relu = "relu",
+        /// A smooth relative of it.
+        Gelu = "gelu",
     }
 }
 

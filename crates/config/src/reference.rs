@@ -25,17 +25,20 @@ pub fn describe_keys() -> Vec<KeyDoc> {
 }
 
 fn describe(key: &'static Key) -> KeyDoc {
-    let meaning = match key.applies {
-        Applies::Always => key.meaning.to_owned(),
-        Applies::When { key: other, is } => {
-            format!("{} Only with {other} = {}.", key.meaning, is.join(" or "))
-        }
-    };
+    let meaning = meaning(key.meaning, key.applies);
     let default = match key.default {
         KeyDefault::Fixed(text) | KeyDefault::Derived { text, .. } => text,
         KeyDefault::Nothing => NO_DEFAULT,
     };
     KeyDoc { name: key.name, meaning, default, allowed: key.kind.allowed() }
+}
+
+/// What a key or a table is for, and when.
+fn meaning(meaning: &str, applies: Applies) -> String {
+    match applies {
+        Applies::Always => meaning.to_owned(),
+        Applies::When { key, is } => format!("{meaning} Only with {key} = {}.", is.join(" or ")),
+    }
 }
 
 /// What stands where a key has no default.
@@ -54,7 +57,8 @@ A recipe is one TOML file. Values come from the defaults, then a preset, then th
 pub fn reference_markdown() -> String {
     let mut parts = vec![INTRODUCTION.to_owned()];
     for section in SECTIONS {
-        parts.push(format!("\n## `{}`\n\n{}\n\n", section.name, section.meaning));
+        let meaning = meaning(section.meaning, section.applies);
+        parts.push(format!("\n## `{}`\n\n{meaning}\n\n", section.name));
         parts.push("| key | meaning | default | allowed |\n|---|---|---|---|\n".to_owned());
         for key in section.keys {
             let KeyDoc { name, meaning, default, allowed } = describe(key);

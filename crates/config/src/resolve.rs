@@ -6,6 +6,7 @@
 use crate::error::{ConfigError, ConfigErrors};
 use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
+use crate::problem::Problem;
 use crate::recipe::{
     Data, DecayShape, Dtype, Emulate, Family, IsaChoice, Isolation, LrScaling, LrSchedule, Model,
     Numerics, Optim, OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source,
@@ -41,11 +42,11 @@ fn fill(gathered: &Gathered) -> Recipe {
     for key in keys::all() {
         // A setting that means nothing here keeps its default, so that recipes that do the same
         // are the same.
-        let setting = match obstacle(key, &recipe) {
-            None => gathered.settings.get(key.name),
-            Some(_) => None,
+        let value = match obstacle(key, &recipe) {
+            None => gathered.settings.get(key.name).map(|setting| setting.value.clone()),
+            Some(_) => key.idle.map(Value::Integer),
         };
-        let value = setting.map(|setting| setting.value.clone()).or_else(|| default(key, &recipe));
+        let value = value.or_else(|| default(key, &recipe));
         if let Some(value) = value {
             (key.field.set)(&mut recipe, &value);
         }
@@ -53,11 +54,23 @@ fn fill(gathered: &Gathered) -> Recipe {
     recipe
 }
 
-/// The other key and its value that make this one meaningless, if so.
-pub(crate) fn obstacle(key: &Key, recipe: &Recipe) -> Option<(&'static str, Value)> {
-    let Applies::When { key: other, is } = key.applies else { return None };
-    let value = keys::find(other)?.get(recipe)?;
-    (!is.contains(&value.as_text())).then_some((other, value))
+/// What makes a key meaningless.
+pub(crate) struct Obstacle {
+    /// Another key.
+    pub(crate) other: &'static str,
+    /// The value it has.
+    pub(crate) value: Value,
+    /// The values with which this key would mean something.
+    pub(crate) is: &'static [&'static str],
+}
+
+/// What makes this key meaningless, if anything does.
+pub(crate) fn obstacle(key: &Key, recipe: &Recipe) -> Option<Obstacle> {
+    keys::conditions(key).into_iter().find_map(|condition| {
+        let Applies::When { key: other, is } = condition else { return None };
+        let value = keys::find(other)?.get(recipe)?;
+        (!is.contains(&value.as_text())).then_some(Obstacle { other, value, is })
+    })
 }
 
 fn default(key: &Key, recipe: &Recipe) -> Option<Value> {
@@ -102,6 +115,7 @@ fn blank() -> Recipe {
             dropout: -1.0,
             norm_eps: -1.0,
             rope_theta: -1.0,
+            problem: Problem::NONE,
         },
         data: Data {
             source: Source::Path(String::new()),

@@ -9,10 +9,10 @@ mod layout;
 mod training;
 
 use crate::error::{ConfigError, Origin, alternatives};
-use crate::key::Applies;
 use crate::keys::{self, MAX_BATCH, MAX_HEADS, MAX_MICROBATCH, MAX_WIDTH, usual_warmup};
+use crate::problem::Problem;
 use crate::recipe::{Family, Model, Recipe, Tokenizer};
-use crate::resolve::obstacle;
+use crate::resolve::{Obstacle, obstacle};
 use crate::sources::Gathered;
 use crate::value::quoted;
 
@@ -20,13 +20,17 @@ use crate::value::quoted;
 pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     let facts = Facts { recipe, gathered };
     let mut errors = Vec::new();
-    let heads = heads_fit_width(&facts);
-    // Advice on the heads respects the key heads, so a second error about them would be noise.
-    if heads.as_ref().is_none_or(|error| error.key != "model.heads") {
-        errors.extend(kv_heads_fit_heads(&facts));
+    if recipe.model.family.is_problem() {
+        errors.extend(optimum_can_be_computed(&facts));
+    } else {
+        let heads = heads_fit_width(&facts);
+        // Advice on the heads respects the key heads, so a second error about them would be noise.
+        if heads.as_ref().is_none_or(|error| error.key != "model.heads") {
+            errors.extend(kv_heads_fit_heads(&facts));
+        }
+        errors.splice(0..0, heads);
+        errors.extend(vocabulary_holds_the_tokenizer(&facts));
     }
-    errors.splice(0..0, heads);
-    errors.extend(vocabulary_holds_the_tokenizer(&facts));
     errors.extend(batch_makes_whole_lanes(&facts));
     errors.extend(warmup_ends(&facts));
     errors.extend(training::broken(&facts));
@@ -37,6 +41,12 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
 
 /// The longest head the attention kernel handles.
 const MAX_HEAD_DIM: usize = 256;
+
+/// The most unknowns whose optimum is computed at the start of a run.
+const MAX_SOLVED_DIM: usize = 1024;
+
+/// The most products that a step of its computation takes: about a second.
+const MAX_SOLVED_PRODUCTS: usize = 1 << 32;
 
 struct Facts<'a> {
     recipe: &'a Recipe,
@@ -151,7 +161,7 @@ fn kv_heads_fit_heads(facts: &Facts<'_>) -> Option<ConfigError> {
 fn kv_heads_suit(model: &Model, heads: usize) -> bool {
     match model.family {
         Family::Gpt2 => model.kv_heads == heads,
-        Family::Llama => heads.is_multiple_of(model.kv_heads),
+        _ => heads.is_multiple_of(model.kv_heads),
     }
 }
 
@@ -166,6 +176,28 @@ fn vocabulary_holds_the_tokenizer(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = format!("is below the {num_tokens} tokens of data.tokenizer = \"{tokenizer}\"");
     Some(facts.error(&involved, rule, format!("try {num_tokens}")))
+}
+
+/// Ridge and logistic regression solve systems of as many equations as there are unknowns.
+fn optimum_can_be_computed(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["problem.dim", "model.family"];
+    let family = facts.recipe.model.family;
+    let is_solved = matches!(family, Family::Ridge | Family::Logistic);
+    let Problem { dim, samples, .. } = facts.recipe.model.problem;
+    if !facts.sound(&involved) || !is_solved {
+        return None;
+    }
+    if dim > MAX_SOLVED_DIM {
+        let rule =
+            format!("is too much for model.family = \"{family}\", whose optimum is computed");
+        return Some(facts.error(&involved, rule, format!("try {MAX_SOLVED_DIM}")));
+    }
+    let most = MAX_SOLVED_PRODUCTS / (dim * dim);
+    if samples <= most || !facts.sound(&["problem.samples"]) {
+        return None;
+    }
+    let rule = format!("of problem.dim = {dim} is too much to compute the optimum from");
+    Some(facts.error(&["problem.samples", "problem.dim"], rule, format!("try {most}")))
 }
 
 fn batch_makes_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
@@ -232,12 +264,10 @@ fn warmup_ends(facts: &Facts<'_>) -> Option<ConfigError> {
 fn settings_mean_something(facts: &Facts<'_>) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for key in keys::all() {
-        let Applies::When { key: other, is } = key.applies else { continue };
         let Some(setting) = facts.gathered.settings.get(key.name) else { continue };
-        if !setting.origin.is_explicit() || !facts.sound(&[other]) {
-            continue;
-        }
-        if let Some((_, chosen)) = obstacle(key, facts.recipe) {
+        let obstacle = obstacle(key, facts.recipe).filter(|_| setting.origin.is_explicit());
+        let Some(Obstacle { other, value: chosen, is }) = obstacle else { continue };
+        if facts.sound(&[other]) {
             let others: Vec<String> = is.iter().map(|name| quoted(name)).collect();
             errors.push(ConfigError {
                 key: key.name.to_owned(),

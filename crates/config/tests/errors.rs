@@ -59,7 +59,8 @@ fn a_wrong_type_says_what_was_given_and_what_works() {
     );
     assert_eq!(
         file("model.family = 3"),
-        "a.toml:1: model.family = 3 is an integer where \"gpt2\" or \"llama\" is needed; \
+        "a.toml:1: model.family = 3 is an integer where \"gpt2\", \"llama\", \"mlp\", \
+         \"quadratic\", \"ridge\" or \"logistic\" is needed; \
          try \"llama\""
     );
     assert_eq!(
@@ -107,8 +108,16 @@ fn a_value_out_of_range_says_the_range() {
 #[test]
 fn an_unknown_choice_suggests_the_nearest() {
     for (argument, message) in [
-        ("model.family=lama", "model.family = \"lama\" is not one of gpt2, llama; try \"llama\""),
-        ("model.family=rwkv", "model.family = \"rwkv\" is not one of gpt2, llama; try \"llama\""),
+        (
+            "model.family=lama",
+            "model.family = \"lama\" is not one of gpt2, llama, mlp, quadratic, \
+             ridge, logistic; try \"llama\"",
+        ),
+        (
+            "model.family=rwkv",
+            "model.family = \"rwkv\" is not one of gpt2, llama, mlp, quadratic, \
+             ridge, logistic; try \"llama\"",
+        ),
         (
             "optim.name=adamm",
             "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, lamb; \
@@ -165,11 +174,12 @@ fn an_unknown_preset_names_the_known_ones() {
     assert_eq!(
         failure(&sources).to_string(),
         "preset = \"bibel\" is not known; \
-         try bible-small, tiny, wide-odd, gpt2-small-bytes, bench or gpt2\n\
+         try bible-small, tiny, wide-odd, gpt2-small-bytes, bench, gpt2, digits, quadratic, \
+         ridge or logistic\n\
          model.layers = 0 must be between 1 and 1024; try 1",
         "rules between keys wait until the preset is known"
     );
-    let known = "bible-small, tiny, wide-odd, gpt2-small-bytes, bench, gpt2";
+    let known = "bible-small, tiny, wide-odd, gpt2-small-bytes, bench, gpt2, digits, quadratic, ridge, logistic";
     assert_eq!(
         sets(&["model.preset=tinny"]),
         format!("model.preset = \"tinny\" is not one of {known}; try \"tiny\"")

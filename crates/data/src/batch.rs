@@ -62,8 +62,9 @@ impl Batch {
         }
     }
 
-    /// Overwrites everything with the samples of `step`, as many as `plan` gives it.
-    pub(crate) fn fill(&mut self, step: u64, plan: &BatchPlan, sampler: &Sampler, corpus: &Corpus) {
+    /// Becomes the batch of `step`, as large as `plan` gives it, and returns the numbers of its
+    /// samples; the tokens are still those of another step.
+    pub(crate) fn begin(&mut self, step: u64, plan: &BatchPlan) -> Range<u64> {
         let stage = plan.at(step);
         self.shape.batch = stage.batch;
         let BatchShape { batch, context, .. } = self.shape;
@@ -71,9 +72,16 @@ impl Batch {
         self.step = step;
         self.first_sample = stage.first_sample_of(step);
         self.num_targets = (batch * context) as u64;
+        self.first_sample..self.first_sample + batch as u64
+    }
+
+    /// Overwrites everything with the samples of `step`, as many as `plan` gives it.
+    pub(crate) fn fill(&mut self, step: u64, plan: &BatchPlan, sampler: &Sampler, corpus: &Corpus) {
+        let samples = self.begin(step, plan);
+        let context = self.shape.context;
         let sequences = self.inputs.chunks_exact_mut(context);
         let sequences = sequences.zip(self.targets.chunks_exact_mut(context));
-        for (sample, (inputs, targets)) in (self.first_sample..).zip(sequences.take(batch)) {
+        for (sample, (inputs, targets)) in samples.zip(sequences) {
             let window = sampler.locate(sample);
             fill_window(corpus.train(), window.start, inputs, targets);
         }

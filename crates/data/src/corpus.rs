@@ -15,6 +15,7 @@ use lockstep_platform::{FileKind, Files, World};
 use crate::bundled;
 use crate::error::{DataError, Split};
 use crate::permutation::mix;
+use crate::problem;
 
 /// How many folders deep a corpus folder is read: a link to a parent folder must come to an end.
 const MAX_DEPTH: usize = 32;
@@ -30,6 +31,9 @@ pub struct Corpus {
 impl Corpus {
     /// Reads the text that a recipe names and proves that its context fits into both splits.
     pub fn load(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
+        if recipe.model.family.is_problem() {
+            return problem::corpus(recipe);
+        }
         let validation = recipe.data.validation;
         let corpus = match &recipe.data.source {
             Source::Bundled => Self::bundled(validation),

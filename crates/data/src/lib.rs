@@ -14,6 +14,7 @@
 //! - [`cursor`]: the position that a checkpoint stores
 //! - [`validation`]: the fixed lanes a model is judged by
 //! - [`baseline`]: the byte-bigram entropy, the loss to beat
+//! - `problem`: the numbers of samples, for small problems, which have no text
 //! - [`error`]: everything that can go wrong, with who must act
 //! - `bundled`: the text inside the binary
 //!
@@ -54,6 +55,8 @@ pub mod loader;
 pub mod validation;
 
 pub mod baseline;
+
+mod problem;
 
 pub mod error;
 

@@ -19,6 +19,7 @@ use crate::batch::{Batch, BatchShape};
 use crate::corpus::Corpus;
 use crate::cursor::Cursor;
 use crate::error::DataError;
+use crate::problem;
 use crate::sampler::Sampler;
 
 /// One batch with the trainer, one with the thread.
@@ -53,6 +54,11 @@ impl Loader {
     ) -> Result<Self, DataError> {
         let plan = recipe.batch_plan();
         let shape = BatchShape { batch: plan.max_batch(), ..BatchShape::of(recipe) };
+        if recipe.model.family.is_problem() {
+            let next_step = cursor.step_in(&corpus)?;
+            let fill = Box::new(problem::fill(recipe));
+            return Self::start(shape, world, corpus, next_step, fill);
+        }
         corpus.require(shape.context)?;
         let next_step = cursor.step_in(&corpus)?;
         let sampler = Sampler::new(recipe.train.seed, shape.context, corpus.train().len());

@@ -8,6 +8,7 @@ use lockstep_config::Recipe;
 
 use crate::batch::{BatchShape, IGNORE, fill_window};
 use crate::corpus::Corpus;
+use crate::problem;
 
 /// All the lanes of one evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,9 @@ pub struct ValidationLane {
 
 /// The lanes for `train.eval_batches` batches, or for the whole split where that is less.
 pub fn validation_lanes(recipe: &Recipe, corpus: &Corpus) -> Validation {
+    if recipe.model.family.is_problem() {
+        return problem::validation(recipe);
+    }
     lanes_of(BatchShape::of(recipe), recipe.train.eval_batches, corpus.validation())
 }
 

@@ -1,6 +1,7 @@
 //! The one contract between the runtime and the mathematics of a model.
 //!
-//! A model is a list of blocks: an embedding, layers, a head. A block knows its parameters' layout,
+//! A model is a list of blocks: an embedding, layers, a head; or what a small problem has in their
+//! places. A block knows its parameters' layout,
 //! runs forward and says what it saved, and runs backward from that. It owns no memory that
 //! changes and knows no ranks: parameters, gradients, activations and scratch belong to the
 //! runtime, which may gather a block's parameters just before use (ZeRO), run blocks on different
@@ -86,15 +87,55 @@ pub struct DecodeContext<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-/// What a block consumes and produces.
+/// What a block consumes and produces, and how wide a row of it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockIo {
     /// Reads the lane's tokens; its input slice is empty.
-    TokensToStream,
-    /// From t x c activations to t x c activations.
-    StreamToStream,
+    TokensToStream {
+        /// Width of the rows it writes.
+        output: usize,
+    },
+    /// From a row of activations for each token to another.
+    StreamToStream {
+        /// Width of the rows it reads.
+        input: usize,
+        /// Width of the rows it writes: that of the next block's input.
+        output: usize,
+    },
     /// Ends in the loss; its output slice is empty.
-    StreamToLoss,
+    StreamToLoss {
+        /// Width of the rows it reads.
+        input: usize,
+    },
+}
+
+impl BlockIo {
+    /// Width of the rows it reads; zero where it reads tokens.
+    pub const fn input_width(self) -> usize {
+        match self {
+            Self::TokensToStream { .. } => 0,
+            Self::StreamToStream { input, .. } | Self::StreamToLoss { input } => input,
+        }
+    }
+
+    /// Width of the rows it writes; zero where it ends in the loss.
+    pub const fn output_width(self) -> usize {
+        match self {
+            Self::TokensToStream { output } | Self::StreamToStream { output, .. } => output,
+            Self::StreamToLoss { .. } => 0,
+        }
+    }
+
+    /// The wider of the two.
+    pub const fn max_width(self) -> usize {
+        let (input, output) = (self.input_width(), self.output_width());
+        if input > output { input } else { output }
+    }
+
+    /// Whether it lies between other blocks: what it saves waits for its backward.
+    pub const fn is_layer(self) -> bool {
+        matches!(self, Self::StreamToStream { .. })
+    }
 }
 
 /// Number of elements a block saves between forward and backward, besides its input.
@@ -189,7 +230,8 @@ pub trait Block: Send + Sync {
     }
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
-    /// *adds* parameter gradients to `grads`. `saved` may be overwritten. A block that
+    /// *adds* parameter gradients to `grads`. `saved` may be overwritten. The slice has room for
+    /// rows of the wider of the two; either lies at its front. A block that
     /// [`Self::can_skip_grads`] may be given an empty `grads`: then nobody wants them.
     fn backward(
         &self,

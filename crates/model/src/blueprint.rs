@@ -12,16 +12,14 @@ use crate::embedding::Embedding;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Param, ParamList};
-use crate::{gpt2, init, llama};
+use crate::{gpt2, init, llama, problem};
 use lockstep_config::{Family, Model};
 
 /// A described model.
 pub struct Blueprint {
     /// Embedding, layers, head.
     pub blocks: Vec<Box<dyn Block>>,
-    /// Length of the vector each token carries from block to block.
-    pub width: usize,
-    /// Number of different tokens.
+    /// Number of different tokens, or of numbers that the last block guesses with.
     pub vocab: usize,
     /// Longest sequence.
     pub context: usize,
@@ -42,24 +40,25 @@ pub struct Mirror<'a> {
 
 /// Describes the model of a recipe.
 pub fn describe(model: &Model) -> Blueprint {
+    if model.family.is_problem() { problem::describe(model) } else { transformer(model) }
+}
+
+fn transformer(model: &Model) -> Blueprint {
     let embedding = embedding(model);
     let head = head(model, &embedding.params[0]);
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
-    match model.family {
-        Family::Gpt2 => {
-            for index in 0..model.layers {
-                blocks.push(Box::new(gpt2::layer(model, index)));
-            }
+    if model.family == Family::Gpt2 {
+        for index in 0..model.layers {
+            blocks.push(Box::new(gpt2::layer(model, index)));
         }
-        Family::Llama => {
-            let rope = llama::rope_table(model);
-            for index in 0..model.layers {
-                blocks.push(Box::new(llama::layer(model, index, &rope)));
-            }
+    } else {
+        let rope = llama::rope_table(model);
+        for index in 0..model.layers {
+            blocks.push(Box::new(llama::layer(model, index, &rope)));
         }
     }
     blocks.push(Box::new(head));
-    Blueprint { blocks, width: model.width, vocab: model.vocab, context: model.context }
+    Blueprint { blocks, vocab: model.vocab, context: model.context }
 }
 
 impl Blueprint {
@@ -91,6 +90,11 @@ impl Blueprint {
         self.owned_params().map(|(_, param)| param.len()).sum()
     }
 
+    /// Width of the widest row that passes from block to block.
+    pub fn max_width(&self) -> usize {
+        self.blocks.iter().map(|block| block.io().max_width()).max().unwrap_or(0)
+    }
+
     /// FLOPs of one token in a sequence of the full context.
     pub fn flops_per_token(&self) -> Flops {
         self.blocks.iter().map(|block| block.flops_per_token(self.context)).fold(
@@ -112,7 +116,7 @@ fn embedding(model: &Model) -> Embedding {
     let mut params = ParamList::default();
     let (name, table, position_table) = match model.family {
         Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
-        Family::Llama => ("model.embed_tokens", llama::TOKEN_TABLE, None),
+        _ => ("model.embed_tokens", llama::TOKEN_TABLE, None),
     };
     let tokens = params.push(table.to_string(), &[model.vocab, model.width], init::MATRIX);
     let positions = position_table
@@ -131,7 +135,7 @@ fn head(model: &Model, token_table: &Param) -> Head {
     let mut params = ParamList::default();
     let norm = match model.family {
         Family::Gpt2 => gpt2::norm(model, gpt2::FINAL_NORM, &mut params),
-        Family::Llama => llama::norm(model, llama::FINAL_NORM, &mut params),
+        _ => llama::norm(model, llama::FINAL_NORM, &mut params),
     };
     let name = "lm_head".to_string();
     let weight_name = format!("{name}.weight");

@@ -28,7 +28,7 @@ impl<'a> Decoder<'a> {
     pub fn new(blueprint: &'a Blueprint, max_tokens: usize) -> Self {
         let blocks = &blueprint.blocks;
         let scratch_len = blocks.iter().map(|block| block.decode_scratch_len(max_tokens)).max();
-        let stream = vec![0.0; max_tokens * blueprint.width];
+        let stream = vec![0.0; max_tokens * blueprint.max_width()];
         Self {
             blueprint,
             caches: blocks.iter().map(|b| vec![0.0; b.cache_len(blueprint.context)]).collect(),
@@ -64,8 +64,7 @@ impl<'a> Decoder<'a> {
         assert!((1..=self.max_tokens).contains(&tokens.len()), "1 to {} tokens", self.max_tokens);
         assert!(tokens.len() <= self.room(), "the context holds {}", self.blueprint.context);
         assert_eq!(params.len(), self.blueprint.blocks.len(), "a buffer per block");
-        let stream_len = tokens.len() * self.blueprint.width;
-        let [mut input, mut output] = self.streams.each_mut().map(|s| &mut s[..stream_len]);
+        let [mut input, mut output] = self.streams.each_mut().map(|stream| &mut stream[..]);
         let blocks = self.blueprint.blocks.iter().zip(params).zip(&mut self.caches);
         for ((block, params), cache) in blocks {
             let mut ctx = DecodeContext {
@@ -74,11 +73,13 @@ impl<'a> Decoder<'a> {
                 first_position: self.num_positions,
                 scratch: &mut self.scratch,
             };
-            let target = match block.io() {
-                BlockIo::TokensToStream | BlockIo::StreamToStream => &mut *output,
-                BlockIo::StreamToLoss => &mut self.logits_v,
+            let io = block.io();
+            let target = match io {
+                BlockIo::StreamToLoss { .. } => &mut self.logits_v,
+                _ => &mut output[..tokens.len() * io.output_width()],
             };
-            block.decode(&mut ctx, params.as_ref(), input, target, cache);
+            let source = &input[..tokens.len() * io.input_width()];
+            block.decode(&mut ctx, params.as_ref(), source, target, cache);
             std::mem::swap(&mut input, &mut output);
         }
         self.num_positions += tokens.len();

@@ -29,7 +29,7 @@ impl Block for Embedding {
     }
 
     fn io(&self) -> BlockIo {
-        BlockIo::TokensToStream
+        BlockIo::TokensToStream { output: self.width }
     }
 
     fn saved_len(&self, _shape: LaneShape) -> SavedLen {

@@ -54,7 +54,7 @@ impl Block for Head {
     }
 
     fn io(&self) -> BlockIo {
-        BlockIo::StreamToLoss
+        BlockIo::StreamToLoss { input: self.norm.width }
     }
 
     fn saved_len(&self, shape: LaneShape) -> SavedLen {

@@ -51,7 +51,7 @@ impl Block for Layer {
     }
 
     fn io(&self) -> BlockIo {
-        BlockIo::StreamToStream
+        BlockIo::StreamToStream { input: self.width, output: self.width }
     }
 
     fn saved_len(&self, shape: LaneShape) -> SavedLen {

@@ -1,4 +1,4 @@
-//! The transformers that Lockstep trains, as a list of blocks that know no ranks.
+//! The transformers and small problems that Lockstep trains, as lists of blocks that know no ranks.
 //!
 //! # Layout
 //! - [`block`]: the contract between runtime and mathematics; read it first.
@@ -8,11 +8,12 @@
 //! - `llama`, `gpt2`: the two families, as declarations.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
 //! - `linear`, `norm`, `dropout`: kernels bound to places in a flat buffer.
+//! - [`problem`]: a classifier and three convex problems made of blocks, with their optimum.
 //! - [`decode`]: generating token by token through the same kernels.
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, Model};
+//! use lockstep_config::{Family, Model, Problem};
 //!
 //! let gpt2 = Model {
 //!     family: Family::Gpt2,
@@ -27,6 +28,7 @@
 //!     dropout: 0.1,
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
+//!     problem: Problem::NONE,
 //! };
 //! let blueprint = lockstep_model::describe(&gpt2);
 //! assert_eq!(blueprint.num_params(), 124_439_808);
@@ -52,6 +54,8 @@ mod feed_forward;
 mod dropout;
 mod linear;
 mod norm;
+
+pub mod problem;
 
 pub mod decode;
 pub mod init;

@@ -82,11 +82,15 @@ impl Buckets {
         let mut end = blueprint.blocks.len();
         let has_mirror =
             |block: usize| blueprint.blocks[block].params().iter().any(|p| p.mirror_of.is_some());
+        let is_empty = |block: usize| blueprint.blocks[block].num_params() == 0;
         let may_join = |a: usize, b: usize| !has_mirror(a) && !has_mirror(b) && may_join(a, b);
         while end > 0 {
             let mut start = end - 1;
             let mut len = blueprint.blocks[start].num_params();
-            while start > 0 && len < min_len && may_join(start, start - 1) {
+            // A block without parameters needs no bucket of its own.
+            while start > 0
+                && (is_empty(start - 1) || (len < min_len && may_join(start, start - 1)))
+            {
                 start -= 1;
                 len += blueprint.blocks[start].num_params();
             }

@@ -80,7 +80,7 @@ impl Footprint {
             weights: if plan.zero == 3 { own } else { all },
             gradients,
             optimizer: stepped * Optimizer::num_states(optimizer),
-            activations: activations + plan.lane.rows() * blueprint.width,
+            activations: activations + plan.lane.rows() * blueprint.max_width(),
             buffers: blueprint.scratch_len(plan.lane)
                 + in_flight
                 + windows

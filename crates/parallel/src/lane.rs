@@ -10,9 +10,7 @@
 
 use crate::recompute::RecomputePlan;
 use lockstep_comm::CommError;
-use lockstep_model::{
-    Block, BlockIo, Blueprint, Context, LaneShape, Mode, Recompute, Saved, SavedLen,
-};
+use lockstep_model::{Block, Blueprint, Context, LaneShape, Mode, Recompute, Saved, SavedLen};
 use lockstep_tensor::Cpu;
 
 /// Where parameters come from and gradients go.
@@ -76,10 +74,9 @@ struct Lengths {
 impl Lengths {
     fn new(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> Self {
         let blocks = &blueprint.blocks;
-        let stream = |is_there: bool| if is_there { shape.rows() * blueprint.width } else { 0 };
         let mut streams: Vec<_> =
-            blocks.iter().map(|block| stream(block.io() != BlockIo::TokensToStream)).collect();
-        streams.push(stream(blocks.last().is_some_and(|b| b.io() != BlockIo::StreamToLoss)));
+            blocks.iter().map(|block| shape.rows() * block.io().input_width()).collect();
+        streams.push(blocks.last().map_or(0, |last| shape.rows() * last.io().output_width()));
         let mut shared = SavedLen::default();
         let mut saved = Vec::new();
         for (index, block) in blocks.iter().enumerate() {
@@ -157,6 +154,7 @@ impl Activations {
             let mut saved = saved_of(&mut self.saved[index], &mut self.shared, policy, len);
             let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
             block.recompute(ctx, params, input, saved.reborrow(), policy);
+            let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
             block.backward(ctx, params, input, saved, d_stream, grads);
             store.finish_grads(ctx.cpu, index)?;
         }

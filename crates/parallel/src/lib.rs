@@ -20,7 +20,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, Model};
+//! use lockstep_config::{Family, Model, Problem};
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Lane, LaneShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
@@ -39,6 +39,7 @@
 //!     dropout: 0.0,
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
+//!     problem: Problem::NONE,
 //! };
 //! let world = lockstep_platform::real();
 //! let comm = &Comm::threads(&world, 1, &Options::default())?[0];

@@ -4,7 +4,7 @@
 //! again (attention and activation functions), and *every K* drops everything of every K-th layer.
 //! Backward runs the same kernels on the same lane again, so not a bit changes.
 
-use lockstep_model::{Block, BlockIo, Recompute};
+use lockstep_model::{Block, Recompute};
 
 /// What is dropped, and of which layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,8 @@ impl RecomputePlan {
     /// The first block saves nothing and the last one's backward follows its forward at once, so
     /// only the layers between are worth computing again; the first layer is block 1.
     pub fn of_block(self, index: usize, block: &dyn Block) -> Recompute {
-        match block.io() {
-            BlockIo::StreamToStream if index.wrapping_sub(1).is_multiple_of(self.every) => {
-                self.policy
-            }
-            _ => Recompute::None,
-        }
+        let is_chosen = index.wrapping_sub(1).is_multiple_of(self.every);
+        if block.io().is_layer() && is_chosen { self.policy } else { Recompute::None }
     }
 }
 

@@ -124,7 +124,7 @@ impl Replica {
             WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, sparse, trained, overlap)?;
         let mut replica = Self {
             activations: Activations::new(&blueprint, plan.lane, plan.recompute),
-            d_stream: vec![0.0; plan.lane.rows() * blueprint.width],
+            d_stream: vec![0.0; plan.lane.rows() * blueprint.max_width()],
             scratch: Scratch::new(blueprint.scratch_len(plan.lane)),
             one_each: vec![0.0; comm.num_members()],
             ones: vec![1; comm.num_members()],

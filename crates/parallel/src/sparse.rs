@@ -39,7 +39,8 @@ impl SparseTable {
         let first = blueprint.blocks.first()?;
         let (param, bucket) = (first.params().first()?, buckets.of_block(0));
         let is_alone = buckets.list[bucket].blocks == (0..1);
-        let is_table = first.io() == BlockIo::TokensToStream && param.range().start == 0;
+        let is_table =
+            matches!(first.io(), BlockIo::TokensToStream { .. }) && param.range().start == 0;
         let is_aligned =
             runs.len().is_power_of_two() && runs.iter().all(|r| r.len() == runs[0].len());
         let num_tokens = runs[0].len() * leaves.lanes_per_leaf * lane.rows();

@@ -89,6 +89,23 @@ pub enum Event {
         #[serde(with = "number")]
         run_seconds: f64,
     },
+    /// The solution of a small problem was judged.
+    Assessed {
+        /// Steps done before.
+        step: u64,
+        /// The share of right guesses on held-out samples, of a classifier.
+        #[serde(with = "number::option")]
+        accuracy: Option<f64>,
+        /// The lowest possible loss, of a convex problem.
+        #[serde(with = "number::option")]
+        optimum_loss: Option<f64>,
+        /// By how much the loss is above it.
+        #[serde(with = "number::option")]
+        suboptimality: Option<f64>,
+        /// The distance of the weights from where it is.
+        #[serde(with = "number::option")]
+        distance: Option<f64>,
+    },
     /// Text the model generated.
     Sample {
         /// The text.

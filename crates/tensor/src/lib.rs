@@ -9,8 +9,8 @@
 //! - [`simd`]: sixteen virtual lanes on AVX-512, AVX2 and portable Rust; [`math`] on top of them.
 //! - [`random`]: numbers that are a function of (seed, name, index) and of nothing else.
 //! - [`gemm`]: matrix products with a fixed chain of additions.
-//! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`bias`],
-//!   [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
+//! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
+//!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`]: optimizer steps on flat
 //!   buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: what the machine could do at best.
@@ -50,6 +50,7 @@ pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
 pub mod reduce;
+pub mod relu;
 pub mod rope;
 pub mod sgd;
 pub mod swiglu;

@@ -3,7 +3,9 @@
 //! Room for every step is made at the start, so that recording one allocates nothing.
 
 use crate::device::KERNEL_CLASS;
+use crate::evaluate::Examination;
 use crate::saved::Learner;
+use crate::summary::Verdict;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
@@ -211,10 +213,21 @@ impl Journal {
     }
 
     /// The model was judged on held-out text; steps go on.
-    pub fn evaluated(&mut self, step: u64, validation_loss: f64, replica: &Replica) {
+    pub fn evaluated(&mut self, step: u64, found: &Examination, replica: &Replica) {
         self.mark = moved_bytes(replica);
+        let &Examination { validation_loss, assessment, .. } = found;
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated { step, validation_loss, perplexity });
+        if let Some(assessment) = assessment {
+            let Verdict { accuracy, optimum_loss, suboptimality, distance } = assessment.into();
+            self.telemetry.record(&Event::Assessed {
+                step,
+                accuracy,
+                optimum_loss,
+                suboptimality,
+                distance,
+            });
+        }
     }
 
     /// The run has ended well.

@@ -1,11 +1,13 @@
 //! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
 
 use crate::device::KERNEL_CLASS;
+use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
 use lockstep_data::{Corpus, baseline_loss};
+use lockstep_model::problem::Assessment;
 use serde::Serialize;
 
 /// Seconds and bytes; losses in nats a token. Names are stable: scripts rely on them.
@@ -17,6 +19,8 @@ pub struct Summary {
     pub final_loss: f64,
     pub validation_loss: Option<f64>,
     pub baseline_loss: f64,
+    #[serde(flatten)]
+    pub verdict: Verdict,
     pub losses_hash: String,
     pub weights_hash: String,
     pub recipe_hash: String,
@@ -61,6 +65,33 @@ pub struct Target {
     pub seconds: f64,
 }
 
+/// What is known of the solution of a small problem; null where it does not apply. The optimum is
+/// that of the mean loss over all samples to learn from, the accuracy that on held-out ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub struct Verdict {
+    pub accuracy: Option<f64>,
+    pub optimum_loss: Option<f64>,
+    pub suboptimality: Option<f64>,
+    pub distance: Option<f64>,
+}
+
+impl From<Assessment> for Verdict {
+    fn from(assessment: Assessment) -> Self {
+        match assessment {
+            Assessment::Guesses { accuracy } => {
+                Self { accuracy: Some(accuracy), ..Self::default() }
+            }
+            Assessment::Surplus { optimum_loss, suboptimality, distance } => Self {
+                accuracy: None,
+                optimum_loss: Some(optimum_loss),
+                suboptimality: Some(suboptimality),
+                distance: Some(distance),
+            },
+        }
+    }
+}
+
 impl Summary {
     /// Sums a run up.
     pub fn of(
@@ -71,13 +102,14 @@ impl Summary {
         journal: &Journal,
         figures: &FiguresByWorker,
         weights_hash: String,
-        validation_loss: Option<f64>,
+        examination: Option<Examination>,
     ) -> Self {
         let step_seconds_median = median(&journal.step_seconds);
         let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
         let lanes = learner.replica.lanes_by_worker();
         let steps = journal.losses.len() as u64;
         let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
+        let validation_loss = examination.map(|found| found.validation_loss);
         let reached = validation_loss.filter(|loss| evaluate::is_reached(recipe, *loss));
         let target = recipe.train.target_loss.zip(reached).map(|(loss, validation_loss)| Target {
             loss,
@@ -92,7 +124,12 @@ impl Summary {
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
             final_loss: journal.losses.last().copied().unwrap_or(f64::NAN),
             validation_loss,
-            baseline_loss: baseline_loss(corpus),
+            baseline_loss: examination
+                .and_then(|found| found.baseline_loss)
+                .unwrap_or_else(|| baseline_loss(corpus)),
+            verdict: examination
+                .and_then(|found| found.assessment)
+                .map_or(Verdict::default(), Verdict::from),
             losses_hash: journal.losses_hash(),
             weights_hash,
             recipe_hash: recipe.hash(),

@@ -1,11 +1,12 @@
 //! The spine: one worker's life, from an empty process to saved weights.
 
+use crate::evaluate::Examiner;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::{RunFolder, Summary, TrainError, check, device, evaluate, health};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
-use lockstep_data::{Batch, Corpus, Loader, validation_lanes};
+use lockstep_data::{Batch, Corpus, Loader};
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::Update;
 use lockstep_platform::World;
@@ -51,7 +52,7 @@ fn train_on(
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
     let mut loader = Loader::open(recipe, world, Arc::clone(&corpus), start.cursor)?;
-    let validation = validation_lanes(recipe, &corpus);
+    let examiner = Examiner::new(recipe, &corpus, comm);
     let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
@@ -62,17 +63,17 @@ fn train_on(
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
     journal.losses = start.losses;
 
-    let mut validation_loss = None;
+    let mut examination = None;
     for step in start.step..last_step {
         learner.enter(recipe, step)?;
         one_step(cpu, recipe, step, &mut learner, &mut loader, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
             journal.pause(&mut learner.replica)?;
-            let loss = evaluate::validation_loss(&mut learner.replica, cpu, recipe, &validation)?;
-            validation_loss = Some(loss);
-            journal.evaluated(step + 1, loss, &learner.replica);
+            let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
+            examination = Some(found);
+            journal.evaluated(step + 1, &found, &learner.replica);
             // All workers know the same loss, so all of them stop here or none.
-            if evaluate::is_reached(recipe, loss) {
+            if evaluate::is_reached(recipe, found.validation_loss) {
                 break;
             }
         }
@@ -88,7 +89,7 @@ fn train_on(
     )?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
-        Summary::of(recipe, &corpus, &folder, &learner, &journal, &figures, hash, validation_loss);
+        Summary::of(recipe, &corpus, &folder, &learner, &journal, &figures, hash, examination);
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))

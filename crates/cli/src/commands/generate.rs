@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output;
+use lockstep_config::Family;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
 use lockstep_trainer::generate::Generator;
@@ -60,6 +61,14 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         None => RunFolder::newest(world)?,
     };
     let recipe = saved::recipe_of(&folder, world)?;
+    let family = recipe.model.family;
+    if family.is_problem() {
+        return Err(Failure::user(format!(
+            "{} solved model.family = \"{family}\", which writes no text; name a run of {}",
+            folder.path().display(),
+            Family::OF_TEXT.join(" or "),
+        )));
+    }
     let generator = Generator::open(&folder, &recipe, world)?;
     let start = world.clock().now();
     let mut printed = if arguments.json { Ok(()) } else { output::text(&arguments.prompt) };

@@ -30,6 +30,7 @@ Examples:
   lockstep train my.toml --set data.source=book.txt    your own text
   lockstep train my.toml --stop-after 100              stop early, then go on where it stopped:
   lockstep train my.toml --resume runs/0001
+  lockstep train --preset digits                       a small problem: see also quadratic, ridge
   lockstep train --json > run.json                     figures for a program
 
 Workers are processes that this one starts (run.workers, run.isolation); each line they write to
@@ -69,6 +70,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return output::json(&summary);
     }
     output::text(&report(&summary))?;
+    if recipe.model.family.is_problem() {
+        return Ok(());
+    }
     output::text(&sample(&summary, &recipe, world)?)
 }
 
@@ -123,7 +127,9 @@ fn report(summary: &Summary) -> String {
     let mut text = String::new();
     let Summary { steps, first_loss, final_loss, baseline_loss, .. } = summary;
     let _ = writeln!(text, "loss         {first_loss:.4} -> {final_loss:.4} in {steps} steps");
-    if let Some(loss) = summary.validation_loss {
+    if let Some(verdict) = verdict(summary) {
+        let _ = writeln!(text, "solution     {verdict}");
+    } else if let Some(loss) = summary.validation_loss {
         let _ = writeln!(
             text,
             "validation   {loss:.4} nats a byte; the corpus' byte bigrams alone: {baseline_loss:.4}"
@@ -146,6 +152,17 @@ fn report(summary: &Summary) -> String {
     let _ = writeln!(text, "weights_hash {}", summary.weights_hash);
     let _ = writeln!(text, "run folder   {}", summary.run_dir);
     text
+}
+
+/// How good the solution of a small problem is.
+fn verdict(summary: &Summary) -> Option<String> {
+    let verdict = &summary.verdict;
+    if let Some(accuracy) = verdict.accuracy {
+        return Some(format!("{:.2} % of the held-out samples are right", 100.0 * accuracy));
+    }
+    let (surplus, distance) = (verdict.suboptimality?, verdict.distance?);
+    let optimum = verdict.optimum_loss?;
+    Some(format!("{surplus:.3e} above the optimum {optimum:.6}, {distance:.3e} away from it"))
 }
 
 /// A taste of what the model writes.

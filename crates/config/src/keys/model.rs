@@ -1,10 +1,11 @@
-//! Keys of the model and of the text it learns from.
+//! Keys of the model and of the text it learns from. A small problem has few of the former and
+//! none of the latter.
 
 use super::{MAX_HEADS, MAX_WIDTH, float, float_f32, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind, shortest_f64};
 use crate::presets;
-use crate::recipe::{Family, Recipe, Source, Tokenizer};
+use crate::recipe::{Activation, Family, Recipe, Source, Tokenizer};
 use crate::value::Value;
 
 use Bound::{Closed, Open};
@@ -24,29 +25,33 @@ pub(super) const MODEL: &[Key] = &[
         Fixed("\"llama\""),
         field!(model.family: choice Family),
         "Architecture of the blocks: gpt2 has LayerNorm, learned positions, GELU and biases; \
-         llama has RMSNorm, rotary positions, SwiGLU and no biases.",
+         llama has RMSNorm, rotary positions, SwiGLU and no biases. Small problems: mlp classifies \
+         drawn digits; quadratic, ridge and logistic are convex and their optimum is known.",
     ),
     Key::new(
         "model.layers",
         integer(1, 1024),
         Fixed("4"),
         field!(model.layers: integer usize),
-        "Number of transformer blocks.",
-    ),
+        "Number of transformer blocks, or of hidden layers of an mlp.",
+    )
+    .only_when("model.family", LAYERED),
     Key::new(
         "model.width",
         integer(1, MAX_WIDTH),
         Fixed("192"),
         field!(model.width: integer usize),
-        "Length of the vector that each token carries through the blocks.",
-    ),
+        "Length of the vector that each token carries through the blocks, or of a hidden layer.",
+    )
+    .only_when("model.family", LAYERED),
     Key::new(
         "model.heads",
         integer(1, MAX_HEADS),
         Fixed("6"),
         field!(model.heads: integer usize),
         "Number of query heads; divides model.width into heads of at most 256, even for llama.",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.kv_heads",
         integer(1, MAX_HEADS),
@@ -54,7 +59,8 @@ pub(super) const MODEL: &[Key] = &[
         field!(model.kv_heads: integer usize),
         "Number of key and value heads; divides model.heads, and fewer of them is grouped-query \
          attention (llama only).",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.ffn",
         integer(1, 1 << 20),
@@ -64,42 +70,49 @@ pub(super) const MODEL: &[Key] = &[
         },
         field!(model.ffn: integer usize),
         "Length of the hidden vector of the feed-forward part.",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.vocab",
         integer(2, 1 << 20),
         Fixed("256"),
         field!(model.vocab: integer usize),
         "Number of different tokens; at least as many as the tokenizer makes.",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.context",
         integer(2, 1 << 20),
         Fixed("256"),
         field!(model.context: integer usize),
         "Tokens in one training sequence, which is also how far attention looks back.",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT)
+    .else_count(1),
     Key::new(
         "model.tied",
         Kind::Bool,
         Fixed("false"),
         field!(model.tied: bool),
         "Whether the output projection is the embedding table itself.",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.dropout",
         float_f32(Closed(0.0), Open(1.0)),
         Fixed("0.0"),
         field!(model.dropout: f32),
         "Share of activations dropped while training (attention, residual, embedding).",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.norm_eps",
         float_f32(Closed(1e-12), Closed(1.0)),
         Fixed("1e-5"),
         field!(model.norm_eps: f32),
         "Added to the variance in every normalisation.",
-    ),
+    )
+    .only_when("model.family", Family::OF_TEXT),
     Key::new(
         "model.rope_theta",
         float(Closed(1.0), Closed(1e12)),
@@ -108,7 +121,18 @@ pub(super) const MODEL: &[Key] = &[
         "Base of the rotary position angles.",
     )
     .only_when("model.family", &["llama"]),
+    Key::new(
+        "model.activation",
+        Kind::Choice(Activation::NAMES),
+        Fixed("\"relu\""),
+        field!(model.problem.activation: choice Activation),
+        "What lies between the linear layers.",
+    )
+    .only_when("model.family", &["mlp"]),
 ];
+
+/// The families that have layers of a width.
+const LAYERED: &[&str] = &["gpt2", "llama", "mlp"];
 
 pub(super) const DATA: &[Key] = &[
     Key::new(
@@ -146,7 +170,7 @@ pub(super) const DATA: &[Key] = &[
 /// thirds of that for about the same number of parameters, rounded for the kernels.
 fn usual_ffn(recipe: &Recipe) -> Value {
     integer_value(match recipe.model.family {
-        Family::Gpt2 => 4 * recipe.model.width,
         Family::Llama => (8 * recipe.model.width).div_ceil(3).next_multiple_of(64),
+        _ => 4 * recipe.model.width,
     })
 }

@@ -13,7 +13,7 @@ fn by_hand(model: &Model) -> usize {
         lockstep_config::Family::Llama => {
             layers * (2 * c * c + 2 * c * kv + 3 * c * f + 2 * c) + v * c + c + head
         }
-        lockstep_config::Family::Gpt2 => {
+        _ => {
             let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
             layers * (attention + 2 * c * f + f + c + 4 * c) + (v + s) * c + 2 * c + head
         }

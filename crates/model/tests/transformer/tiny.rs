@@ -1,9 +1,8 @@
 //! A model small enough to be run thousands of times, and a runtime of a screen.
 
-use lockstep_config::{Family, Model};
+use lockstep_config::{Family, Model, Problem};
 use lockstep_model::{
-    BlockIo, Blueprint, Context, IGNORE, Init, Lane, LaneShape, Mode, Recompute, Saved, Scratch,
-    describe,
+    Blueprint, Context, IGNORE, Init, Lane, LaneShape, Mode, Recompute, Saved, Scratch, describe,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -22,6 +21,7 @@ pub(crate) const LLAMA: Model = Model {
     dropout: 0.0,
     norm_eps: 1e-5,
     rope_theta: 10000.0,
+    problem: Problem::NONE,
 };
 
 /// The other family, with the same sizes.
@@ -132,7 +132,7 @@ impl Tiny {
         start: f32,
     ) -> Outcome {
         let blocks = &self.blueprint.blocks;
-        let stream_len = lane.shape.rows() * self.blueprint.width;
+        let stream_len = lane.shape.rows() * self.blueprint.max_width();
         let mut streams = vec![vec![0.0; stream_len]; blocks.len() + 1];
         let lens: Vec<_> = blocks.iter().map(|b| b.saved_len(lane.shape)).collect();
         let mut kept: Vec<_> = lens.iter().map(|len| vec![0.0; len.kept]).collect();
@@ -154,8 +154,7 @@ impl Tiny {
             return Outcome { loss, logits, grads, d_stream };
         }
         for (i, block) in blocks.iter().enumerate().rev() {
-            let what =
-                if block.io() == BlockIo::StreamToStream { recompute } else { Recompute::None };
+            let what = if block.io().is_layer() { recompute } else { Recompute::None };
             forget(what, &mut kept[i], &mut rebuilt[i]);
             if i == 0 {
                 d_embedded.clone_from(&d_stream);

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use lockstep_comm::{Comm, CommError, Options};
-use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Recipe};
+use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_model::{Lane, LaneShape, Recompute, describe};
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan};
@@ -27,6 +27,7 @@ pub(crate) const SMALL: Model = Model {
     dropout: 0.0,
     norm_eps: 1e-5,
     rope_theta: 10000.0,
+    problem: Problem::NONE,
 };
 
 /// Two chunks and a bit in each table, one and a bit in each matrix of a feed-forward.

@@ -175,6 +175,17 @@ impl Console {
                 );
                 add(text, format_args!("steps, {tokens} tokens, {bytes} bytes moved, {time}\n"));
             }
+            Event::Assessed { step, accuracy, suboptimality, distance, .. } => {
+                add(text, format_args!("step {step}"));
+                if let Some(accuracy) = accuracy {
+                    add(text, format_args!("  accuracy {:.2} %", 100.0 * accuracy));
+                }
+                if let (Some(surplus), Some(distance)) = (suboptimality, distance) {
+                    add(text, format_args!("  above the optimum by {surplus:.3e}"));
+                    add(text, format_args!(", {distance:.3e} away from it"));
+                }
+                text.push('\n');
+            }
             Event::Sample { text: sample } => {
                 add(text, format_args!("sample:\n{}\n", Harmless(sample)));
             }
@@ -223,6 +234,7 @@ impl Sink for Console {
             }
             Event::Evaluated { .. }
             | Event::TargetReached { .. }
+            | Event::Assessed { .. }
             | Event::Sample { .. }
             | Event::Warning { .. } => {}
         }

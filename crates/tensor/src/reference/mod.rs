@@ -15,6 +15,7 @@ pub mod lars;
 pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
+pub mod relu;
 pub mod rope;
 pub mod sgd;
 pub mod swiglu;

@@ -1,0 +1,71 @@
+//! Keys of small problems: how many samples there are, and what makes them hard.
+
+use super::{float, integer};
+use crate::key::{Default, Field, Key, field};
+use crate::kind::Bound;
+use crate::value::Value;
+
+use Bound::Closed;
+use Default::Fixed;
+
+pub(super) const PROBLEM: &[Key] = &[
+    Key::new(
+        "problem.samples",
+        integer(1, MAX_SAMPLES),
+        Fixed("4096"),
+        field!(model.problem.samples: integer usize),
+        "Samples to learn from; each is a function of problem.seed and its number.",
+    ),
+    Key::new(
+        "problem.held_out",
+        integer(1, MAX_SAMPLES),
+        Fixed("1024"),
+        field!(model.problem.held_out: integer usize),
+        "Samples that are kept back to judge by.",
+    ),
+    Key::new(
+        "problem.seed",
+        integer(0, i64::MAX),
+        Fixed("1"),
+        field!(model.problem.seed: integer u64),
+        "Decides the samples; train.seed decides their order and the initial weights.",
+    ),
+    Key::new(
+        "problem.dim",
+        integer(1, MAX_DIM),
+        Fixed("64"),
+        field!(model.problem.dim: integer usize),
+        "Number of unknowns; at most 1024 for ridge and logistic, whose optimum is computed.",
+    )
+    .only_when("model.family", &["quadratic", "ridge", "logistic"]),
+    Key::new(
+        "problem.condition",
+        float(Closed(1.0), Closed(1e6)),
+        Fixed("100.0"),
+        field!(model.problem.condition: f64),
+        "Largest over smallest curvature (quadratic) or variance of a feature (ridge, logistic).",
+    )
+    .only_when("model.family", &["quadratic", "ridge", "logistic"]),
+    Key::new(
+        "problem.noise",
+        float(Closed(0.0), Closed(1e6)),
+        Fixed("0.0"),
+        field!(model.problem.noise: f64),
+        "Deviation of each element of a sample's gradient (quadratic) or of its target (ridge).",
+    )
+    .only_when("model.family", &["quadratic", "ridge"]),
+    Key::new(
+        "problem.l2",
+        float(Closed(1e-6), Closed(1e6)),
+        Fixed("0.01"),
+        field!(model.problem.l2: f64),
+        "Weight of half the squared norm of the unknowns in the loss.",
+    )
+    .only_when("model.family", &["ridge", "logistic"]),
+];
+
+/// Most samples: with the most unknowns of a problem that is kept in memory they take 256 MiB.
+const MAX_SAMPLES: i64 = 1 << 16;
+
+/// Most unknowns.
+const MAX_DIM: i64 = 1 << 16;

@@ -1,0 +1,147 @@
+//! The last block of the quadratic: a bowl with known curvatures around a known point.
+//!
+//! The loss of sample i at x is `rᵀAr / 2 + ξᵢᵀr` with `r = x − x*`, and its gradient `Ar + ξᵢ`: the
+//! same slope for all samples, plus noise that is the sample's own and cancels over all of them.
+//! The point x* has elements that are `f32` themselves, so it can be reached exactly, and near it
+//! the difference r is exact.
+//!
+//! Shapes: t samples of the lane, c unknowns.
+
+use super::spectrum::Curvature;
+use crate::block::{
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, LaneShape, Saved, SavedLen,
+};
+use crate::param::{Init, Param, ParamList};
+use lockstep_config::Problem;
+use lockstep_tensor::random::Key;
+
+/// See the module's text.
+pub(super) struct Bowl {
+    params: Vec<Param>,
+    curvature: Curvature,
+    target_c: Vec<f32>,
+}
+
+/// The lowest point of the bowl.
+pub(super) fn target(problem: &Problem) -> Vec<f32> {
+    let key = Key::new(problem.seed, "truth");
+    (0..problem.dim as u64).map(|index| key.normal(index)).collect()
+}
+
+impl Bowl {
+    pub(super) fn new(problem: &Problem) -> Self {
+        let mut params = ParamList::default();
+        params.push("x".to_owned(), &[problem.dim], Init::Zeros);
+        let (params, curvature) = (params.finish(), Curvature::new(problem));
+        Self { params, curvature, target_c: target(problem) }
+    }
+
+    /// Writes the slope without noise and returns the loss without it.
+    fn slope(&self, x_c: &[f32], slope_c: &mut [f32]) -> f64 {
+        for ((slope, x), target) in slope_c.iter_mut().zip(x_c).zip(&self.target_c) {
+            *slope = x - target;
+        }
+        self.curvature.apply(slope_c);
+        0.5 * self.along(x_c, slope_c)
+    }
+
+    /// The product of a row with the way from the lowest point.
+    fn along(&self, x_c: &[f32], row_c: &[f32]) -> f64 {
+        let way = x_c.iter().zip(&self.target_c).map(|(x, target)| f64::from(x - target));
+        way.zip(row_c).fold(0.0, |sum, (way, value)| sum + way * f64::from(*value))
+    }
+}
+
+impl Block for Bowl {
+    fn name(&self) -> &'static str {
+        "x"
+    }
+
+    fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    fn io(&self) -> BlockIo {
+        BlockIo::StreamToLoss { input: self.target_c.len() }
+    }
+
+    fn saved_len(&self, _shape: LaneShape) -> SavedLen {
+        SavedLen { kept: self.target_c.len(), rebuilt: 0 }
+    }
+
+    fn scratch_len(&self, _shape: LaneShape) -> usize {
+        0
+    }
+
+    fn flops_per_token(&self, _num_tokens: usize) -> Flops {
+        // The slope is computed once a lane, which is why only the noise counts here.
+        let forward = 2 * self.target_c.len() as u64;
+        Flops { forward, backward: 2 * forward }
+    }
+
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        _output: &mut [f32],
+        saved: Saved<'_>,
+    ) -> f64 {
+        let loss = self.slope(params, saved.kept);
+        let rows = input_tc.chunks_exact(self.target_c.len()).zip(ctx.lane.targets);
+        let counted = rows.filter(|(_, target)| **target != IGNORE);
+        counted.fold(0.0, |sum, (noise_c, _)| sum + (loss + self.along(params, noise_c)))
+    }
+
+    fn backward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        grads: &mut [f32],
+    ) {
+        let (lane, slope_c) = (ctx.lane, &*saved.kept);
+        let (width, share) = (self.target_c.len(), 1.0 / lane.num_targets as f64);
+        let num_counted = lane.targets.iter().filter(|target| **target != IGNORE).count() as f64;
+        for (index, grad) in grads.iter_mut().enumerate() {
+            let mut sum = num_counted * f64::from(slope_c[index]);
+            for (row, target) in lane.targets.iter().enumerate() {
+                if *target != IGNORE {
+                    sum += f64::from(input_tc[row * width + index]);
+                }
+            }
+            *grad += (share * sum) as f32;
+        }
+        for (d_row, target) in d_stream_tc.chunks_exact_mut(width).zip(lane.targets) {
+            let share = if *target == IGNORE { 0.0 } else { share };
+            for ((d, x), lowest) in d_row.iter_mut().zip(params).zip(&self.target_c) {
+                *d = (share * f64::from(x - lowest)) as f32;
+            }
+        }
+    }
+
+    fn cache_len(&self, _num_positions: usize) -> usize {
+        0
+    }
+
+    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
+        self.target_c.len()
+    }
+
+    /// A bowl guesses nothing; what it has to say about a sample is its loss.
+    fn decode(
+        &self,
+        ctx: &mut DecodeContext<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output: &mut [f32],
+        _cache: &mut [f32],
+    ) {
+        let width = self.target_c.len();
+        let slope_c = ctx.scratch.frame().take(width);
+        let noise_c = &input_tc[input_tc.len() - width..];
+        output[0] = (self.slope(params, slope_c) + self.along(params, noise_c)) as f32;
+    }
+}

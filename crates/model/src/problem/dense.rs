@@ -1,0 +1,155 @@
+//! A hidden layer: a linear map with a bias, then the activation.
+//!
+//! What the activation was applied to is kept, because its slope is needed in backward; dropped, it
+//! is one product to compute again.
+//!
+//! Shapes: t samples of the lane, c features in, f features out.
+
+use crate::block::{
+    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
+};
+use crate::linear::{Linear, WeightLayout};
+use crate::param::{Init, Param, ParamList};
+use lockstep_config::Activation;
+use lockstep_tensor::{Cpu, gelu, relu};
+
+/// See the module's text.
+pub(super) struct Dense {
+    name: String,
+    params: Vec<Param>,
+    linear: Linear,
+    activation: Activation,
+}
+
+impl Dense {
+    pub(super) fn new(
+        index: usize,
+        num_inputs: usize,
+        num_outputs: usize,
+        activation: Activation,
+    ) -> Self {
+        let name = format!("layers.{index}");
+        let mut params = ParamList::default();
+        let linear = linear(&name, num_inputs, num_outputs, 2.0, &mut params);
+        Self { name, params: params.finish(), linear, activation }
+    }
+
+    fn activate(&self, cpu: &Cpu, before_tf: &[f32], output_tf: &mut [f32]) {
+        match self.activation {
+            Activation::Relu => relu::forward(cpu, before_tf, output_tf),
+            Activation::Gelu => gelu::forward(cpu, before_tf, output_tf),
+        }
+    }
+}
+
+/// A linear map with a bias whose outputs have `gain` times the variance of its inputs at first
+/// (2 makes up for the half that a rectifier drops).
+pub(super) fn linear(
+    name: &str,
+    num_inputs: usize,
+    num_outputs: usize,
+    gain: f64,
+    params: &mut ParamList,
+) -> Linear {
+    let std = (gain / num_inputs as f64).sqrt() as f32;
+    let shape = [num_outputs, num_inputs];
+    let weight = params.push(format!("{name}.weight"), &shape, Init::Normal { std });
+    let bias = params.push(format!("{name}.bias"), &[num_outputs], Init::Zeros);
+    Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: Some(bias) }
+}
+
+impl Block for Dense {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    fn io(&self) -> BlockIo {
+        let Linear { num_inputs: input, num_outputs: output, .. } = self.linear;
+        BlockIo::StreamToStream { input, output }
+    }
+
+    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+        SavedLen { kept: shape.rows() * self.linear.num_outputs, rebuilt: 0 }
+    }
+
+    fn scratch_len(&self, shape: LaneShape) -> usize {
+        shape.rows() * self.linear.num_outputs
+    }
+
+    fn flops_per_token(&self, _num_tokens: usize) -> Flops {
+        let forward = self.linear.flops();
+        Flops { forward, backward: 2 * forward }
+    }
+
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output_tf: &mut [f32],
+        saved: Saved<'_>,
+    ) -> f64 {
+        self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
+        self.activate(ctx.cpu, saved.kept, output_tf);
+        0.0
+    }
+
+    fn recompute(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        what: Recompute,
+    ) {
+        match what {
+            Recompute::None | Recompute::Selective => {}
+            Recompute::Full => self.linear.forward(ctx.cpu, params, input_tc, saved.kept),
+        }
+    }
+
+    fn backward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream: &mut [f32],
+        grads: &mut [f32],
+    ) {
+        let (cpu, before_tf) = (ctx.cpu, &*saved.kept);
+        let d_before_tf = ctx.scratch.frame().take(before_tf.len());
+        let d_output_tf = &d_stream[..before_tf.len()];
+        match self.activation {
+            Activation::Relu => relu::backward(cpu, before_tf, d_output_tf, d_before_tf),
+            Activation::Gelu => gelu::backward(cpu, before_tf, d_output_tf, d_before_tf),
+        }
+        self.linear.backward_weight(cpu, input_tc, d_before_tf, grads);
+        self.linear.backward_input(cpu, params, d_before_tf, &mut d_stream[..input_tc.len()]);
+    }
+
+    fn cache_len(&self, _num_positions: usize) -> usize {
+        0
+    }
+
+    fn decode_scratch_len(&self, num_tokens: usize) -> usize {
+        num_tokens * self.linear.num_outputs
+    }
+
+    fn decode(
+        &self,
+        ctx: &mut DecodeContext<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output: &mut [f32],
+        _cache: &mut [f32],
+    ) {
+        let before_tf = ctx.scratch.frame().take(output.len());
+        self.linear.forward(ctx.cpu, params, input_tc, before_tf);
+        self.activate(ctx.cpu, before_tf, output);
+    }
+}

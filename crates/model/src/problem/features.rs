@@ -1,0 +1,98 @@
+//! The first block of a problem: the number of a sample to its features. It learns nothing.
+
+use super::samples::Samples;
+use super::spectrum::Noise;
+use crate::block::{Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Saved, SavedLen};
+use crate::param::Param;
+use std::sync::Arc;
+
+/// See the module's text.
+pub(super) struct Features {
+    pub(super) width: usize,
+    pub(super) rows: Rows,
+}
+
+/// Where a row comes from.
+pub(super) enum Rows {
+    Table(Arc<Samples>),
+    Noise(Noise),
+}
+
+impl Features {
+    fn copy(&self, samples: &[u32], output: &mut [f32]) {
+        for (&sample, row) in samples.iter().zip(output.chunks_exact_mut(self.width)) {
+            match &self.rows {
+                Rows::Table(table) => row.copy_from_slice(table.row(sample as usize)),
+                Rows::Noise(noise) => noise.copy(u64::from(sample), row),
+            }
+        }
+    }
+}
+
+impl Block for Features {
+    fn name(&self) -> &'static str {
+        "features"
+    }
+
+    fn params(&self) -> &[Param] {
+        &[]
+    }
+
+    fn io(&self) -> BlockIo {
+        BlockIo::TokensToStream { output: self.width }
+    }
+
+    fn saved_len(&self, _shape: LaneShape) -> SavedLen {
+        SavedLen::default()
+    }
+
+    fn scratch_len(&self, _shape: LaneShape) -> usize {
+        0
+    }
+
+    fn flops_per_token(&self, _num_tokens: usize) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        _params: &[f32],
+        _input: &[f32],
+        output_tc: &mut [f32],
+        _saved: Saved<'_>,
+    ) -> f64 {
+        self.copy(ctx.lane.inputs, output_tc);
+        0.0
+    }
+
+    fn backward(
+        &self,
+        _ctx: &mut Context<'_>,
+        _params: &[f32],
+        _input: &[f32],
+        _saved: Saved<'_>,
+        _d_stream_tc: &mut [f32],
+        _grads: &mut [f32],
+    ) {
+    }
+
+    fn cache_len(&self, _num_positions: usize) -> usize {
+        0
+    }
+
+    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
+        0
+    }
+
+    fn decode(
+        &self,
+        ctx: &mut DecodeContext<'_>,
+        _params: &[f32],
+        _input: &[f32],
+        output: &mut [f32],
+        _cache: &mut [f32],
+    ) {
+        self.copy(ctx.tokens, output);
+    }
+}

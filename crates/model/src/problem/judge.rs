@@ -1,0 +1,180 @@
+//! How good a solution is: the share of right guesses, or how far it is from the optimum.
+//!
+//! Both are measured on whole sets of samples and from the weights alone, beside the engine: right
+//! guesses on the samples that were held out; the mean loss over the samples to learn from, in
+//! `f64`, against its lowest value. Weights are `f32`, so the distance from the optimum cannot be
+//! expected to fall below some 1e-7 of its norm; the loss is flat there, and the surplus falls to
+//! the square of that.
+
+use super::optimum::{Objective, Optimum};
+use super::samples::Samples;
+use crate::blueprint::Blueprint;
+use crate::decode::Decoder;
+use lockstep_config::{Family, Model};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::math::scalar;
+
+/// What a solution is measured with.
+#[derive(Debug)]
+pub struct Judge(Measure);
+
+#[derive(Debug)]
+enum Measure {
+    Guesses(Samples),
+    Surplus { objective: Objective, optimum: Optimum },
+}
+
+/// The verdict on a solution.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Assessment {
+    /// Of a classifier.
+    Guesses {
+        /// The share of right guesses on samples that were held out.
+        accuracy: f64,
+    },
+    /// Of a convex problem.
+    Surplus {
+        /// The lowest mean loss over the samples to learn from.
+        optimum_loss: f64,
+        /// By how much the loss is above it.
+        suboptimality: f64,
+        /// The Euclidean distance from the point where it is lowest.
+        distance: f64,
+    },
+}
+
+impl Judge {
+    /// The judge of a model that is a problem; computes its optimum.
+    pub fn of(model: &Model) -> Option<Self> {
+        let measure = match model.family {
+            Family::Mlp => Measure::Guesses(Samples::new(model)),
+            family if family.is_problem() => {
+                let objective = Objective::of(model);
+                Measure::Surplus { optimum: objective.optimum(), objective }
+            }
+            _ => return None,
+        };
+        Some(Self(measure))
+    }
+
+    /// The loss of a solution that knows nothing: equal chances, or zeros.
+    pub fn baseline_loss(&self) -> f64 {
+        match &self.0 {
+            Measure::Guesses(_) => scalar::ln(super::digits::NUM_CLASSES as f64),
+            Measure::Surplus { objective, .. } => objective.at(&vec![0.0; objective.dim()]),
+        }
+    }
+
+    /// The verdict on the parameters of each block.
+    pub fn assess(&self, cpu: &Cpu, blueprint: &Blueprint, params: &[Vec<f32>]) -> Assessment {
+        match &self.0 {
+            Measure::Guesses(samples) => {
+                let mut decoder = Decoder::new(blueprint, 1);
+                let is_right = |sample: &usize| {
+                    decoder.reset();
+                    let logits = decoder.feed(cpu, params, &[*sample as u32]);
+                    largest(logits) == samples.target(*sample) as usize
+                };
+                let num_right = samples.held_out().filter(is_right).count();
+                let accuracy = num_right as f64 / samples.held_out().len() as f64;
+                Assessment::Guesses { accuracy }
+            }
+            Measure::Surplus { objective, optimum } => {
+                let x: Vec<f64> = params.iter().flatten().map(|x| f64::from(*x)).collect();
+                let way = x.iter().zip(&optimum.x).map(|(x, best)| x - best);
+                Assessment::Surplus {
+                    optimum_loss: optimum.loss,
+                    suboptimality: objective.at(&x) - optimum.loss,
+                    distance: way.fold(0.0, |sum, way| sum + way * way).sqrt(),
+                }
+            }
+        }
+    }
+}
+
+/// Where the largest number stands; the first of equals.
+fn largest(numbers: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, number) in numbers.iter().enumerate() {
+        if *number > numbers[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::describe;
+    use lockstep_config::{Activation, Problem};
+    use lockstep_tensor::Isa;
+
+    pub(crate) const CONVEX: [Family; 3] = [Family::Quadratic, Family::Ridge, Family::Logistic];
+
+    /// A small convex problem.
+    pub(crate) fn convex(family: Family) -> Model {
+        Model {
+            family,
+            layers: 1,
+            width: 8,
+            heads: 1,
+            kv_heads: 1,
+            ffn: 1,
+            vocab: 1,
+            context: 1,
+            tied: false,
+            dropout: 0.0,
+            norm_eps: 1e-5,
+            rope_theta: 1e4,
+            problem: Problem {
+                samples: 60,
+                held_out: 20,
+                seed: 1,
+                dim: 5,
+                condition: 20.0,
+                noise: 0.3,
+                l2: 0.01,
+                activation: Activation::Relu,
+            },
+        }
+    }
+
+    #[test]
+    fn the_optimum_is_judged_best_and_zeros_as_the_baseline() {
+        let cpu = Cpu::single(Isa::detect());
+        for family in CONVEX {
+            let model = convex(family);
+            let (judge, blueprint) = (Judge::of(&model).unwrap(), describe(&model));
+            let Measure::Surplus { optimum, .. } = &judge.0 else { panic!("a convex problem") };
+            let rounded = optimum.x.iter().map(|x| *x as f32).collect();
+            for (x, is_best) in [(rounded, true), (vec![0.0; 5], false)] {
+                let params = vec![vec![], x];
+                let Assessment::Surplus { optimum_loss, suboptimality, distance } =
+                    judge.assess(&cpu, &blueprint, &params)
+                else {
+                    panic!("a convex problem")
+                };
+                assert_eq!(suboptimality < 1e-12, is_best, "{family}: {suboptimality}");
+                assert_eq!(distance < 1e-6, is_best, "{family}: {distance}");
+                let baseline = judge.baseline_loss() - optimum_loss;
+                assert!(is_best || (suboptimality - baseline).abs() < 1e-15);
+            }
+        }
+    }
+
+    #[test]
+    fn an_untrained_classifier_guesses_and_a_text_has_no_judge() {
+        let cpu = Cpu::single(Isa::detect());
+        let model = convex(Family::Mlp);
+        let (judge, blueprint) = (Judge::of(&model).unwrap(), describe(&model));
+        let params: Vec<_> =
+            blueprint.blocks.iter().map(|block| vec![0.0; block.num_params()]).collect();
+        let Assessment::Guesses { accuracy } = judge.assess(&cpu, &blueprint, &params) else {
+            panic!("a classifier")
+        };
+        // All logits are equal, so all guesses are the first class.
+        assert!(accuracy < 0.4, "{accuracy}");
+        assert!(Judge::of(&Model { family: Family::Llama, ..model }).is_none());
+    }
+}

@@ -1,0 +1,78 @@
+//! Small problems, as blocks of the same engine: a classifier and three convex problems.
+//!
+//! A lane's tokens are numbers of samples, one a sequence. The first block turns a number into a
+//! row of features, the last one looks the target up by the same number; between them lie what
+//! layers there are. So everything that trains a transformer (lanes, leaves, ZeRO, recomputation,
+//! checkpoints) trains these, and gradients are those of single samples, as the study of
+//! stochastic methods needs.
+//!
+//! | family | loss of sample i | optimum |
+//! |---|---|---|
+//! | `mlp` | cross-entropy of ten classes | not known; accuracy instead |
+//! | `quadratic` | `(x − x*)ᵀ A (x − x*) / 2 + ξᵢᵀ (x − x*)` | `x*`, where the mean loss is 0 |
+//! | `ridge` | `(aᵢᵀ x − bᵢ)² / 2 + l2 ‖x‖² / 2` | linear equations |
+//! | `logistic` | `ln(1 + e^(∓ aᵢᵀ x)) + l2 ‖x‖² / 2` | Newton's method |
+//!
+//! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number)
+//! - `features`, `dense`, `classifier`, `regression`, `bowl`: the blocks
+//! - [`judge`]: how good a solution is; `optimum`: the best one
+
+mod digits;
+mod samples;
+mod spectrum;
+
+mod bowl;
+mod classifier;
+mod dense;
+mod features;
+mod regression;
+
+pub mod judge;
+mod optimum;
+
+pub use judge::{Assessment, Judge};
+
+use crate::block::Block;
+use crate::blueprint::Blueprint;
+use bowl::Bowl;
+use classifier::Classifier;
+use dense::Dense;
+use features::{Features, Rows};
+use lockstep_config::{Family, Model};
+use regression::Regression;
+use samples::Samples;
+use spectrum::Noise;
+use std::sync::Arc;
+
+/// Describes the problem of a recipe.
+pub(crate) fn describe(model: &Model) -> Blueprint {
+    let problem = &model.problem;
+    let (blocks, vocab): (Vec<Box<dyn Block>>, usize) = match model.family {
+        Family::Quadratic => {
+            let noise = Rows::Noise(Noise::new(problem));
+            let features = Features { width: problem.dim, rows: noise };
+            (vec![Box::new(features), Box::new(Bowl::new(problem))], 1)
+        }
+        Family::Mlp => (classifier(model), digits::NUM_CLASSES),
+        _ => {
+            let samples = Arc::new(Samples::new(model));
+            let rows = Rows::Table(Arc::clone(&samples));
+            let features = Features { width: problem.dim, rows };
+            (vec![Box::new(features), Box::new(Regression::new(model, samples))], 1)
+        }
+    };
+    Blueprint { blocks, vocab, context: 1 }
+}
+
+fn classifier(model: &Model) -> Vec<Box<dyn Block>> {
+    let samples = Arc::new(Samples::new(model));
+    let rows = Rows::Table(Arc::clone(&samples));
+    let mut width = samples.width();
+    let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(Features { width, rows })];
+    for index in 0..model.layers {
+        blocks.push(Box::new(Dense::new(index, width, model.width, model.problem.activation)));
+        width = model.width;
+    }
+    blocks.push(Box::new(Classifier::new(width, samples)));
+    blocks
+}

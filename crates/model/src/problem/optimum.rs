@@ -1,0 +1,206 @@
+//! The lowest point of a convex problem, in `f64`, from the samples that the engine sees.
+//!
+//! The quadratic is built around its own. Ridge regression's is the solution of the normal equations
+//! `(AᵀA / n + l2 I) x = Aᵀb / n`, by Cholesky's factors. Logistic regression has no formula:
+//! Newton's method solves such equations for the local parabola until the gradient vanishes, half
+//! a step at a time where a whole one would go up.
+
+use super::bowl;
+use super::regression::Loss;
+use super::samples::Samples;
+use super::spectrum::{Curvature, dot};
+use lockstep_config::{Family, Model};
+
+/// Newton's steps are given up after so many; a dozen are enough.
+const MAX_NEWTON_STEPS: usize = 60;
+/// Below this norm of the gradient the loss can no longer tell a better point from a worse one.
+const NEAR: f64 = 1e-7;
+
+/// The mean loss over all samples to learn from, as a function.
+#[derive(Debug)]
+pub(super) enum Objective {
+    Bowl { curvature: Curvature, target: Vec<f64> },
+    Regression { loss: Loss, l2: f64, samples: Samples },
+}
+
+/// The lowest point and the loss there.
+#[derive(Debug)]
+pub(super) struct Optimum {
+    pub(super) x: Vec<f64>,
+    pub(super) loss: f64,
+}
+
+/// Value, gradient and curvature of an objective at a point.
+struct Parabola {
+    gradient: Vec<f64>,
+    /// Row-major, symmetric.
+    curvature: Vec<f64>,
+}
+
+impl Objective {
+    /// The objective of a convex family.
+    pub(super) fn of(model: &Model) -> Self {
+        let problem = &model.problem;
+        if model.family == Family::Quadratic {
+            let target = bowl::target(problem).iter().map(|x| f64::from(*x)).collect();
+            return Self::Bowl { curvature: Curvature::new(problem), target };
+        }
+        let (loss, l2) = (Loss::of(model.family), problem.l2);
+        Self::Regression { loss, l2, samples: Samples::new(model) }
+    }
+
+    /// The mean loss at a point.
+    pub(super) fn at(&self, x: &[f64]) -> f64 {
+        match self {
+            Self::Bowl { curvature, target } => {
+                let way: Vec<f64> = x.iter().zip(target).map(|(x, target)| x - target).collect();
+                let mut slope = way.clone();
+                curvature.apply(&mut slope);
+                0.5 * dot(&way, &slope)
+            }
+            Self::Regression { loss, l2, samples } => {
+                let of_sample = |sample: usize| {
+                    let (guess, target) = guess(samples, sample, x);
+                    loss.at(guess, target).0
+                };
+                let num_samples = samples.train().len() as f64;
+                let sum = samples.train().map(of_sample).fold(0.0, |sum, loss| sum + loss);
+                sum / num_samples + 0.5 * l2 * dot(x, x)
+            }
+        }
+    }
+
+    /// Number of unknowns.
+    pub(super) fn dim(&self) -> usize {
+        match self {
+            Self::Bowl { target, .. } => target.len(),
+            Self::Regression { samples, .. } => samples.width(),
+        }
+    }
+
+    /// The lowest point.
+    pub(super) fn optimum(&self) -> Optimum {
+        let x = match self {
+            Self::Bowl { target, .. } => target.clone(),
+            Self::Regression { .. } => self.newton(),
+        };
+        Optimum { loss: self.at(&x), x }
+    }
+
+    /// One step from anywhere is enough where the loss is a parabola, but for rounding, which a
+    /// second step takes away.
+    fn newton(&self) -> Vec<f64> {
+        let mut x = vec![0.0; self.dim()];
+        let mut best = f64::INFINITY;
+        for _ in 0..MAX_NEWTON_STEPS {
+            let Parabola { gradient, mut curvature } = self.parabola(&x);
+            let norm = dot(&gradient, &gradient).sqrt();
+            if norm < NEAR && norm >= best {
+                break;
+            }
+            best = best.min(norm);
+            let mut step = gradient.clone();
+            solve(&mut curvature, &mut step);
+            let ahead = |share: f64| -> Vec<f64> {
+                x.iter().zip(&step).map(|(x, step)| x - share * step).collect()
+            };
+            let (here, slope) = (self.at(&x), dot(&gradient, &step));
+            let is_lower = |share: f64| self.at(&ahead(share)) <= here - 1e-4 * share * slope;
+            let mut share = 1.0;
+            while norm >= NEAR && share > 1e-9 && !is_lower(share) {
+                share /= 2.0;
+            }
+            x = ahead(share);
+        }
+        x
+    }
+
+    fn parabola(&self, x: &[f64]) -> Parabola {
+        let Self::Regression { loss, l2, samples } = self else {
+            unreachable!("the quadratic knows its lowest point")
+        };
+        let (dim, share) = (x.len(), 1.0 / samples.train().len() as f64);
+        let mut gradient: Vec<f64> = x.iter().map(|x| l2 * x).collect();
+        let mut curvature = vec![0.0; dim * dim];
+        for sample in samples.train() {
+            let (guess, target) = guess(samples, sample, x);
+            let (_, slope, bend) = loss.at(guess, target);
+            let row: Vec<f64> = samples.row(sample).iter().map(|a| f64::from(*a)).collect();
+            for (i, a) in row.iter().enumerate() {
+                gradient[i] += share * slope * a;
+                let factor = share * bend * a;
+                for (c, b) in curvature[i * dim..][..=i].iter_mut().zip(&row) {
+                    *c += factor * b;
+                }
+            }
+        }
+        for i in 0..dim {
+            curvature[i * dim + i] += l2;
+        }
+        Parabola { gradient, curvature }
+    }
+}
+
+fn guess(samples: &Samples, sample: usize, x: &[f64]) -> (f64, f64) {
+    let row = samples.row(sample);
+    let guess = row.iter().zip(x).fold(0.0, |sum, (a, x)| sum + f64::from(*a) * x);
+    (guess, f64::from(samples.target(sample)))
+}
+
+/// Replaces `b` by the solution of `A x = b` for a positive definite A, of which only the lower
+/// triangle is read; it ends as Cholesky's factor L with `A = L Lᵀ`.
+fn solve(a: &mut [f64], b: &mut [f64]) {
+    let dim = b.len();
+    for i in 0..dim {
+        for j in 0..=i {
+            let (before, row) = a.split_at(i * dim);
+            let other = if i == j { row } else { &before[j * dim..] };
+            let rest = row[j] - dot(&row[..j], &other[..j]);
+            a[i * dim + j] = if i == j { rest.sqrt() } else { rest / a[j * dim + j] };
+        }
+    }
+    for i in 0..dim {
+        b[i] = (b[i] - dot(&a[i * dim..][..i], &b[..i])) / a[i * dim + i];
+    }
+    for i in (0..dim).rev() {
+        let below = (i + 1..dim).fold(0.0, |sum, j| sum + a[j * dim + i] * b[j]);
+        b[i] = (b[i] - below) / a[i * dim + i];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::judge::tests::{CONVEX, convex};
+
+    #[test]
+    fn the_solution_of_equations_solves_them() {
+        let a = [4.0, 2.0, 0.4, 2.0, 5.0, 1.0, 0.4, 1.0, 3.0];
+        let expected = [1.0, -2.0, 0.5];
+        let mut b: Vec<f64> = a.chunks(3).map(|row| dot(row, &expected)).collect();
+        solve(&mut a.to_vec(), &mut b);
+        for (found, expected) in b.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-14, "{found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn no_direction_leads_down_from_the_optimum_and_its_gradient_is_nothing() {
+        for family in CONVEX {
+            let objective = Objective::of(&convex(family));
+            let Optimum { x, loss } = objective.optimum();
+            for direction in 0..x.len() {
+                for reach in [-1e-3, 1e-3] {
+                    let mut beside = x.clone();
+                    beside[direction] += reach;
+                    assert!(objective.at(&beside) > loss, "{family}, direction {direction}");
+                }
+            }
+            if let Objective::Regression { .. } = objective {
+                let gradient = objective.parabola(&x).gradient;
+                let norm = dot(&gradient, &gradient).sqrt();
+                assert!(norm < 1e-12, "{family}: the gradient is {norm}");
+            }
+        }
+    }
+}

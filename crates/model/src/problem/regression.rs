@@ -1,0 +1,166 @@
+//! The last block of ridge and logistic regression: one unknown a feature, and a loss that bends
+//! upwards everywhere.
+//!
+//! With `p = aᵀx` of a sample's features a, ridge regression has the loss `(p − b)² / 2` and its
+//! slope `p − b`; logistic regression, with classes b = ±1, has `ln(1 + e^(−bp))` and
+//! `−b / (1 + e^(bp))`. Both add `l2 ‖x‖² / 2` for every sample, so the mean over samples is the
+//! textbook's objective and a sample's gradient is its own. Losses and slopes are `f64`.
+//!
+//! Shapes: t samples of the lane, c features.
+
+use super::samples::Samples;
+use crate::block::{
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen,
+};
+use crate::linear::{Linear, WeightLayout};
+use crate::param::{Init, Param, ParamList};
+use lockstep_config::{Family, Model};
+use lockstep_tensor::math::scalar;
+use std::sync::Arc;
+
+/// See the module's text.
+pub(super) struct Regression {
+    params: Vec<Param>,
+    linear: Linear,
+    loss: Loss,
+    l2: f64,
+    samples: Arc<Samples>,
+}
+
+/// What a wrong guess costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    Squared,
+    Logistic,
+}
+
+impl Loss {
+    pub(super) fn of(family: Family) -> Self {
+        if family == Family::Logistic { Self::Logistic } else { Self::Squared }
+    }
+
+    /// The loss of a guess, its slope and its curvature by the guess.
+    pub(super) fn at(self, guess: f64, target: f64) -> (f64, f64, f64) {
+        match self {
+            Self::Squared => {
+                let miss = guess - target;
+                (0.5 * miss * miss, miss, 1.0)
+            }
+            Self::Logistic => {
+                // The exponential of a number that is not positive never overflows.
+                let margin = target * guess;
+                let small = scalar::exp(-margin.abs());
+                let wrong = if margin > 0.0 { small / (1.0 + small) } else { 1.0 / (1.0 + small) };
+                let loss = scalar::ln(1.0 + small) + (-margin).max(0.0);
+                (loss, -target * wrong, wrong * (1.0 - wrong))
+            }
+        }
+    }
+}
+
+impl Regression {
+    pub(super) fn new(model: &Model, samples: Arc<Samples>) -> Self {
+        let num_inputs = samples.width();
+        let mut params = ParamList::default();
+        // A vector: weight decay is part of the problem here and not of the optimizer.
+        let weight = params.push("x".to_owned(), &[num_inputs], Init::Zeros);
+        let layout = WeightLayout::OutIn;
+        let linear = Linear { num_inputs, num_outputs: 1, layout, weight, bias: None };
+        let (loss, l2) = (Loss::of(model.family), model.problem.l2);
+        Self { params: params.finish(), linear, loss, l2, samples }
+    }
+}
+
+impl Block for Regression {
+    fn name(&self) -> &'static str {
+        "x"
+    }
+
+    fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    fn io(&self) -> BlockIo {
+        BlockIo::StreamToLoss { input: self.linear.num_inputs }
+    }
+
+    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+        SavedLen { kept: shape.rows(), rebuilt: 0 }
+    }
+
+    fn scratch_len(&self, _shape: LaneShape) -> usize {
+        0
+    }
+
+    fn flops_per_token(&self, _num_tokens: usize) -> Flops {
+        let forward = self.linear.flops();
+        Flops { forward, backward: 2 * forward }
+    }
+
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        _output: &mut [f32],
+        saved: Saved<'_>,
+    ) -> f64 {
+        let lane = ctx.lane;
+        self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
+        let squares = params.iter().fold(0.0, |sum, x| sum + f64::from(*x) * f64::from(*x));
+        let pull = 0.5 * self.l2 * squares;
+        let mut sum = 0.0;
+        for (row, guess) in saved.kept.iter_mut().enumerate() {
+            let is_counted = lane.targets[row] != IGNORE;
+            let target = f64::from(self.samples.target(lane.inputs[row] as usize));
+            let (loss, slope, _) = self.loss.at(f64::from(*guess), target);
+            if is_counted {
+                sum += loss + pull;
+            }
+            if let Mode::Train { .. } = ctx.mode {
+                let share = if is_counted { 1.0 / lane.num_targets as f64 } else { 0.0 };
+                *guess = (slope * share) as f32;
+            }
+        }
+        sum
+    }
+
+    fn backward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream: &mut [f32],
+        grads: &mut [f32],
+    ) {
+        let slopes_t = &*saved.kept;
+        self.linear.backward_weight(ctx.cpu, input_tc, slopes_t, grads);
+        let num_counted = ctx.lane.targets.iter().filter(|target| **target != IGNORE).count();
+        let pull = self.l2 * num_counted as f64 / ctx.lane.num_targets as f64;
+        for (grad, x) in grads.iter_mut().zip(params) {
+            *grad += (pull * f64::from(*x)) as f32;
+        }
+        self.linear.backward_input(ctx.cpu, params, slopes_t, d_stream);
+    }
+
+    fn cache_len(&self, _num_positions: usize) -> usize {
+        0
+    }
+
+    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
+        0
+    }
+
+    fn decode(
+        &self,
+        ctx: &mut DecodeContext<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        output: &mut [f32],
+        _cache: &mut [f32],
+    ) {
+        let last_c = &input_tc[input_tc.len() - self.linear.num_inputs..];
+        self.linear.forward(ctx.cpu, params, last_c, output);
+    }
+}
