@@ -48,12 +48,13 @@ impl Recipe {
 
     /// What the bits of the result depend on: one `key = value` a line, sorted, without the tables
     /// of how it runs (`run.*`, `parallel.*`, `emulate.*`) and without keys that have no effect
-    /// here.
+    /// here or say only where the data comes through.
     pub fn identity_text(&self) -> String {
         let mut lines: Vec<String> = SECTIONS
             .iter()
             .filter(|section| section.in_identity)
             .flat_map(|section| effective(section, self))
+            .filter(|(key, _)| (key.counts)(self))
             .map(|(key, value)| format!("{} = {value}\n", key.name))
             .collect();
         lines.sort();

@@ -7,9 +7,9 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    Data, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, IsaChoice, Isolation, LrSchedule,
+    Model, Numerics, Optim, OptimName, Order, Parallel, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, Sources};
@@ -105,8 +105,13 @@ fn blank() -> Recipe {
         },
         data: Data {
             source: Source::Path(String::new()),
-            tokenizer: Tokenizer::Byte,
-            validation: -1.0,
+            tokenizer: Tokenizer::File(String::new()),
+            validation: HeldOut::Fraction(-1.0),
+            documents: Documents::Padded,
+            order: Order::Sequential,
+            last: EpochEnd::Pad,
+            placement: Placement::Local,
+            server: "unset".to_owned(),
         },
         train: Train {
             steps: 0,
