@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 use lockstep_config::Blame;
 use lockstep_platform::FileError;
 
+use crate::documents::DocumentError;
+use crate::shards::ShardError;
+use crate::tokenizer::TokenizerError;
+
 /// A failure of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -87,6 +91,15 @@ pub enum DataError {
         /// The fingerprint in the cursor.
         saved: String,
     },
+    /// A corpus cannot be read as documents.
+    #[error(transparent)]
+    Documents(#[from] DocumentError),
+    /// A tokenizer cannot be used as asked.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A shard folder cannot be used or made.
+    #[error(transparent)]
+    Shards(#[from] ShardError),
     /// The system gave no thread for the background work.
     #[error("cannot start the thread that makes batches: {reason}")]
     NoThread {
@@ -141,7 +154,10 @@ impl DataError {
             | Self::TooDeep { .. }
             | Self::NotUtf8 { .. }
             | Self::TooShort { .. }
-            | Self::OtherCorpus { .. } => Blame::User,
+            | Self::OtherCorpus { .. }
+            | Self::Documents(_)
+            | Self::Tokenizer(_)
+            | Self::Shards(_) => Blame::User,
             Self::Unreadable(error) => blame_for_file(error),
             Self::NoThread { .. } | Self::Panicked { .. } | Self::Ended | Self::Stalled { .. } => {
                 Blame::Storage

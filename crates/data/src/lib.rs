@@ -1,11 +1,13 @@
-//! Text in, batches out: corpora, the byte tokenizer, the sampler and the background loader.
+//! Text in, batches out: documents, tokenizers, shards, the sampler and the background loader.
 //!
 //! Which sample lands at which position of which step is a function of (seed, epoch, index) only:
 //! no worker count, lane size or restart can change it.
 //!
 //! # Layout
 //!
-//! - [`tokenizer`]: text to tokens and back, a byte a token
+//! - [`documents`]: text, JSON Lines, Parquet, folders and globs as a stream of documents
+//! - [`tokenizer`]: text to tokens and back, by bytes or by any `tokenizer.json`
+//! - [`shards`]: tokens on disk, mapped into memory
 //! - [`corpus`]: the bundled text, a file or a folder as one token stream with a validation split
 //! - [`permutation`]: a keyed shuffle that needs no memory
 //! - [`sampler`]: sample number to window of tokens
@@ -39,7 +41,10 @@
 //! # Ok::<(), lockstep_data::DataError>(())
 //! ```
 
+pub mod documents;
 pub mod tokenizer;
+
+pub mod shards;
 
 mod bundled;
 pub mod corpus;
@@ -61,9 +66,11 @@ pub use baseline::baseline_loss;
 pub use batch::{Batch, IGNORE};
 pub use corpus::Corpus;
 pub use cursor::Cursor;
+pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};
 pub use loader::Loader;
 pub use permutation::Permutation;
 pub use sampler::{Sampler, Window};
-pub use tokenizer::Tokenizer;
+pub use shards::ShardSet;
+pub use tokenizer::{EndOfDocument, Tokenizer};
 pub use validation::{Validation, ValidationLane, validation_lanes};
