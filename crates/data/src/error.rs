@@ -9,12 +9,17 @@ use std::path::{Path, PathBuf};
 use lockstep_config::Blame;
 use lockstep_platform::FileError;
 
+use crate::documents::DocumentError;
+use crate::shards::ShardError;
+use crate::tokenizer::TokenizerError;
+
 /// A failure of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// Nothing lies at the path that the recipe names.
     #[error(
-        "data.source = {} does not exist; give a text file, a folder of them or \"bundled\"",
+        "data.source = {} does not exist; give a file, a folder, a glob such as \"texts/*.jsonl\" or \
+         \"bundled\"",
         .path.display()
     )]
     Missing {
@@ -168,6 +173,15 @@ pub enum DataError {
         /// The fingerprint in the cursor.
         saved: String,
     },
+    /// A corpus cannot be read as documents.
+    #[error(transparent)]
+    Documents(#[from] DocumentError),
+    /// A tokenizer cannot be used as asked.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A shard folder cannot be used or made.
+    #[error(transparent)]
+    Shards(#[from] ShardError),
     /// The system gave no thread for the background work.
     #[error("cannot start the thread that makes batches: {reason}")]
     NoThread {
@@ -229,7 +243,10 @@ impl DataError {
             | Self::Refused { .. }
             | Self::Secret { .. }
             | Self::Listen(_)
-            | Self::OtherCorpus { .. } => Blame::User,
+            | Self::OtherCorpus { .. }
+            | Self::Documents(_)
+            | Self::Tokenizer(_)
+            | Self::Shards(_) => Blame::User,
             // Not a worker, but like one: somebody else has failed us.
             Self::Server { .. } => Blame::Peer(0),
             Self::Unreadable(error) => blame_for_file(error),

@@ -37,10 +37,12 @@ impl Generator {
         sampling: Sampling,
         mut on_token: impl FnMut(u32) -> bool,
     ) -> Vec<u32> {
-        let mut text = Tokenizer.encode(prompt);
+        let mut text = Vec::new();
+        let bytes = Tokenizer::bytes();
+        bytes.encode(prompt, &mut text).expect("every text has bytes");
         if text.is_empty() {
             // A line break is how every part of a text begins.
-            text = Tokenizer.encode("\n");
+            bytes.encode("\n", &mut text).expect("every text has bytes");
         }
         let prompt_len = text.len();
         let mut sampler = Sampler::new(sampling);

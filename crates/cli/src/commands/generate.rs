@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         return output::json(&Report {
             prompt: arguments.prompt.clone(),
-            text: Tokenizer.decode(&tokens),
+            text: Tokenizer::bytes().decode(&tokens),
             num_tokens: tokens.len(),
             seconds,
             tokens_per_second: tokens.len() as f64 / seconds,

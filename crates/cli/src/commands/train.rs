@@ -147,7 +147,10 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let generator = Generator::open(&folder, recipe, world)?;
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
     let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true);
-    Ok(format!("\nA sample (lockstep generate makes more):\n\n{}\n", Tokenizer.decode(&tokens)))
+    Ok(format!(
+        "\nA sample (lockstep generate makes more):\n\n{}\n",
+        Tokenizer::bytes().decode(&tokens)
+    ))
 }
 
 #[cfg(test)]

@@ -1,0 +1,100 @@
+//! A whole text cut into overlapping windows, to judge a model by.
+//!
+//! Every token but the first is predicted exactly once. With a stride below the context each window
+//! sees the end of the one before as its past and predicts only what is new, so that no token but
+//! those of the first window has less than `context - stride` tokens before it: a lower, fairer
+//! loss for `context / stride` times the work. The last window may be short; it is filled up.
+
+use crate::batch::{IGNORE, PAD};
+use crate::corpus::Stretch;
+use crate::error::DataError;
+
+/// How a text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    context: usize,
+    stride: usize,
+    num_tokens: usize,
+    first: usize,
+}
+
+impl Windows {
+    /// Windows of `context` inputs, `stride` apart, over a stretch.
+    ///
+    /// # Panics
+    /// When the stride is not from 1 to the context.
+    pub fn new(tokens: &Stretch, context: usize, stride: usize) -> Self {
+        assert!((1..=context).contains(&stride), "a stride of {stride} in windows of {context}");
+        Self { context, stride, num_tokens: tokens.len(), first: tokens.range().start }
+    }
+
+    /// How many tokens are predicted.
+    pub fn num_targets(&self) -> u64 {
+        self.num_tokens.saturating_sub(1) as u64
+    }
+
+    /// How many windows there are.
+    pub fn num_windows(&self) -> usize {
+        match self.num_tokens.saturating_sub(1) {
+            0 => 0,
+            targets if targets <= self.context => 1,
+            targets => 1 + (targets - self.context).div_ceil(self.stride),
+        }
+    }
+
+    /// Writes a window, or padding behind the last; returns how many of its targets count.
+    pub fn fill(
+        &self,
+        tokens: &Stretch,
+        index: usize,
+        inputs: &mut [u32],
+        targets: &mut [u32],
+    ) -> Result<usize, DataError> {
+        inputs.fill(PAD);
+        targets.fill(IGNORE);
+        if index >= self.num_windows() {
+            return Ok(0);
+        }
+        let start = index * self.stride;
+        let len = self.context.min(self.num_tokens - 1 - start);
+        tokens.copy(self.first + start, &mut inputs[..len])?;
+        tokens.copy(self.first + start + 1, &mut targets[..len])?;
+        let known = if index == 0 { 0 } else { self.context - self.stride };
+        targets[..known].fill(IGNORE);
+        Ok(len - known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_but_the_first_is_predicted_once_whatever_the_stride() {
+        for num_tokens in 0..40_u8 {
+            let tokens = Stretch::of_bytes((0..num_tokens).collect(), &[]);
+            for context in 1..=9 {
+                for stride in 1..=context {
+                    let windows = Windows::new(&tokens, context, stride);
+                    let mut predicted = Vec::new();
+                    for index in 0..windows.num_windows() + 2 {
+                        let (mut inputs, mut targets) = (vec![9; context], vec![9; context]);
+                        let counted =
+                            windows.fill(&tokens, index, &mut inputs, &mut targets).unwrap();
+                        let before = predicted.len();
+                        for (input, target) in inputs.iter().zip(&targets) {
+                            if *target != IGNORE {
+                                assert_eq!(input + 1, *target);
+                                predicted.push(*target);
+                            }
+                        }
+                        assert_eq!(counted, predicted.len() - before);
+                    }
+                    let expected: Vec<u32> = (1..u32::from(num_tokens.max(1))).collect();
+                    assert_eq!(predicted, expected, "{num_tokens}, {context}, {stride}");
+                    assert_eq!(windows.num_targets() as usize, expected.len());
+                }
+            }
+        }
+    }
+}
