@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lockstep_config::Blame;
 use lockstep_platform::FileError;
@@ -253,16 +253,6 @@ impl DataError {
             Self::NoThread { .. } | Self::Panicked { .. } | Self::Ended | Self::Stalled { .. } => {
                 Blame::Storage
             }
-        }
-    }
-
-    /// Says in the recipe's words that nothing lies at `path`, where that is what went wrong.
-    pub(crate) fn or_missing(self, path: &Path) -> Self {
-        match self {
-            Self::Unreadable(error) if error.kind() == ErrorKind::NotFound => {
-                Self::Missing { path: path.to_owned() }
-            }
-            other => other,
         }
     }
 }

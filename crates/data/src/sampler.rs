@@ -228,10 +228,11 @@ mod tests {
     #[test]
     fn epochs_differ_in_order_and_offset() {
         let sampler = Sampler::new(1, 64, 100_000);
-        let epoch = |e| (0..sampler.num_windows()).map(move |i| i + e * sampler.num_windows());
+        let num_windows = sampler.num_windows();
+        let epoch = |e| (0..num_windows).map(move |i| i + e * num_windows);
         let order = |e| epoch(e).map(|n| sampler.locate(n).index).collect::<Vec<_>>();
         assert_ne!(order(0), order(1));
-        let offset = |e| sampler.locate(e * sampler.num_windows()).start % 64;
+        let offset = |e| sampler.locate(e * num_windows).start % 64;
         let mut offsets: Vec<usize> = (0..200).map(offset).collect();
         offsets.sort_unstable();
         offsets.dedup();

@@ -6,8 +6,8 @@
 use crate::saved;
 use crate::{Options, RunFolder, TrainError, device};
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
-use lockstep_data::Corpus;
+use lockstep_config::{Placement, Recipe};
+use lockstep_data::{Feed, Seat};
 use lockstep_platform::World;
 
 /// Refuses a run that could not begin here: instructions, text, the run to go on from, the folder.
@@ -28,7 +28,13 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), Tr
 /// The part of it that does not depend on a run's folders: instructions and text.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     device::isa(recipe)?;
-    Corpus::load(recipe, world)?;
+    let num_texts = match recipe.data.placement {
+        Placement::Local => recipe.run.workers,
+        Placement::Shared | Placement::Partitioned | Placement::Served => 1,
+    };
+    for worker in 0..num_texts {
+        Feed::open(recipe, world, &Seat::unknown(recipe, worker))?;
+    }
     Ok(())
 }
 

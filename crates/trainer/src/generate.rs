@@ -17,6 +17,7 @@ pub struct Generator {
     cpu: Cpu,
     blueprint: Blueprint,
     params: Vec<Vec<f32>>,
+    tokenizer: Tokenizer,
 }
 
 impl Generator {
@@ -25,7 +26,14 @@ impl Generator {
         let blueprint = describe(&recipe.model);
         let saved = weights::load(world, &folder.weights())?;
         let params = saved::load_params(&blueprint, &saved)?;
-        Ok(Self { cpu: device::open(recipe, world)?, blueprint, params })
+        let tokenizer = saved::tokenizer_of(folder, world)?;
+        tokenizer.require(recipe.model.vocab)?;
+        Ok(Self { cpu: device::open(recipe, world)?, blueprint, params, tokenizer })
+    }
+
+    /// What makes text of the tokens.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// Continues `prompt` by `num_tokens` tokens; `on_token` sees each as it comes and says whether
@@ -36,13 +44,18 @@ impl Generator {
         num_tokens: usize,
         sampling: Sampling,
         mut on_token: impl FnMut(u32) -> bool,
-    ) -> Vec<u32> {
+    ) -> Result<Vec<u32>, TrainError> {
         let mut text = Vec::new();
-        let bytes = Tokenizer::bytes();
-        bytes.encode(prompt, &mut text).expect("every text has bytes");
+        self.tokenizer.encode(prompt, &mut text)?;
         if text.is_empty() {
-            // A line break is how every part of a text begins.
-            bytes.encode("\n", &mut text).expect("every text has bytes");
+            // A document begins where another has ended; bytes begin with a line break.
+            text.extend(self.tokenizer.end_of_document());
+        }
+        if text.is_empty() {
+            self.tokenizer.encode("\n", &mut text)?;
+        }
+        if text.is_empty() {
+            text.push(0);
         }
         let prompt_len = text.len();
         let mut sampler = Sampler::new(sampling);
@@ -62,6 +75,6 @@ impl Generator {
                 break;
             }
         }
-        text.split_off(prompt_len)
+        Ok(text.split_off(prompt_len))
     }
 }

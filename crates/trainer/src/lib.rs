@@ -3,12 +3,13 @@
 //! # Layout
 //! - [`train`](mod@train): the spine; reads as prose.
 //! - [`check`](mod@check): what a run can be refused for, before any worker starts.
-//! - [`device`]: the compute device that a recipe asks for.
+//! - [`device`]: the compute device that a recipe asks for; [`feed`]: the text of a worker.
 //! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
 //! - [`journal`]: what a run tells about itself, and the hashes of its losses.
 //! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
+//! - [`judge`]: the loss of a trained model on any text.
 //! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
 //! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
@@ -40,6 +41,7 @@ pub mod train;
 pub mod check;
 pub mod device;
 pub mod evaluate;
+pub mod feed;
 pub mod health;
 pub mod journal;
 pub mod run_folder;
@@ -49,6 +51,7 @@ pub mod summary;
 pub mod bench;
 pub mod compare;
 pub mod generate;
+pub mod judge;
 pub mod sampling;
 
 mod error;

@@ -4,6 +4,7 @@
 //! runs/0001/recipe.toml         the resolved recipe
 //!           events.jsonl        typed events, one JSON line each
 //!           model.safetensors   final weights
+//!           tokenizer.json      what makes text of its tokens, where they are no bytes
 //!           optimizer.safetensors, state.json   what resuming needs
 //!           summary.json        the figures that `train --json` prints
 //! ```
@@ -115,6 +116,11 @@ impl RunFolder {
     /// The final weights.
     pub fn weights(&self) -> PathBuf {
         self.path.join("model.safetensors")
+    }
+
+    /// The tokenizer, where a token is no byte.
+    pub fn tokenizer(&self) -> PathBuf {
+        self.path.join("tokenizer.json")
     }
 
     /// The optimizer's state.

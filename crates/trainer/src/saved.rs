@@ -11,7 +11,7 @@ use lockstep_checkpoint::{CheckpointError, TrainingState, Weights, WeightsHasher
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe, Sources};
-use lockstep_data::Cursor;
+use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, Recompute, describe};
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::tune;
@@ -84,6 +84,12 @@ fn plan_of(recipe: &Recipe) -> ReplicaPlan {
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
     }
+}
+
+/// The lanes that a worker runs.
+pub(crate) fn lanes_of(recipe: &Recipe, worker: usize) -> Vec<usize> {
+    let plan = plan_of(recipe);
+    plan.leaf_shares().lanes_of(worker, plan.leaves)
 }
 
 /// The memory that training will take on a worker, before any of it is allocated.
@@ -228,6 +234,28 @@ fn save_each(
     match path {
         Some(path) => weights::save_each(world, path, outlines, metadata, produce),
         None => produce(&mut |_| Ok(())),
+    }
+}
+
+/// Keeps the tokenizer of a run beside its weights, so that they stay readable when the text is
+/// gone. A byte needs none.
+pub fn save_tokenizer(
+    folder: Option<&RunFolder>,
+    world: &World,
+    json: Option<&[u8]>,
+) -> Result<(), TrainError> {
+    if let (Some(folder), Some(json)) = (folder, json) {
+        world.files().write_atomic(&folder.tokenizer(), json)?;
+    }
+    Ok(())
+}
+
+/// The tokenizer of a run.
+pub fn tokenizer_of(folder: &RunFolder, world: &World) -> Result<Tokenizer, TrainError> {
+    let path = folder.tokenizer();
+    match world.files().metadata(&path) {
+        Some(_) => Ok(Tokenizer::open(&path.to_string_lossy(), world.files())?),
+        None => Ok(Tokenizer::bytes()),
     }
 }
 
