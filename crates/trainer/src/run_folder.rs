@@ -58,6 +58,11 @@ impl RunFolder {
         Ok(Self { path })
     }
 
+    /// A folder that is about to become one.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
     /// The folder of a run, finished or not.
     pub fn started(path: &Path, world: &World) -> Result<Self, TrainError> {
         Self { path: path.to_owned() }.having(&[Self::recipe], world)

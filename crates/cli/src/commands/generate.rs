@@ -4,9 +4,10 @@ use crate::failure::Failure;
 use crate::output;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
+use lockstep_trainer::RunFolder;
 use lockstep_trainer::generate::Generator;
+use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::sampling::Sampling;
-use lockstep_trainer::{RunFolder, saved};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -16,9 +17,10 @@ use std::path::PathBuf;
 Examples:
   lockstep generate --prompt \"In the beginning\"
   lockstep generate runs/0003 --tokens 1000 --temperature 0.7 --top-k 40 --seed 7
+  lockstep generate my-llama --prompt \"Once\"     a folder of Hugging Face
   lockstep generate --temperature 0              always the most likely token")]
 pub(crate) struct Arguments {
-    /// The folder of a finished run; without one, the newest under runs
+    /// The folder of a finished run or of a Hugging Face model; without one, the newest under runs
     run: Option<PathBuf>,
     /// Text to continue
     #[arg(long, default_value = "")]
@@ -56,11 +58,12 @@ struct Report {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let sampling = sampling(arguments)?;
     let folder = match &arguments.run {
-        Some(path) => RunFolder::finished(path, world)?,
-        None => RunFolder::newest(world)?,
+        Some(path) => path.clone(),
+        None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let recipe = saved::recipe_of(&folder, world)?;
-    let generator = Generator::open(&folder, &recipe, world)?;
+    let pretrained = Pretrained::open(&folder, world)?;
+    let recipe = pretrained.recipe(world)?;
+    let generator = Generator::load(&pretrained, &recipe, world)?;
     let start = world.clock().now();
     let mut printed = if arguments.json { Ok(()) } else { output::text(&arguments.prompt) };
     let mut pending = Utf8Stream::default();
@@ -79,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             num_tokens: tokens.len(),
             seconds,
             tokens_per_second: tokens.len() as f64 / seconds,
-            run_dir: folder.path().display().to_string(),
+            run_dir: folder.display().to_string(),
         });
     }
     output::text(&(pending.finish() + "\n"))
