@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
+//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `convert`, `bench`, `config`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -40,6 +40,7 @@ enum Command {
     Generate(commands::generate::Arguments),
     Inspect(commands::inspect::Arguments),
     Compare(commands::compare::Arguments),
+    Convert(commands::convert::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
     Config(commands::config::Arguments),
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
+        Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
     };

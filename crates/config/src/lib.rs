@@ -63,5 +63,5 @@ pub use recipe::{
     Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
-pub use resolve::resolve;
-pub use sources::Sources;
+pub use resolve::{model_from, resolve, resolve_with};
+pub use sources::{ModelFolder, Sources};

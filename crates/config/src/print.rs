@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
-use crate::recipe::Recipe;
+use crate::recipe::{Model, Recipe};
 use crate::resolve::obstacle;
 use crate::value::Value;
 
@@ -64,6 +64,17 @@ impl Recipe {
     /// The recipe's identity in 64 hexadecimal digits: BLAKE3 of [`Self::identity_text`].
     pub fn hash(&self) -> String {
         blake3::hash(self.identity_text().as_bytes()).to_hex().to_string()
+    }
+}
+
+impl Model {
+    /// Every key of the model with its value, derived ones too, for [`crate::ModelFolder`].
+    pub fn to_toml(&self) -> String {
+        let recipe = Recipe { model: self.clone(), ..Recipe::default() };
+        let model = SECTIONS.iter().find(|section| section.name == "model").expect("a table");
+        let lines =
+            effective(model, &recipe).map(|(key, value)| format!("{} = {value}\n", key.name));
+        lines.collect()
     }
 }
 

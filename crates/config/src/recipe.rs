@@ -15,6 +15,8 @@ use crate::units::{Bytes, BytesPerSecond, Seconds};
 pub struct Recipe {
     /// The shape of the transformer.
     pub model: Model,
+    /// The folder of the model whose weights training starts from; empty starts from random ones.
+    pub from: String,
     /// The text it learns from.
     pub data: Data,
     /// How long and in what portions.

@@ -37,7 +37,7 @@ use stream::{Stream, Whole, edge, held_out_text, new_fold, tokenizer_of, with_do
 use text::Text;
 use tokens::{Run, Tokens};
 
-pub(crate) use stream::combined;
+pub(crate) use stream::{combined, open_whole};
 
 pub use stretch::Stretch;
 
@@ -144,7 +144,7 @@ impl Corpus {
         world: &World,
         cut: Documents,
     ) -> Result<Self, DataError> {
-        let Whole { name, tokens, num_tokens, ends, vocab, shards } = whole;
+        let Whole { name, tokens, num_tokens, ends, vocab, shards, .. } = whole;
         let tokens = Arc::new(tokens);
         let stretch = |range| Stretch { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
         let (train, validation, other) = match held_out {

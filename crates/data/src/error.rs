@@ -79,6 +79,14 @@ pub enum DataError {
         /// The largest context that both splits have room for; 0 when there is none.
         longest_context: usize,
     },
+    /// A text to judge a model by is too short.
+    #[error("{name} has {num_tokens} tokens, and the least that can be judged is 2")]
+    NothingToPredict {
+        /// The text.
+        name: String,
+        /// Its tokens.
+        num_tokens: usize,
+    },
     /// No document of a split has anything to predict.
     #[error(
         "no document in the {split} split of {name} has two tokens, which data.documents = \
@@ -236,6 +244,7 @@ impl DataError {
             | Self::TooDeep { .. }
             | Self::NotUtf8 { .. }
             | Self::TooShort { .. }
+            | Self::NothingToPredict { .. }
             | Self::NoDocument { .. }
             | Self::PartTooShort { .. }
             | Self::EmptyEpoch { .. }

@@ -5,9 +5,76 @@
 //! those of the first window has less than `context - stride` tokens before it: a lower, fairer
 //! loss for `context / stride` times the work. The last window may be short; it is filled up.
 
+use lockstep_config::Recipe;
+use lockstep_platform::World;
+
 use crate::batch::{IGNORE, PAD};
-use crate::corpus::Stretch;
+use crate::corpus::{Corpus, Stretch, open_whole};
 use crate::error::DataError;
+use crate::tokenizer::Tokenizer;
+
+/// Tokens whose text is counted together.
+const PORTION_TOKENS: usize = 1 << 16;
+
+/// A text as a model reads it.
+#[derive(Debug)]
+pub struct Passage {
+    /// Where it comes from.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: Stretch,
+    /// Bytes of text that the tokens behind the first stand for.
+    pub num_bytes: u64,
+}
+
+impl Passage {
+    /// A file, folder, glob or shard folder, for a model with this tokenizer and vocabulary.
+    pub fn open(
+        source: &str,
+        tokenizer: &Tokenizer,
+        model_vocab: usize,
+        world: &World,
+    ) -> Result<Self, DataError> {
+        let (tokens, num_bytes) = open_whole(source, tokenizer, model_vocab, world)?;
+        Self::of(source.to_owned(), tokens, tokenizer, num_bytes)
+    }
+
+    /// What a recipe holds out.
+    pub fn held_out(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
+        let corpus = Corpus::load(recipe, world)?;
+        let (tokens, tokenizer) = (corpus.validation().clone(), corpus.tokenizer());
+        let num_bytes = if tokenizer.is_bytes() {
+            tokens.len() as u64
+        } else {
+            let end = tokenizer.end_of_document();
+            let mut num_bytes = 0;
+            tokens.visit_portions(PORTION_TOKENS, |tokens| {
+                let text: Vec<u32> =
+                    tokens.iter().copied().filter(|token| Some(*token) != end).collect();
+                num_bytes += tokenizer.decode(&text).len() as u64;
+            })?;
+            num_bytes
+        };
+        let name = format!("the validation split of {}", corpus.name());
+        Self::of(name, tokens, tokenizer, num_bytes)
+    }
+
+    /// The first token is given and not predicted, so its bytes do not count.
+    fn of(
+        name: String,
+        tokens: Stretch,
+        tokenizer: &Tokenizer,
+        num_bytes: u64,
+    ) -> Result<Self, DataError> {
+        if tokens.len() < 2 {
+            return Err(DataError::NothingToPredict { name, num_tokens: tokens.len() });
+        }
+        let mut first = [0];
+        tokens.copy(tokens.range().start, &mut first)?;
+        let given = if tokenizer.is_bytes() { 1 } else { tokenizer.decode(&first).len() as u64 };
+        Ok(Self { name, tokens, num_bytes: num_bytes.saturating_sub(given).max(1) })
+    }
+}
 
 /// How a text is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 /// Where runs go that were not given a folder.
 pub const RUNS: &str = "runs";
 
+/// What makes text of a model's tokens, in its folder.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+
 /// The folder of one run.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
@@ -57,6 +60,11 @@ impl RunFolder {
             return Err(TrainError::FolderTaken { dir: path.display().to_string() });
         }
         Ok(Self { path })
+    }
+
+    /// A folder that is about to become one.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
     }
 
     /// The folder of a run, finished or not.
@@ -120,7 +128,7 @@ impl RunFolder {
 
     /// The tokenizer, where a token is no byte.
     pub fn tokenizer(&self) -> PathBuf {
-        self.path.join("tokenizer.json")
+        self.path.join(TOKENIZER)
     }
 
     /// The optimizer's state.

@@ -5,9 +5,10 @@
 
 use crate::device::KERNEL_CLASS;
 use crate::train::lane_shape;
-use crate::{RunFolder, Summary, TrainError};
+use crate::run_folder::TOKENIZER;
+use crate::{RunFolder, Summary, TrainError, pretrained};
 use lockstep_checkpoint::weights;
-use lockstep_checkpoint::{CheckpointError, TrainingState, Weights, WeightsHasher};
+use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe, Sources};
@@ -63,7 +64,7 @@ impl Learner {
 }
 
 /// How a recipe divides its model among workers, and the sizes it asks for.
-fn plan_of(recipe: &Recipe) -> ReplicaPlan {
+pub(crate) fn plan_of(recipe: &Recipe) -> ReplicaPlan {
     let (num_leaves, lanes_per_leaf) = (recipe.num_leaves(), recipe.lanes_per_leaf());
     let (policy, every) = match recipe.parallel.recompute {
         config::Recompute::None => (Recompute::None, 1),
@@ -115,7 +116,8 @@ pub struct Start {
     pub losses: Vec<f64>,
 }
 
-/// Takes up a saved run, or starts a new one.
+/// Takes up a saved run, or starts a new one, from the weights of the recipe's folder where it has
+/// one.
 pub fn restore(
     resume: Option<&Path>,
     recipe: &Recipe,
@@ -125,6 +127,7 @@ pub fn restore(
     let num_steps = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
     let mut losses = Vec::with_capacity(num_steps);
     let Some(dir) = resume else {
+        pretrained::load(recipe, world, learner)?;
         return Ok(Start { step: 0, cursor: Cursor::start(), losses });
     };
     let (folder, state) = open(dir, recipe, world)?;
@@ -250,9 +253,9 @@ pub fn save_tokenizer(
     Ok(())
 }
 
-/// The tokenizer of a run.
-pub fn tokenizer_of(folder: &RunFolder, world: &World) -> Result<Tokenizer, TrainError> {
-    let path = folder.tokenizer();
+/// The tokenizer of a model in a folder: its `tokenizer.json`, or bytes where it has none.
+pub fn tokenizer_in(folder: &Path, world: &World) -> Result<Tokenizer, TrainError> {
+    let path = folder.join(TOKENIZER);
     match world.files().metadata(&path) {
         Some(_) => Ok(Tokenizer::open(&path.to_string_lossy(), world.files())?),
         None => Ok(Tokenizer::bytes()),
@@ -279,19 +282,15 @@ pub fn recipe_of(folder: &RunFolder, world: &World) -> Result<Recipe, TrainError
         .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
 }
 
-/// The flat parameter buffer of each block, mirrors included, from saved weights.
-pub fn load_params(blueprint: &Blueprint, saved: &Weights) -> Result<Vec<Vec<f32>>, TrainError> {
+/// The flat parameter buffer of each block, mirrors included, from tensors that were proven.
+pub(crate) fn load_params(
+    blueprint: &Blueprint,
+    saved: &Tensors,
+) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut params: Vec<_> = blueprint.blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
     for (block, param) in blueprint.params() {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        params[block][param.range()].copy_from_slice(saved.tensor(name, &param.shape)?);
-    }
-    let known = |name: &String| blueprint.owned_params().any(|(_, param)| param.name == *name);
-    if let Some(extra) = saved.tensors.keys().find(|name| !known(name)) {
-        return Err(TrainError::OtherModel {
-            path: saved.path.display().to_string(),
-            what: format!("it has a tensor {extra} that the recipe's model lacks"),
-        });
+        saved.read(name, 0, &mut params[block][param.range()])?;
     }
     Ok(params)
 }

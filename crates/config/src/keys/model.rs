@@ -19,6 +19,18 @@ pub(super) const MODEL: &[Key] = &[
         "Takes the defaults of the other model keys from the model table of this preset.",
     ),
     Key::new(
+        "model.from",
+        Kind::Text { may_be_empty: false },
+        Nothing,
+        Field {
+            // Where it is absent it is no part of the recipe's identity.
+            get: |r| (!r.from.is_empty()).then(|| Value::Text(r.from.clone())),
+            set: |r, v| v.as_text().clone_into(&mut r.from),
+        },
+        "Folder of a model to start from, one of Hugging Face or of a finished run; the other \
+         model keys follow from it (context may be less, dropout may differ).",
+    ),
+    Key::new(
         "model.family",
         Kind::Choice(Family::NAMES),
         Fixed("\"llama\""),

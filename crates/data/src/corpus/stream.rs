@@ -28,6 +28,8 @@ pub(super) struct Whole {
     pub(super) vocab: usize,
     /// The fingerprint of a shard set, which knows it without reading.
     pub(super) shards: Option<String>,
+    /// Bytes of the text.
+    pub(super) num_bytes: u64,
 }
 
 impl Whole {
@@ -43,6 +45,7 @@ impl Whole {
             ends,
             vocab: set.vocab(),
             shards: Some(set.fingerprint()),
+            num_bytes: set.num_bytes(),
             tokens: Tokens::Shards(set),
         }
     }
@@ -52,7 +55,7 @@ impl Whole {
         let vocab = text.tokenizer.vocab();
         let mut run = Run::for_vocab(vocab);
         let mut ends = Vec::new();
-        text.visit(&mut |part| match part {
+        let num_bytes = text.visit(&mut |part| match part {
             Part::Bytes(bytes) => run.extend_bytes(bytes),
             Part::Tokens(tokens) => run.extend(tokens),
             Part::End => ends.push(run.len() as u64),
@@ -62,7 +65,7 @@ impl Whole {
             return Err(DataError::EmptyFile { path: text.source.into() });
         }
         let (name, tokens) = (name_of(text.source), Tokens::Whole(run));
-        Ok(Self { name, tokens, num_tokens, ends: ends.into(), vocab, shards: None })
+        Ok(Self { name, tokens, num_tokens, ends: ends.into(), vocab, shards: None, num_bytes })
     }
 }
 
@@ -209,6 +212,36 @@ pub(super) fn edge(num_tokens: usize, fraction: f64, ends: &[u64], cut: Document
     }
 }
 
+/// A text or shards as one stretch, for a model with this tokenizer and vocabulary, and the bytes
+/// of its text.
+pub(crate) fn open_whole(
+    source: &str,
+    tokenizer: &Tokenizer,
+    model_vocab: usize,
+    world: &World,
+) -> Result<(Stretch, u64), DataError> {
+    tokenizer.require(model_vocab)?;
+    let whole = whole_of(source, tokenizer, Documents::Packed, world)?;
+    let range = 0..whole.num_tokens;
+    let stretch = Stretch { tokens: Arc::new(whole.tokens), range, ends: whole.ends };
+    Ok((stretch, whole.num_bytes))
+}
+
+/// A text, or shards of this tokenizer.
+fn whole_of(
+    path: &str,
+    tokenizer: &Tokenizer,
+    cut: Documents,
+    world: &World,
+) -> Result<Whole, DataError> {
+    if !ShardSet::is_at(Path::new(path), world.files()) {
+        return Whole::read(&Text { source: path, tokenizer, world });
+    }
+    let set = ShardSet::open(Path::new(path), world.files())?;
+    same_tokenizer(&set, tokenizer, world)?;
+    Ok(Whole::mapped(set, cut))
+}
+
 /// Another text to be judged by, with its fingerprint.
 pub(super) fn held_out_text(
     path: &str,
@@ -216,14 +249,8 @@ pub(super) fn held_out_text(
     cut: Documents,
     world: &World,
 ) -> Result<(Stretch, String), DataError> {
-    let whole = if ShardSet::is_at(Path::new(path), world.files()) {
-        let set = ShardSet::open(Path::new(path), world.files())?;
-        same_tokenizer(&set, tokenizer, world)?;
-        Whole::mapped(set, cut)
-    } else {
-        Whole::read(&Text { source: path, tokenizer, world })?
-    };
-    let Whole { tokens, num_tokens, ends, vocab, shards, .. } = whole;
+    let Whole { tokens, num_tokens, ends, vocab, shards, .. } =
+        whole_of(path, tokenizer, cut, world)?;
     let stretch = Stretch { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
     let fingerprint = match shards {
         Some(set) => of_shards(&set, 0),

@@ -46,8 +46,17 @@ impl Stretch {
     }
 
     /// Shows all its tokens to somebody, in portions and in order.
-    pub(crate) fn visit(&self, mut each: impl FnMut(&[u32])) -> Result<(), DataError> {
-        let mut portion = vec![0; PORTION_TOKENS.min(self.len())];
+    pub(crate) fn visit(&self, each: impl FnMut(&[u32])) -> Result<(), DataError> {
+        self.visit_portions(PORTION_TOKENS, each)
+    }
+
+    /// The same, with portions of this length.
+    pub(crate) fn visit_portions(
+        &self,
+        portion_tokens: usize,
+        mut each: impl FnMut(&[u32]),
+    ) -> Result<(), DataError> {
+        let mut portion = vec![0; portion_tokens.min(self.len())];
         let mut start = self.range.start;
         while start < self.range.end {
             let count = portion.len().min(self.range.end - start);

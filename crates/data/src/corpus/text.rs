@@ -31,11 +31,12 @@ pub(super) enum Part<'a> {
 }
 
 impl Text<'_> {
-    /// Shows the whole text to somebody.
-    pub(super) fn visit(&self, take: &mut dyn FnMut(Part<'_>)) -> Result<(), DataError> {
+    /// Shows the whole text to somebody; returns how many bytes it has.
+    pub(super) fn visit(&self, take: &mut dyn FnMut(Part<'_>)) -> Result<u64, DataError> {
         if self.tokenizer.is_bytes() && self.source == BUNDLED {
-            visit_chapters(&bundled::text(), take);
-            return Ok(());
+            let text = bundled::text();
+            visit_chapters(&text, take);
+            return Ok(text.len() as u64);
         }
         let options = ReadOptions::default();
         let documents = Documents::open(Path::new(self.source), &options, self.world);
@@ -55,9 +56,11 @@ impl Text<'_> {
         &self,
         documents: &mut Documents,
         take: &mut dyn FnMut(Part<'_>),
-    ) -> Result<(), DataError> {
+    ) -> Result<u64, DataError> {
         let (mut text, mut tokens) = (String::new(), Vec::new());
+        let mut num_bytes = 0;
         while let Some(piece) = documents.next_into(&mut text)? {
+            num_bytes += text.len() as u64;
             tokens.clear();
             self.tokenizer.encode(&text, &mut tokens)?;
             if piece == Piece::Last {
@@ -68,7 +71,7 @@ impl Text<'_> {
                 take(Part::End);
             }
         }
-        Ok(())
+        Ok(num_bytes)
     }
 }
 
@@ -76,21 +79,24 @@ impl Text<'_> {
 fn visit_bytes(
     documents: &mut Documents,
     take: &mut dyn FnMut(Part<'_>),
-) -> Result<(), DataError> {
+) -> Result<u64, DataError> {
     let mut text = String::new();
+    let mut num_bytes = 0;
     let mut has_ended = false;
     while let Some(piece) = documents.next_into(&mut text)? {
         if has_ended {
+            num_bytes += 1;
             take(Part::Bytes(b"\n"));
             take(Part::End);
         }
+        num_bytes += text.len() as u64;
         take(Part::Bytes(text.as_bytes()));
         has_ended = piece == Piece::Last;
     }
     if has_ended {
         take(Part::End);
     }
-    Ok(())
+    Ok(num_bytes)
 }
 
 /// The bundled text, whose chapters have an empty line between them.
