@@ -29,6 +29,7 @@ Examples:
   lockstep train                                  train on the bundled corpus
   lockstep train my.toml --set train.steps=1000   a recipe of your own
   lockstep generate --prompt \"In the beginning\"   text from the newest run
+  lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep config                                 every key, its meaning and its value
 
@@ -40,7 +41,9 @@ enum Command {
     Generate(commands::generate::Arguments),
     Inspect(commands::inspect::Arguments),
     Compare(commands::compare::Arguments),
+    Eval(commands::eval::Arguments),
     Convert(commands::convert::Arguments),
+    DataServer(commands::data_server::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
     Config(commands::config::Arguments),
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
+        Command::Eval(arguments) => commands::eval::run(&arguments, &world),
+        Command::DataServer(arguments) => commands::data_server::run(&arguments, &world),
         Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
