@@ -123,7 +123,10 @@ fn an_unknown_choice_suggests_the_nearest() {
             "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, lamb; \
              try \"adam\"",
         ),
-        ("data.tokenizer=bpe", "data.tokenizer = \"bpe\" must be \"byte\"; try \"byte\""),
+        (
+            "data.order=sequental",
+            "data.order = \"sequental\" is not one of random, sequential; try \"sequential\"",
+        ),
         ("precision.compute=bf16", "precision.compute = \"bf16\" must be \"f32\"; try \"f32\""),
     ] {
         assert_eq!(sets(&[argument]), message);

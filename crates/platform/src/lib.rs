@@ -75,7 +75,7 @@ pub use arena::{Arena, Block};
 pub use atomic::write_atomic_with;
 pub use clock::{Clock, Deadline};
 pub use entropy::Entropy;
-pub use files::{FileAction, FileError, FileKind, FileReader, FileWriter, Files};
+pub use files::{FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files};
 pub use host::Host;
 pub use huge_pages::HugePages;
 pub use memory::{Plain, Segment, Source, Target};

@@ -43,9 +43,9 @@ pub struct Examination {
 
 impl Examiner {
     /// Takes what is held out of the corpus; the first worker computes a problem's optimum too.
-    pub fn new(recipe: &Recipe, corpus: &Corpus, comm: &Comm) -> Self {
+    pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm) -> Self {
         let judge = if comm.position() == 0 { Judge::of(&recipe.model) } else { None };
-        Self { validation: validation_lanes(recipe, corpus), judge }
+        Self { validation, judge }
     }
 
     /// Judges the model. All workers do so together.

@@ -45,6 +45,7 @@ pub struct AccountedBytes {
     pub optimizer: u64,
     pub activations: u64,
     pub buffers: u64,
+    pub corpus: u64,
 }
 
 /// What every worker found, by worker.
@@ -165,6 +166,7 @@ impl Journal {
         &self,
         comm: &Comm,
         learner: &Learner,
+        corpus_bytes: usize,
     ) -> Result<FiguresByWorker, CommError> {
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         let held = learner.replica.footprint(&learner.optimizer);
@@ -179,6 +181,7 @@ impl Journal {
             bytes(held.optimizer),
             bytes(held.activations),
             bytes(held.buffers),
+            corpus_bytes as u64,
         ];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
@@ -193,13 +196,15 @@ impl Journal {
             optimizer,
             activations,
             buffers,
+            corpus,
         ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
             figures.proportional_rss_bytes.push(proportional);
             figures.wire_bytes.push(wire);
             figures.moved_bytes.push(moved);
-            let accounted = AccountedBytes { weights, gradients, optimizer, activations, buffers };
+            let accounted =
+                AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
         }
         Ok(figures)

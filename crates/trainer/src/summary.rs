@@ -6,7 +6,7 @@ use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
-use lockstep_data::{Corpus, baseline_loss};
+use lockstep_data::Feed;
 use lockstep_model::problem::Assessment;
 use serde::Serialize;
 
@@ -19,6 +19,7 @@ pub struct Summary {
     pub final_loss: f64,
     pub validation_loss: Option<f64>,
     pub baseline_loss: f64,
+    pub baseline: String,
     #[serde(flatten)]
     pub verdict: Verdict,
     pub losses_hash: String,
@@ -96,7 +97,7 @@ impl Summary {
     /// Sums a run up.
     pub fn of(
         recipe: &Recipe,
-        corpus: &Corpus,
+        feed: &Feed,
         folder: &RunFolder,
         learner: &Learner,
         journal: &Journal,
@@ -126,7 +127,8 @@ impl Summary {
             validation_loss,
             baseline_loss: examination
                 .and_then(|found| found.baseline_loss)
-                .unwrap_or_else(|| baseline_loss(corpus)),
+                .unwrap_or_else(|| feed.baseline_loss()),
+            baseline: feed.baseline_name().to_owned(),
             verdict: examination
                 .and_then(|found| found.assessment)
                 .map_or(Verdict::default(), Verdict::from),
