@@ -143,6 +143,13 @@ pub enum CheckpointError {
         reason: String,
     },
 
+    /// A model of ours that another program has no words for.
+    #[error("model.family = {family} cannot be a Hugging Face folder; gpt2 and llama can")]
+    NoCounterpart {
+        /// Its family.
+        family: &'static str,
+    },
+
     /// A foreign model has options that the engine lacks: one line for each.
     #[error("{}", lines.join("\n"))]
     Options {
@@ -226,6 +233,7 @@ impl CheckpointError {
             | Self::Twice { .. }
             | Self::NotTied { .. }
             | Self::Foreign { .. }
+            | Self::NoCounterpart { .. }
             | Self::Options { .. }
             | Self::Taken { .. }
             | Self::NotFinite { .. }

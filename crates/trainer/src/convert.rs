@@ -5,14 +5,14 @@
 
 use crate::pretrained::{Pretrained, outlines};
 use crate::{RunFolder, TrainError};
-use lockstep_checkpoint::huggingface::{self, Config, Export};
+use lockstep_checkpoint::huggingface::{self, Companions, Config, Export};
 use lockstep_checkpoint::weights::{self, WeightsHasher};
 use lockstep_checkpoint::{ElementType, new_folder};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
 use lockstep_platform::World;
 use serde::Serialize;
-use serde_json::Map;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,7 @@ pub fn convert(
         Ok::<_, TrainError>(())
     };
     let outlines = outlines(&blueprint);
-    let companions = companions(&pretrained, &recipe, world);
+    let (special_tokens, companions) = vocabulary(&pretrained, &recipe, world);
     let mut converted = Converted {
         folder: folder.display().to_string(),
         num_params: total,
@@ -84,13 +84,13 @@ pub fn convert(
         num_bytes: 0,
         dtype: ElementType::F32.name(),
         files: Vec::new(),
-        others: companions.iter().map(|path| file_name(path)).collect(),
+        others: companions.names(),
         weights_hash: String::new(),
         notes: Vec::new(),
     };
     match target {
         Target::HuggingFace { format, shard_bytes } => {
-            let config = config_of(&pretrained, &recipe, world);
+            let config = Config::new(recipe.model.clone(), special_tokens)?;
             converted.dtype = format.name();
             converted.others.insert(0, huggingface::CONFIG.to_owned());
             converted.notes.extend(what_is_lost(&recipe));
@@ -117,17 +117,13 @@ pub fn convert(
     Ok(converted)
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().display().to_string()
-}
-
 /// A folder that `generate` and `inspect` take for a finished run.
 fn save_run(
     world: &World,
     folder: &Path,
     recipe: &Recipe,
     outlines: &BTreeMap<String, Vec<usize>>,
-    companions: &[PathBuf],
+    companions: &Companions,
     read: &mut dyn FnMut(&str, &mut [f32]) -> Result<(), TrainError>,
 ) -> Result<String, TrainError> {
     new_folder::create(world, folder, |partial| {
@@ -145,39 +141,34 @@ fn save_run(
             }
             Ok::<_, TrainError>(())
         })?;
-        for companion in companions {
-            new_folder::copy_into(world, partial, companion)?;
-        }
+        companions.save(world, partial)?;
         world.files().write_atomic(&run.recipe(), recipe.to_toml().as_bytes())?;
         Ok(hasher.finish())
     })
 }
 
-/// The `config.json` of a model; the numbers of its special tokens come from the folder that it was
-/// read from, or that its training began with.
-fn config_of(pretrained: &Pretrained, recipe: &Recipe, world: &World) -> Config {
-    let special_tokens = match pretrained.hugging_face() {
-        Some(folder) => folder.config.special_tokens.clone(),
-        None => parent(recipe, world).map_or(Map::new(), |folder| folder.config.special_tokens),
+/// The numbers of special tokens and the files that go with a vocabulary. A run has them beside its
+/// weights if it was converted, and else in the folder that its training began with.
+fn vocabulary(
+    pretrained: &Pretrained,
+    recipe: &Recipe,
+    world: &World,
+) -> (Map<String, Value>, Companions) {
+    let (folder, special_tokens) = match (pretrained.hugging_face(), parent(recipe, world)) {
+        (Some(folder), _) => (folder.path().to_owned(), folder.config.special_tokens.clone()),
+        (None, Some(parent)) => (parent.path().to_owned(), parent.config.special_tokens),
+        (None, None) => {
+            let folder = pretrained.path().to_owned();
+            let special_tokens = huggingface::special_tokens(world, &folder);
+            (folder, special_tokens)
+        }
     };
-    Config { model: recipe.model.clone(), special_tokens }
+    let companions = huggingface::companions(world, &folder, &special_tokens);
+    (special_tokens, companions)
 }
 
-/// Files that go with the vocabulary.
-fn companions(pretrained: &Pretrained, recipe: &Recipe, world: &World) -> Vec<PathBuf> {
-    let folder = match pretrained.hugging_face() {
-        Some(folder) => Some(folder.path().to_owned()),
-        None => parent(recipe, world).map(|folder| folder.path().to_owned()),
-    };
-    let exists = |path: &PathBuf| world.files().metadata(path).is_some();
-    let files = folder.into_iter().flat_map(|folder| {
-        huggingface::COMPANIONS.iter().map(move |name| folder.join(name)).collect::<Vec<_>>()
-    });
-    files.filter(exists).collect()
-}
-
-/// The folder of Hugging Face that a run's training began with, if it is still there and still the
-/// same model.
+/// The folder of Hugging Face that a run's training began with, if it is still there and still has
+/// that vocabulary.
 fn parent(recipe: &Recipe, world: &World) -> Option<huggingface::Folder> {
     let path = (!recipe.from.is_empty()).then(|| PathBuf::from(&recipe.from))?;
     let folder = huggingface::Folder::open(world, &path).ok()?;

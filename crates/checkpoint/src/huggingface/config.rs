@@ -5,16 +5,17 @@
 
 use std::path::Path;
 
-use lockstep_config::{Family, Model};
+use lockstep_config::{Family, Model, Recipe};
 use serde_json::{Map, Value, json};
 
-use super::options;
+use super::{Architecture, options};
 use crate::error::quoted;
 use crate::{CheckpointError, ElementType};
 
 /// What a `config.json` says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    architecture: Architecture,
     /// The shape of the model; its context is the longest the folder allows.
     pub model: Model,
     /// Numbers of the tokens that begin, end and pad a text, as they were written.
@@ -28,9 +29,9 @@ impl Config {
         let options: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             foreign(quoted(&format!("not the configuration of a model: {error}")))
         })?;
-        let family = match options.get("model_type").and_then(Value::as_str) {
-            Some("gpt2") => Family::Gpt2,
-            Some("llama") => Family::Llama,
+        let architecture = match options.get("model_type").and_then(Value::as_str) {
+            Some("gpt2") => Architecture::Gpt2,
+            Some("llama") => Architecture::Llama,
             Some(other) => {
                 let other = quoted(other);
                 let reason = format!("model_type = \"{other}\" is not supported; gpt2, llama are");
@@ -39,24 +40,42 @@ impl Config {
             None => return Err(foreign("it has no model_type; gpt2 and llama are known".into())),
         };
         let mut reader = Reader { path, options: &options, lines: Vec::new() };
-        reader.refuse_what_we_lack(family);
-        let model = match family {
-            Family::Gpt2 => gpt2(&mut reader),
-            Family::Llama => llama(&mut reader),
+        reader.refuse_what_we_lack(architecture);
+        let model = match architecture {
+            Architecture::Gpt2 => gpt2(&mut reader),
+            Architecture::Llama => llama(&mut reader),
         };
-        let kept = options::SPECIAL_TOKENS.iter().filter_map(|key| options.get_key_value(*key));
-        let special_tokens = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let special_tokens = special_tokens(&options);
         match model {
-            Some(model) if reader.lines.is_empty() => Ok(Self { model, special_tokens }),
+            Some(model) if reader.lines.is_empty() => {
+                Ok(Self { architecture, model, special_tokens })
+            }
             _ => Err(CheckpointError::Options { lines: reader.lines }),
         }
     }
 
+    /// Says what a model of ours is, if Hugging Face has words for it.
+    pub fn new(model: Model, special_tokens: Map<String, Value>) -> Result<Self, CheckpointError> {
+        let architecture = if model.family == Family::Gpt2 {
+            Architecture::Gpt2
+        } else if model.family == Family::Llama {
+            Architecture::Llama
+        } else {
+            return Err(CheckpointError::NoCounterpart { family: model.family.name() });
+        };
+        Ok(Self { architecture, model, special_tokens })
+    }
+
+    /// What kind of model it is.
+    pub(super) const fn architecture(&self) -> Architecture {
+        self.architecture
+    }
+
     /// The text of a file that says the same, for weights stored in this format.
     pub fn to_json(&self, format: ElementType) -> String {
-        let mut options = match self.model.family {
-            Family::Gpt2 => gpt2_options(&self.model),
-            Family::Llama => llama_options(&self.model),
+        let mut options = match self.architecture {
+            Architecture::Gpt2 => gpt2_options(&self.model),
+            Architecture::Llama => llama_options(&self.model),
         };
         for key in options::SPECIAL_TOKENS {
             // Without a value the other program would assume tokens of some other vocabulary.
@@ -103,7 +122,7 @@ fn gpt2(reader: &mut Reader<'_>) -> Option<Model> {
         tied: tied?,
         dropout: dropout? as f32,
         norm_eps: norm_eps? as f32,
-        rope_theta: DEFAULT_ROPE_THETA,
+        ..Recipe::default().model
     })
 }
 
@@ -133,9 +152,9 @@ fn llama(reader: &mut Reader<'_>) -> Option<Model> {
         vocab: vocab?,
         context: context?,
         tied: tied?,
-        dropout: 0.0,
         norm_eps: norm_eps? as f32,
         rope_theta: rope_theta?,
+        ..Recipe::default().model
     })
 }
 
@@ -211,6 +230,12 @@ fn llama_options(model: &Model) -> Map<String, Value> {
     }))
 }
 
+/// The numbers of special tokens among some options.
+pub(super) fn special_tokens(options: &Map<String, Value>) -> Map<String, Value> {
+    let kept = options::SPECIAL_TOKENS.iter().filter_map(|key| options.get_key_value(*key));
+    kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
 fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
@@ -243,8 +268,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Refuses options that change what is computed, and such as nobody here knows.
-    fn refuse_what_we_lack(&mut self, family: Family) {
-        for fixed in options::FIXED.iter().chain(options::fixed_of(family)) {
+    fn refuse_what_we_lack(&mut self, architecture: Architecture) {
+        for fixed in options::FIXED.iter().chain(options::fixed_of(architecture)) {
             let Some(value) = self.value(fixed.key) else { continue };
             if !fixed.values.contains(&value.to_string().as_str()) {
                 let advice = match fixed.values.first() {
@@ -254,10 +279,10 @@ impl<'a> Reader<'a> {
                 self.refuse(fixed.key, &format!("is not supported; {advice}"));
             }
         }
-        self.refuse_other_heads(family);
+        self.refuse_other_heads(architecture);
         let known = |key: &str| {
-            let fixed = options::FIXED.iter().chain(options::fixed_of(family));
-            options::read(family).contains(&key)
+            let fixed = options::FIXED.iter().chain(options::fixed_of(architecture));
+            options::read(architecture).contains(&key)
                 || options::WITHOUT_INFLUENCE.contains(&key)
                 || fixed.into_iter().any(|fixed| fixed.key == key)
         };
@@ -270,10 +295,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A classifier shares the name of the family and most tensors, but is another model.
-    fn refuse_other_heads(&mut self, family: Family) {
-        let known: &[&str] = match family {
-            Family::Gpt2 => &["GPT2LMHeadModel", "GPT2Model"],
-            Family::Llama => &["LlamaForCausalLM", "LlamaModel"],
+    fn refuse_other_heads(&mut self, architecture: Architecture) {
+        let known: &[&str] = match architecture {
+            Architecture::Gpt2 => &["GPT2LMHeadModel", "GPT2Model"],
+            Architecture::Llama => &["LlamaForCausalLM", "LlamaModel"],
         };
         let Some(value) = self.value("architectures") else { return };
         let suits = |name: &Value| name.as_str().is_some_and(|name| known.contains(&name));

@@ -11,7 +11,7 @@ use lockstep_platform::World;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{CONFIG, Config, shards};
+use super::{CONFIG, Config, GENERATION, shards};
 use crate::weights::{FILE_NAME, WeightsHasher, save_each_as};
 use crate::{CheckpointError, ElementType, new_folder};
 
@@ -25,8 +25,37 @@ pub struct Export<'a> {
     pub format: ElementType,
     /// The largest file.
     pub shard_bytes: u64,
+    /// Files that go with its vocabulary.
+    pub companions: &'a Companions,
+}
+
+/// Files that go with the vocabulary of a model, and so with the model wherever it is copied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Companions {
     /// Files that are copied as they are.
-    pub companions: &'a [PathBuf],
+    pub files: Vec<PathBuf>,
+    /// The numbers of special tokens, where no file has them: what [`GENERATION`] would say.
+    pub generation: Option<String>,
+}
+
+impl Companions {
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        let file_name = |path: &PathBuf| path.file_name().unwrap_or_default().display().to_string();
+        let generation = self.generation.as_ref().map(|_| GENERATION.to_owned());
+        self.files.iter().map(file_name).chain(generation).collect()
+    }
+
+    /// Puts them into a folder.
+    pub fn save(&self, world: &World, folder: &Path) -> Result<(), CheckpointError> {
+        for file in &self.files {
+            new_folder::copy_into(world, folder, file)?;
+        }
+        if let Some(text) = &self.generation {
+            world.files().write_atomic(&folder.join(GENERATION), text.as_bytes())?;
+        }
+        Ok(())
+    }
 }
 
 /// What was written.
@@ -71,9 +100,7 @@ pub fn save<E: From<CheckpointError>>(
         if plan.len() > 1 {
             write(shards::INDEX, &index(export, &plan))?;
         }
-        for companion in export.companions {
-            new_folder::copy_into(world, partial, companion)?;
-        }
+        export.companions.save(world, partial)?;
         write(CONFIG, &export.config.to_json(export.format))?;
         Ok(Saved {
             files: plan.into_iter().map(|(name, _)| name).collect(),

@@ -31,9 +31,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lockstep_platform::{FileKind, World};
+use serde_json::{Map, Value};
 
 pub use config::Config;
-pub use export::{Export, Saved, save};
+pub use export::{Companions, Export, Saved, save};
 pub use tokenizer::num_tokens;
 
 use crate::{CheckpointError, Tensors};
@@ -45,7 +46,7 @@ pub const CONFIG: &str = "config.json";
 pub const TOKENIZER: &str = "tokenizer.json";
 
 /// Files that go with a vocabulary, and so with the model wherever it is copied.
-pub const COMPANIONS: &[&str] = &[
+pub const COMPANION_FILES: &[&str] = &[
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -53,8 +54,18 @@ pub const COMPANIONS: &[&str] = &[
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    "generation_config.json",
+    GENERATION,
 ];
+
+/// How text is made with the model.
+const GENERATION: &str = "generation_config.json";
+
+/// The kinds of model that both sides know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Architecture {
+    Gpt2,
+    Llama,
+}
 
 /// The embedding table, which the output projection may be a copy of.
 const TABLES: [&str; 2] = ["transformer.wte.weight", "model.embed_tokens.weight"];
@@ -64,6 +75,24 @@ const HEAD: &str = "lm_head.weight";
 
 /// Elements compared at a time.
 const PIECE_LEN: usize = 1 << 16;
+
+/// The files beside a model that go with its vocabulary.
+pub fn companions(world: &World, folder: &Path, special_tokens: &Map<String, Value>) -> Companions {
+    let files = COMPANION_FILES.iter().map(|name| folder.join(name));
+    let files: Vec<_> = files.filter(|path| world.files().metadata(path).is_some()).collect();
+    let missing = !files.iter().any(|path| path.ends_with(GENERATION));
+    let known = special_tokens.values().any(|value| !value.is_null());
+    let text = || serde_json::to_string_pretty(special_tokens).expect("a map by text is JSON");
+    Companions { files, generation: (missing && known).then(|| text() + "\n") }
+}
+
+/// The numbers of special tokens that go with a vocabulary, where only the files beside a model are
+/// left of the folder that it came from.
+pub fn special_tokens(world: &World, folder: &Path) -> Map<String, Value> {
+    let bytes = world.files().read(&folder.join(GENERATION)).unwrap_or_default();
+    let options: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    config::special_tokens(&options)
+}
 
 /// A folder whose `config.json` and headers were read and found good.
 pub struct Folder {
@@ -87,7 +116,7 @@ impl Folder {
         let bytes = world.files().read(&config_path)?;
         let config = Config::parse(&config_path, &bytes)?;
         let mut tensors =
-            shards::open(world, path, config.model.family).map_err(CheckpointError::of_input)?;
+            shards::open(world, path, config.architecture()).map_err(CheckpointError::of_input)?;
         if config.model.tied {
             drop_copy_of_table(path, &mut tensors)?;
         }

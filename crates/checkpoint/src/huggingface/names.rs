@@ -4,7 +4,7 @@
 //! bare `GPT2Model` or `LlamaModel` has the same names without their first word. Older writers also
 //! stored tables that are computed, not learned; those are left out, by this list and no other.
 
-use lockstep_config::Family;
+use super::Architecture;
 
 /// The output projection, which stands beside the model and not inside it.
 const HEAD: &str = "lm_head.weight";
@@ -20,13 +20,13 @@ const COMPUTED: &[&str] = &[
 ];
 
 /// The name in the engine of a stored tensor, or nothing for one that is no weight.
-pub(super) fn name_of(family: Family, stored: &str) -> Option<String> {
+pub(super) fn name_of(architecture: Architecture, stored: &str) -> Option<String> {
     if stored == HEAD {
         return Some(HEAD.to_owned());
     }
-    let first_word = match family {
-        Family::Gpt2 => "transformer.",
-        Family::Llama => "model.",
+    let first_word = match architecture {
+        Architecture::Gpt2 => "transformer.",
+        Architecture::Llama => "model.",
     };
     let rest = stored.strip_prefix(first_word).unwrap_or(stored);
     let name = format!("{first_word}{rest}");
@@ -46,33 +46,33 @@ mod tests {
 
     #[test]
     fn names_come_with_and_without_their_first_word() {
-        for (family, stored, name) in [
-            (Family::Gpt2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
-            (Family::Gpt2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
-            (Family::Gpt2, "lm_head.weight", "lm_head.weight"),
-            (Family::Llama, "norm.weight", "model.norm.weight"),
-            (Family::Llama, "model.norm.weight", "model.norm.weight"),
+        for (architecture, stored, name) in [
+            (Architecture::Gpt2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
+            (Architecture::Gpt2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
+            (Architecture::Gpt2, "lm_head.weight", "lm_head.weight"),
+            (Architecture::Llama, "norm.weight", "model.norm.weight"),
+            (Architecture::Llama, "model.norm.weight", "model.norm.weight"),
         ] {
-            assert_eq!(name_of(family, stored).as_deref(), Some(name));
+            assert_eq!(name_of(architecture, stored).as_deref(), Some(name));
         }
     }
 
     #[test]
     fn masks_and_angles_are_no_weights_and_biases_are() {
-        for (family, stored) in [
-            (Family::Gpt2, "h.11.attn.bias"),
-            (Family::Gpt2, "transformer.h.0.attn.masked_bias"),
-            (Family::Llama, "model.layers.3.self_attn.rotary_emb.inv_freq"),
-            (Family::Llama, "rotary_emb.inv_freq"),
+        for (architecture, stored) in [
+            (Architecture::Gpt2, "h.11.attn.bias"),
+            (Architecture::Gpt2, "transformer.h.0.attn.masked_bias"),
+            (Architecture::Llama, "model.layers.3.self_attn.rotary_emb.inv_freq"),
+            (Architecture::Llama, "rotary_emb.inv_freq"),
         ] {
-            assert_eq!(name_of(family, stored), None, "{stored}");
+            assert_eq!(name_of(architecture, stored), None, "{stored}");
         }
-        for (family, stored) in [
-            (Family::Gpt2, "h.0.attn.c_attn.bias"),
-            (Family::Gpt2, "h.x.attn.bias"),
-            (Family::Llama, "model.layers.0.attn.bias"),
+        for (architecture, stored) in [
+            (Architecture::Gpt2, "h.0.attn.c_attn.bias"),
+            (Architecture::Gpt2, "h.x.attn.bias"),
+            (Architecture::Llama, "model.layers.0.attn.bias"),
         ] {
-            assert!(name_of(family, stored).is_some(), "{stored}");
+            assert!(name_of(architecture, stored).is_some(), "{stored}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! of the other program may have given it a meaning that would change the numbers, and nobody would
 //! notice. See docs/decisions/0011-foreign-options.md.
 
-use lockstep_config::Family;
+use super::Architecture;
 
 /// An option with the only values that describe what the engine computes, written as JSON. Absent
 /// and `null` do so too.
@@ -19,9 +19,9 @@ const fn fixed(key: &'static str, values: &'static [&'static str]) -> Fixed {
 }
 
 /// Options that are read into the model.
-pub(super) const fn read(family: Family) -> &'static [&'static str] {
-    match family {
-        Family::Gpt2 => &[
+pub(super) const fn read(architecture: Architecture) -> &'static [&'static str] {
+    match architecture {
+        Architecture::Gpt2 => &[
             "vocab_size",
             "n_positions",
             "n_ctx",
@@ -35,7 +35,7 @@ pub(super) const fn read(family: Family) -> &'static [&'static str] {
             "layer_norm_epsilon",
             "tie_word_embeddings",
         ],
-        Family::Llama => &[
+        Architecture::Llama => &[
             "vocab_size",
             "max_position_embeddings",
             "hidden_size",
@@ -54,10 +54,10 @@ pub(super) const fn read(family: Family) -> &'static [&'static str] {
 }
 
 /// Options of one family that must have a certain value.
-pub(super) const fn fixed_of(family: Family) -> &'static [Fixed] {
-    match family {
-        Family::Gpt2 => FIXED_GPT2,
-        Family::Llama => FIXED_LLAMA,
+pub(super) const fn fixed_of(architecture: Architecture) -> &'static [Fixed] {
+    match architecture {
+        Architecture::Gpt2 => FIXED_GPT2,
+        Architecture::Llama => FIXED_LLAMA,
     }
 }
 
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn an_option_stands_in_one_list_only() {
-        for family in [Family::Gpt2, Family::Llama] {
-            let fixed = fixed_of(family).iter().chain(FIXED).map(|fixed| fixed.key);
-            let all = read(family).iter().copied().chain(fixed);
+        for architecture in [Architecture::Gpt2, Architecture::Llama] {
+            let fixed = fixed_of(architecture).iter().chain(FIXED).map(|fixed| fixed.key);
+            let all = read(architecture).iter().copied().chain(fixed);
             let all: Vec<_> = all.chain(WITHOUT_INFLUENCE.iter().copied()).collect();
             let different: BTreeSet<_> = all.iter().collect();
             assert_eq!(different.len(), all.len());
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn the_value_that_works_is_json() {
-        for family in [Family::Gpt2, Family::Llama] {
-            for fixed in fixed_of(family).iter().chain(FIXED) {
+        for architecture in [Architecture::Gpt2, Architecture::Llama] {
+            for fixed in fixed_of(architecture).iter().chain(FIXED) {
                 for value in fixed.values {
                     assert!(serde_json::from_str::<serde_json::Value>(value).is_ok(), "{value}");
                 }

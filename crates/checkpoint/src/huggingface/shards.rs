@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use lockstep_config::Family;
 use lockstep_platform::World;
 use serde::Deserialize;
 
+use super::Architecture;
 use super::names::name_of;
 use crate::CheckpointError;
 use crate::error::quoted;
@@ -37,11 +37,11 @@ struct Index {
 pub(super) fn open(
     world: &World,
     folder: &Path,
-    family: Family,
+    architecture: Architecture,
 ) -> Result<Tensors, CheckpointError> {
     let exists = |name: &str| world.files().metadata(&folder.join(name)).is_some();
     let mut tensors = Tensors::empty(folder);
-    let names = |stored: &str| name_of(family, stored);
+    let names = |stored: &str| name_of(architecture, stored);
     if exists(FILE_NAME) {
         tensors.add(WeightsFile::open(world, &folder.join(FILE_NAME))?, names)?;
         return Ok(tensors);

@@ -4,6 +4,7 @@
 //! - `process`: a folder of its own and the binary in it.
 //! - `commands`: every command does what its help says; the names that scripts rely on.
 //! - `compare`: two runs, bit by bit.
+//! - `convert`: models of other programs, read, trained on and written.
 //! - `bench_comm`: collectives between real ranks.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
@@ -13,6 +14,7 @@ mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod convert;
 mod launch;
 mod layouts;
 mod process;
