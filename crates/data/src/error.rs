@@ -156,8 +156,8 @@ impl DataError {
             | Self::TooShort { .. }
             | Self::OtherCorpus { .. }
             | Self::Documents(_)
-            | Self::Tokenizer(_)
-            | Self::Shards(_) => Blame::User,
+            | Self::Tokenizer(_) => Blame::User,
+            Self::Shards(error) => error.blame(),
             Self::Unreadable(error) => blame_for_file(error),
             Self::NoThread { .. } | Self::Panicked { .. } | Self::Ended | Self::Stalled { .. } => {
                 Blame::Storage
