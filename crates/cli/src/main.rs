@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
+//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `data`, `config`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -30,6 +30,7 @@ Examples:
   lockstep train my.toml --set train.steps=1000   a recipe of your own
   lockstep generate --prompt \"In the beginning\"   text from the newest run
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
+  lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
   lockstep config                                 every key, its meaning and its value
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
@@ -42,6 +43,8 @@ enum Command {
     Compare(commands::compare::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    #[command(subcommand)]
+    Data(commands::data::Command),
     Config(commands::config::Arguments),
 }
 
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
+        Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
     };
     match result {
