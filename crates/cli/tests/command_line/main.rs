@@ -5,6 +5,7 @@
 //! - `commands`: every command does what its help says; the names that scripts rely on.
 //! - `compare`: two runs, bit by bit.
 //! - `bench_comm`: collectives between real ranks.
+//! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
@@ -13,6 +14,7 @@ mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod data;
 mod launch;
 mod layouts;
 mod process;
