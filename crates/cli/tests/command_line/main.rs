@@ -6,6 +6,7 @@
 //! - `compare`: two runs, bit by bit.
 //! - `convert`: models of other programs, read, trained on and written.
 //! - `bench_comm`: collectives between real ranks.
+//! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
@@ -15,6 +16,7 @@ mod bench_comm;
 mod commands;
 mod compare;
 mod convert;
+mod data;
 mod launch;
 mod layouts;
 mod process;

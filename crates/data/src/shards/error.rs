@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use lockstep_config::Blame;
+
 /// A shard folder that cannot be used, or cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
@@ -89,4 +91,20 @@ pub enum ShardError {
         /// The corpus.
         source_name: String,
     },
+    /// The threads that encode did not go on.
+    #[error("tokenizing stopped: {reason}")]
+    Stopped {
+        /// What happened.
+        reason: String,
+    },
+}
+
+impl ShardError {
+    /// Who must act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Stopped { .. } => Blame::Storage,
+            _ => Blame::User,
+        }
+    }
 }
