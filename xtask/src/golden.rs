@@ -9,8 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::shell;
 
-const SCRIPTS: [&str; 2] =
-    ["scripts/golden/make_golden.py", "scripts/golden/make_optimizers.py"];
+const SCRIPTS: [&str; 2] = ["scripts/golden/make_golden.py", "scripts/golden/make_optimizers.py"];
 
 const ADVICE: &str = "\
 The golden files in crates/harness/golden are written by scripts/golden/make_golden.py and

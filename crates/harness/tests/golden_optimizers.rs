@@ -9,7 +9,7 @@ use serde_json::Value;
 const TENSORS: [&str; 3] = ["a.weight", "b.bias", "c.weight"];
 const NUM_STEPS: u64 = 10;
 
-/// The three tensors in two buffers, the first in two pieces as two workers would have it.
+/// The three tensors in two buffers.
 fn slots(golden: &Golden) -> Vec<Slot> {
     let slot = |block, tensor: usize, start: usize, first: usize, len: usize| Slot {
         block,
@@ -92,9 +92,8 @@ fn ten_steps_of_every_optimizer_agree_to_five_digits() {
         let expected = buffers(&golden, rule).concat();
         let start = buffers(&golden, "start").concat();
         // Five digits of the way that was gone, which is less than the numbers themselves.
-        let far = |a: &[f32], b: &[f32]| {
-            a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-        };
+        let far =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         let (error, way) = (far(&found, &expected), far(&expected, &start));
         assert!(way > 0.05, "{rule} went nowhere");
         assert!(error < 1e-5 * way, "{rule}: off by {error:e} on a way of {way}");
