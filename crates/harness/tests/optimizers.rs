@@ -17,8 +17,15 @@ const PROGRESSIVE: &str = "optim.groups=[\
 /// What is trained and how, by name.
 fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
     let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb"];
-    let rules = ["optim.name=sgd", "optim.name=momentum", "optim.name=nesterov", "optim.name=adam",
-        "optim.name=adamw", "optim.name=lars", "optim.name=lamb"];
+    let rules = [
+        "optim.name=sgd",
+        "optim.name=momentum",
+        "optim.name=nesterov",
+        "optim.name=adam",
+        "optim.name=adamw",
+        "optim.name=lars",
+        "optim.name=lamb",
+    ];
     let mut cases: Vec<_> =
         names.into_iter().zip(rules).map(|(name, rule)| (name, LLAMA, vec![rule])).collect();
     // LARS measures steps against tensors, so that its rates are far larger than others.
