@@ -20,6 +20,11 @@ pub(crate) struct RecipeArguments {
 }
 
 impl RecipeArguments {
+    /// Whether nothing was asked for.
+    pub(crate) fn is_default(&self) -> bool {
+        self.recipe.is_none() && self.preset.is_none() && self.sets.is_empty()
+    }
+
     /// Reads, merges and proves the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
         self.resolve_with_default(world, None)

@@ -106,7 +106,7 @@ fn warn_of_threads(recipe: &Recipe, world: &World) {
 }
 
 /// A line for people.
-fn tell(line: &str) {
+pub(crate) fn tell(line: &str) {
     // Nobody is left to tell when standard error is closed.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

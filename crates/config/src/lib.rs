@@ -7,6 +7,7 @@
 //! - `resolve`, `rules`: settings become a recipe; rules between keys are checked
 //! - `error`, `nearest`: all errors at once, each with a value that would work
 //! - `print`, `reference`: the recipe as text and as identity; the keys as documentation
+//! - [`lints`]: settings that are allowed and seldom meant
 //! - `presets`: recipes that come with the program
 //! - [`units`]: bytes, seconds, FLOPs and tokens that cannot be mixed up
 //! - `blame`: who must act after a failure, and the exit code
@@ -50,6 +51,8 @@ mod print;
 mod reference;
 
 mod presets;
+
+pub mod lints;
 
 pub mod units;
 

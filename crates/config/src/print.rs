@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
 use crate::recipe::{Model, Recipe};
-use crate::resolve::{Obstacle, obstacle};
+use crate::resolve::{Obstacle, obstacle, unmet};
 use crate::value::Value;
 
 impl Recipe {
@@ -18,8 +18,13 @@ impl Recipe {
     /// so is a value that follows from other keys: a copy of this text with another width gets
     /// the feed-forward size that belongs to it.
     pub fn to_toml(&self) -> String {
-        let tables: Vec<String> = SECTIONS.iter().map(|section| self.table_text(section)).collect();
+        let tables: Vec<String> = self.tables().map(|section| self.table_text(section)).collect();
         tables.join("\n")
+    }
+
+    /// The tables that mean anything here: text has no `problem`, a problem no `data`.
+    fn tables(&self) -> impl Iterator<Item = &'static Section> + '_ {
+        SECTIONS.iter().filter(|section| unmet(section.applies, self).is_none())
     }
 
     fn table_text(&self, section: &Section) -> String {
@@ -50,8 +55,8 @@ impl Recipe {
     /// of how it runs (`run.*`, `parallel.*`, `emulate.*`) and without keys that have no effect
     /// here or say only where the data comes through.
     pub fn identity_text(&self) -> String {
-        let mut lines: Vec<String> = SECTIONS
-            .iter()
+        let mut lines: Vec<String> = self
+            .tables()
             .filter(|section| section.in_identity)
             .flat_map(|section| effective(section, self))
             .filter(|(key, _)| (key.counts)(self))
@@ -92,8 +97,8 @@ fn effective<'a>(
 impl Serialize for Recipe {
     /// A map of tables, with the names of the recipe file.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(SECTIONS.len()))?;
-        for section in SECTIONS {
+        let mut map = serializer.serialize_map(Some(self.tables().count()))?;
+        for section in self.tables() {
             map.serialize_entry(section.name, &Table { section, recipe: self })?;
         }
         map.end()

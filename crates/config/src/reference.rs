@@ -21,24 +21,27 @@ pub struct KeyDoc {
 
 /// Every key, in reading order.
 pub fn describe_keys() -> Vec<KeyDoc> {
-    keys::all().map(describe).collect()
+    keys::all().map(|key| describe(key, &keys::conditions(key))).collect()
 }
 
-fn describe(key: &'static Key) -> KeyDoc {
-    let meaning = meaning(key.meaning, key.applies);
+fn describe(key: &'static Key, conditions: &[Applies]) -> KeyDoc {
     let default = match key.default {
         KeyDefault::Fixed(text) | KeyDefault::Derived { text, .. } => text,
         KeyDefault::Nothing => NO_DEFAULT,
     };
+    let meaning = meaning(key.meaning, conditions);
     KeyDoc { name: key.name, meaning, default, allowed: key.kind.allowed() }
 }
 
-/// What a key or a table is for, and when.
-fn meaning(meaning: &str, applies: Applies) -> String {
-    match applies {
-        Applies::Always => meaning.to_owned(),
-        Applies::When { key, is } => format!("{meaning} Only with {key} = {}.", is.join(" or ")),
-    }
+/// What a key or a table is for, and when; the narrowest condition comes last and is enough.
+fn meaning(meaning: &str, conditions: &[Applies]) -> String {
+    let narrowest = conditions.iter().rev().find_map(|condition| match condition {
+        Applies::Always => None,
+        Applies::When { key, is } => {
+            Some(format!("{meaning} Only with {key} = {}.", is.join(" or ")))
+        }
+    });
+    narrowest.unwrap_or_else(|| meaning.to_owned())
 }
 
 /// What stands where a key has no default.
@@ -57,11 +60,11 @@ A recipe is one TOML file. Values come from the defaults, then a preset, then th
 pub fn reference_markdown() -> String {
     let mut parts = vec![INTRODUCTION.to_owned()];
     for section in SECTIONS {
-        let meaning = meaning(section.meaning, section.applies);
+        let meaning = meaning(section.meaning, &[section.applies]);
         parts.push(format!("\n## `{}`\n\n{meaning}\n\n", section.name));
         parts.push("| key | meaning | default | allowed |\n|---|---|---|---|\n".to_owned());
         for key in section.keys {
-            let KeyDoc { name, meaning, default, allowed } = describe(key);
+            let KeyDoc { name, meaning, default, allowed } = describe(key, &[key.applies]);
             let default =
                 if default == NO_DEFAULT { default.to_owned() } else { format!("`{default}`") };
             parts.push(format!("| `{name}` | {meaning} | {default} | {allowed} |\n"));

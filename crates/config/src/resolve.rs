@@ -84,11 +84,14 @@ pub(crate) struct Obstacle {
 
 /// What makes this key meaningless, if anything does.
 pub(crate) fn obstacle(key: &Key, recipe: &Recipe) -> Option<Obstacle> {
-    keys::conditions(key).into_iter().find_map(|condition| {
-        let Applies::When { key: other, is } = condition else { return None };
-        let value = keys::find(other)?.get(recipe)?;
-        (!is.contains(&value.as_text())).then_some(Obstacle { other, value, is })
-    })
+    keys::conditions(key).into_iter().find_map(|condition| unmet(condition, recipe))
+}
+
+/// What a condition asks for in vain, if it does.
+pub(crate) fn unmet(condition: Applies, recipe: &Recipe) -> Option<Obstacle> {
+    let Applies::When { key: other, is } = condition else { return None };
+    let value = keys::find(other)?.get(recipe)?;
+    (!is.contains(&value.as_text())).then_some(Obstacle { other, value, is })
 }
 
 fn default(key: &Key, recipe: &Recipe) -> Option<Value> {

@@ -29,6 +29,7 @@ tied = false
 dropout = 0.0
 norm_eps = 1e-5
 rope_theta = 10000.0
+# activation is not a setting of model.family = \"llama\"
 
 [data]
 source = \"bundled\"
@@ -104,7 +105,9 @@ fn every_default_that_is_not_derived_stands_in_the_recipe() {
         let is_how = ["run.", "parallel.", "emulate."].iter().any(|how| doc.name.starts_with(how));
         let other =
             ["momentum", "trust", "drop_at", "drop_factor", "decay_fraction", "decay_shape"];
-        let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"));
+        let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
+            || doc.name.starts_with("problem.")
+            || doc.name == "model.activation";
         let shown = !is_how && !is_other && doc.default != "none";
         if shown && !doc.default.starts_with('=') {
             let value = doc.default.replace("3e-3", "0.003");
@@ -324,4 +327,47 @@ fn other_formats_get_the_names_of_the_recipe_file() {
     assert_eq!(table["train"]["steps"].as_integer(), Some(600));
     assert!(table["optim"].get("momentum").is_none());
     assert_eq!(toml::to_string(&recipe).map(|text| from(None, &text, &[])), Ok(recipe));
+}
+
+#[test]
+fn a_problem_has_samples_in_the_place_of_text() {
+    let recipe = from(Some("ridge"), "", &["problem.samples=500"]);
+    assert_eq!((recipe.model.context, recipe.model.problem.samples), (1, 500));
+    let text = recipe.to_toml();
+    assert!(text.contains("[problem]\nsamples = 500\n") && !text.contains("[data]"), "{text}");
+    assert!(text.contains("# context is not a setting of model.family = \"ridge\"\n"), "{text}");
+    assert_eq!(from(None, &text, &[]), recipe, "its text is the whole of it");
+    assert_ne!(from(Some("ridge"), "", &[]).hash(), recipe.hash());
+    assert!(recipe.identity_text().contains("problem.samples = 500\n"));
+    assert!(!Recipe::default().identity_text().contains("problem."), "a text has none of it");
+    let mixed = from(None, "", &["model.family=mlp"]);
+    assert_eq!((mixed.model.layers, mixed.model.context), (4, 1), "a preset's context is not used");
+}
+
+#[test]
+fn settings_of_text_and_of_problems_do_not_mix() {
+    let failure = |sets: &[&str]| {
+        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        resolve(&Sources { sets, ..Sources::default() }).unwrap_err().to_string()
+    };
+    assert_eq!(
+        failure(&["model.family=mlp", "data.source=a.txt"]),
+        "data.source = \"a.txt\" is not a setting of model.family = \"mlp\"; \
+         remove it or set model.family = \"gpt2\" or \"llama\""
+    );
+    assert_eq!(
+        failure(&["problem.dim=5"]),
+        "problem.dim = 5 is not a setting of model.family = \"llama\"; \
+         remove it or set model.family = \"mlp\", \"quadratic\", \"ridge\" or \"logistic\""
+    );
+    assert_eq!(
+        failure(&["model.family=ridge", "problem.dim=2000"]),
+        "problem.dim = 2000 is too much for model.family = \"ridge\", whose optimum is computed; \
+         try 1024"
+    );
+    assert_eq!(
+        failure(&["model.family=logistic", "problem.dim=1024", "problem.samples=5000"]),
+        "problem.samples = 5000 of problem.dim = 1024 is too much to compute the optimum from; \
+         try 4096"
+    );
 }

@@ -1,8 +1,10 @@
-//! `lockstep config`: the resolved recipe, and every key with its meaning.
+//! `lockstep config`: the resolved recipe, and every key with its meaning; `lockstep config lints`:
+//! what is allowed and seldom meant.
 
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
+use lockstep_config::lints::{self, Lint};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::fmt::Write;
@@ -14,9 +16,13 @@ Examples:
   lockstep config                          the default recipe, resolved, and all keys
   lockstep config my.toml --toml           only the recipe, ready to be a file of its own
   lockstep config --presets                the named recipes
-  lockstep config --set model.width=256 --json")]
+  lockstep config --set model.width=256 --json
+  lockstep config lints my.toml            settings of a recipe that are seldom meant")]
+#[command(args_conflicts_with_subcommands = true)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     recipe: RecipeArguments,
     /// Only the resolved recipe, as TOML
@@ -31,6 +37,40 @@ pub(crate) struct Arguments {
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Lints(Lints),
+}
+
+/// List every lint with its threshold and source, or those that speak about a recipe
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockstep config lints                             every lint
+  lockstep config lints my.toml                     those that speak about a recipe
+  lockstep config lints --set optim.clip=0 --json   every lint, and whether it speaks
+
+Plain row numbers are those of the list of production traps; G, F and H those of operational
+thresholds, common mistakes and guards. Lints never refuse a recipe; train prints them as warnings.")]
+struct Lints {
+    #[command(flatten)]
+    recipe: RecipeArguments,
+    /// One JSON value on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct LintReport {
+    id: &'static str,
+    condition: &'static str,
+    threshold: &'static str,
+    advice: &'static str,
+    rows: &'static [&'static str],
+    fires: bool,
+    message: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -49,6 +89,9 @@ struct Key {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    if let Some(Command::Lints(arguments)) = &arguments.command {
+        return lints(arguments, world);
+    }
     if arguments.markdown {
         return output::text(&lockstep_config::reference_markdown());
     }
@@ -78,6 +121,36 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let Key { name, meaning, default, allowed } = key;
         let _ =
             write!(text, "\n{name}\n    {meaning}\n    default {default}; allowed: {allowed}\n");
+    }
+    output::text(&text)
+}
+
+fn lints(arguments: &Lints, world: &World) -> Result<(), Failure> {
+    let findings = lints::findings(&arguments.recipe.resolve(world)?);
+    if arguments.json {
+        let report = |lint: &'static Lint| {
+            let finding = findings.iter().find(|finding| finding.lint.id == lint.id);
+            let Lint { id, condition, threshold, advice, rows, .. } = *lint;
+            let message = finding.map(ToString::to_string);
+            LintReport { id, condition, threshold, advice, rows, fires: finding.is_some(), message }
+        };
+        return output::json(&lints::all().map(report).collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    if arguments.recipe.is_default() {
+        for lint in lints::all() {
+            let Lint { id, condition, threshold, advice, rows, .. } = lint;
+            let rows = rows.join(", ");
+            let _ = write!(text, "{id} (rows {rows})\n    {condition}\n    when {threshold}\n");
+            let _ = writeln!(text, "    {advice}");
+        }
+        return output::text(&text);
+    }
+    for finding in &findings {
+        let _ = writeln!(text, "{finding}");
+    }
+    if findings.is_empty() {
+        let _ = writeln!(text, "none of {} lints speaks about this recipe", lints::all().count());
     }
     output::text(&text)
 }

@@ -6,7 +6,7 @@ use crate::recipe_args::RecipeArguments;
 use crate::workers;
 use lockstep_comm::Comm;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Placement, Recipe};
+use lockstep_config::{Placement, Recipe, lints};
 use lockstep_platform::World;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::generate::Generator;
@@ -57,7 +57,12 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
     let options = move || Options { resume: resume.clone(), stop_after, sinks: Vec::new() };
     let asked = options();
-    let check = || Ok(lockstep_trainer::check(&recipe, world, &asked)?);
+    let check = || {
+        lockstep_trainer::check(&recipe, world, &asked)?;
+        let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
+        findings.iter().for_each(|finding| workers::tell(&format!("warning: {finding}\n")));
+        Ok(())
+    };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {
         let sinks =

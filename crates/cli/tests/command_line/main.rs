@@ -9,6 +9,7 @@
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `problems`: small problems, and lints.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
@@ -19,4 +20,5 @@ mod convert;
 mod data;
 mod launch;
 mod layouts;
+mod problems;
 mod process;

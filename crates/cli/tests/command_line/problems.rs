@@ -1,0 +1,65 @@
+//! Small problems through the commands that train transformers, and the lints that speak of them.
+
+use crate::process::{Folder, assert_keys};
+use serde_json::Value;
+
+#[test]
+fn a_problem_is_trained_inspected_resumed_and_compared_like_any_model() {
+    let folder = Folder::new();
+    let train = |more: &[&str]| {
+        let base = ["train", "--preset", "ridge", "--json", "--quiet", "--set", "train.steps=20"];
+        folder.json(&[&base, more].concat())
+    };
+    let alone = train(&["--set", "run.workers=1", "--set", "run.dir=alone"]);
+    assert_keys(&alone, "accuracy optimum_loss suboptimality distance baseline_loss");
+    assert!(alone["accuracy"].is_null());
+    let four = ["--set", "run.workers=4", "--set", "parallel.zero=3", "--set", "run.dir=four"];
+    let four = train(&[&four[..], &["--stop-after", "7"]].concat());
+    assert_eq!(four["steps"], 7);
+    let rest = train(&["--resume", "four", "--set", "run.dir=rest"]);
+    for key in ["losses_hash", "weights_hash", "suboptimality", "distance"] {
+        assert_eq!(rest[key], alone[key], "{key}");
+    }
+    let same = folder.json(&["compare", "alone", "rest", "--json"]);
+    assert_eq!(same["equal"], true, "{same}");
+    let events = String::from_utf8(folder.read("alone/events.jsonl")).expect("events are text");
+    assert!(events.contains(r#""event":"assessed","step":20,"accuracy":null,"optimum_loss":"#));
+    let inspected = folder.json(&["inspect", "--preset", "ridge", "--json"]);
+    assert_eq!(
+        (&inspected["num_params"], &inspected["params"][0]["name"]),
+        (&64.into(), &"x".into())
+    );
+}
+
+#[test]
+fn a_run_of_a_problem_says_how_good_it_is_and_writes_no_text() {
+    let folder = Folder::new();
+    let sets = ["--set", "train.steps=5", "--set", "run.workers=1", "--set", "optim.lr=4"];
+    let finished = folder.succeed(&[&["train", "--preset", "quadratic"], &sets[..]].concat());
+    assert!(finished.stdout.contains(" above the optimum 0.000000, "), "{}", finished.stdout);
+    assert!(!finished.stdout.contains("sample"), "{}", finished.stdout);
+    let warning = "warning: optim.lr = 4 reaches 3.800, where this problem's steps diverge";
+    assert_eq!(finished.stderr.matches(warning).count(), 1, "{}", finished.stderr);
+    let refused = folder.run(&["generate", "runs/0001"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("writes no text; name a run of gpt2 or llama"));
+}
+
+#[test]
+fn lints_are_listed_with_their_rows_and_speak_about_a_recipe() {
+    let folder = Folder::new();
+    let all = folder.succeed(&["config", "lints"]).stdout;
+    assert!(all.contains("no-clip (rows F3.9)\n"), "{all}");
+    let json = folder.json(&["config", "lints", "--set", "optim.clip=0", "--json"]);
+    let lints = json.as_array().expect("a list");
+    let keys = "id condition threshold advice rows fires message";
+    lints.iter().for_each(|lint| assert_keys(lint, keys));
+    let speaking: Vec<&Value> = lints.iter().filter(|lint| lint["fires"] == true).collect();
+    assert_eq!(speaking.len(), 1, "{speaking:?}");
+    assert_eq!(speaking[0]["id"], "no-clip");
+    let one = folder.succeed(&["config", "lints", "--set", "optim.clip=0"]).stdout;
+    assert_eq!(one.lines().count(), 1, "{one}");
+    let none = folder.succeed(&["config", "lints", "--preset", "ridge"]).stdout;
+    assert!(none.starts_with("none of "), "{none}");
+    assert_eq!(folder.run(&["config", "lints", "--set", "optim.clip=x"]).code, Some(2));
+}

@@ -1,0 +1,87 @@
+//! How much work a step, a worker and a lane have.
+
+use super::{Lint, is_text};
+use crate::recipe::{Family, Recipe, Reduction};
+
+/// Rows of a product below which a device is not busy.
+const MIN_LANE_ROWS: usize = 32;
+/// Tokens of a worker's step below which moving gradients takes longer than computing them: a token
+/// costs one and a half products for each byte of gradient.
+const MIN_WORKER_TOKENS: usize = 64;
+/// Samples of a step below which its gradient is mostly noise.
+const MIN_BATCH_SAMPLES: usize = 64;
+
+pub(super) const LINTS: &[Lint] = &[
+    Lint {
+        id: "tiny-lane",
+        condition: "a lane of text has few rows for the matrix products",
+        threshold: "train.microbatch x model.context < 32",
+        advice: "raise train.microbatch",
+        rows: &["478"],
+        check: tiny_lane,
+    },
+    Lint {
+        id: "little-work",
+        condition: "a worker learns from few tokens between two exchanges of gradients",
+        threshold: "train.batch x model.context / run.workers < 64, with several workers",
+        advice: "raise train.batch or lower run.workers",
+        rows: &["F1.7"],
+        check: little_work,
+    },
+    Lint {
+        id: "noisy-batch",
+        condition: "a step learns from few samples (tokens of a text)",
+        threshold: "train.batch x model.context < 64",
+        advice: "raise train.batch",
+        rows: &["H33"],
+        check: noisy_batch,
+    },
+    Lint {
+        id: "sum-of-gradients",
+        condition: "gradients are summed, so the step grows with the batch",
+        threshold: "train.reduction = sum",
+        advice: "set it to \"mean\", or divide optim.lr by the batch",
+        rows: &["F8.8", "455"],
+        check: sum_of_gradients,
+    },
+];
+
+fn tiny_lane(recipe: &Recipe) -> Option<String> {
+    let (microbatch, context) = (recipe.train.microbatch, recipe.model.context);
+    let rows = microbatch * context;
+    (is_text(recipe) && rows < MIN_LANE_ROWS).then(|| {
+        format!("train.microbatch = {microbatch} makes lanes of {rows} rows, too few for the cores")
+    })
+}
+
+fn little_work(recipe: &Recipe) -> Option<String> {
+    let (tokens, workers) = (recipe.tokens_per_step(), recipe.run.workers);
+    let is_little = workers > 1 && tokens / workers < MIN_WORKER_TOKENS;
+    (is_text(recipe) && is_little).then(|| {
+        format!(
+            "train.batch = {} gives each of run.workers = {workers} only {} tokens a step, which \
+             costs more to exchange than to compute",
+            recipe.train.batch,
+            tokens / workers
+        )
+    })
+}
+
+fn noisy_batch(recipe: &Recipe) -> Option<String> {
+    let (samples, problem) = (recipe.tokens_per_step(), &recipe.model.problem);
+    let has_noise = recipe.model.family != Family::Quadratic || problem.noise > 0.0;
+    let is_part = is_text(recipe) || recipe.train.batch < problem.samples;
+    (has_noise && is_part && samples < MIN_BATCH_SAMPLES).then(|| {
+        let batch = recipe.train.batch;
+        format!("train.batch = {batch} is {samples} samples a step, mostly noise")
+    })
+}
+
+fn sum_of_gradients(recipe: &Recipe) -> Option<String> {
+    (recipe.train.reduction == Reduction::Sum).then(|| {
+        let (samples, lr) = (recipe.tokens_per_step(), recipe.optim.lr);
+        format!(
+            "train.reduction = \"sum\" makes optim.lr = {lr} act on {samples} gradients at once"
+        )
+    })
+}

@@ -1,0 +1,259 @@
+//! Lints: settings that are allowed and seldom meant.
+//!
+//! A rule of this crate refuses what cannot work; a lint says of what can work why it mostly does
+//! not, from the recipe alone, before anything runs. Each has a name, a condition with its
+//! threshold, what to do, and the numbers of the rows in our collection of production lessons that
+//! it comes from: plain numbers are rows of its list of traps, G, F and H those of operational
+//! thresholds, of common mistakes and of guards. A run says its lints as warnings and goes on.
+//!
+//! - `batch`: how much work a step and a lane have
+//! - `update`: learning rate, warm-up, clipping, decay
+//! - `layout`: workers, buckets, ZeRO, waiting
+//! - `watch`: what a run would not notice
+//!
+//! ```
+//! use lockstep_config::{Sources, lints, resolve};
+//!
+//! let recipe = resolve(&Sources { sets: vec!["optim.clip=0".to_owned()], ..Sources::default() })?;
+//! let findings = lints::findings(&recipe);
+//! assert_eq!(findings[0].lint.id, "no-clip");
+//! assert!(findings[0].to_string().starts_with("optim.clip = 0 "));
+//! # Ok::<(), lockstep_config::ConfigErrors>(())
+//! ```
+
+mod batch;
+mod layout;
+mod update;
+mod watch;
+
+use crate::recipe::{Family, Model, Recipe};
+use std::fmt;
+
+/// Something that a recipe should seldom say.
+#[derive(Debug)]
+pub struct Lint {
+    /// Its name.
+    pub id: &'static str,
+    /// What makes it speak, in words.
+    pub condition: &'static str,
+    /// Where the line is drawn.
+    pub threshold: &'static str,
+    /// What to do about it.
+    pub advice: &'static str,
+    /// The rows it comes from.
+    pub rows: &'static [&'static str],
+    /// The settings at fault and what follows from them, where it speaks.
+    check: fn(&Recipe) -> Option<String>,
+}
+
+/// A lint that speaks about a recipe; its text is one line.
+#[derive(Debug)]
+pub struct Finding {
+    /// The lint.
+    pub lint: &'static Lint,
+    /// The settings at fault and what follows from them.
+    pub fault: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {} (lint {})", self.fault, self.lint.advice, self.lint.id)
+    }
+}
+
+/// Every lint, by group.
+pub fn all() -> impl Iterator<Item = &'static Lint> {
+    [batch::LINTS, update::LINTS, layout::LINTS, watch::LINTS].into_iter().flatten()
+}
+
+/// The lints that speak about a recipe.
+pub fn findings(recipe: &Recipe) -> Vec<Finding> {
+    all().filter_map(|lint| (lint.check)(recipe).map(|fault| Finding { lint, fault })).collect()
+}
+
+/// Whether the recipe's model learns from text.
+fn is_text(recipe: &Recipe) -> bool {
+    !recipe.model.family.is_problem()
+}
+
+/// Parameters of a model of text: exact, tied tables once. Problems are small.
+fn num_params(model: &Model) -> Option<usize> {
+    let Model { layers, width: c, ffn: f, vocab: v, context: t, .. } = *model;
+    let head = if model.tied { 0 } else { v * c };
+    match model.family {
+        Family::Llama => {
+            let kv = model.kv_heads * model.head_dim();
+            Some(layers * (2 * c * c + 2 * c * kv + 3 * c * f + 2 * c) + v * c + c + head)
+        }
+        Family::Gpt2 => {
+            let layer = 4 * c * c + 4 * c + 2 * c * f + f + c + 4 * c;
+            Some(layers * layer + (v + t) * c + 2 * c + head)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Sources, presets, resolve};
+    use std::collections::BTreeSet;
+
+    fn ids(preset: &str, sets: &[&str]) -> Vec<&'static str> {
+        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        let sources = Sources { preset: Some(preset.to_owned()), sets, ..Sources::default() };
+        let recipe = resolve(&sources).unwrap_or_else(|errors| panic!("{errors}"));
+        findings(&recipe).iter().map(|finding| finding.lint.id).collect()
+    }
+
+    /// For every lint a setting that it speaks about, and one just on the other side of its line.
+    const CASES: &[(&str, &str, &[&str], &[&str])] = &[
+        ("tiny-lane", "tiny", &["model.context=31"], &["model.context=32"]),
+        (
+            "little-work",
+            "tiny",
+            &["run.workers=8", "model.context=63"],
+            &["run.workers=8", "model.context=64"],
+        ),
+        (
+            "noisy-batch",
+            "digits",
+            &["train.batch=56", "train.microbatch=1"],
+            &["train.batch=64", "train.microbatch=1"],
+        ),
+        ("sum-of-gradients", "tiny", &["train.reduction=sum"], &["train.reduction=mean"]),
+        ("no-warm-up", "bible-small", &["optim.warmup_steps=0"], &["optim.warmup_steps=1"]),
+        ("adam-rate", "bible-small", &["optim.lr=0.011"], &["optim.lr=0.01"]),
+        ("tight-clip", "bible-small", &["optim.clip=0.09"], &["optim.clip=0.1"]),
+        ("no-clip", "bible-small", &["optim.clip=0"], &["optim.clip=1"]),
+        ("unstable-step", "quadratic", &["optim.lr=3.8"], &["optim.lr=3.79"]),
+        ("idle-decay", "ridge", &["optim.weight_decay=0.1"], &["optim.weight_decay=0"]),
+        (
+            "small-model",
+            "bible-small",
+            &["run.workers=8", "model.layers=2"],
+            &["run.workers=8", "model.layers=3"],
+        ),
+        (
+            "uneven-shares",
+            "bible-small",
+            &["run.workers=2", "parallel.shares=6,2"],
+            &["run.workers=2", "parallel.shares=5,3"],
+        ),
+        ("idle-workers", "bench", &["run.workers=3"], &["run.workers=4"]),
+        (
+            "small-buckets",
+            "bible-small",
+            &["run.workers=2", "parallel.bucket_bytes=511KiB"],
+            &["run.workers=2", "parallel.bucket_bytes=512KiB"],
+        ),
+        (
+            "large-buckets",
+            "bible-small",
+            &["run.workers=2", "parallel.bucket_bytes=8MiB"],
+            &["run.workers=2", "parallel.bucket_bytes=2MiB"],
+        ),
+        (
+            "no-overlap",
+            "bible-small",
+            &["run.workers=2", "parallel.overlap=false"],
+            &["run.workers=1", "parallel.overlap=false"],
+        ),
+        (
+            "many-passes",
+            "bible-small",
+            &["run.workers=3", "parallel.zero=2"],
+            &["run.workers=4", "parallel.zero=2"],
+        ),
+        (
+            "short-deadline",
+            "bible-small",
+            &["run.workers=2", "run.deadline=4.9"],
+            &["run.workers=2", "run.deadline=5"],
+        ),
+        (
+            "long-deadline",
+            "bible-small",
+            &["run.workers=2", "run.deadline=601"],
+            &["run.workers=2", "run.deadline=600"],
+        ),
+        (
+            "slow-link",
+            "bible-small",
+            &["run.workers=2", "run.transport=tcp", "emulate.bandwidth=1200MB"],
+            &["run.workers=2", "run.transport=tcp", "emulate.bandwidth=1300MB"],
+        ),
+        (
+            "no-validation",
+            "bible-small",
+            &["train.eval_every=0", "train.steps=1000"],
+            &["train.eval_every=0", "train.steps=999"],
+        ),
+        ("much-evaluation", "bible-small", &["train.eval_every=13"], &["train.eval_every=14"]),
+        ("many-skips", "bible-small", &["train.max_skipped=11"], &["train.max_skipped=10"]),
+        (
+            "unchecked-replicas",
+            "bible-small",
+            &["run.workers=2", "train.steps=10000"],
+            &["run.workers=2", "train.steps=9999"],
+        ),
+        ("no-way-back", "bible-small", &["run.save_optimizer=false"], &["run.save_optimizer=true"]),
+        ("easy-problem", "quadratic", &["problem.condition=9.9"], &["problem.condition=10"]),
+    ];
+
+    #[test]
+    fn every_lint_speaks_beyond_its_threshold_and_is_silent_before_it() {
+        for (id, preset, beyond, before) in CASES {
+            assert!(ids(preset, beyond).contains(id), "{id}: {beyond:?}");
+            assert!(!ids(preset, before).contains(id), "{id}: {before:?}");
+        }
+        let tried: BTreeSet<&str> = CASES.iter().map(|(id, ..)| *id).collect();
+        assert_eq!(tried, all().map(|lint| lint.id).collect(), "every lint is tried");
+    }
+
+    #[test]
+    fn names_are_unique_and_every_lint_has_a_source_and_one_line() {
+        let names: BTreeSet<&str> = all().map(|lint| lint.id).collect();
+        assert_eq!(names.len(), all().count());
+        for lint in all() {
+            assert!(!lint.rows.is_empty() && !lint.threshold.is_empty(), "{}", lint.id);
+            for text in [lint.condition, lint.threshold, lint.advice] {
+                assert!(!text.contains('\n') && !text.contains("  ") && !text.ends_with('.'));
+            }
+        }
+        for (_, preset, beyond, _) in CASES {
+            let sets = beyond.iter().map(|set| (*set).to_owned()).collect();
+            let sources = Sources { preset: Some((*preset).into()), sets, ..Sources::default() };
+            for finding in findings(&resolve(&sources).expect("sound")) {
+                let line = finding.to_string();
+                assert!(!line.contains('\n') && !line.contains("  "), "{line}");
+                assert!(line.contains(" = "), "it names a setting: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_with_the_program_is_not_complained_about() {
+        for (preset, _) in presets() {
+            assert_eq!(ids(preset, &["run.workers=2"]), [""; 0], "{preset}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_counted_as_they_were_published() {
+        let recipe = |preset: &str, sets: &[&str]| {
+            let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+            let sources = Sources { preset: Some(preset.to_owned()), sets, ..Sources::default() };
+            resolve(&sources).expect("a sound recipe")
+        };
+        assert_eq!(num_params(&recipe("gpt2", &[]).model), Some(124_439_808));
+        let llama = [
+            "model.layers=32",
+            "model.width=4096",
+            "model.heads=32",
+            "model.ffn=11008",
+            "model.vocab=32000",
+        ];
+        assert_eq!(num_params(&recipe("tiny", &llama).model), Some(6_738_415_616));
+    }
+}
