@@ -60,7 +60,7 @@ pub struct Feed {
 enum Way {
     Own { corpus: Arc<Corpus>, deal: Deal, leaves: Vec<bool>, limit: usize },
     /// A small problem has no text: its samples are made from their numbers.
-    Numbers { recipe: Box<Recipe>, corpus: Corpus },
+    Numbers { recipe: Box<Recipe> },
     Served { client: Option<Box<Client>>, leaves: Vec<bool>, baseline_loss: f64 },
 }
 
@@ -78,7 +78,7 @@ impl Feed {
                 shape,
                 text: TextName::of(&corpus),
                 vocab: corpus.vocab(),
-                way: Way::Numbers { recipe: Box::new(recipe.clone()), corpus },
+                way: Way::Numbers { recipe: Box::new(recipe.clone()) },
             });
         }
         if placement == Placement::Served {
@@ -181,7 +181,7 @@ impl Feed {
         let is_local = self.placement == Placement::Local;
         match &mut self.way {
             Way::Served { client, .. } => ready(client).validation(),
-            Way::Numbers { recipe, .. } => Ok(problem::validation(recipe)),
+            Way::Numbers { recipe } => Ok(problem::validation(recipe)),
             Way::Own { corpus, limit, .. } => {
                 let limit = if is_local { limit.div_ceil(num_workers) } else { *limit };
                 lanes_of(self.shape, limit, corpus.validation(), corpus.cut())
@@ -196,7 +196,7 @@ impl Feed {
     pub fn loader(&mut self, world: &World, cursor: Cursor) -> Result<Loader, DataError> {
         let text = self.text.clone();
         match &mut self.way {
-            Way::Numbers { recipe, .. } => {
+            Way::Numbers { recipe } => {
                 let fill = Box::new(problem::fill(recipe));
                 Loader::from_memory(self.shape, world, text, cursor, fill)
             }

@@ -169,15 +169,16 @@ fn workers_that_read_different_weights_find_out() {
 
     let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
     let errors: Vec<_> = std::thread::scope(|scope| {
-        let worker = |(end, folder)| {
+        let pairs = ends.iter().zip([&one, &other]);
+        let workers = pairs.map(|(end, folder)| {
             scope.spawn(move || {
                 let recipe = recipe(folder, &["run.workers=2"]);
                 let cpu = device::open(&recipe, world)?;
                 let mut learner = Learner::materialize(&recipe, &cpu, end, world)?;
                 pretrained::load(&recipe, world, &mut learner)
             })
-        };
-        let workers: Vec<_> = ends.iter().zip([&one, &other]).map(worker).collect();
+        });
+        let workers: Vec<_> = workers.collect();
         workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
     for error in errors {

@@ -4,7 +4,7 @@
 use crate::train::lane_shape;
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
-use lockstep_data::{Corpus, Validation, validation_lanes};
+use lockstep_data::Validation;
 use lockstep_model::Lane;
 use lockstep_model::problem::{Assessment, Judge};
 use lockstep_parallel::Replica;

@@ -6,7 +6,7 @@
 //! *text*, so models with different tokenizers can be compared.
 
 use crate::pretrained::Pretrained;
-use crate::saved::{plan_of, tokenizer_in};
+use crate::saved::{plan_at, tokenizer_in};
 use crate::train::lane_shape;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
@@ -65,7 +65,8 @@ impl Judge {
             ..lockstep_comm::Options::default()
         };
         let ends = Comm::threads(world, 1, &settings)?;
-        let (blueprint, plan) = (describe(&recipe.model), plan_of(&recipe));
+        let blueprint = describe(&recipe.model);
+        let plan = plan_at(&recipe, &blueprint, 0);
         pretrained.prove(&blueprint)?;
         let seed = recipe.train.seed;
         let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;

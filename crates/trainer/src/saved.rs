@@ -120,7 +120,7 @@ pub(crate) fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
 }
 
 /// How a recipe divides its model among workers, and the sizes it asks for, in a step.
-fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
+pub(crate) fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
     let num_leaves = recipe.num_leaves();
     let lanes_per_leaf = recipe.batch_plan().at(step).batch / recipe.train.microbatch / num_leaves;
     let phases = phases_of(recipe, blueprint);
