@@ -1,6 +1,6 @@
 //! The golden files: what PyTorch computes for two small models, kept beside the harness.
 //!
-//! They are made by a script that needs `torch` and `numpy`, which the project itself does not;
+//! They are made by scripts that need `torch` and `numpy`, which the project itself does not;
 //! so this chore asks for a Python that has them and otherwise says how to prepare one.
 
 use std::process::Command;
@@ -9,11 +9,11 @@ use anyhow::{Result, bail};
 
 use crate::shell;
 
-const SCRIPT: &str = "scripts/golden/make_golden.py";
+const SCRIPTS: [&str; 2] = ["scripts/golden/make_golden.py", "scripts/golden/make_optimizers.py"];
 
 const ADVICE: &str = "\
-The golden files in crates/harness/golden are written by scripts/golden/make_golden.py.
-It needs a Python with torch and numpy (the CPU build is enough):
+The golden files in crates/harness/golden are written by scripts/golden/make_golden.py and
+scripts/golden/make_optimizers.py. They need a Python with torch and numpy (the CPU build is enough):
 
   python3 -m venv ../golden-venv
   ../golden-venv/bin/pip install torch numpy
@@ -28,7 +28,7 @@ struct Options<'a> {
     check: bool,
 }
 
-/// Runs the script with the given Python, or prints how to get one that can.
+/// Runs the scripts with the given Python, or prints how to get one that can.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
     let options = parse(args)?;
     let Some(python) = options.python else {
@@ -38,12 +38,15 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     if !shell::succeeds(Command::new(python).args(["-c", "import torch, numpy"])) {
         bail!("`{python}` cannot import torch and numpy\n\n{ADVICE}");
     }
-    let mut command = Command::new(python);
-    command.arg(SCRIPT);
-    if options.check {
-        command.arg("--check");
+    for script in SCRIPTS {
+        let mut command = Command::new(python);
+        command.arg(script);
+        if options.check {
+            command.arg("--check");
+        }
+        shell::run(&mut command)?;
     }
-    shell::run(&mut command)
+    Ok(())
 }
 
 fn parse<'a>(args: &[&'a str]) -> Result<Options<'a>> {

@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
+//! - [`commands`]: one file a command.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -14,7 +14,13 @@ mod recipe_args;
 mod workers;
 
 use clap::{Parser, Subcommand};
+use lockstep_platform::HugePages;
 use std::process::ExitCode;
+
+/// Weights, gradients and activations are large: on small pages the processor loses a tenth of
+/// its time to finding them.
+#[global_allocator]
+static ALLOCATOR: HugePages = HugePages;
 
 /// Train transformers across many workers, exactly.
 #[derive(Parser)]
@@ -29,7 +35,9 @@ Examples:
   lockstep train                                  train on the bundled corpus
   lockstep train my.toml --set train.steps=1000   a recipe of your own
   lockstep generate --prompt \"In the beginning\"   text from the newest run
+  lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
+  lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
   lockstep config                                 every key, its meaning and its value
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
@@ -40,8 +48,13 @@ enum Command {
     Generate(commands::generate::Arguments),
     Inspect(commands::inspect::Arguments),
     Compare(commands::compare::Arguments),
+    Eval(commands::eval::Arguments),
+    Convert(commands::convert::Arguments),
+    DataServer(commands::data_server::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    #[command(subcommand)]
+    Data(commands::data::Command),
     Config(commands::config::Arguments),
 }
 
@@ -52,7 +65,11 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
+        Command::Eval(arguments) => commands::eval::run(&arguments, &world),
+        Command::DataServer(arguments) => commands::data_server::run(&arguments, &world),
+        Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
+        Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
     };
     match result {

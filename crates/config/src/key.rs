@@ -17,6 +17,8 @@ pub(crate) struct Key {
     /// The count where the key means nothing, if that is not the default.
     pub(crate) idle: Option<i64>,
     pub(crate) field: Field,
+    /// Whether the value counts in the identity of this recipe, where its section does.
+    pub(crate) counts: fn(&Recipe) -> bool,
 }
 
 /// The value of a key that nobody set.
@@ -68,7 +70,15 @@ impl Key {
         meaning: &'static str,
     ) -> Self {
         let applies = Applies::Always;
-        Self { name, meaning, kind, default, applies, idle: None, field }
+        Self { name, meaning, kind, default, applies, idle: None, field, counts: |_| true }
+    }
+
+    /// The same key, part of the recipe's identity only while `counts` says so: a value that
+    /// changes no bit, or the value from before there was a choice, keeps recorded hashes as they
+    /// are.
+    pub(crate) const fn counting_when(mut self, counts: fn(&Recipe) -> bool) -> Self {
+        self.counts = counts;
+        self
     }
 
     /// The same key, meaningful only while `key` has one of the values `is`.

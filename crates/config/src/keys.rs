@@ -4,13 +4,15 @@
 //! to the recipe and a row here; nothing else lists the keys. Rows stand in the order in which a
 //! recipe is filled, so a default may be derived from any row above it.
 //!
-//! - `model`: the model and its text
+//! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, number formats, the promise about bits
 //! - `layout`: workers and what they share
 
 mod model;
 mod problem;
+
+mod data;
 
 mod training;
 
@@ -21,8 +23,9 @@ use crate::kind::{Bound, Kind};
 use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
+use data::DATA;
 use layout::{EMULATE, PARALLEL, RUN};
-use model::{DATA, MODEL};
+use model::MODEL;
 use problem::PROBLEM;
 use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
 
@@ -122,6 +125,9 @@ pub(crate) const MAX_BATCH: i64 = 1 << 24;
 
 /// Largest microbatch; times the most leaves it is still below the largest batch.
 pub(crate) const MAX_MICROBATCH: i64 = 1 << 16;
+
+/// Most groups of parameters.
+pub(crate) const MAX_GROUPS: usize = 32;
 
 /// Largest number of heads.
 pub(crate) const MAX_HEADS: i64 = 1024;

@@ -1,13 +1,18 @@
 //! Kinds of values: what a single key accepts, in words and as a check.
 //!
 //! A kind is data, so the same declaration accepts a value, explains a refusal and fills the
-//! "allowed" column of the reference. Rules that involve two keys live in `rules.rs`.
+//! "allowed" column of the reference. Rules that involve two keys live in `rules.rs`; lists and the
+//! tables in them are in `lists`.
+
+mod lists;
 
 use crate::error::alternatives;
 use crate::nearest::nearest;
 use crate::recipe::Recompute;
 use crate::units::Bytes;
 use crate::value::{Content, Given, Value, quoted};
+
+pub(crate) use lists::Cell;
 
 /// What a key accepts.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +31,11 @@ pub(crate) enum Kind {
         high: Bound,
         single: bool,
     },
+    /// A finite number within the bounds, or text that is not empty.
+    FloatOrText {
+        low: Bound,
+        high: Bound,
+    },
     Bool,
     Text {
         may_be_empty: bool,
@@ -37,6 +47,15 @@ pub(crate) enum Kind {
     Bytes,
     /// Whole numbers from 1 with commas between them, as text; empty for none.
     Shares,
+    /// A moment of the run: a step, or a fraction of all steps.
+    Moment,
+    /// Any number of values of one kind, up to a limit.
+    List {
+        of: &'static Self,
+        max: usize,
+    },
+    /// Named values.
+    Table(&'static [Cell]),
 }
 
 /// One end of a range of floats.
@@ -54,6 +73,9 @@ pub(crate) struct Refusal {
     pub(crate) rule: String,
     /// None: the value the key would have without this one is the best advice.
     pub(crate) fix: Option<String>,
+    /// Which part of the value is wrong, where it has parts: its place, such as `[0].match`, and
+    /// how it was written.
+    pub(crate) part: Option<(String, String)>,
 }
 
 impl Kind {
@@ -68,6 +90,15 @@ impl Kind {
             (Self::Float { low, high, single }, Content::Integer(integer)) => {
                 between(*integer as f64, low, high, single)
             }
+            (Self::FloatOrText { low, high }, Content::Float(float)) => {
+                between(*float, low, high, false)
+            }
+            (Self::FloatOrText { low, high }, Content::Integer(integer)) => {
+                between(*integer as f64, low, high, false)
+            }
+            (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
+                Ok(Value::Text(text.clone()))
+            }
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
             (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
                 refuse("must not be empty".to_owned(), None)
@@ -78,6 +109,12 @@ impl Kind {
             (Self::Bytes, Content::Integer(integer)) => in_range(*integer, 0, MAX_BYTES),
             (Self::Bytes, Content::Text(text)) => amount(text),
             (Self::Shares, Content::Text(text)) => shares(text),
+            (Self::Moment, Content::Integer(integer)) => in_range(*integer, 1, MAX_STEPS),
+            (Self::Moment, Content::Float(float)) => {
+                between(*float, Bound::Open(0.0), Bound::Open(1.0), false)
+            }
+            (Self::List { of, max }, Content::List(values)) => lists::list(of, max, values),
+            (Self::Table(cells), Content::Table(given)) => lists::table(cells, given),
             (_, content) => self.wrong_type(content),
         }
     }
@@ -86,10 +123,14 @@ impl Kind {
         let needed = match self {
             Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
             Self::Float { .. } => "a number is needed".to_owned(),
+            Self::FloatOrText { .. } => "a number, or text in quotes, is needed".to_owned(),
             Self::Bool => "true or false is needed".to_owned(),
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
             Self::Shares => "text such as \"5,3\" is needed".to_owned(),
+            Self::Moment => "a step or a fraction of the run is needed".to_owned(),
+            Self::List { .. } => "a list in brackets is needed".to_owned(),
+            Self::Table(_) => "a table in braces is needed".to_owned(),
             Self::Choice(names) => {
                 let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
                 format!("{} is needed", alternatives(&names))
@@ -114,6 +155,9 @@ impl Kind {
             Self::Integer { min, max } => format!("integer from {min} to {max}"),
             Self::PowerOfTwo { max } => format!("power of two from 1 to {max}"),
             Self::Float { low, high, .. } => format!("number {}", range_in_words(*low, *high)),
+            Self::FloatOrText { low, high } => {
+                format!("number {}, or text", range_in_words(*low, *high))
+            }
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
@@ -121,6 +165,9 @@ impl Kind {
             Self::ChoiceOrEvery(names) => format!("{}, every-K", names.join(", ")),
             Self::Bytes => "bytes, such as 4096 or \"4MiB\"".to_owned(),
             Self::Shares => "text, whole numbers with commas between them".to_owned(),
+            Self::Moment => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
+            Self::List { of, max } => format!("list of at most {max}: {}", of.allowed()),
+            Self::Table(cells) => lists::allowed(cells),
         }
     }
 
@@ -139,7 +186,7 @@ impl Kind {
 }
 
 fn refuse(rule: String, fix: Option<String>) -> Result<Value, Refusal> {
-    Err(Refusal { rule, fix })
+    Err(Refusal { rule, fix, part: None })
 }
 
 fn in_range(integer: i128, min: i64, max: i64) -> Result<Value, Refusal> {
@@ -209,6 +256,9 @@ fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, 
     refuse(rule, fix.map(quoted))
 }
 
+/// The most steps of a run.
+pub(crate) const MAX_STEPS: i64 = 1_000_000_000_000;
+
 /// The most bytes that a key can hold.
 const MAX_BYTES: i64 = i64::MAX;
 
@@ -271,8 +321,8 @@ mod tests {
     fn accept(kind: Kind, argument: &str) -> Result<String, String> {
         match kind.accept(&Given::from_argument(argument)) {
             Ok(value) => Ok(value.to_string()),
-            Err(Refusal { rule, fix: Some(fix) }) => Err(format!("{rule}; try {fix}")),
-            Err(Refusal { rule, fix: None }) => Err(rule),
+            Err(Refusal { rule, fix: Some(fix), .. }) => Err(format!("{rule}; try {fix}")),
+            Err(Refusal { rule, fix: None, .. }) => Err(rule),
         }
     }
 

@@ -60,13 +60,15 @@ mod blame;
 
 pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
+pub use nearest::nearest;
 pub use presets::presets;
 pub use problem::Problem;
 pub use recipe::{
-    Activation, Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics,
-    Optim, OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer,
-    Train, TransportChoice,
+    Activation, BatchChange, BatchPlan, BatchStage, Data, DecayShape, Documents, Dtype, Emulate,
+    EpochEnd, Family, Group, HeldOut, IsaChoice, Isolation, LrScaling, LrSchedule, Model, Moment,
+    Numerics, Optim, OptimName, Order, Parallel, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
-pub use resolve::resolve;
-pub use sources::Sources;
+pub use resolve::{model_from, resolve, resolve_with};
+pub use sources::{ModelFolder, Sources};

@@ -5,10 +5,7 @@
 //! when at most a third of it changes, because a far-fetched guess misleads more than none.
 
 /// The candidate closest to `name`, if any is close; of equals the first.
-pub(crate) fn nearest<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = name.chars().flat_map(char::to_lowercase).collect();
     // Nobody mistypes a key into hundreds of letters; do not spend quadratic time on it.
     if wanted.len() > 64 {

@@ -10,12 +10,54 @@ use std::time::Duration;
 use crate::problem::Problem;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
+/// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
+/// parsing, printing and the list of allowed values cannot disagree.
+macro_rules! choices {
+    (
+        $(#[$doc:meta])*
+        $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $kind {
+            /// The names a recipe may use, in order of declaration.
+            pub const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// The name this choice has in a recipe.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// The choice with this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+mod batches;
+mod optim;
+
+pub use batches::{BatchChange, BatchPlan, BatchStage};
+pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// The shape of the transformer.
     pub model: Model,
+    /// The folder of the model whose weights training starts from; empty starts from random ones.
+    pub from: String,
     /// The text it learns from.
     pub data: Data,
     /// How long and in what portions.
@@ -79,8 +121,27 @@ pub struct Data {
     pub source: Source,
     /// How text becomes tokens.
     pub tokenizer: Tokenizer,
-    /// Fraction of the tokens held out for validation; above 0 and at most one half.
-    pub validation: f64,
+    /// What is held out for validation.
+    pub validation: HeldOut,
+    /// How documents become sequences.
+    pub documents: Documents,
+    /// In which order sequences come.
+    pub order: Order,
+    /// What becomes of the sequences that do not fill a batch.
+    pub last: EpochEnd,
+    /// What each worker reads.
+    pub placement: Placement,
+    /// Address of the data server; empty unless `placement` is served.
+    pub server: String,
+}
+
+/// What a model is judged by.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HeldOut {
+    /// The last part of the tokens: above 0 and at most one half of them.
+    Fraction(f64),
+    /// A text of its own.
+    Path(String),
 }
 
 /// How long to train and in what portions.
@@ -102,33 +163,10 @@ pub struct Train {
     pub reduction: Reduction,
     /// How many steps in a row may be skipped because a gradient is not finite.
     pub max_skipped: u64,
-}
-
-/// How a gradient becomes a step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Optim {
-    /// The update rule.
-    pub name: OptimName,
-    /// Highest learning rate of the schedule.
-    pub lr: f64,
-    /// Pull of the weights towards zero.
-    pub weight_decay: f64,
-    /// Largest allowed global norm of the gradient; 0 switches clipping off.
-    pub clip: f64,
-    /// Steps over which the learning rate rises from zero to `lr`.
-    pub warmup_steps: u64,
-    /// Course of the learning rate after the warm-up.
-    pub schedule: LrSchedule,
-    /// Learning rate at the last step, as a fraction of `lr` (cosine and linear).
-    pub final_lr_fraction: f64,
-    /// Decay of the running mean of gradients (AdamW).
-    pub beta1: f64,
-    /// Decay of the running mean of squared gradients (AdamW).
-    pub beta2: f64,
-    /// Added to the denominator of the update (AdamW).
-    pub eps: f64,
-    /// Decay of the velocity (momentum).
-    pub momentum: f64,
+    /// Where the batch changes, by tokens seen; see [`Recipe::batch_plan`].
+    pub batch_schedule: Vec<BatchChange>,
+    /// The validation loss at which the run is done.
+    pub target_loss: Option<f64>,
 }
 
 /// Number formats.
@@ -258,8 +296,18 @@ impl fmt::Display for Recompute {
 pub enum Source {
     /// The corpus inside the binary.
     Bundled,
-    /// A text file, or a folder of text files.
+    /// A file, a folder, a shard folder or a pattern; may hold `{rank}`.
     Path(String),
+}
+
+impl Source {
+    /// What stands for the worker's number in a path.
+    pub const RANK: &'static str = "{rank}";
+
+    /// Whether every worker reads another path.
+    pub fn depends_on_rank(&self) -> bool {
+        matches!(self, Self::Path(path) if path.contains(Self::RANK))
+    }
 }
 
 impl fmt::Display for Source {
@@ -269,40 +317,6 @@ impl fmt::Display for Source {
             Self::Path(path) => path,
         })
     }
-}
-
-/// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
-/// parsing, printing and the list of allowed values cannot disagree.
-macro_rules! choices {
-    (
-        $(#[$doc:meta])*
-        $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
-    ) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $kind {
-            /// The names a recipe may use, in order of declaration.
-            pub const NAMES: &'static [&'static str] = &[$($name),+];
-
-            /// The name this choice has in a recipe.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)+ }
-            }
-
-            /// The choice with this name.
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($name => Some(Self::$variant),)+ _ => None }
-            }
-        }
-
-        impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
 }
 
 choices! {
@@ -333,35 +347,67 @@ choices! {
     }
 }
 
-choices! {
-    /// How text becomes tokens.
-    Tokenizer {
-        /// One token per byte: 256 tokens, nothing to learn or download.
-        Byte = "byte",
+/// How text becomes tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tokenizer {
+    /// One token per byte: 256 tokens, nothing to learn or download.
+    Byte,
+    /// A tokenizer.json, or a folder that holds one.
+    File(String),
+}
+
+impl fmt::Display for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Byte => "byte",
+            Self::File(path) => path,
+        })
     }
 }
 
 choices! {
-    /// The update rule.
-    OptimName {
-        /// Plain stochastic gradient descent.
-        Sgd = "sgd",
-        /// Gradient descent with a velocity.
-        Momentum = "momentum",
-        /// Adam with decoupled weight decay.
-        AdamW = "adamw",
+    /// How documents become sequences.
+    Documents {
+        /// One behind the other, with a token between two where the tokenizer has one for that.
+        Packed = "packed",
+        /// Each in sequences of its own, the last of them filled up with what counts for nothing.
+        Padded = "padded",
     }
 }
 
 choices! {
-    /// Course of the learning rate after the warm-up.
-    LrSchedule {
-        /// Stays at its highest value.
-        Constant = "constant",
-        /// Falls along half a cosine wave.
-        Cosine = "cosine",
-        /// Falls along a straight line.
-        Linear = "linear",
+    /// In which order sequences come.
+    Order {
+        /// Another permutation in every epoch.
+        Random = "random",
+        /// As they are read.
+        Sequential = "sequential",
+    }
+}
+
+choices! {
+    /// What becomes of the sequences at the end of an epoch that do not fill a batch.
+    EpochEnd {
+        /// The first of the next epoch fill it up.
+        Wrap = "wrap",
+        /// They are left out.
+        Drop = "drop",
+        /// Sequences that count for nothing fill it up.
+        Pad = "pad",
+    }
+}
+
+choices! {
+    /// What each worker reads.
+    Placement {
+        /// Everything.
+        Shared = "shared",
+        /// The parts that belong to its leaves.
+        Partitioned = "partitioned",
+        /// Its own file, which nobody else sees.
+        Local = "local",
+        /// What a data server sends it.
+        Served = "served",
     }
 }
 

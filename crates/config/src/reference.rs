@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(doc("optim.lr").allowed, "number above 0 and at most 1000");
         assert_eq!(
             doc("optim.momentum").meaning,
-            "Decay of the velocity. Only with optim.name = momentum."
+            "Decay of the velocity. Only with optim.name = momentum or nesterov or lars."
         );
     }
 

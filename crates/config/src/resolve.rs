@@ -8,18 +8,36 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, IsaChoice, Isolation,
+    LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Parallel, Placement,
+    Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
-use crate::sources::{Complaint, Gathered, Sources};
+use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use crate::value::{Given, Value};
 
 /// Proves a recipe, or lists everything that is wrong with it.
 pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
+    prove(Gathered::from_sources(sources))
+}
+
+/// The same for a recipe whose `model.from` names a folder: what the folder says about its model
+/// takes the place of defaults and presets, and nothing may contradict it. Reading the folder is
+/// the caller's, so that this stays a function of its arguments.
+pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, ConfigErrors> {
     let mut gathered = Gathered::from_sources(sources);
+    gathered.take_model_of_folder(folder);
+    prove(gathered)
+}
+
+/// The folder that `model.from` names in these sources, if it does.
+pub fn model_from(sources: &Sources) -> Option<String> {
+    let gathered = Gathered::from_sources(sources);
+    gathered.settings.get("model.from").map(|setting| setting.value.as_text().to_owned())
+}
+
+fn prove(mut gathered: Gathered) -> Result<Recipe, ConfigErrors> {
     let recipe = fill(&gathered);
     let complaints = std::mem::take(&mut gathered.complaints);
     let mut errors: Vec<ConfigError> =
@@ -120,10 +138,16 @@ fn blank() -> Recipe {
             rope_theta: -1.0,
             problem: Problem::NONE,
         },
+        from: String::new(),
         data: Data {
             source: Source::Path(String::new()),
-            tokenizer: Tokenizer::Byte,
-            validation: -1.0,
+            tokenizer: Tokenizer::File(String::new()),
+            validation: HeldOut::Fraction(-1.0),
+            documents: Documents::Padded,
+            order: Order::Sequential,
+            last: EpochEnd::Pad,
+            placement: Placement::Local,
+            server: "unset".to_owned(),
         },
         train: Train {
             steps: 0,
@@ -134,6 +158,8 @@ fn blank() -> Recipe {
             eval_batches: 0,
             reduction: Reduction::Sum,
             max_skipped: u64::MAX,
+            batch_schedule: Vec::new(),
+            target_loss: None,
         },
         optim: Optim {
             name: OptimName::Sgd,
@@ -147,6 +173,14 @@ fn blank() -> Recipe {
             beta2: -1.0,
             eps: -1.0,
             momentum: -1.0,
+            drop_at: Vec::new(),
+            drop_factor: -1.0,
+            decay_fraction: -1.0,
+            decay_shape: DecayShape::Linear,
+            lr_scaling: LrScaling::None,
+            lr_base_batch: 0,
+            trust: -1.0,
+            groups: Vec::new(),
         },
         precision: Precision { compute: Dtype::F32 },
         numerics: Numerics { invariant_up_to: 0 },

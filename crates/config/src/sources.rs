@@ -4,6 +4,8 @@
 //! checked by the key's kind. What is accepted overrides weaker sources; what is refused becomes a
 //! complaint and leaves the weaker value standing, so that checking can go on and find the rest.
 
+mod folder;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Spanned;
@@ -15,6 +17,8 @@ use crate::keys::{self, SECTIONS};
 use crate::nearest::nearest;
 use crate::presets;
 use crate::value::{Given, Value, one_line, quoted};
+
+pub use folder::ModelFolder;
 
 /// The texts a recipe is made of, in order of precedence: defaults, preset, file, sets.
 #[derive(Debug, Clone, Default)]
@@ -161,11 +165,13 @@ impl Gathered {
             }
             Err(refusal) => {
                 self.bad.insert(key.name);
+                let (part, written) =
+                    refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
                 self.complain(
                     Some(key),
                     ConfigError {
-                        key: key.name.to_owned(),
-                        value: given.written.clone(),
+                        key: one_line(&format!("{}{part}", key.name)),
+                        value: written,
                         rule: refusal.rule,
                         fix: refusal.fix.map_or(String::new(), |fix| format!("try {fix}")),
                         origin,

@@ -1,9 +1,10 @@
 //! Values of keys: what a person gave, and what a key holds once it was accepted.
 //!
 //! [`Given`] is any value TOML can express, with the text it was written as, so that an error can
-//! show exactly what stood there. [`Value`] is one of the four kinds a key can have. Printing a
+//! show exactly what stood there. [`Value`] is what a key can hold. Printing a
 //! value gives TOML on a single line, which is what makes a printed recipe readable again.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
@@ -21,6 +22,10 @@ pub(crate) enum Value {
     Bool(bool),
     /// Free text or the name of a choice.
     Text(String),
+    /// Values of one kind.
+    List(Vec<Self>),
+    /// Named values; those that were not given are missing.
+    Table(Vec<(&'static str, Self)>),
 }
 
 impl Value {
@@ -55,6 +60,23 @@ impl Value {
             other => panic!("{other} passed as text"),
         }
     }
+
+    /// The values of a key whose kind is a list; anything else is a bug in the table.
+    pub(crate) fn as_list(&self) -> &[Self] {
+        match self {
+            Self::List(values) => values,
+            other => panic!("{other} passed as a list"),
+        }
+    }
+
+    /// A cell of a value whose kind is a table, if it was given; a value that is no table is a bug
+    /// in the table of keys.
+    pub(crate) fn cell(&self, name: &str) -> Option<&Self> {
+        match self {
+            Self::Table(cells) => cells.iter().find(|(cell, _)| *cell == name).map(|(_, v)| v),
+            other => panic!("{other} passed as a table"),
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -65,6 +87,15 @@ impl fmt::Display for Value {
             Self::Float(float) => write!(f, "{float:?}"),
             Self::Bool(flag) => write!(f, "{flag}"),
             Self::Text(text) => f.write_str(&quoted(text)),
+            Self::List(values) => {
+                let values: Vec<String> = values.iter().map(Self::to_string).collect();
+                write!(f, "[{}]", values.join(", "))
+            }
+            Self::Table(cells) => {
+                let cell = |(name, value): &(&str, Self)| format!("{name} = {value}");
+                let cells: Vec<String> = cells.iter().map(cell).collect();
+                write!(f, "{{ {} }}", cells.join(", "))
+            }
         }
     }
 }
@@ -76,6 +107,8 @@ impl Serialize for Value {
             Self::Float(float) => serializer.serialize_f64(*float),
             Self::Bool(flag) => serializer.serialize_bool(*flag),
             Self::Text(text) => serializer.serialize_str(text),
+            Self::List(values) => serializer.collect_seq(values),
+            Self::Table(cells) => serializer.collect_map(cells.iter().map(|(name, v)| (name, v))),
         }
     }
 }
@@ -89,8 +122,8 @@ pub(crate) enum Content {
     Bool(bool),
     Text(String),
     Date,
-    List,
-    Table,
+    List(Vec<Given>),
+    Table(Vec<(String, Given)>),
 }
 
 impl Content {
@@ -102,8 +135,8 @@ impl Content {
             Self::Bool(_) => "a boolean",
             Self::Text(_) => "text",
             Self::Date => "a date",
-            Self::List => "a list",
-            Self::Table => "a table",
+            Self::List(_) => "a list",
+            Self::Table(_) => "a table",
         }
     }
 }
@@ -126,13 +159,24 @@ impl Given {
             DeValue::Float(float) => Content::Float(float.as_str().parse().unwrap_or(f64::NAN)),
             DeValue::Boolean(flag) => Content::Bool(*flag),
             DeValue::Datetime(_) => Content::Date,
-            DeValue::Array(_) => Content::List,
-            DeValue::Table(_) => Content::Table,
+            DeValue::Array(values) => {
+                Content::List(values.iter().map(|value| Self::from_toml(value, document)).collect())
+            }
+            DeValue::Table(table) => {
+                // The parser sorts by name; people read in the order in which they wrote.
+                let mut cells: Vec<_> = table.iter().collect();
+                cells.sort_by_key(|(_, value)| value.span().start);
+                let cell = |(name, value): (&Spanned<Cow<'_, str>>, _)| {
+                    (name.get_ref().to_string(), Self::from_toml(value, document))
+                };
+                Content::Table(cells.into_iter().map(cell).collect())
+            }
         };
         let written = one_line(document.get(value.span()).unwrap_or_default());
         // A table that was opened by its own header has no text of its own worth repeating.
         let written = match content {
-            Content::Table if !written.starts_with('{') => "{...}".to_owned(),
+            Content::Table(_) if !written.starts_with('{') => "{...}".to_owned(),
+            Content::List(_) if !written.ends_with(']') => "[...]".to_owned(),
             _ => written,
         };
         Self { content, written }
@@ -214,6 +258,9 @@ mod tests {
         assert_eq!(Value::Float(1.0).to_string(), "1.0");
         assert_eq!(Value::Float(1e-8).to_string(), "1e-8");
         assert_eq!(Value::Bool(true).to_string(), "true");
+        let table = Value::Table(vec![("a", Value::Integer(1)), ("b", Value::Text("c".into()))]);
+        let list = Value::List(vec![table, Value::Table(Vec::new())]);
+        assert_eq!(list.to_string(), r#"[{ a = 1, b = "c" }, {  }]"#);
         assert_eq!(Value::Text("a \"b\"\\\n\u{1}".into()).to_string(), r#""a \"b\"\\\n\u0001""#);
     }
 
@@ -228,8 +275,13 @@ mod tests {
         assert_eq!(content("cosine"), Content::Text("cosine".into()));
         assert_eq!(content("my folder/a.txt"), Content::Text("my folder/a.txt".into()));
         assert_eq!(content("1\nb = 2"), Content::Text("1\nb = 2".into()));
-        assert_eq!(content("[1, 2]"), Content::List);
-        assert_eq!(content("{min = 1}"), Content::Table);
+        let numbers = |numbers: &[i128]| {
+            let given = |n: &i128| Given { content: Content::Integer(*n), written: n.to_string() };
+            numbers.iter().map(given).collect::<Vec<_>>()
+        };
+        assert_eq!(content("[1, 2]"), Content::List(numbers(&[1, 2])));
+        let one = numbers(&[1]).remove(0);
+        assert_eq!(content("{min = 1}"), Content::Table(vec![("min".into(), one)]));
         assert_eq!(content("1979-05-27"), Content::Date);
     }
 

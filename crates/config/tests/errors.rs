@@ -119,10 +119,14 @@ fn an_unknown_choice_suggests_the_nearest() {
              ridge, logistic; try \"llama\"",
         ),
         (
-            "optim.name=adam",
-            "optim.name = \"adam\" is not one of sgd, momentum, adamw; try \"adamw\"",
+            "optim.name=adamm",
+            "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, lamb; \
+             try \"adam\"",
         ),
-        ("data.tokenizer=bpe", "data.tokenizer = \"bpe\" must be \"byte\"; try \"byte\""),
+        (
+            "data.order=sequental",
+            "data.order = \"sequental\" is not one of random, sequential; try \"sequential\"",
+        ),
         ("precision.compute=bf16", "precision.compute = \"bf16\" must be \"f32\"; try \"f32\""),
     ] {
         assert_eq!(sets(&[argument]), message);
@@ -335,19 +339,19 @@ fn settings_that_the_choice_lacks_are_refused() {
         (
             &["optim.momentum=0.9"][..],
             "optim.momentum = 0.9 is not a setting of optim.name = \"adamw\"; \
-             remove it or set optim.name = \"momentum\"",
+             remove it or set optim.name = \"momentum\", \"nesterov\" or \"lars\"",
         ),
         (
             &["optim.name=sgd", "optim.beta1=0.8", "optim.eps=1e-6"],
             "optim.beta1 = 0.8 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adamw\"\n\
+             remove it or set optim.name = \"adam\", \"adamw\" or \"lamb\"\n\
              optim.eps = 1e-6 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adamw\"",
+             remove it or set optim.name = \"adam\", \"adamw\" or \"lamb\"",
         ),
         (
             &["optim.name=momentum", "optim.beta2=0.8"],
             "optim.beta2 = 0.8 is not a setting of optim.name = \"momentum\"; \
-             remove it or set optim.name = \"adamw\"",
+             remove it or set optim.name = \"adam\", \"adamw\" or \"lamb\"",
         ),
         (
             &["model.family=gpt2", "model.rope_theta=500"],
@@ -381,7 +385,7 @@ fn all_errors_come_together_in_the_order_of_the_text() {
          numerics.invariant_up_to = 8 does not divide; \
          try train.batch = 16 or numerics.invariant_up_to = 2\n\
          optim.momentum = 0.5 is not a setting of optim.name = \"adamw\"; \
-         remove it or set optim.name = \"momentum\"",
+         remove it or set optim.name = \"momentum\", \"nesterov\" or \"lars\"",
     );
     assert_eq!(errors.blame(), Blame::User);
     let last = &errors.errors[5];

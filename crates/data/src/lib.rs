@@ -1,19 +1,23 @@
-//! Text in, batches out: corpora, the byte tokenizer, the sampler and the background loader.
+//! Text in, batches out: documents, tokenizers, shards, the sampler and the background loader.
 //!
 //! Which sample lands at which position of which step is a function of (seed, epoch, index) only:
 //! no worker count, lane size or restart can change it.
 //!
 //! # Layout
 //!
-//! - [`tokenizer`]: text to tokens and back, a byte a token
-//! - [`corpus`]: the bundled text, a file or a folder as one token stream with a validation split
+//! - [`documents`]: text, JSON Lines, Parquet, folders and globs as a stream of documents
+//! - [`tokenizer`]: text to tokens and back, by bytes or by any `tokenizer.json`
+//! - [`shards`]: tokens on disk, mapped into memory
+//! - [`corpus`]: a text or shards as one token stream with a validation split
 //! - [`permutation`]: a keyed shuffle that needs no memory
-//! - [`sampler`]: sample number to window of tokens
+//! - [`sampler`]: sample number to window of tokens; `deal`: which sampler a sequence comes from
 //! - [`batch`]: one step's samples, cut into lanes
 //! - [`loader`]: batches made in the background, one step ahead
+//! - [`placement`]: what each worker reads; [`serve`]: batches over the network
 //! - [`cursor`]: the position that a checkpoint stores
 //! - [`validation`]: the fixed lanes a model is judged by
-//! - [`baseline`]: the byte-bigram entropy, the loss to beat
+//! - [`baseline`]: the entropy of byte pairs or tokens, the loss to beat
+//! - [`windows`]: a whole text cut into overlapping windows, to judge a model by
 //! - `problem`: the numbers of samples, for small problems, which have no text
 //! - [`error`]: everything that can go wrong, with who must act
 //! - `bundled`: the text inside the binary
@@ -40,7 +44,10 @@
 //! # Ok::<(), lockstep_data::DataError>(())
 //! ```
 
+pub mod documents;
 pub mod tokenizer;
+
+pub mod shards;
 
 mod bundled;
 pub mod corpus;
@@ -48,25 +55,34 @@ pub mod corpus;
 pub mod permutation;
 pub mod sampler;
 
+mod deal;
+
 pub mod batch;
 pub mod cursor;
 pub mod loader;
 
+pub mod placement;
+pub mod serve;
+
 pub mod validation;
 
 pub mod baseline;
+pub mod windows;
 
 mod problem;
 
 pub mod error;
 
-pub use baseline::baseline_loss;
-pub use batch::{Batch, IGNORE};
-pub use corpus::Corpus;
+pub use baseline::{baseline_loss, baseline_name};
+pub use batch::{Batch, IGNORE, PAD};
+pub use corpus::{Corpus, Stretch};
 pub use cursor::Cursor;
+pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};
 pub use loader::Loader;
 pub use permutation::Permutation;
+pub use placement::{Feed, Seat};
 pub use sampler::{Sampler, Window};
-pub use tokenizer::Tokenizer;
+pub use shards::ShardSet;
+pub use tokenizer::{EndOfDocument, Tokenizer};
 pub use validation::{Validation, ValidationLane, validation_lanes};

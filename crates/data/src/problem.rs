@@ -29,12 +29,11 @@ pub(crate) fn fill(
     recipe: &Recipe,
 ) -> impl FnMut(u64, &mut Batch) -> Result<(), DataError> + use<> {
     let (seed, num_samples) = (recipe.train.seed, recipe.model.problem.samples as u64);
+    let plan = recipe.batch_plan();
     move |step, batch: &mut Batch| {
-        batch.step = step;
-        batch.first_sample = step * batch.inputs.len() as u64;
-        batch.num_targets = batch.inputs.len() as u64;
+        let samples = batch.begin(step, &plan);
         batch.targets.fill(COUNTED);
-        for (number, input) in (batch.first_sample..).zip(&mut batch.inputs) {
+        for (number, input) in samples.zip(&mut batch.inputs) {
             let order = Permutation::new(num_samples, mix(mix(seed, ORDER), number / num_samples));
             *input = order.apply(number % num_samples) as u32;
         }

@@ -1,4 +1,4 @@
-//! Reads the golden files: what PyTorch computes for two small models.
+//! Reads the golden files: what PyTorch computes for two small models, and its optimizers.
 //!
 //! A safetensors file is the length of a JSON header, the header, and the numbers. The engine's own
 //! loader refuses everything but finite `f32`, and these files hold integers and doubles as well,
@@ -84,7 +84,7 @@ impl Golden {
     }
 
     /// An entry of the metadata, which is JSON inside a string.
-    fn metadata(&self, key: &str) -> Map<String, Value> {
+    pub fn metadata(&self, key: &str) -> Map<String, Value> {
         let text = self.header["__metadata__"][key].as_str().expect("metadata is text");
         serde_json::from_str(text).expect("which is JSON")
     }

@@ -6,7 +6,7 @@ use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Dtype, Recipe};
 use lockstep_harness::{Golden, Tolerance};
 use lockstep_model::{Lane, LaneShape};
-use lockstep_optim::Update;
+use lockstep_optim::{Clip, Update};
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::saved::Learner;
 use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
             let loss = case.run(&cpu, step);
             case.tolerance().assert(&format!("loss of step {step}"), &[loss], &[*expected]);
             let learner = &mut case.learner;
-            let update = Update { count: step + 1, lr: learner.lr.at(step), grad_scale: 1.0 };
+            let update = Update { count: step + 1, lr: learner.lr(step), clip: Clip::by(1.0) };
             learner.replica.step(&cpu, &mut learner.optimizer, &update).expect("one worker");
         }
     });

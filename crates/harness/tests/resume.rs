@@ -53,7 +53,7 @@ fn ten_steps_and_ten_more_equal_twenty_bit_for_bit() {
 
 #[test]
 fn every_optimizer_goes_on_where_it_stopped() {
-    for name in ["sgd", "momentum", "adamw"] {
+    for name in ["sgd", "nesterov", "adamw", "lars", "lamb"] {
         let recipe = LLAMA.with(&["train.steps=20", &format!("optim.name={name}")]);
         check(&recipe, &recipe, &stops());
     }

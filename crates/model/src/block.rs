@@ -231,7 +231,8 @@ pub trait Block: Send + Sync {
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
     /// *adds* parameter gradients to `grads`. `saved` may be overwritten. The slice has room for
-    /// rows of the wider of the two; either lies at its front.
+    /// rows of the wider of the two; either lies at its front. A block that
+    /// [`Self::can_skip_grads`] may be given an empty `grads`: then nobody wants them.
     fn backward(
         &self,
         ctx: &mut Context<'_>,
@@ -241,6 +242,12 @@ pub trait Block: Send + Sync {
         d_stream_tc: &mut [f32],
         grads: &mut [f32],
     );
+
+    /// Whether backward takes an empty `grads` and leaves out the work for them; a block that does
+    /// not is given memory that nobody reads while all of its parameters are frozen.
+    fn can_skip_grads(&self) -> bool {
+        false
+    }
 
     /// Elements of the cache that decoding needs for `num_positions` tokens.
     fn cache_len(&self, num_positions: usize) -> usize;

@@ -121,6 +121,10 @@ impl Block for Head {
         self.norm.backward(cpu, params, input_tc, stats, d_normed_tc, d_stream_tc, grads);
     }
 
+    fn can_skip_grads(&self) -> bool {
+        true
+    }
+
     fn cache_len(&self, _num_positions: usize) -> usize {
         0
     }

@@ -120,6 +120,10 @@ impl Block for Layer {
         self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
     }
 
+    fn can_skip_grads(&self) -> bool {
+        true
+    }
+
     fn cache_len(&self, num_positions: usize) -> usize {
         self.attention.cache_len(num_positions)
     }

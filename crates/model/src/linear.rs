@@ -53,8 +53,11 @@ impl Linear {
         matmul(cpu, dy, self.weight_io(params).t(), dx, Write::Set);
     }
 
-    /// Adds the gradients of weight and bias to `grads`.
+    /// Adds the gradients of weight and bias to `grads`, unless nobody wants them.
     pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], grads: &mut [f32]) {
+        if grads.is_empty() {
+            return;
+        }
         let num_rows = x.len() / self.num_inputs;
         if let Some(at) = &self.bias {
             bias::backward(cpu, dy, &mut grads[at.clone()]);

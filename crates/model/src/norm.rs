@@ -72,7 +72,8 @@ impl Norm {
         }
     }
 
-    /// Adds the gradient of the input to `dx_tc` and those of the parameters to `grads`.
+    /// Adds the gradient of the input to `dx_tc` and those of the parameters to `grads`, unless
+    /// nobody wants them.
     pub(crate) fn backward(
         &self,
         cpu: &Cpu,
@@ -84,7 +85,10 @@ impl Norm {
         grads: &mut [f32],
     ) {
         let (weight, _) = params[self.at.clone()].split_at(self.width);
-        let (dweight, dbias) = grads[self.at.clone()].split_at_mut(self.width);
+        let (dweight, dbias) = match grads {
+            [] => (&mut [][..], &mut [][..]),
+            grads => grads[self.at.clone()].split_at_mut(self.width),
+        };
         match self.kind {
             NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, stats, dy_tc, dx_tc, dweight),
             NormKind::Layer => {

@@ -1,23 +1,41 @@
-//! The global norm of the gradient, and clipping by it.
+//! The norms of the gradient, and clipping by them.
 //!
 //! The norm is a sum over every parameter, so its order must not depend on who holds what: squares
 //! are summed in `f64` per 4,096 elements of each tensor, and those partial sums are added by
 //! parameter name, then by chunk. A shard that starts at a multiple of 4,096 elements can compute
 //! its chunks alone; the partial sums are gathered, never added on the way.
+//!
+//! All gradients are clipped together, by the norm over all of them, but for groups of parameters
+//! that ask for a limit of their own: those are clipped by the norm over the group, and do not
+//! count for the others.
 
 use crate::Slot;
+use lockstep_config::Optim;
 use lockstep_tensor::{Cpu, reduce};
 
 /// Elements of a tensor whose squares are summed together.
 pub const CHUNK_LEN: usize = 4096;
 
-/// Measures gradients of one layout; the memory for partial sums is made once.
+/// Most classes of parameters that are clipped together: one a group, and the rest.
+pub const MAX_CLASSES: usize = 33;
+
+/// Measures buffers of one layout; the memory for partial sums is made once.
 #[derive(Debug)]
 pub struct GlobalNorm {
     /// By name and place in the parameter.
     slots: Vec<Slot>,
     /// The sum of squares of every chunk, in the order of the slots.
     chunks: Vec<f64>,
+    /// The tensor of every chunk.
+    tensors: Vec<usize>,
+}
+
+/// Which parameters are clipped together, and by how much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClipPlan {
+    limits: [f64; MAX_CLASSES],
+    /// By number of the tensor; what is not listed is of the first class.
+    class_of: Vec<usize>,
 }
 
 /// The size of a gradient and what clipping makes of it.
@@ -25,37 +43,88 @@ pub struct GlobalNorm {
 pub struct Clip {
     /// The Euclidean norm over all parameters; not finite when any gradient is not.
     pub norm: f64,
-    /// What every gradient is to be multiplied with: 1 where the norm is within the limit.
-    pub scale: f32,
+    /// What the gradients of every class are to be multiplied with: 1 within the limit.
+    scales: [f32; MAX_CLASSES],
+}
+
+/// The class of a group's parameters, or of those without a group.
+pub(crate) fn class_of_group(optim: &Optim, group: Option<usize>) -> usize {
+    match group {
+        Some(index) if optim.groups[index].clip.is_some() => index + 1,
+        _ => 0,
+    }
+}
+
+impl ClipPlan {
+    /// Everything together; a `limit` of 0 switches clipping off.
+    pub const fn global(limit: f64) -> Self {
+        let mut limits = [0.0; MAX_CLASSES];
+        limits[0] = limit;
+        Self { limits, class_of: Vec::new() }
+    }
+
+    /// What the settings ask for, for tensors of these names, in the order of their numbers.
+    pub fn new<'a>(optim: &Optim, names: impl Iterator<Item = &'a str>) -> Self {
+        let mut plan = Self::global(optim.clip);
+        for (group, limit) in optim.groups.iter().zip(&mut plan.limits[1..]) {
+            *limit = group.clip.unwrap_or(0.0);
+        }
+        plan.class_of = names.map(|name| class_of_group(optim, optim.group_of(name))).collect();
+        plan
+    }
 }
 
 impl Clip {
-    /// For gradients whose squares add up to `sum_squares`; a `limit` of 0 switches clipping off.
-    pub fn new(sum_squares: f64, limit: f64) -> Self {
-        let norm = sum_squares.sqrt();
-        let scale = if limit > 0.0 && norm > limit { (limit / norm) as f32 } else { 1.0 };
-        Self { norm, scale }
+    /// For gradients whose squares add up to these sums of chunks, each with its tensor, in the
+    /// order in which they are to be added.
+    pub fn new(plan: &ClipPlan, chunks: impl Iterator<Item = (usize, f64)>) -> Self {
+        let mut total = 0.0;
+        let mut sums = [0.0; MAX_CLASSES];
+        for (tensor, sum) in chunks {
+            total += sum;
+            sums[plan.class_of.get(tensor).copied().unwrap_or(0)] += sum;
+        }
+        let mut scales = [1.0; MAX_CLASSES];
+        for ((scale, sum), limit) in scales.iter_mut().zip(sums).zip(plan.limits) {
+            let norm: f64 = sum.sqrt();
+            if limit > 0.0 && norm > limit {
+                *scale = (limit / norm) as f32;
+            }
+        }
+        Self { norm: total.sqrt(), scales }
+    }
+
+    /// The same factor for everything, of gradients that nobody measured.
+    pub const fn by(scale: f32) -> Self {
+        Self { norm: 0.0, scales: [scale; MAX_CLASSES] }
+    }
+
+    /// What the gradients of a class are to be multiplied with.
+    pub const fn scale(&self, class: usize) -> f32 {
+        self.scales[class]
     }
 }
 
 impl GlobalNorm {
-    /// For gradients laid out as `slots` say.
+    /// For buffers laid out as `slots` say.
     pub fn new(slots: &[Slot]) -> Self {
         let mut slots = slots.to_vec();
         slots.sort_by(|a, b| (&a.name, a.first).cmp(&(&b.name, b.first)));
-        let num_chunks = slots.iter().map(num_chunks).sum();
-        Self { slots, chunks: vec![0.0; num_chunks] }
+        let tensors: Vec<usize> =
+            slots.iter().flat_map(|slot| vec![slot.tensor; num_chunks(slot)]).collect();
+        Self { slots, chunks: vec![0.0; tensors.len()], tensors }
     }
 
-    /// The norm and the scale that brings it within `limit`, where `grads` gives the flat buffer
-    /// of each block.
+    /// The norm and the scales that bring it within the limits, where `grads` gives the flat
+    /// buffer of each block.
     pub fn clip<'a, G: AsRef<[f32]> + ?Sized + 'a>(
         &mut self,
         cpu: &Cpu,
         grads: impl Fn(usize) -> &'a G,
-        limit: f64,
+        plan: &ClipPlan,
     ) -> Clip {
-        Clip::new(self.chunk_sums(cpu, grads).iter().sum(), limit)
+        self.chunk_sums(cpu, grads);
+        Clip::new(plan, self.by_tensor())
     }
 
     /// The sum of squares of every chunk, by name of the parameter and place in it. Where workers
@@ -79,6 +148,11 @@ impl GlobalNorm {
     pub fn last_sums(&self) -> &[f64] {
         &self.chunks
     }
+
+    /// What [`Self::chunk_sums`] gave last, each with the number of its tensor.
+    pub fn by_tensor(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.tensors.iter().copied().zip(self.chunks.iter().copied())
+    }
 }
 
 /// How many chunks a slot has.
@@ -89,10 +163,12 @@ pub fn num_chunks(slot: &Slot) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_config::{Group, Recipe};
     use lockstep_tensor::Isa;
 
     fn slot(block: usize, name: &str, range: std::ops::Range<usize>) -> Slot {
-        Slot { block, name: name.to_string(), range, first: 0, decay: true }
+        let tensor = (name.as_bytes()[0] - b'a') as usize;
+        Slot { block, name: name.to_string(), tensor, range, first: 0, decay: true }
     }
 
     fn wavy(len: usize) -> Vec<f32> {
@@ -104,9 +180,10 @@ mod tests {
         let cpu = Cpu::single(Isa::detect());
         let grads = [vec![3.0, 100.0, 0.0], vec![-100.0, 4.0]];
         let slots = [slot(0, "b", 0..1), slot(1, "a", 1..2)];
-        let clip = GlobalNorm::new(&slots).clip(&cpu, |block| &grads[block], 1.0);
+        let plan = ClipPlan::global(1.0);
+        let clip = GlobalNorm::new(&slots).clip(&cpu, |block| &grads[block], &plan);
         assert!((clip.norm - 5.0).abs() < 1e-12);
-        assert!((clip.scale - 0.2).abs() < 1e-7);
+        assert!((clip.scale(0) - 0.2).abs() < 1e-7);
     }
 
     #[test]
@@ -114,30 +191,55 @@ mod tests {
         let cpu = Cpu::single(Isa::detect());
         let mut norm = GlobalNorm::new(&[slot(0, "a", 0..2)]);
         for limit in [5.0, 6.0, 0.0] {
-            let clip = norm.clip(&cpu, |_| &[3.0, 4.0], limit);
-            assert_eq!(clip.scale.to_bits(), 1.0_f32.to_bits());
+            let clip = norm.clip(&cpu, |_| &[3.0, 4.0], &ClipPlan::global(limit));
+            assert_eq!(clip.scale(0).to_bits(), 1.0_f32.to_bits());
         }
+    }
+
+    #[test]
+    fn a_group_with_a_limit_is_clipped_by_itself() {
+        let cpu = Cpu::single(Isa::detect());
+        let mut optim = Recipe::default().optim;
+        optim.clip = 1.0;
+        let group = |pattern: &str, clip| Group {
+            pattern: pattern.to_owned(),
+            lr_scale: 1.0,
+            weight_decay: None,
+            clip,
+            frozen: false,
+            freeze_after: None,
+            unfreeze_at: None,
+        };
+        optim.groups = vec![group("b", None), group("c", Some(13.0)), group("d", Some(0.0))];
+        let plan = ClipPlan::new(&optim, ["a", "b", "c", "d"].into_iter());
+        let slots = [(0, "a"), (1, "b"), (2, "c"), (3, "d")].map(|(at, n)| slot(0, n, at..at + 1));
+        let clip = GlobalNorm::new(&slots).clip(&cpu, |_| &[3.0, 4.0, 26.0, 1e6], &plan);
+        let scales: Vec<f32> = (0..4).map(|class| clip.scale(class)).collect();
+        assert_eq!(scales, [0.2, 1.0, 0.5, 1.0], "a with b; c alone; d not at all");
+        assert!(clip.norm > 1e6, "the norm is still that of everything");
     }
 
     #[test]
     fn the_norm_does_not_depend_on_how_tensors_lie_in_blocks() {
         let cpu = Cpu::single(Isa::detect());
+        let plan = ClipPlan::global(1.0);
         let (a, b) = (wavy(CHUNK_LEN + 77), wavy(3 * CHUNK_LEN));
         let joined = [[b.clone(), a.clone()].concat()];
         let end = a.len() + b.len();
         let slots = [slot(0, "b", 0..b.len()), slot(0, "a", b.len()..end)];
-        let one = GlobalNorm::new(&slots).clip(&cpu, |block| &joined[block], 1.0);
+        let one = GlobalNorm::new(&slots).clip(&cpu, |block| &joined[block], &plan);
         let slots = [slot(0, "a", 0..a.len()), slot(1, "b", 0..b.len())];
-        let two = GlobalNorm::new(&slots).clip(&cpu, |block| [&a, &b][block], 1.0);
+        let two = GlobalNorm::new(&slots).clip(&cpu, |block| [&a, &b][block], &plan);
         assert_eq!(one.norm.to_bits(), two.norm.to_bits());
     }
 
     #[test]
     fn a_gradient_that_is_not_finite_gives_a_norm_that_is_not() {
         let cpu = Cpu::single(Isa::detect());
+        let plan = ClipPlan::global(1.0);
         for bad in [f32::NAN, f32::INFINITY] {
             let grads = [1.0, bad];
-            let clip = GlobalNorm::new(&[slot(0, "a", 0..2)]).clip(&cpu, |_| &grads, 1.0);
+            let clip = GlobalNorm::new(&[slot(0, "a", 0..2)]).clip(&cpu, |_| &grads, &plan);
             assert!(!clip.norm.is_finite());
         }
     }

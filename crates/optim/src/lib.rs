@@ -5,36 +5,33 @@
 //!
 //! # Layout
 //! - [`lr`]: the learning rate of each step.
-//! - [`clip`]: the global norm and the scale that keeps it within a limit.
-//! - [`optimizer`]: SGD, momentum and AdamW with their state.
+//! - [`clip`]: norms, and the scales that keep them within limits.
+//! - [`optimizer`]: SGD, momentum, Nesterov, Adam, AdamW, LARS and LAMB with their state.
+//! - [`phases`]: which parameters are trained when.
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{LrSchedule, Optim, OptimName};
-//! use lockstep_optim::{GlobalNorm, LearningRate, Optimizer, Slot, Update};
+//! use lockstep_config::{LrSchedule, Optim, OptimName, Recipe};
+//! use lockstep_optim::{ClipPlan, GlobalNorm, LearningRate, Optimizer, Slot, Update};
 //! use lockstep_tensor::{Cpu, Isa};
 //!
 //! let settings = Optim {
 //!     name: OptimName::Sgd,
 //!     lr: 0.5,
 //!     weight_decay: 0.0,
-//!     clip: 1.0,
 //!     warmup_steps: 0,
 //!     schedule: LrSchedule::Constant,
-//!     final_lr_fraction: 0.0,
-//!     beta1: 0.9,
-//!     beta2: 0.95,
-//!     eps: 1e-8,
-//!     momentum: 0.9,
+//!     ..Recipe::default().optim
 //! };
 //! let cpu = Cpu::single(Isa::detect());
 //! let name = "w".to_string();
-//! let slots = [Slot { block: 0, name, range: 0..2, first: 0, decay: true }];
+//! let slots = [Slot { block: 0, name, tensor: 0, range: 0..2, first: 0, decay: true }];
 //! let (mut params, grads) = (vec![1.0, 1.0], [vec![0.0, 2.0]]);
 //!
-//! let clip = GlobalNorm::new(&slots).clip(&cpu, |block| &grads[block], settings.clip);
-//! let lr = LearningRate::new(&settings, 100).at(0);
-//! let update = Update { count: 1, lr, grad_scale: clip.scale };
+//! let plan = ClipPlan::global(1.0);
+//! let clip = GlobalNorm::new(&slots).clip(&cpu, |block| &grads[block], &plan);
+//! let lr = LearningRate::new(&settings, 100).at(0, 16);
+//! let update = Update { count: 1, lr, clip };
 //! Optimizer::new(&settings, &slots).step_block(&cpu, &update, 0, &mut params, &grads[0]);
 //! assert_eq!(params, [1.0, 0.5]);
 //! ```
@@ -45,9 +42,12 @@ pub mod clip;
 
 pub mod optimizer;
 
-pub use clip::{CHUNK_LEN, Clip, GlobalNorm};
+pub mod phases;
+
+pub use clip::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm};
 pub use lr::LearningRate;
-pub use optimizer::{Optimizer, Update};
+pub use optimizer::{Optimizer, TensorNorms, Update};
+pub use phases::Phases;
 
 use std::ops::Range;
 
@@ -58,6 +58,8 @@ pub struct Slot {
     pub block: usize,
     /// The parameter's name, unique in the model.
     pub name: String,
+    /// Its number among all parameters of the model, by name.
+    pub tensor: usize,
     /// Its elements in the buffer.
     pub range: Range<usize>,
     /// Which element of the parameter the first of them is; a whole number of chunks of the norm.

@@ -1,15 +1,22 @@
-//! From a gradient to a step: SGD, momentum, AdamW.
+//! From a gradient to a step: SGD, momentum, Nesterov, Adam, AdamW, LARS, LAMB.
 //!
 //! The optimizer walks over the flat buffers of the blocks and keeps its state (velocities, running
 //! means) just as flat, for the parameters it owns. Every rule works element by element, so any
 //! part of a buffer can be stepped anywhere with the same result. Whatever depends on the step
 //! alone (learning rate, bias corrections) is computed first, in `f64`.
+//!
+//! LARS and LAMB need norms of whole tensors, of which a worker may own a part. So a step has two
+//! halves: [`Optimizer::prepare_block`] brings the gradient's buffer to what is measured (the
+//! gradient itself, or LAMB's direction), somebody measures all workers' parts and puts the norms
+//! into [`Optimizer::norms_mut`], and [`Optimizer::step_block`] steps. Vectors (norms and biases)
+//! and tensors of zeros have a ratio of one.
 
 use crate::Slot;
+use crate::clip::{Clip, class_of_group};
 use lockstep_config::{Optim, OptimName};
 use lockstep_tensor::adamw::{self, AdamwStep};
 use lockstep_tensor::math::scalar;
-use lockstep_tensor::{Cpu, sgd};
+use lockstep_tensor::{Cpu, adam, lamb, lars, nesterov, sgd};
 use std::ops::Range;
 
 /// The optimizer of one worker.
@@ -18,6 +25,7 @@ pub struct Optimizer {
     settings: Optim,
     blocks: Vec<BlockState>,
     slots: Vec<Slot>,
+    norms: TensorNorms,
 }
 
 /// The state of one block.
@@ -30,12 +38,26 @@ struct BlockState {
     len: usize,
 }
 
-/// Parameters that follow each other in the flat buffer and agree about decay.
+/// Parameters that follow each other in the flat buffer and are treated alike.
 #[derive(Debug)]
 struct Span {
     params: Range<usize>,
     state: Range<usize>,
-    decay: bool,
+    treatment: Treatment,
+}
+
+/// What may differ from one parameter to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Treatment {
+    /// On the learning rate of the step.
+    lr_scale: f64,
+    weight_decay: f64,
+    /// Whose clipping it shares.
+    clip_class: usize,
+    /// The first step that its state knows of.
+    since: u64,
+    /// The tensor whose norms decide how long the step is, for rules that ask.
+    measured: Option<usize>,
 }
 
 /// One step's numbers, the same for all parameters.
@@ -45,23 +67,80 @@ pub struct Update {
     pub count: u64,
     /// The learning rate.
     pub lr: f64,
-    /// What gradients are multiplied with first; clipping gives it.
-    pub grad_scale: f32,
+    /// What gradients are multiplied with first.
+    pub clip: Clip,
+}
+
+/// Euclidean norms by [`Slot::tensor`].
+#[derive(Clone, Debug, Default)]
+pub struct TensorNorms {
+    /// Of the parameters.
+    pub params: Vec<f64>,
+    /// Of what [`Optimizer::prepare_block`] left in the gradients' buffers.
+    pub steps: Vec<f64>,
 }
 
 impl Optimizer {
-    /// State of zeros for the parameters in `slots`.
+    /// State of zeros for the parameters in `slots`, at the beginning of a run.
     pub fn new(settings: &Optim, slots: &[Slot]) -> Self {
+        Self::at_step(settings, slots, 0)
+    }
+
+    /// State of zeros for the parameters in `slots`, which are those that are trained in `step`.
+    pub fn at_step(settings: &Optim, slots: &[Slot], step: u64) -> Self {
         let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
         let mut blocks: Vec<_> = (0..num_blocks).map(|_| BlockState::default()).collect();
         for slot in slots {
-            blocks[slot.block].push(slot);
+            blocks[slot.block].push(slot, Treatment::of(settings, slot, step));
         }
         let num_states = Self::num_states(settings.name);
         for block in &mut blocks {
             block.state = (0..num_states).map(|_| vec![0.0; block.len]).collect();
         }
-        Self { settings: settings.clone(), blocks, slots: slots.to_vec() }
+        let norms = TensorNorms::default();
+        Self { settings: settings.clone(), blocks, slots: slots.to_vec(), norms }
+    }
+
+    /// Takes over the state of every parameter that `other` steps as well.
+    pub fn continue_from(&mut self, other: &Self) {
+        for slot in self.slots.clone() {
+            for kind in 0..self.kinds().len() {
+                if let Some(state) = other.state(&slot.name, kind) {
+                    let own = self.state_mut(&slot.name, kind).expect("its own slot");
+                    own.copy_from_slice(state);
+                }
+            }
+        }
+    }
+
+    /// Whether a step needs the norms of tensors.
+    pub const fn needs_norms(&self) -> bool {
+        matches!(self.settings.name, OptimName::Lars | OptimName::Lamb)
+    }
+
+    /// Where the norms of this step go, for rules that need them.
+    pub const fn norms_mut(&mut self) -> &mut TensorNorms {
+        &mut self.norms
+    }
+
+    /// Makes what is measured of the gradients of one block: LAMB updates its moments and leaves
+    /// the direction of its step. Other rules leave gradients as they are.
+    pub fn prepare_block(
+        &mut self,
+        cpu: &Cpu,
+        update: &Update,
+        block: usize,
+        params: &[f32],
+        grads: &mut [f32],
+    ) {
+        let OptimName::Lamb = self.settings.name else { return };
+        let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
+        let [m, v] = &mut state[..] else { unreachable!("two moments") };
+        for Span { params: at, state, treatment } in spans {
+            let step = treatment.adam_step(&self.settings, update);
+            let (m, v) = (&mut m[state.clone()], &mut v[state.clone()]);
+            lamb::direction(cpu, &step, &params[at.clone()], &mut grads[at.clone()], m, v);
+        }
     }
 
     /// Steps the parameters of one block by their gradients; both are the block's flat buffer.
@@ -76,24 +155,29 @@ impl Optimizer {
         assert_eq!(params.len(), grads.len(), "a gradient per parameter");
         // A block without parameters of its own behind the last one that has some.
         let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
-        let rule = Rule::new(&self.settings, update);
-        for span in spans {
-            let (p, g) = (&mut params[span.params.clone()], &grads[span.params.clone()]);
-            let mut state = state.iter_mut().map(|buffer| &mut buffer[span.state.clone()]);
+        let mu = self.settings.momentum as f32;
+        for Span { params: at, state: state_at, treatment } in spans {
+            let (p, g) = (&mut params[at.clone()], &grads[at.clone()]);
+            let mut state = state.iter_mut().map(|buffer| &mut buffer[state_at.clone()]);
             let mut next = || state.next().expect("as many buffers as kinds of state");
-            let Rule { lr, weight_decay, grad_scale, .. } = rule;
-            let weight_decay = if span.decay { weight_decay } else { 0.0 };
+            let lr = treatment.lr(update) as f32;
+            let decay = treatment.weight_decay as f32;
+            let scale = update.clip.scale(treatment.clip_class);
+            let adam_step = || treatment.adam_step(&self.settings, update);
             match self.settings.name {
-                OptimName::Sgd => sgd::step(cpu, lr, weight_decay, grad_scale, p, g),
-                OptimName::Momentum => {
-                    let mu = rule.momentum;
-                    sgd::momentum(cpu, lr, mu, weight_decay, grad_scale, p, g, next());
+                OptimName::Sgd => sgd::step(cpu, lr, decay, scale, p, g),
+                OptimName::Momentum => sgd::momentum(cpu, lr, mu, decay, scale, p, g, next()),
+                OptimName::Nesterov => nesterov::step(cpu, lr, mu, decay, scale, p, g, next()),
+                OptimName::Adam => adam::step(cpu, &adam_step(), p, g, next(), next()),
+                OptimName::AdamW => adamw::step(cpu, &adam_step(), p, g, next(), next()),
+                OptimName::Lars => {
+                    let local = treatment.lars_rate(&self.settings, &self.norms, scale);
+                    let lr = (treatment.lr(update) * local) as f32;
+                    lars::step(cpu, lr, mu, decay, scale, p, g, next());
                 }
-                OptimName::AdamW => {
-                    let weight_decay = if span.decay { rule.adamw.weight_decay } else { 0.0 };
-                    let step = AdamwStep { weight_decay, ..rule.adamw };
-                    let (m, v) = (next(), next());
-                    adamw::step(cpu, &step, p, g, m, v);
+                OptimName::Lamb => {
+                    let lr = (treatment.lr(update) * treatment.lamb_ratio(&self.norms)) as f32;
+                    sgd::step(cpu, lr, 0.0, 1.0, p, g);
                 }
             }
         }
@@ -136,18 +220,18 @@ impl Optimizer {
 }
 
 impl BlockState {
-    fn push(&mut self, slot: &Slot) {
+    fn push(&mut self, slot: &Slot, treatment: Treatment) {
         let state = self.len..self.len + slot.range.len();
         self.len = state.end;
         match self.spans.last_mut() {
-            Some(last) if last.params.end == slot.range.start && last.decay == slot.decay => {
-                last.params.end = slot.range.end;
-                last.state.end = state.end;
-            }
             Some(last) if last.params.end > slot.range.start => {
                 panic!("{} is out of order in its block", slot.name);
             }
-            _ => self.spans.push(Span { params: slot.range.clone(), state, decay: slot.decay }),
+            Some(last) if last.params.end == slot.range.start && last.treatment == treatment => {
+                last.params.end = slot.range.end;
+                last.state.end = state.end;
+            }
+            _ => self.spans.push(Span { params: slot.range.clone(), state, treatment }),
         }
     }
 
@@ -167,187 +251,69 @@ impl BlockState {
 const fn state_kinds(name: OptimName) -> &'static [&'static str] {
     match name {
         OptimName::Sgd => &[],
-        OptimName::Momentum => &["momentum"],
-        OptimName::AdamW => &["m", "v"],
+        OptimName::Momentum | OptimName::Nesterov | OptimName::Lars => &["momentum"],
+        OptimName::Adam | OptimName::AdamW | OptimName::Lamb => &["m", "v"],
     }
 }
 
-/// The numbers of a step as the kernels take them.
-#[derive(Clone, Copy)]
-struct Rule {
-    lr: f32,
-    weight_decay: f32,
-    grad_scale: f32,
-    momentum: f32,
-    adamw: AdamwStep,
-}
+impl Treatment {
+    fn of(settings: &Optim, slot: &Slot, step: u64) -> Self {
+        let index = settings.group_of(&slot.name);
+        let group = index.map(|index| &settings.groups[index]);
+        let usual = if slot.decay { settings.weight_decay } else { 0.0 };
+        let since = match group {
+            Some(group) => group.trained_since(step),
+            None => Some(0),
+        };
+        let asks = matches!(settings.name, OptimName::Lars | OptimName::Lamb);
+        Self {
+            lr_scale: group.map_or(1.0, |group| group.lr_scale),
+            weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual),
+            clip_class: class_of_group(settings, index),
+            since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
+            measured: (asks && slot.decay).then_some(slot.tensor),
+        }
+    }
 
-impl Rule {
-    fn new(settings: &Optim, update: &Update) -> Self {
-        let lr = update.lr as f32;
-        let weight_decay = settings.weight_decay as f32;
-        let grad_scale = update.grad_scale;
+    fn lr(&self, update: &Update) -> f64 {
+        update.lr * self.lr_scale
+    }
+
+    /// The numbers of a step as Adam and its kin take them.
+    fn adam_step(&self, settings: &Optim, update: &Update) -> AdamwStep {
         // 1 - beta^count: how much of its final weight a running mean has reached.
-        let filled = |beta: f64| 1.0 - scalar::powi(beta, update.count as i32);
-        let adamw = AdamwStep {
-            lr: update.lr,
+        let count = (update.count - self.since) as i32;
+        let filled = |beta: f64| 1.0 - scalar::powi(beta, count);
+        AdamwStep {
+            lr: self.lr(update),
             beta1: settings.beta1,
             beta2: settings.beta2,
             eps: settings.eps,
-            weight_decay: settings.weight_decay,
+            weight_decay: self.weight_decay,
             bias1: filled(settings.beta1),
             bias2: filled(settings.beta2),
-            grad_scale,
-        };
-        Self { lr, weight_decay, grad_scale, momentum: settings.momentum as f32, adamw }
+            grad_scale: update.clip.scale(self.clip_class),
+        }
+    }
+
+    /// The learning rate of a tensor under LARS, relative to that of the step.
+    fn lars_rate(&self, settings: &Optim, norms: &TensorNorms, grad_scale: f32) -> f64 {
+        let Some(tensor) = self.measured else { return 1.0 };
+        let (param, grad) = (norms.params[tensor], norms.steps[tensor] * f64::from(grad_scale));
+        if param > 0.0 && grad > 0.0 {
+            settings.trust * param / (grad + self.weight_decay * param)
+        } else {
+            1.0
+        }
+    }
+
+    /// How long a tensor is relative to LAMB's direction.
+    fn lamb_ratio(&self, norms: &TensorNorms) -> f64 {
+        let Some(tensor) = self.measured else { return 1.0 };
+        let (param, step) = (norms.params[tensor], norms.steps[tensor]);
+        if param > 0.0 && step > 0.0 { param / step } else { 1.0 }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lockstep_config::LrSchedule;
-    use lockstep_tensor::Isa;
-
-    fn settings(name: OptimName) -> Optim {
-        Optim {
-            name,
-            lr: 0.1,
-            weight_decay: 0.01,
-            clip: 0.0,
-            warmup_steps: 0,
-            schedule: LrSchedule::Constant,
-            final_lr_fraction: 1.0,
-            beta1: 0.9,
-            beta2: 0.99,
-            eps: 1e-8,
-            momentum: 0.8,
-        }
-    }
-
-    /// Block 0 has a gap, as a mirror leaves one, and mixed decay; block 1 owns nothing.
-    fn slots() -> Vec<Slot> {
-        let slot = |block, name: &str, range, decay| Slot {
-            block,
-            name: name.to_string(),
-            range,
-            first: 0,
-            decay,
-        };
-        vec![
-            slot(0, "a", 0..3, true),
-            slot(0, "b", 3..5, false),
-            slot(0, "c", 7..9, true),
-            slot(2, "d", 0..2, true),
-        ]
-    }
-
-    fn buffers(scale: f32) -> Vec<Vec<f32>> {
-        [9, 4, 2]
-            .iter()
-            .map(|len| (0..*len).map(|i| scale * (1.0 + (i * 5 % 7) as f32)).collect())
-            .collect()
-    }
-
-    fn run(optimizer: &mut Optimizer, params: &mut [Vec<f32>], counts: std::ops::Range<u64>) {
-        let cpu = Cpu::single(Isa::detect());
-        let grads = buffers(0.5);
-        for count in counts {
-            let update = Update { count, lr: 0.1 / count as f64, grad_scale: 0.5 };
-            for (block, params) in params.iter_mut().enumerate() {
-                optimizer.step_block(&cpu, &update, block, params, &grads[block]);
-            }
-        }
-    }
-
-    /// The rules in `f64`, one element at a time.
-    fn by_hand(name: OptimName, mut p: f64, g: f64, decay: bool, num_steps: u64) -> f64 {
-        let s = settings(name);
-        let decay = if decay { s.weight_decay } else { 0.0 };
-        let (mut m, mut v) = (0.0, 0.0);
-        for count in 1..=num_steps {
-            let (lr, g) = (0.1 / count as f64, 0.5 * g);
-            match name {
-                OptimName::Sgd => p -= lr * (g + decay * p),
-                OptimName::Momentum => {
-                    m = s.momentum * m + g + decay * p;
-                    p -= lr * m;
-                }
-                OptimName::AdamW => {
-                    p -= lr * decay * p;
-                    m = s.beta1 * m + (1.0 - s.beta1) * g;
-                    v = s.beta2 * v + (1.0 - s.beta2) * g * g;
-                    let m_hat = m / (1.0 - s.beta1.powi(count as i32));
-                    let v_hat = v / (1.0 - s.beta2.powi(count as i32));
-                    p -= lr * m_hat / (v_hat.sqrt() + s.eps);
-                }
-            }
-        }
-        p
-    }
-
-    const RULES: [OptimName; 3] = [OptimName::Sgd, OptimName::Momentum, OptimName::AdamW];
-
-    #[test]
-    fn each_rule_steps_what_it_owns_and_nothing_else() {
-        for name in RULES {
-            let mut optimizer = Optimizer::new(&settings(name), &slots());
-            let (before, mut params) = (buffers(1.0), buffers(1.0));
-            run(&mut optimizer, &mut params, 1..4);
-            let mut expected = before.clone();
-            for slot in slots() {
-                for i in slot.range {
-                    let p = f64::from(before[slot.block][i]);
-                    expected[slot.block][i] = by_hand(name, p, 0.5 * p, slot.decay, 3) as f32;
-                }
-            }
-            for (params, expected) in params.iter().flatten().zip(expected.iter().flatten()) {
-                let error = (params - expected).abs();
-                assert!(error < 1e-6 * expected.abs(), "{name}: {params} but {expected}");
-            }
-        }
-    }
-
-    #[test]
-    fn state_that_is_saved_and_restored_continues_with_the_same_bits() {
-        for name in RULES {
-            let mut optimizer = Optimizer::new(&settings(name), &slots());
-            let mut params = buffers(1.0);
-            run(&mut optimizer, &mut params, 1..3);
-            let mut restored = Optimizer::new(&settings(name), &slots());
-            for slot in slots() {
-                for kind in 0..optimizer.kinds().len() {
-                    let values = optimizer.state(&slot.name, kind).unwrap();
-                    restored.state_mut(&slot.name, kind).unwrap().copy_from_slice(values);
-                }
-            }
-            let mut resumed = params.clone();
-            run(&mut optimizer, &mut params, 3..5);
-            run(&mut restored, &mut resumed, 3..5);
-            let bits = |params: Vec<Vec<f32>>| {
-                params.iter().flatten().map(|p| p.to_bits()).collect::<Vec<_>>()
-            };
-            assert_eq!(bits(params), bits(resumed), "{name}");
-        }
-    }
-
-    #[test]
-    fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
-        let optimizer = Optimizer::new(&settings(OptimName::AdamW), &slots());
-        assert_eq!(optimizer.kinds(), ["m", "v"]);
-        for (name, len) in [("a", 3), ("b", 2), ("c", 2), ("d", 2)] {
-            for kind in 0..2 {
-                assert_eq!(optimizer.state(name, kind).map(<[f32]>::len), Some(len), "{name}");
-            }
-        }
-        assert_eq!(optimizer.state_len(), 2 * 9);
-        assert_eq!(Optimizer::new(&settings(OptimName::Sgd), &slots()).state_len(), 0);
-    }
-
-    #[test]
-    fn unknown_state_is_not_found() {
-        let mut optimizer = Optimizer::new(&settings(OptimName::Momentum), &slots());
-        assert!(optimizer.state_mut("a", 0).is_some());
-        assert!(optimizer.state_mut("e", 0).is_none());
-    }
-}
+mod tests;

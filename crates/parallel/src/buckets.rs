@@ -68,18 +68,28 @@ impl Buckets {
     /// Cuts a model into buckets of at least `min_len` parameters, where there are as many, and
     /// those into parts for `num_workers`.
     pub fn new(blueprint: &Blueprint, min_len: usize, num_workers: usize) -> Self {
+        Self::joining(blueprint, min_len, num_workers, |_, _| true)
+    }
+
+    /// The same, where neighbouring blocks lie in one bucket only if `may_join`.
+    pub fn joining(
+        blueprint: &Blueprint,
+        min_len: usize,
+        num_workers: usize,
+        may_join: impl Fn(usize, usize) -> bool,
+    ) -> Self {
         let mut list = Vec::new();
         let mut end = blueprint.blocks.len();
         let has_mirror =
             |block: usize| blueprint.blocks[block].params().iter().any(|p| p.mirror_of.is_some());
         let is_empty = |block: usize| blueprint.blocks[block].num_params() == 0;
+        let may_join = |a: usize, b: usize| !has_mirror(a) && !has_mirror(b) && may_join(a, b);
         while end > 0 {
             let mut start = end - 1;
             let mut len = blueprint.blocks[start].num_params();
             // A block without parameters needs no bucket of its own.
             while start > 0
-                && (is_empty(start - 1)
-                    || (len < min_len && !has_mirror(start) && !has_mirror(start - 1)))
+                && (is_empty(start - 1) || (len < min_len && may_join(start, start - 1)))
             {
                 start -= 1;
                 len += blueprint.blocks[start].num_params();
@@ -136,6 +146,8 @@ impl Buckets {
         blueprint: &Blueprint,
         part: impl Fn(&Bucket) -> Range<usize>,
     ) -> Vec<Slot> {
+        let mut names: Vec<&str> = blueprint.owned_params().map(|(_, p)| &*p.name).collect();
+        names.sort_unstable();
         let slot = |(block, param): (usize, &Param)| {
             let (bucket, range) = self.place(block, param);
             let own = part(&self.list[bucket]);
@@ -143,6 +155,7 @@ impl Buckets {
             (start < end).then(|| Slot {
                 block: bucket,
                 name: param.name.clone(),
+                tensor: names.binary_search(&&*param.name).expect("it is one of them"),
                 range: start - own.start..end - own.start,
                 first: start - range.start,
                 decay: param.decay,

@@ -143,6 +143,10 @@ impl Store for Inspector<'_> {
         Ok((params, grads))
     }
 
+    fn first_trained(&self) -> usize {
+        self.store.first_trained()
+    }
+
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
         let params = self.blueprint.blocks[block].params().iter().enumerate();
         let bad = params.filter_map(|(index, param)| {

@@ -24,12 +24,16 @@ pub trait Store {
     /// The parameters that were brought last.
     fn params(&self, block: usize) -> &[f32];
 
-    /// The parameters, and the buffer that the lane adds its gradients of this block to.
+    /// The parameters, and the buffer that the lane adds its gradients of this block to; an empty
+    /// one where nobody wants them.
     fn params_and_grads(
         &mut self,
         cpu: &Cpu,
         block: usize,
     ) -> Result<(&[f32], &mut [f32]), CommError>;
+
+    /// The first block that has gradients: backward ends there.
+    fn first_trained(&self) -> usize;
 
     /// Says that the gradients are added.
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
@@ -131,7 +135,8 @@ impl Activations {
     }
 
     /// Runs the lane backward. `d_stream` holds the gradient of the last block's output (of no
-    /// meaning where that is the loss) and ends as the gradient of the first block's input.
+    /// meaning where that is the loss) and ends as the gradient of the input of the first block
+    /// that is trained.
     pub fn backward(
         &mut self,
         blocks: &[Box<dyn Block>],
@@ -140,8 +145,9 @@ impl Activations {
         d_stream: &mut [f32],
     ) -> Result<(), CommError> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
-        for (index, block) in blocks.iter().enumerate().rev() {
-            store.fetch(index, index.checked_sub(1))?;
+        let first = store.first_trained();
+        for (index, block) in blocks.iter().enumerate().skip(first).rev() {
+            store.fetch(index, (index > first).then(|| index - 1))?;
             let input = &self.streams[index];
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);

@@ -14,6 +14,7 @@
 //!   [`tune`]: in buckets of the right size.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
 //!   [`losses`] are sums over workers.
+//! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
 //! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take.
 //!
@@ -72,6 +73,8 @@ pub mod shard_tree;
 pub mod sparse;
 pub mod weights;
 pub mod zero;
+
+pub mod trained;
 
 pub mod lane;
 pub mod recompute;

@@ -1,76 +1,98 @@
-//! The norm of gradients that lie in parts on several workers.
+//! The norms of gradients and parameters that lie in parts on several workers.
 //!
 //! Each worker sums the squares of its own chunks; the sums are gathered, and every worker adds all
 //! of them by (parameter name, chunk). Shards end at whole chunks, so the numbers and their order
 //! are those of one worker, and so is the norm, to the bit.
 
-use crate::buckets::{Bucket, Buckets};
 use crate::overlap::Overlap;
 use lockstep_comm::CommError;
-use lockstep_model::Blueprint;
-use lockstep_optim::{CHUNK_LEN, Clip, GlobalNorm, Slot};
+use lockstep_optim::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm, Slot};
 use lockstep_tensor::Cpu;
 
-/// Measures the gradients of all workers.
+/// Measures the gradients of all workers, or anything that lies as they do.
 #[derive(Debug)]
 pub struct PartedNorm {
     own: GlobalNorm,
-    /// How the chunks of the workers fit together, where they have parts.
-    parts: Option<Parts>,
-}
-
-#[derive(Debug)]
-struct Parts {
-    /// How many chunks each worker has.
-    lens: Vec<usize>,
+    /// How many chunks each worker has, where they have parts.
+    lens: Option<Vec<usize>>,
     /// All workers' sums, one worker behind the other.
     gathered: Vec<f64>,
-    /// Where the sums lie by name and chunk.
-    order: Vec<usize>,
+    /// Where the sums lie by name and chunk, and the number of their tensor.
+    order: Vec<(usize, usize)>,
 }
 
 impl PartedNorm {
     /// For a worker that owns everything.
     pub fn whole(slots: &[Slot]) -> Self {
-        Self { own: GlobalNorm::new(slots), parts: None }
+        let own = GlobalNorm::new(slots);
+        let order: Vec<_> = own.by_tensor().map(|(tensor, _)| tensor).enumerate().collect();
+        Self { own, lens: None, gathered: vec![0.0; order.len()], order }
     }
 
-    /// For a worker that owns its part of every bucket.
-    pub fn parted(blueprint: &Blueprint, buckets: &Buckets, overlap: &Overlap) -> Self {
+    /// For a worker that owns its part of every bucket; `slots_of` gives the parts of all.
+    pub fn parted(slots_of: impl Fn(usize) -> Vec<Slot>, overlap: &Overlap) -> Self {
         let comm = overlap.comm();
-        let slots_of = |w: usize| buckets.slots(blueprint, |bucket: &Bucket| bucket.part(w));
         let mut chunks = Vec::new();
         let mut lens = Vec::new();
         for worker in 0..comm.num_members() {
             let first = chunks.len();
             for slot in sorted(slots_of(worker)) {
                 let offsets = (0..slot.range.len()).step_by(CHUNK_LEN);
-                chunks.extend(offsets.map(|offset| (slot.name.clone(), slot.first + offset)));
+                chunks.extend(offsets.map(|offset| (slot.tensor, slot.first + offset)));
             }
             lens.push(chunks.len() - first);
         }
+        // The numbers of tensors are in the order of their names.
         let mut order: Vec<usize> = (0..chunks.len()).collect();
-        order.sort_by(|&a, &b| chunks[a].cmp(&chunks[b]));
-        let gathered = vec![0.0; chunks.len()];
+        order.sort_by_key(|&index| chunks[index]);
+        let order: Vec<_> = order.into_iter().map(|index| (index, chunks[index].0)).collect();
         let own = GlobalNorm::new(&slots_of(comm.position()));
-        Self { own, parts: Some(Parts { lens, gathered, order }) }
+        Self { own, lens: Some(lens), gathered: vec![0.0; order.len()], order }
     }
 
-    /// Measures what this worker owns; `grads` gives it by bucket.
-    pub fn measure<'a>(&mut self, cpu: &Cpu, grads: impl Fn(usize) -> &'a [f32]) {
-        self.own.chunk_sums(cpu, grads);
+    /// Measures what this worker owns; `values` gives it by bucket.
+    pub fn measure<'a>(&mut self, cpu: &Cpu, values: impl Fn(usize) -> &'a [f32]) {
+        self.own.chunk_sums(cpu, values);
     }
 
-    /// The norm over all workers' gradients and the scale that brings it within `limit`.
-    pub fn clip(&mut self, limit: f64, overlap: &mut Overlap) -> Result<Clip, CommError> {
-        let own = self.own.last_sums();
-        let Some(Parts { lens, gathered, order }) = &mut self.parts else {
-            return Ok(Clip::new(own.iter().sum(), limit));
+    /// The norm over all workers' gradients and the scales that bring it within the limits.
+    pub fn clip(&mut self, plan: &ClipPlan, overlap: &mut Overlap) -> Result<Clip, CommError> {
+        self.gather(overlap)?;
+        Ok(Clip::new(plan, self.by_tensor()))
+    }
+
+    /// The norm of every tensor over all workers, by its number; 0 where it was not measured.
+    pub fn by_name(
+        &mut self,
+        norms: &mut Vec<f64>,
+        num_tensors: usize,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        self.gather(overlap)?;
+        norms.clear();
+        norms.resize(num_tensors, 0.0);
+        for (tensor, sum) in self.by_tensor() {
+            norms[tensor] += sum;
+        }
+        norms.iter_mut().for_each(|norm| *norm = norm.sqrt());
+        Ok(())
+    }
+
+    /// Makes every worker know all sums.
+    fn gather(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        let (own, gathered) = (self.own.last_sums(), &mut self.gathered);
+        let Some(lens) = &self.lens else {
+            gathered.copy_from_slice(own);
+            return Ok(());
         };
         let start: usize = lens[..overlap.comm().position()].iter().sum();
         gathered[start..start + own.len()].copy_from_slice(own);
-        overlap.call(|comm| comm.all_gather_parts(gathered, lens))?;
-        Ok(Clip::new(order.iter().map(|&index| gathered[index]).sum(), limit))
+        overlap.call(|comm| comm.all_gather_parts(gathered, lens))
+    }
+
+    /// The sums in the order in which they are added, with their tensors.
+    fn by_tensor(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.order.iter().map(|&(index, tensor)| (tensor, self.gathered[index]))
     }
 }
 
@@ -83,6 +105,7 @@ fn sorted(mut slots: Vec<Slot>) -> Vec<Slot> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buckets::{Bucket, Buckets};
     use crate::testing::{MODEL, on_workers};
     use lockstep_config::Model;
     use lockstep_model::describe;
@@ -102,22 +125,24 @@ mod tests {
     #[test]
     fn any_number_of_workers_measures_the_norm_of_one() {
         let cpu = Cpu::single(Isa::detect());
+        let plan = ClipPlan::global(0.5);
         let blueprint = describe(&Model { tied: false, ..MODEL });
         for min_len in [0, 40_000, usize::MAX] {
             let whole = Buckets::new(&blueprint, min_len, 1);
             let grads = grads(&whole);
             let slots = whole.slots(&blueprint, |bucket| 0..bucket.len);
-            let expected = GlobalNorm::new(&slots).clip(&cpu, |bucket| &grads[bucket], 0.5);
-            assert!(expected.scale < 1.0, "there is something to clip");
+            let expected = GlobalNorm::new(&slots).clip(&cpu, |bucket| &grads[bucket], &plan);
+            assert!(expected.scale(0) < 1.0, "there is something to clip");
             for num_workers in 1..=5 {
                 let buckets = Buckets::new(&blueprint, min_len, num_workers);
                 let clips = on_workers(num_workers, false, |mut overlap| {
                     let worker = overlap.comm().position();
-                    let mut norm = PartedNorm::parted(&blueprint, &buckets, &overlap);
+                    let slots_of = |w| buckets.slots(&blueprint, |b: &Bucket| b.part(w));
+                    let mut norm = PartedNorm::parted(slots_of, &overlap);
                     norm.measure(&Cpu::single(Isa::detect()), |bucket| {
                         &grads[bucket][buckets.list[bucket].part(worker)]
                     });
-                    norm.clip(0.5, &mut overlap).unwrap()
+                    norm.clip(&plan, &mut overlap).unwrap()
                 });
                 for clip in clips {
                     assert_eq!(clip.norm.to_bits(), expected.norm.to_bits(), "{num_workers}");

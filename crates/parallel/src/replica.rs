@@ -11,7 +11,7 @@
 //! be left out after its sums are finished. After an error nothing of a replica can be used: parts
 //! of it were in the call that failed.
 
-use crate::buckets::Buckets;
+use crate::buckets::{Bucket, Buckets};
 use crate::footprint::Footprint;
 use crate::lane::{Activations, Store};
 use crate::leaves::Leaves;
@@ -22,11 +22,13 @@ use crate::recompute::RecomputePlan;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::store::WorkerStore;
+use crate::trained::{self, Trained};
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Param, Scratch, init};
-use lockstep_optim::{Clip, Optimizer, Slot, Update};
+use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
+use std::ops::Range;
 use std::time::Duration;
 
 /// How a model is divided among workers, and the sizes it is made for.
@@ -46,6 +48,10 @@ pub struct ReplicaPlan {
     pub bucket_len: usize,
     /// Whether calls run beside the computation.
     pub overlap: bool,
+    /// Which parameters are frozen when.
+    pub phases: Phases,
+    /// The phase that the run is in.
+    pub phase: usize,
 }
 
 /// See the module's text.
@@ -75,6 +81,8 @@ impl ReplicaPlan {
             shares: vec![leaves.num_leaves],
             bucket_len: 0,
             overlap: false,
+            phases: Phases::default(),
+            phase: 0,
         }
     }
 
@@ -106,14 +114,14 @@ impl Replica {
         };
         let data = comm.summing(&addends, "data")?.canonical();
         let overlap = Overlap::new(data, comm.clone(), world.clone(), plan.overlap);
-        let buckets = Buckets::new(&blueprint, plan.bucket_len, comm.num_members());
-        let norm = match plan.zero {
-            0 => PartedNorm::whole(&buckets.slots(&blueprint, |bucket| 0..bucket.len)),
-            _ => PartedNorm::parted(&blueprint, &buckets, &overlap),
-        };
+        let buckets =
+            trained::buckets(&blueprint, plan.bucket_len, comm.num_members(), &plan.phases);
+        let norm = norm_of(&blueprint, &buckets, &plan, &overlap);
         let losses = LaneLosses::new(&shares, plan.leaves, comm.position());
         let sparse = SparseTable::find(&blueprint, &buckets, &shares, plan.leaves, plan.lane);
-        let store = WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, sparse, overlap)?;
+        let trained = Trained::new(&blueprint, &buckets, &plan.phases, plan.phase);
+        let store =
+            WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, sparse, trained, overlap)?;
         let mut replica = Self {
             activations: Activations::new(&blueprint, plan.lane, plan.recompute),
             d_stream: vec![0.0; plan.lane.rows() * blueprint.max_width()],
@@ -135,6 +143,19 @@ impl Replica {
     }
 
     fn initialize(&mut self, seed: u64, cpu: &Cpu) -> Result<(), CommError> {
+        self.fill(|param, first, values| {
+            init::fill(cpu, seed, param, first, values);
+            Ok(())
+        })
+    }
+
+    /// Sets all parameters without anybody holding them whole: `fill` sets the elements of one from
+    /// a position on, and each worker asks for what it keeps only. A mirror is asked for too.
+    pub fn fill<E: From<CommError>>(
+        &mut self,
+        mut fill: impl FnMut(&Param, usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.store.settle()?;
         for (block, param) in self.blueprint.params() {
             let (bucket, range) = self.store.buckets.place(block, param);
             let own = self.store.own(&self.store.buckets.list[bucket]);
@@ -142,11 +163,25 @@ impl Replica {
             if start < end {
                 let values =
                     &mut self.store.own_params_mut(bucket)[start - own.start..end - own.start];
-                init::fill(cpu, seed, param, start - range.start, values);
+                fill(param, start - range.start, values)?;
             }
         }
         self.store.publish()?;
-        self.store.settle()
+        Ok(self.store.settle()?)
+    }
+
+    /// Goes over to another phase, or to leaves of another number of lanes: gradients and what
+    /// depends on their layout are made anew. All workers do so together, between two steps.
+    pub fn enter(&mut self, phase: usize, lanes_per_leaf: usize) -> Result<(), CommError> {
+        self.plan.phase = phase;
+        self.plan.leaves.lanes_per_leaf = lanes_per_leaf;
+        let Self { blueprint, plan, shares, store, .. } = self;
+        let sparse = SparseTable::find(blueprint, &store.buckets, shares, plan.leaves, plan.lane);
+        let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
+        store.renew_gradients(plan.leaves, shares, sparse, trained)?;
+        self.norm = norm_of(blueprint, &store.buckets, plan, &store.overlap);
+        self.losses = LaneLosses::new(shares, plan.leaves, store.overlap.comm().position());
+        Ok(())
     }
 
     /// The model this is a copy of.
@@ -240,15 +275,20 @@ impl Replica {
         self.store.finish_reduce(cpu)
     }
 
-    /// The norm of the summed gradients and the scale that brings it within `limit` (0 switches
-    /// clipping off), the same on all workers.
-    pub fn clip(&mut self, cpu: &Cpu, limit: f64) -> Result<Clip, CommError> {
+    /// The norm of the summed gradients and the scales that bring it within the limits, the same on
+    /// all workers.
+    pub fn clip(&mut self, cpu: &Cpu, plan: &ClipPlan) -> Result<Clip, CommError> {
         self.norm.measure(cpu, |bucket| self.store.own_grads(bucket));
-        self.norm.clip(limit, &mut self.store.overlap)
+        self.norm.clip(plan, &mut self.store.overlap)
     }
 
-    /// What this worker's optimizer steps.
+    /// What this worker's optimizer steps in this phase.
     pub fn slots(&self) -> Vec<Slot> {
+        trained_only(self.all_slots(), &self.plan)
+    }
+
+    /// What this worker's optimizer would step if nothing were frozen.
+    fn all_slots(&self) -> Vec<Slot> {
         self.store.buckets.slots(&self.blueprint, |bucket| self.store.own(bucket))
     }
 
@@ -268,6 +308,15 @@ impl Replica {
         optimizer: &mut Optimizer,
         update: &Update,
     ) -> Result<(), CommError> {
+        if optimizer.needs_norms() {
+            self.store.prepare(cpu, optimizer, update);
+            let Self { norm, store, blueprint, .. } = self;
+            let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.owned_params().count());
+            norm.measure(cpu, |bucket| store.own_params(bucket));
+            norm.by_name(&mut norms.params, num_tensors, &mut store.overlap)?;
+            norm.measure(cpu, |bucket| store.own_grads(bucket));
+            norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
+        }
         self.store.step(cpu, optimizer, update)
     }
 
@@ -285,8 +334,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Gives the optimizer's state of every parameter, whole, by name, and by kind. All workers
-    /// visit together.
+    /// Gives the optimizer's state of every parameter that is trained, whole, by name, and by kind.
+    /// All workers visit together.
     pub fn visit_state<E: From<CommError>>(
         &mut self,
         optimizer: &Optimizer,
@@ -294,6 +343,7 @@ impl Replica {
     ) -> Result<(), E> {
         let mut params: Vec<_> = self.blueprint.owned_params().collect();
         params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        params.retain(|(_, param)| self.is_trained(&param.name));
         for (block, param) in params {
             let lens = self.store.piece_lens(block, param);
             for (kind, name) in optimizer.kinds().iter().enumerate() {
@@ -319,7 +369,7 @@ impl Replica {
         mut values: impl FnMut(&Param) -> Result<&'a [f32], E>,
     ) -> Result<(), E> {
         self.store.settle()?;
-        let slots = self.slots();
+        let slots = self.all_slots();
         for (_, param) in self.blueprint.owned_params() {
             let values = values(param)?;
             if let Some(slot) = slots.iter().find(|slot| slot.name == param.name) {
@@ -329,6 +379,11 @@ impl Replica {
         }
         self.store.publish()?;
         Ok(self.store.settle()?)
+    }
+
+    /// Whether a parameter is trained in this phase.
+    pub fn is_trained(&self, param: &str) -> bool {
+        !self.plan.phases.is_frozen(self.plan.phase, param)
     }
 
     /// Waits until parameters that are on their way have arrived.
@@ -360,5 +415,26 @@ impl Replica {
             buffers: store.buffers + self.scratch.len(),
             ..store
         }
+    }
+}
+
+/// Without what is frozen in the plan's phase.
+pub(crate) fn trained_only(mut slots: Vec<Slot>, plan: &ReplicaPlan) -> Vec<Slot> {
+    slots.retain(|slot| !plan.phases.is_frozen(plan.phase, &slot.name));
+    slots
+}
+
+/// Measures what is trained in the plan's phase.
+fn norm_of(
+    blueprint: &Blueprint,
+    buckets: &Buckets,
+    plan: &ReplicaPlan,
+    overlap: &Overlap,
+) -> PartedNorm {
+    let slots =
+        |part: &dyn Fn(&Bucket) -> Range<usize>| trained_only(buckets.slots(blueprint, part), plan);
+    match plan.zero {
+        0 => PartedNorm::whole(&slots(&|bucket| 0..bucket.len)),
+        _ => PartedNorm::parted(|worker| slots(&|bucket| bucket.part(worker)), overlap),
     }
 }

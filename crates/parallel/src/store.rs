@@ -19,6 +19,7 @@ use crate::leaves::Leaves;
 use crate::overlap::Overlap;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
+use crate::trained::Trained;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
 use lockstep_comm::CommError;
@@ -38,11 +39,38 @@ pub struct WorkerStore {
     worker: usize,
     /// Room for a mirror's gradient on its way to the owner.
     spare: Vec<f32>,
+    trained: Trained,
+    /// Room for gradients that nobody wants.
+    unwanted: Vec<f32>,
 }
 
 enum Gradients {
     Whole(WholeGradients),
     Sharded(ShardedGradients),
+}
+
+impl Gradients {
+    /// Empty sums, as the ZeRO stage has them.
+    fn new(
+        buckets: &Arc<Buckets>,
+        stage: usize,
+        leaves: Leaves,
+        shares: &Shares,
+        sparse: Option<SparseTable>,
+        trained: &Trained,
+        overlap: &Overlap,
+    ) -> Result<Self, CommError> {
+        match shares {
+            Shares::Contiguous(shares) => {
+                let (mine, is_scattered) = (&shares[overlap.comm().position()], stage > 0);
+                WholeGradients::new(buckets, leaves, mine, is_scattered, sparse, trained, overlap)
+                    .map(Self::Whole)
+            }
+            Shares::Cyclic { .. } => {
+                ShardedGradients::new(buckets, leaves, trained, overlap).map(Self::Sharded)
+            }
+        }
+    }
 }
 
 impl WorkerStore {
@@ -53,6 +81,7 @@ impl WorkerStore {
         leaves: Leaves,
         shares: &Shares,
         sparse: Option<SparseTable>,
+        trained: Trained,
         overlap: Overlap,
     ) -> Result<Self, CommError> {
         let buckets = Arc::new(buckets);
@@ -61,28 +90,35 @@ impl WorkerStore {
             3 => Weights::Sharded(ShardedWeights::new(&buckets, &overlap)?),
             _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),
         };
-        let grads = match shares {
-            Shares::Contiguous(shares) => {
-                let mine = &shares[worker];
-                let is_scattered = stage > 0;
-                Gradients::Whole(WholeGradients::new(
-                    &buckets,
-                    leaves,
-                    mine,
-                    is_scattered,
-                    sparse,
-                    &overlap,
-                )?)
-            }
-            Shares::Cyclic { .. } => {
-                Gradients::Sharded(ShardedGradients::new(&buckets, leaves, &overlap)?)
-            }
-        };
-        let spare = Vec::new();
-        let mut store = Self { buckets, overlap, weights, grads, stage, worker, spare };
+        let grads = Gradients::new(&buckets, stage, leaves, shares, sparse, &trained, &overlap)?;
+        let (spare, unwanted) = (Vec::new(), vec![0.0; trained.unwanted_len]);
+        let mut store =
+            Self { buckets, overlap, weights, grads, stage, worker, spare, trained, unwanted };
         let mirrors = store.buckets.mirrors.iter().map(|pair| store.own_of_pair(pair).1.len());
         store.spare = vec![0.0; mirrors.max().unwrap_or(0)];
         Ok(store)
+    }
+
+    /// Makes room for the gradients of another phase of the run, or of leaves of another size, in
+    /// place of those there were. All workers do so together, between two steps.
+    pub fn renew_gradients(
+        &mut self,
+        leaves: Leaves,
+        shares: &Shares,
+        sparse: Option<SparseTable>,
+        trained: Trained,
+    ) -> Result<(), CommError> {
+        let Self { buckets, overlap, stage, .. } = &*self;
+        // What there was goes first, so that there is never room for both.
+        let none = Trained { buckets: vec![false; trained.buckets.len()], ..trained.clone() };
+        let empty = Gradients::new(buckets, *stage, leaves, shares, None, &none, overlap)?;
+        self.grads = empty;
+        let Self { buckets, overlap, stage, .. } = &*self;
+        let grads = Gradients::new(buckets, *stage, leaves, shares, sparse, &trained, overlap)?;
+        self.grads = grads;
+        self.unwanted = vec![0.0; trained.unwanted_len];
+        self.trained = trained;
+        Ok(())
     }
 
     /// What this worker steps of a bucket.
@@ -141,14 +177,16 @@ impl WorkerStore {
     /// Does what the other workers need of this one while they run a leaf and it has none left.
     pub fn pass_over(&mut self, cpu: &Cpu, lanes_per_leaf: usize) -> Result<(), CommError> {
         let Gradients::Sharded(_) = self.grads else { return Ok(()) };
+        let first = self.trained.first_block;
         for lane in 1..=lanes_per_leaf {
             self.pass_over_forward()?;
-            for block in (0..self.num_blocks()).rev() {
-                self.fetch(block, block.checked_sub(1))?;
+            for block in (first..self.num_blocks()).rev() {
+                self.fetch(block, (block > first).then(|| block - 1))?;
                 let bucket = self.buckets.of_block(block);
                 let is_filled = block == self.buckets.list[bucket].blocks.start;
                 if lane == lanes_per_leaf
                     && is_filled
+                    && self.trained.blocks[block]
                     && let Gradients::Sharded(sharded) = &mut self.grads
                 {
                     sharded.pass_over(cpu, bucket, &mut self.overlap)?;
@@ -162,8 +200,9 @@ impl WorkerStore {
     /// Does what the other workers need of this one while they run a lane and keep no gradients.
     pub fn pass_over_lane(&mut self) -> Result<(), CommError> {
         self.pass_over_forward()?;
-        for block in (0..self.num_blocks()).rev() {
-            self.fetch(block, block.checked_sub(1))?;
+        let first = self.trained.first_block;
+        for block in (first..self.num_blocks()).rev() {
+            self.fetch(block, (block > first).then(|| block - 1))?;
         }
         Ok(())
     }
@@ -188,7 +227,8 @@ impl WorkerStore {
             Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
         }
         let buckets = Arc::clone(&self.buckets);
-        for pair in &buckets.mirrors {
+        let pairs = buckets.mirrors.iter().zip(self.trained.mirrors.clone());
+        for (pair, _) in pairs.filter(|(_, is_trained)| *is_trained) {
             let (owner, mirror) = self.own_of_pair(pair);
             // The two lie in buffers that cannot be borrowed together.
             let mut spare = std::mem::take(&mut self.spare);
@@ -208,22 +248,46 @@ impl WorkerStore {
         update: &Update,
     ) -> Result<(), CommError> {
         for bucket in 0..self.buckets.list.len() {
-            let own = self.own(&self.buckets.list[bucket]);
-            let grads = match &self.grads {
-                Gradients::Whole(whole) => &whole.total(bucket)[own.clone()],
-                Gradients::Sharded(sharded) => sharded.total(bucket),
-            };
-            let params = match &mut self.weights {
-                Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
-                Weights::Sharded(sharded) => sharded.own_mut(bucket),
-            };
-            optimizer.step_block(cpu, update, bucket, params, grads);
+            if let Some((params, grads)) = self.own_pair_mut(bucket) {
+                optimizer.step_block(cpu, update, bucket, params, grads);
+            }
         }
-        self.publish()
+        self.show_changes(false)
     }
 
-    /// Copies owners over their mirrors and shows changed parameters to the other workers.
+    /// Brings gradients to what the optimizer wants measured.
+    pub fn prepare(&mut self, cpu: &Cpu, optimizer: &mut Optimizer, update: &Update) {
+        for bucket in 0..self.buckets.list.len() {
+            if let Some((params, grads)) = self.own_pair_mut(bucket) {
+                optimizer.prepare_block(cpu, update, bucket, params, grads);
+            }
+        }
+    }
+
+    /// The parameters that this worker steps of a bucket and their gradients, if it is trained.
+    fn own_pair_mut(&mut self, bucket: usize) -> Option<(&mut [f32], &mut [f32])> {
+        if !self.trained.buckets[bucket] {
+            return None;
+        }
+        let own = self.own(&self.buckets.list[bucket]);
+        let grads = match &mut self.grads {
+            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own.clone()],
+            Gradients::Sharded(sharded) => sharded.total_mut(bucket),
+        };
+        let params = match &mut self.weights {
+            Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
+            Weights::Sharded(sharded) => sharded.own_mut(bucket),
+        };
+        Some((params, grads))
+    }
+
+    /// Copies owners over their mirrors and shows all parameters to the other workers.
     pub fn publish(&mut self) -> Result<(), CommError> {
+        self.show_changes(true)
+    }
+
+    /// See [`Self::publish`]; a step changes only what is trained.
+    fn show_changes(&mut self, has_all_changed: bool) -> Result<(), CommError> {
         let buckets = Arc::clone(&self.buckets);
         for pair in &buckets.mirrors {
             let (owner, mirror) = self.own_of_pair(pair);
@@ -244,7 +308,8 @@ impl WorkerStore {
         }
         match &mut self.weights {
             Weights::Whole(whole) if self.stage > 0 => {
-                whole.start_gathering(&self.buckets, &mut self.overlap)
+                let has_changed = |bucket: usize| has_all_changed || self.trained.buckets[bucket];
+                whole.start_gathering(&self.buckets, has_changed, &mut self.overlap)
             }
             Weights::Whole(_) => Ok(()),
             Weights::Sharded(sharded) => sharded.forget(&mut self.overlap),
@@ -276,7 +341,7 @@ impl WorkerStore {
             Gradients::Whole(whole) => (whole.num_elements(), 0),
             Gradients::Sharded(sharded) => sharded.num_elements(),
         };
-        let buffers = windows + in_flight + self.spare.len();
+        let buffers = windows + in_flight + self.spare.len() + self.unwanted.len();
         Footprint { weights, gradients, buffers, optimizer: 0, activations: 0 }
     }
 
@@ -324,6 +389,10 @@ impl Store for WorkerStore {
             Weights::Whole(whole) => &whole.bucket(bucket)[range.clone()],
             Weights::Sharded(sharded) => &sharded.bucket(bucket)[range.clone()],
         };
+        if !self.trained.blocks[block] {
+            let len = if self.trained.cannot_skip[block] { range.len() } else { 0 };
+            return Ok((params, &mut self.unwanted[..len]));
+        }
         let grads = match &mut self.grads {
             Gradients::Whole(whole) => whole.lane_buffer(cpu, bucket),
             Gradients::Sharded(sharded) => sharded.lane_buffer(cpu, bucket, &mut self.overlap)?,
@@ -331,9 +400,13 @@ impl Store for WorkerStore {
         Ok((params, &mut grads[range]))
     }
 
+    fn first_trained(&self) -> usize {
+        self.trained.first_block
+    }
+
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
         let bucket = self.buckets.of_block(block);
-        if block != self.buckets.list[bucket].blocks.start {
+        if block != self.buckets.list[bucket].blocks.start || !self.trained.blocks[block] {
             return Ok(());
         }
         match &mut self.grads {

@@ -93,13 +93,15 @@ impl WholeWeights {
         [one, other]
     }
 
-    /// Starts to bring what the other workers have stepped.
+    /// Starts to bring what the other workers have stepped, of the buckets that have changed.
     pub fn start_gathering(
         &mut self,
         buckets: &Buckets,
+        has_changed: impl Fn(usize) -> bool,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        for (index, bucket) in buckets.list.iter().enumerate() {
+        let changed = buckets.list.iter().enumerate().filter(|(index, _)| has_changed(*index));
+        for (index, bucket) in changed {
             let lens = bucket.part_lens();
             let data = std::mem::take(&mut self.data[index]);
             self.gathering[index] = Some(
@@ -294,7 +296,7 @@ mod tests {
                             weights.bucket_mut(index)[element] = value(index, element, version);
                         }
                     }
-                    weights.start_gathering(&buckets, &mut overlap).unwrap();
+                    weights.start_gathering(&buckets, |_| true, &mut overlap).unwrap();
                     for (index, bucket) in buckets.list.iter().enumerate() {
                         weights.fetch(index, &mut overlap).unwrap();
                         let expected: Vec<_> =

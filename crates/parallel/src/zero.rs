@@ -11,6 +11,7 @@ use crate::leaves::Leaves;
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
 use crate::shard_tree::ShardTree;
+use crate::trained::Trained;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
 use std::collections::VecDeque;
@@ -38,6 +39,8 @@ pub struct ShardedGradients {
     is_open: Vec<bool>,
     /// The first leaf of the pass at work.
     first_leaf: usize,
+    /// Which buckets have gradients.
+    trained: Trained,
 }
 
 /// Parts of a leaf of every worker on their way.
@@ -53,18 +56,25 @@ impl ShardedGradients {
     pub fn new(
         buckets: &Arc<Buckets>,
         leaves: Leaves,
+        trained: &Trained,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let comm = overlap.comm();
         let (num_workers, worker) = (comm.num_members(), comm.position());
         let list = &buckets.list;
-        let part_len = |index: usize| list[index].part(worker).len();
+        let wanted = |index: usize, len: usize| if trained.buckets[index] { len } else { 0 };
+        let part_len = |index: usize| wanted(index, list[index].part(worker).len());
         let tree = |index| ShardTree::new(part_len(index), leaves.num_leaves, num_workers);
         let shares_memory = leaves.lanes_per_leaf == 1;
         let several = |len: usize| -> Result<Vec<_>, CommError> {
             (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
         };
-        let own = |index: usize| Floats::exchanged(comm, list[index].len);
+        let own = |index: usize| match wanted(index, list[index].len) {
+            0 => Ok(Floats::default()),
+            len => Floats::exchanged(comm, len),
+        };
+        let max_len = trained.max_of(buckets, |bucket| bucket.len);
+        let max_part_len = trained.max_of(buckets, |bucket| bucket.part(worker).len());
         let filling = if shares_memory {
             list.iter().map(|_| Floats::default()).collect()
         } else {
@@ -77,12 +87,13 @@ impl ShardedGradients {
             buckets: Arc::clone(buckets),
             trees: (0..list.len()).map(tree).collect(),
             filling,
-            pool: if shares_memory { Some(several(buckets.max_len())?) } else { None },
-            incoming: several(num_workers * buckets.max_part_len(worker))?,
+            pool: if shares_memory { Some(several(max_len)?) } else { None },
+            incoming: several(num_workers * max_part_len)?,
             on_their_way: VecDeque::with_capacity(list.len()),
             num_lanes: vec![0; list.len()],
             is_open: vec![false; list.len()],
             first_leaf: 0,
+            trained: trained.clone(),
         })
     }
 
@@ -167,10 +178,11 @@ impl ShardedGradients {
     pub fn num_elements(&self) -> (usize, usize) {
         let sums = self.trees.iter().map(ShardTree::num_elements).sum();
         let leaves = match self.pool {
-            Some(_) => NUM_IN_FLIGHT * self.buckets.max_len(),
-            None => self.buckets.num_params(),
+            Some(_) => NUM_IN_FLIGHT * self.trained.max_of(&self.buckets, |bucket| bucket.len),
+            None => self.trained.lens(&self.buckets, |bucket| bucket.len).sum(),
         };
-        let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
+        let part_len = |bucket: &crate::Bucket| bucket.part(self.worker).len();
+        let pieces = self.num_workers * self.trained.max_of(&self.buckets, part_len);
         (sums, leaves + NUM_IN_FLIGHT * pieces)
     }
 
@@ -229,10 +241,20 @@ impl ShardedGradients {
 mod tests {
     use super::*;
     use crate::testing::{MODEL, on_workers};
+    use lockstep_config::Model;
     use lockstep_model::describe;
+    use lockstep_optim::Phases;
     use lockstep_tensor::Isa;
     use lockstep_tensor::random::Key;
     use std::ops::Range;
+
+    /// The gradients of a model that is trained whole.
+    fn gradients(model: &Model, leaves: Leaves, overlap: &Overlap) -> ShardedGradients {
+        let blueprint = describe(model);
+        let buckets = Arc::new(Buckets::new(&blueprint, 0, overlap.comm().num_members()));
+        let trained = Trained::new(&blueprint, &buckets, &Phases::default(), 0);
+        ShardedGradients::new(&buckets, leaves, &trained, overlap).unwrap()
+    }
 
     fn gradient(lane: usize, bucket: usize, element: usize) -> f32 {
         Key::new(4, "gradient").with(lane as u64).with(bucket as u64).normal(element as u64)
@@ -277,13 +299,13 @@ mod tests {
 
     #[test]
     fn parts_are_the_sums_of_the_definition_and_every_buffer_comes_back() {
-        let model = lockstep_config::Model { layers: 1, width: 16, ffn: 512, ..MODEL };
+        let model = Model { layers: 1, width: 16, ffn: 512, ..MODEL };
         for (num_workers, lanes_per_leaf) in [(1, 1), (3, 1), (4, 1), (2, 3), (5, 2)] {
             let leaves = Leaves { num_leaves: 8, lanes_per_leaf };
             on_workers(num_workers, num_workers % 2 == 0, |mut overlap| {
                 let cpu = Cpu::single(Isa::detect());
-                let buckets = Arc::new(Buckets::new(&describe(&model), 0, num_workers));
-                let mut grads = ShardedGradients::new(&buckets, leaves, &overlap).unwrap();
+                let mut grads = gradients(&model, leaves, &overlap);
+                let buckets = Arc::clone(&grads.buckets);
                 for _ in 0..2 {
                     step(&mut grads, &cpu, &mut overlap);
                     for (index, bucket) in buckets.list.iter().enumerate() {
@@ -309,9 +331,8 @@ mod tests {
     fn a_step_over_sums_that_still_travel_is_a_bug() {
         on_workers(1, false, |mut overlap| {
             let cpu = Cpu::single(Isa::detect());
-            let buckets = Arc::new(Buckets::new(&describe(&MODEL), 0, 1));
             let leaves = Leaves { num_leaves: 1, lanes_per_leaf: 1 };
-            let mut grads = ShardedGradients::new(&buckets, leaves, &overlap).unwrap();
+            let mut grads = gradients(&MODEL, leaves, &overlap);
             grads.lane_buffer(&cpu, 0, &mut overlap).unwrap();
             grads.finish_lane(&cpu, 0, &mut overlap).unwrap();
             grads.restart();

@@ -3,16 +3,16 @@
 mod support;
 
 use lockstep_comm::Count;
-use lockstep_config::{Model, OptimName};
+use lockstep_config::{Group, Model, OptimName};
 use lockstep_model::describe;
-use lockstep_optim::Optimizer;
-use lockstep_parallel::{Buckets, Footprint, Shares};
+use lockstep_optim::{Optimizer, Phases};
+use lockstep_parallel::{Buckets, Footprint, ReplicaPlan, Shares};
 use std::collections::BTreeMap;
 use support::{BUCKET_LENS, Batch, LARGE, Layout, RECOMPUTE, TINY, on_ranks, settings, train_step};
 
 #[test]
 fn memory_is_what_was_counted_before() {
-    let rules = [OptimName::Sgd, OptimName::Momentum, OptimName::AdamW];
+    let rules = [OptimName::Sgd, OptimName::Lars, OptimName::Lamb];
     let mut turn: usize = 0;
     for model in [LARGE, Model { tied: true, ..LARGE }, TINY] {
         for num_workers in [1, 2, 3, 8] {
@@ -34,6 +34,51 @@ fn memory_is_what_was_counted_before() {
                     let counted = Footprint::plan(&describe(&model), &plan, rule, worker);
                     assert_eq!(held, counted, "worker {worker} of {layout:?}, {lanes_per_leaf}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_of_every_phase_of_freezing_is_what_was_counted_before() {
+    let mut rule = settings(OptimName::AdamW);
+    let group = |pattern: &str| Group {
+        pattern: pattern.to_owned(),
+        lr_scale: 1.0,
+        weight_decay: None,
+        clip: None,
+        frozen: false,
+        freeze_after: None,
+        unfreeze_at: None,
+    };
+    rule.groups = vec![
+        Group { unfreeze_at: Some(1), ..group("model.embed_tokens.*") },
+        Group { freeze_after: Some(2), ..group("model.layers.*.mlp.*") },
+        Group { freeze_after: Some(1), ..group("model.layers.0.*") },
+    ];
+    let blueprint = describe(&LARGE);
+    let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.clone()).collect();
+    let phases = Phases::new(&rule, names.iter().map(String::as_str));
+    assert_eq!(phases.len(), 3);
+    for (num_workers, zero) in [(1, 0), (2, 0), (3, 1), (2, 2), (3, 3)] {
+        let layout = Layout { bucket_len: 30_000, ..Layout::even(8, num_workers, zero) };
+        let plan = |phase, lanes| {
+            let phases = phases.clone();
+            ReplicaPlan { phases, phase, ..layout.plan(lanes) }
+        };
+        let held = on_ranks(num_workers, |worker| {
+            let mut replica = worker.replica(&LARGE, plan(0, 1)).expect("room");
+            [0, 1, 2].map(|phase| {
+                replica.enter(phase, 1 + phase).expect("room");
+                let first_step = phases.first_step(phase);
+                replica.footprint(&Optimizer::at_step(&rule, &replica.slots(), first_step))
+            })
+        });
+        for (worker, held) in held.into_iter().enumerate() {
+            for (phase, held) in held.into_iter().enumerate() {
+                let plan = plan(phase, 1 + phase);
+                let counted = Footprint::plan(&blueprint, &plan, rule.name, worker);
+                assert_eq!(held, counted, "worker {worker} of {layout:?}, phase {phase}");
             }
         }
     }

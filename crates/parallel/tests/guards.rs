@@ -5,7 +5,7 @@ mod support;
 
 use lockstep_comm::CommError;
 use lockstep_config::{Family, Model, OptimName};
-use lockstep_optim::Optimizer;
+use lockstep_optim::{ClipPlan, Optimizer};
 use lockstep_parallel::Replica;
 use support::{
     BUCKET_LENS, Batch, LARGE, Layout, Named, SMALL, all_params, all_state, alone, assert_all_same,
@@ -51,7 +51,13 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             let loss = replica.run_lanes(&worker.cpu, 1, 0, &lane).expect("a step");
             assert!(!loss.is_finite(), "{layout:?}");
             replica.finish_reduce(&worker.cpu).expect("a step");
-            assert!(!replica.clip(&worker.cpu, 1.0).expect("a norm").norm.is_finite());
+            assert!(
+                !replica
+                    .clip(&worker.cpu, &ClipPlan::global(1.0))
+                    .expect("a norm")
+                    .norm
+                    .is_finite()
+            );
             find(&mut replica).expect("a bad gradient")
         });
         for found in found {

@@ -5,7 +5,7 @@ mod support;
 use lockstep_comm::CommError;
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::{Lane, Recompute, describe};
-use lockstep_optim::{Optimizer, Update};
+use lockstep_optim::{Clip, Optimizer, Update};
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_tensor::{Cpu, Isa};
 use support::{
@@ -117,7 +117,7 @@ fn a_tied_table_gets_the_gradients_of_both_uses_added_once() {
 
         // The mirror follows its owner: an untied head with the stepped table gives the same loss.
         let mut optimizer = Optimizer::new(&settings(OptimName::Momentum), &tied.slots());
-        let update = Update { count: 1, lr: 0.1, grad_scale: 1.0 };
+        let update = Update { count: 1, lr: 0.1, clip: Clip::by(1.0) };
         tied.step(&worker.cpu, &mut optimizer, &update).expect("alone");
         let after = all_params(&mut tied).expect("alone");
         let moved = value(&after, table).expect("the table is there");

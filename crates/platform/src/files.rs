@@ -1,8 +1,9 @@
 //! Files and folders, whole or open, with errors that name the path.
 //!
 //! Small files are read and written whole; large ones are opened and read or written piece by
-//! piece. Nothing here memory-maps: a simulated disk can then tear writes, fill up or vanish
-//! under the same code that runs in production.
+//! piece, or mapped and copied from at random. A map lends no reference into the file, so a
+//! simulated disk can stand behind it, tear writes, fill up or vanish under the same code that
+//! runs in production.
 
 use std::fmt;
 use std::io;
@@ -28,6 +29,13 @@ pub trait Files: Send + Sync {
     /// Opens a file to read parts of it. The handle keeps showing the same file even when the
     /// path is given to another one meanwhile.
     fn open(&self, path: &Path) -> Result<Box<dyn FileReader>, FileError>;
+
+    /// Maps a file to copy parts of it at random; the system keeps in memory what is used. For
+    /// files that nobody changes any more: one that is cut short under its map takes the process
+    /// down with it. A disk without maps reads the file whole.
+    fn map(&self, path: &Path) -> Result<Box<dyn FileMap>, FileError> {
+        Ok(Box::new(WholeFile(self.read(path)?)))
+    }
 
     /// Replaces a file by one with these bytes: temporary name, write, sync, rename, sync of the
     /// folder. After any failure or crash the path holds the old content or the new, whole.
@@ -71,6 +79,28 @@ pub trait FileReader: Send + Sync {
     fn num_bytes(&self) -> u64;
     /// Fills the buffer from the given offset; a file that ends before is an error.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FileError>;
+}
+
+/// A file that is read by copying from memory.
+pub trait FileMap: Send + Sync {
+    /// The file's size when it was mapped.
+    fn num_bytes(&self) -> u64;
+    /// Fills the buffer from the given offset, which must leave room for it.
+    fn copy_to(&self, offset: u64, buffer: &mut [u8]);
+}
+
+/// A map of a disk that has none.
+struct WholeFile(Vec<u8>);
+
+impl FileMap for WholeFile {
+    fn num_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn copy_to(&self, offset: u64, buffer: &mut [u8]) {
+        let start = usize::try_from(offset).expect("the offset lies in the file");
+        buffer.copy_from_slice(&self.0[start..][..buffer.len()]);
+    }
 }
 
 /// What lies at a path.

@@ -20,6 +20,7 @@
 //! - [`processes`]: starting other processes, hearing them, and leaving none behind
 //! - [`memory`]: memory that several ranks see; [`arena`] gives out parts of it, and [`shared`]
 //!   creates it, passes it to other processes and waits on its words
+//! - [`huge_pages`]: an allocator that puts large buffers on large pages
 //! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
 //! - [`scratch`]: a folder that removes itself, for tests and temporary work
 //! - [`conformance`]: the checks that every world must pass
@@ -54,6 +55,7 @@ pub mod net;
 pub mod processes;
 
 pub mod arena;
+pub mod huge_pages;
 pub mod memory;
 pub mod shared;
 
@@ -73,8 +75,9 @@ pub use arena::{Arena, Block};
 pub use atomic::write_atomic_with;
 pub use clock::{Clock, Deadline};
 pub use entropy::Entropy;
-pub use files::{FileAction, FileError, FileKind, FileReader, FileWriter, Files};
+pub use files::{FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files};
 pub use host::Host;
+pub use huge_pages::HugePages;
 pub use memory::{Plain, Segment, Source, Target};
 pub use net::{Interest, Listener, Net, NetAction, NetError, Stream, StreamSet};
 pub use processes::{Exit, Process, ProcessCommand, ProcessError, ProcessOutput, Processes};

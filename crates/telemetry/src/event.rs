@@ -71,6 +71,24 @@ pub enum Event {
         #[serde(with = "number")]
         perplexity: f64,
     },
+    /// The validation loss is what the run was after, which ends it.
+    TargetReached {
+        /// Steps done.
+        step: u64,
+        /// The loss that was asked for.
+        #[serde(with = "number")]
+        target_loss: f64,
+        /// The loss that was reached.
+        #[serde(with = "number")]
+        validation_loss: f64,
+        /// Tokens trained on.
+        tokens: u64,
+        /// Bytes of gradients and parameters that all workers moved.
+        wire_bytes: u64,
+        /// Time since the run began, or was resumed.
+        #[serde(with = "number")]
+        run_seconds: f64,
+    },
     /// The solution of a small problem was judged.
     Assessed {
         /// Steps done before.

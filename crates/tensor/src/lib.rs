@@ -11,7 +11,8 @@
 //! - [`gemm`]: matrix products with a fixed chain of additions.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
-//! - [`adamw`], [`sgd`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
+//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`]: optimizer steps on flat
+//!   buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: what the machine could do at best.
 //! - [`mod@reference`]: the slow and obvious `f64` oracle of all of the above.
 //!
@@ -35,6 +36,7 @@ pub mod random;
 
 pub mod gemm;
 
+pub mod adam;
 pub mod adamw;
 pub mod attention;
 pub mod bias;
@@ -42,6 +44,9 @@ pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
 pub mod gelu;
+pub mod lamb;
+pub mod lars;
+pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
 pub mod reduce;

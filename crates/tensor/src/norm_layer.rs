@@ -63,7 +63,8 @@ pub fn normalize(
     });
 }
 
-/// Adds the gradients of input, weight and bias, given `dy_tc` and what forward saved.
+/// Adds the gradients of input, weight and bias, given `dy_tc` and what forward saved. Where the
+/// last two are empty, only that of the input is wanted.
 pub fn backward(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -78,16 +79,19 @@ pub fn backward(
     let width = check_shapes(x_tc, weight_c, mean_t, rstd_t);
     assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
     assert_eq!(dx_tc.len(), x_tc.len(), "input gradient and input have one shape");
-    assert_eq!(dweight_c.len(), width, "weight gradient and weight have one shape");
-    assert_eq!(dbias_c.len(), width, "bias gradient and weight have one shape");
+    let wants_weight = !dweight_c.is_empty();
+    assert!(!wants_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
+    assert_eq!(dbias_c.len(), dweight_c.len(), "bias gradient and weight gradient have one shape");
     cpu.for_each_part(dx_tc, ROWS * width, |i, dx_tc| {
         let rows = i * ROWS * width..i * ROWS * width + dx_tc.len();
         let (x_tc, dy_tc) = (&x_tc[rows.clone()], &dy_tc[rows]);
         let (mean_t, rstd_t) = (&mean_t[i * ROWS..], &rstd_t[i * ROWS..]);
         cpu.run(InputGradient { x_tc, weight_c, mean_t, rstd_t, dy_tc, dx_tc });
     });
-    let terms = WeightTerms { width, x_tc, mean_t, rstd_t, dy_tc };
-    add_column_sums(cpu, rstd_t.len(), terms, [dweight_c, dbias_c]);
+    if wants_weight {
+        let terms = WeightTerms { width, x_tc, mean_t, rstd_t, dy_tc };
+        add_column_sums(cpu, rstd_t.len(), terms, [dweight_c, dbias_c]);
+    }
 }
 
 /// Checks what every pass shares, and returns the width.

@@ -47,7 +47,8 @@ pub fn normalize(cpu: &Cpu, x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32], y_tc
     });
 }
 
-/// Adds the gradients of the input and of the weight, given `dy_tc` and what forward saved.
+/// Adds the gradients of the input and of the weight, given `dy_tc` and what forward saved. An empty
+/// `dweight_c` asks for that of the input only.
 pub fn backward(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -60,14 +61,17 @@ pub fn backward(
     let width = check_shapes(x_tc, weight_c, rstd_t);
     assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
     assert_eq!(dx_tc.len(), x_tc.len(), "input gradient and input have one shape");
-    assert_eq!(dweight_c.len(), width, "weight gradient and weight have one shape");
+    let wants_weight = !dweight_c.is_empty();
+    assert!(!wants_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
     cpu.for_each_part(dx_tc, ROWS * width, |i, dx_tc| {
         let rows = i * ROWS * width..i * ROWS * width + dx_tc.len();
         let (x_tc, dy_tc) = (&x_tc[rows.clone()], &dy_tc[rows]);
         cpu.run(InputGradient { x_tc, weight_c, rstd_t: &rstd_t[i * ROWS..], dy_tc, dx_tc });
     });
-    let terms = WeightTerms { width, x_tc, rstd_t, dy_tc };
-    add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]);
+    if wants_weight {
+        let terms = WeightTerms { width, x_tc, rstd_t, dy_tc };
+        add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]);
+    }
 }
 
 /// Checks what every pass shares, and returns the width.

@@ -3,19 +3,24 @@
 //! Workers check again, since each opens its own device and text; but a mistake that is found here
 //! costs one line and not a cluster. Nothing is written.
 
-use crate::saved;
 use crate::{Options, RunFolder, TrainError, device};
+use crate::{pretrained, saved};
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
-use lockstep_data::Corpus;
+use lockstep_config::{Placement, Recipe, nearest};
+use lockstep_data::{Feed, Seat};
+use lockstep_model::describe;
 use lockstep_platform::World;
 
-/// Refuses a run that could not begin here: instructions, text, the run to go on from, the folder.
+/// Refuses a run that could not begin here: instructions, text, the run to go on from or
+/// the weights to start from, the folder.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), TrainError> {
     check_inputs(recipe, world)?;
     let done = match &options.resume {
         Some(dir) => saved::open(dir, recipe, world)?.1.step,
-        None => 0,
+        None => {
+            pretrained::check(recipe, world)?;
+            0
+        }
     };
     let asked = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if done >= asked {
@@ -25,11 +30,51 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), Tr
     Ok(())
 }
 
-/// The part of it that does not depend on a run's folders: instructions and text.
+/// The part of it that does not depend on a run's folders: instructions, groups and text.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     device::isa(recipe)?;
-    Corpus::load(recipe, world)?;
+    groups(recipe)?;
+    let num_texts = match recipe.data.placement {
+        Placement::Local => recipe.run.workers,
+        Placement::Shared | Placement::Partitioned | Placement::Served => 1,
+    };
+    for worker in 0..num_texts {
+        Feed::open(recipe, world, &Seat::unknown(recipe, worker))?;
+    }
     Ok(())
+}
+
+/// Refuses groups of parameters that the model does not have, and to train nothing.
+pub(crate) fn groups(recipe: &Recipe) -> Result<(), TrainError> {
+    let blueprint = describe(&recipe.model);
+    let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
+    for (index, group) in recipe.optim.groups.iter().enumerate() {
+        if !names.iter().any(|name| group.matches(name)) {
+            let pattern = group.pattern.clone();
+            return Err(TrainError::NoSuchParams { index, near: near(&pattern, &names), pattern });
+        }
+    }
+    let phases = saved::phases_of(recipe, &blueprint);
+    for phase in 0..phases.len() {
+        let step = phases.first_step(phase);
+        if step < recipe.train.steps && names.iter().all(|name| phases.is_frozen(phase, name)) {
+            return Err(TrainError::AllFrozen { step });
+        }
+    }
+    Ok(())
+}
+
+/// Names that the pattern may have meant: the closest one, or those that have its longest word.
+fn near(pattern: &str, names: &[&str]) -> String {
+    let is_end = |c: char| c == '*' || c == '?';
+    let word = pattern.split(is_end).max_by_key(|word| word.len()).unwrap_or_default();
+    let pieces = names.iter().flat_map(|&name| {
+        let starts = name.match_indices('.').map(|(at, _)| &name[at..]);
+        [name].into_iter().chain(starts)
+    });
+    let piece = nearest(word, pieces).unwrap_or_default();
+    let near = names.iter().filter(|name| name.ends_with(piece)).take(3);
+    near.copied().collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses to train with workers that were given another recipe, or another layout of it. What a
@@ -43,5 +88,38 @@ pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainE
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(()),
         Some(worker) => Err(TrainError::WorkersDisagree { worker }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_config::{Blame, Sources, resolve};
+
+    fn refusal(groups: &str) -> String {
+        let sets = vec![format!("optim.groups={groups}"), "train.steps=10".to_owned()];
+        let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("it resolves");
+        let error = super::groups(&recipe).expect_err("it is refused");
+        assert_eq!(error.blame(), Blame::User);
+        error.to_string()
+    }
+
+    #[test]
+    fn a_pattern_that_describes_nothing_is_told_what_there_is() {
+        let text = refusal(r#"[{match = "*.weight"}, {match = "*.q_prj.weight"}]"#);
+        assert_eq!(
+            text,
+            "optim.groups[1].match = \"*.q_prj.weight\" describes no parameter of this model; there \
+             are model.layers.0.self_attn.q_proj.weight, model.layers.1.self_attn.q_proj.weight, \
+             model.layers.2.self_attn.q_proj.weight"
+        );
+    }
+
+    #[test]
+    fn training_nothing_is_refused_at_any_step() {
+        let frozen = refusal(r#"[{match = "*", frozen = true}]"#);
+        assert!(frozen.starts_with("optim.groups freezes every parameter at step 0;"), "{frozen}");
+        let later = refusal(r#"[{match = "*", freeze_after = 9}]"#);
+        assert!(later.contains("at step 9;"), "{later}");
     }
 }

@@ -4,7 +4,7 @@
 use crate::train::lane_shape;
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
-use lockstep_data::{Corpus, Validation, validation_lanes};
+use lockstep_data::Validation;
 use lockstep_model::Lane;
 use lockstep_model::problem::{Assessment, Judge};
 use lockstep_parallel::Replica;
@@ -16,6 +16,11 @@ use std::collections::BTreeMap;
 pub fn is_due(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
     let every = recipe.train.eval_every;
     num_steps == last_step || (every > 0 && num_steps.is_multiple_of(every))
+}
+
+/// Whether a validation loss is what the run was after.
+pub fn is_reached(recipe: &Recipe, validation_loss: f64) -> bool {
+    recipe.train.target_loss.is_some_and(|target| validation_loss <= target)
 }
 
 /// What a model is judged with.
@@ -38,9 +43,9 @@ pub struct Examination {
 
 impl Examiner {
     /// Takes what is held out of the corpus; the first worker computes a problem's optimum too.
-    pub fn new(recipe: &Recipe, corpus: &Corpus, comm: &Comm) -> Self {
+    pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm) -> Self {
         let judge = if comm.position() == 0 { Judge::of(&recipe.model) } else { None };
-        Self { validation: validation_lanes(recipe, corpus), judge }
+        Self { validation, judge }
     }
 
     /// Judges the model. All workers do so together.

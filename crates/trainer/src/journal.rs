@@ -28,6 +28,8 @@ pub struct StepRecord {
     pub lr: f64,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
+    /// Tokens of the batch.
+    pub num_tokens: usize,
     /// Time spent waiting for the batch.
     pub data_wait_seconds: f64,
     /// Whether the step was taken; one whose gradient is not finite is skipped.
@@ -43,6 +45,7 @@ pub struct AccountedBytes {
     pub optimizer: u64,
     pub activations: u64,
     pub buffers: u64,
+    pub corpus: u64,
 }
 
 /// What every worker found, by worker.
@@ -52,6 +55,8 @@ pub struct FiguresByWorker {
     pub peak_rss_bytes: Vec<u64>,
     /// Bytes of gradients and parameters that were moved in a step.
     pub wire_bytes: Vec<u64>,
+    /// Bytes that were moved in all steps.
+    pub moved_bytes: Vec<u64>,
     /// Memory that was held when the last step was done; what workers share counts in parts.
     pub proportional_rss_bytes: Vec<u64>,
     /// Memory that the engine allocated, by what it is for.
@@ -76,7 +81,6 @@ pub struct Journal {
     pub num_skipped: u64,
     telemetry: Telemetry,
     world: World,
-    tokens_per_step: usize,
     started: Duration,
     step_started: Duration,
     /// Bytes that had been moved when steps began to count.
@@ -122,7 +126,6 @@ impl Journal {
             mark: moved_bytes(&learner.replica),
             telemetry,
             world: world.clone(),
-            tokens_per_step: recipe.tokens_per_step(),
             started: now,
             step_started: now,
         })
@@ -150,7 +153,7 @@ impl Journal {
             loss: record.loss,
             lr: record.lr,
             grad_norm: record.grad_norm,
-            tokens_per_second: self.tokens_per_step as f64 / step_seconds,
+            tokens_per_second: record.num_tokens as f64 / step_seconds,
             step_seconds,
             data_wait_seconds: record.data_wait_seconds,
             exposed_communication_seconds: exposed_seconds,
@@ -163,6 +166,7 @@ impl Journal {
         &self,
         comm: &Comm,
         learner: &Learner,
+        corpus_bytes: usize,
     ) -> Result<FiguresByWorker, CommError> {
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         let held = learner.replica.footprint(&learner.optimizer);
@@ -171,22 +175,36 @@ impl Journal {
             self.world.host().peak_rss_bytes(),
             self.world.host().proportional_rss_bytes(),
             self.moved_bytes / num_steps,
+            self.moved_bytes,
             bytes(held.weights),
             bytes(held.gradients),
             bytes(held.optimizer),
             bytes(held.activations),
             bytes(held.buffers),
+            corpus_bytes as u64,
         ];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
         let mut figures = FiguresByWorker::default();
-        for &[peak, proportional, moved, weights, gradients, optimizer, activations, buffers] in
-            all.as_chunks().0
+        for &[
+            peak,
+            proportional,
+            wire,
+            moved,
+            weights,
+            gradients,
+            optimizer,
+            activations,
+            buffers,
+            corpus,
+        ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
             figures.proportional_rss_bytes.push(proportional);
-            figures.wire_bytes.push(moved);
-            let accounted = AccountedBytes { weights, gradients, optimizer, activations, buffers };
+            figures.wire_bytes.push(wire);
+            figures.moved_bytes.push(moved);
+            let accounted =
+                AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
         }
         Ok(figures)
@@ -219,6 +237,16 @@ impl Journal {
 
     /// The run has ended well.
     pub fn finish(mut self, summary: &Summary) {
+        if let Some(target) = &summary.target {
+            self.telemetry.record(&Event::TargetReached {
+                step: target.steps,
+                target_loss: target.loss,
+                validation_loss: target.validation_loss,
+                tokens: target.tokens,
+                wire_bytes: target.wire_bytes,
+                run_seconds: target.seconds,
+            });
+        }
         self.telemetry.record(&Event::RunFinished {
             steps: summary.steps,
             final_loss: summary.final_loss,

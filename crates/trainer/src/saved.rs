@@ -5,15 +5,16 @@
 
 use crate::device::KERNEL_CLASS;
 use crate::train::lane_shape;
-use crate::{RunFolder, Summary, TrainError};
+use crate::run_folder::TOKENIZER;
+use crate::{RunFolder, Summary, TrainError, pretrained};
 use lockstep_checkpoint::weights;
-use lockstep_checkpoint::{CheckpointError, TrainingState, Weights, WeightsHasher};
+use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
-use lockstep_config::{self as config, Recipe, Sources};
-use lockstep_data::Cursor;
+use lockstep_config::{self as config, BatchPlan, Recipe, Sources};
+use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, Recompute, describe};
-use lockstep_optim::{LearningRate, Optimizer};
+use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
 use lockstep_parallel::tune;
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_platform::World;
@@ -35,8 +36,23 @@ pub struct Learner {
     pub optimizer: Optimizer,
     /// Learning rate by step.
     pub lr: LearningRate,
+    /// Which gradients are clipped together, and by how much.
+    pub clip: ClipPlan,
+    /// The batch of every step.
+    pub batches: BatchPlan,
+    /// What is trained when.
+    phases: Phases,
+    /// What holds at present.
+    now: Moment,
     /// Steps skipped in a row.
     pub num_skipped: u64,
+}
+
+/// What may change between two steps of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    phase: usize,
+    batch: usize,
 }
 
 impl Learner {
@@ -48,23 +64,66 @@ impl Learner {
         world: &World,
     ) -> Result<Self, CommError> {
         let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
-        let mut plan = plan_of(recipe);
+        let mut plan = plan_at(recipe, &blueprint, 0);
         if recipe.parallel.bucket_bytes == Bytes(0) {
             plan.bucket_len = tune::bucket_len(comm, world, blueprint.num_params())?;
         }
+        let batches = recipe.batch_plan();
+        let now = Moment { phase: plan.phase, batch: batches.at(0).batch };
+        let phases = plan.phases.clone();
         let replica = Replica::materialize(blueprint, seed, cpu, plan, comm, world)?;
+        let mut names: Vec<_> =
+            replica.blueprint().owned_params().map(|(_, param)| param.name.as_str()).collect();
+        names.sort_unstable();
         Ok(Self {
             optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
+            clip: ClipPlan::new(&recipe.optim, names.into_iter()),
+            batches,
+            phases,
+            now,
             num_skipped: 0,
             replica,
         })
     }
+
+    /// Goes over to what holds in a step: another batch, other parameters that are frozen. State
+    /// of parameters that are trained on stays; of others it goes or begins with zeros.
+    pub fn enter(&mut self, recipe: &Recipe, step: u64) -> Result<(), CommError> {
+        let next = Moment { phase: self.phases.at(step), batch: self.batches.at(step).batch };
+        if next == self.now {
+            return Ok(());
+        }
+        let lanes_per_leaf = next.batch / recipe.train.microbatch / recipe.num_leaves();
+        self.replica.enter(next.phase, lanes_per_leaf)?;
+        if next.phase != self.now.phase {
+            let first_step = self.phases.first_step(next.phase);
+            let mut optimizer =
+                Optimizer::at_step(&recipe.optim, &self.replica.slots(), first_step);
+            optimizer.continue_from(&self.optimizer);
+            self.optimizer = optimizer;
+        }
+        self.now = next;
+        Ok(())
+    }
+
+    /// The learning rate of a step.
+    pub fn lr(&self, step: u64) -> f64 {
+        self.lr.at(step, self.batches.at(step).batch)
+    }
 }
 
-/// How a recipe divides its model among workers, and the sizes it asks for.
-fn plan_of(recipe: &Recipe) -> ReplicaPlan {
-    let (num_leaves, lanes_per_leaf) = (recipe.num_leaves(), recipe.lanes_per_leaf());
+/// When which parameters of a model are frozen.
+pub(crate) fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
+    let names = blueprint.owned_params().map(|(_, param)| param.name.as_str());
+    Phases::new(&recipe.optim, names.collect::<Vec<_>>().into_iter())
+}
+
+/// How a recipe divides its model among workers, and the sizes it asks for, in a step.
+pub(crate) fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
+    let num_leaves = recipe.num_leaves();
+    let lanes_per_leaf = recipe.batch_plan().at(step).batch / recipe.train.microbatch / num_leaves;
+    let phases = phases_of(recipe, blueprint);
     let (policy, every) = match recipe.parallel.recompute {
         config::Recompute::None => (Recompute::None, 1),
         config::Recompute::Selective => (Recompute::Selective, 1),
@@ -83,12 +142,26 @@ fn plan_of(recipe: &Recipe) -> ReplicaPlan {
         shares: recipe.leaf_shares(),
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
+        phase: phases.at(step),
+        phases,
     }
 }
 
-/// The memory that training will take on a worker, before any of it is allocated.
+/// The leaves of the gradient sum that a worker computes.
+pub(crate) fn leaves_of(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Vec<usize> {
+    plan_at(recipe, blueprint, 0).leaf_shares().leaves_of(worker, recipe.num_leaves())
+}
+
+/// The most memory that training will take on a worker, before any of it is allocated.
 pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footprint {
-    Footprint::plan(blueprint, &plan_of(recipe), recipe.optim.name, worker)
+    let phases = phases_of(recipe, blueprint);
+    let starts = (0..phases.len()).map(|phase| phases.first_step(phase));
+    let steps = recipe.batch_plan().stages.into_iter().map(|stage| stage.first_step).chain(starts);
+    let footprint_at = |step| {
+        Footprint::plan(blueprint, &plan_at(recipe, blueprint, step), recipe.optim.name, worker)
+    };
+    let in_run = steps.filter(|step| *step < recipe.train.steps);
+    in_run.map(footprint_at).max_by_key(Footprint::total).expect("a run has a first step")
 }
 
 /// Address space that a worker needs for what it exchanges with the others of its host. Memory is
@@ -109,7 +182,8 @@ pub struct Start {
     pub losses: Vec<f64>,
 }
 
-/// Takes up a saved run, or starts a new one.
+/// Takes up a saved run, or starts a new one, from the weights of the recipe's folder where it has
+/// one.
 pub fn restore(
     resume: Option<&Path>,
     recipe: &Recipe,
@@ -119,9 +193,12 @@ pub fn restore(
     let num_steps = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
     let mut losses = Vec::with_capacity(num_steps);
     let Some(dir) = resume else {
+        pretrained::load(recipe, world, learner)?;
         return Ok(Start { step: 0, cursor: Cursor::start(), losses });
     };
     let (folder, state) = open(dir, recipe, world)?;
+    // What was saved is of the last step that was done; the next may change what is held.
+    learner.enter(recipe, state.step.saturating_sub(1))?;
     let weights = weights::load(world, &folder.weights())?;
     let Learner { replica, optimizer, .. } = learner;
     replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
@@ -195,7 +272,8 @@ pub fn save(
             let len: usize = shape.iter().product();
             kinds.iter().map(|kind| (format!("{name}.{kind}"), vec![len])).collect::<Vec<_>>()
         };
-        let outlines: Vec<_> = outlines.iter().flat_map(state_of).collect();
+        let trained = outlines.iter().filter(|(name, _)| replica.is_trained(name));
+        let outlines: Vec<_> = trained.flat_map(state_of).collect();
         let moments = folder.map(RunFolder::optimizer);
         save_each(world, moments.as_deref(), &outlines, &BTreeMap::new(), |take| {
             replica.visit_state(optimizer, |_, _, data| Ok::<_, TrainError>(take(data)?))
@@ -231,6 +309,28 @@ fn save_each(
     }
 }
 
+/// Keeps the tokenizer of a run beside its weights, so that they stay readable when the text is
+/// gone. A byte needs none.
+pub fn save_tokenizer(
+    folder: Option<&RunFolder>,
+    world: &World,
+    json: Option<&[u8]>,
+) -> Result<(), TrainError> {
+    if let (Some(folder), Some(json)) = (folder, json) {
+        world.files().write_atomic(&folder.tokenizer(), json)?;
+    }
+    Ok(())
+}
+
+/// The tokenizer of a model in a folder: its `tokenizer.json`, or bytes where it has none.
+pub fn tokenizer_in(folder: &Path, world: &World) -> Result<Tokenizer, TrainError> {
+    let path = folder.join(TOKENIZER);
+    match world.files().metadata(&path) {
+        Some(_) => Ok(Tokenizer::open(&path.to_string_lossy(), world.files())?),
+        None => Ok(Tokenizer::bytes()),
+    }
+}
+
 /// Keeps the figures that `train --json` prints.
 pub fn save_summary(
     folder: &RunFolder,
@@ -251,19 +351,15 @@ pub fn recipe_of(folder: &RunFolder, world: &World) -> Result<Recipe, TrainError
         .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
 }
 
-/// The flat parameter buffer of each block, mirrors included, from saved weights.
-pub fn load_params(blueprint: &Blueprint, saved: &Weights) -> Result<Vec<Vec<f32>>, TrainError> {
+/// The flat parameter buffer of each block, mirrors included, from tensors that were proven.
+pub(crate) fn load_params(
+    blueprint: &Blueprint,
+    saved: &Tensors,
+) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut params: Vec<_> = blueprint.blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
     for (block, param) in blueprint.params() {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        params[block][param.range()].copy_from_slice(saved.tensor(name, &param.shape)?);
-    }
-    let known = |name: &String| blueprint.owned_params().any(|(_, param)| param.name == *name);
-    if let Some(extra) = saved.tensors.keys().find(|name| !known(name)) {
-        return Err(TrainError::OtherModel {
-            path: saved.path.display().to_string(),
-            what: format!("it has a tensor {extra} that the recipe's model lacks"),
-        });
+        saved.read(name, 0, &mut params[block][param.range()])?;
     }
     Ok(params)
 }

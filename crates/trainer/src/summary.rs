@@ -1,12 +1,12 @@
 //! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
 
-use crate::RunFolder;
 use crate::device::KERNEL_CLASS;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
+use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
-use lockstep_data::{Corpus, baseline_loss};
+use lockstep_data::Feed;
 use lockstep_model::problem::Assessment;
 use serde::Serialize;
 
@@ -19,6 +19,7 @@ pub struct Summary {
     pub final_loss: f64,
     pub validation_loss: Option<f64>,
     pub baseline_loss: f64,
+    pub baseline: String,
     #[serde(flatten)]
     pub verdict: Verdict,
     pub losses_hash: String,
@@ -47,6 +48,22 @@ pub struct Summary {
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,
     pub first_step_at_seconds: Option<f64>,
+    pub tokens: u64,
+    pub target: Option<Target>,
+}
+
+/// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
+/// seconds of all workers since this process did (a run that was resumed does not know those of
+/// its earlier parts).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct Target {
+    pub loss: f64,
+    pub validation_loss: f64,
+    pub steps: u64,
+    pub tokens: u64,
+    pub wire_bytes: u64,
+    pub seconds: f64,
 }
 
 /// What is known of the solution of a small problem; null where it does not apply. The optimum is
@@ -80,7 +97,7 @@ impl Summary {
     /// Sums a run up.
     pub fn of(
         recipe: &Recipe,
-        corpus: &Corpus,
+        feed: &Feed,
         folder: &RunFolder,
         learner: &Learner,
         journal: &Journal,
@@ -91,14 +108,27 @@ impl Summary {
         let step_seconds_median = median(&journal.step_seconds);
         let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
         let lanes = learner.replica.lanes_by_worker();
+        let steps = journal.losses.len() as u64;
+        let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
+        let validation_loss = examination.map(|found| found.validation_loss);
+        let reached = validation_loss.filter(|loss| evaluate::is_reached(recipe, *loss));
+        let target = recipe.train.target_loss.zip(reached).map(|(loss, validation_loss)| Target {
+            loss,
+            validation_loss,
+            steps,
+            tokens,
+            wire_bytes: figures.moved_bytes.iter().sum(),
+            seconds: journal.elapsed_seconds(),
+        });
         Self {
-            steps: journal.losses.len() as u64,
+            steps,
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
             final_loss: journal.losses.last().copied().unwrap_or(f64::NAN),
-            validation_loss: examination.map(|found| found.validation_loss),
+            validation_loss,
             baseline_loss: examination
                 .and_then(|found| found.baseline_loss)
-                .unwrap_or_else(|| baseline_loss(corpus)),
+                .unwrap_or_else(|| feed.baseline_loss()),
+            baseline: feed.baseline_name().to_owned(),
             verdict: examination
                 .and_then(|found| found.assessment)
                 .map_or(Verdict::default(), Verdict::from),
@@ -106,7 +136,7 @@ impl Summary {
             weights_hash,
             recipe_hash: recipe.hash(),
             kernel_class: KERNEL_CLASS.to_owned(),
-            tokens_per_second: recipe.tokens_per_step() as f64 / step_seconds_median,
+            tokens_per_second: tokens_per_second(learner, recipe, journal),
             step_seconds_median,
             peak_rss_bytes: most(&figures.peak_rss_bytes),
             peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),
@@ -128,8 +158,21 @@ impl Summary {
             exposed_communication_seconds_median: median(&journal.exposed_seconds),
             skipped_steps: journal.num_skipped,
             first_step_at_seconds: journal.first_step_at_seconds,
+            tokens,
+            target,
         }
     }
+}
+
+/// Tokens of the median step over its duration; where batches differ, of all steps over theirs.
+fn tokens_per_second(learner: &Learner, recipe: &Recipe, journal: &Journal) -> f64 {
+    if learner.batches.stages.len() == 1 {
+        return recipe.tokens_per_step() as f64 / median(&journal.step_seconds);
+    }
+    let [first, last] = [journal.losses.len() - journal.step_seconds.len(), journal.losses.len()];
+    let [first, last] = [first, last].map(|step| learner.batches.first_sample_of(step as u64));
+    let tokens = (last - first) * recipe.model.context as u64;
+    tokens as f64 / journal.step_seconds.iter().sum::<f64>()
 }
 
 /// The middle value (the higher of the two middle ones); NaN of nothing.

@@ -3,17 +3,16 @@
 use crate::evaluate::Examiner;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
-use crate::{RunFolder, Summary, TrainError, check, device, evaluate, health};
+use crate::{RunFolder, Summary, TrainError, check, device, evaluate, feed, health};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
-use lockstep_data::{Batch, Corpus, Loader};
+use lockstep_data::{Batch, Loader};
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::Update;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What a run is told besides its recipe; none of it changes a bit of the result.
 #[derive(Default)]
@@ -47,11 +46,14 @@ fn train_on(
 ) -> Result<Option<Summary>, TrainError> {
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
-    let corpus = Arc::new(Corpus::load(recipe, world)?);
+    check::groups(recipe)?;
+    let mut feed = feed::open(recipe, world, comm)?;
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
-    let mut loader = Loader::open(recipe, world, Arc::clone(&corpus), start.cursor)?;
-    let examiner = Examiner::new(recipe, &corpus, comm);
+    let examiner = Examiner::new(recipe, feed::validation(&mut feed, recipe, comm)?, comm);
+    let tokenizer = feed.tokenizer_json()?;
+    let mut loader = feed.loader(world, start.cursor)?;
+    let mut targets = feed::Targets::new(&feed, comm);
     let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
@@ -59,36 +61,26 @@ fn train_on(
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let folder = RunFolder::of_worker(comm.position(), recipe, world)?;
+    saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
     journal.losses = start.losses;
 
     let mut examination = None;
     for step in start.step..last_step {
-        journal.begin_step();
-        let batch = loader.next_batch()?;
-        let lane = |index| lane_of(recipe, batch, index);
-        let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-        let loss = loss / batch.num_targets as f64;
-        learner.replica.finish_reduce(cpu)?;
-        let clip = learner.replica.clip(cpu, recipe.optim.clip)?;
-        let lr = learner.lr.at(step);
-        let is_healthy = health::agree(cpu, recipe, step, loss, &clip, &mut learner, &lane)?;
-        if is_healthy {
-            let update = Update { count: step + 1, lr, grad_scale: clip.scale };
-            learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-        }
-        let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
-        let record = StepRecord { step, loss, lr, grad_norm, data_wait_seconds, is_healthy };
-        journal.finish_step(&record, &mut learner.replica);
-        health::compare_replicas(recipe, step + 1, &mut learner.replica)?;
+        learner.enter(recipe, step)?;
+        one_step(cpu, recipe, step, &mut learner, &mut loader, &mut targets, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
             journal.pause(&mut learner.replica)?;
             let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
             examination = Some(found);
             journal.evaluated(step + 1, &found, &learner.replica);
+            // All workers know the same loss, so all of them stop here or none.
+            if evaluate::is_reached(recipe, found.validation_loss) {
+                break;
+            }
         }
     }
-    let figures = journal.figures_by_worker(comm, &learner)?;
+    let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let hash = saved::save(
         folder.as_ref(),
         recipe,
@@ -99,20 +91,57 @@ fn train_on(
     )?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
-        Summary::of(recipe, &corpus, &folder, &learner, &journal, &figures, hash, examination);
+        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination);
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
 }
 
+/// Learns from one batch.
+fn one_step(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    step: u64,
+    learner: &mut Learner,
+    loader: &mut Loader,
+    targets: &mut feed::Targets<'_>,
+    journal: &mut Journal,
+) -> Result<(), TrainError> {
+    journal.begin_step();
+    let batch = loader.next_batch()?;
+    let num_targets = targets.of(batch)?;
+    let lane = |index| lane_of(recipe, batch, index, num_targets);
+    let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+    let loss = loss / num_targets as f64;
+    learner.replica.finish_reduce(cpu)?;
+    let clip = learner.replica.clip(cpu, &learner.clip)?;
+    let lr = learner.lr(step);
+    let is_healthy = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
+    if is_healthy {
+        let update = Update { count: step + 1, lr, clip };
+        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+    }
+    let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();
+    let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
+    let record =
+        StepRecord { step, loss, lr, grad_norm, num_tokens, data_wait_seconds, is_healthy };
+    journal.finish_step(&record, &mut learner.replica);
+    health::compare_replicas(recipe, step + 1, &mut learner.replica)
+}
+
 /// A lane of a batch as the model takes it. Gradients are divided by the number of targets of the
-/// batch, unless the recipe asks for their sum.
-pub(crate) fn lane_of<'a>(recipe: &Recipe, batch: &'a Batch, index: usize) -> Lane<'a> {
+/// batch, over all workers, unless the recipe asks for their sum.
+pub(crate) fn lane_of<'a>(
+    recipe: &Recipe,
+    batch: &'a Batch,
+    index: usize,
+    num_targets: u64,
+) -> Lane<'a> {
     let shape = lane_shape(recipe);
     let (inputs, targets) = batch.lane(index);
     let first_sample = (index * shape.sequences) as u64;
     let num_targets = match recipe.train.reduction {
-        Reduction::Mean => batch.num_targets,
+        Reduction::Mean => num_targets,
         Reduction::Sum => 1,
     };
     Lane { shape, inputs, targets, first_sample, num_targets }

@@ -4,7 +4,9 @@
 //! - `process`: a folder of its own and the binary in it.
 //! - `commands`: every command does what its help says; the names that scripts rely on.
 //! - `compare`: two runs, bit by bit.
+//! - `convert`: models of other programs, read, trained on and written.
 //! - `bench_comm`: collectives between real ranks.
+//! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `problems`: small problems, and lints.
@@ -14,6 +16,8 @@ mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod convert;
+mod data;
 mod launch;
 mod layouts;
 mod problems;

@@ -1,18 +1,20 @@
 //! Keys of training: portions, update rule, number formats, and the promise about bits.
 
-use super::{MAX_BATCH, MAX_MICROBATCH, float, integer, usual_warmup};
+use super::{MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, float, integer, integer_value, usual_warmup};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind};
-use crate::recipe::{Dtype, LrSchedule, OptimName, Reduction};
+use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
+use crate::recipe::{
+    BatchChange, DecayShape, Dtype, Group, LrScaling, LrSchedule, Moment, OptimName, Reduction,
+};
 use crate::value::Value;
 
 use Bound::{Closed, Open};
-use Default::{Derived, Fixed};
+use Default::{Derived, Fixed, Nothing};
 
 pub(super) const TRAIN: &[Key] = &[
     Key::new(
         "train.steps",
-        integer(1, 1_000_000_000_000),
+        integer(1, MAX_STEPS),
         Fixed("600"),
         field!(train.steps: integer u64),
         "Number of optimizer steps.",
@@ -68,7 +70,49 @@ pub(super) const TRAIN: &[Key] = &[
         "How many steps in a row may be skipped because a gradient is not finite; 0 stops at the \
          first.",
     ),
+    Key::new(
+        "train.batch_schedule",
+        Kind::List { of: &Kind::Table(BATCH_CHANGE), max: 64 },
+        Nothing,
+        Field {
+            get: |r| some_list(r.train.batch_schedule.iter().map(batch_change_value)),
+            set: |r, v| r.train.batch_schedule = v.as_list().iter().map(batch_change).collect(),
+        },
+        "Batches that take the place of train.batch once so many tokens were trained on.",
+    ),
+    Key::new(
+        "train.target_loss",
+        float(Open(0.0), Closed(1000.0)),
+        Nothing,
+        Field {
+            get: |r| r.train.target_loss.map(Value::Float),
+            set: |r, v| r.train.target_loss = Some(v.as_float()),
+        },
+        "Validation loss at which the run is done; looked at every train.eval_every steps.",
+    ),
 ];
+
+/// A batch that holds from a number of tokens on.
+const BATCH_CHANGE: &[Cell] = &[
+    Cell::required("tokens", integer(0, i64::MAX)),
+    Cell::required("batch", integer(1, MAX_BATCH)),
+];
+
+fn batch_change(table: &Value) -> BatchChange {
+    let number = |name| table.cell(name).expect("it is required").as_integer();
+    BatchChange { tokens: number("tokens") as u64, batch: number("batch") as usize }
+}
+
+fn batch_change_value(change: &BatchChange) -> Value {
+    let tokens = Value::Integer(change.tokens as i64);
+    Value::Table(vec![("tokens", tokens), ("batch", integer_value(change.batch))])
+}
+
+/// A list that is a value only where it holds something.
+fn some_list(values: impl Iterator<Item = Value>) -> Option<Value> {
+    let values: Vec<Value> = values.collect();
+    (!values.is_empty()).then_some(Value::List(values))
+}
 
 pub(super) const OPTIM: &[Key] = &[
     Key::new(
@@ -120,7 +164,57 @@ pub(super) const OPTIM: &[Key] = &[
         field!(optim.final_lr_fraction: f64),
         "Learning rate at the last step, as a fraction of optim.lr.",
     )
-    .only_when("optim.schedule", &["cosine", "linear"]),
+    .only_when("optim.schedule", &["cosine", "linear", "wsd"]),
+    Key::new(
+        "optim.drop_at",
+        Kind::List { of: &Kind::Moment, max: 64 },
+        Fixed("[0.5, 0.75]"),
+        Field {
+            get: |r| Some(Value::List(r.optim.drop_at.iter().map(moment_value).collect())),
+            set: |r, v| r.optim.drop_at = v.as_list().iter().map(moment).collect(),
+        },
+        "When the learning rate drops.",
+    )
+    .only_when("optim.schedule", &["step"]),
+    Key::new(
+        "optim.drop_factor",
+        float(Open(0.0), Closed(1.0)),
+        Fixed("0.1"),
+        field!(optim.drop_factor: f64),
+        "What the learning rate is multiplied with at each drop.",
+    )
+    .only_when("optim.schedule", &["step"]),
+    Key::new(
+        "optim.decay_fraction",
+        float(Open(0.0), Closed(1.0)),
+        Fixed("0.2"),
+        field!(optim.decay_fraction: f64),
+        "The part of train.steps over which the learning rate falls at the end.",
+    )
+    .only_when("optim.schedule", &["wsd"]),
+    Key::new(
+        "optim.decay_shape",
+        Kind::Choice(DecayShape::NAMES),
+        Fixed("\"linear\""),
+        field!(optim.decay_shape: choice DecayShape),
+        "How the learning rate falls at the end.",
+    )
+    .only_when("optim.schedule", &["wsd"]),
+    Key::new(
+        "optim.lr_scaling",
+        Kind::Choice(LrScaling::NAMES),
+        Fixed("\"none\""),
+        field!(optim.lr_scaling: choice LrScaling),
+        "How the learning rate follows the batch; never the number of workers.",
+    ),
+    Key::new(
+        "optim.lr_base_batch",
+        integer(1, MAX_BATCH),
+        Derived { text: "= train.batch", from: |recipe| integer_value(recipe.train.batch) },
+        field!(optim.lr_base_batch: integer usize),
+        "The batch that optim.lr is meant for.",
+    )
+    .only_when("optim.lr_scaling", &["linear", "sqrt"]),
     Key::new(
         "optim.beta1",
         float(Closed(0.0), Open(1.0)),
@@ -128,7 +222,7 @@ pub(super) const OPTIM: &[Key] = &[
         field!(optim.beta1: f64),
         "Decay of the running mean of gradients.",
     )
-    .only_when("optim.name", &["adamw"]),
+    .only_when("optim.name", &["adam", "adamw", "lamb"]),
     Key::new(
         "optim.beta2",
         float(Closed(0.0), Open(1.0)),
@@ -136,7 +230,7 @@ pub(super) const OPTIM: &[Key] = &[
         field!(optim.beta2: f64),
         "Decay of the running mean of squared gradients.",
     )
-    .only_when("optim.name", &["adamw"]),
+    .only_when("optim.name", &["adam", "adamw", "lamb"]),
     Key::new(
         "optim.eps",
         float(Closed(1e-30), Closed(1.0)),
@@ -144,7 +238,7 @@ pub(super) const OPTIM: &[Key] = &[
         field!(optim.eps: f64),
         "Added to the denominator of the update.",
     )
-    .only_when("optim.name", &["adamw"]),
+    .only_when("optim.name", &["adam", "adamw", "lamb"]),
     Key::new(
         "optim.momentum",
         float(Closed(0.0), Open(1.0)),
@@ -152,8 +246,84 @@ pub(super) const OPTIM: &[Key] = &[
         field!(optim.momentum: f64),
         "Decay of the velocity.",
     )
-    .only_when("optim.name", &["momentum"]),
+    .only_when("optim.name", &["momentum", "nesterov", "lars"]),
+    Key::new(
+        "optim.trust",
+        float(Open(0.0), Closed(1000.0)),
+        Fixed("1e-3"),
+        field!(optim.trust: f64),
+        "Length of a step of LARS relative to the tensor it changes, at a learning rate of 1.",
+    )
+    .only_when("optim.name", &["lars"]),
+    Key::new(
+        "optim.groups",
+        Kind::List { of: &Kind::Table(GROUP), max: MAX_GROUPS },
+        Nothing,
+        Field {
+            get: |r| some_list(r.optim.groups.iter().map(group_value)),
+            set: |r, v| r.optim.groups = v.as_list().iter().map(group).collect(),
+        },
+        "Parameters that are treated in a way of their own; the first group whose match describes \
+         a parameter's name counts. clip limits the norm of the group by itself; freeze_after and \
+         unfreeze_at count steps.",
+    ),
 ];
+
+/// Parameters that are treated in a way of their own.
+const GROUP: &[Cell] = &[
+    Cell::required("match", Kind::Text { may_be_empty: false }),
+    Cell::optional("lr_scale", float(Open(0.0), Closed(1e6))),
+    Cell::optional("weight_decay", float(Closed(0.0), Closed(1000.0))),
+    Cell::optional("clip", float(Closed(0.0), Closed(1e30))),
+    Cell::optional("frozen", Kind::Bool),
+    Cell::optional("freeze_after", integer(1, MAX_STEPS)),
+    Cell::optional("unfreeze_at", integer(1, MAX_STEPS)),
+];
+
+fn group(table: &Value) -> Group {
+    let float = |name| table.cell(name).map(Value::as_float);
+    let step = |name| table.cell(name).map(|value| value.as_integer() as u64);
+    Group {
+        pattern: table.cell("match").expect("it is required").as_text().to_owned(),
+        lr_scale: float("lr_scale").unwrap_or(1.0),
+        weight_decay: float("weight_decay"),
+        clip: float("clip"),
+        frozen: table.cell("frozen").is_some_and(Value::as_bool),
+        freeze_after: step("freeze_after"),
+        unfreeze_at: step("unfreeze_at"),
+    }
+}
+
+/// Only what differs from the others, so that recipes that do the same are the same.
+fn group_value(group: &Group) -> Value {
+    let scale = (group.lr_scale.to_bits() != 1.0f64.to_bits()).then_some(group.lr_scale);
+    let step = |step: Option<u64>| step.map(|step| Value::Integer(step as i64));
+    let cells = [
+        ("match", Some(Value::Text(group.pattern.clone()))),
+        ("lr_scale", scale.map(Value::Float)),
+        ("weight_decay", group.weight_decay.map(Value::Float)),
+        ("clip", group.clip.map(Value::Float)),
+        ("frozen", group.frozen.then_some(Value::Bool(true))),
+        ("freeze_after", step(group.freeze_after)),
+        ("unfreeze_at", step(group.unfreeze_at)),
+    ];
+    let given = |(name, value): (_, Option<Value>)| value.map(|value| (name, value));
+    Value::Table(cells.into_iter().filter_map(given).collect())
+}
+
+fn moment(value: &Value) -> Moment {
+    match value {
+        Value::Float(fraction) => Moment::Fraction(*fraction),
+        other => Moment::Step(other.as_integer() as u64),
+    }
+}
+
+fn moment_value(moment: &Moment) -> Value {
+    match moment {
+        Moment::Step(step) => Value::Integer(*step as i64),
+        Moment::Fraction(fraction) => Value::Float(*fraction),
+    }
+}
 
 pub(super) const PRECISION: &[Key] = &[Key::new(
     "precision.compute",

@@ -90,7 +90,8 @@ fn no_clip(recipe: &Recipe) -> Option<String> {
         .then(|| "optim.clip = 0 lets one spike of the gradient undo the run".to_owned())
 }
 
-/// Descent with a velocity is stable up to `2 (1 + momentum)` over the largest curvature.
+/// Descent with a velocity is stable up to `2 (1 + momentum)` over the largest curvature; looking
+/// ahead divides that by `1 + 2 momentum`.
 fn unstable_step(recipe: &Recipe) -> Option<String> {
     let (optim, l2) = (&recipe.optim, recipe.model.problem.l2);
     let curvature = match recipe.model.family {
@@ -99,12 +100,13 @@ fn unstable_step(recipe: &Recipe) -> Option<String> {
         Family::Logistic => 0.25 + l2,
         _ => return None,
     };
-    let momentum = match optim.name {
-        OptimName::Sgd => 0.0,
-        OptimName::Momentum => optim.momentum,
-        OptimName::AdamW => return None,
-    };
-    let most = 2.0 * (1.0 + momentum) / curvature;
+    let m = optim.momentum;
+    let most = match optim.name {
+        OptimName::Sgd => 2.0,
+        OptimName::Momentum => 2.0 * (1.0 + m),
+        OptimName::Nesterov => 2.0 * (1.0 + m) / (1.0 + 2.0 * m),
+        OptimName::Adam | OptimName::AdamW | OptimName::Lars | OptimName::Lamb => return None,
+    } / curvature;
     (optim.lr >= most).then(|| {
         format!("optim.lr = {} reaches {most:.3}, where this problem's steps diverge", optim.lr)
     })

@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use lockstep_comm::{Comm, CommError, Options};
-use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem};
+use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_model::{Lane, LaneShape, Recompute, describe};
-use lockstep_optim::{Optimizer, Update};
+use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_platform::{World, real};
 use lockstep_tensor::random::Key;
@@ -72,15 +72,9 @@ pub(crate) fn settings(name: OptimName) -> Optim {
     Optim {
         name,
         lr: 0.01,
-        weight_decay: 0.1,
-        clip: 1.0,
         warmup_steps: 0,
         schedule: LrSchedule::Constant,
-        final_lr_fraction: 1.0,
-        beta1: 0.9,
-        beta2: 0.95,
-        eps: 1e-8,
-        momentum: 0.9,
+        ..Recipe::default().optim
     }
 }
 
@@ -122,6 +116,8 @@ impl Layout {
             shares: self.shares.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
+            phases: Phases::default(),
+            phase: 0,
         }
     }
 }
@@ -172,8 +168,8 @@ pub(crate) fn train_step(
 ) -> Result<(f64, f64), CommError> {
     let loss = replica.run_lanes(&worker.cpu, 1, step, &|lane| batch.lane(lane))?;
     replica.finish_reduce(&worker.cpu)?;
-    let clip = replica.clip(&worker.cpu, 1.0)?;
-    let update = Update { count: step + 1, lr: 0.01, grad_scale: clip.scale };
+    let clip = replica.clip(&worker.cpu, &ClipPlan::global(1.0))?;
+    let update = Update { count: step + 1, lr: 0.01, clip };
     replica.step(&worker.cpu, optimizer, &update)?;
     Ok((loss, clip.norm))
 }

@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[Row] = &[
     ("what is written is visible before the writer is closed", writes_are_not_buffered),
     ("parts of an open file can be read at any offset", reads_parts),
     ("an open file outlives the replacement of its path", open_file_outlives_replacement),
+    ("a mapped file is copied from at any offset, an empty one too", maps_are_copied_from),
     ("a missing file is named with the reason", missing_file_is_named),
     ("text that is not UTF-8 is refused with its place", bad_text_is_refused),
     ("a folder lists its entries sorted", list_is_sorted),
@@ -102,6 +103,26 @@ fn open_file_outlives_replacement(world: &World, dir: &Path) {
     let mut bytes = [0; 3];
     ok(reader.read_exact_at(0, &mut bytes));
     assert_eq!(&bytes, b"old");
+}
+
+fn maps_are_copied_from(world: &World, dir: &Path) {
+    let (files, path) = (world.files(), dir.join("file"));
+    let content: Vec<u8> = (0..10_000_u32).map(|i| (i % 251) as u8).collect();
+    ok(files.write_atomic(&path, &content));
+    let map = ok(files.map(&path));
+    // The file's content is the map's, whatever becomes of the name.
+    ok(files.write_atomic(&path, b""));
+    assert_eq!(map.num_bytes(), 10_000);
+    for (offset, length) in [(0, 10_000), (4_095, 2), (9_999, 1), (10_000, 0)] {
+        let mut part = vec![0; length];
+        map.copy_to(offset, &mut part);
+        assert_eq!(part, content[offset as usize..][..length], "{length} bytes at {offset}");
+    }
+    let empty = ok(files.map(&path));
+    assert_eq!(empty.num_bytes(), 0);
+    empty.copy_to(0, &mut []);
+    assert!(files.map(dir).is_err(), "a folder was mapped");
+    assert!(files.map(&dir.join("absent")).is_err(), "nothing was mapped");
 }
 
 fn missing_file_is_named(world: &World, dir: &Path) {

@@ -12,7 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::entropy::RealEntropy;
-use crate::{Entropy, FileAction, FileError, FileKind, FileReader, FileWriter, Files, atomic};
+use super::map::RealMap;
+use crate::{
+    Entropy, FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files, atomic,
+};
 
 pub(crate) struct RealFiles;
 
@@ -32,6 +35,11 @@ impl Files for RealFiles {
         };
         let reader = open().map_err(failed(FileAction::Read, path))?;
         Ok(Box::new(reader))
+    }
+
+    fn map(&self, path: &Path) -> Result<Box<dyn FileMap>, FileError> {
+        let map = File::open(path).and_then(|file| RealMap::new(&file));
+        Ok(Box::new(map.map_err(failed(FileAction::Read, path))?))
     }
 
     fn write_atomic(&self, path: &Path, bytes: &[u8]) -> Result<(), FileError> {

@@ -7,6 +7,7 @@ mod clock;
 mod entropy;
 mod files;
 mod host;
+mod map;
 mod net;
 mod processes;
 mod shared;

@@ -164,6 +164,17 @@ impl Console {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
                 add(text, format_args!("  perplexity {perplexity:.3}\n"));
             }
+            Event::TargetReached {
+                step, validation_loss, tokens, wire_bytes, run_seconds, ..
+            } => {
+                let (step, tokens) = (Thousands(*step), Thousands(*tokens));
+                let (bytes, time) = (Thousands(*wire_bytes), Lasting(*run_seconds));
+                add(
+                    text,
+                    format_args!("reached validation loss {validation_loss:.4} with {step} "),
+                );
+                add(text, format_args!("steps, {tokens} tokens, {bytes} bytes moved, {time}\n"));
+            }
             Event::Assessed { step, accuracy, suboptimality, distance, .. } => {
                 add(text, format_args!("step {step}"));
                 if let Some(accuracy) = accuracy {
@@ -222,6 +233,7 @@ impl Sink for Console {
                 }
             }
             Event::Evaluated { .. }
+            | Event::TargetReached { .. }
             | Event::Assessed { .. }
             | Event::Sample { .. }
             | Event::Warning { .. } => {}

@@ -3,12 +3,16 @@
 //! Each function is the textbook formula in plain loops: no vectors, no threads, no fusing. Kernels
 //! are compared with it up to rounding, and their backward with its central differences.
 
+pub mod adam;
 pub mod adamw;
 pub mod attention;
 pub mod bias;
 pub mod cross_entropy;
 pub mod embedding;
 pub mod gelu;
+pub mod lamb;
+pub mod lars;
+pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
 pub mod relu;

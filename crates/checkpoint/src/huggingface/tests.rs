@@ -1,0 +1,482 @@
+//! Folders as other programs write them, and everything they should not be.
+
+use lockstep_config::{Blame, Family, Model, Recipe};
+use lockstep_platform::ScratchDir;
+use serde_json::json;
+
+use super::*;
+use crate::weights::{FILE_NAME, NamedTensor, WeightsFile};
+use crate::{ElementType, weights};
+
+const TABLE: [f32; 4] = [1.0, -2.5, 0.0, 3e-3];
+
+/// A folder with a Llama of two tensors: not a model that runs, but one that is stored.
+struct Fixture {
+    world: World,
+    scratch: ScratchDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "huggingface").unwrap();
+        let fixture = Self { world, scratch };
+        fixture.configure(&llama());
+        fixture.store(FILE_NAME, &["model.embed_tokens.weight", "lm_head.weight"]);
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        self.world.files().write_atomic(&self.path(name), bytes).unwrap();
+    }
+
+    fn configure(&self, config: &Value) {
+        self.write(CONFIG, config.to_string().as_bytes());
+    }
+
+    /// Stores a table under each of these names.
+    fn store(&self, file: &str, names: &[&str]) {
+        let tensor = |name: &&'static str| NamedTensor { name, shape: &[2, 2], data: &TABLE };
+        let names: Vec<&'static str> = names.iter().map(|name| &*name.to_string().leak()).collect();
+        let tensors: Vec<_> = names.iter().map(tensor).collect();
+        weights::save(&self.world, &self.path(file), &tensors, &BTreeMap::new()).unwrap();
+    }
+
+    fn open(&self) -> Result<Folder, CheckpointError> {
+        Folder::open(&self.world, self.scratch.path())
+    }
+
+    /// The lines that opening gives, without the path of the folder.
+    #[track_caller]
+    fn refusals(&self) -> Vec<String> {
+        let error = self.open().err().expect("it is refused");
+        assert_eq!(error.blame(), Blame::User, "{error}");
+        let root = format!("{}/", self.scratch.path().display());
+        let text = error.to_string();
+        text.lines().map(|line| line.replace(&root, "")).collect()
+    }
+
+    #[track_caller]
+    fn refused(&self, line: &str) {
+        assert_eq!(self.refusals(), [line]);
+    }
+}
+
+fn llama() -> Value {
+    json!({
+        "model_type": "llama", "vocab_size": 2, "hidden_size": 2, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "intermediate_size": 4, "max_position_embeddings": 8,
+    })
+}
+
+fn gpt2() -> Value {
+    json!({
+        "model_type": "gpt2", "vocab_size": 300, "n_embd": 12, "n_layer": 2, "n_head": 3,
+        "n_positions": 8,
+    })
+}
+
+fn with(mut config: Value, key: &str, value: Value) -> Value {
+    config.as_object_mut().unwrap().insert(key.to_owned(), value);
+    config
+}
+
+fn parse(config: &Value) -> Result<Config, CheckpointError> {
+    Config::parse(Path::new(CONFIG), config.to_string().as_bytes())
+}
+
+#[track_caller]
+fn refusal(config: &Value) -> String {
+    let error = parse(config).unwrap_err();
+    assert_eq!(error.blame(), Blame::User);
+    error.to_string()
+}
+
+#[test]
+fn what_a_file_leaves_out_has_the_other_programs_value() {
+    let model = parse(&gpt2()).unwrap().model;
+    let expected = Model {
+        family: Family::Gpt2,
+        layers: 2,
+        width: 12,
+        heads: 3,
+        kv_heads: 3,
+        ffn: 48,
+        vocab: 300,
+        context: 8,
+        tied: true,
+        dropout: 0.1,
+        norm_eps: 1e-5,
+        ..Recipe::default().model
+    };
+    assert_eq!(model, expected);
+    let model = parse(&llama()).unwrap().model;
+    assert_eq!((model.kv_heads, model.tied), (1, false));
+    assert_eq!((model.dropout.to_bits(), model.norm_eps.to_bits()), (0, 1e-6_f32.to_bits()));
+    assert_eq!(model.rope_theta.to_bits(), 10_000_f64.to_bits());
+}
+
+#[test]
+fn a_configuration_survives_being_written_in_every_format() {
+    let special = json!({"bos_token_id": 1, "eos_token_id": [2, 3]});
+    for source in [gpt2(), with(gpt2(), "n_inner", json!(40)), llama()] {
+        for (key, value) in [("tie_word_embeddings", json!(true)), ("eos_token_id", json!([2]))] {
+            let mut config = parse(&with(source.clone(), key, value)).unwrap();
+            config.special_tokens.extend(special.as_object().unwrap().clone());
+            // A file always says what pads, even if it is nothing.
+            config.special_tokens.insert("pad_token_id".to_owned(), Value::Null);
+            for format in ElementType::ALL {
+                let text = config.to_json(format);
+                let again = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap();
+                assert_eq!(again, config);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_base_of_the_angles_is_found_where_either_version_writes_it() {
+    let theta = |config: &Value| parse(config).unwrap().model.rope_theta;
+    let old = with(llama(), "rope_theta", json!(500_000.0));
+    let new = json!({"rope_theta": 500_000.0, "rope_type": "default"});
+    let new = with(llama(), "rope_parameters", new);
+    assert_eq!(theta(&old).to_bits(), 500_000_f64.to_bits());
+    assert_eq!(theta(&new).to_bits(), 500_000_f64.to_bits());
+    let scaled = json!({"rope_type": "linear", "factor": 2.0});
+    for key in ["rope_scaling", "rope_parameters"] {
+        assert_eq!(
+            refusal(&with(llama(), key, scaled.clone())),
+            format!(
+                "config.json: {key} = {scaled} is not supported; only angles that are not scaled \
+                 are"
+            )
+        );
+    }
+}
+
+#[test]
+fn options_that_change_the_mathematics_are_refused_by_name_and_value() {
+    for (config, key, value, advice) in [
+        (gpt2(), "activation_function", json!("gelu"), "only \"gelu_new\" is"),
+        (gpt2(), "scale_attn_weights", json!(false), "only true is"),
+        (gpt2(), "scale_attn_by_inverse_layer_idx", json!(true), "only false is"),
+        (gpt2(), "reorder_and_upcast_attn", json!(true), "only false is"),
+        (gpt2(), "add_cross_attention", json!(true), "only false is"),
+        (
+            gpt2(),
+            "architectures",
+            json!(["GPT2ForSequenceClassification"]),
+            "only GPT2LMHeadModel is",
+        ),
+        (gpt2(), "pruned_heads", json!({"0": [1]}), "only {} is"),
+        (llama(), "hidden_act", json!("gelu"), "only \"silu\" is"),
+        (llama(), "attention_bias", json!(true), "only false is"),
+        (llama(), "mlp_bias", json!(true), "only false is"),
+        (llama(), "attention_dropout", json!(0.1), "only 0.0 is"),
+        (llama(), "sliding_window", json!(4096), "only a model without it is"),
+        (llama(), "quantization_config", json!({"bits": 4}), "only a model without it is"),
+        (llama(), "auto_map", json!({"AutoModel": "own.Model"}), "only a model without it is"),
+        (llama(), "partial_rotary_factor", json!(0.5), "only 1.0 is"),
+        (llama(), "is_encoder_decoder", json!(true), "only false is"),
+    ] {
+        let expected = format!("config.json: {key} = {value} is not supported; {advice}");
+        assert_eq!(refusal(&with(config, key, value)), expected);
+    }
+    for (config, key, value, rule) in [
+        (llama(), "head_dim", json!(4), "is not hidden_size / num_attention_heads = 2"),
+        (gpt2(), "attn_pdrop", json!(0.0), "is not resid_pdrop"),
+        (gpt2(), "n_ctx", json!(4), "is not n_positions"),
+        (gpt2(), "n_layer", json!(-1), "is not a size"),
+        (gpt2(), "n_layer", json!(2.5), "is not a size"),
+        (gpt2(), "layer_norm_epsilon", json!("small"), "is not a number"),
+        (gpt2(), "tie_word_embeddings", json!(1), "is not true or false"),
+        (llama(), "logit_softcap", json!(30.0), "is not known here; remove it if"),
+    ] {
+        let start = format!("config.json: {key} = {value} {rule}");
+        let line = refusal(&with(config, key, value));
+        assert!(line.starts_with(&start), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
+fn all_that_is_wrong_with_a_configuration_is_told_at_once() {
+    let mut config = with(llama(), "mlp_bias", json!(true));
+    config = with(config, "novelty", json!([1]));
+    config.as_object_mut().unwrap().remove("vocab_size");
+    let lines: Vec<String> = refusal(&config).lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].contains("mlp_bias = true"));
+    assert!(lines[1].contains("novelty = [1]"));
+    assert_eq!(lines[2], "config.json: it has no vocab_size");
+}
+
+#[test]
+fn other_architectures_are_refused_by_name() {
+    let line = refusal(&with(llama(), "model_type", json!("mamba")));
+    assert_eq!(line, "config.json: model_type = \"mamba\" is not supported; gpt2, llama are");
+    let none = refusal(&json!({"hidden_size": 2}));
+    assert_eq!(none, "config.json: it has no model_type; gpt2 and llama are known");
+    for text in ["", "[]", "{\"model_type\": ", "\u{feff}{}"] {
+        let error = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap_err();
+        let start = "config.json: not the configuration of a model: ";
+        assert!(error.to_string().starts_with(start), "{error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn options_without_influence_and_null_are_no_obstacle() {
+    let mut config = with(gpt2(), "_name_or_path", json!("somewhere"));
+    for key in ["task_specific_params", "summary_type", "transformers_version"] {
+        config = with(config, key, json!({"anything": [1, 2]}));
+    }
+    config = with(config, "novelty", Value::Null);
+    config = with(config, "n_ctx", json!(8));
+    assert_eq!(parse(&config).unwrap().model, parse(&gpt2()).unwrap().model);
+}
+
+#[test]
+fn weights_come_from_one_file_or_from_those_of_the_index() {
+    let fixture = Fixture::new();
+    let folder = fixture.open().unwrap();
+    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), ["lm_head.weight", TABLES[1]]);
+
+    fixture.world.files().remove_file(&fixture.path(FILE_NAME)).unwrap();
+    fixture.store("a.safetensors", &["embed_tokens.weight", "rotary_emb.inv_freq"]);
+    fixture.store("b.safetensors", &["lm_head.weight"]);
+    let index = json!({"weight_map": {
+        "embed_tokens.weight": "a.safetensors",
+        "rotary_emb.inv_freq": "a.safetensors",
+        "lm_head.weight": "b.safetensors",
+    }});
+    fixture.write(shards::INDEX, index.to_string().as_bytes());
+    let folder = fixture.open().unwrap();
+    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), ["lm_head.weight", TABLES[1]]);
+    let mut part = [0.0; 2];
+    folder.tensors.read(TABLES[1], 1, &mut part).unwrap();
+    assert_eq!(part, TABLE[1..3]);
+}
+
+#[test]
+fn an_index_that_does_not_fit_its_files_is_refused() {
+    let fixture = Fixture::new();
+    fixture.world.files().remove_file(&fixture.path(FILE_NAME)).unwrap();
+    fixture.store("a.safetensors", &["model.embed_tokens.weight", "lm_head.weight"]);
+    let index = |map: Value| json!({"metadata": {"total_size": 32}, "weight_map": map}).to_string();
+    for (text, line) in [
+        ("{".to_owned(), "not an index of weights: EOF while parsing an object at line 1 column 1"),
+        ("{}".to_owned(), "not an index of weights: missing field `weight_map` at line 1 column 2"),
+        (index(json!({})), "not an index of weights: it names no tensor"),
+        (
+            index(json!({"x": "../a.safetensors"})),
+            "not an index of weights: ../a.safetensors is not the name of a file beside it",
+        ),
+        (
+            index(json!({"x": "a.safetensors"})),
+            "it places tensor x in a.safetensors, which lacks it",
+        ),
+        (
+            index(json!({"lm_head.weight": "a.safetensors"})),
+            "it does not place tensor model.embed_tokens.weight in a.safetensors, which has it",
+        ),
+    ] {
+        fixture.write(shards::INDEX, text.as_bytes());
+        fixture.refused(&format!("{}: {line}", shards::INDEX));
+    }
+    fixture.write(shards::INDEX, index(json!({"x": "gone.safetensors"})).as_bytes());
+    fixture.refused("cannot read gone.safetensors: no such file");
+}
+
+#[test]
+fn files_that_are_cut_off_or_missing_are_named() {
+    let fixture = Fixture::new();
+    let good = fixture.world.files().read(&fixture.path(FILE_NAME)).unwrap();
+    for end in [0, 7, 20, good.len() - 1] {
+        fixture.write(FILE_NAME, &good[..end]);
+        let lines = fixture.refusals();
+        assert_eq!(lines.len(), 1);
+        let start = "model.safetensors is not a whole safetensors file: ";
+        assert!(lines[0].starts_with(start), "cut at {end}: {lines:?}");
+    }
+    fixture.world.files().remove_file(&fixture.path(FILE_NAME)).unwrap();
+    let lines = fixture.refusals();
+    assert!(
+        lines[0].ends_with(
+            "it holds no weights (no model.safetensors, no model.safetensors.index.json)"
+        )
+    );
+    fixture.write("pytorch_model.bin", b"pickles");
+    let lines = fixture.refusals();
+    let end = "its weights are in pytorch_model.bin; save them as safetensors";
+    assert!(lines[0].ends_with(end), "{lines:?}");
+}
+
+#[test]
+fn missing_extra_misshapen_and_integer_tensors_are_named() {
+    let fixture = Fixture::new();
+    let needs = |names: &[(&str, [usize; 2])]| -> BTreeMap<String, Vec<usize>> {
+        names.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
+    };
+    let prove = |needed: &BTreeMap<String, Vec<usize>>| {
+        let error = fixture.open().unwrap().prove(needed).unwrap_err();
+        assert_eq!(error.blame(), Blame::User);
+        error.to_string().replace(&fixture.scratch.path().display().to_string(), "F")
+    };
+    let both = [(TABLES[1], [2, 2]), ("lm_head.weight", [2, 2])];
+    fixture.open().unwrap().prove(&needs(&both)).unwrap();
+    let more = needs(&[both[0], both[1], ("model.norm.weight", [2, 2])]);
+    assert_eq!(prove(&more), "F has no tensor model.norm.weight");
+    let extra = "F/model.safetensors has a tensor lm_head.weight that the model lacks";
+    assert_eq!(prove(&needs(&both[..1])), extra);
+    let wider = needs(&[(TABLES[1], [2, 3]), both[1]]);
+    let expected = "F/model.safetensors: tensor model.embed_tokens.weight has shape [2, 2], the \
+                    model needs [2, 3]";
+    assert_eq!(prove(&wider), expected);
+
+    let header = r#"{"lm_head.weight":{"dtype":"I8","shape":[2,2],"data_offsets":[0,4]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    fixture.write(FILE_NAME, &bytes);
+    let expected =
+        "F/model.safetensors: tensor lm_head.weight has type I8; F32, BF16 and F16 can be read";
+    assert_eq!(prove(&needs(&both[1..])), expected);
+}
+
+#[test]
+fn a_name_with_and_without_its_first_word_is_one_parameter() {
+    let fixture = Fixture::new();
+    fixture.store(FILE_NAME, &["model.norm.weight", "norm.weight"]);
+    fixture.refused(
+        "model.safetensors: tensors norm.weight and model.norm.weight are one and the same \
+         parameter",
+    );
+}
+
+#[test]
+fn a_tied_projection_may_be_stored_if_it_is_the_table() {
+    let fixture = Fixture::new();
+    fixture.configure(&with(llama(), "tie_word_embeddings", json!(true)));
+    let folder = fixture.open().unwrap();
+    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), [TABLES[1]]);
+
+    let mut bytes = fixture.world.files().read(&fixture.path(FILE_NAME)).unwrap();
+    let last = bytes.last_chunk_mut().unwrap();
+    *last = 5_f32.to_le_bytes();
+    fixture.write(FILE_NAME, &bytes);
+    let lines = fixture.refusals();
+    assert!(
+        lines[0].ends_with(
+            "tie_word_embeddings = true, but lm_head.weight is not model.embed_tokens.weight from \
+             element 3 on; set it to false"
+        ),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_tokenizer_of_another_vocabulary_is_refused() {
+    let fixture = Fixture::new();
+    let tokenizer = |vocab: Value, added: Value| {
+        let model = json!({"type": "X", "vocab": vocab});
+        json!({"version": "1.0", "added_tokens": added, "model": model})
+    };
+    let fits = tokenizer(json!({"a": 0, "b": 1}), json!([]));
+    fixture.write(TOKENIZER, fits.to_string().as_bytes());
+    fixture.open().unwrap();
+    for (vocab, added) in [
+        (json!({"a": 0, "b": 2}), json!([])),
+        (json!([["a", -1.0], ["b", -2.0], ["c", -3.0]]), json!([])),
+        (json!({"a": 0}), json!([{"id": 2, "content": "<end>", "special": true}])),
+    ] {
+        fixture.write(TOKENIZER, tokenizer(vocab, added).to_string().as_bytes());
+        fixture.refused(
+            "tokenizer.json: it makes 3 different tokens, but config.json has vocab_size = 2; use \
+             the tokenizer that the model was trained with",
+        );
+    }
+    fixture.write(TOKENIZER, b"[]");
+    let lines = fixture.refusals();
+    assert!(lines[0].starts_with("tokenizer.json: not a tokenizer: "), "{lines:?}");
+}
+
+#[test]
+fn an_export_is_read_back_byte_for_byte_in_one_file_and_in_several() {
+    let fixture = Fixture::new();
+    let folder = fixture.open().unwrap();
+    let outlines: BTreeMap<_, _> = folder
+        .tensors
+        .names()
+        .map(|name| (name.to_owned(), folder.tensors.shape(name).unwrap().to_vec()))
+        .collect();
+    let companions = companions(&fixture.world, fixture.scratch.path(), &Map::new());
+    for (format, shard_bytes, num_files) in
+        [(ElementType::F32, 1 << 20, 1), (ElementType::F32, 1, 2), (ElementType::Bf16, 8, 2)]
+    {
+        let out = fixture.path(&format!("out-{}-{shard_bytes}", format.name()));
+        let export = Export {
+            config: &folder.config,
+            outlines: &outlines,
+            format,
+            shard_bytes,
+            companions: &companions,
+        };
+        let read = |name: &str, out: &mut [f32]| folder.tensors.read(name, 0, out);
+        let saved = save(&fixture.world, &out, &export, read).unwrap();
+        assert_eq!(saved.files.len(), num_files);
+        let again = Folder::open(&fixture.world, &out).unwrap();
+        assert_eq!(again.config.model, folder.config.model);
+        again.prove(&outlines).unwrap();
+        for name in outlines.keys() {
+            let mut read = [0.0; 4];
+            again.tensors.read(name, 0, &mut read).unwrap();
+            let expected = TABLE.map(|value| match format {
+                ElementType::Bf16 => half::bf16::from_f32(value).to_f32(),
+                _ => value,
+            });
+            assert_eq!(read.map(f32::to_bits), expected.map(f32::to_bits));
+            assert_eq!(again.tensors.format(name).unwrap(), format);
+        }
+        let file = WeightsFile::open(&fixture.world, &out.join(&saved.files[0])).unwrap();
+        assert_eq!(file.metadata()["format"], "pt", "transformers insists on it");
+    }
+}
+
+#[test]
+fn an_export_writes_over_nothing_and_leaves_nothing_half_done() {
+    let fixture = Fixture::new();
+    let folder = fixture.open().unwrap();
+    let outlines = BTreeMap::from([("lm_head.weight".to_owned(), vec![2, 2])]);
+    let companions = Companions::default();
+    let export = |format| Export {
+        config: &folder.config,
+        outlines: &outlines,
+        format,
+        shard_bytes: 100,
+        companions: &companions,
+    };
+    let before = fixture.world.files().list(fixture.scratch.path()).unwrap();
+    let constant = |value: f32| {
+        move |_: &str, out: &mut [f32]| {
+            out.fill(value);
+            Ok::<_, CheckpointError>(())
+        }
+    };
+    let taken = fixture.scratch.path();
+    let error = save(&fixture.world, taken, &export(ElementType::F32), constant(1.0)).unwrap_err();
+    assert_eq!(error, CheckpointError::Taken { path: taken.to_owned() });
+
+    let out = fixture.path("out");
+    let error = save(&fixture.world, &out, &export(ElementType::F16), constant(1e6)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "tensor lm_head.weight holds 1000000 at element 0, too large for f16; try --dtype f32"
+    );
+    assert_eq!(error.blame(), Blame::User);
+    assert_eq!(fixture.world.files().list(fixture.scratch.path()).unwrap(), before);
+}

@@ -1,0 +1,119 @@
+//! Models of other programs: read, trained on, written; whatever is wrong with them is one line.
+
+use crate::bad_input::refused;
+use crate::process::Folder;
+use std::path::PathBuf;
+
+/// A scratch folder with copies of the golden models.
+fn with_models() -> Folder {
+    let folder = Folder::new();
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../harness/golden/huggingface");
+    let world = lockstep_platform::real();
+    for model in ["gpt2", "llama-sharded"] {
+        for path in world.files().list(&golden.join(model)).expect("golden folders are committed") {
+            let name = path.file_name().expect("a file").display().to_string();
+            let bytes = world.files().read(&path).expect("it is readable");
+            folder.write(&format!("{model}/{name}"), &bytes);
+        }
+    }
+    folder
+}
+
+#[test]
+fn a_foreign_model_is_inspected_converted_and_converted_back() {
+    let folder = with_models();
+    let report = folder.json(&["inspect", "gpt2", "--logits", "7,0,259", "--json"]);
+    assert_eq!(report["num_params"], 11_008);
+    let rows = report["logits"].as_array().expect("a row for each token");
+    assert_eq!(rows.len(), 3);
+    assert!(folder.succeed(&["inspect", "gpt2", "--logits", "7"]).stdout.contains("after token 1"));
+
+    let there = folder.json(&["convert", "gpt2", "--to", "lockstep", "run", "--json"]);
+    let back = &["convert", "run", "--to", "huggingface", "back", "--shard-size", "9kB", "--json"];
+    let back = folder.json(back);
+    assert_eq!(there["weights_hash"], back["weights_hash"]);
+    assert!(back["files"].as_array().expect("files").len() > 1, "{back}");
+    let again = folder.json(&["inspect", "back", "--logits", "7,0,259", "--json"]);
+    assert_eq!(again["logits"], report["logits"], "the same bits");
+    let half = &["convert", "run", "--to", "huggingface", "half", "--dtype", "bf16", "--json"];
+    assert_eq!(folder.json(half)["num_bytes"], 2 * 11_008);
+}
+
+#[test]
+fn training_goes_on_from_a_foreign_model_and_from_a_run() {
+    let folder = with_models();
+    let train = |from: &str, dir: &str| {
+        let dir = format!("run.dir={dir}");
+        let sets = ["train.steps=1", "train.eval_batches=1", "run.workers=1", dir.as_str()];
+        let mut arguments = vec!["train", from, "--json", "--quiet"];
+        for set in sets {
+            arguments.extend(["--set", set]);
+        }
+        folder.json(&arguments)
+    };
+    let first = train("llama-sharded", "first");
+    let second = train("first", "second");
+    assert_ne!(first["weights_hash"], second["weights_hash"]);
+    let converted = folder.json(&["convert", "second", "--to", "huggingface", "out", "--json"]);
+    assert_eq!(converted["weights_hash"], second["weights_hash"]);
+}
+
+#[test]
+fn foreign_folders_that_cannot_be_used_are_refused_in_one_line() {
+    let folder = with_models();
+    let good = folder.read("gpt2/model.safetensors");
+    let config = String::from_utf8(folder.read("gpt2/config.json")).expect("text");
+    let train = ["train", "gpt2", "--set", "train.steps=1"];
+    let commands: [&[&str]; 4] = [
+        &train,
+        &["generate", "gpt2", "--tokens", "1"],
+        &["inspect", "gpt2", "--logits", "1"],
+        &["convert", "gpt2", "--to", "lockstep", "out"],
+    ];
+    let all_refuse = |words: &[&str]| {
+        for command in commands {
+            refused(&folder, command, words);
+        }
+    };
+    folder.write("gpt2/model.safetensors", &good[..good.len() - 9]);
+    all_refuse(&["gpt2/model.safetensors is not a whole safetensors file"]);
+    folder.write("gpt2/model.safetensors", &good);
+    for (from, to, words) in [
+        ("\"n_layer\": 2", "\"n_layer\": 3", "gpt2 has no tensor transformer.h.2."),
+        ("\"n_layer\": 2", "\"n_layer\": 1", "that the model lacks"),
+        ("\"vocab_size\": 260", "\"vocab_size\": 261", "has shape [260, 16], the model needs [261"),
+        ("\"gelu_new\"", "\"relu\"", "activation_function = \"relu\" is not supported"),
+        ("\"model_type\": \"gpt2\"", "\"model_type\": \"bert\"", "model_type = \"bert\""),
+        ("\"n_head\": 4", "\"n_head\": 5", "gpt2/config.json: model.heads = 5 does not divide"),
+    ] {
+        assert!(config.contains(from), "{from}");
+        folder.write("gpt2/config.json", config.replace(from, to).as_bytes());
+        all_refuse(&[words]);
+    }
+    folder.write("gpt2/config.json", config.as_bytes());
+    let tokenizer = br#"{"model": {"type": "BPE", "vocab": {"a": 260}}, "added_tokens": []}"#;
+    folder.write("gpt2/tokenizer.json", tokenizer);
+    all_refuse(&["gpt2/tokenizer.json", "261 different tokens", "vocab_size = 260"]);
+}
+
+#[test]
+fn conversions_that_make_no_sense_are_refused() {
+    let folder = with_models();
+    folder.write("precious/notes.txt", b"do not lose me");
+    let to = |source: &'static str, format: &'static str, out: &'static str| {
+        vec!["convert", source, "--to", format, out]
+    };
+    for format in ["lockstep", "huggingface"] {
+        refused(&folder, &to("gpt2", format, "precious"), &["precious exists already"]);
+        refused(&folder, &to("precious", format, "out"), &["precious holds no model"]);
+        refused(&folder, &to("nowhere", format, "out"), &["nowhere holds no model"]);
+    }
+    let narrow = [to("gpt2", "lockstep", "out"), vec!["--dtype", "f16"]].concat();
+    refused(&folder, &narrow, &["--dtype f16", "leave it out"]);
+    refused(&folder, &["inspect", "--logits", "1"], &["--logits needs weights"]);
+    refused(&folder, &["inspect", "gpt2", "--logits", "260"], &["--logits 260", "0 to 259"]);
+    let long = vec!["1"; 17].join(",");
+    refused(&folder, &["inspect", "gpt2", "--logits", &long], &["17 tokens", "context = 16"]);
+    let other = ["train", "gpt2", "--set", "model.layers=7"];
+    refused(&folder, &other, &["model.layers = 7 contradicts gpt2/config.json, which has 2"]);
+}

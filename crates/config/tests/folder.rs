@@ -1,0 +1,92 @@
+//! `model.from`: what a folder says about its model, and what people may say beside it.
+
+use lockstep_config::{ModelFolder, Recipe, Sources, model_from, resolve, resolve_with};
+
+/// A folder with a small Llama.
+fn folder() -> ModelFolder {
+    let sets = ["model.layers=3", "model.width=64", "model.heads=4", "model.kv_heads=2"];
+    let sets = sets.iter().chain(&["model.vocab=300", "model.ffn=100", "model.norm_eps=1e-6"]);
+    let sets = sets.map(|set| (*set).to_owned()).collect();
+    let model = resolve(&Sources { sets, ..Sources::default() }).unwrap().model;
+    ModelFolder { name: "f/config.json".to_owned(), model: model.to_toml(), tokenizer: None }
+}
+
+fn sources(preset: Option<&str>, sets: &[&str]) -> Sources {
+    let mut all = vec!["model.from=f".to_owned()];
+    all.extend(sets.iter().map(|set| (*set).to_owned()));
+    Sources { preset: preset.map(str::to_owned), sets: all, ..Sources::default() }
+}
+
+fn with(preset: Option<&str>, sets: &[&str]) -> Result<Recipe, String> {
+    resolve_with(&sources(preset, sets), &folder()).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn the_folder_is_found_wherever_it_is_written() {
+    assert_eq!(model_from(&sources(None, &[])).as_deref(), Some("f"));
+    let file = Some(("r.toml".to_owned(), "[model]\nfrom = \"g\"\nwidth = 3\n".to_owned()));
+    assert_eq!(model_from(&Sources { file, ..Sources::default() }).as_deref(), Some("g"));
+    assert_eq!(model_from(&Sources::default()), None);
+}
+
+#[test]
+fn the_model_follows_the_folder_over_defaults_and_presets() {
+    for preset in [None, Some("tiny"), Some("gpt2")] {
+        let recipe = with(preset, &[]).unwrap();
+        assert_eq!(recipe.from, "f");
+        assert_eq!(recipe.model.to_toml(), folder().model, "{preset:?}");
+    }
+}
+
+#[test]
+fn what_repeats_the_folder_or_does_not_touch_its_weights_is_allowed() {
+    let recipe =
+        with(None, &["model.layers=3", "model.norm_eps=1e-6", "model.dropout=0.2"]).unwrap();
+    assert_eq!(recipe.model.dropout.to_bits(), 0.2_f32.to_bits());
+    let shorter = with(None, &["model.context=32"]).unwrap();
+    assert_eq!(shorter.model.context, 32);
+}
+
+#[test]
+fn what_contradicts_the_folder_is_refused_by_name() {
+    for (set, line) in [
+        ("model.layers=4", "model.layers = 4 contradicts f/config.json, which has 3; remove it"),
+        (
+            "model.family=gpt2",
+            "model.family = \"gpt2\" contradicts f/config.json, which has \"llama\"; remove it",
+        ),
+        (
+            "model.context=257",
+            "model.context = 257 contradicts f/config.json, which has 256; remove it",
+        ),
+        (
+            "model.preset=tiny",
+            "model.preset = \"tiny\" cannot be had with model.from, which has a model; remove it",
+        ),
+    ] {
+        let lines = with(None, &[set]).unwrap_err();
+        assert!(lines.lines().any(|found| found == line), "{set}: {lines}");
+    }
+    let several = with(None, &["model.layers=4", "model.ffn=8", "train.steps=x"]).unwrap_err();
+    assert_eq!(several.lines().count(), 3, "{several}");
+}
+
+#[test]
+fn a_folder_whose_model_is_impossible_here_is_refused_by_its_file() {
+    let mut folder = folder();
+    folder.model = folder.model.replace("model.heads = 4", "model.heads = 5");
+    let errors = resolve_with(&sources(None, &[]), &folder).unwrap_err().to_string();
+    assert!(errors.starts_with("f/config.json: model.heads = 5 does not divide"), "{errors}");
+}
+
+#[test]
+fn a_recipe_without_the_key_is_what_it_was_and_with_it_reads_back() {
+    let plain = Recipe::default();
+    assert!(!plain.to_toml().contains("from"));
+    assert!(!plain.identity_text().contains("model.from"));
+    let recipe = with(None, &["model.dropout=0.2"]).unwrap();
+    let file = Some(("r.toml".to_owned(), recipe.to_toml()));
+    // A run's own recipe is complete: the folder may be gone by then.
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }).unwrap(), recipe);
+    assert!(recipe.identity_text().contains("model.from = \"f\"\n"));
+}

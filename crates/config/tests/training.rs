@@ -1,0 +1,170 @@
+//! Groups, schedules, batches that grow and goals: what a recipe may say about them, in a file and
+//! on a command line, and what it is told when it is wrong.
+
+use lockstep_config::{BatchChange, DecayShape, Moment, Recipe, Sources, resolve};
+
+fn sets(sets: &[&str]) -> Result<Recipe, String> {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    resolve(&Sources { sets, ..Sources::default() }).map_err(|errors| errors.to_string())
+}
+
+fn file(text: &str) -> Result<Recipe, String> {
+    let file = Some(("a.toml".to_owned(), text.to_owned()));
+    resolve(&Sources { file, ..Sources::default() }).map_err(|errors| errors.to_string())
+}
+
+const GROUPS: &str = "[[optim.groups]]
+match = \"*.bias\"
+weight_decay = 0
+
+[[optim.groups]]
+match = \"h.0.*\"
+lr_scale = 0.5
+clip = 2
+freeze_after = 100
+";
+
+#[test]
+fn groups_are_the_same_in_a_file_and_on_a_command_line() {
+    let recipe = file(GROUPS).unwrap();
+    let inline = "optim.groups=[{match=\"*.bias\",weight_decay=0},\
+                  {match=\"h.0.*\",lr_scale=0.5,clip=2,freeze_after=100}]";
+    assert_eq!(sets(&[inline]).unwrap(), recipe);
+    let [biases, first] = &recipe.optim.groups[..] else { panic!("two groups") };
+    assert_eq!((biases.pattern.as_str(), biases.weight_decay), ("*.bias", Some(0.0)));
+    assert_eq!((first.lr_scale, first.clip, first.freeze_after), (0.5, Some(2.0), Some(100)));
+    assert_eq!(recipe.optim.group_of("h.0.bias"), Some(0), "the first that matches counts");
+    assert_eq!(recipe.optim.group_of("h.0.weight"), Some(1));
+    assert_eq!(recipe.optim.group_of("h.1.weight"), None);
+}
+
+#[test]
+fn a_recipe_with_lists_reads_back_as_it_was_printed() {
+    let recipe = sets(&[
+        "optim.groups=[{match=\"*.bias\",frozen=true},{match=\"*\",unfreeze_at=3}]",
+        "train.batch_schedule=[{tokens=100000,batch=32}]",
+        "train.target_loss=2.5",
+        "optim.schedule=step",
+        "optim.drop_at=[0.25, 100]",
+        "optim.lr_scaling=sqrt",
+    ])
+    .unwrap();
+    assert_eq!(file(&recipe.to_toml()).unwrap(), recipe);
+    assert_eq!(recipe.optim.drop_at, [Moment::Fraction(0.25), Moment::Step(100)]);
+    assert_eq!(recipe.train.batch_schedule, [BatchChange { tokens: 100_000, batch: 32 }]);
+    assert_eq!(recipe.optim.lr_base_batch, 16, "the batch of the recipe");
+    let table = toml::Table::try_from(&recipe).expect("a map of tables");
+    assert_eq!(table["optim"]["groups"][0]["frozen"].as_bool(), Some(true));
+}
+
+#[test]
+fn what_is_not_asked_for_is_no_part_of_the_identity() {
+    let text = sets(&[]).unwrap().identity_text();
+    for name in ["groups", "batch_schedule", "target_loss", "drop_at", "lr_base_batch"] {
+        assert!(!text.contains(name), "{name}");
+    }
+    let grouped = sets(&["optim.groups=[{match=\"a\"}]"]).unwrap();
+    assert!(grouped.identity_text().contains("optim.groups = [{ match = \"a\" }]\n"));
+}
+
+#[test]
+fn warm_up_stable_decay_has_its_own_settings() {
+    let recipe = sets(&["optim.schedule=wsd", "optim.decay_shape=1-sqrt"]).unwrap();
+    assert_eq!(recipe.optim.decay_shape, DecayShape::Sqrt);
+    assert_eq!(
+        sets(&["optim.decay_fraction=0.3"]).unwrap_err(),
+        "optim.decay_fraction = 0.3 is not a setting of optim.schedule = \"cosine\"; remove it or \
+         set optim.schedule = \"wsd\""
+    );
+}
+
+#[test]
+fn wrong_groups_are_refused_by_their_place() {
+    let cases = [
+        ("optim.groups=[{lr_scale=2}]", "optim.groups[0] = {lr_scale=2} has no match; remove it"),
+        (
+            "optim.groups=[{match=\"a\"},{match=\"b\",lr_scal=2}]",
+            "optim.groups[1].lr_scal = 2 is not one of match, lr_scale, weight_decay, clip, frozen, \
+             freeze_after, unfreeze_at; try lr_scale",
+        ),
+        (
+            "optim.groups=[{match=\"a\",clip=-1}]",
+            "optim.groups[0].clip = -1 must be at least 0 and at most 1e30; try 0.0",
+        ),
+        (
+            "optim.groups=3",
+            "optim.groups = 3 is an integer where a list in brackets is needed; remove it",
+        ),
+        (
+            "optim.groups=[{match=\"a\",frozen=true,freeze_after=3}]",
+            "optim.groups[0].freeze_after = 3 of a group that is frozen for good; remove it, or \
+             frozen",
+        ),
+        (
+            "optim.groups=[{match=\"a\",unfreeze_at=3,freeze_after=3}]",
+            "optim.groups[0].unfreeze_at = 3 is freeze_after too; remove one of them",
+        ),
+    ];
+    for (argument, message) in cases {
+        assert_eq!(sets(&[argument]).unwrap_err(), message);
+    }
+    let text = GROUPS.replace("clip = 2", "clop = 2");
+    assert!(file(&text).unwrap_err().contains("optim.groups[1].clop = 2 is not one of match"));
+}
+
+#[test]
+fn batches_obey_the_rules_of_the_batch_at_every_size() {
+    let cases = [
+        (
+            "train.batch_schedule=[{tokens=0,batch=32}]",
+            "train.batch_schedule[0].batch = 32 at tokens = 0 is not train.batch = 16; try 16 or \
+             train.batch = 32",
+        ),
+        (
+            "train.batch_schedule=[{tokens=100,batch=32},{tokens=100,batch=64}]",
+            "train.batch_schedule[1].tokens = 100 does not come after the 100 of the entry before \
+             it; try 200",
+        ),
+        (
+            "train.batch_schedule=[{tokens=100,batch=40}]",
+            "train.batch_schedule[0].batch = 40 is not a multiple of train.microbatch = 2 times \
+             numerics.invariant_up_to = 8; try 32",
+        ),
+        (
+            "train.batch_schedule=[{tokens=100}]",
+            "train.batch_schedule[0] = {tokens=100} has no batch; remove it",
+        ),
+    ];
+    for (argument, message) in cases {
+        assert_eq!(sets(&[argument]).unwrap_err(), message);
+    }
+    let fine = "train.batch_schedule=[{tokens=0,batch=16},{tokens=1000000,batch=32}]";
+    assert_eq!(sets(&[fine]).unwrap().batch_plan().stages.len(), 2);
+}
+
+#[test]
+fn goals_and_courses_that_cannot_be_are_refused() {
+    let cases: [(&[&str], &str); 4] = [
+        (
+            &["train.target_loss=2", "train.eval_every=0"],
+            "train.target_loss = 2.0 is looked at when validating, and train.eval_every = 0 never \
+             does; try train.eval_every = 60",
+        ),
+        (
+            &["optim.schedule=step", "optim.drop_at=[601]"],
+            "optim.drop_at[0] = 601 is behind the last step, train.steps = 600; try 0.5",
+        ),
+        (
+            &["optim.schedule=step", "optim.drop_at=[1.5]"],
+            "optim.drop_at[0] = 1.5 must be above 0 and below 1; try [0.5, 0.75]",
+        ),
+        (
+            &["optim.schedule=wsd", "optim.decay_fraction=0.95"],
+            "optim.decay_fraction = 0.95 begins inside the warm-up of 60 steps with train.steps = \
+             600; try 0.900 or less, or a shorter optim.warmup_steps",
+        ),
+    ];
+    for (arguments, message) in cases {
+        assert_eq!(sets(arguments).unwrap_err(), message);
+    }
+}

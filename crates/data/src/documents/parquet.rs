@@ -1,0 +1,319 @@
+//! Parquet: one column of texts, page by page.
+//!
+//! A Parquet file is cut into row groups, a row group into columns, a column into compressed
+//! pages. Only the wanted column is read, and only a page of it is in memory; the values are
+//! views of that page until one becomes a document. Rows that are null have no text.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lockstep_platform::{FileError, FileReader, Files};
+use parquet::basic::Type;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, FileReader as _, Length, SerializedFileReader};
+use parquet::schema::types::SchemaDescriptor;
+
+use super::error::DocumentError;
+use super::pieces::Whole;
+use crate::error::DataError;
+
+/// What every Parquet file starts and ends with.
+const MAGIC: &[u8; 4] = b"PAR1";
+
+/// Rows that are decoded at a time; their texts share the page they lie in.
+const ROWS: usize = 64;
+
+/// Whether a file is Parquet: it says so in its name or at its start.
+pub(super) fn is_parquet(path: &Path, files: &dyn Files) -> Result<bool, DataError> {
+    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet")) {
+        return Ok(true);
+    }
+    let file = files.open(path)?;
+    let mut start = [0; MAGIC.len()];
+    if file.num_bytes() < start.len() as u64 {
+        return Ok(false);
+    }
+    file.read_exact_at(0, &mut start)?;
+    Ok(start == *MAGIC)
+}
+
+/// A Parquet file that is being read.
+pub(crate) struct ParquetFile {
+    path: PathBuf,
+    column: String,
+    column_index: usize,
+    reader: SerializedFileReader<Chunks>,
+    /// The row groups before this one are read or being read.
+    next_group: usize,
+    current: Option<ColumnReaderImpl<ByteArrayType>>,
+    /// The values in hand, and for each of their rows whether it has one, where any row has none.
+    values: Vec<ByteArray>,
+    levels: Vec<i16>,
+    next_value: usize,
+    /// Rows read, with those in hand.
+    num_rows: u64,
+    done_bytes: u64,
+}
+
+impl ParquetFile {
+    pub(crate) fn open(path: &Path, column: &str, files: &dyn Files) -> Result<Self, DataError> {
+        let chunks = Chunks { file: Arc::from(files.open(path)?) };
+        let reader = SerializedFileReader::new(chunks).map_err(|error| failed(path, &error))?;
+        let schema = reader.metadata().file_metadata().schema_descr();
+        let column_index = find(path, column, schema)?;
+        Ok(Self {
+            path: path.to_owned(),
+            column: column.to_owned(),
+            column_index,
+            reader,
+            next_group: 0,
+            current: None,
+            values: Vec::new(),
+            levels: Vec::new(),
+            next_value: 0,
+            num_rows: 0,
+            done_bytes: 0,
+        })
+    }
+
+    /// Decodes the next values that are not null; false at the end of the file.
+    fn read_values(&mut self) -> Result<bool, ParquetError> {
+        self.values.clear();
+        self.next_value = 0;
+        loop {
+            if let Some(column) = &mut self.current {
+                self.levels.clear();
+                let levels = Some(&mut self.levels);
+                let (num_rows, _, _) = column.read_records(ROWS, levels, None, &mut self.values)?;
+                self.num_rows += num_rows as u64;
+                if num_rows > 0 {
+                    return Ok(true);
+                }
+                let group = self.reader.metadata().row_group(self.next_group - 1);
+                self.done_bytes += group.compressed_size().max(0) as u64;
+                self.current = None;
+            }
+            if self.next_group == self.reader.num_row_groups() {
+                return Ok(false);
+            }
+            let group = self.reader.get_row_group(self.next_group)?;
+            match group.get_column_reader(self.column_index)? {
+                ColumnReader::ByteArrayColumnReader(column) => self.current = Some(column),
+                _ => return Err(ParquetError::General("a column changes its type".to_owned())),
+            }
+            self.next_group += 1;
+        }
+    }
+
+    /// The row of the next value, from 0.
+    fn row(&self) -> u64 {
+        let full = self.levels.iter().max().copied().unwrap_or(0);
+        let mut rows = (0..self.levels.len()).filter(|&row| self.levels[row] == full);
+        let in_hand = self.levels.len().max(self.values.len());
+        let own = rows.nth(self.next_value).unwrap_or(self.next_value);
+        self.num_rows - in_hand as u64 + own as u64
+    }
+}
+
+impl Whole for ParquetFile {
+    fn next_whole(&mut self, text: &mut String) -> Result<bool, DataError> {
+        while self.next_value == self.values.len() {
+            if !self.read_values().map_err(|error| failed(&self.path, &error))? {
+                return Ok(false);
+            }
+        }
+        let bytes = self.values[self.next_value].data();
+        let value = std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8Value {
+            path: self.path.clone(),
+            row: self.row(),
+            column: self.column.clone(),
+            offset_bytes: error.valid_up_to(),
+        })?;
+        text.push_str(value);
+        self.next_value += 1;
+        Ok(true)
+    }
+
+    fn position_bytes(&self) -> u64 {
+        self.done_bytes
+    }
+}
+
+/// The column of a name that holds one text a row.
+fn find(path: &Path, column: &str, schema: &SchemaDescriptor) -> Result<usize, DocumentError> {
+    let columns = schema.columns();
+    let name = |index: usize| columns[index].path().string();
+    let is_text = |index: usize| {
+        columns[index].physical_type() == Type::BYTE_ARRAY && columns[index].max_rep_level() == 0
+    };
+    let Some(index) = (0..columns.len()).find(|&index| name(index) == column) else {
+        let found = (0..columns.len()).map(name).collect();
+        let column = column.to_owned();
+        return Err(DocumentError::NoColumn { path: path.to_owned(), column, found });
+    };
+    if is_text(index) {
+        return Ok(index);
+    }
+    let repeated = if columns[index].max_rep_level() > 0 { "lists of " } else { "" };
+    Err(DocumentError::NotTextColumn {
+        path: path.to_owned(),
+        column: column.to_owned(),
+        found: format!("{repeated}{}", columns[index].physical_type()),
+        texts: (0..columns.len()).filter(|&index| is_text(index)).map(name).collect(),
+    })
+}
+
+/// The reader's words, unless it was the disk that failed.
+fn failed(path: &Path, error: &ParquetError) -> DataError {
+    if let ParquetError::External(cause) = error
+        && let Some(error) = cause.downcast_ref::<FileError>()
+    {
+        return error.clone().into();
+    }
+    let text = error.to_string();
+    let words = text.trim_start_matches("Parquet error: ").trim_start_matches("EOF: ");
+    let reason = words.lines().next().unwrap_or_default().to_owned();
+    DocumentError::Parquet { path: path.to_owned(), reason }.into()
+}
+
+/// A file of the platform, as the Parquet reader wants to see it.
+struct Chunks {
+    file: Arc<dyn FileReader>,
+}
+
+impl Length for Chunks {
+    fn len(&self) -> u64 {
+        self.file.num_bytes()
+    }
+}
+
+impl ChunkReader for Chunks {
+    type T = io::BufReader<From>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(io::BufReader::new(From { file: Arc::clone(&self.file), position: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        // A length from a damaged file must not be allocated before it is compared.
+        let left = self.file.num_bytes().saturating_sub(start);
+        if length as u64 > left {
+            return Err(ParquetError::EOF(format!("{length} bytes at {start} are not there")));
+        }
+        let mut bytes = vec![0; length];
+        let read = self.file.read_exact_at(start, &mut bytes);
+        read.map_err(|error| ParquetError::External(Box::new(error)))?;
+        Ok(bytes.into())
+    }
+}
+
+/// A file from some place on.
+struct From {
+    file: Arc<dyn FileReader>,
+    position: u64,
+}
+
+impl Read for From {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.file.num_bytes().saturating_sub(self.position);
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        self.file.read_exact_at(self.position, &mut buffer[..count])?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ReadOptions;
+    use super::super::tests::Folder;
+
+    /// Files that pyarrow wrote; `golden/make_parquet.py` says how.
+    const FILES: [(&str, &[u8]); 5] = [
+        ("plain.parquet", include_bytes!("../../golden/plain.parquet")),
+        ("snappy.parquet", include_bytes!("../../golden/snappy.parquet")),
+        ("gzip.parquet", include_bytes!("../../golden/gzip.parquet")),
+        ("zstd.parquet", include_bytes!("../../golden/zstd.parquet")),
+        ("lz4.parquet", include_bytes!("../../golden/lz4.parquet")),
+    ];
+    const LATIN: &[u8] = include_bytes!("../../golden/latin.parquet");
+
+    fn expected() -> Vec<String> {
+        let rows = (0..100).filter(|i| i % 5 != 3);
+        rows.map(|i| format!("document {i}: naïve 日本語 {}", "x".repeat(i % 7))).collect()
+    }
+
+    #[test]
+    fn every_compression_encoding_and_page_version_of_pyarrow_is_read() {
+        let folder = Folder::with(&FILES);
+        for (name, _) in FILES {
+            assert_eq!(folder.read(name), expected(), "{name}");
+        }
+        assert_eq!(folder.read("*.parquet").len(), 5 * expected().len());
+        // The start of the file is enough, whatever its name.
+        let renamed = Folder::with(&[("corpus.dat", FILES[1].1)]);
+        assert_eq!(renamed.read("corpus.dat"), expected());
+    }
+
+    #[test]
+    fn a_column_inside_another_is_named_by_its_path() {
+        let folder = Folder::with(&FILES);
+        let options = ReadOptions { field: "meta.url".to_owned(), ..ReadOptions::default() };
+        let urls = folder.read_with("zstd.parquet", &options).unwrap();
+        assert_eq!((urls.len(), urls[99].as_str()), (100, "u99"));
+    }
+
+    #[test]
+    fn a_column_that_is_not_there_or_no_text_is_refused_with_those_that_are() {
+        let folder = Folder::with(&FILES);
+        let refusal = |column: &str| {
+            let options = ReadOptions { field: column.to_owned(), ..ReadOptions::default() };
+            let error = folder.read_with("snappy.parquet", &options).unwrap_err().to_string();
+            error.replace(&folder.scratch.path().display().to_string(), "DIR")
+        };
+        assert_eq!(
+            refusal("content"),
+            "DIR/snappy.parquet has no column \"content\"; it has id, text, tags.list.element, \
+             meta.url"
+        );
+        assert_eq!(
+            refusal("id"),
+            "DIR/snappy.parquet: column \"id\" holds INT64, not text; columns with text: text, \
+             meta.url"
+        );
+        assert!(refusal("tags.list.element").contains("holds lists of BYTE_ARRAY, not text"));
+    }
+
+    #[test]
+    fn damaged_files_and_values_are_named() {
+        let good = FILES[0].1;
+        let folder = Folder::with(&[
+            ("cut.parquet", &good[..good.len() - 7]),
+            ("text.parquet", b"this is no Parquet at all"),
+            ("tiny.parquet", b"PAR1"),
+            ("latin.parquet", LATIN),
+        ]);
+        for name in ["cut.parquet", "text.parquet", "tiny.parquet"] {
+            let line = folder.complaint(name);
+            assert!(line.starts_with(&format!("DIR/{name} cannot be read as Parquet: ")), "{line}");
+        }
+        assert_eq!(
+            folder.complaint("latin.parquet"),
+            "DIR/latin.parquet row 1: column \"text\" is not UTF-8 text: byte 3 of it cannot be \
+             read"
+        );
+        // Damage in the middle is an error or wrong text, never a crash.
+        for (name, bytes) in FILES {
+            for place in (4..bytes.len()).step_by(41) {
+                let mut bad = bytes.to_vec();
+                bad[place] ^= 0x55;
+                let folder = Folder::with(&[(name, &bad)]);
+                let _ = folder.read_with(name, &ReadOptions::default());
+            }
+        }
+    }
+}

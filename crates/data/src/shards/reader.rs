@@ -1,0 +1,319 @@
+//! The tokens of a shard folder as one stream, read by copying from mapped files.
+//!
+//! Tokens and documents are numbered through all shards. Sizes, and the order of the documents'
+//! ends, are proven when the folder is opened, so that a range of a document is a range of the
+//! stream; tokens are compared with the vocabulary as they are copied, so that a damaged file is
+//! named and never reaches a model. Checksums are checked on opening where that takes no time.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use lockstep_platform::{FileMap, Files};
+
+use super::error::ShardError;
+use super::manifest::{MANIFEST, Manifest, ManifestShard};
+use crate::error::DataError;
+use crate::tokenizer::{EndOfDocument, Tokenizer};
+
+/// Sets below this size have their checksums checked whenever they are opened.
+const CHECK_BYTES: u64 = 1 << 30;
+
+/// Bytes that are copied out of a map at a time.
+const PORTION_BYTES: usize = 1 << 14;
+
+/// Bytes of an entry in a file of documents.
+const END_BYTES: u64 = 8;
+
+/// Hexadecimal digits of a checksum in a message.
+const SHOWN_DIGITS: usize = 16;
+
+/// A shard folder, open for reading.
+pub struct ShardSet {
+    folder: PathBuf,
+    manifest: Manifest,
+    fingerprint: String,
+    shards: Vec<Shard>,
+}
+
+struct Shard {
+    tokens: Box<dyn FileMap>,
+    documents: Box<dyn FileMap>,
+    /// Where it lies in the whole stream.
+    first_token: u64,
+    first_document: u64,
+}
+
+impl ShardSet {
+    /// Whether a folder is meant to be one: it holds a manifest.
+    pub fn is_at(folder: &Path, files: &dyn Files) -> bool {
+        files.metadata(&folder.join(MANIFEST)).is_some()
+    }
+
+    /// Opens a folder; checksums of sets below 1 GiB are checked too.
+    pub fn open(folder: &Path, files: &dyn Files) -> Result<Self, DataError> {
+        let set = Self::open_unchecked(folder, files)?;
+        if set.file_bytes() < CHECK_BYTES {
+            set.verify()?;
+        }
+        Ok(set)
+    }
+
+    /// Opens a folder without checking its checksums.
+    pub fn open_unchecked(folder: &Path, files: &dyn Files) -> Result<Self, DataError> {
+        let path = folder.join(MANIFEST);
+        let json = files.read(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                ShardError::NoManifest { folder: folder.to_owned() }.into()
+            }
+            _ => DataError::from(error),
+        })?;
+        let manifest = Manifest::parse(&path, &json)?;
+        let (mut first_token, mut first_document) = (0, 0);
+        let mut shards = Vec::with_capacity(manifest.shards.len());
+        for entry in &manifest.shards {
+            let map = |name: &str, bytes| map_sized(&folder.join(name), bytes, files);
+            let tokens = map(&entry.tokens, entry.num_tokens * manifest.token_bytes as u64)?;
+            let documents = map(&entry.documents, entry.num_documents * END_BYTES)?;
+            shards.push(Shard { tokens, documents, first_token, first_document });
+            first_token += entry.num_tokens;
+            first_document += entry.num_documents;
+        }
+        let fingerprint = blake3::hash(&json).to_hex()[..SHOWN_DIGITS].to_owned();
+        let set = Self { folder: folder.to_owned(), manifest, fingerprint, shards };
+        set.prove_documents()?;
+        Ok(set)
+    }
+
+    /// Checks every byte against the manifest's checksums.
+    pub fn verify(&self) -> Result<(), DataError> {
+        self.verify_with(&mut |_| {})
+    }
+
+    /// The same; `progress` is told the bytes checked so far.
+    pub fn verify_with(&self, progress: &mut dyn FnMut(u64)) -> Result<(), DataError> {
+        let mut num_done = 0;
+        for (shard, entry) in self.shards.iter().zip(&self.manifest.shards) {
+            let files = [
+                (&shard.tokens, &entry.tokens, &entry.tokens_blake3),
+                (&shard.documents, &entry.documents, &entry.documents_blake3),
+            ];
+            for (map, name, expected) in files {
+                let mut hasher = blake3::Hasher::new();
+                portions(map.as_ref(), 0..map.num_bytes(), |bytes| {
+                    hasher.update(bytes);
+                    num_done += bytes.len() as u64;
+                    progress(num_done);
+                });
+                let found = hasher.finalize().to_hex();
+                if found.as_str() != expected {
+                    return Err(self.wrong_checksum(name, &found, expected).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong_checksum(&self, name: &str, found: &str, expected: &str) -> ShardError {
+        let short = |digits: &str| digits.chars().take(SHOWN_DIGITS).collect();
+        ShardError::Checksum {
+            path: self.folder.join(name),
+            found: short(found),
+            expected: short(expected),
+        }
+    }
+
+    /// Ends must ascend, and the last must be the shard's own end.
+    fn prove_documents(&self) -> Result<(), ShardError> {
+        for (shard, entry) in self.shards.iter().zip(&self.manifest.shards) {
+            let (mut document, mut previous, mut wrong) = (0, 0, None);
+            portions(shard.documents.as_ref(), 0..shard.documents.num_bytes(), |bytes| {
+                for &end in bytes.as_chunks().0 {
+                    let end = u64::from_le_bytes(end);
+                    let is_last = document + 1 == entry.num_documents;
+                    let in_place = if is_last { end == entry.num_tokens } else { true };
+                    if (end < previous || end > entry.num_tokens || !in_place) && wrong.is_none() {
+                        wrong = Some((document, end));
+                    }
+                    (document, previous) = (document + 1, end);
+                }
+            });
+            if entry.num_documents == 0 && entry.num_tokens > 0 {
+                wrong = Some((0, 0));
+            }
+            if let Some((document, end)) = wrong {
+                let path = self.folder.join(&entry.documents);
+                return Err(ShardError::Documents { path, document, end });
+            }
+        }
+        Ok(())
+    }
+
+    /// How many tokens there are.
+    pub fn num_tokens(&self) -> u64 {
+        self.manifest.num_tokens
+    }
+
+    /// How many documents there are.
+    pub fn num_documents(&self) -> u64 {
+        self.manifest.num_documents
+    }
+
+    /// How many bytes of text were tokenised.
+    pub fn num_bytes(&self) -> u64 {
+        self.manifest.num_bytes
+    }
+
+    /// How many different tokens there are; every token is smaller than this.
+    pub fn vocab(&self) -> usize {
+        self.manifest.vocab
+    }
+
+    /// The token that stands after each document, where there is one.
+    pub fn end_of_document(&self) -> Option<u32> {
+        self.manifest.end_of_document
+    }
+
+    /// Bytes of all tokens and ends on disk.
+    pub fn file_bytes(&self) -> u64 {
+        self.manifest.num_tokens * self.manifest.token_bytes as u64
+            + self.manifest.num_documents * END_BYTES
+    }
+
+    /// What the folder says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Where it lies.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A short name of the content: of the manifest, which has the checksums of everything else.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint.clone()
+    }
+
+    /// The tokenizer that made the tokens.
+    pub fn tokenizer(&self, files: &dyn Files) -> Result<Tokenizer, DataError> {
+        let Some(name) = &self.manifest.tokenizer.file else { return Ok(Tokenizer::bytes()) };
+        let path = self.folder.join(name);
+        let tokenizer = Tokenizer::open(&path.to_string_lossy(), files)?;
+        let (found, expected) = (tokenizer.blake3(), &self.manifest.tokenizer.blake3);
+        if found != *expected {
+            return Err(self.wrong_checksum(name, &found, expected).into());
+        }
+        match self.manifest.end_of_document {
+            None => tokenizer.with_end_of_document(&EndOfDocument::Nothing),
+            Some(end) => Ok(tokenizer.with_end_token(end)),
+        }
+    }
+
+    /// The tokens of a document, its end-of-document token included, as a range of the stream.
+    pub fn document(&self, index: u64) -> Range<u64> {
+        assert!(index < self.num_documents(), "document {index} of {}", self.num_documents());
+        let shard = &self.shards[self.shard_by(index, |shard| shard.first_document)];
+        let own = index - shard.first_document;
+        let start = if own == 0 { 0 } else { end_of(shard, own - 1) };
+        shard.first_token + start..shard.first_token + end_of(shard, own)
+    }
+
+    /// Copies the tokens from `start` on; the range must lie in the stream.
+    pub fn copy(&self, start: u64, out: &mut [u32]) -> Result<(), DataError> {
+        let end = start.checked_add(out.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.num_tokens()),
+            "{} tokens from {start} of {}",
+            out.len(),
+            self.num_tokens()
+        );
+        let mut rest = out;
+        let mut position = start;
+        while !rest.is_empty() {
+            let index = self.shard_by(position, |shard| shard.first_token);
+            let (shard, entry) = (&self.shards[index], &self.manifest.shards[index]);
+            let own = position - shard.first_token;
+            let count = (entry.num_tokens - own).min(rest.len() as u64) as usize;
+            let (part, after) = rest.split_at_mut(count);
+            self.copy_part(shard, entry, own, part)?;
+            position += count as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn copy_part(
+        &self,
+        shard: &Shard,
+        entry: &ManifestShard,
+        start: u64,
+        out: &mut [u32],
+    ) -> Result<(), ShardError> {
+        let width = self.manifest.token_bytes as u64;
+        let range = start * width..(start + out.len() as u64) * width;
+        let mut rest = out.iter_mut();
+        portions(shard.tokens.as_ref(), range, |bytes| {
+            if width == 2 {
+                let tokens = bytes.as_chunks().0.iter().map(|&two| u16::from_le_bytes(two));
+                tokens.zip(rest.by_ref()).for_each(|(token, out)| *out = token.into());
+            } else {
+                let tokens = bytes.as_chunks().0.iter().map(|&four| u32::from_le_bytes(four));
+                tokens.zip(rest.by_ref()).for_each(|(token, out)| *out = token);
+            }
+        });
+        match out.iter().copied().max() {
+            Some(token) if token as usize >= self.vocab() => Err(ShardError::Token {
+                path: self.folder.join(&entry.tokens),
+                token,
+                vocab: self.vocab(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The shard that holds a position, by where shards begin. Empty shards hold none.
+    fn shard_by(&self, position: u64, first: impl Fn(&Shard) -> u64) -> usize {
+        self.shards.partition_point(|shard| first(shard) <= position) - 1
+    }
+}
+
+impl fmt::Debug for ShardSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ShardSet({}, {} tokens)", self.folder.display(), self.num_tokens())
+    }
+}
+
+fn map_sized(
+    path: &Path,
+    expected_bytes: u64,
+    files: &dyn Files,
+) -> Result<Box<dyn FileMap>, DataError> {
+    let map = files.map(path)?;
+    let found_bytes = map.num_bytes();
+    if found_bytes != expected_bytes {
+        let path = path.to_owned();
+        return Err(ShardError::Size { path, found_bytes, expected_bytes }.into());
+    }
+    Ok(map)
+}
+
+/// Where a document of a shard ends, in tokens of the shard.
+fn end_of(shard: &Shard, own_index: u64) -> u64 {
+    let mut end = [0; END_BYTES as usize];
+    shard.documents.copy_to(own_index * END_BYTES, &mut end);
+    u64::from_le_bytes(end)
+}
+
+/// Copies a range of a map in portions that stay in the cache, each a whole number of entries.
+fn portions(map: &dyn FileMap, range: Range<u64>, mut each: impl FnMut(&[u8])) {
+    let mut buffer = [0; PORTION_BYTES];
+    let mut offset = range.start;
+    while offset < range.end {
+        let count = (range.end - offset).min(PORTION_BYTES as u64) as usize;
+        map.copy_to(offset, &mut buffer[..count]);
+        each(&buffer[..count]);
+        offset += count as u64;
+    }
+}

@@ -1,0 +1,120 @@
+//! A `tokenizer.json`, read and run by the `tokenizers` crate.
+//!
+//! The file describes a whole pipeline (normalisation, splitting, the model with its merges or
+//! scores, added tokens, decoding), so whatever made it, the numbers are those that its maker gets.
+//! Three parts of it are about batches for one kind of model and not about text, and are left out:
+//! truncation, padding, and the template that adds special tokens.
+
+use std::path::{Path, PathBuf};
+
+use lockstep_platform::{FileKind, Files};
+use tokenizers::Tokenizer;
+
+use super::error::{TokenizerError, one_line};
+use crate::error::DataError;
+
+/// The file's usual name.
+pub const FILE_NAME: &str = "tokenizer.json";
+
+/// Files of formats from before `tokenizer.json`.
+const OLDER_FILES: [&str; 3] = ["tokenizer.model", "vocab.json", "vocab.txt"];
+
+/// How much of a text an error shows.
+const EXCERPT_CHARS: usize = 40;
+
+/// A tokenizer from a file.
+pub struct TokenizerFile {
+    path: PathBuf,
+    json: Vec<u8>,
+    tokenizer: Tokenizer,
+    vocab: usize,
+}
+
+impl TokenizerFile {
+    /// Reads a file, or the `tokenizer.json` of a folder.
+    pub(super) fn open(path: &Path, files: &dyn Files) -> Result<Self, DataError> {
+        let path = locate(path, files)?;
+        let json = files.read(&path)?;
+        Ok(Self::parse(path, json)?)
+    }
+
+    fn parse(path: PathBuf, json: Vec<u8>) -> Result<Self, TokenizerError> {
+        let invalid = |reason| TokenizerError::Invalid { path: path.clone(), reason };
+        let value: serde_json::Value =
+            serde_json::from_slice(&json).map_err(|error| invalid(one_line(&error)))?;
+        if let Some(dropout) = value["model"]["dropout"].as_f64().filter(|&p| p > 0.0) {
+            return Err(TokenizerError::Random { path, dropout });
+        }
+        let mut tokenizer =
+            Tokenizer::from_bytes(&json).map_err(|error| invalid(one_line(&error)))?;
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| invalid(one_line(&error)))?;
+        // Numbers may have holes between them; a model needs a row for the largest all the same.
+        let largest = tokenizer.get_vocab(true).into_values().max();
+        let largest = largest.ok_or_else(|| invalid("it has no tokens".to_owned()))?;
+        Ok(Self { path, json, tokenizer, vocab: largest as usize + 1 })
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn json(&self) -> &[u8] {
+        &self.json
+    }
+
+    pub(super) fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    pub(super) fn of_the_crate(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub(super) fn encode(&self, text: &str, tokens: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        match self.tokenizer.encode_fast(text, false) {
+            Ok(encoding) => tokens.extend_from_slice(encoding.get_ids()),
+            Err(error) => {
+                return Err(TokenizerError::Encode {
+                    tokenizer: self.path.display().to_string(),
+                    excerpt: text.chars().take(EXCERPT_CHARS).collect(),
+                    reason: one_line(&error),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn decode(&self, tokens: &[u32]) -> String {
+        // A decoder that fails has met tokens that no text gives: a model may well make those.
+        self.tokenizer.decode(tokens, false).unwrap_or_else(|_| "\u{fffd}".to_owned())
+    }
+
+    /// The number of the token with exactly this text.
+    pub(super) fn token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
+    /// The text of one token.
+    pub(super) fn text_of(&self, token: u32) -> Option<String> {
+        self.tokenizer.id_to_token(token)
+    }
+}
+
+/// The file behind a path that may be its folder.
+fn locate(path: &Path, files: &dyn Files) -> Result<PathBuf, TokenizerError> {
+    match files.metadata(path) {
+        Some(FileKind::File { .. }) => Ok(path.to_owned()),
+        Some(FileKind::Directory) => {
+            let inside = path.join(FILE_NAME);
+            if files.metadata(&inside).is_some() {
+                return Ok(inside);
+            }
+            let has_older_files =
+                OLDER_FILES.iter().any(|name| files.metadata(&path.join(name)).is_some());
+            Err(TokenizerError::NoFile { folder: path.to_owned(), has_older_files })
+        }
+        None => Err(TokenizerError::Missing { path: path.to_owned() }),
+    }
+}

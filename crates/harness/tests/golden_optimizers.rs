@@ -1,0 +1,101 @@
+//! Ten steps of every optimizer against PyTorch, or against the paper where PyTorch has none.
+
+use lockstep_config::{Optim, OptimName, Recipe};
+use lockstep_harness::golden::Golden;
+use lockstep_optim::{CHUNK_LEN, Clip, GlobalNorm, Optimizer, Slot, Update};
+use lockstep_tensor::{Cpu, Isa};
+use serde_json::Value;
+
+const TENSORS: [&str; 3] = ["a.weight", "b.bias", "c.weight"];
+const NUM_STEPS: u64 = 10;
+
+/// The three tensors in two buffers.
+fn slots(golden: &Golden) -> Vec<Slot> {
+    let slot = |block, tensor: usize, start: usize, first: usize, len: usize| Slot {
+        block,
+        name: TENSORS[tensor].to_owned(),
+        tensor,
+        range: start..start + len,
+        first,
+        decay: golden.shape(&format!("start.{}", TENSORS[tensor])).len() > 1,
+    };
+    let len = |tensor: usize| golden.f32(&format!("start.{}", TENSORS[tensor])).len();
+    assert!(len(0) > CHUNK_LEN, "a norm of more than one chunk");
+    vec![slot(0, 0, 0, 0, len(0)), slot(0, 1, len(0), 0, len(1)), slot(1, 2, 0, 0, len(2))]
+}
+
+fn settings(golden: &Golden, name: OptimName) -> Optim {
+    let recorded = golden.metadata("settings");
+    let number = |key: &str| recorded[key].as_f64().expect("a number");
+    Optim {
+        name,
+        weight_decay: number("weight_decay"),
+        momentum: number("momentum"),
+        beta1: number("beta1"),
+        beta2: number("beta2"),
+        eps: number("eps"),
+        trust: number("trust"),
+        ..Recipe::default().optim
+    }
+}
+
+/// The recorded values of one kind, in the two buffers.
+fn buffers(golden: &Golden, kind: &str) -> [Vec<f32>; 2] {
+    let values = |tensor: &str| golden.f32(&format!("{kind}.{tensor}"));
+    [[values(TENSORS[0]), values(TENSORS[1])].concat(), values(TENSORS[2])]
+}
+
+/// Where ten steps lead.
+fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
+    let cpu = Cpu::single(Isa::detect());
+    let slots = slots(golden);
+    let mut optimizer = Optimizer::new(&settings(golden, name), &slots);
+    let mut norm = GlobalNorm::new(&slots);
+    let mut params = buffers(golden, "start");
+    let (slope, goal) = (buffers(golden, "slope"), buffers(golden, "goal"));
+    for step in 0..NUM_STEPS {
+        let lr = rate / (1.0 + step as f64 / 5.0);
+        let update = Update { count: step + 1, lr, clip: Clip::by(1.0) };
+        let grad = |block: usize| {
+            let elements = params[block].iter().zip(&slope[block]).zip(&goal[block]);
+            elements.map(|((p, slope), goal)| slope * (p - goal)).collect::<Vec<f32>>()
+        };
+        let mut grads = [grad(0), grad(1)];
+        for block in 0..2 {
+            let grads = &mut grads[block];
+            optimizer.prepare_block(&cpu, &update, block, &params[block], grads);
+        }
+        let mut measure = |buffers: &[Vec<f32>; 2]| {
+            norm.chunk_sums(&cpu, |block| &buffers[block]);
+            let mut norms = vec![0.0; TENSORS.len()];
+            norm.by_tensor().for_each(|(tensor, sum)| norms[tensor] += sum);
+            norms.iter().map(|norm: &f64| norm.sqrt()).collect()
+        };
+        let norms = [measure(&params), measure(&grads)];
+        let [of_params, of_steps] = norms;
+        (optimizer.norms_mut().params, optimizer.norms_mut().steps) = (of_params, of_steps);
+        for block in 0..2 {
+            optimizer.step_block(&cpu, &update, block, &mut params[block], &grads[block]);
+        }
+    }
+    params
+}
+
+#[test]
+fn ten_steps_of_every_optimizer_agree_to_five_digits() {
+    let golden = Golden::load(&lockstep_platform::real(), "optimizers");
+    let rates = golden.metadata("rates");
+    assert_eq!(rates.len(), OptimName::NAMES.len(), "every rule is recorded");
+    for (rule, rate) in &rates {
+        let name = OptimName::from_name(rule).expect("a rule of ours");
+        let found = train(&golden, name, Value::as_f64(rate).expect("a number")).concat();
+        let expected = buffers(&golden, rule).concat();
+        let start = buffers(&golden, "start").concat();
+        // Five digits of the way that was gone, which is less than the numbers themselves.
+        let far =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let (error, way) = (far(&found, &expected), far(&expected, &start));
+        assert!(way > 0.05, "{rule} went nowhere");
+        assert!(error < 1e-5 * way, "{rule}: off by {error:e} on a way of {way}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Folders that `transformers` wrote: the logits it computes, any layout that trains on from them,
+//! and the same bytes when they are written again.
+//!
+//! The folders and their logits are made by scripts/interop, which also holds many more of them
+//! against the library itself.
+
+use lockstep_comm::Comm;
+use lockstep_config::{Dtype, Recipe, Sources};
+use lockstep_harness::golden;
+use lockstep_harness::{Runs, Tolerance};
+use lockstep_model::describe;
+use lockstep_trainer::convert::{Target, convert};
+use lockstep_trainer::generate::Generator;
+use lockstep_trainer::pretrained::{self, Pretrained};
+use lockstep_trainer::saved::Learner;
+use lockstep_trainer::{TrainError, device};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const FOLDERS: [&str; 3] = ["gpt2", "llama-sharded", "llama-tied-bf16"];
+
+fn folder(name: &str) -> PathBuf {
+    golden::folder().join("huggingface").join(name)
+}
+
+/// Trains on from a folder, as these settings say.
+fn recipe(folder: &Path, sets: &[&str]) -> Recipe {
+    let mut all = vec![
+        format!("model.from={}", folder.display()),
+        "train.batch=8".to_owned(),
+        "train.microbatch=1".to_owned(),
+        "train.steps=2".to_owned(),
+        "train.eval_batches=1".to_owned(),
+        "run.workers=1".to_owned(),
+        "run.threads=1".to_owned(),
+    ];
+    all.extend(sets.iter().map(|set| (*set).to_owned()));
+    let sources = Sources { sets: all, ..Sources::default() };
+    pretrained::resolve(&sources, &lockstep_platform::real()).expect("a sound recipe")
+}
+
+#[test]
+fn logits_agree_with_transformers() {
+    let world = lockstep_platform::real();
+    for name in FOLDERS {
+        let text = world.files().read(&folder(name).join("logits.json")).expect("it is committed");
+        let record: Value = serde_json::from_slice(&text).expect("the record is JSON");
+        let tokens: Vec<u32> =
+            serde_json::from_value(record["tokens"].clone()).expect("a list of tokens");
+        let expected: Vec<Vec<f32>> =
+            serde_json::from_value(record["logits"].clone()).expect("a row for each");
+        let pretrained = Pretrained::open(&folder(name), &world).expect("a sound folder");
+        let recipe = recipe(&folder(name), &[]);
+        let generator = Generator::load(&pretrained, &recipe, &world).expect("all its tensors");
+        let found = generator.logits(&tokens).concat();
+        let tolerance = Tolerance::Close(Dtype::F32, recipe.model.vocab);
+        tolerance.assert(&format!("logits of {name}"), &found, &expected.concat());
+    }
+}
+
+#[test]
+fn every_layout_trains_on_from_a_folder_to_the_same_bits() {
+    let mut runs = Runs::new("huggingface");
+    for name in FOLDERS {
+        let alone = runs.finish(&recipe(&folder(name), &[])).hashes();
+        for (workers, zero) in [(2, 0), (3, 1), (2, 2), (3, 3)] {
+            let workers = format!("run.workers={workers}");
+            let zero = format!("parallel.zero={zero}");
+            let layout = recipe(&folder(name), &[&workers, &zero]);
+            assert_eq!(runs.finish(&layout).hashes(), alone, "{name}: {workers} {zero}");
+        }
+        let random = Recipe { from: String::new(), ..recipe(&folder(name), &[]) };
+        assert_ne!(runs.finish(&random).hashes(), alone, "{name}: the folder made no difference");
+    }
+}
+
+#[test]
+fn a_shorter_context_takes_the_first_positions() {
+    let world = lockstep_platform::real();
+    for name in FOLDERS {
+        let logits = |sets: &[&str]| {
+            let recipe = recipe(&folder(name), sets);
+            let pretrained = Pretrained::open(&folder(name), &world).expect("a sound folder");
+            let generator = Generator::load(&pretrained, &recipe, &world).expect("its tensors");
+            generator.logits(&[7, 0, 259]).concat()
+        };
+        let (short, whole) = (logits(&["model.context=4"]), logits(&[]));
+        Tolerance::Exact.assert(name, &short, &whole);
+    }
+}
+
+#[test]
+fn a_folder_survives_the_way_through_a_run_byte_for_byte() {
+    let runs = Runs::new("huggingface");
+    let world = runs.world();
+    let file = |folder: &Path, name: &str| world.files().read(&folder.join(name)).expect(name);
+    for name in ["gpt2", "llama-tied-bf16"] {
+        let (run, back) = (runs.path().join("run"), runs.path().join("back"));
+        let format = match name {
+            "gpt2" => lockstep_checkpoint::ElementType::F32,
+            _ => lockstep_checkpoint::ElementType::Bf16,
+        };
+        let quietly = &mut |_, _| {};
+        convert(&folder(name), &run, Target::Lockstep, world, quietly).expect("it is sound");
+        let target = Target::HuggingFace { format, shard_bytes: 1 << 30 };
+        convert(&run, &back, target, world, quietly).expect("it is sound");
+        let data = |folder: &Path| {
+            let bytes = file(folder, "model.safetensors");
+            let (len, rest) = bytes.split_first_chunk().expect("the header's length");
+            let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+            let mut header: Value = serde_json::from_slice(header).expect("the header is JSON");
+            let tensors = header.as_object_mut().expect("a map");
+            tensors.remove("__metadata__");
+            let bytes_of = |info: &Value| {
+                let at = |end: usize| info["data_offsets"][end].as_u64().expect("an offset");
+                data[at(0) as usize..at(1) as usize].to_vec()
+            };
+            let held: Vec<_> = tensors
+                .iter()
+                .map(|(name, info)| {
+                    (name.clone(), info["dtype"].clone(), info["shape"].clone(), bytes_of(info))
+                })
+                .collect();
+            held
+        };
+        assert!(data(&folder(name)) == data(&back), "{name}: other tensors");
+        for path in [run, back] {
+            world.files().remove_dir_all(&path).expect("scratch");
+        }
+    }
+}
+
+#[test]
+fn a_trained_model_is_exported_with_its_weights_and_its_tokens() {
+    let mut runs = Runs::new("huggingface");
+    let outcome = runs.finish(&recipe(&folder("llama-sharded"), &[]));
+    let (world, out) = (runs.world(), runs.path().join("out"));
+    let target =
+        Target::HuggingFace { format: lockstep_checkpoint::ElementType::F32, shard_bytes: 12_000 };
+    let mut last = (0, 1);
+    let converted =
+        convert(&outcome.dir, &out, target, world, &mut |done, total| last = (done, total))
+            .expect("a finished run");
+    assert_eq!(last.0, last.1, "progress ends at the end");
+    assert_eq!(converted.weights_hash, outcome.summary.weights_hash);
+    assert!(converted.files.len() > 2, "{:?}", converted.files);
+    let again = Pretrained::open(&out, world).expect("what we write, we read");
+    again.prove(&describe(again.model())).expect("all tensors");
+    let config = &again.hugging_face().expect("that kind of folder").config;
+    assert_eq!(config.special_tokens["eos_token_id"], 2, "as the folder it began with");
+}
+
+#[test]
+fn workers_that_read_different_weights_find_out() {
+    let runs = Runs::new("huggingface");
+    let world = runs.world();
+    let (one, other) = (runs.path().join("one"), runs.path().join("other"));
+    for copy in [&one, &other] {
+        world.files().create_dir_all(copy).expect("scratch");
+        for name in ["config.json", "model.safetensors"] {
+            let bytes = world.files().read(&folder("gpt2").join(name)).expect("it is committed");
+            world.files().write_atomic(&copy.join(name), &bytes).expect("scratch");
+        }
+    }
+    let path = other.join("model.safetensors");
+    let mut bytes = world.files().read(&path).expect("just written");
+    *bytes.last_chunk_mut().expect("weights") = 0.5_f32.to_le_bytes();
+    world.files().write_atomic(&path, &bytes).expect("scratch");
+
+    let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
+    let errors: Vec<_> = std::thread::scope(|scope| {
+        let pairs = ends.iter().zip([&one, &other]);
+        let workers = pairs.map(|(end, folder)| {
+            scope.spawn(move || {
+                let recipe = recipe(folder, &["run.workers=2"]);
+                let cpu = device::open(&recipe, world)?;
+                let mut learner = Learner::materialize(&recipe, &cpu, end, world)?;
+                pretrained::load(&recipe, world, &mut learner)
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    });
+    for error in errors {
+        match error {
+            Err(TrainError::FoldersDiffer { worker: 1, tensor, .. }) => {
+                assert_eq!(tensor, "transformer.wte.weight");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Every optimizer, groups, freezing and a batch that grows: the same bits on every layout, and
+//! across an interruption at any step.
+
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{GPT2, LLAMA, Small};
+use lockstep_harness::runs::{Hashes, Outcome, soak};
+use lockstep_trainer::Options;
+
+/// Trained, then frozen; frozen, then trained; left alone in between; and for good: the second
+/// layer, which backward passes through, and the embedding, where it ends.
+const PROGRESSIVE: &str = "optim.groups=[\
+    {match=\"model.embed_tokens.*\", frozen=true},\
+    {match=\"model.layers.0.*\", freeze_after=2},\
+    {match=\"model.layers.1.mlp.*\", unfreeze_at=1, lr_scale=2, clip=0.05},\
+    {match=\"lm_head.*\", freeze_after=1, unfreeze_at=3}]";
+
+/// What is trained and how, by name.
+fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
+    let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb"];
+    let rules = [
+        "optim.name=sgd",
+        "optim.name=momentum",
+        "optim.name=nesterov",
+        "optim.name=adam",
+        "optim.name=adamw",
+        "optim.name=lars",
+        "optim.name=lamb",
+    ];
+    let mut cases: Vec<_> =
+        names.into_iter().zip(rules).map(|(name, rule)| (name, LLAMA, vec![rule])).collect();
+    // LARS measures steps against tensors, so that its rates are far larger than others.
+    cases[5].2.push("optim.lr=2");
+    let groups = "optim.groups=[{match=\"*.bias\", weight_decay=0.3, lr_scale=3},\
+                  {match=\"*attn*\", clip=0.02}, {match=\"transformer.wte.*\", lr_scale=0.1}]";
+    cases.push(("groups", GPT2, vec![groups, "optim.name=lamb"]));
+    let tied = "optim.groups=[{match=\"transformer.wte.*\", frozen=true},\
+                {match=\"transformer.h.1.*\", frozen=true}]";
+    cases.push(("frozen and tied", GPT2, vec![tied]));
+    cases.push(("progressive freezing", LLAMA, vec![PROGRESSIVE]));
+    let ramp = "train.batch_schedule=[{tokens=600, batch=32}, {tokens=2500, batch=48}]";
+    cases.push(("a batch that grows", LLAMA, vec![ramp, "optim.lr_scaling=sqrt"]));
+    cases.push(("all of it", LLAMA, vec![ramp, PROGRESSIVE, "optim.name=lamb"]));
+    cases
+}
+
+const COMMON: [&str; 4] =
+    ["train.steps=5", "train.eval_batches=1", "run.isolation=threads", "model.context=32"];
+
+fn train(runs: &mut Runs, small: &Small, sets: &[&str], layout: &[String]) -> Outcome {
+    let sets = COMMON.iter().chain(sets).map(|set| (*set).to_owned());
+    let sets: Vec<String> = sets.chain(layout.iter().cloned()).collect();
+    runs.finish(&small.with(&sets))
+}
+
+fn layout(workers: usize, zero: usize, index: usize) -> Vec<String> {
+    let bucket = ["1", "64KiB", "0"][index % 3];
+    vec![
+        format!("run.workers={workers}"),
+        format!("parallel.zero={zero}"),
+        format!("parallel.bucket_bytes={bucket}"),
+        format!("parallel.overlap={}", index % 2 == 0),
+        format!("parallel.recompute={}", ["none", "full", "selective"][index / 2 % 3]),
+    ]
+}
+
+/// All layouts in the long suite; else four for each case, so that every case meets every ZeRO
+/// stage and all cases together every pair of a stage and a number of workers.
+fn layouts(case: usize) -> Vec<Vec<String>> {
+    if soak() {
+        let all = (1..=4).flat_map(|workers| (0..4).map(move |zero| (workers, zero)));
+        return all.enumerate().map(|(i, (workers, zero))| layout(workers, zero, i)).collect();
+    }
+    (0..4).map(|zero| layout(1 + (case + zero + 1) % 4, zero, case + zero)).collect()
+}
+
+#[test]
+fn every_optimizer_group_and_phase_is_the_same_on_all_layouts() {
+    let mut runs = Runs::new("optimizers");
+    let mut seen: Vec<Hashes> = Vec::new();
+    for (index, (name, small, sets)) in cases().iter().enumerate() {
+        let alone = train(&mut runs, small, sets, &layout(1, 0, 0)).hashes();
+        for layout in layouts(index) {
+            let found = train(&mut runs, small, sets, &layout).hashes();
+            assert_eq!(found, alone, "{name}: {layout:?} against one worker");
+        }
+        assert!(!seen.contains(&alone), "{name} does something of its own");
+        seen.push(alone);
+    }
+}
+
+#[test]
+fn an_interruption_at_any_change_leaves_no_trace() {
+    let mut runs = Runs::new("optimizers");
+    let ramp = "train.batch_schedule=[{tokens=600, batch=32}, {tokens=2500, batch=48}]";
+    for (workers, zero) in [(1, 0), (2, 1), (3, 2), (2, 3)] {
+        let sets: Vec<String> = COMMON
+            .iter()
+            .chain(&[ramp, PROGRESSIVE])
+            .map(|set| (*set).to_owned())
+            .chain(layout(workers, zero, 1))
+            .collect();
+        let recipe = LLAMA.with(&sets);
+        let whole = runs.finish(&recipe);
+        let stops: &[u64] = if soak() || workers == 1 { &[1, 2, 3, 4] } else { &[2] };
+        for &stop in stops {
+            let first = Options { stop_after: Some(stop), ..Options::default() };
+            let part = runs.run(&recipe, first).expect("the first part");
+            let rest = Options { resume: Some(part.dir.clone()), ..Options::default() };
+            // The second part has other hands.
+            let second: Vec<String> =
+                sets.iter().cloned().chain(layout(1 + workers % 3, 3 - zero, 0)).collect();
+            let rest = runs.run(&LLAMA.with(&second), rest).expect("the second part");
+            assert_eq!(rest.hashes(), whole.hashes(), "{workers} workers, stopped after {stop}");
+            assert_eq!(rest.summary.tokens, whole.summary.tokens);
+        }
+    }
+}
+
+#[test]
+fn a_ramp_takes_the_samples_that_its_batches_say() {
+    let mut runs = Runs::new("optimizers");
+    let ramp = ["train.batch_schedule=[{tokens=600, batch=32}, {tokens=2500, batch=48}]"];
+    let outcome = train(&mut runs, &LLAMA, &ramp, &layout(2, 0, 0));
+    // Sixteen sequences of 32 tokens are 512, so the second step is still one of them.
+    assert_eq!(outcome.summary.tokens, (16 + 16 + 32 + 32 + 48) * 32);
+    assert_eq!(outcome.summary.steps, 5);
+    assert_eq!(outcome.summary.lanes_by_rank, [12, 12], "those of the last batch");
+}
+
+#[test]
+fn what_is_frozen_stays_and_costs_neither_bytes_nor_memory() {
+    let mut runs = Runs::new("optimizers");
+    // Everything but the last layer and the head.
+    let frozen = ["optim.groups=[{match=\"model.embed_tokens.*\", frozen=true},\
+                   {match=\"model.layers.0.*\", frozen=true}]"];
+    for zero in 0..4 {
+        let layout = [
+            "run.workers=2".to_owned(),
+            format!("parallel.zero={zero}"),
+            "parallel.bucket_bytes=1".to_owned(),
+        ];
+        let all = train(&mut runs, &LLAMA, &[], &layout).summary;
+        let some = train(&mut runs, &LLAMA, &frozen, &layout).summary;
+        let [before, after] = [&all, &some].map(|summary| summary.accounted_bytes_by_rank[0]);
+        assert!(some.wire_bytes < all.wire_bytes, "ZeRO {zero}");
+        assert!(after.gradients < before.gradients, "ZeRO {zero}");
+        assert!(after.optimizer < before.optimizer, "ZeRO {zero}");
+        assert_eq!(after.weights, before.weights);
+        if zero < 3 {
+            // What travels is what is trained: gradients there, and sums or parameters back.
+            let share = after.optimizer as f64 / before.optimizer as f64;
+            let wires = some.wire_bytes as f64 / all.wire_bytes as f64;
+            assert!((share - wires).abs() < 0.05, "ZeRO {zero}: {share} but {wires}");
+        }
+    }
+}
+
+#[test]
+fn frozen_tensors_keep_their_bits_and_others_move() {
+    let mut runs = Runs::new("optimizers");
+    let frozen = ["optim.groups=[{match=\"*.mlp.*\", frozen=true},\
+                   {match=\"model.layers.0.*\", frozen=true}]"];
+    let outcome = train(&mut runs, &LLAMA, &frozen, &layout(2, 1, 0));
+    let short = ["train.steps=1", "optim.lr=1e-30", "optim.weight_decay=0"];
+    let start = train(&mut runs, &LLAMA, &short, &layout(1, 0, 0));
+    let world = runs.world();
+    let load = |outcome: &Outcome| {
+        lockstep_checkpoint::weights::load(world, &outcome.dir.join("model.safetensors")).unwrap()
+    };
+    let (start, end) = (load(&start), load(&outcome));
+    for (name, tensor) in &start.tensors {
+        let is_frozen = name.contains(".mlp.") || name.contains("layers.0.");
+        let is_same = end.tensors[name] == *tensor;
+        assert_eq!(is_same, is_frozen, "{name}");
+    }
+}
+
+#[test]
+fn a_run_stops_at_its_target_on_all_workers_and_says_what_it_took() {
+    let mut runs = Runs::new("optimizers");
+    let target = ["train.steps=40", "train.eval_every=2", "train.target_loss=5.0"];
+    let alone = train(&mut runs, &LLAMA, &target, &layout(1, 0, 0));
+    let two = train(&mut runs, &LLAMA, &target, &layout(2, 2, 0));
+    assert_eq!(alone.hashes(), two.hashes());
+    let reached = two.summary.target.expect("it was reached");
+    assert!(reached.validation_loss <= 5.0 && two.summary.validation_loss < Some(5.0));
+    assert!(reached.steps < 40 && reached.steps % 2 == 0, "{reached:?}");
+    assert_eq!(reached.tokens, reached.steps * 16 * 32);
+    assert_eq!(reached.wire_bytes, 2 * two.summary.wire_bytes * reached.steps);
+    assert!(reached.seconds > 0.0);
+    let far = train(&mut runs, &LLAMA, &["train.target_loss=0.1"], &layout(1, 0, 0));
+    assert!(far.summary.target.is_none() && far.summary.steps == 5);
+}

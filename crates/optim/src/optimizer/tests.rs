@@ -1,0 +1,235 @@
+//! Every rule against its formula in `f64`, with gaps, groups and state that comes and goes.
+
+use super::*;
+use lockstep_config::{Group, Recipe};
+use lockstep_tensor::Isa;
+
+fn settings(name: OptimName) -> Optim {
+    Optim {
+        name,
+        weight_decay: 0.01,
+        clip: 0.0,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1e-8,
+        momentum: 0.8,
+        trust: 0.02,
+        ..Recipe::default().optim
+    }
+}
+
+fn group(pattern: &str) -> Group {
+    Group {
+        pattern: pattern.to_owned(),
+        lr_scale: 1.0,
+        weight_decay: None,
+        clip: None,
+        frozen: false,
+        freeze_after: None,
+        unfreeze_at: None,
+    }
+}
+
+/// Block 0 has a gap, as a mirror leaves one, and mixed decay; block 1 owns nothing.
+fn slots() -> Vec<Slot> {
+    let slot = |block, name: &str, tensor, range, decay| Slot {
+        block,
+        name: name.to_string(),
+        tensor,
+        range,
+        first: 0,
+        decay,
+    };
+    vec![
+        slot(0, "a", 0, 0..3, true),
+        slot(0, "b", 1, 3..5, false),
+        slot(0, "c", 2, 7..9, true),
+        slot(2, "d", 3, 0..2, true),
+    ]
+}
+
+fn buffers(scale: f32) -> Vec<Vec<f32>> {
+    [9, 4, 2]
+        .iter()
+        .map(|len| (0..*len).map(|i| scale * (1.0 + (i * 5 % 7) as f32)).collect())
+        .collect()
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt()
+}
+
+fn run(optimizer: &mut Optimizer, params: &mut [Vec<f32>], counts: std::ops::Range<u64>) {
+    let cpu = Cpu::single(Isa::detect());
+    for count in counts {
+        let update = Update { count, lr: 0.1 / count as f64, clip: Clip::by(0.5) };
+        let mut grads = buffers(0.5);
+        for (block, params) in params.iter().enumerate() {
+            optimizer.prepare_block(&cpu, &update, block, params, &mut grads[block]);
+        }
+        let measure = |buffers: &[Vec<f32>]| {
+            let slots = slots();
+            slots.iter().map(|s| norm(&buffers[s.block][s.range.clone()])).collect::<Vec<_>>()
+        };
+        *optimizer.norms_mut() = TensorNorms { params: measure(params), steps: measure(&grads) };
+        for (block, params) in params.iter_mut().enumerate() {
+            optimizer.step_block(&cpu, &update, block, params, &grads[block]);
+        }
+    }
+}
+
+/// The rules in `f64` on one tensor at a time; the gradient is half of the first parameters, and
+/// half of that by clipping.
+fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
+    let decay = if is_matrix { s.weight_decay } else { 0.0 };
+    let g: Vec<f64> = p.iter().map(|p| 0.25 * f64::from(*p)).collect();
+    let mut p: Vec<f64> = p.iter().map(|p| f64::from(*p)).collect();
+    let (mut m, mut v) = (vec![0.0; p.len()], vec![0.0; p.len()]);
+    let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+    for count in 1..=num_steps {
+        let lr = 0.1 / count as f64;
+        let local =
+            if is_matrix { s.trust * norm(&p) / (norm(&g) + decay * norm(&p)) } else { 1.0 };
+        let (bias1, bias2) = (1.0 - s.beta1.powi(count as i32), 1.0 - s.beta2.powi(count as i32));
+        let mut u = vec![0.0; p.len()];
+        for i in 0..p.len() {
+            let l2 = g[i] + decay * p[i];
+            let moment = if s.name == OptimName::Adam { l2 } else { g[i] };
+            match s.name {
+                OptimName::Sgd => u[i] = l2,
+                OptimName::Momentum => {
+                    m[i] = s.momentum * m[i] + l2;
+                    u[i] = m[i];
+                }
+                OptimName::Nesterov => {
+                    m[i] = s.momentum * m[i] + l2;
+                    u[i] = l2 + s.momentum * m[i];
+                }
+                OptimName::Lars => {
+                    m[i] = s.momentum * m[i] + lr * local * l2;
+                    u[i] = m[i] / lr;
+                }
+                OptimName::Adam | OptimName::AdamW | OptimName::Lamb => {
+                    m[i] = s.beta1 * m[i] + (1.0 - s.beta1) * moment;
+                    v[i] = s.beta2 * v[i] + (1.0 - s.beta2) * moment * moment;
+                    u[i] = m[i] / bias1 / ((v[i] / bias2).sqrt() + s.eps);
+                    let outside = if s.name == OptimName::Adam { 0.0 } else { decay };
+                    u[i] += outside * p[i];
+                }
+            }
+        }
+        let is_lamb = s.name == OptimName::Lamb && is_matrix;
+        let ratio = if is_lamb { norm(&p) / norm(&u) } else { 1.0 };
+        p.iter_mut().zip(&u).for_each(|(p, u)| *p -= lr * ratio * u);
+    }
+    p
+}
+
+const RULES: [OptimName; 7] = [
+    OptimName::Sgd,
+    OptimName::Momentum,
+    OptimName::Nesterov,
+    OptimName::Adam,
+    OptimName::AdamW,
+    OptimName::Lars,
+    OptimName::Lamb,
+];
+
+#[test]
+fn each_rule_steps_what_it_owns_and_nothing_else() {
+    for name in RULES {
+        let mut optimizer = Optimizer::new(&settings(name), &slots());
+        let (before, mut params) = (buffers(1.0), buffers(1.0));
+        run(&mut optimizer, &mut params, 1..4);
+        let mut expected = before.clone();
+        for slot in slots() {
+            let p = &before[slot.block][slot.range.clone()];
+            let stepped = by_hand(&settings(name), p, slot.decay, 3);
+            for (expected, p) in expected[slot.block][slot.range].iter_mut().zip(stepped) {
+                *expected = p as f32;
+            }
+        }
+        for (params, expected) in params.iter().flatten().zip(expected.iter().flatten()) {
+            let error = (params - expected).abs();
+            assert!(error < 1e-6 * expected.abs(), "{name}: {params} but {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_group_has_its_own_rate_and_decay_and_the_first_that_matches_counts() {
+    let groups = vec![
+        Group { lr_scale: 0.5, weight_decay: Some(0.25), ..group("b") },
+        Group { lr_scale: 0.0, ..group("?") },
+    ];
+    let grouped = Optim { groups, ..settings(OptimName::AdamW) };
+    let mut params = buffers(1.0);
+    run(&mut Optimizer::new(&grouped, &slots()), &mut params, 1..2);
+    let before = buffers(1.0);
+    assert_eq!(params[0][0].to_bits(), before[0][0].to_bits(), "a rate of zero moves nothing");
+    // The first step of Adam is the rate, whatever the gradient; decay comes on top.
+    let expected = before[0][3] * (1.0 - 0.05 * 0.25) - 0.05;
+    assert!((params[0][3] - expected).abs() < 1e-6, "{} but {expected}", params[0][3]);
+}
+
+#[test]
+fn state_that_begins_late_is_corrected_from_its_own_first_step() {
+    let late = Group { unfreeze_at: Some(100), ..group("*") };
+    let late = Optim { groups: vec![late], ..settings(OptimName::AdamW) };
+    let mut optimizer = Optimizer::at_step(&late, &slots(), 100);
+    let (cpu, mut params) = (Cpu::single(Isa::detect()), buffers(1.0));
+    let update = Update { count: 101, lr: 0.1, clip: Clip::by(1.0) };
+    optimizer.step_block(&cpu, &update, 2, &mut params[2], &[1.0, -1.0]);
+    let moved: Vec<f32> = params[2].iter().zip(&buffers(1.0)[2]).map(|(a, b)| a - b).collect();
+    let decay = 0.1 * 0.01;
+    for (moved, expected) in moved.iter().zip([-0.1 - decay, 0.1 - 6.0 * decay]) {
+        assert!((moved - expected).abs() < 1e-6, "{moved} but {expected}");
+    }
+}
+
+#[test]
+fn state_that_is_saved_and_restored_continues_with_the_same_bits() {
+    for name in RULES {
+        let mut optimizer = Optimizer::new(&settings(name), &slots());
+        let mut params = buffers(1.0);
+        run(&mut optimizer, &mut params, 1..3);
+        let mut restored = Optimizer::new(&settings(name), &slots());
+        restored.continue_from(&optimizer);
+        let mut resumed = params.clone();
+        run(&mut optimizer, &mut params, 3..5);
+        run(&mut restored, &mut resumed, 3..5);
+        let bits = |params: Vec<Vec<f32>>| {
+            params.iter().flatten().map(|p| p.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(params), bits(resumed), "{name}");
+    }
+}
+
+#[test]
+fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
+    let optimizer = Optimizer::new(&settings(OptimName::AdamW), &slots());
+    assert_eq!(optimizer.kinds(), ["m", "v"]);
+    for (name, len) in [("a", 3), ("b", 2), ("c", 2), ("d", 2)] {
+        for kind in 0..2 {
+            assert_eq!(optimizer.state(name, kind).map(<[f32]>::len), Some(len), "{name}");
+        }
+    }
+    assert_eq!(optimizer.state_len(), 2 * 9);
+    assert_eq!(Optimizer::new(&settings(OptimName::Sgd), &slots()).state_len(), 0);
+}
+
+#[test]
+fn unknown_state_is_not_found() {
+    let mut optimizer = Optimizer::new(&settings(OptimName::Momentum), &slots());
+    assert!(optimizer.state_mut("a", 0).is_some());
+    assert!(optimizer.state_mut("e", 0).is_none());
+}
+
+#[test]
+fn a_tensor_of_zeros_is_stepped_by_the_rate_of_the_run() {
+    for name in [OptimName::Lars, OptimName::Lamb] {
+        let mut params = vec![vec![0.0; 9], vec![0.0; 4], vec![0.0; 2]];
+        run(&mut Optimizer::new(&settings(name), &slots()), &mut params, 1..2);
+        assert!(params[2].iter().all(|p| *p < 0.0), "{name}: {params:?}");
+    }
+}

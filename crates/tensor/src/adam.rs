@@ -1,0 +1,150 @@
+//! Adam on flat buffers, with weight decay as part of the gradient.
+//!
+//! The formulas are PyTorch's `torch.optim.Adam`, with g the scaled gradient:
+//! ```text
+//! g ← g + weight_decay · p
+//! m ← m + (g − m) · (1 − beta1)
+//! v ← beta2 · v + (1 − beta2) · g · g
+//! p ← p − lr / bias1 · m / (sqrt(v) / sqrt(bias2) + eps)
+//! ```
+//! Unlike in [`crate::adamw`] the decay passes through the moments, so parameters with large
+//! gradients decay less. An element's result depends on that element alone, so any cut of the
+//! buffers (tasks, shards) gives the same bits.
+
+use crate::Cpu;
+use crate::adamw::AdamwStep;
+use crate::reduce::ELEMENTS;
+use crate::reduce::groups::{load, num_groups, store};
+use crate::simd::{Kernel, Simd};
+
+/// One step: updates parameters `p` and moments `m` and `v` from gradients `g`. The decay of
+/// `step` is that of the gradient.
+pub fn step(cpu: &Cpu, step: &AdamwStep, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
+    assert_eq!(p.len(), m.len(), "one first moment for each parameter");
+    assert_eq!(p.len(), v.len(), "one second moment for each parameter");
+    let factors = Factors::new(step);
+    cpu.for_each_split([p, m, v], [ELEMENTS; 3], |i, [p, m, v]| {
+        let g = &g[i * ELEMENTS..][..p.len()];
+        cpu.run(Update { factors, p, g, m, v });
+    });
+}
+
+/// What the loop multiplies with, each rounded once.
+#[derive(Clone, Copy)]
+struct Factors {
+    weight_decay: f32,
+    toward_gradient: f32,
+    beta2: f32,
+    one_minus_beta2: f32,
+    minus_step_size: f32,
+    sqrt_bias2: f32,
+    eps: f32,
+    grad_scale: f32,
+}
+
+impl Factors {
+    fn new(step: &AdamwStep) -> Self {
+        Self {
+            weight_decay: step.weight_decay as f32,
+            toward_gradient: (1.0 - step.beta1) as f32,
+            beta2: step.beta2 as f32,
+            one_minus_beta2: (1.0 - step.beta2) as f32,
+            minus_step_size: (-step.lr / step.bias1) as f32,
+            sqrt_bias2: step.bias2.sqrt() as f32,
+            eps: step.eps as f32,
+            grad_scale: step.grad_scale,
+        }
+    }
+}
+
+struct Update<'a> {
+    factors: Factors,
+    p: &'a mut [f32],
+    g: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl Kernel for Update<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { factors, p, g, m, v } = self;
+        let weight_decay = s.splat(factors.weight_decay);
+        let toward_gradient = s.splat(factors.toward_gradient);
+        let (beta2, one_minus_beta2) = (s.splat(factors.beta2), s.splat(factors.one_minus_beta2));
+        let minus_step_size = s.splat(factors.minus_step_size);
+        let (sqrt_bias2, eps) = (s.splat(factors.sqrt_bias2), s.splat(factors.eps));
+        let grad_scale = s.splat(factors.grad_scale);
+        for i in 0..num_groups(p) {
+            let old_p = load(s, p, i);
+            let g = s.fma(old_p, weight_decay, s.mul(load(s, g, i), grad_scale));
+            let old_m = load(s, m, i);
+            let new_m = s.fma(s.sub(g, old_m), toward_gradient, old_m);
+            let new_v = s.fma(s.mul(g, one_minus_beta2), g, s.mul(load(s, v, i), beta2));
+            let denominator = s.add(s.div(s.sqrt(new_v), sqrt_bias2), eps);
+            store(s, s.fma(s.div(new_m, denominator), minus_step_size, old_p), p, i);
+            store(s, new_m, m, i);
+            store(s, new_v, v, i);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::testing::{assert_close, numbers, same_bits_everywhere, wide};
+    use crate::{adamw, reference};
+
+    const LENGTHS: [usize; 6] = [0, 1, 16, 17, 257, 2 * ELEMENTS + 3];
+
+    fn scalars(t: i32) -> AdamwStep {
+        let (beta1, beta2) = (0.9f64, 0.95f64);
+        AdamwStep {
+            lr: 3e-3,
+            beta1,
+            beta2,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            bias1: 1.0 - beta1.powi(t),
+            bias2: 1.0 - beta2.powi(t),
+            grad_scale: 0.75,
+        }
+    }
+
+    #[test]
+    fn five_steps_match_the_reference() {
+        for len in LENGTHS {
+            let got = same_bits_everywhere(|cpu| {
+                let (mut p, mut m, mut v) = (numbers(1, len), vec![0.0; len], vec![0.0; len]);
+                for t in 1..=5 {
+                    step(cpu, &scalars(t), &mut p, &numbers(1 + t as u32, len), &mut m, &mut v);
+                }
+                [p, m, v].concat()
+            });
+            let (mut p, mut m, mut v) = (wide(&numbers(1, len)), vec![0.0; len], vec![0.0; len]);
+            for t in 1..=5 {
+                let g = wide(&numbers(1 + t as u32, len));
+                reference::adam::step(&scalars(t), &mut p, &g, &mut m, &mut v);
+            }
+            assert_close(&got, &[p, m, v].concat(), 5);
+        }
+    }
+
+    #[test]
+    fn without_decay_it_is_adamw_to_the_bit() {
+        let (p, g) = (numbers(3, 100), numbers(4, 100));
+        let scalars = AdamwStep { weight_decay: 0.0, ..scalars(3) };
+        same_bits_everywhere(|cpu| {
+            let run = |rule: fn(&Cpu, &AdamwStep, &mut [f32], &[f32], &mut [f32], &mut [f32])| {
+                let (mut p, mut m, mut v) = (p.clone(), vec![0.5; 100], vec![0.25; 100]);
+                rule(cpu, &scalars, &mut p, &g, &mut m, &mut v);
+                [p, m, v].concat()
+            };
+            let adam = run(step);
+            assert_eq!(adam, run(adamw::step));
+            adam
+        });
+    }
+}

@@ -1,0 +1,162 @@
+//! LAMB on flat buffers: AdamW whose steps are as long as the tensor they change.
+//!
+//! You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2019),
+//! algorithm 2, with bias correction and g the scaled gradient:
+//! ```text
+//! m ← m + (g − m) · (1 − beta1)
+//! v ← beta2 · v + (1 − beta2) · g · g
+//! u ← (m / bias1) / (sqrt(v) / sqrt(bias2) + eps) + weight_decay · p
+//! p ← p − lr · ‖p‖ / ‖u‖ · u
+//! ```
+//! A step needs the norm of its own direction u over the whole tensor, which may lie on several
+//! workers. So it comes in two halves: [`direction`] updates the moments and puts u where the
+//! gradient was, then the caller measures both and steps along u ([`crate::sgd::step`]). Nothing
+//! but the gradient's memory is needed. An element's result depends on that element alone, so any
+//! cut of the buffers gives the same bits.
+
+use crate::Cpu;
+use crate::adamw::AdamwStep;
+use crate::reduce::ELEMENTS;
+use crate::reduce::groups::{load, num_groups, store};
+use crate::simd::{Kernel, Simd};
+
+/// Updates moments `m` and `v` from gradients `g`, and replaces those by the direction of the step.
+/// The learning rate of `step` is not used.
+pub fn direction(
+    cpu: &Cpu,
+    step: &AdamwStep,
+    p: &[f32],
+    g: &mut [f32],
+    m: &mut [f32],
+    v: &mut [f32],
+) {
+    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
+    assert_eq!(p.len(), m.len(), "one first moment for each parameter");
+    assert_eq!(p.len(), v.len(), "one second moment for each parameter");
+    let factors = Factors::new(step);
+    cpu.for_each_split([g, m, v], [ELEMENTS; 3], |i, [g, m, v]| {
+        let p = &p[i * ELEMENTS..][..g.len()];
+        cpu.run(Direction { factors, p, g, m, v });
+    });
+}
+
+/// What the loop multiplies with, each rounded once.
+#[derive(Clone, Copy)]
+struct Factors {
+    weight_decay: f32,
+    toward_gradient: f32,
+    beta2: f32,
+    one_minus_beta2: f32,
+    unbias1: f32,
+    sqrt_bias2: f32,
+    eps: f32,
+    grad_scale: f32,
+}
+
+impl Factors {
+    fn new(step: &AdamwStep) -> Self {
+        Self {
+            weight_decay: step.weight_decay as f32,
+            toward_gradient: (1.0 - step.beta1) as f32,
+            beta2: step.beta2 as f32,
+            one_minus_beta2: (1.0 - step.beta2) as f32,
+            unbias1: (1.0 / step.bias1) as f32,
+            sqrt_bias2: step.bias2.sqrt() as f32,
+            eps: step.eps as f32,
+            grad_scale: step.grad_scale,
+        }
+    }
+}
+
+struct Direction<'a> {
+    factors: Factors,
+    p: &'a [f32],
+    g: &'a mut [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl Kernel for Direction<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { factors, p, g, m, v } = self;
+        let weight_decay = s.splat(factors.weight_decay);
+        let toward_gradient = s.splat(factors.toward_gradient);
+        let (beta2, one_minus_beta2) = (s.splat(factors.beta2), s.splat(factors.one_minus_beta2));
+        let unbias1 = s.splat(factors.unbias1);
+        let (sqrt_bias2, eps) = (s.splat(factors.sqrt_bias2), s.splat(factors.eps));
+        let grad_scale = s.splat(factors.grad_scale);
+        for i in 0..num_groups(g) {
+            let scaled = s.mul(load(s, g, i), grad_scale);
+            let old_m = load(s, m, i);
+            let new_m = s.fma(s.sub(scaled, old_m), toward_gradient, old_m);
+            let new_v = s.fma(s.mul(scaled, one_minus_beta2), scaled, s.mul(load(s, v, i), beta2));
+            let denominator = s.add(s.div(s.sqrt(new_v), sqrt_bias2), eps);
+            let adam = s.div(s.mul(new_m, unbias1), denominator);
+            store(s, s.fma(load(s, p, i), weight_decay, adam), g, i);
+            store(s, new_m, m, i);
+            store(s, new_v, v, i);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::testing::{assert_close, numbers, same_bits_everywhere, wide};
+    use crate::{reference, sgd};
+
+    const LENGTHS: [usize; 6] = [0, 1, 16, 17, 257, 2 * ELEMENTS + 3];
+    const LR: f32 = 0.02;
+
+    fn scalars(t: i32) -> AdamwStep {
+        let (beta1, beta2) = (0.9f64, 0.95f64);
+        AdamwStep {
+            lr: f64::NAN,
+            beta1,
+            beta2,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            bias1: 1.0 - beta1.powi(t),
+            bias2: 1.0 - beta2.powi(t),
+            grad_scale: 0.75,
+        }
+    }
+
+    #[test]
+    fn five_directions_and_steps_along_them_match_the_reference() {
+        for len in LENGTHS {
+            let got = same_bits_everywhere(|cpu| {
+                let (mut p, mut m, mut v) = (numbers(1, len), vec![0.0; len], vec![0.0; len]);
+                for t in 1..=5 {
+                    let mut g = numbers(1 + t as u32, len);
+                    direction(cpu, &scalars(t), &p, &mut g, &mut m, &mut v);
+                    sgd::step(cpu, LR, 0.0, 1.0, &mut p, &g);
+                }
+                [p, m, v].concat()
+            });
+            let (mut p, mut m, mut v) = (wide(&numbers(1, len)), vec![0.0; len], vec![0.0; len]);
+            for t in 1..=5 {
+                let mut u = wide(&numbers(1 + t as u32, len));
+                reference::lamb::direction(&scalars(t), &p, &mut u, &mut m, &mut v);
+                reference::sgd::step(LR.into(), 0.0, 1.0, &mut p, &u);
+            }
+            assert_close(&got, &[p, m, v].concat(), 5);
+        }
+    }
+
+    #[test]
+    fn the_first_direction_is_the_sign_of_the_gradient() {
+        let scalars = AdamwStep { weight_decay: 0.0, ..scalars(1) };
+        let g = numbers(30, 100);
+        let u = same_bits_everywhere(|cpu| {
+            let (mut u, mut m, mut v) = (g.clone(), vec![0.0; 100], vec![0.0; 100]);
+            direction(cpu, &scalars, &[1.0; 100], &mut u, &mut m, &mut v);
+            u
+        });
+        for (u, g) in u.iter().zip(&g) {
+            assert!((u - g.signum()).abs() < 1e-6, "{u} for a gradient of {g}");
+        }
+    }
+}

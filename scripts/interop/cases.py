@@ -1,0 +1,81 @@
+"""Small models, written by `transformers` itself: every kind of folder that lockstep reads.
+
+Weights are random but fixed by the seed, and large enough that attention, positions and
+activations all matter: with the usual tiny initial weights a model that mixed up two heads would
+still come within 1e-4.
+"""
+
+import dataclasses
+import json
+
+import torch
+import transformers
+
+SEED = 20261115
+VOCAB = 260
+# Every token of a longer text depends on all before it.
+TOKENS = [7, 0, 259, 101, 32, 116, 104, 101, 10, 200, 3, 7]
+
+
+@dataclasses.dataclass
+class Case:
+    """One folder: a model, how it is stored, and whether it is kept in the repository."""
+
+    name: str
+    model: str  # class in transformers
+    options: dict
+    dtype: str = "float32"
+    shard: str = "5GB"
+    golden: bool = False
+
+
+GPT2 = dict(vocab_size=VOCAB, n_positions=16, n_embd=16, n_layer=2, n_head=4,
+            bos_token_id=0, eos_token_id=0)
+LLAMA = dict(vocab_size=VOCAB, max_position_embeddings=16, hidden_size=16, intermediate_size=24,
+             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             bos_token_id=1, eos_token_id=2)
+
+CASES = [
+    Case("gpt2", "GPT2LMHeadModel", GPT2, golden=True),
+    Case("gpt2-untied", "GPT2LMHeadModel", GPT2 | dict(tie_word_embeddings=False, n_inner=40)),
+    Case("gpt2-bare", "GPT2Model", GPT2, shard="8KB"),
+    Case("gpt2-f16", "GPT2LMHeadModel", GPT2, dtype="float16"),
+    Case("llama-sharded", "LlamaForCausalLM", LLAMA, shard="12KB", golden=True),
+    Case("llama-tied-bf16", "LlamaForCausalLM", LLAMA | dict(tie_word_embeddings=True),
+         dtype="bfloat16", golden=True),
+    Case("llama-theta", "LlamaForCausalLM",
+         LLAMA | dict(rope_theta=500000.0, rms_norm_eps=1e-5, num_key_value_heads=1)),
+    Case("llama-bare-tied", "LlamaModel",
+         LLAMA | dict(tie_word_embeddings=True, num_key_value_heads=4)),
+]
+
+
+def write(case, folder):
+    """Makes the model of a case and saves it as its users would."""
+    torch.manual_seed(SEED)
+    model_class = getattr(transformers, case.model)
+    model = model_class(model_class.config_class(**case.options))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            around = 1.0 if "norm" in name or ".ln_" in name else 0.0
+            if name.endswith("bias"):
+                around = 0.0
+            parameter.copy_(around + 0.3 * torch.randn(parameter.shape))
+    model.to(getattr(torch, case.dtype))
+    model.save_pretrained(folder, max_shard_size=case.shard)
+
+
+def load(folder):
+    """The language model in a folder, computing in float32, and what was wrong with loading it."""
+    config = json.loads((folder / "config.json").read_text())
+    names = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+    model_class = getattr(transformers, names[config["model_type"]])
+    model, info = model_class.from_pretrained(
+        folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager")
+    return model.eval(), info
+
+
+def logits(model, tokens=TOKENS):
+    """A row for each token."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0]

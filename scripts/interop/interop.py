@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Holds lockstep against `transformers`: what one writes, the other must read, number for number.
+
+    python scripts/interop/interop.py --lockstep target/release/lockstep
+    python scripts/interop/interop.py --golden           writes crates/harness/golden/huggingface
+
+For every case of cases.py: `transformers` writes a folder; lockstep's logits must be within 1e-4;
+lockstep converts it to a run and back; the tensors must come back byte for byte, and `transformers`
+must compute the very same logits from them. A model that lockstep trained for two steps is
+exported, and both must agree about it again.
+
+Needs Python 3.9. Torch and transformers are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or
+installed by pip into target/interop, as pip is configured here.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import venv
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+GOLDEN = ROOT / "crates" / "harness" / "golden" / "huggingface"
+LIMIT = 1e-4
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--lockstep", type=pathlib.Path, help="the program to try")
+    parser.add_argument("--golden", action="store_true", help="write the golden folders instead")
+    parser.add_argument("--python", default=os.environ.get("LOCKSTEP_INTEROP_PYTHON"),
+                        help="an interpreter that has torch and transformers")
+    arguments = parser.parse_args()
+    if not (arguments.golden or arguments.lockstep):
+        parser.error("name the program with --lockstep, or ask for --golden")
+    use_interpreter(arguments.python)
+    # Folders of this machine only: nothing is asked of any network.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.path.insert(0, str(HERE))
+    import cases
+    import torch
+    import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, seed {cases.SEED}")
+    if arguments.golden:
+        write_golden(cases)
+    else:
+        check_all(cases, arguments.lockstep.resolve())
+
+
+def use_interpreter(python):
+    """Goes on in an interpreter that has what we need."""
+    if os.environ.get("LOCKSTEP_INTEROP_INSIDE"):
+        return
+    if not python:
+        folder = ROOT / "target" / "interop"
+        python = folder / "bin" / "python"
+        if not (folder / "installed").exists():
+            print(f"installing torch and transformers into {folder}", flush=True)
+            venv.create(folder, with_pip=True, clear=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", "-r",
+                            HERE / "requirements.txt"], check=True)
+            (folder / "installed").touch()
+    os.environ["LOCKSTEP_INTEROP_INSIDE"] = "1"
+    sys.stdout.flush()
+    os.execv(python, [str(python), *sys.argv])
+
+
+def write_golden(cases):
+    for case in cases.CASES:
+        if not case.golden:
+            continue
+        folder = GOLDEN / case.name
+        shutil.rmtree(folder, ignore_errors=True)
+        cases.write(case, folder)
+        model, _ = cases.load(folder)
+        rows = cases.logits(model).tolist()
+        record = {"tokens": cases.TOKENS, "logits": rows}
+        (folder / "logits.json").write_text(json.dumps(record) + "\n")
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        print(f"{case.name}: {size} bytes")
+
+
+def check_all(cases, lockstep):
+    worst = 0.0
+    for case in cases.CASES:
+        with tempfile.TemporaryDirectory() as scratch:
+            difference = check(cases, case, lockstep, pathlib.Path(scratch))
+        worst = max(worst, difference)
+        print(f"{case.name:<16} logits within {difference:.2e}, round trip byte-equal", flush=True)
+    print(f"all {len(cases.CASES)} cases agree; largest difference of logits {worst:.2e}")
+
+
+def check(cases, case, lockstep, scratch):
+    """One case; returns the largest difference of logits."""
+    import torch
+    source, run, back = scratch / "source", scratch / "run", scratch / "back"
+    cases.write(case, source)
+    model, _ = cases.load(source)
+    theirs = cases.logits(model)
+    worst = compare(case, "import", lockstep_logits(lockstep, source, cases.TOKENS), theirs)
+
+    dtype = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[case.dtype]
+    call(lockstep, "convert", source, "--to", "lockstep", run)
+    call(lockstep, "convert", run, "--to", "huggingface", back, "--dtype", dtype,
+         "--shard-size", case.shard)
+    exported, info = cases.load(back)
+    for kind in ["missing_keys", "unexpected_keys", "mismatched_keys"]:
+        assert not info[kind], f"{case.name}: {kind} {info[kind]}"
+    assert torch.equal(cases.logits(exported), theirs), f"{case.name}: the export computes others"
+    for key in ["bos_token_id", "eos_token_id"]:
+        assert getattr(exported.config, key) == getattr(model.config, key), f"{case.name}: {key}"
+    compare_tensors(case, source, back)
+
+    trained, export = scratch / "trained", scratch / "export"
+    call(lockstep, "train", source, "--quiet", "--set", "train.steps=2", "--set", "run.workers=2",
+         "--set", "run.isolation=threads", "--set", "parallel.zero=3", "--set",
+         "train.eval_batches=1", "--set", f"run.dir={trained}")
+    call(lockstep, "convert", trained, "--to", "huggingface", export)
+    model, _ = cases.load(export)
+    after = cases.logits(model)
+    assert not torch.equal(after, theirs), f"{case.name}: training changed nothing"
+    ours = lockstep_logits(lockstep, trained, cases.TOKENS)
+    return max(worst, compare(case, "trained", ours, after))
+
+
+def compare(case, what, ours, theirs):
+    import torch
+    difference = (torch.tensor(ours) - theirs).abs().max().item()
+    assert difference <= LIMIT, f"{case.name}, {what}: logits differ by {difference}"
+    return difference
+
+
+def lockstep_logits(lockstep, folder, tokens):
+    text = ",".join(map(str, tokens))
+    out = call(lockstep, "inspect", folder, "--logits", text, "--json")
+    return json.loads(out)["logits"]
+
+
+def call(lockstep, *arguments):
+    done = subprocess.run([lockstep, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"lockstep {' '.join(map(str, arguments))}: {done.stderr}")
+    return done.stdout
+
+
+def compare_tensors(case, source, back):
+    """Types, shapes and bytes of all tensors, under the names of the language model."""
+    first = "transformer." if case.model.startswith("GPT2") else "model."
+    bare = case.model in ("GPT2Model", "LlamaModel")
+    expected = {(first if bare else "") + name: held for name, held in tensors(source).items()}
+    found = tensors(back)
+    assert sorted(expected) == sorted(found), f"{case.name}: other names"
+    for name, held in expected.items():
+        assert found[name] == held, f"{case.name}: {name} did not come back byte for byte"
+
+
+def tensors(folder):
+    """(type, shape, bytes) of every tensor, read as the format is defined and not by a library."""
+    held = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        content = file.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        for name, info in json.loads(content[8:8 + length]).items():
+            if name != "__metadata__":
+                start, end = info["data_offsets"]
+                data = content[8 + length + start:8 + length + end]
+                held[name] = (info["dtype"], info["shape"], data)
+    return held
+
+
+if __name__ == "__main__":
+    main()
