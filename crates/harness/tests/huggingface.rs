@@ -169,7 +169,7 @@ fn workers_that_read_different_weights_find_out() {
 
     let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
     let errors: Vec<_> = std::thread::scope(|scope| {
-        let worker = |(end, folder)| {
+        let worker = |(end, folder): (&Comm, &PathBuf)| {
             scope.spawn(move || {
                 let recipe = recipe(folder, &["run.workers=2"]);
                 let cpu = device::open(&recipe, world)?;
