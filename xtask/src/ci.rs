@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{shell, tidy};
+use crate::{interop, shell, tidy};
 
 struct Step {
     name: &'static str,
@@ -23,6 +23,7 @@ const STEPS: &[Step] = &[
     Step { name: "model-check", run: model_check },
     Step { name: "doc", run: doc },
     Step { name: "tidy", run: tidy::run },
+    Step { name: "interop", run: interop::run },
 ];
 
 /// Runs the named steps, or all of them, and prints the time each took.
@@ -105,7 +106,7 @@ mod tests {
     fn no_name_means_every_step() {
         assert_eq!(
             names(&select(&[]).unwrap()),
-            ["fmt", "clippy", "test", "model-check", "doc", "tidy"]
+            ["fmt", "clippy", "test", "model-check", "doc", "tidy", "interop"]
         );
     }
 
@@ -119,7 +120,7 @@ mod tests {
         let error = select(&["fmt", "lint"]).err().unwrap().to_string();
         assert_eq!(
             error,
-            "no step `lint`; the steps are fmt, clippy, test, model-check, doc, tidy"
+            "no step `lint`; the steps are fmt, clippy, test, model-check, doc, tidy, interop"
         );
     }
 

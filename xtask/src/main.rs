@@ -9,6 +9,7 @@
 
 mod ci;
 mod golden;
+mod interop;
 mod shell;
 mod soak;
 mod tidy;

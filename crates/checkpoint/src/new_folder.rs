@@ -43,15 +43,11 @@ pub fn refuse_taken(world: &World, folder: &Path) -> Result<(), CheckpointError>
     }
 }
 
-/// Copies a file into a folder, under its own name.
-pub fn copy_into(world: &World, folder: &Path, file: &Path) -> Result<(), CheckpointError> {
-    let Some(name) = file.file_name() else {
-        let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it names no file");
-        return Err(FileError::new(FileAction::Read, file, &error).into());
-    };
+/// Copies a file.
+pub fn copy(world: &World, file: &Path, target: &Path) -> Result<(), CheckpointError> {
     let reader = world.files().open(file)?;
     let num_bytes = reader.num_bytes();
-    write_atomic_with(world, &folder.join(name), |writer| {
+    write_atomic_with(world, target, |writer| {
         let mut buffer = vec![0; PIECE_BYTES];
         let mut done = 0;
         while done < num_bytes {

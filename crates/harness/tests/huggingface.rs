@@ -27,6 +27,8 @@ fn folder(name: &str) -> PathBuf {
 fn recipe(folder: &Path, sets: &[&str]) -> Recipe {
     let mut all = vec![
         format!("model.from={}", folder.display()),
+        // Any text will do, and a short one is read quickly.
+        format!("data.source={}", golden::folder().join("README.md").display()),
         "train.batch=8".to_owned(),
         "train.microbatch=1".to_owned(),
         "train.steps=2".to_owned(),
@@ -168,18 +170,16 @@ fn workers_that_read_different_weights_find_out() {
     world.files().write_atomic(&path, &bytes).expect("scratch");
 
     let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
-    let errors: Vec<_> = std::thread::scope(|scope| {
-        let pairs = ends.iter().zip([&one, &other]);
-        let workers = pairs.map(|(end, folder)| {
-            scope.spawn(move || {
-                let recipe = recipe(folder, &["run.workers=2"]);
-                let cpu = device::open(&recipe, world)?;
-                let mut learner = Learner::materialize(&recipe, &cpu, end, world)?;
-                pretrained::load(&recipe, world, &mut learner)
-            })
-        });
-        let workers: Vec<_> = workers.collect();
-        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    let load = |end: &Comm, folder: &Path| {
+        let recipe = recipe(folder, &["run.workers=2"]);
+        let cpu = device::open(&recipe, world)?;
+        let mut learner = Learner::materialize(&recipe, &cpu, end, world)?;
+        pretrained::load(&recipe, world, &mut learner)
+    };
+    let errors = std::thread::scope(|scope| {
+        let first = scope.spawn(|| load(&ends[0], &one));
+        let second = scope.spawn(|| load(&ends[1], &other));
+        [first.join().expect("no panic"), second.join().expect("no panic")]
     });
     for error in errors {
         match error {

@@ -110,11 +110,27 @@ pub fn convert(
             converted.num_bytes = total * ElementType::F32.num_bytes() as u64;
             converted.files = vec![weights::FILE_NAME.to_owned()];
             converted.others.insert(0, "recipe.toml".to_owned());
+            let recipe = recipe_of_copy(&pretrained, &companions, folder, world)?;
             converted.weights_hash =
                 save_run(world, folder, &recipe, &outlines, &companions, &mut read)?;
         }
     }
     Ok(converted)
+}
+
+/// The recipe of the new run, whose tokenizer is the copy beside it.
+fn recipe_of_copy(
+    pretrained: &Pretrained,
+    companions: &Companions,
+    folder: &Path,
+    world: &World,
+) -> Result<Recipe, TrainError> {
+    let has_tokenizer = companions.files.contains_key(huggingface::TOKENIZER);
+    pretrained.recipe_with(world, |model| {
+        if has_tokenizer {
+            model.tokenizer = Some(folder.join(huggingface::TOKENIZER).display().to_string());
+        }
+    })
 }
 
 /// A folder that `generate` and `inspect` take for a finished run.
@@ -147,24 +163,36 @@ fn save_run(
     })
 }
 
-/// The numbers of special tokens and the files that go with a vocabulary. A run has them beside its
-/// weights if it was converted, and else in the folder that its training began with.
+/// What goes with the vocabulary of a model: its files, and the numbers of its special tokens. They
+/// lie beside the weights; what a run lacks comes from the folder that its training began with.
 fn vocabulary(
     pretrained: &Pretrained,
     recipe: &Recipe,
     world: &World,
 ) -> (Map<String, Value>, Companions) {
-    let (folder, special_tokens) = match (pretrained.hugging_face(), parent(recipe, world)) {
-        (Some(folder), _) => (folder.path().to_owned(), folder.config.special_tokens.clone()),
-        (None, Some(parent)) => (parent.path().to_owned(), parent.config.special_tokens),
-        (None, None) => {
-            let folder = pretrained.path().to_owned();
-            let special_tokens = huggingface::special_tokens(world, &folder);
-            (folder, special_tokens)
+    let mut companions = huggingface::companions(world, pretrained.path());
+    let special_tokens = match (pretrained.hugging_face(), parent(recipe, world)) {
+        (Some(folder), _) => folder.config.special_tokens.clone(),
+        (None, Some(parent)) => {
+            let theirs = huggingface::companions(world, parent.path());
+            if same_tokenizer(&companions, &theirs, world) {
+                companions = theirs;
+            }
+            parent.config.special_tokens
         }
+        (None, None) => huggingface::special_tokens(world, pretrained.path()),
     };
-    let companions = huggingface::companions(world, &folder, &special_tokens);
+    let companions = companions.with_special_tokens(&special_tokens);
     (special_tokens, companions)
+}
+
+/// Whether two folders have one tokenizer; its other files say nothing about another one.
+fn same_tokenizer(ours: &Companions, theirs: &Companions, world: &World) -> bool {
+    let text = |companions: &Companions| {
+        let path = companions.files.get(huggingface::TOKENIZER)?;
+        world.files().read(path).ok()
+    };
+    text(ours).is_some_and(|ours| text(theirs) == Some(ours))
 }
 
 /// The folder of Hugging Face that a run's training began with, if it is still there and still has

@@ -65,10 +65,20 @@ impl Pretrained {
 
     /// The recipe of the run, or the default one with the model of the folder.
     pub fn recipe(&self, world: &World) -> Result<Recipe, TrainError> {
+        self.recipe_with(world, |_| {})
+    }
+
+    /// The same, after a change of what the folder says.
+    pub(crate) fn recipe_with(
+        &self,
+        world: &World,
+        change: impl FnOnce(&mut ModelFolder),
+    ) -> Result<Recipe, TrainError> {
         match &self.origin {
             Origin::Run { recipe, .. } => Ok((**recipe).clone()),
             Origin::HuggingFace(_) => {
-                let folder = self.model_folder(world);
+                let mut folder = self.model_folder(world);
+                change(&mut folder);
                 let resolved = config::resolve_with(&Sources::default(), &folder);
                 resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
             }
@@ -77,14 +87,16 @@ impl Pretrained {
 
     /// What it says about the keys of a recipe.
     pub fn model_folder(&self, world: &World) -> ModelFolder {
-        let (file, tokenizer) = match &self.origin {
-            Origin::Run { .. } => ("recipe.toml", None),
-            Origin::HuggingFace(folder) => (huggingface::CONFIG, folder.tokenizer(world)),
+        let file = match &self.origin {
+            Origin::Run { .. } => "recipe.toml",
+            Origin::HuggingFace(_) => huggingface::CONFIG,
         };
+        let tokenizer = self.path.join(huggingface::TOKENIZER);
+        let has_one = world.files().metadata(&tokenizer).is_some();
         ModelFolder {
             name: self.path.join(file).display().to_string(),
             model: self.model().to_toml(),
-            tokenizer: tokenizer.map(|path| path.display().to_string()),
+            tokenizer: has_one.then(|| tokenizer.display().to_string()),
         }
     }
 

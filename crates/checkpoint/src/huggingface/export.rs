@@ -32,24 +32,23 @@ pub struct Export<'a> {
 /// Files that go with the vocabulary of a model, and so with the model wherever it is copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions {
-    /// Files that are copied as they are.
-    pub files: Vec<PathBuf>,
+    /// Files that are copied as they are, each by the name it gets.
+    pub files: BTreeMap<String, PathBuf>,
     /// The numbers of special tokens, where no file has them: what [`GENERATION`] would say.
     pub generation: Option<String>,
 }
 
 impl Companions {
-    /// Their names.
+    /// The names that they get.
     pub fn names(&self) -> Vec<String> {
-        let file_name = |path: &PathBuf| path.file_name().unwrap_or_default().display().to_string();
         let generation = self.generation.as_ref().map(|_| GENERATION.to_owned());
-        self.files.iter().map(file_name).chain(generation).collect()
+        self.files.keys().cloned().chain(generation).collect()
     }
 
     /// Puts them into a folder.
     pub fn save(&self, world: &World, folder: &Path) -> Result<(), CheckpointError> {
-        for file in &self.files {
-            new_folder::copy_into(world, folder, file)?;
+        for (name, file) in &self.files {
+            new_folder::copy(world, file, &folder.join(name))?;
         }
         if let Some(text) = &self.generation {
             world.files().write_atomic(&folder.join(GENERATION), text.as_bytes())?;

@@ -76,14 +76,23 @@ const HEAD: &str = "lm_head.weight";
 /// Elements compared at a time.
 const PIECE_LEN: usize = 1 << 16;
 
-/// The files beside a model that go with its vocabulary.
-pub fn companions(world: &World, folder: &Path, special_tokens: &Map<String, Value>) -> Companions {
-    let files = COMPANION_FILES.iter().map(|name| folder.join(name));
-    let files: Vec<_> = files.filter(|path| world.files().metadata(path).is_some()).collect();
-    let missing = !files.iter().any(|path| path.ends_with(GENERATION));
-    let known = special_tokens.values().any(|value| !value.is_null());
-    let text = || serde_json::to_string_pretty(special_tokens).expect("a map by text is JSON");
-    Companions { files, generation: (missing && known).then(|| text() + "\n") }
+/// The files of a folder that go with its vocabulary.
+pub fn companions(world: &World, folder: &Path) -> Companions {
+    let files = COMPANION_FILES.iter().map(|name| ((*name).to_owned(), folder.join(name)));
+    let files = files.filter(|(_, path)| world.files().metadata(path).is_some()).collect();
+    Companions { files, generation: None }
+}
+
+impl Companions {
+    /// The same with the numbers of special tokens, where no file has them.
+    pub fn with_special_tokens(mut self, special_tokens: &Map<String, Value>) -> Self {
+        let known = special_tokens.values().any(|value| !value.is_null());
+        if known && !self.files.contains_key(GENERATION) {
+            let text = serde_json::to_string_pretty(special_tokens);
+            self.generation = Some(text.expect("a map by text is JSON") + "\n");
+        }
+        self
+    }
 }
 
 /// The numbers of special tokens that go with a vocabulary, where only the files beside a model are

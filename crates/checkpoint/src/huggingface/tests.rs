@@ -414,7 +414,7 @@ fn an_export_is_read_back_byte_for_byte_in_one_file_and_in_several() {
         .names()
         .map(|name| (name.to_owned(), folder.tensors.shape(name).unwrap().to_vec()))
         .collect();
-    let companions = companions(&fixture.world, fixture.scratch.path(), &Map::new());
+    let companions = companions(&fixture.world, fixture.scratch.path());
     for (format, shard_bytes, num_files) in
         [(ElementType::F32, 1 << 20, 1), (ElementType::F32, 1, 2), (ElementType::Bf16, 8, 2)]
     {

@@ -84,7 +84,7 @@ fn foreign_folders_that_cannot_be_used_are_refused_in_one_line() {
         ("\"vocab_size\": 260", "\"vocab_size\": 261", "has shape [260, 16], the model needs [261"),
         ("\"gelu_new\"", "\"relu\"", "activation_function = \"relu\" is not supported"),
         ("\"model_type\": \"gpt2\"", "\"model_type\": \"bert\"", "model_type = \"bert\""),
-        ("\"n_head\": 4", "\"n_head\": 5", "gpt2/config.json: model.heads = 5 does not divide"),
+        ("\"n_head\": 4", "\"n_head\": 5", "gpt2/config.json: model.width = 16 is not a multiple"),
     ] {
         assert!(config.contains(from), "{from}");
         folder.write("gpt2/config.json", config.replace(from, to).as_bytes());
