@@ -26,8 +26,8 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
         "optim.name=lars",
         "optim.name=lamb",
     ];
-    let mut cases: Vec<_> =
-        names.into_iter().zip(rules).map(|(name, rule)| (name, LLAMA, vec![rule])).collect();
+    let case = |(name, rule)| (name, LLAMA, vec![rule, "train.steps=3"]);
+    let mut cases: Vec<_> = names.into_iter().zip(rules).map(case).collect();
     // LARS measures steps against tensors, so that its rates are far larger than others.
     cases[5].2.push("optim.lr=2");
     let groups = "optim.groups=[{match=\"*.bias\", weight_decay=0.3, lr_scale=3},\
