@@ -111,8 +111,8 @@ fn an_unknown_choice_suggests_the_nearest() {
         ("model.family=rwkv", "model.family = \"rwkv\" is not one of gpt2, llama; try \"llama\""),
         (
             "optim.name=adamm",
-            "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, lamb; \
-             try \"adam\"",
+            "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, \
+             lamb; try \"adam\"",
         ),
         ("data.tokenizer=bpe", "data.tokenizer = \"bpe\" must be \"byte\"; try \"byte\""),
         ("precision.compute=bf16", "precision.compute = \"bf16\" must be \"f32\"; try \"f32\""),
