@@ -11,9 +11,9 @@ Adam and AdamW are PyTorch's; LARS and LAMB are written out from their papers:
     LARS  You, Gitman, Ginsburg 2017, algorithm 1: the learning rate is inside the velocity
     LAMB  You et al. 2019, algorithm 2, with bias correction and phi(z) = z
 
-Both leave vectors alone (their ratio is one), as the authors' code does. Everything is computed in
-float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`, `goal.<tensor>` and, for
-each rule, `<rule>.<tensor>` after ten steps, all F32; the settings are in `__metadata__`.
+Both leave vectors alone (their ratio is one), as the authors' code does. Everything is computed
+in float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`, `goal.<tensor>` and,
+for each rule, `<rule>.<tensor>` after ten steps, all F32; the settings are in `__metadata__`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def decay_of(name):
 def by_torch(rule, problem):
     """Ten steps of a rule that PyTorch has."""
     s = SETTINGS
-    params = {n: torch.nn.Parameter(torch.from_numpy(start)) for n, (start, _, _) in problem.items()}
+    params = {n: torch.nn.Parameter(torch.from_numpy(p[0])) for n, p in problem.items()}
     groups = [{"params": [p], "weight_decay": decay_of(n)} for n, p in params.items()]
     betas = (s["beta1"], s["beta2"])
     optimizer = {
@@ -64,7 +64,8 @@ def by_torch(rule, problem):
         optimizer.zero_grad()
         loss = 0.0
         for name, (_, slope, goal) in problem.items():
-            loss = loss + (torch.from_numpy(slope) / 2 * (params[name] - torch.from_numpy(goal)) ** 2).sum()
+            slope, goal = torch.from_numpy(slope), torch.from_numpy(goal)
+            loss = loss + (slope / 2 * (params[name] - goal) ** 2).sum()
         loss.backward()
         optimizer.step()
     return {name: p.detach().numpy() for name, p in params.items()}

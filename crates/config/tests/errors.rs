@@ -120,8 +120,8 @@ fn an_unknown_choice_suggests_the_nearest() {
         ),
         (
             "optim.name=adamm",
-            "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, lamb; \
-             try \"adam\"",
+            "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, \
+             lamb; try \"adam\"",
         ),
         (
             "data.order=sequental",

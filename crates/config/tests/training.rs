@@ -84,8 +84,8 @@ fn wrong_groups_are_refused_by_their_place() {
         ("optim.groups=[{lr_scale=2}]", "optim.groups[0] = {lr_scale=2} has no match; remove it"),
         (
             "optim.groups=[{match=\"a\"},{match=\"b\",lr_scal=2}]",
-            "optim.groups[1].lr_scal = 2 is not one of match, lr_scale, weight_decay, clip, frozen, \
-             freeze_after, unfreeze_at; try lr_scale",
+            "optim.groups[1].lr_scal = 2 is not one of match, lr_scale, weight_decay, clip, \
+             frozen, freeze_after, unfreeze_at; try lr_scale",
         ),
         (
             "optim.groups=[{match=\"a\",clip=-1}]",

@@ -3,9 +3,9 @@
 mod support;
 
 use lockstep_comm::CommError;
-use lockstep_config::{Family, Model, OptimName};
+use lockstep_config::{Family, Group, Model, OptimName};
 use lockstep_model::{Lane, Recompute, describe};
-use lockstep_optim::{Clip, Optimizer, Update};
+use lockstep_optim::{Clip, Optimizer, Phases, Slot, Update};
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_tensor::{Cpu, Isa};
 use support::{
@@ -226,5 +226,43 @@ fn weights_start_from_the_seed_and_the_name() {
         // Norms start as ones.
         let is_drawn = bits(one).iter().any(|value| *value != 1.0_f32.to_bits());
         assert_eq!(bits(one) != bits(other), is_drawn, "{name}");
+    }
+}
+
+#[test]
+fn what_is_trained_has_the_gradients_it_has_when_nothing_is_frozen() {
+    let mut rule = settings(OptimName::Sgd);
+    rule.groups = ["*embed_tokens*", "*.wte.*", "*.wpe.*", "*.layers.1.*", "*.h.1.*", "*.bias"]
+        .map(|pattern| Group {
+            pattern: pattern.to_owned(),
+            lr_scale: 1.0,
+            weight_decay: None,
+            clip: None,
+            frozen: true,
+            freeze_after: None,
+            unfreeze_at: None,
+        })
+        .to_vec();
+    for family in [Family::Llama, Family::Gpt2] {
+        for tied in [false, true] {
+            let model = Model { family, kv_heads: SMALL.heads, layers: 3, tied, ..SMALL };
+            let blueprint = describe(&model);
+            let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.clone()).collect();
+            let phases = Phases::new(&rule, names.iter().map(String::as_str));
+            let grads = |phases: Phases| {
+                alone(|worker| {
+                    let plan = ReplicaPlan { phases: phases.clone(), ..plan(2, 1) };
+                    let mut replica = replica(worker, &model, plan);
+                    run(worker, &mut replica, &Batch::new(&model, 2, 5));
+                    let named = |(slot, grad): (Slot, &[f32])| (slot.name, bits(grad));
+                    replica.own_grads().map(named).collect::<Vec<_>>()
+                })
+            };
+            let (all, some) = (grads(Phases::default()), grads(phases.clone()));
+            let trained: Vec<_> =
+                all.into_iter().filter(|(name, _)| !phases.is_frozen(0, name)).collect();
+            assert!(!some.is_empty() && some.len() < names.len());
+            assert!(some == trained, "{family}, tied: {tied}");
+        }
     }
 }

@@ -47,8 +47,8 @@ pub fn normalize(cpu: &Cpu, x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32], y_tc
     });
 }
 
-/// Adds the gradients of the input and of the weight, given `dy_tc` and what forward saved. An empty
-/// `dweight_c` asks for that of the input only.
+/// Adds the gradients of the input and of the weight, given `dy_tc` and what forward saved. An
+/// empty `dweight_c` asks for that of the input only.
 pub fn backward(
     cpu: &Cpu,
     x_tc: &[f32],

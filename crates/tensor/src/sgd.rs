@@ -1,7 +1,7 @@
 //! Stochastic gradient descent on flat buffers, plain and with momentum.
 //!
-//! The formulas are PyTorch's `torch.optim.SGD` without dampening, where weight decay is part of the
-//! gradient, with g the scaled gradient ([`crate::nesterov`] is the momentum that looks ahead):
+//! The formulas are PyTorch's `torch.optim.SGD` without dampening, where weight decay is part of
+//! the gradient, with g the scaled gradient ([`crate::nesterov`] is momentum that looks ahead):
 //! ```text
 //! plain     p ← p − lr · (g + weight_decay · p)
 //! momentum  b ← mu · b + (g + weight_decay · p);  p ← p − lr · b

@@ -109,9 +109,9 @@ mod tests {
         let text = refusal(r#"[{match = "*.weight"}, {match = "*.q_prj.weight"}]"#);
         assert_eq!(
             text,
-            "optim.groups[1].match = \"*.q_prj.weight\" describes no parameter of this model; there \
-             are model.layers.0.self_attn.q_proj.weight, model.layers.1.self_attn.q_proj.weight, \
-             model.layers.2.self_attn.q_proj.weight"
+            "optim.groups[1].match = \"*.q_prj.weight\" describes no parameter of this model; \
+             there are model.layers.0.self_attn.q_proj.weight, \
+             model.layers.1.self_attn.q_proj.weight, model.layers.2.self_attn.q_proj.weight"
         );
     }
 

@@ -50,8 +50,8 @@ pub enum TrainError {
     },
     /// A group of parameters is empty.
     #[error(
-        "optim.groups[{index}].match = \"{pattern}\" describes no parameter of this model; there are \
-         {near}"
+        "optim.groups[{index}].match = \"{pattern}\" describes no parameter of this model; there \
+         are {near}"
     )]
     NoSuchParams {
         /// The group, counted from zero.

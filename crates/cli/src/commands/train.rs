@@ -158,7 +158,7 @@ fn report(summary: &Summary) -> String {
         let bytes = Bytes(*wire_bytes);
         let _ = writeln!(
             text,
-            "target       {loss} reached with {steps} steps, {tokens} tokens, {bytes}, {seconds:.1} s"
+            "target       {loss} with {steps} steps, {tokens} tokens, {bytes} moved, {seconds:.1} s"
         );
     }
     let _ = writeln!(
