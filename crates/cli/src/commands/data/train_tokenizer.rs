@@ -8,6 +8,7 @@ use lockstep_config::units::Bytes;
 use lockstep_data::tokenizer::{TrainOptions, train};
 use lockstep_platform::World;
 use serde::Serialize;
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (out, sample) = (out.display(), Bytes(sample_bytes));
     let mut text = format!("{out}: {vocab} tokens, learnt from {sample} in {seconds:.1} s\n");
     if vocab < arguments.vocab {
-        text += &format!("{} were asked for; the text has no more to join\n", arguments.vocab);
+        let asked = arguments.vocab;
+        let _ = writeln!(text, "{asked} were asked for; the text has no more to join");
     }
     output::text(&text)
 }
