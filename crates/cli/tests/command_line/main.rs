@@ -7,12 +7,14 @@
 //! - `bench_comm`: collectives between real ranks.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod feeding;
 mod launch;
 mod layouts;
 mod process;
