@@ -36,6 +36,19 @@ pub enum CheckpointError {
         dtype: String,
     },
 
+    /// A tensor has an element type that cannot be widened to `f32`.
+    #[error(
+        "{}: tensor {tensor} has type {dtype}; F32, BF16 and F16 can be read", path.display()
+    )]
+    NotFloat {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Its type, in the words of the format.
+        dtype: String,
+    },
+
     /// A stored weight is not a number that can be computed with.
     #[error("{}: tensor {tensor} holds {value} at element {element}", path.display())]
     NotFinite {
@@ -60,6 +73,22 @@ pub enum CheckpointError {
         value: String,
     },
 
+    /// A weight has no finite value in the number format that was asked for.
+    #[error(
+        "tensor {tensor} holds {value} at element {element}, too large for {format}; \
+         try --dtype f32"
+    )]
+    TooLarge {
+        /// The tensor's name.
+        tensor: String,
+        /// The first such element.
+        element: usize,
+        /// Its value.
+        value: String,
+        /// The number format.
+        format: &'static str,
+    },
+
     /// The model needs a tensor that the file lacks.
     #[error("{} has no tensor {tensor}", path.display())]
     MissingTensor {
@@ -67,6 +96,69 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
+    },
+
+    /// The file has a tensor that the model lacks.
+    #[error("{} has a tensor {tensor} that the model lacks", path.display())]
+    ExtraTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+    },
+
+    /// Two tensors stand for one parameter.
+    #[error("{}: tensors {tensor} and {other} are one and the same parameter", path.display())]
+    Twice {
+        /// The file of the second.
+        path: PathBuf,
+        /// The name of the second.
+        tensor: String,
+        /// The name of the first.
+        other: String,
+    },
+
+    /// The output projection is said to be the embedding table and is not.
+    #[error(
+        "{}: tie_word_embeddings = true, but {tensor} is not {owner} from element {element} on; \
+         set it to false", path.display()
+    )]
+    NotTied {
+        /// The folder.
+        path: PathBuf,
+        /// The copy.
+        tensor: String,
+        /// What it should be a copy of.
+        owner: String,
+        /// The first element that differs.
+        element: usize,
+    },
+
+    /// A folder in another program's format holds what we cannot use.
+    #[error("{}: {reason}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit, and what would.
+        reason: String,
+    },
+
+    /// A foreign model has options that the engine lacks: one line for each.
+    #[error("{}", lines.join("\n"))]
+    Options {
+        /// File, option, value and what would work.
+        lines: Vec<String>,
+    },
+
+    /// A file that somebody else wrote is wrong, which is for its giver to mend.
+    #[error(transparent)]
+    Input(Box<CheckpointError>),
+
+    /// A folder would be written over.
+    #[error("{} exists already; choose a folder that does not", path.display())]
+    Taken {
+        /// The folder that was asked for.
+        path: PathBuf,
     },
 
     /// A tensor does not have the shape the model needs.
@@ -123,12 +215,34 @@ impl CheckpointError {
                 _ => Blame::Storage,
             },
             Self::Damaged { .. } | Self::BadState { .. } => Blame::Storage,
+            Self::Input(error) => match error.as_ref() {
+                Self::File(_) => error.blame(),
+                _ => Blame::User,
+            },
             Self::NotF32 { .. }
+            | Self::NotFloat { .. }
+            | Self::TooLarge { .. }
+            | Self::ExtraTensor { .. }
+            | Self::Twice { .. }
+            | Self::NotTied { .. }
+            | Self::Foreign { .. }
+            | Self::Options { .. }
+            | Self::Taken { .. }
             | Self::NotFinite { .. }
             | Self::MissingTensor { .. }
             | Self::WrongShape { .. }
             | Self::NewerState { .. } => Blame::User,
             Self::Diverged { .. } => Blame::Diverged,
+        }
+    }
+}
+
+impl CheckpointError {
+    /// The same, about a file that somebody else wrote.
+    pub(crate) fn of_input(self) -> Self {
+        match self {
+            Self::Input(_) => self,
+            other => Self::Input(Box::new(other)),
         }
     }
 }

@@ -9,6 +9,8 @@
 //!
 //! - [`weights`]: named f32 tensors in the safetensors format, and their hash
 //! - [`state`]: where in the run the weights belong, as versioned JSON
+//! - [`huggingface`]: folders of other programs' models, read and written
+//! - [`new_folder`]: a folder that appears whole or not at all
 //! - [`error`]: [`CheckpointError`], with who is to blame
 //!
 //! # Example
@@ -35,8 +37,13 @@ pub mod weights;
 
 pub mod state;
 
+pub mod huggingface;
+pub mod new_folder;
+
 pub mod error;
 
 pub use error::CheckpointError;
 pub use state::TrainingState;
-pub use weights::{NamedTensor, Tensor, Weights, WeightsHasher, weights_hash};
+pub use weights::{
+    ElementType, NamedTensor, Tensor, Tensors, Weights, WeightsHasher, weights_hash,
+};

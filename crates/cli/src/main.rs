@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `data`, `config`, one file each.
+//! - [`commands`]: one file or folder a command.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -29,6 +29,7 @@ Examples:
   lockstep train                                  train on the bundled corpus
   lockstep train my.toml --set train.steps=1000   a recipe of your own
   lockstep generate --prompt \"In the beginning\"   text from the newest run
+  lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
   lockstep config                                 every key, its meaning and its value
@@ -41,6 +42,9 @@ enum Command {
     Generate(commands::generate::Arguments),
     Inspect(commands::inspect::Arguments),
     Compare(commands::compare::Arguments),
+    Eval(commands::eval::Arguments),
+    Convert(commands::convert::Arguments),
+    DataServer(commands::data_server::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
     #[command(subcommand)]
@@ -55,6 +59,9 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
+        Command::Eval(arguments) => commands::eval::run(&arguments, &world),
+        Command::DataServer(arguments) => commands::data_server::run(&arguments, &world),
+        Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),

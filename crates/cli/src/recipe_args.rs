@@ -2,13 +2,14 @@
 
 use crate::failure::Failure;
 use lockstep_config::{Recipe, Sources};
-use lockstep_platform::World;
+use lockstep_platform::{FileKind, World};
+use lockstep_trainer::pretrained;
 use std::path::PathBuf;
 
 /// Arguments that name a recipe.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct RecipeArguments {
-    /// A recipe in TOML; without one, the default recipe on the bundled corpus
+    /// A recipe in TOML, or the folder of a model to start from; without one, the default recipe
     recipe: Option<PathBuf>,
     /// Start from a named recipe (`lockstep config --presets` lists them)
     #[arg(long)]
@@ -30,17 +31,20 @@ impl RecipeArguments {
         world: &World,
         default_preset: Option<&str>,
     ) -> Result<Recipe, Failure> {
-        let file = match &self.recipe {
-            None => None,
-            Some(path) => {
+        let mut sets = self.sets.clone();
+        let mut file = None;
+        if let Some(path) = &self.recipe {
+            if world.files().metadata(path) == Some(FileKind::Directory) {
+                // Weakest first, so that an explicit model.from is heard.
+                sets.insert(0, format!("model.from={}", path.display()));
+            } else {
                 let text = world.files().read_to_string(path);
                 let text = text.map_err(|error| Failure::user(error.to_string()))?;
-                Some((path.display().to_string(), text))
+                file = Some((path.display().to_string(), text));
             }
-        };
+        }
         let named = self.preset.clone();
         let preset = named.or_else(|| self.recipe.is_none().then_some(default_preset?.to_owned()));
-        let sources = Sources { file, preset, sets: self.sets.clone() };
-        Ok(lockstep_config::resolve(&sources)?)
+        Ok(pretrained::resolve(&Sources { file, preset, sets }, world)?)
     }
 }

@@ -15,6 +15,8 @@ pub enum Origin {
     Default,
     /// A preset, by name.
     Preset(String),
+    /// What a folder with a model's weights says about the model, by the name of its file.
+    Folder(String),
     /// A line of the recipe file.
     File {
         /// The name of the file as it was given.
@@ -37,8 +39,9 @@ impl Origin {
         match self {
             Self::Default => 0,
             Self::Preset(_) => 1,
-            Self::File { .. } => 2,
-            Self::Set => 3,
+            Self::Folder(_) => 2,
+            Self::File { .. } => 3,
+            Self::Set => 4,
         }
     }
 }
@@ -63,6 +66,7 @@ impl fmt::Display for ConfigError {
         match &self.origin {
             Origin::File { name, line } => write!(f, "{name}:{line}: ")?,
             Origin::Preset(name) => write!(f, "preset {name}: ")?,
+            Origin::Folder(name) => write!(f, "{name}: ")?,
             Origin::Default | Origin::Set => {}
         }
         match (self.key.as_str(), self.value.as_str()) {

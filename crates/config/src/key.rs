@@ -15,6 +15,8 @@ pub(crate) struct Key {
     pub(crate) default: Default,
     pub(crate) applies: Applies,
     pub(crate) field: Field,
+    /// Whether the value counts in the identity of this recipe, where its section does.
+    pub(crate) counts: fn(&Recipe) -> bool,
 }
 
 /// The value of a key that nobody set.
@@ -62,7 +64,15 @@ impl Key {
         field: Field,
         meaning: &'static str,
     ) -> Self {
-        Self { name, meaning, kind, default, applies: Applies::Always, field }
+        Self { name, meaning, kind, default, applies: Applies::Always, field, counts: |_| true }
+    }
+
+    /// The same key, part of the recipe's identity only while `counts` says so: a value that
+    /// changes no bit, or the value from before there was a choice, keeps recorded hashes as they
+    /// are.
+    pub(crate) const fn counting_when(mut self, counts: fn(&Recipe) -> bool) -> Self {
+        self.counts = counts;
+        self
     }
 
     /// The same key, meaningful only while `key` has one of the values `is`.

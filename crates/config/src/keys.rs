@@ -4,11 +4,13 @@
 //! to the recipe and a row here; nothing else lists the keys. Rows stand in the order in which a
 //! recipe is filled, so a default may be derived from any row above it.
 //!
-//! - `model`: the model and its text
+//! - `model`: the model; `data`: its text
 //! - `training`: portions, update rule, number formats, the promise about bits
 //! - `layout`: workers and what they share
 
 mod model;
+
+mod data;
 
 mod training;
 
@@ -19,8 +21,9 @@ use crate::kind::{Bound, Kind};
 use crate::recipe::Recipe;
 use crate::value::Value;
 
+use data::DATA;
 use layout::{EMULATE, PARALLEL, RUN};
-use model::{DATA, MODEL};
+use model::MODEL;
 use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
 
 /// Every table of a recipe, in reading order.

@@ -26,6 +26,11 @@ pub(crate) enum Kind {
         high: Bound,
         single: bool,
     },
+    /// A finite number within the bounds, or text that is not empty.
+    FloatOrText {
+        low: Bound,
+        high: Bound,
+    },
     Bool,
     Text {
         may_be_empty: bool,
@@ -68,6 +73,15 @@ impl Kind {
             (Self::Float { low, high, single }, Content::Integer(integer)) => {
                 between(*integer as f64, low, high, single)
             }
+            (Self::FloatOrText { low, high }, Content::Float(float)) => {
+                between(*float, low, high, false)
+            }
+            (Self::FloatOrText { low, high }, Content::Integer(integer)) => {
+                between(*integer as f64, low, high, false)
+            }
+            (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
+                Ok(Value::Text(text.clone()))
+            }
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
             (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
                 refuse("must not be empty".to_owned(), None)
@@ -86,6 +100,7 @@ impl Kind {
         let needed = match self {
             Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
             Self::Float { .. } => "a number is needed".to_owned(),
+            Self::FloatOrText { .. } => "a number, or text in quotes, is needed".to_owned(),
             Self::Bool => "true or false is needed".to_owned(),
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
@@ -114,6 +129,9 @@ impl Kind {
             Self::Integer { min, max } => format!("integer from {min} to {max}"),
             Self::PowerOfTwo { max } => format!("power of two from 1 to {max}"),
             Self::Float { low, high, .. } => format!("number {}", range_in_words(*low, *high)),
+            Self::FloatOrText { low, high } => {
+                format!("number {}, or text", range_in_words(*low, *high))
+            }
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),

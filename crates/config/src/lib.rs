@@ -58,10 +58,10 @@ pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
 pub use presets::presets;
 pub use recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    Data, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, IsaChoice, Isolation, LrSchedule,
+    Model, Numerics, Optim, OptimName, Order, Parallel, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
-pub use resolve::resolve;
-pub use sources::Sources;
+pub use resolve::{model_from, resolve, resolve_with};
+pub use sources::{ModelFolder, Sources};

@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
-use crate::recipe::Recipe;
+use crate::recipe::{Model, Recipe};
 use crate::resolve::obstacle;
 use crate::value::Value;
 
@@ -48,12 +48,13 @@ impl Recipe {
 
     /// What the bits of the result depend on: one `key = value` a line, sorted, without the tables
     /// of how it runs (`run.*`, `parallel.*`, `emulate.*`) and without keys that have no effect
-    /// here.
+    /// here or say only where the data comes through.
     pub fn identity_text(&self) -> String {
         let mut lines: Vec<String> = SECTIONS
             .iter()
             .filter(|section| section.in_identity)
             .flat_map(|section| effective(section, self))
+            .filter(|(key, _)| (key.counts)(self))
             .map(|(key, value)| format!("{} = {value}\n", key.name))
             .collect();
         lines.sort();
@@ -63,6 +64,17 @@ impl Recipe {
     /// The recipe's identity in 64 hexadecimal digits: BLAKE3 of [`Self::identity_text`].
     pub fn hash(&self) -> String {
         blake3::hash(self.identity_text().as_bytes()).to_hex().to_string()
+    }
+}
+
+impl Model {
+    /// Every key of the model with its value, derived ones too, for [`crate::ModelFolder`].
+    pub fn to_toml(&self) -> String {
+        let recipe = Recipe { model: self.clone(), ..Recipe::default() };
+        let model = SECTIONS.iter().find(|section| section.name == "model").expect("a table");
+        let lines =
+            effective(model, &recipe).map(|(key, value)| format!("{} = {value}\n", key.name));
+        lines.collect()
     }
 }
 

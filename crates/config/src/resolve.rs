@@ -7,18 +7,36 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::recipe::{
-    Data, Dtype, Emulate, Family, IsaChoice, Isolation, LrSchedule, Model, Numerics, Optim,
-    OptimName, Parallel, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    Data, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, IsaChoice, Isolation, LrSchedule,
+    Model, Numerics, Optim, OptimName, Order, Parallel, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
-use crate::sources::{Complaint, Gathered, Sources};
+use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use crate::value::{Given, Value};
 
 /// Proves a recipe, or lists everything that is wrong with it.
 pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
+    prove(Gathered::from_sources(sources))
+}
+
+/// The same for a recipe whose `model.from` names a folder: what the folder says about its model
+/// takes the place of defaults and presets, and nothing may contradict it. Reading the folder is
+/// the caller's, so that this stays a function of its arguments.
+pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, ConfigErrors> {
     let mut gathered = Gathered::from_sources(sources);
+    gathered.take_model_of_folder(folder);
+    prove(gathered)
+}
+
+/// The folder that `model.from` names in these sources, if it does.
+pub fn model_from(sources: &Sources) -> Option<String> {
+    let gathered = Gathered::from_sources(sources);
+    gathered.settings.get("model.from").map(|setting| setting.value.as_text().to_owned())
+}
+
+fn prove(mut gathered: Gathered) -> Result<Recipe, ConfigErrors> {
     let recipe = fill(&gathered);
     let complaints = std::mem::take(&mut gathered.complaints);
     let mut errors: Vec<ConfigError> =
@@ -103,10 +121,16 @@ fn blank() -> Recipe {
             norm_eps: -1.0,
             rope_theta: -1.0,
         },
+        from: String::new(),
         data: Data {
             source: Source::Path(String::new()),
-            tokenizer: Tokenizer::Byte,
-            validation: -1.0,
+            tokenizer: Tokenizer::File(String::new()),
+            validation: HeldOut::Fraction(-1.0),
+            documents: Documents::Padded,
+            order: Order::Sequential,
+            last: EpochEnd::Pad,
+            placement: Placement::Local,
+            server: "unset".to_owned(),
         },
         train: Train {
             steps: 0,

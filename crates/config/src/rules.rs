@@ -2,8 +2,10 @@
 //!
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
-//! key whose value was already refused stays silent. Rules about workers are in `layout`.
+//! key whose value was already refused stays silent. Rules about the text are in `data`, about
+//! workers in `layout`.
 
+mod data;
 mod layout;
 
 use crate::error::{ConfigError, Origin, alternatives};
@@ -25,6 +27,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     }
     errors.splice(0..0, heads);
     errors.extend(vocabulary_holds_the_tokenizer(&facts));
+    errors.extend(data::broken(&facts));
     errors.extend(batch_makes_whole_lanes(&facts));
     errors.extend(warmup_ends(&facts));
     errors.extend(layout::broken(&facts));
@@ -154,9 +157,11 @@ fn kv_heads_suit(model: &Model, heads: usize) -> bool {
 
 fn vocabulary_holds_the_tokenizer(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["model.vocab", "data.tokenizer"];
-    let tokenizer = facts.recipe.data.tokenizer;
+    let tokenizer = &facts.recipe.data.tokenizer;
     let num_tokens = match tokenizer {
         Tokenizer::Byte => 256,
+        // What a file holds is checked when it is read.
+        Tokenizer::File(_) => 0,
     };
     if !facts.sound(&involved) || facts.recipe.model.vocab >= num_tokens {
         return None;

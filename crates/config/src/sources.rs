@@ -4,6 +4,8 @@
 //! checked by the key's kind. What is accepted overrides weaker sources; what is refused becomes a
 //! complaint and leaves the weaker value standing, so that checking can go on and find the rest.
 
+mod folder;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Spanned;
@@ -15,6 +17,8 @@ use crate::keys::{self, SECTIONS};
 use crate::nearest::nearest;
 use crate::presets;
 use crate::value::{Given, Value, one_line, quoted};
+
+pub use folder::ModelFolder;
 
 /// The texts a recipe is made of, in order of precedence: defaults, preset, file, sets.
 #[derive(Debug, Clone, Default)]

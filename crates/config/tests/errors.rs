@@ -113,7 +113,10 @@ fn an_unknown_choice_suggests_the_nearest() {
             "optim.name=adam",
             "optim.name = \"adam\" is not one of sgd, momentum, adamw; try \"adamw\"",
         ),
-        ("data.tokenizer=bpe", "data.tokenizer = \"bpe\" must be \"byte\"; try \"byte\""),
+        (
+            "data.order=sequental",
+            "data.order = \"sequental\" is not one of random, sequential; try \"sequential\"",
+        ),
         ("precision.compute=bf16", "precision.compute = \"bf16\" must be \"f32\"; try \"f32\""),
     ] {
         assert_eq!(sets(&[argument]), message);

@@ -1,34 +1,30 @@
-//! The loss that a model must beat to have learnt more than letter pairs: the byte-bigram entropy.
+//! The loss that a model must beat to have learnt more than frequencies.
 //!
-//! Count every pair of neighbouring bytes. The best guess of a byte from the one before it has the
-//! probabilities `count(a, b) / count(a, ·)`, and its mean surprise over the corpus is
-//! `H(next | previous) = -Σ count(a, b) / N · ln(count(a, b) / count(a, ·))` nats per byte. No
-//! model that sees only the previous byte can do better on this text, so a lower loss is evidence
-//! of memory.
+//! For bytes it is the bigram entropy. Count every pair of neighbouring bytes. The best guess of a
+//! byte from the one before it has the probabilities `count(a, b) / count(a, ·)`, and its mean
+//! surprise over the corpus is `H(next | previous) = -Σ count(a, b) / N · ln(count(a, b) /
+//! count(a, ·))` nats per byte. No model that sees only the previous byte can do better on this
+//! text, so a lower loss is evidence of memory. Pairs of sub-word tokens are too many to count and
+//! most are unique, so there the entropy of single tokens stands in: the loss of a model that knows
+//! how frequent each token is and nothing else.
 
 use crate::corpus::Corpus;
 
-const NUM_BYTES: usize = 256;
+/// What [`baseline_loss`] knows of a corpus with this vocabulary, in words.
+pub fn baseline_name(vocab: usize, is_bytes: bool) -> &'static str {
+    match (is_bytes, vocab) {
+        (true, _) => "byte bigrams",
+        (false, 0..=256) => "token bigrams",
+        (false, _) => "token frequencies",
+    }
+}
 
-/// The conditional entropy of a byte given the byte before it, over the whole corpus, in nats.
+/// The entropy of a byte given the byte before it, or of a token, over the whole corpus, in nats.
 ///
 /// The logarithm is the system's, which is good enough for a number that is printed and compared
 /// but never trained on.
 pub fn baseline_loss(corpus: &Corpus) -> f64 {
-    let mut counts = vec![[0_u64; NUM_BYTES]; NUM_BYTES];
-    for pair in corpus.bytes().windows(2) {
-        counts[usize::from(pair[0])][usize::from(pair[1])] += 1;
-    }
-    let num_pairs: u64 = counts.iter().flatten().sum();
-    let surprise: f64 = counts.iter().map(row_surprise).sum();
-    surprise / num_pairs.max(1) as f64
-}
-
-/// `-Σ count · ln(count / total)` over the successors of one byte.
-fn row_surprise(row: &[u64; NUM_BYTES]) -> f64 {
-    let total: u64 = row.iter().sum();
-    let seen = row.iter().filter(|&&count| count > 0);
-    seen.map(|&count| count as f64 * (total as f64 / count as f64).ln()).sum()
+    corpus.entropy()
 }
 
 #[cfg(test)]

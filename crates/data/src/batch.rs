@@ -3,16 +3,26 @@
 //! b batch (sequences), s context (tokens a sequence), m microbatch (sequences a lane).
 //! `inputs_bs` holds sequence after sequence; `targets_bs` is the same stream one token later. Lane
 //! `i` is sequences `i·m .. (i+1)·m`, so lanes are slices and cost nothing to cut.
+//!
+//! A sequence may be short of tokens: a document ended, or an epoch. The rest of it is padding:
+//! [`PAD`] as input, [`IGNORE`] as target. Attention looks back only, so padding on the right
+//! reaches no row that counts, and a row without a target gives no gradient: what the padding holds
+//! changes no bit.
 
 use std::ops::Range;
 
 use lockstep_config::Recipe;
 
-use crate::corpus::Corpus;
-use crate::sampler::Sampler;
+use crate::corpus::Stretch;
+use crate::deal::Deal;
+use crate::error::DataError;
+use crate::sampler::Window;
 
 /// The target of a position that has nothing to predict; losses and gradients leave it out.
 pub const IGNORE: u32 = u32::MAX;
+
+/// The input of a position that is padding; any token would do.
+pub const PAD: u32 = 0;
 
 /// The tokens of one step, over all lanes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,18 +70,41 @@ impl Batch {
         }
     }
 
-    /// Overwrites everything with the samples of `step`.
-    pub(crate) fn fill(&mut self, step: u64, sampler: &Sampler, corpus: &Corpus) {
-        let BatchShape { batch, context, .. } = self.shape;
+    /// Overwrites the lanes that are this worker's with the samples of `step`, and counts the
+    /// targets of all lanes that the deal knows of.
+    pub(crate) fn fill(
+        &mut self,
+        step: u64,
+        deal: &Deal,
+        tokens: &Stretch,
+        lanes: &[bool],
+    ) -> Result<(), DataError> {
+        let BatchShape { batch, microbatch, context } = self.shape;
         self.step = step;
         self.first_sample = step * batch as u64;
-        self.num_targets = (batch * context) as u64;
+        self.num_targets = 0;
         let sequences = self.inputs.chunks_exact_mut(context);
         let sequences = sequences.zip(self.targets.chunks_exact_mut(context));
-        for (sample, (inputs, targets)) in (self.first_sample..).zip(sequences) {
-            let window = sampler.locate(sample);
-            fill_window(corpus.train(), window.start, inputs, targets);
+        for (sequence, (inputs, targets)) in sequences.enumerate() {
+            let window = deal.window(step, sequence);
+            self.num_targets += window.map_or(0, |window| window.num_targets as u64);
+            if lanes[sequence / microbatch] {
+                fill_window(tokens, window, inputs, targets)?;
+            }
         }
+        Ok(())
+    }
+
+    /// Says which step the lanes belong to that were filled in one by one.
+    pub(crate) fn set_step(&mut self, step: u64, num_targets: u64) {
+        (self.step, self.num_targets) = (step, num_targets);
+        self.first_sample = step * self.shape.batch as u64;
+    }
+
+    /// Tokens and targets of a lane, to be filled in.
+    pub(crate) fn lane_mut(&mut self, index: usize) -> (&mut [u32], &mut [u32]) {
+        let range = self.lane_range(index);
+        (&mut self.inputs[range.clone()], &mut self.targets[range])
     }
 
     /// How many lanes the batch is cut into.
@@ -92,28 +125,42 @@ impl Batch {
     }
 }
 
-/// Writes the window at `start` as inputs and, one token later, targets.
-pub(crate) fn fill_window(stream: &[u8], start: usize, inputs: &mut [u32], targets: &mut [u32]) {
-    let window = &stream[start..=start + inputs.len()];
-    for (input, &byte) in inputs.iter_mut().zip(window) {
-        *input = u32::from(byte);
+/// Writes a window as inputs and, one token later, targets; what it leaves free is padding.
+pub(crate) fn fill_window(
+    tokens: &Stretch,
+    window: Option<Window>,
+    inputs: &mut [u32],
+    targets: &mut [u32],
+) -> Result<(), DataError> {
+    let num_targets = window.map_or(0, |window| window.num_targets);
+    if let Some(Window { start, .. }) = window {
+        tokens.copy(start, &mut inputs[..num_targets])?;
+        let (last, others) = targets[..num_targets].split_last_mut().expect("it predicts");
+        others.copy_from_slice(&inputs[1..num_targets]);
+        tokens.copy(start + num_targets, std::slice::from_mut(last))?;
     }
-    for (target, &byte) in targets.iter_mut().zip(&window[1..]) {
-        *target = u32::from(byte);
-    }
+    inputs[num_targets..].fill(PAD);
+    targets[num_targets..].fill(IGNORE);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use crate::corpus::Corpus;
+    use lockstep_config::{Documents, EpochEnd, Order};
+
+    const SHAPE: BatchShape = BatchShape { batch: 6, microbatch: 2, context: 5 };
+
     #[test]
     fn lanes_are_the_batch_cut_in_order_and_targets_run_one_token_ahead() {
         let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
-        let shape = BatchShape { batch: 6, microbatch: 2, context: 5 };
-        let sampler = Sampler::new(1, 5, corpus.train().len());
-        let mut batch = Batch::with_room(shape);
-        batch.fill(3, &sampler, &corpus);
+        let train = corpus.train();
+        let sampler = train.sampler(1, 5, Documents::Packed, Order::Random);
+        let deal = Deal::shared(sampler.clone().in_steps(6, EpochEnd::Wrap), 6);
+        let mut batch = Batch::with_room(SHAPE);
+        batch.fill(3, &deal, train, &[true; 3]).unwrap();
 
         assert_eq!((batch.step, batch.first_sample, batch.num_targets), (3, 18, 30));
         let lanes: Vec<u32> =
@@ -123,9 +170,36 @@ mod tests {
             assert_eq!(inputs[1..], targets[..4]);
             assert!(targets.iter().all(|&t| t != IGNORE));
         }
-        let start = sampler.locate(18 + 4).start;
-        let expected: Vec<u32> =
-            corpus.train()[start..start + 5].iter().map(|&b| b.into()).collect();
+        let mut expected = [0; 5];
+        train.copy(sampler.locate(18 + 4).start, &mut expected).unwrap();
         assert_eq!(batch.lane(2).0[..5], expected);
+    }
+
+    #[test]
+    fn only_the_asked_lanes_are_filled_and_all_targets_are_counted() {
+        let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
+        let sampler = corpus.train().sampler(1, 5, Documents::Packed, Order::Random);
+        let deal = Deal::shared(sampler.in_steps(6, EpochEnd::Wrap), 6);
+        let mut whole = Batch::with_room(SHAPE);
+        whole.fill(3, &deal, corpus.train(), &[true; 3]).unwrap();
+        let mut part = Batch::with_room(SHAPE);
+        part.fill(3, &deal, corpus.train(), &[false, true, false]).unwrap();
+        assert_eq!(part.num_targets, whole.num_targets);
+        assert_eq!(part.lane(1), whole.lane(1));
+        for other in [0, 2] {
+            assert_eq!(part.lane(other), (&[0; 10][..], &[IGNORE; 10][..]));
+        }
+    }
+
+    #[test]
+    fn a_short_window_is_filled_up_with_what_counts_for_nothing() {
+        let corpus = Corpus::from_text("test", "abcdefghij", 0.1).unwrap();
+        let window = Window { epoch: 0, index: 0, start: 2, num_targets: 3 };
+        let (mut inputs, mut targets) = ([7; 5], [7; 5]);
+        fill_window(corpus.train(), Some(window), &mut inputs, &mut targets).unwrap();
+        assert_eq!(inputs, [99, 100, 101, PAD, PAD]);
+        assert_eq!(targets, [100, 101, 102, IGNORE, IGNORE]);
+        fill_window(corpus.train(), None, &mut inputs, &mut targets).unwrap();
+        assert_eq!((inputs, targets), ([PAD; 5], [IGNORE; 5]));
     }
 }

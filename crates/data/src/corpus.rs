@@ -1,39 +1,105 @@
-//! Text becomes one stream of tokens, the front of it for training and the end for validation.
+//! A text becomes one stream of tokens, the front of it for training and the end for validation.
 //!
-//! The stream is kept as bytes, because a token is a byte: a corpus takes the memory of its text,
-//! and batches are widened to `u32` as they are cut. The validation split is the *last* part of the
-//! stream and not a random choice of windows, so no validation token is ever inside a training
-//! window.
+//! The stream lies in memory (bytes, or what a tokenizer made of a text) or in mapped shards; what
+//! is cut from it does not know which. The validation split is the *last* part of the stream and
+//! not a random choice of windows, so no validation token is ever inside a training window; or it
+//! is a text of its own. A worker that needs only some stretches of the stream reads the text twice,
+//! first to learn how long it is, and keeps what is its own.
+//!
+//! # Layout
+//!
+//! - `tokens`: where tokens lie
+//! - `stretch`: a part of a stream, and how sequences are cut from it
+//! - `text`: a text as a stream that can be read again
+//! - `stream`: a stream before it is split: read whole, or looked through for what is wanted
+//! - `census`: what is found out about a stream as it passes by
+
+mod census;
+mod stream;
+mod stretch;
+mod text;
+mod tokens;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
-use lockstep_config::{Recipe, Source};
-use lockstep_platform::{FileKind, Files, World};
+use lockstep_config::{Documents, HeldOut, Order, Recipe};
+use lockstep_platform::World;
 
 use crate::bundled;
 use crate::error::{DataError, Split};
-use crate::permutation::mix;
+use crate::shards::ShardSet;
+use crate::tokenizer::Tokenizer;
+use crate::validation::reach;
+use census::Census;
+use stream::{Stream, Whole, edge, held_out_text, new_fold, tokenizer_of, with_documents};
+use text::Text;
+use tokens::{Run, Tokens};
 
-/// How many folders deep a corpus folder is read: a link to a parent folder must come to an end.
-const MAX_DEPTH: usize = 32;
+pub(crate) use stream::{combined, open_whole};
+
+pub use stretch::Stretch;
 
 /// A token stream and where it is split.
 pub struct Corpus {
     name: String,
-    tokens: Vec<u8>,
-    num_train: usize,
-    fingerprint: OnceLock<u64>,
+    train: Stretch,
+    validation: Stretch,
+    tokenizer: Tokenizer,
+    vocab: usize,
+    cut: Documents,
+    fingerprint: OnceLock<String>,
+    /// Known where the stream passed by and is not held.
+    entropy: Option<f64>,
+}
+
+/// What a worker keeps of a corpus.
+#[derive(Debug, Clone)]
+pub(crate) enum Keep {
+    /// All of it.
+    Everything,
+    /// The parts of these leaves, and what validation needs.
+    Leaves(Vec<usize>),
 }
 
 impl Corpus {
     /// Reads the text that a recipe names and proves that its context fits into both splits.
     pub fn load(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
-        let validation = recipe.data.validation;
-        let corpus = match &recipe.data.source {
-            Source::Bundled => Self::bundled(validation),
-            Source::Path(path) => Self::from_path(Path::new(path), world.files(), validation)?,
+        let source = recipe.data.source.to_string();
+        Self::read(recipe, &source, &recipe.data.validation, &Keep::Everything, world)
+    }
+
+    /// Reads a text as a recipe says; `source` and `held_out` are where it lies for this worker.
+    pub(crate) fn read(
+        recipe: &Recipe,
+        source: &str,
+        held_out: &HeldOut,
+        keep: &Keep,
+        world: &World,
+    ) -> Result<Self, DataError> {
+        let files = world.files();
+        let set = match ShardSet::is_at(Path::new(source), files) {
+            true => Some(ShardSet::open(Path::new(source), files)?),
+            false => None,
+        };
+        let tokenizer = tokenizer_of(recipe, set.as_ref(), world)?;
+        let cut = recipe.data.documents;
+        let corpus = match (keep, set) {
+            (Keep::Everything, Some(set)) => {
+                Self::split(Whole::mapped(set, cut), tokenizer, held_out, world, cut)?
+            }
+            (Keep::Everything, None) => {
+                let whole = Whole::read(&Text { source, tokenizer: &tokenizer, world })?;
+                Self::split(whole, tokenizer, held_out, world, cut)?
+            }
+            (Keep::Leaves(leaves), set) => {
+                let stream = match set {
+                    Some(set) => Stream::Shards(Whole::mapped(set, cut)),
+                    None => Stream::Text(Text { source, tokenizer: &tokenizer, world }),
+                };
+                Self::keep(recipe, &stream, &tokenizer, held_out, leaves, world)?
+            }
         };
         corpus.require(recipe.model.context)?;
         Ok(corpus)
@@ -41,7 +107,7 @@ impl Corpus {
 
     /// The text inside the binary, with its last `validation` fraction held out.
     pub fn bundled(validation: f64) -> Self {
-        Self::new(bundled::NAME.to_owned(), bundled::text(), validation)
+        Self::of_bytes(bundled::NAME, bundled::text(), validation)
     }
 
     /// A text that is already in memory; `name` stands for it in messages.
@@ -49,43 +115,150 @@ impl Corpus {
         if text.is_empty() {
             return Err(DataError::EmptyFile { path: name.into() });
         }
-        Ok(Self::new(name.to_owned(), text.as_bytes().to_vec(), validation))
+        Ok(Self::of_bytes(name, text.as_bytes().to_vec(), validation))
     }
 
-    fn from_path(path: &Path, files: &dyn Files, validation: f64) -> Result<Self, DataError> {
-        let tokens = match files.metadata(path) {
-            Some(FileKind::Directory) => read_folder(path, files)?,
-            Some(FileKind::File { bytes: 0 }) => {
-                return Err(DataError::EmptyFile { path: path.to_owned() });
+    fn of_bytes(name: &str, bytes: Vec<u8>, validation: f64) -> Self {
+        let num_tokens = bytes.len();
+        let tokens = Arc::new(Tokens::Whole(Run::Bytes(bytes)));
+        let ends: Arc<[u64]> = [num_tokens as u64].into();
+        let edge = edge(num_tokens, validation, &ends, Documents::Packed);
+        let stretch = |range| Stretch { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
+        Self {
+            name: name.to_owned(),
+            train: stretch(0..edge),
+            validation: stretch(edge..num_tokens),
+            tokenizer: Tokenizer::bytes(),
+            vocab: Tokenizer::bytes().vocab(),
+            cut: Documents::Packed,
+            fingerprint: OnceLock::new(),
+            entropy: None,
+        }
+    }
+
+    /// Splits a stream that is there as a whole.
+    fn split(
+        whole: Whole,
+        tokenizer: Tokenizer,
+        held_out: &HeldOut,
+        world: &World,
+        cut: Documents,
+    ) -> Result<Self, DataError> {
+        let Whole { name, tokens, num_tokens, ends, vocab, shards, .. } = whole;
+        let tokens = Arc::new(tokens);
+        let stretch = |range| Stretch { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
+        let (train, validation, other) = match held_out {
+            HeldOut::Fraction(fraction) => {
+                let edge = edge(num_tokens, *fraction, &ends, cut);
+                (stretch(0..edge), stretch(edge..num_tokens), None)
             }
-            Some(FileKind::File { .. }) => read_text(path, files)?,
-            // Nothing there, or not ours to see: the attempt to read it tells which.
-            None => read_text(path, files).map_err(|error| error.or_missing(path))?,
+            HeldOut::Path(path) => {
+                let (validation, fingerprint) = held_out_text(path, &tokenizer, cut, world)?;
+                (stretch(0..num_tokens), validation, Some(fingerprint))
+            }
         };
-        Ok(Self::new(path.display().to_string(), tokens, validation))
+        let corpus = Self {
+            name,
+            train,
+            validation,
+            tokenizer,
+            vocab,
+            cut,
+            fingerprint: OnceLock::new(),
+            entropy: None,
+        };
+        if shards.is_some() || other.is_some() {
+            let own = match shards {
+                Some(set) => stream::of_shards(&set, corpus.train.len()),
+                None => corpus.fold()?,
+            };
+            let whole = other.map_or(own.clone(), |other| combined([own, other]));
+            corpus.fingerprint.set(whole).expect("it is new");
+        }
+        Ok(corpus)
     }
 
-    fn new(name: String, tokens: Vec<u8>, validation: f64) -> Self {
-        assert!((0.0..1.0).contains(&validation), "resolve proved the validation fraction");
-        let num_validation = (tokens.len() as f64 * validation) as usize;
-        let num_train = tokens.len() - num_validation;
-        Self { name, tokens, num_train, fingerprint: OnceLock::new() }
+    /// Reads a stream and keeps only what some leaves need.
+    fn keep(
+        recipe: &Recipe,
+        stream: &Stream<'_>,
+        tokenizer: &Tokenizer,
+        held_out: &HeldOut,
+        leaves: &[usize],
+        world: &World,
+    ) -> Result<Self, DataError> {
+        let (cut, context) = (recipe.data.documents, recipe.model.context);
+        let outline = stream.outline()?;
+        let nothing = Arc::new(Tokens::Parts(Vec::new()));
+        let stretch = |range| Stretch {
+            tokens: Arc::clone(&nothing),
+            range,
+            ends: Arc::clone(&outline.ends),
+        };
+        let (edge, other) = match held_out {
+            HeldOut::Fraction(fraction) => {
+                (edge(outline.num_tokens, *fraction, &outline.ends, cut), None)
+            }
+            HeldOut::Path(path) => {
+                (outline.num_tokens, Some(held_out_text(path, tokenizer, cut, world)?))
+            }
+        };
+        let mut train = stretch(0..edge);
+        let mut validation = stretch(edge..outline.num_tokens);
+        let parts = train.parts(recipe.num_leaves(), cut);
+        let mut wanted: Vec<_> = leaves.iter().map(|&leaf| parts[leaf].range()).collect();
+        wanted.sort_by_key(|range| range.start);
+        let limit = recipe.train.eval_batches * recipe.train.batch;
+        wanted.push(edge..edge + reach(context, limit, &validation, cut));
+        let seen = stream.keep(&outline, wanted, edge, tokenizer.vocab())?;
+        let tokens = Arc::new(seen.tokens);
+        train.tokens = Arc::clone(&tokens);
+        validation.tokens = tokens;
+        let mut fingerprint = seen.fingerprint;
+        if !matches!(stream, Stream::Shards(_)) {
+            fingerprint = with_documents(fingerprint, &outline.ends, cut);
+        }
+        if let Some((text, other)) = other {
+            validation = text;
+            fingerprint = combined([fingerprint, other]);
+        }
+        Ok(Self {
+            name: outline.name,
+            train,
+            validation,
+            tokenizer: tokenizer.clone(),
+            vocab: tokenizer.vocab(),
+            cut,
+            fingerprint: OnceLock::from(fingerprint),
+            entropy: Some(seen.entropy),
+        })
     }
 
-    /// Checks that each split holds at least one window of `context + 1` tokens.
+    /// Checks that each split holds a window.
     pub fn require(&self, context: usize) -> Result<(), DataError> {
-        let shorter = self.train().len().min(self.validation().len());
-        let splits = [(Split::Train, self.train()), (Split::Validation, self.validation())];
-        for (split, tokens) in splits {
-            if tokens.len() <= context {
-                return Err(DataError::TooShort {
-                    name: self.name.clone(),
+        let shorter = self.train.len().min(self.validation.len());
+        for (split, tokens) in [(Split::Train, &self.train), (Split::Validation, &self.validation)]
+        {
+            let has_window = match self.cut {
+                Documents::Packed => tokens.len() > context,
+                Documents::Padded => {
+                    tokens.num_windows(context, self.cut, Order::Sequential) > 0
+                }
+            };
+            if has_window {
+                continue;
+            }
+            let name = self.name.clone();
+            return Err(match self.cut {
+                Documents::Padded => DataError::NoDocument { name, split },
+                Documents::Packed => DataError::TooShort {
+                    name,
                     split,
                     num_tokens: tokens.len(),
                     context,
                     longest_context: shorter.saturating_sub(1),
-                });
-            }
+                },
+            });
         }
         Ok(())
     }
@@ -97,246 +270,87 @@ impl Corpus {
 
     /// How many tokens there are, over both splits.
     pub fn num_tokens(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// The whole stream, a byte a token.
-    pub fn bytes(&self) -> &[u8] {
-        &self.tokens
+        self.train.len() + self.validation.len()
     }
 
     /// The front of the stream, which the model learns from.
-    pub fn train(&self) -> &[u8] {
-        &self.tokens[..self.num_train]
+    pub fn train(&self) -> &Stretch {
+        &self.train
     }
 
-    /// The end of the stream, which the model is judged by.
-    pub fn validation(&self) -> &[u8] {
-        &self.tokens[self.num_train..]
+    /// The end of the stream, or a text of its own, which the model is judged by.
+    pub fn validation(&self) -> &Stretch {
+        &self.validation
+    }
+
+    /// What made tokens of the text.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// How its documents become sequences.
+    pub(crate) fn cut(&self) -> Documents {
+        self.cut
+    }
+
+    /// How many different tokens there are.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Memory that the tokens take in this process, without what is mapped.
+    pub fn held_bytes(&self) -> usize {
+        let (train, validation) = (&self.train.tokens, &self.validation.tokens);
+        let other = if Arc::ptr_eq(train, validation) { 0 } else { validation.held_bytes() };
+        train.held_bytes() + other
     }
 
     /// A short name of the content and the split: equal for equal corpora, almost surely different
     /// for others. Sixteen hexadecimal digits. It guards against mistakes, not against forgery.
     pub fn fingerprint(&self) -> String {
-        let fingerprint = self.fingerprint.get_or_init(|| {
-            let lengths = mix(self.tokens.len() as u64, self.num_train as u64);
-            let (words, rest) = self.tokens.as_chunks::<8>();
-            let state =
-                words.iter().fold(lengths, |state, &word| mix(state, u64::from_le_bytes(word)));
-            rest.iter().fold(state, |state, &byte| mix(state, u64::from(byte)))
-        });
-        format!("{fingerprint:016x}")
+        let fold = || self.fold().expect("tokens in memory can be read");
+        self.fingerprint.get_or_init(fold).clone()
+    }
+
+    /// The fingerprint of a stream that is held as a whole.
+    fn fold(&self) -> Result<String, DataError> {
+        let whole = Stretch { range: 0..self.stream_len(), ..self.train.clone() };
+        let fold = &mut new_fold(whole.len(), self.train.len(), self.vocab);
+        match &*whole.tokens {
+            Tokens::Whole(Run::Bytes(bytes)) => fold.bytes(bytes),
+            _ => whole.visit(|tokens| fold.tokens(tokens))?,
+        }
+        let own = fold.clone().finish();
+        Ok(with_documents(own, &self.train.ends, self.cut))
+    }
+
+    /// How many tokens the stream has that the training text is the front of.
+    fn stream_len(&self) -> usize {
+        let is_one = Arc::ptr_eq(&self.train.tokens, &self.validation.tokens);
+        if is_one { self.validation.range.end } else { self.train.range.end }
+    }
+
+    /// The loss of a model that knows frequencies only; see [`crate::baseline`].
+    pub(crate) fn entropy(&self) -> f64 {
+        self.entropy.unwrap_or_else(|| {
+            // A damaged shard ends the run where it is trained on; here it is only a figure.
+            if let Tokens::Shards(set) = &*self.train.tokens {
+                return stream::census_of(set).map_or(f64::NAN, |census| census.entropy());
+            }
+            let whole = Stretch { range: 0..self.stream_len(), ..self.train.clone() };
+            let mut census = Census::new(self.vocab);
+            let _ = whole.visit(|tokens| census.take(tokens.iter().copied()));
+            census.entropy()
+        })
     }
 }
 
 /// The content stays out of debug output: it is megabytes long.
 impl fmt::Debug for Corpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Corpus({}, {} tokens)", self.name, self.tokens.len())
+        write!(f, "Corpus({}, {} tokens)", self.name, self.num_tokens())
     }
-}
-
-/// The bytes of one file, proven to be UTF-8.
-fn read_text(path: &Path, files: &dyn Files) -> Result<Vec<u8>, DataError> {
-    let bytes = files.read(path)?;
-    match std::str::from_utf8(&bytes) {
-        Ok(_) => Ok(bytes),
-        Err(error) => {
-            Err(DataError::NotUtf8 { path: path.to_owned(), offset_bytes: error.valid_up_to() })
-        }
-    }
-}
-
-/// All files of a folder, at any depth, in the order of their paths, with a newline between two.
-/// Empty files add nothing.
-fn read_folder(folder: &Path, files: &dyn Files) -> Result<Vec<u8>, DataError> {
-    let mut paths = Vec::new();
-    collect_files(folder, files, MAX_DEPTH, &mut paths)?;
-    paths.sort_unstable();
-    let mut tokens = Vec::new();
-    for path in paths {
-        let text = read_text(&path, files)?;
-        if !tokens.is_empty() {
-            tokens.push(b'\n');
-        }
-        tokens.extend(text);
-    }
-    if tokens.is_empty() {
-        return Err(DataError::EmptyFolder { path: folder.to_owned() });
-    }
-    Ok(tokens)
-}
-
-/// Hidden files and folders are left out: they hold tools' data (`.git`, `.DS_Store`), not text.
-fn collect_files(
-    folder: &Path,
-    files: &dyn Files,
-    depth: usize,
-    paths: &mut Vec<PathBuf>,
-) -> Result<(), DataError> {
-    if depth == 0 {
-        return Err(DataError::TooDeep { path: folder.to_owned(), limit: MAX_DEPTH });
-    }
-    for path in files.list(folder)? {
-        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if hidden {
-            continue;
-        }
-        match files.metadata(&path) {
-            Some(FileKind::Directory) => collect_files(&path, files, depth - 1, paths)?,
-            Some(FileKind::File { bytes: 0 }) => {}
-            // A link to nothing is among these; reading it says so by name.
-            Some(FileKind::File { .. }) | None => paths.push(path),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use lockstep_config::Blame;
-    use lockstep_platform::ScratchDir;
-
-    use super::*;
-
-    /// A scratch folder with the given files in it.
-    struct Folder {
-        world: World,
-        scratch: ScratchDir,
-    }
-
-    impl Folder {
-        fn with(entries: &[(&str, &[u8])]) -> Self {
-            let world = lockstep_platform::real();
-            let scratch = ScratchDir::new(&world, "corpus").unwrap();
-            for (name, bytes) in entries {
-                let path = scratch.path().join(name);
-                world.files().create_dir_all(path.parent().unwrap()).unwrap();
-                world.files().write_atomic(&path, bytes).unwrap();
-            }
-            Self { world, scratch }
-        }
-
-        fn load(&self, name: &str) -> Result<Corpus, DataError> {
-            let path = if name.is_empty() {
-                self.scratch.path().to_owned()
-            } else {
-                self.scratch.path().join(name)
-            };
-            Corpus::from_path(&path, self.world.files(), 0.25)
-        }
-
-        /// The one line a user sees, with the scratch folder's own name cut out.
-        fn complaint(&self, name: &str) -> String {
-            let error = self.load(name).unwrap_err();
-            assert_eq!(error.blame(), Blame::User);
-            let scratch = self.scratch.path().display().to_string();
-            error.to_string().replace(&scratch, "DIR")
-        }
-    }
-
-    #[test]
-    fn a_file_is_its_bytes_and_its_end_is_held_out() {
-        let folder = Folder::with(&[("notes.txt", "abcdefghïj".as_bytes())]);
-        let corpus = folder.load("notes.txt").unwrap();
-        assert_eq!(corpus.bytes(), "abcdefghïj".as_bytes());
-        assert_eq!((corpus.num_tokens(), corpus.validation()), (11, &b"\xafj"[..]));
-        assert_eq!([corpus.train(), corpus.validation()].concat(), corpus.bytes());
-        assert!(corpus.name().ends_with("notes.txt"));
-    }
-
-    #[test]
-    fn a_folder_is_its_files_by_path_at_any_depth_without_hidden_and_empty_ones() {
-        let folder = Folder::with(&[
-            ("b.md", b"second"),
-            ("a/deep/er.rst", b"first"),
-            ("c.txt", b""),
-            ("d", b"third\n"),
-            (".hidden", b"\xff"),
-            (".git/object", b"\xff"),
-        ]);
-        assert_eq!(folder.load("").unwrap().bytes(), b"first\nsecond\nthird\n");
-    }
-
-    #[test]
-    fn bad_files_are_named_in_one_line() {
-        let folder = Folder::with(&[
-            ("empty.txt", b""),
-            ("image.png", b"\x89PNG"),
-            ("latin.txt", b"caf\xe9"),
-            ("nothing/.keep", b""),
-            ("mixed/good.txt", b"good"),
-            ("mixed/bad.txt", b"ab\xc3"),
-        ]);
-        let complaint = |name| folder.complaint(name);
-        assert_eq!(
-            complaint("missing.txt"),
-            "data.source = DIR/missing.txt does not exist; \
-             give a text file, a folder of them or \"bundled\""
-        );
-        assert_eq!(
-            complaint("empty.txt"),
-            "DIR/empty.txt is empty; give data.source a file with text"
-        );
-        assert_eq!(
-            complaint("latin.txt/inner"),
-            "cannot read DIR/latin.txt/inner: not a directory"
-        );
-        let at = |name, byte| format!("DIR/{name} is not UTF-8 text: byte {byte} cannot be read");
-        assert_eq!(complaint("image.png"), at("image.png", 0));
-        assert_eq!(complaint("latin.txt"), at("latin.txt", 3));
-        assert_eq!(complaint("mixed"), at("mixed/bad.txt", 2));
-        assert_eq!(
-            complaint("nothing"),
-            "DIR/nothing holds no file with text (hidden files are not read)"
-        );
-    }
-
-    #[test]
-    fn folders_without_end_are_given_up() {
-        let path = format!("{}text.txt", "in/".repeat(MAX_DEPTH));
-        let folder = Folder::with(&[(&path, b"text")]);
-        assert!(folder.load("in").is_ok());
-        let complaint = folder.complaint("");
-        assert!(complaint.contains("lies more than 32 folders deep"), "{complaint}");
-    }
-
-    #[test]
-    fn a_link_to_nothing_inside_a_folder_is_named() {
-        let folder = Folder::with(&[("good.txt", b"good")]);
-        std::os::unix::fs::symlink("gone", folder.scratch.path().join("link.txt")).unwrap();
-        assert_eq!(folder.complaint(""), "cannot read DIR/link.txt: no such file");
-    }
-
-    #[test]
-    fn a_split_without_room_for_a_window_is_refused_with_a_context_that_works() {
-        let corpus = Corpus::from_text("notes.txt", &"x".repeat(100), 0.1).unwrap();
-        assert!(corpus.require(9).is_ok());
-        let error = corpus.require(10).unwrap_err();
-        assert_eq!(error.blame(), Blame::User);
-        assert_eq!(
-            error.to_string(),
-            "notes.txt is too short: its validation split has 10 tokens and model.context = 10 \
-             needs 11; try model.context = 9 or a longer text"
-        );
-        let error = corpus.require(90).unwrap_err().to_string();
-        assert!(error.contains("train split has 90 tokens"), "{error}");
-
-        let tiny = Corpus::from_text("tiny.txt", "abc", 0.5).unwrap();
-        let error = tiny.require(256).unwrap_err().to_string();
-        assert!(error.ends_with("needs 257; give a longer text"), "{error}");
-    }
-
-    #[test]
-    fn fingerprints_tell_texts_and_splits_apart() {
-        let of = |text: &str, validation| {
-            Corpus::from_text("test", text, validation).unwrap().fingerprint()
-        };
-        let text = "In the beginning God created";
-        assert_eq!(of(text, 0.25), of(text, 0.25));
-        assert_ne!(of(text, 0.25), of(text, 0.5));
-        assert_ne!(of(text, 0.25), of("In the beginning God creates", 0.25));
-        assert_ne!(of(text, 0.25), of("in the beginning God created", 0.25));
-        assert_eq!(of(text, 0.25).len(), 16);
-    }
-}
+mod tests;

@@ -6,7 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::Corpus;
 use crate::error::DataError;
 
 /// A position in the stream of batches.
@@ -15,7 +14,8 @@ use crate::error::DataError;
 pub struct Cursor {
     /// The step whose batch is made next.
     pub next_step: u64,
-    /// The [`Corpus::fingerprint`] of the text; `None` for a run that has not begun.
+    /// The [fingerprint](crate::Corpus::fingerprint) of the text; `None` for a run that has not
+    /// begun.
     pub corpus: Option<String>,
 }
 
@@ -25,12 +25,12 @@ impl Cursor {
         Self::default()
     }
 
-    /// The next step, proven to be meant for this text with this split.
-    pub(crate) fn step_in(self, corpus: &Corpus) -> Result<u64, DataError> {
+    /// The next step, proven to be meant for the text with this name and fingerprint.
+    pub(crate) fn step_in(self, name: &str, fingerprint: &str) -> Result<u64, DataError> {
         match self.corpus {
-            Some(saved) if saved != corpus.fingerprint() => Err(DataError::OtherCorpus {
-                name: corpus.name().to_owned(),
-                found: corpus.fingerprint(),
+            Some(saved) if saved != fingerprint => Err(DataError::OtherCorpus {
+                name: name.to_owned(),
+                found: fingerprint.to_owned(),
                 saved,
             }),
             _ => Ok(self.next_step),

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lockstep_config::Blame;
 use lockstep_platform::FileError;
@@ -18,7 +18,8 @@ use crate::tokenizer::TokenizerError;
 pub enum DataError {
     /// Nothing lies at the path that the recipe names.
     #[error(
-        "data.source = {} does not exist; give a text file, a folder of them or \"bundled\"",
+        "data.source = {} does not exist; give a file, a folder, a glob such as \"texts/*.jsonl\" or \
+         \"bundled\"",
         .path.display()
     )]
     Missing {
@@ -78,6 +79,95 @@ pub enum DataError {
         /// The largest context that both splits have room for; 0 when there is none.
         longest_context: usize,
     },
+    /// A text to judge a model by is too short.
+    #[error("{name} has {num_tokens} tokens, and the least that can be judged is 2")]
+    NothingToPredict {
+        /// The text.
+        name: String,
+        /// Its tokens.
+        num_tokens: usize,
+    },
+    /// No document of a split has anything to predict.
+    #[error(
+        "no document in the {split} split of {name} has two tokens, which data.documents = \
+         \"padded\" needs; give more documents, or try data.documents = \"packed\""
+    )]
+    NoDocument {
+        /// The file, folder or bundled text.
+        name: String,
+        /// Which part of it.
+        split: Split,
+    },
+    /// A leaf's part of the text does not hold one sequence.
+    #[error(
+        "{name} is too short for data.placement = \"partitioned\": part {part} of \
+         {num_parts} (numerics.invariant_up_to) has {num_tokens} tokens and no sequence of \
+         model.context = {context}; give a longer text, or try data.placement = \"shared\""
+    )]
+    PartTooShort {
+        /// The file, folder or bundled text.
+        name: String,
+        /// Which part of it.
+        part: usize,
+        /// How many parts there are.
+        num_parts: usize,
+        /// How many tokens that part has.
+        num_tokens: usize,
+        /// The context that the recipe asks for.
+        context: usize,
+    },
+    /// An epoch has less than a batch, and what is less is dropped.
+    #[error(
+        "{name} gives {num_windows} sequences an epoch and a step takes {per_step}, so data.last = \
+         \"drop\" leaves none; try data.last = \"pad\" or a longer text"
+    )]
+    EmptyEpoch {
+        /// The file, folder or bundled text.
+        name: String,
+        /// How many sequences it has.
+        num_windows: u64,
+        /// How many a step takes.
+        per_step: usize,
+    },
+    /// Shards were made by another tokenizer than the one that is asked for.
+    #[error(
+        "{} was tokenised with another tokenizer than {tokenizer}; use its own tokenizer.json, or \
+         tokenise the text again",
+        .shards.display()
+    )]
+    OtherTokenizer {
+        /// The shard folder.
+        shards: PathBuf,
+        /// The tokenizer that is asked for.
+        tokenizer: String,
+    },
+    /// The data server does not serve this worker.
+    #[error("the data server {addr} refuses this worker: {reason}")]
+    Refused {
+        /// Where the server is.
+        addr: String,
+        /// Its words.
+        reason: String,
+    },
+    /// The data server cannot be reached, is gone, or does not keep to the protocol.
+    #[error("the data server {addr} failed: {reason}; start it again, then resume")]
+    Server {
+        /// Where the server is.
+        addr: String,
+        /// What happened.
+        reason: String,
+    },
+    /// There is no secret to prove with that a worker belongs to the run.
+    #[error("a data server needs a shared secret{why}: {hint}")]
+    Secret {
+        /// What is wrong with the one there is, or nothing.
+        why: String,
+        /// How to give one.
+        hint: &'static str,
+    },
+    /// The data server cannot listen.
+    #[error(transparent)]
+    Listen(#[from] lockstep_platform::NetError),
     /// A saved position belongs to another text.
     #[error(
         "{name} is not the text that this run began with (fingerprint {found}, saved {saved}); \
@@ -154,24 +244,24 @@ impl DataError {
             | Self::TooDeep { .. }
             | Self::NotUtf8 { .. }
             | Self::TooShort { .. }
+            | Self::NothingToPredict { .. }
+            | Self::NoDocument { .. }
+            | Self::PartTooShort { .. }
+            | Self::EmptyEpoch { .. }
+            | Self::OtherTokenizer { .. }
+            | Self::Refused { .. }
+            | Self::Secret { .. }
+            | Self::Listen(_)
             | Self::OtherCorpus { .. }
             | Self::Documents(_)
             | Self::Tokenizer(_) => Blame::User,
             Self::Shards(error) => error.blame(),
+            // Not a worker, but like one: somebody else has failed us.
+            Self::Server { .. } => Blame::Peer(0),
             Self::Unreadable(error) => blame_for_file(error),
             Self::NoThread { .. } | Self::Panicked { .. } | Self::Ended | Self::Stalled { .. } => {
                 Blame::Storage
             }
-        }
-    }
-
-    /// Says in the recipe's words that nothing lies at `path`, where that is what went wrong.
-    pub(crate) fn or_missing(self, path: &Path) -> Self {
-        match self {
-            Self::Unreadable(error) if error.kind() == ErrorKind::NotFound => {
-                Self::Missing { path: path.to_owned() }
-            }
-            other => other,
         }
     }
 }

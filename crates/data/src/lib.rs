@@ -8,14 +8,16 @@
 //! - [`documents`]: text, JSON Lines, Parquet, folders and globs as a stream of documents
 //! - [`tokenizer`]: text to tokens and back, by bytes or by any `tokenizer.json`
 //! - [`shards`]: tokens on disk, mapped into memory
-//! - [`corpus`]: the bundled text, a file or a folder as one token stream with a validation split
+//! - [`corpus`]: a text or shards as one token stream with a validation split
 //! - [`permutation`]: a keyed shuffle that needs no memory
-//! - [`sampler`]: sample number to window of tokens
+//! - [`sampler`]: sample number to window of tokens; `deal`: which sampler a sequence comes from
 //! - [`batch`]: one step's samples, cut into lanes
 //! - [`loader`]: batches made in the background, one step ahead
+//! - [`placement`]: what each worker reads; [`serve`]: batches over the network
 //! - [`cursor`]: the position that a checkpoint stores
 //! - [`validation`]: the fixed lanes a model is judged by
-//! - [`baseline`]: the byte-bigram entropy, the loss to beat
+//! - [`baseline`]: the entropy of byte pairs or tokens, the loss to beat
+//! - [`windows`]: a whole text cut into overlapping windows, to judge a model by
 //! - [`error`]: everything that can go wrong, with who must act
 //! - `bundled`: the text inside the binary
 //!
@@ -52,24 +54,31 @@ pub mod corpus;
 pub mod permutation;
 pub mod sampler;
 
+mod deal;
+
 pub mod batch;
 pub mod cursor;
 pub mod loader;
 
+pub mod placement;
+pub mod serve;
+
 pub mod validation;
 
 pub mod baseline;
+pub mod windows;
 
 pub mod error;
 
-pub use baseline::baseline_loss;
-pub use batch::{Batch, IGNORE};
-pub use corpus::Corpus;
+pub use baseline::{baseline_loss, baseline_name};
+pub use batch::{Batch, IGNORE, PAD};
+pub use corpus::{Corpus, Stretch};
 pub use cursor::Cursor;
 pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};
 pub use loader::Loader;
 pub use permutation::Permutation;
+pub use placement::{Feed, Seat};
 pub use sampler::{Sampler, Window};
 pub use shards::ShardSet;
 pub use tokenizer::{EndOfDocument, Tokenizer};

@@ -1,9 +1,10 @@
 //! Batches, made in the background one step ahead of the model.
 //!
-//! Two batches circulate between the trainer and one thread: while the trainer computes on one, the
-//! thread fills the other, and a bounded queue in each direction carries them to and fro. So memory
-//! is allocated twice in the life of a loader, a fast thread cannot run ahead, and the time that
-//! [`Loader::next_batch`] waits is exactly the time by which the data was late.
+//! Two batches circulate between the trainer and one thread (more where they come from afar): while
+//! the trainer computes on one, the thread fills the other, and a bounded queue in each direction
+//! carries them to and fro. So memory is allocated once for each in the life of a loader, a fast
+//! thread cannot run ahead, and the time that [`Loader::next_batch`] waits is exactly the time by
+//! which the data was late.
 //!
 //! The thread closes the queue as it leaves, however it leaves: a panic inside it wakes the trainer
 //! with an error instead of leaving it to wait.
@@ -18,8 +19,8 @@ use lockstep_platform::{JoinHandle, Queue, RecvError, ThreadError, World};
 use crate::batch::{Batch, BatchShape};
 use crate::corpus::Corpus;
 use crate::cursor::Cursor;
+use crate::deal::Deal;
 use crate::error::DataError;
-use crate::sampler::Sampler;
 
 /// One batch with the trainer, one with the thread.
 const NUM_BATCHES: usize = 2;
@@ -28,7 +29,7 @@ const NUM_BATCHES: usize = 2;
 const STALL: Duration = Duration::from_mins(1);
 
 /// Makes the batch of a step; the thread's only work.
-type Fill = Box<dyn FnMut(u64, &mut Batch) -> Result<(), DataError> + Send>;
+pub(crate) type Fill = Box<dyn FnMut(u64, &mut Batch) -> Result<(), DataError> + Send>;
 
 /// Hands out the batches of a run in order.
 pub struct Loader {
@@ -37,14 +38,22 @@ pub struct Loader {
     current: Option<Batch>,
     thread: Option<Box<dyn JoinHandle>>,
     world: World,
-    corpus: Arc<Corpus>,
+    text: TextName,
+    stall: Duration,
     next_step: u64,
     last_wait: Duration,
 }
 
+/// What a loader says of its text.
+#[derive(Debug, Clone)]
+pub(crate) struct TextName {
+    pub(crate) name: String,
+    pub(crate) fingerprint: String,
+}
+
 impl Loader {
-    /// Starts making batches at `cursor`. A cursor that another loader gave continues exactly where
-    /// that one stood.
+    /// Starts making whole batches of a corpus at `cursor`. A cursor that another loader gave
+    /// continues exactly where that one stood.
     pub fn open(
         recipe: &Recipe,
         world: &World,
@@ -53,26 +62,27 @@ impl Loader {
     ) -> Result<Self, DataError> {
         let shape = BatchShape::of(recipe);
         corpus.require(shape.context)?;
-        let next_step = cursor.step_in(&corpus)?;
-        let sampler = Sampler::new(recipe.train.seed, shape.context, corpus.train().len());
-        let source = Arc::clone(&corpus);
-        let fill = move |step, batch: &mut Batch| {
-            batch.fill(step, &sampler, &source);
-            Ok(())
-        };
-        Self::start(shape, world, corpus, next_step, Box::new(fill))
+        let lanes = vec![true; recipe.num_lanes()];
+        let deal = Deal::of(recipe, corpus.name(), corpus.train(), &lanes)?;
+        let text = TextName { name: corpus.name().to_owned(), fingerprint: corpus.fingerprint() };
+        let fill = move |step, batch: &mut Batch| batch.fill(step, &deal, corpus.train(), &lanes);
+        Self::start(shape, world, text, cursor, NUM_BATCHES, STALL, Box::new(fill))
     }
 
-    fn start(
+    /// Starts with `num_batches` that `fill` makes, each within `stall`.
+    pub(crate) fn start(
         shape: BatchShape,
         world: &World,
-        corpus: Arc<Corpus>,
-        next_step: u64,
+        text: TextName,
+        cursor: Cursor,
+        num_batches: usize,
+        stall: Duration,
         fill: Fill,
     ) -> Result<Self, DataError> {
-        let made = Arc::new(Queue::new(world, NUM_BATCHES));
-        let spare = Arc::new(Queue::new(world, NUM_BATCHES));
-        for _ in 0..NUM_BATCHES {
+        let next_step = cursor.step_in(&text.name, &text.fingerprint)?;
+        let made = Arc::new(Queue::new(world, num_batches));
+        let spare = Arc::new(Queue::new(world, num_batches));
+        for _ in 0..num_batches {
             let sent = spare.send(Batch::with_room(shape), Duration::ZERO);
             assert!(sent.is_ok(), "a new queue has room for all batches");
         }
@@ -85,10 +95,22 @@ impl Loader {
             current: None,
             thread: Some(thread),
             world: Arc::clone(world),
-            corpus,
+            text,
+            stall,
             next_step,
             last_wait: Duration::ZERO,
         })
+    }
+
+    /// The same, on a thread that fills batches from memory.
+    pub(crate) fn from_memory(
+        shape: BatchShape,
+        world: &World,
+        text: TextName,
+        cursor: Cursor,
+        fill: Fill,
+    ) -> Result<Self, DataError> {
+        Self::start(shape, world, text, cursor, NUM_BATCHES, STALL, fill)
     }
 
     /// The next batch, valid until the next call.
@@ -98,13 +120,13 @@ impl Loader {
             let _ = self.spare.send(used, Duration::ZERO);
         }
         let start = self.world.clock().now();
-        let received = self.made.recv(STALL);
+        let received = self.made.recv(self.stall);
         self.last_wait = self.world.clock().now().saturating_sub(start);
         let batch = match received {
             Ok(made) => made?,
             Err(RecvError::Closed) => return Err(self.why_the_thread_ended()),
             Err(RecvError::TimedOut) => {
-                let waited_seconds = STALL.as_secs();
+                let waited_seconds = self.stall.as_secs();
                 return Err(DataError::Stalled { step: self.next_step, waited_seconds });
             }
         };
@@ -121,7 +143,7 @@ impl Loader {
     /// The position after the last batch handed out: a loader opened with it gives the batches that
     /// this one would give from here on.
     pub fn cursor(&self) -> Cursor {
-        Cursor { next_step: self.next_step, corpus: Some(self.corpus.fingerprint()) }
+        Cursor { next_step: self.next_step, corpus: Some(self.text.fingerprint.clone()) }
     }
 
     fn why_the_thread_ended(&mut self) -> DataError {
@@ -148,7 +170,7 @@ impl Drop for Loader {
         // The thread ends after the batch in its hands at the latest. A panic in it was either
         // reported by `next_batch` or concerns a batch that nobody will ask for.
         if let Some(thread) = self.thread.take()
-            && thread.finished_within(STALL)
+            && thread.finished_within(self.stall)
         {
             let _ = thread.join();
         }
@@ -157,7 +179,7 @@ impl Drop for Loader {
 
 impl fmt::Debug for Loader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Loader({}, next step {})", self.corpus.name(), self.next_step)
+        write!(f, "Loader({}, next step {})", self.text.name, self.next_step)
     }
 }
 

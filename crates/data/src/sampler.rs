@@ -1,21 +1,33 @@
 //! Which tokens are sample number `n`: a function of (seed, epoch, index) and of nothing else.
 //!
-//! A sample is a window of `context + 1` tokens: the inputs are its first `context`, the targets
-//! its last. Windows lie `context` apart, so that in one epoch every target is predicted once. Each
-//! epoch shifts all windows by its own offset, so that over the epochs a token is seen at every
-//! position of a window, and visits them in its own keyed order (see [`Permutation`]).
+//! A sample is a window of up to `context + 1` tokens: the inputs are all but its last, the targets
+//! all but its first. In *packed* text windows lie `context` apart, so that in one epoch every
+//! target is predicted once. Each random epoch shifts all windows by its own offset, so that over
+//! the epochs a token is seen at every position of a window, and visits them in its own keyed order
+//! (see [`Permutation`]). In *padded* text every document is cut into windows of its own, and the
+//! last of each may be short.
+//!
 //! Batches are runs of consecutive sample numbers, so neither the number of workers nor the
 //! microbatch size can change which sample lands in which step.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use lockstep_config::{EpochEnd, Order};
+
 use crate::permutation::{Permutation, mix};
 
-/// Finds any training sample in constant time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Finds any training sample in constant time (packed) or by bisection (padded).
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampler {
     seed: u64,
     context: usize,
+    cut: Cut,
     num_windows: u64,
-    num_offsets: u64,
+    order: Order,
+    last: EpochEnd,
+    /// How many samples of this sampler each step takes.
+    per_step: u64,
 }
 
 /// Where a sample lies.
@@ -25,8 +37,26 @@ pub struct Window {
     pub epoch: u64,
     /// The number of the window in the stream, in reading order.
     pub index: u64,
-    /// The first of its `context + 1` tokens.
+    /// The first of its tokens.
     pub start: usize,
+    /// How many tokens it predicts: one less than it has.
+    pub num_targets: usize,
+}
+
+/// How a stream is cut into windows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Cut {
+    Packed { first: usize, num_offsets: u64 },
+    Padded { documents: Arc<[Document]> },
+}
+
+/// A document that predicts something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Document {
+    start: usize,
+    end: usize,
+    /// How many windows the documents before it have.
+    first_window: u64,
 }
 
 /// What the random numbers are drawn for: the two uses must not be correlated.
@@ -34,16 +64,58 @@ const OFFSET: u64 = 1;
 const ORDER: u64 = 2;
 
 impl Sampler {
-    /// A sampler over a stream of `num_tokens`, which must hold at least one window.
+    /// A sampler over a packed stream of `num_tokens`, which must hold at least one window; random,
+    /// with batches across the ends of epochs.
     pub fn new(seed: u64, context: usize, num_tokens: usize) -> Self {
+        Self::packed(seed, context, 0..num_tokens, Order::Random)
+    }
+
+    /// A sampler over a stretch of a packed stream.
+    pub fn packed(seed: u64, context: usize, tokens: Range<usize>, order: Order) -> Self {
+        let num_tokens = tokens.len();
         assert!(context > 0, "a window predicts at least one token");
         assert!(num_tokens > context, "{num_tokens} tokens hold no window of {context} + 1");
-        // The number of windows must not depend on an epoch's offset, or a sample's epoch could
-        // not be found by division. So one window's worth of tokens is kept back for the offsets;
-        // a stream too short for that has one window, and as many offsets as fit.
-        let num_windows = ((num_tokens - context) / context).max(1);
-        let num_offsets = context.min(num_tokens - num_windows * context);
-        Self { seed, context, num_windows: num_windows as u64, num_offsets: num_offsets as u64 }
+        let (num_windows, num_offsets) = match order {
+            // The number of windows must not depend on an epoch's offset, or a sample's epoch could
+            // not be found by division. So one window's worth of tokens is kept back for the
+            // offsets; a stream too short for that has one window, and as many offsets as fit.
+            Order::Random => {
+                let num_windows = ((num_tokens - context) / context).max(1);
+                (num_windows, context.min(num_tokens - num_windows * context))
+            }
+            Order::Sequential => ((num_tokens - 1) / context, 1),
+        };
+        let cut = Cut::Packed { first: tokens.start, num_offsets: num_offsets as u64 };
+        Self::over(seed, context, cut, num_windows as u64, order)
+    }
+
+    /// A sampler over whole documents, given by where they end; those that begin before `tokens`
+    /// or end behind are cut off there. There must be one of two tokens.
+    pub fn padded(
+        seed: u64,
+        context: usize,
+        tokens: Range<usize>,
+        ends: &[u64],
+        order: Order,
+    ) -> Self {
+        assert!(context > 0, "a window predicts at least one token");
+        let (documents, num_windows) = documents_in(context, tokens, ends);
+        assert!(num_windows > 0, "no document has two tokens");
+        let cut = Cut::Padded { documents: documents.into() };
+        Self::over(seed, context, cut, num_windows, order)
+    }
+
+    fn over(seed: u64, context: usize, cut: Cut, num_windows: u64, order: Order) -> Self {
+        Self { seed, context, cut, num_windows, order, last: EpochEnd::Wrap, per_step: 1 }
+    }
+
+    /// The same sampler, of which each step takes `per_step` samples, with what happens at the end
+    /// of an epoch. Dropping needs an epoch of at least one step.
+    pub fn in_steps(mut self, per_step: usize, last: EpochEnd) -> Self {
+        assert!(per_step > 0, "a step takes samples");
+        (self.per_step, self.last) = (per_step as u64, last);
+        assert!(last != EpochEnd::Drop || self.num_windows >= self.per_step, "a step an epoch");
+        self
     }
 
     /// How many samples an epoch has.
@@ -51,15 +123,71 @@ impl Sampler {
         self.num_windows
     }
 
-    /// Where sample number `sample` lies.
+    /// Where sample number `sample` lies, counted without regard to steps.
     pub fn locate(&self, sample: u64) -> Window {
-        let epoch = sample / self.num_windows;
-        let key = |purpose| mix(mix(self.seed, purpose), epoch);
-        let order = Permutation::new(self.num_windows, key(ORDER));
-        let index = order.apply(sample % self.num_windows);
-        let offset = scale(key(OFFSET), self.num_offsets);
-        Window { epoch, index, start: offset as usize + index as usize * self.context }
+        self.window(sample / self.num_windows, sample % self.num_windows)
     }
+
+    /// The sample in place `slot` of a step; nothing where the end of an epoch is filled up.
+    pub fn draw(&self, step: u64, slot: usize) -> Option<Window> {
+        let slot = slot as u64;
+        assert!(slot < self.per_step, "sample {slot} of {} in a step", self.per_step);
+        let steps = match self.last {
+            EpochEnd::Wrap => return Some(self.locate(step * self.per_step + slot)),
+            EpochEnd::Drop => self.num_windows / self.per_step,
+            EpochEnd::Pad => self.num_windows.div_ceil(self.per_step),
+        };
+        let place = step % steps * self.per_step + slot;
+        (place < self.num_windows).then(|| self.window(step / steps, place))
+    }
+
+    /// The sample in a place of an epoch.
+    fn window(&self, epoch: u64, place: u64) -> Window {
+        let key = |purpose| mix(mix(self.seed, purpose), epoch);
+        let index = match self.order {
+            Order::Random => Permutation::new(self.num_windows, key(ORDER)).apply(place),
+            Order::Sequential => place,
+        };
+        match &self.cut {
+            Cut::Packed { first, num_offsets } => {
+                let offset = match self.order {
+                    Order::Random => scale(key(OFFSET), *num_offsets) as usize,
+                    Order::Sequential => 0,
+                };
+                let start = first + offset + index as usize * self.context;
+                Window { epoch, index, start, num_targets: self.context }
+            }
+            Cut::Padded { documents } => {
+                let above = documents.partition_point(|document| document.first_window <= index);
+                let Document { start, end, first_window } = documents[above - 1];
+                let start = start + (index - first_window) as usize * self.context;
+                let num_targets = self.context.min(end - 1 - start);
+                Window { epoch, index, start, num_targets }
+            }
+        }
+    }
+}
+
+/// The documents of a stretch that predict something, and how many windows they have together.
+fn documents_in(context: usize, tokens: Range<usize>, ends: &[u64]) -> (Vec<Document>, u64) {
+    let mut documents = Vec::new();
+    let mut first_window = 0;
+    let mut start = 0;
+    for &end in ends {
+        let whole = start..end as usize;
+        start = whole.end;
+        let (start, end) = (whole.start.max(tokens.start), whole.end.min(tokens.end));
+        if end >= start + 2 {
+            documents.push(Document { start, end, first_window });
+            first_window += (end - 1 - start).div_ceil(context) as u64;
+        }
+    }
+    (documents, first_window)
+}
+
+/// How many windows the documents of a stretch have; a sampler needs one.
+pub(crate) fn num_padded_windows(context: usize, tokens: Range<usize>, ends: &[u64]) -> u64 {
+    documents_in(context, tokens, ends).1
 }
 
 /// A number below `limit`, from a random word: the high half of their product.
@@ -73,12 +201,14 @@ mod tests {
 
     #[test]
     fn every_window_lies_inside_the_stream_even_when_it_barely_fits() {
-        for context in 1..=9 {
-            for num_tokens in context + 1..=5 * context + 2 {
-                let sampler = Sampler::new(3, context, num_tokens);
-                for sample in 0..20 * sampler.num_windows() {
-                    let end = sampler.locate(sample).start + context + 1;
-                    assert!(end <= num_tokens, "context {context}, {num_tokens} tokens");
+        for order in [Order::Random, Order::Sequential] {
+            for context in 1..=9 {
+                for num_tokens in context + 1..=5 * context + 2 {
+                    let sampler = Sampler::packed(3, context, 7..7 + num_tokens, order);
+                    for sample in 0..20 * sampler.num_windows() {
+                        let start = sampler.locate(sample).start;
+                        assert!(start >= 7 && start + context < 7 + num_tokens, "{num_tokens}");
+                    }
                 }
             }
         }
@@ -89,19 +219,82 @@ mod tests {
         for num_tokens in [5, 8, 9, 100, 101, 102, 103, 1000] {
             let used = Sampler::new(1, 4, num_tokens).num_windows() as usize * 4 + 1;
             assert!(num_tokens - used < 2 * 4, "{used} of {num_tokens}");
+            let used =
+                Sampler::packed(1, 4, 0..num_tokens, Order::Sequential).num_windows() as usize;
+            assert!(num_tokens - (used * 4 + 1) < 4, "{used} windows of {num_tokens}");
         }
     }
 
     #[test]
     fn epochs_differ_in_order_and_offset() {
         let sampler = Sampler::new(1, 64, 100_000);
-        let epoch = |e| (0..sampler.num_windows()).map(move |i| i + e * sampler.num_windows());
+        let num_windows = sampler.num_windows();
+        let epoch = |e| (0..num_windows).map(move |i| i + e * num_windows);
         let order = |e| epoch(e).map(|n| sampler.locate(n).index).collect::<Vec<_>>();
         assert_ne!(order(0), order(1));
-        let offset = |e| sampler.locate(e * sampler.num_windows()).start % 64;
+        let offset = |e| sampler.locate(e * num_windows).start % 64;
         let mut offsets: Vec<usize> = (0..200).map(offset).collect();
         offsets.sort_unstable();
         offsets.dedup();
         assert!(offsets.len() > 48, "200 epochs use only {} of 64 offsets", offsets.len());
+    }
+
+    #[test]
+    fn reading_order_is_the_same_in_every_epoch() {
+        let sampler = Sampler::packed(1, 4, 0..22, Order::Sequential);
+        let starts: Vec<_> = (0..10).map(|sample| sampler.locate(sample).start).collect();
+        assert_eq!(starts, [0, 4, 8, 12, 16, 0, 4, 8, 12, 16]);
+    }
+
+    #[test]
+    fn documents_begin_windows_and_every_target_is_predicted_once() {
+        // Documents of 1, 6, 2, 0 and 9 tokens; the first and the empty one predict nothing.
+        let ends = [1, 7, 9, 9, 18];
+        let sampler = Sampler::padded(1, 4, 0..18, &ends, Order::Sequential);
+        let windows: Vec<_> = (0..sampler.num_windows()).map(|n| sampler.locate(n)).collect();
+        let found: Vec<_> = windows.iter().map(|w| (w.start, w.num_targets)).collect();
+        assert_eq!(found, [(1, 4), (5, 1), (7, 1), (9, 4), (13, 4)]);
+
+        let random = Sampler::padded(1, 4, 0..18, &ends, Order::Random);
+        for epoch in 0..3 {
+            let mut shuffled: Vec<_> = (0..5).map(|n| random.locate(5 * epoch + n)).collect();
+            shuffled.sort_by_key(|window| window.index);
+            let shuffled: Vec<_> = shuffled.iter().map(|w| (w.start, w.num_targets)).collect();
+            assert_eq!(shuffled, found, "epoch {epoch}");
+        }
+    }
+
+    #[test]
+    fn documents_are_cut_off_at_the_ends_of_a_stretch() {
+        let sampler = Sampler::padded(1, 4, 3..16, &[10, 20], Order::Sequential);
+        let found: Vec<_> = (0..sampler.num_windows())
+            .map(|n| sampler.locate(n))
+            .map(|window| (window.start, window.num_targets))
+            .collect();
+        assert_eq!(found, [(3, 4), (7, 2), (10, 4), (14, 1)]);
+    }
+
+    #[test]
+    fn the_end_of_an_epoch_is_wrapped_dropped_or_filled_up() {
+        // Five windows, two a step.
+        let sampler = |last| Sampler::packed(1, 4, 0..22, Order::Sequential).in_steps(2, last);
+        let epochs_and_indices = |last| {
+            let sampler = sampler(last);
+            let draw = |step: u64| [0, 1].map(|slot| sampler.draw(step, slot));
+            let places = (0..4).flat_map(draw).map(|w| w.map(|w| (w.epoch, w.index)));
+            places.collect::<Vec<_>>()
+        };
+        let some = |list: &[(u64, u64)]| list.iter().map(|&at| Some(at)).collect::<Vec<_>>();
+        assert_eq!(
+            epochs_and_indices(EpochEnd::Wrap),
+            some(&[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)])
+        );
+        assert_eq!(
+            epochs_and_indices(EpochEnd::Drop),
+            some(&[(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)])
+        );
+        let mut padded = some(&[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 9), (1, 0), (1, 1)]);
+        padded[5] = None;
+        assert_eq!(epochs_and_indices(EpochEnd::Pad), padded);
     }
 }

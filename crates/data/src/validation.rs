@@ -4,10 +4,12 @@
 //! in lanes of the training microbatch's size, so that the evaluation's sums have one order too.
 //! The last lane may be short of sequences; it is filled up with positions that count for nothing.
 
-use lockstep_config::Recipe;
+use lockstep_config::{Documents, Order, Recipe};
 
-use crate::batch::{BatchShape, IGNORE, fill_window};
-use crate::corpus::Corpus;
+use crate::batch::{BatchShape, IGNORE, PAD, fill_window};
+use crate::corpus::{Corpus, Stretch};
+use crate::error::DataError;
+use crate::sampler::Sampler;
 
 /// All the lanes of one evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,26 +31,67 @@ pub struct ValidationLane {
     pub first_sample: u64,
 }
 
-/// The lanes for `train.eval_batches` batches, or for the whole split where that is less.
-pub fn validation_lanes(recipe: &Recipe, corpus: &Corpus) -> Validation {
-    lanes_of(BatchShape::of(recipe), recipe.train.eval_batches, corpus.validation())
+impl ValidationLane {
+    /// A lane in which nothing counts.
+    pub(crate) fn empty(shape: BatchShape, first_sample: u64) -> Self {
+        let num_tokens = shape.microbatch * shape.context;
+        Self { inputs: vec![PAD; num_tokens], targets: vec![IGNORE; num_tokens], first_sample }
+    }
 }
 
-fn lanes_of(shape: BatchShape, eval_batches: usize, stream: &[u8]) -> Validation {
-    let BatchShape { batch, microbatch, context } = shape;
-    let num_windows = stream.len().saturating_sub(1) / context;
-    let num_sequences = num_windows.min(eval_batches * batch);
-    let lanes = (0..num_sequences.div_ceil(microbatch)).map(|lane| {
-        let first = lane * microbatch;
-        let mut inputs = vec![0; microbatch * context];
-        let mut targets = vec![IGNORE; microbatch * context];
-        let sequences = inputs.chunks_exact_mut(context).zip(targets.chunks_exact_mut(context));
-        for (window, (inputs, targets)) in (first..num_sequences).zip(sequences) {
-            fill_window(stream, window * context, inputs, targets);
+/// The lanes for `train.eval_batches` batches, or for the whole split where that is less.
+pub fn validation_lanes(recipe: &Recipe, corpus: &Corpus) -> Result<Validation, DataError> {
+    let limit = recipe.train.eval_batches * recipe.train.batch;
+    lanes_of(BatchShape::of(recipe), limit, corpus.validation(), recipe.data.documents)
+}
+
+/// The lanes for at most `limit` sequences of a stretch.
+pub(crate) fn lanes_of(
+    shape: BatchShape,
+    limit: usize,
+    tokens: &Stretch,
+    cut: Documents,
+) -> Result<Validation, DataError> {
+    let BatchShape { microbatch, context, .. } = shape;
+    let Some((sampler, num_sequences)) = sequences(context, limit, tokens, cut) else {
+        return Ok(Validation { lanes: Vec::new(), num_targets: 0 });
+    };
+    let mut num_targets = 0;
+    let mut lanes = Vec::new();
+    for first in (0..num_sequences).step_by(microbatch) {
+        let mut filled = ValidationLane::empty(shape, first as u64);
+        let sequences = filled.inputs.chunks_exact_mut(context);
+        let sequences = sequences.zip(filled.targets.chunks_exact_mut(context));
+        for (index, (inputs, targets)) in (first..num_sequences).zip(sequences) {
+            let window = sampler.locate(index as u64);
+            num_targets += window.num_targets as u64;
+            fill_window(tokens, Some(window), inputs, targets)?;
         }
-        ValidationLane { inputs, targets, first_sample: first as u64 }
-    });
-    Validation { lanes: lanes.collect(), num_targets: (num_sequences * context) as u64 }
+        lanes.push(filled);
+    }
+    Ok(Validation { lanes, num_targets })
+}
+
+/// How many tokens from the start of a stretch at most `limit` sequences of it reach.
+pub(crate) fn reach(context: usize, limit: usize, tokens: &Stretch, cut: Documents) -> usize {
+    let Some((sampler, num_sequences)) = sequences(context, limit, tokens, cut) else { return 0 };
+    let last = sampler.locate(num_sequences as u64 - 1);
+    last.start + last.num_targets + 1 - tokens.range().start
+}
+
+/// The sampler of an evaluation, and how many sequences it gives.
+fn sequences(
+    context: usize,
+    limit: usize,
+    tokens: &Stretch,
+    cut: Documents,
+) -> Option<(Sampler, usize)> {
+    let num_windows = tokens.num_windows(context, cut, Order::Sequential);
+    if num_windows == 0 || limit == 0 {
+        return None;
+    }
+    let sampler = tokens.sampler(0, context, cut, Order::Sequential);
+    Some((sampler, limit.min(usize::try_from(num_windows).unwrap_or(usize::MAX))))
 }
 
 #[cfg(test)]
@@ -62,23 +105,31 @@ mod tests {
         targets.filter(|&&target| target != IGNORE).count() as u64
     }
 
+    fn stretch(tokens: impl IntoIterator<Item = u8>) -> Stretch {
+        Stretch::of_bytes(tokens.into_iter().collect(), &[])
+    }
+
+    fn packed(tokens: &Stretch) -> Validation {
+        lanes_of(SHAPE, 2 * SHAPE.batch, tokens, Documents::Packed).unwrap()
+    }
+
     #[test]
     fn a_long_split_gives_the_asked_number_of_sequences_in_reading_order() {
-        let stream: Vec<u8> = (0..100).collect();
-        let validation = lanes_of(SHAPE, 2, &stream);
+        let stream = stretch(0..100);
+        let validation = packed(&stream);
         assert_eq!((validation.lanes.len(), validation.num_targets), (4, 24));
         assert_eq!(counted_targets(&validation), 24);
         let inputs: Vec<u32> = validation.lanes.iter().flat_map(|l| l.inputs.clone()).collect();
         assert_eq!(inputs, (0..24).collect::<Vec<u32>>());
         let targets: Vec<u32> = validation.lanes.iter().flat_map(|l| l.targets.clone()).collect();
         assert_eq!(targets, (1..25).collect::<Vec<u32>>());
+        assert_eq!(reach(3, 8, &stream, Documents::Packed), 25);
     }
 
     #[test]
     fn a_short_split_fills_its_last_lane_with_ignored_targets() {
         // Eleven tokens hold three windows of 3 + 1 with shared edges: the last lane is half full.
-        let stream: Vec<u8> = (10..21).collect();
-        let validation = lanes_of(SHAPE, 2, &stream);
+        let validation = packed(&stretch(10..21));
         assert_eq!((validation.lanes.len(), validation.num_targets), (2, 9));
         assert_eq!(counted_targets(&validation), 9);
         let last = &validation.lanes[1];
@@ -88,7 +139,19 @@ mod tests {
     }
 
     #[test]
+    fn padded_documents_are_judged_one_by_one() {
+        let tokens = Stretch::of_bytes((1..=9).collect(), &[2, 7, 9]);
+        let validation = lanes_of(SHAPE, 8, &tokens, Documents::Padded).unwrap();
+        assert_eq!((validation.lanes.len(), validation.num_targets), (2, 6));
+        assert_eq!(validation.lanes[0].inputs, [1, 0, 0, 3, 4, 5]);
+        assert_eq!(validation.lanes[1].inputs, [6, 0, 0, 8, 0, 0]);
+        assert_eq!(validation.lanes[1].targets, [7, IGNORE, IGNORE, 9, IGNORE, IGNORE]);
+        assert_eq!(reach(3, 2, &tokens, Documents::Padded), 6);
+        assert_eq!(reach(3, 3, &tokens, Documents::Padded), 7);
+    }
+
+    #[test]
     fn an_empty_split_gives_no_lanes() {
-        assert_eq!(lanes_of(SHAPE, 2, &[]), Validation { lanes: vec![], num_targets: 0 });
+        assert_eq!(packed(&stretch([])), Validation { lanes: vec![], num_targets: 0 });
     }
 }

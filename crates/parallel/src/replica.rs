@@ -135,6 +135,19 @@ impl Replica {
     }
 
     fn initialize(&mut self, seed: u64, cpu: &Cpu) -> Result<(), CommError> {
+        self.fill(|param, first, values| {
+            init::fill(cpu, seed, param, first, values);
+            Ok(())
+        })
+    }
+
+    /// Sets all parameters without anybody holding them whole: `fill` sets the elements of one from
+    /// a position on, and each worker asks for what it keeps only. A mirror is asked for too.
+    pub fn fill<E: From<CommError>>(
+        &mut self,
+        mut fill: impl FnMut(&Param, usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.store.settle()?;
         for (block, param) in self.blueprint.params() {
             let (bucket, range) = self.store.buckets.place(block, param);
             let own = self.store.own(&self.store.buckets.list[bucket]);
@@ -142,11 +155,11 @@ impl Replica {
             if start < end {
                 let values =
                     &mut self.store.own_params_mut(bucket)[start - own.start..end - own.start];
-                init::fill(cpu, seed, param, start - range.start, values);
+                fill(param, start - range.start, values)?;
             }
         }
         self.store.publish()?;
-        self.store.settle()
+        Ok(self.store.settle()?)
     }
 
     /// The model this is a copy of.

@@ -3,15 +3,14 @@
 use crate::saved::Learner;
 use crate::summary::median;
 use crate::train::lane_of;
-use crate::{TrainError, device};
+use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
-use lockstep_data::{Corpus, Cursor, Loader};
+use lockstep_data::Cursor;
 use lockstep_optim::Update;
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Steps that are not counted: caches, pages and clocks warm up.
@@ -55,14 +54,16 @@ fn bench_on(
     comm: &Comm,
     num_steps: u64,
 ) -> Result<BenchTrain, TrainError> {
-    let corpus = Arc::new(Corpus::load(recipe, world)?);
+    let mut feed = feed::open(recipe, world, comm)?;
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
-    let mut loader = Loader::open(recipe, world, corpus, Cursor::start())?;
+    let mut loader = feed.loader(world, Cursor::start())?;
+    let mut targets = feed::Targets::new(&feed, comm);
     let mut step_seconds = Vec::new();
     for step in 0..WARM_UP_STEPS + num_steps {
         let start = world.clock().now();
         let batch = loader.next_batch()?;
-        let lane = |index| lane_of(recipe, batch, index);
+        let num_targets = targets.of(batch)?;
+        let lane = |index| lane_of(recipe, batch, index, num_targets);
         learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
         learner.replica.finish_reduce(cpu)?;
         let clip = learner.replica.clip(cpu, recipe.optim.clip)?;

@@ -3,19 +3,23 @@
 //! Workers check again, since each opens its own device and text; but a mistake that is found here
 //! costs one line and not a cluster. Nothing is written.
 
-use crate::saved;
 use crate::{Options, RunFolder, TrainError, device};
+use crate::{pretrained, saved};
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
-use lockstep_data::Corpus;
+use lockstep_config::{Placement, Recipe};
+use lockstep_data::{Feed, Seat};
 use lockstep_platform::World;
 
-/// Refuses a run that could not begin here: instructions, text, the run to go on from, the folder.
+/// Refuses a run that could not begin here: instructions, text, the run to go on from or
+/// the weights to start from, the folder.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), TrainError> {
     check_inputs(recipe, world)?;
     let done = match &options.resume {
         Some(dir) => saved::open(dir, recipe, world)?.1.step,
-        None => 0,
+        None => {
+            pretrained::check(recipe, world)?;
+            0
+        }
     };
     let asked = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if done >= asked {
@@ -28,7 +32,13 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), Tr
 /// The part of it that does not depend on a run's folders: instructions and text.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     device::isa(recipe)?;
-    Corpus::load(recipe, world)?;
+    let num_texts = match recipe.data.placement {
+        Placement::Local => recipe.run.workers,
+        Placement::Shared | Placement::Partitioned | Placement::Served => 1,
+    };
+    for worker in 0..num_texts {
+        Feed::open(recipe, world, &Seat::unknown(recipe, worker))?;
+    }
     Ok(())
 }
 

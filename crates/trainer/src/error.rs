@@ -48,13 +48,30 @@ pub enum TrainError {
         /// What this CPU has.
         others: String,
     },
-    /// The saved weights belong to another model.
-    #[error("{path} holds another model: {what}; use the recipe it was trained with")]
-    OtherModel {
-        /// The file of weights.
-        path: String,
-        /// The first difference.
-        what: String,
+    /// There is no model in a folder.
+    #[error(
+        "{dir} holds no model: neither a recipe.toml of a finished run nor a config.json of \
+         Hugging Face"
+    )]
+    NoModel {
+        /// The folder that was looked into.
+        dir: String,
+    },
+    /// The recipe is wrong: one line for each mistake.
+    #[error("{0}")]
+    Recipe(String),
+    /// Two workers read different weights from folders of one name.
+    #[error(
+        "worker {worker} read another {tensor} from model.from = {dir} than worker 0; give all of \
+         them the same files"
+    )]
+    FoldersDiffer {
+        /// The folder.
+        dir: String,
+        /// The first worker that differs.
+        worker: usize,
+        /// The first tensor that differs.
+        tensor: String,
     },
     /// The saved run was made by another recipe.
     #[error(
@@ -154,7 +171,9 @@ impl TrainError {
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }
-            | Self::OtherModel { .. }
+            | Self::NoModel { .. }
+            | Self::Recipe(_)
+            | Self::FoldersDiffer { .. }
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }
             | Self::NoRun { .. } => Blame::User,

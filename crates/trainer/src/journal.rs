@@ -41,6 +41,7 @@ pub struct AccountedBytes {
     pub optimizer: u64,
     pub activations: u64,
     pub buffers: u64,
+    pub corpus: u64,
 }
 
 /// What every worker found, by worker.
@@ -161,6 +162,7 @@ impl Journal {
         &self,
         comm: &Comm,
         learner: &Learner,
+        corpus_bytes: usize,
     ) -> Result<FiguresByWorker, CommError> {
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         let held = learner.replica.footprint(&learner.optimizer);
@@ -174,17 +176,28 @@ impl Journal {
             bytes(held.optimizer),
             bytes(held.activations),
             bytes(held.buffers),
+            corpus_bytes as u64,
         ];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
         let mut figures = FiguresByWorker::default();
-        for &[peak, proportional, moved, weights, gradients, optimizer, activations, buffers] in
-            all.as_chunks().0
+        for &[
+            peak,
+            proportional,
+            moved,
+            weights,
+            gradients,
+            optimizer,
+            activations,
+            buffers,
+            corpus,
+        ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
             figures.proportional_rss_bytes.push(proportional);
             figures.wire_bytes.push(moved);
-            let accounted = AccountedBytes { weights, gradients, optimizer, activations, buffers };
+            let accounted =
+                AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
         }
         Ok(figures)

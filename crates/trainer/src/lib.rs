@@ -3,12 +3,15 @@
 //! # Layout
 //! - [`train`](mod@train): the spine; reads as prose.
 //! - [`check`](mod@check): what a run can be refused for, before any worker starts.
-//! - [`device`]: the compute device that a recipe asks for.
+//! - [`device`]: the compute device that a recipe asks for; [`feed`]: the text of a worker.
 //! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
 //! - [`journal`]: what a run tells about itself, and the hashes of its losses.
+//! - [`pretrained`]: models that exist already, in folders of ours or of Hugging Face;
+//!   [`mod@convert`]: from one kind of folder to the other.
 //! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
+//! - [`judge`]: the loss of a trained model on any text.
 //! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
 //! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
@@ -40,15 +43,19 @@ pub mod train;
 pub mod check;
 pub mod device;
 pub mod evaluate;
+pub mod feed;
 pub mod health;
 pub mod journal;
+pub mod pretrained;
 pub mod run_folder;
 pub mod saved;
 pub mod summary;
 
 pub mod bench;
 pub mod compare;
+pub mod convert;
 pub mod generate;
+pub mod judge;
 pub mod sampling;
 
 mod error;

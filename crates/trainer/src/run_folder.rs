@@ -4,6 +4,7 @@
 //! runs/0001/recipe.toml         the resolved recipe
 //!           events.jsonl        typed events, one JSON line each
 //!           model.safetensors   final weights
+//!           tokenizer.json      what makes text of its tokens, where they are no bytes
 //!           optimizer.safetensors, state.json   what resuming needs
 //!           summary.json        the figures that `train --json` prints
 //! ```
@@ -16,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// Where runs go that were not given a folder.
 pub const RUNS: &str = "runs";
+
+/// What makes text of a model's tokens, in its folder.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// The folder of one run.
 #[derive(Debug, Clone)]
@@ -56,6 +60,11 @@ impl RunFolder {
             return Err(TrainError::FolderTaken { dir: path.display().to_string() });
         }
         Ok(Self { path })
+    }
+
+    /// A folder that is about to become one.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
     }
 
     /// The folder of a run, finished or not.
@@ -115,6 +124,11 @@ impl RunFolder {
     /// The final weights.
     pub fn weights(&self) -> PathBuf {
         self.path.join("model.safetensors")
+    }
+
+    /// The tokenizer, where a token is no byte.
+    pub fn tokenizer(&self) -> PathBuf {
+        self.path.join(TOKENIZER)
     }
 
     /// The optimizer's state.

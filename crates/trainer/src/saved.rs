@@ -5,13 +5,14 @@
 
 use crate::device::KERNEL_CLASS;
 use crate::train::lane_shape;
-use crate::{RunFolder, Summary, TrainError};
+use crate::run_folder::TOKENIZER;
+use crate::{RunFolder, Summary, TrainError, pretrained};
 use lockstep_checkpoint::weights;
-use lockstep_checkpoint::{CheckpointError, TrainingState, Weights, WeightsHasher};
+use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe, Sources};
-use lockstep_data::Cursor;
+use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, Recompute, describe};
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::tune;
@@ -63,7 +64,7 @@ impl Learner {
 }
 
 /// How a recipe divides its model among workers, and the sizes it asks for.
-fn plan_of(recipe: &Recipe) -> ReplicaPlan {
+pub(crate) fn plan_of(recipe: &Recipe) -> ReplicaPlan {
     let (num_leaves, lanes_per_leaf) = (recipe.num_leaves(), recipe.lanes_per_leaf());
     let (policy, every) = match recipe.parallel.recompute {
         config::Recompute::None => (Recompute::None, 1),
@@ -84,6 +85,12 @@ fn plan_of(recipe: &Recipe) -> ReplicaPlan {
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
     }
+}
+
+/// The lanes that a worker runs.
+pub(crate) fn lanes_of(recipe: &Recipe, worker: usize) -> Vec<usize> {
+    let plan = plan_of(recipe);
+    plan.leaf_shares().lanes_of(worker, plan.leaves)
 }
 
 /// The memory that training will take on a worker, before any of it is allocated.
@@ -109,7 +116,8 @@ pub struct Start {
     pub losses: Vec<f64>,
 }
 
-/// Takes up a saved run, or starts a new one.
+/// Takes up a saved run, or starts a new one, from the weights of the recipe's folder where it has
+/// one.
 pub fn restore(
     resume: Option<&Path>,
     recipe: &Recipe,
@@ -119,6 +127,7 @@ pub fn restore(
     let num_steps = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
     let mut losses = Vec::with_capacity(num_steps);
     let Some(dir) = resume else {
+        pretrained::load(recipe, world, learner)?;
         return Ok(Start { step: 0, cursor: Cursor::start(), losses });
     };
     let (folder, state) = open(dir, recipe, world)?;
@@ -231,6 +240,28 @@ fn save_each(
     }
 }
 
+/// Keeps the tokenizer of a run beside its weights, so that they stay readable when the text is
+/// gone. A byte needs none.
+pub fn save_tokenizer(
+    folder: Option<&RunFolder>,
+    world: &World,
+    json: Option<&[u8]>,
+) -> Result<(), TrainError> {
+    if let (Some(folder), Some(json)) = (folder, json) {
+        world.files().write_atomic(&folder.tokenizer(), json)?;
+    }
+    Ok(())
+}
+
+/// The tokenizer of a model in a folder: its `tokenizer.json`, or bytes where it has none.
+pub fn tokenizer_in(folder: &Path, world: &World) -> Result<Tokenizer, TrainError> {
+    let path = folder.join(TOKENIZER);
+    match world.files().metadata(&path) {
+        Some(_) => Ok(Tokenizer::open(&path.to_string_lossy(), world.files())?),
+        None => Ok(Tokenizer::bytes()),
+    }
+}
+
 /// Keeps the figures that `train --json` prints.
 pub fn save_summary(
     folder: &RunFolder,
@@ -251,19 +282,15 @@ pub fn recipe_of(folder: &RunFolder, world: &World) -> Result<Recipe, TrainError
         .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
 }
 
-/// The flat parameter buffer of each block, mirrors included, from saved weights.
-pub fn load_params(blueprint: &Blueprint, saved: &Weights) -> Result<Vec<Vec<f32>>, TrainError> {
+/// The flat parameter buffer of each block, mirrors included, from tensors that were proven.
+pub(crate) fn load_params(
+    blueprint: &Blueprint,
+    saved: &Tensors,
+) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut params: Vec<_> = blueprint.blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
     for (block, param) in blueprint.params() {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        params[block][param.range()].copy_from_slice(saved.tensor(name, &param.shape)?);
-    }
-    let known = |name: &String| blueprint.owned_params().any(|(_, param)| param.name == *name);
-    if let Some(extra) = saved.tensors.keys().find(|name| !known(name)) {
-        return Err(TrainError::OtherModel {
-            path: saved.path.display().to_string(),
-            what: format!("it has a tensor {extra} that the recipe's model lacks"),
-        });
+        saved.read(name, 0, &mut params[block][param.range()])?;
     }
     Ok(params)
 }

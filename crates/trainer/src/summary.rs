@@ -5,7 +5,7 @@ use crate::device::KERNEL_CLASS;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
 use lockstep_config::Recipe;
-use lockstep_data::{Corpus, baseline_loss};
+use lockstep_data::Feed;
 use serde::Serialize;
 
 /// Seconds and bytes; losses in nats a token. Names are stable: scripts rely on them.
@@ -17,6 +17,7 @@ pub struct Summary {
     pub final_loss: f64,
     pub validation_loss: Option<f64>,
     pub baseline_loss: f64,
+    pub baseline: String,
     pub losses_hash: String,
     pub weights_hash: String,
     pub recipe_hash: String,
@@ -49,7 +50,7 @@ impl Summary {
     /// Sums a run up.
     pub fn of(
         recipe: &Recipe,
-        corpus: &Corpus,
+        feed: &Feed,
         folder: &RunFolder,
         learner: &Learner,
         journal: &Journal,
@@ -65,7 +66,8 @@ impl Summary {
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
             final_loss: journal.losses.last().copied().unwrap_or(f64::NAN),
             validation_loss,
-            baseline_loss: baseline_loss(corpus),
+            baseline_loss: feed.baseline_loss(),
+            baseline: feed.baseline_name().to_owned(),
             losses_hash: journal.losses_hash(),
             weights_hash,
             recipe_hash: recipe.hash(),

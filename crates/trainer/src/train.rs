@@ -2,17 +2,16 @@
 
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
-use crate::{RunFolder, Summary, TrainError, check, device, evaluate, health};
+use crate::{RunFolder, Summary, TrainError, check, device, evaluate, feed, health};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
-use lockstep_data::{Batch, Corpus, Loader, validation_lanes};
+use lockstep_data::Batch;
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::Update;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What a run is told besides its recipe; none of it changes a bit of the result.
 #[derive(Default)]
@@ -46,11 +45,13 @@ fn train_on(
 ) -> Result<Option<Summary>, TrainError> {
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
-    let corpus = Arc::new(Corpus::load(recipe, world)?);
+    let mut feed = feed::open(recipe, world, comm)?;
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
-    let mut loader = Loader::open(recipe, world, Arc::clone(&corpus), start.cursor)?;
-    let validation = validation_lanes(recipe, &corpus);
+    let validation = feed::validation(&mut feed, recipe, comm)?;
+    let tokenizer = feed.tokenizer_json()?;
+    let mut loader = feed.loader(world, start.cursor)?;
+    let mut targets = feed::Targets::new(&feed, comm);
     let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
@@ -58,6 +59,7 @@ fn train_on(
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let folder = RunFolder::of_worker(comm.position(), recipe, world)?;
+    saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
     journal.losses = start.losses;
 
@@ -65,9 +67,10 @@ fn train_on(
     for step in start.step..last_step {
         journal.begin_step();
         let batch = loader.next_batch()?;
-        let lane = |index| lane_of(recipe, batch, index);
+        let num_targets = targets.of(batch)?;
+        let lane = |index| lane_of(recipe, batch, index, num_targets);
         let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-        let loss = loss / batch.num_targets as f64;
+        let loss = loss / num_targets as f64;
         learner.replica.finish_reduce(cpu)?;
         let clip = learner.replica.clip(cpu, recipe.optim.clip)?;
         let lr = learner.lr.at(step);
@@ -87,7 +90,7 @@ fn train_on(
             journal.evaluated(step + 1, loss, &learner.replica);
         }
     }
-    let figures = journal.figures_by_worker(comm, &learner)?;
+    let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let hash = saved::save(
         folder.as_ref(),
         recipe,
@@ -98,20 +101,25 @@ fn train_on(
     )?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
-        Summary::of(recipe, &corpus, &folder, &learner, &journal, &figures, hash, validation_loss);
+        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, validation_loss);
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
 }
 
 /// A lane of a batch as the model takes it. Gradients are divided by the number of targets of the
-/// batch, unless the recipe asks for their sum.
-pub(crate) fn lane_of<'a>(recipe: &Recipe, batch: &'a Batch, index: usize) -> Lane<'a> {
+/// batch, over all workers, unless the recipe asks for their sum.
+pub(crate) fn lane_of<'a>(
+    recipe: &Recipe,
+    batch: &'a Batch,
+    index: usize,
+    num_targets: u64,
+) -> Lane<'a> {
     let shape = lane_shape(recipe);
     let (inputs, targets) = batch.lane(index);
     let first_sample = (index * shape.sequences) as u64;
     let num_targets = match recipe.train.reduction {
-        Reduction::Mean => batch.num_targets,
+        Reduction::Mean => num_targets,
         Reduction::Sum => 1,
     };
     Lane { shape, inputs, targets, first_sample, num_targets }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::{NamedTensor, bytes, sorted};
+use super::{ElementType, NamedTensor, bytes, sorted};
 
 /// BLAKE3, in hexadecimal, of the little-endian f32 elements of all tensors in the order of their
 /// names. Names and shapes are not part of it. A tensor that the model uses twice (tied
@@ -26,7 +26,7 @@ impl WeightsHasher {
     /// The next tensor.
     pub fn update(&mut self, data: &[f32]) {
         let hasher = &mut self.hasher;
-        let hashed = bytes::for_each_piece(data, &mut self.buffer, |piece| {
+        let hashed = bytes::for_each_piece(data, ElementType::F32, &mut self.buffer, |piece| {
             hasher.update(piece);
             Ok::<(), Infallible>(())
         });

@@ -3,19 +3,27 @@
 //! The format is a length, a JSON header that says where each tensor lies, and the numbers, little
 //! endian. Hugging Face and PyTorch read and write it. Tensors are written in the order of their
 //! names and the header is sorted too, so equal weights give equal files. Both directions work in
-//! small pieces: saving needs no second copy of the model, loading only the one it returns.
+//! small pieces: saving needs no second copy of the model, loading only the one it returns, and
+//! whoever needs a part of a tensor reads that part ([`WeightsFile`]; [`Tensors`] where a model
+//! lies in several files).
 
 mod bytes;
+mod element;
+mod file;
 mod hash;
 mod load;
 mod save;
+mod tensors;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use element::ElementType;
+pub use file::WeightsFile;
 pub use hash::{WeightsHasher, weights_hash};
 pub use load::load;
-pub use save::{save, save_each};
+pub use save::{save, save_each, save_each_as};
+pub use tensors::Tensors;
 
 use crate::CheckpointError;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use lockstep_platform::{FileAction, FileError, World, write_atomic_with};
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::Value;
 
-use super::{NamedTensor, bytes, first_not_finite, sorted};
+use super::{ElementType, NamedTensor, bytes, sorted};
 use crate::CheckpointError;
 
 /// The header's key for the writer's notes; a tensor cannot have this name.
@@ -42,23 +42,33 @@ pub fn save_each<E: From<CheckpointError>>(
     metadata: &BTreeMap<String, String>,
     produce: impl FnOnce(&mut dyn FnMut(&[f32]) -> Result<(), CheckpointError>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let header = header(outlines, metadata);
+    save_each_as(world, path, ElementType::F32, outlines, metadata, produce)
+}
+
+/// As [`save_each`], in another number format. A number too large for it is refused.
+pub fn save_each_as<E: From<CheckpointError>>(
+    world: &World,
+    path: &Path,
+    format: ElementType,
+    outlines: &[(String, Vec<usize>)],
+    metadata: &BTreeMap<String, String>,
+    produce: impl FnOnce(&mut dyn FnMut(&[f32]) -> Result<(), CheckpointError>) -> Result<(), E>,
+) -> Result<(), E> {
+    let header = header(outlines, metadata, format);
     let mut failed = None;
     let written = write_atomic_with(world, path, |writer| {
-        let mut buffer = Vec::with_capacity(bytes::PIECE_BYTES);
+        let mut buffer = Vec::with_capacity(bytes::PIECE_ELEMENTS * format.num_bytes());
         writer.write_all(&(header.len() as u64).to_le_bytes())?;
         writer.write_all(&header)?;
         let mut outlines = outlines.iter();
         let produced = produce(&mut |data| {
             let (name, shape) = outlines.next().expect("as many tensors as outlines");
             assert_eq!(data.len(), shape.iter().product::<usize>(), "tensor {name}");
-            if let Some(element) = first_not_finite(data) {
-                let (tensor, value) = (name.clone(), data[element].to_string());
-                return Err(CheckpointError::Diverged { tensor, element, value });
-            }
-            bytes::for_each_piece(data, &mut buffer, |piece| writer.write_all(piece)).map_err(
-                |error| CheckpointError::File(FileError::new(FileAction::Write, path, &error)),
-            )
+            refuse_what_does_not_fit(name, data, format)?;
+            bytes::for_each_piece(data, format, &mut buffer, |piece| writer.write_all(piece))
+                .map_err(|error| {
+                    CheckpointError::File(FileError::new(FileAction::Write, path, &error))
+                })
         });
         produced.map_err(|error| {
             failed = Some(error);
@@ -71,9 +81,27 @@ pub fn save_each<E: From<CheckpointError>>(
     }
 }
 
+fn refuse_what_does_not_fit(
+    name: &str,
+    data: &[f32],
+    format: ElementType,
+) -> Result<(), CheckpointError> {
+    let Some(element) = format.first_not_finite(data) else { return Ok(()) };
+    let (tensor, value) = (name.to_owned(), data[element].to_string());
+    Err(if data[element].is_finite() {
+        CheckpointError::TooLarge { tensor, element, value, format: format.name() }
+    } else {
+        CheckpointError::Diverged { tensor, element, value }
+    })
+}
+
 /// The JSON header. The format's own library keeps the metadata in a hash map and would write it
 /// in another order each time.
-fn header(outlines: &[(String, Vec<usize>)], metadata: &BTreeMap<String, String>) -> Vec<u8> {
+fn header(
+    outlines: &[(String, Vec<usize>)],
+    metadata: &BTreeMap<String, String>,
+    format: ElementType,
+) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     if !metadata.is_empty() {
         let notes = metadata.iter().map(|(key, note)| (key.clone(), note.clone().into()));
@@ -82,9 +110,9 @@ fn header(outlines: &[(String, Vec<usize>)], metadata: &BTreeMap<String, String>
     let mut start = 0;
     for (name, shape) in outlines {
         assert_ne!(name, METADATA_KEY, "the format keeps this name for itself");
-        let end = start + shape.iter().product::<usize>() * bytes::ELEMENT_BYTES;
+        let end = start + shape.iter().product::<usize>() * format.num_bytes();
         let (shape, data_offsets) = (shape.clone(), (start, end));
-        let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets };
+        let info = TensorInfo { dtype: format.dtype(), shape, data_offsets };
         let info = serde_json::to_value(info).expect("a description of a tensor is plain data");
         entries.insert(name, info);
         start = end;

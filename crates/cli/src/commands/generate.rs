@@ -4,9 +4,10 @@ use crate::failure::Failure;
 use crate::output;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
+use lockstep_trainer::RunFolder;
 use lockstep_trainer::generate::Generator;
+use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::sampling::Sampling;
-use lockstep_trainer::{RunFolder, saved};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -16,9 +17,10 @@ use std::path::PathBuf;
 Examples:
   lockstep generate --prompt \"In the beginning\"
   lockstep generate runs/0003 --tokens 1000 --temperature 0.7 --top-k 40 --seed 7
+  lockstep generate my-llama --prompt \"Once\"     a folder of Hugging Face
   lockstep generate --temperature 0              always the most likely token")]
 pub(crate) struct Arguments {
-    /// The folder of a finished run; without one, the newest under runs
+    /// The folder of a finished run or of a Hugging Face model; without one, the newest under runs
     run: Option<PathBuf>,
     /// Text to continue
     #[arg(long, default_value = "")]
@@ -56,30 +58,31 @@ struct Report {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let sampling = sampling(arguments)?;
     let folder = match &arguments.run {
-        Some(path) => RunFolder::finished(path, world)?,
-        None => RunFolder::newest(world)?,
+        Some(path) => path.clone(),
+        None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let recipe = saved::recipe_of(&folder, world)?;
-    let generator = Generator::open(&folder, &recipe, world)?;
+    let pretrained = Pretrained::open(&folder, world)?;
+    let recipe = pretrained.recipe(world)?;
+    let generator = Generator::load(&pretrained, &recipe, world)?;
     let start = world.clock().now();
     let mut printed = if arguments.json { Ok(()) } else { output::text(&arguments.prompt) };
-    let mut pending = Utf8Stream::default();
+    let mut pending = TextStream::new(generator.tokenizer());
     let tokens = generator.generate(&arguments.prompt, arguments.tokens, sampling, |token| {
         if !arguments.json && printed.is_ok() {
             printed = output::text(&pending.push(token));
         }
         printed.is_ok()
-    });
+    })?;
     printed?;
     let seconds = world.clock().since(start).as_secs_f64();
     if arguments.json {
         return output::json(&Report {
             prompt: arguments.prompt.clone(),
-            text: Tokenizer::bytes().decode(&tokens),
+            text: generator.tokenizer().decode(&tokens),
             num_tokens: tokens.len(),
             seconds,
             tokens_per_second: tokens.len() as f64 / seconds,
-            run_dir: folder.path().display().to_string(),
+            run_dir: folder.display().to_string(),
         });
     }
     output::text(&(pending.finish() + "\n"))
@@ -98,23 +101,42 @@ fn sampling(arguments: &Arguments) -> Result<Sampling, Failure> {
     Ok(Sampling { temperature, top_k, top_p, seed })
 }
 
-/// Bytes come one by one, characters may need several: holds back what is not yet whole.
-#[derive(Default)]
-struct Utf8Stream {
-    bytes: Vec<u8>,
+/// Tokens come one by one, and a character may need several of them: holds back what is not yet
+/// whole.
+struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Tokens whose text depends on each other: the last that were printed, and those behind.
+    tokens: Vec<u32>,
+    /// How many of them were printed.
+    num_printed: usize,
 }
 
-impl Utf8Stream {
-    fn push(&mut self, token: u32) -> String {
-        self.bytes.push(u8::try_from(token).expect("a byte token"));
-        match std::str::from_utf8(&self.bytes) {
-            Err(error) if error.error_len().is_none() => String::new(),
-            _ => self.finish(),
-        }
+/// Tokens that wait for a character to become whole; more than that will never be one.
+const MAX_PENDING: usize = 8;
+
+impl<'a> TextStream<'a> {
+    fn new(tokenizer: &'a Tokenizer) -> Self {
+        Self { tokenizer, tokens: Vec::new(), num_printed: 0 }
     }
 
+    fn push(&mut self, token: u32) -> String {
+        self.tokens.push(token);
+        let is_whole = !self.tokenizer.decode(&self.tokens).ends_with('\u{fffd}');
+        if is_whole || self.tokens.len() - self.num_printed >= MAX_PENDING {
+            return self.finish();
+        }
+        String::new()
+    }
+
+    /// What the tokens that were not printed add to the text of those that were: decoding them
+    /// alone could lose a space.
     fn finish(&mut self) -> String {
-        String::from_utf8_lossy(&std::mem::take(&mut self.bytes)).into_owned()
+        let text = self.tokenizer.decode(&self.tokens);
+        let printed = self.tokenizer.decode(&self.tokens[..self.num_printed]);
+        let new = text.strip_prefix(&printed).unwrap_or(&text).to_owned();
+        self.tokens.drain(..self.num_printed);
+        self.num_printed = self.tokens.len();
+        new
     }
 }
 
@@ -124,10 +146,15 @@ mod tests {
 
     #[test]
     fn characters_come_out_whole_and_bad_bytes_are_replaced() {
-        let mut stream = Utf8Stream::default();
+        let bytes = Tokenizer::bytes();
+        let mut stream = TextStream::new(&bytes);
         let pieces: Vec<String> = "aé".bytes().map(|byte| stream.push(byte.into())).collect();
         assert_eq!(pieces, ["a", "", "é"]);
-        assert_eq!(stream.push(0xff), "\u{fffd}");
+        assert_eq!(stream.push(0xe2), "");
+        assert_eq!(stream.push(0x82), "");
+        assert_eq!(stream.push(0xac), "€");
+        assert_eq!(stream.push(0xff), "");
+        assert_eq!(stream.push(u32::from(b'b')), "\u{fffd}b");
         assert_eq!(stream.push(0xe2), "");
         assert_eq!(stream.finish(), "\u{fffd}");
     }

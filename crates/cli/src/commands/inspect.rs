@@ -8,8 +8,14 @@ use lockstep_config::units::Bytes;
 use lockstep_model::{Blueprint, Param, describe};
 use lockstep_parallel::Footprint;
 use lockstep_platform::World;
+use lockstep_trainer::generate::Generator;
+use lockstep_trainer::pretrained::Pretrained;
 use serde::Serialize;
 use std::fmt::Write;
+use std::path::Path;
+
+/// Most likely tokens that people get to see; programs get all.
+const LOGITS_SHOWN: usize = 5;
 
 /// Show a model's parameters, shapes, memory and FLOPs per token
 #[derive(clap::Args)]
@@ -17,10 +23,15 @@ use std::fmt::Write;
 Examples:
   lockstep inspect                        the default recipe
   lockstep inspect --preset gpt2          GPT-2 with 124 million parameters
-  lockstep inspect my.toml --json")]
+  lockstep inspect my.toml --json
+  lockstep inspect my-llama               a folder of Hugging Face, or of a run
+  lockstep inspect my-llama --logits 1,15,7 --json   what it computes after each of these tokens")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
+    /// Run these tokens through the model of a folder and show the logits after each
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    logits: Vec<u32>,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -33,6 +44,9 @@ struct Report {
     forward_flops_per_token: u64,
     backward_flops_per_token: u64,
     memory: Memory,
+    /// One row for each token of `--logits`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    logits: Vec<Vec<f32>>,
 }
 
 #[derive(Serialize)]
@@ -57,7 +71,8 @@ struct Memory {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
     let blueprint = describe(&recipe.model);
-    let report = report(&recipe, &blueprint);
+    let mut report = report(&recipe, &blueprint);
+    report.logits = logits(&arguments.logits, &recipe, world)?;
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
 
@@ -69,7 +84,34 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
         memory: memory(&lockstep_trainer::saved::footprint(recipe, blueprint, 0)),
+        logits: Vec::new(),
     }
+}
+
+/// What the weights of the recipe's folder make of these tokens.
+fn logits(tokens: &[u32], recipe: &Recipe, world: &World) -> Result<Vec<Vec<f32>>, Failure> {
+    if tokens.is_empty() {
+        return Ok(Vec::new());
+    }
+    if recipe.from.is_empty() {
+        let fix = "name the folder of a model, as in lockstep inspect runs/0001 --logits 1,2";
+        return Err(Failure::user(format!("--logits needs weights; {fix}")));
+    }
+    let (vocab, context) = (recipe.model.vocab, recipe.model.context);
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
+        return Err(Failure::user(format!(
+            "--logits {token} is not a token; model.vocab = {vocab}, so try 0 to {}",
+            vocab - 1
+        )));
+    }
+    if tokens.len() > context {
+        let num_tokens = tokens.len();
+        return Err(Failure::user(format!(
+            "--logits has {num_tokens} tokens; model.context = {context} is the most"
+        )));
+    }
+    let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
+    Ok(Generator::load(&pretrained, recipe, world)?.logits(tokens))
 }
 
 fn tensor(param: &Param) -> Tensor {
@@ -117,6 +159,13 @@ fn render(report: &Report) -> String {
     ];
     for (part, bytes) in parts {
         let _ = writeln!(text, "memory {part:<13} {:>13}", Bytes(bytes).to_string());
+    }
+    for (index, row) in report.logits.iter().enumerate() {
+        let mut best: Vec<usize> = (0..row.len()).collect();
+        best.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+        let best = best.iter().take(LOGITS_SHOWN);
+        let best: Vec<_> = best.map(|token| format!("{token} ({:.4})", row[*token])).collect();
+        let _ = writeln!(text, "after token {:<8} {}", index + 1, best.join(", "));
     }
     text
 }

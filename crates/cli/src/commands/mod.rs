@@ -3,7 +3,10 @@
 pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod config;
+pub(crate) mod convert;
 pub(crate) mod data;
+pub(crate) mod data_server;
+pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod train;

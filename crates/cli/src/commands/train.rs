@@ -5,9 +5,8 @@ use crate::output;
 use crate::recipe_args::RecipeArguments;
 use crate::workers;
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
-use lockstep_data::Tokenizer;
+use lockstep_config::{Placement, Recipe};
 use lockstep_platform::World;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::generate::Generator;
@@ -74,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 
 /// What people see of a run: how a batch comes about, then progress.
 fn sinks(recipe: &Recipe, world: &World) -> Vec<Box<dyn Sink>> {
-    let batch = Announcement { line: batch_line(recipe) };
+    let batch = Announcement { line: batch_line(recipe) + promise_line(recipe) };
     let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
     vec![Box::new(batch), Box::new(console)]
 }
@@ -118,15 +117,28 @@ fn batch_line(recipe: &Recipe) -> String {
     )
 }
 
+/// What the run cannot promise.
+fn promise_line(recipe: &Recipe) -> &'static str {
+    match recipe.data.placement {
+        Placement::Local => {
+            "data.placement = local: each worker learns from its own text, so another number of \
+             workers or other shares give other bits\n"
+        }
+        Placement::Shared | Placement::Partitioned | Placement::Served => "",
+    }
+}
+
 /// The last lines of a run: what came out.
 fn report(summary: &Summary) -> String {
     let mut text = String::new();
     let Summary { steps, first_loss, final_loss, baseline_loss, .. } = summary;
     let _ = writeln!(text, "loss         {first_loss:.4} -> {final_loss:.4} in {steps} steps");
     if let Some(loss) = summary.validation_loss {
+        let baseline = &summary.baseline;
+        let unit = if baseline.starts_with("byte") { "byte" } else { "token" };
         let _ = writeln!(
             text,
-            "validation   {loss:.4} nats a byte; the corpus' byte bigrams alone: {baseline_loss:.4}"
+            "validation   {loss:.4} nats a {unit}; the corpus' {baseline} alone: {baseline_loss:.4}"
         );
     }
     let _ = writeln!(
@@ -146,11 +158,9 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let folder = RunFolder::finished(Path::new(&summary.run_dir), world)?;
     let generator = Generator::open(&folder, recipe, world)?;
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
-    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true);
-    Ok(format!(
-        "\nA sample (lockstep generate makes more):\n\n{}\n",
-        Tokenizer::bytes().decode(&tokens)
-    ))
+    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?;
+    let text = generator.tokenizer().decode(&tokens);
+    Ok(format!("\nA sample (lockstep generate makes more):\n\n{text}\n"))
 }
 
 #[cfg(test)]

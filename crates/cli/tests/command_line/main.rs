@@ -8,6 +8,7 @@
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
@@ -15,6 +16,7 @@ mod bench_comm;
 mod commands;
 mod compare;
 mod data;
+mod feeding;
 mod launch;
 mod layouts;
 mod process;

@@ -1,10 +1,10 @@
-//! Keys of the model and of the text it learns from.
+//! Keys of the model.
 
 use super::{MAX_HEADS, MAX_WIDTH, float, float_f32, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind, shortest_f64};
 use crate::presets;
-use crate::recipe::{Family, Recipe, Source, Tokenizer};
+use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
 use Bound::{Closed, Open};
@@ -17,6 +17,18 @@ pub(super) const MODEL: &[Key] = &[
         Nothing,
         Field { get: |_| None, set: |_, _| {} },
         "Takes the defaults of the other model keys from the model table of this preset.",
+    ),
+    Key::new(
+        "model.from",
+        Kind::Text { may_be_empty: false },
+        Nothing,
+        Field {
+            // Where it is absent it is no part of the recipe's identity.
+            get: |r| (!r.from.is_empty()).then(|| Value::Text(r.from.clone())),
+            set: |r, v| v.as_text().clone_into(&mut r.from),
+        },
+        "Folder of a model to start from, one of Hugging Face or of a finished run; the other \
+         model keys follow from it (context may be less, dropout may differ).",
     ),
     Key::new(
         "model.family",
@@ -108,38 +120,6 @@ pub(super) const MODEL: &[Key] = &[
         "Base of the rotary position angles.",
     )
     .only_when("model.family", &["llama"]),
-];
-
-pub(super) const DATA: &[Key] = &[
-    Key::new(
-        "data.source",
-        Kind::Text { may_be_empty: false },
-        Fixed("\"bundled\""),
-        Field {
-            get: |r| Some(Value::Text(r.data.source.to_string())),
-            set: |r, v| {
-                r.data.source = match v.as_text() {
-                    "bundled" => Source::Bundled,
-                    path => Source::Path(path.to_owned()),
-                };
-            },
-        },
-        "Where the text comes from: bundled, or the path of a text file or of a folder of them.",
-    ),
-    Key::new(
-        "data.tokenizer",
-        Kind::Choice(Tokenizer::NAMES),
-        Fixed("\"byte\""),
-        field!(data.tokenizer: choice Tokenizer),
-        "How text becomes tokens; byte makes one token of each of the 256 byte values.",
-    ),
-    Key::new(
-        "data.validation",
-        float(Open(0.0), Closed(0.5)),
-        Fixed("0.05"),
-        field!(data.validation: f64),
-        "Fraction of the text held out for validation.",
-    ),
 ];
 
 /// The customary size: GPT-2 widens four times; SwiGLU has a third matrix, so Llama takes two

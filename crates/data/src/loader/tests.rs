@@ -9,15 +9,12 @@ use super::*;
 const SHAPE: BatchShape = BatchShape { batch: 2, microbatch: 1, context: 4 };
 const LONG: Duration = Duration::from_secs(20);
 
-fn corpus() -> Arc<Corpus> {
-    Arc::new(Corpus::from_text("test", &"In the beginning ".repeat(20), 0.25).unwrap())
-}
-
 fn start(
     world: &World,
     fill: impl FnMut(u64, &mut Batch) -> Result<(), DataError> + Send + 'static,
 ) -> Loader {
-    Loader::start(SHAPE, world, corpus(), 0, Box::new(fill)).unwrap()
+    let text = TextName { name: "test".to_owned(), fingerprint: "0".to_owned() };
+    Loader::from_memory(SHAPE, world, text, Cursor::start(), Box::new(fill)).unwrap()
 }
 
 /// A fill that writes the step and nothing else.

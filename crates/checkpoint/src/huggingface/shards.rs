@@ -1,0 +1,103 @@
+//! Which file of a folder each tensor lies in.
+//!
+//! A small model is one file. A large one is several with an index, and then index and files must
+//! agree to the last name: an index of another model would otherwise go unnoticed until a tensor of
+//! it happened to be missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use lockstep_config::Family;
+use lockstep_platform::World;
+use serde::Deserialize;
+
+use super::names::name_of;
+use crate::CheckpointError;
+use crate::error::quoted;
+use crate::weights::{FILE_NAME, Tensors, WeightsFile};
+
+/// The index of a model in several files.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// What other programs also store weights in.
+const UNSUPPORTED: &[&str] = &[
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "consolidated.00.pth",
+];
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The tensors of a folder, from one file or from those of its index.
+pub(super) fn open(
+    world: &World,
+    folder: &Path,
+    family: Family,
+) -> Result<Tensors, CheckpointError> {
+    let exists = |name: &str| world.files().metadata(&folder.join(name)).is_some();
+    let mut tensors = Tensors::empty(folder);
+    let names = |stored: &str| name_of(family, stored);
+    if exists(FILE_NAME) {
+        tensors.add(WeightsFile::open(world, &folder.join(FILE_NAME))?, names)?;
+        return Ok(tensors);
+    }
+    let foreign = |reason: String| CheckpointError::Foreign { path: folder.to_owned(), reason };
+    if !exists(INDEX) {
+        return Err(foreign(match UNSUPPORTED.iter().find(|name| exists(name)) {
+            Some(name) => format!("its weights are in {name}; save them as safetensors"),
+            None => format!("it holds no weights (no {FILE_NAME}, no {INDEX})"),
+        }));
+    }
+    let Index { weight_map } = read_index(world, &folder.join(INDEX))?;
+    for file_name in weight_map.values().collect::<BTreeSet<_>>() {
+        let file = WeightsFile::open(world, &folder.join(file_name))?;
+        compare_with_index(folder, file_name, &file, &weight_map)?;
+        tensors.add(file, names)?;
+    }
+    Ok(tensors)
+}
+
+fn read_index(world: &World, path: &Path) -> Result<Index, CheckpointError> {
+    let foreign = |reason: &str| CheckpointError::Foreign {
+        path: path.to_owned(),
+        reason: quoted(&format!("not an index of weights: {reason}")),
+    };
+    let bytes = world.files().read(path)?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|e| foreign(&e.to_string()))?;
+    // A name that leads out of the folder is somebody's trick, not a part of the model.
+    let is_plain = |name: &str| !name.is_empty() && !name.contains(['/', '\\']) && name != "..";
+    match index.weight_map.values().find(|name| !is_plain(name)) {
+        Some(name) => Err(foreign(&format!("{name} is not the name of a file beside it"))),
+        None if index.weight_map.is_empty() => Err(foreign("it names no tensor")),
+        None => Ok(index),
+    }
+}
+
+fn compare_with_index(
+    folder: &Path,
+    file_name: &str,
+    file: &WeightsFile,
+    weight_map: &BTreeMap<String, String>,
+) -> Result<(), CheckpointError> {
+    let promised = weight_map.iter().filter(|(_, name)| *name == file_name).map(|(name, _)| name);
+    let promised: BTreeSet<&String> = promised.collect();
+    let held = file.names();
+    let held: BTreeSet<&String> = held.iter().collect();
+    let foreign = |reason: String| CheckpointError::Foreign { path: folder.join(INDEX), reason };
+    if let Some(name) = promised.difference(&held).next() {
+        let name = quoted(name);
+        return Err(foreign(format!("it places tensor {name} in {file_name}, which lacks it")));
+    }
+    match held.difference(&promised).next() {
+        None => Ok(()),
+        Some(name) => {
+            let name = quoted(name);
+            Err(foreign(format!("it does not place tensor {name} in {file_name}, which has it")))
+        }
+    }
+}

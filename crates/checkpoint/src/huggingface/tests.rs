@@ -1,0 +1,1 @@
+//! Folders as other programs write them, and everything they should not be.

@@ -1,0 +1,134 @@
+//! `lockstep convert`: a model from one kind of folder to the other.
+
+use crate::failure::Failure;
+use crate::output;
+use lockstep_checkpoint::ElementType;
+use lockstep_config::units::Bytes;
+use lockstep_platform::World;
+use lockstep_trainer::convert::{Converted, Target, convert};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::path::PathBuf;
+
+/// Turn a run into a Hugging Face folder, or the other way round
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockstep convert runs/0001 --to huggingface my-model
+  lockstep convert runs/0001 --to huggingface my-model --dtype bf16 --shard-size 2GB
+  lockstep convert my-model --to lockstep imported    then: lockstep generate imported
+  lockstep convert a-model --to huggingface b-model --dtype f16   another number format
+
+The new folder must not exist. It appears whole, or not at all.")]
+pub(crate) struct Arguments {
+    /// The folder of a finished run or of a Hugging Face model
+    source: PathBuf,
+    /// The folder to write
+    out: PathBuf,
+    /// What to write
+    #[arg(long, value_enum)]
+    to: Format,
+    /// Number format of the weights (huggingface)
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: Dtype,
+    /// The largest file of weights, such as 500MB (huggingface)
+    #[arg(long, value_name = "BYTES", default_value = "5GB")]
+    shard_size: Bytes,
+    /// No progress on standard error
+    #[arg(long)]
+    quiet: bool,
+    /// One JSON value on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A folder that transformers loads
+    Huggingface,
+    /// The folder of a run
+    Lockstep,
+}
+
+/// Number format of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Dtype {
+    /// As they are
+    F32,
+    /// Half the bytes, two to three digits
+    Bf16,
+    /// Half the bytes, three to four digits, up to 65,504
+    F16,
+}
+
+pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let target = target(arguments)?;
+    let shown = !arguments.quiet && std::io::stderr().is_terminal();
+    let mut progress = Progress { shown, percent: None };
+    let converted =
+        convert(&arguments.source, &arguments.out, target, world, &mut |done, total| {
+            progress.show(done, total);
+        });
+    progress.clear();
+    let converted = converted?;
+    if !arguments.quiet {
+        for note in &converted.notes {
+            // Nobody is left to tell when standard error is closed.
+            let _ = writeln!(std::io::stderr(), "warning: {note}");
+        }
+    }
+    if arguments.json { output::json(&converted) } else { output::text(&render(&converted)) }
+}
+
+fn target(arguments: &Arguments) -> Result<Target, Failure> {
+    let format = match arguments.dtype {
+        Dtype::F32 => ElementType::F32,
+        Dtype::Bf16 => ElementType::Bf16,
+        Dtype::F16 => ElementType::F16,
+    };
+    match arguments.to {
+        Format::Huggingface => {
+            Ok(Target::HuggingFace { format, shard_bytes: arguments.shard_size.0 })
+        }
+        Format::Lockstep if format != ElementType::F32 => Err(Failure::user(format!(
+            "--dtype {} is not what a run is kept in; with --to lockstep leave it out",
+            format.name()
+        ))),
+        Format::Lockstep => Ok(Target::Lockstep),
+    }
+}
+
+/// A line that is drawn over itself.
+struct Progress {
+    shown: bool,
+    percent: Option<u64>,
+}
+
+impl Progress {
+    fn show(&mut self, done: u64, total: u64) {
+        let percent = done * 100 / total.max(1);
+        if self.shown && self.percent != Some(percent) {
+            self.percent = Some(percent);
+            let _ = write!(std::io::stderr(), "\rconverting {percent:>3} %");
+        }
+    }
+
+    fn clear(&self) {
+        if self.percent.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn render(converted: &Converted) -> String {
+    let mut text = String::new();
+    let Converted { num_params, num_tensors, dtype, .. } = converted;
+    let _ = writeln!(text, "folder       {}", converted.folder);
+    let bytes = Bytes(converted.num_bytes);
+    let _ = writeln!(text, "weights      {num_params} in {num_tensors} tensors, {dtype}, {bytes}");
+    let _ = writeln!(text, "files        {}", converted.files.join(" "));
+    let _ = writeln!(text, "others       {}", converted.others.join(" "));
+    let _ = writeln!(text, "weights_hash {}", converted.weights_hash);
+    text
+}

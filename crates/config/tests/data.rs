@@ -1,0 +1,93 @@
+//! Keys of the text: what they accept, what they refuse, and what they mean to a recipe's identity.
+
+use lockstep_config::{HeldOut, Placement, Recipe, Source, Sources, Tokenizer, resolve};
+
+fn with(sets: &[&str]) -> Result<Recipe, String> {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    resolve(&Sources { sets, ..Sources::default() }).map_err(|errors| errors.to_string())
+}
+
+fn recipe(sets: &[&str]) -> Recipe {
+    with(sets).unwrap_or_else(|errors| panic!("{sets:?}: {errors}"))
+}
+
+#[test]
+fn a_tokenizer_is_bytes_or_a_path() {
+    for name in ["byte", "bytes"] {
+        assert_eq!(recipe(&[&format!("data.tokenizer={name}")]).data.tokenizer, Tokenizer::Byte);
+    }
+    let file = recipe(&["data.tokenizer=my/tokenizer.json", "model.vocab=100"]);
+    assert_eq!(file.data.tokenizer, Tokenizer::File("my/tokenizer.json".to_owned()));
+}
+
+#[test]
+fn validation_is_a_fraction_or_a_path() {
+    let of = |value: &str| recipe(&[&format!("data.validation={value}")]).data.validation;
+    assert_eq!(of("0.25"), HeldOut::Fraction(0.25));
+    assert_eq!(of("held/out.txt"), HeldOut::Path("held/out.txt".to_owned()));
+    let refused = with(&["data.validation=true"]).unwrap_err();
+    assert_eq!(
+        refused,
+        "data.validation = true is a boolean where a number, or text in quotes, is needed; \
+         try 0.05"
+    );
+}
+
+#[test]
+fn every_setting_comes_back_from_its_own_text() {
+    let all = recipe(&[
+        "data.source=text-{rank}.txt",
+        "data.placement=local",
+        "data.validation=v.txt",
+        "data.documents=padded",
+        "data.order=sequential",
+        "data.last=pad",
+    ]);
+    let file = Some(("all.toml".to_owned(), all.to_toml()));
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(all.clone()));
+    assert!(all.data.source.depends_on_rank() && !Source::Bundled.depends_on_rank());
+}
+
+#[test]
+fn only_what_changes_bits_changes_the_identity() {
+    let plain = Recipe::default();
+    let served = recipe(&["data.placement=served", "data.server=10.0.0.1:7777"]);
+    assert_eq!(served.data.placement, Placement::Served);
+    assert_eq!(served.hash(), plain.hash(), "served batches are those of a shared text");
+    for set in [
+        "data.documents=padded",
+        "data.order=sequential",
+        "data.last=drop",
+        "data.last=pad",
+        "data.placement=partitioned",
+        "data.tokenizer=t.json",
+        "data.validation=v.txt",
+    ] {
+        assert_ne!(recipe(&[set]).hash(), plain.hash(), "{set}");
+    }
+}
+
+#[test]
+fn texts_of_workers_are_told_apart_and_servers_named() {
+    assert_eq!(
+        with(&["data.placement=local"]).unwrap_err(),
+        "data.source = \"bundled\" does not tell workers apart, which data.placement = \"local\" \
+         needs; try a path with {rank}, such as \"text-{rank}.txt\""
+    );
+    assert_eq!(
+        with(&["data.source=a-{rank}.txt"]).unwrap_err(),
+        "data.source = \"a-{rank}.txt\" has {rank} in it, which only data.placement = \"local\" \
+         fills in; set data.placement = \"local\" or remove it"
+    );
+    for server in ["", "here", ":80", "here:port", "here:0"] {
+        let set = format!("data.server={server}");
+        let refused = with(&["data.placement=served", &set]).unwrap_err();
+        assert!(refused.contains("is not the host:port of a data server"), "{refused}");
+        assert!(refused.ends_with("try \"127.0.0.1:7777\""), "{refused}");
+    }
+    assert_eq!(
+        with(&["data.server=here:80"]).unwrap_err(),
+        "data.server = \"here:80\" is not a setting of data.placement = \"shared\"; remove it or \
+         set data.placement = \"served\""
+    );
+}

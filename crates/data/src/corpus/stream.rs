@@ -1,0 +1,334 @@
+//! A stream before it is split: read whole, or looked through for what is wanted.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use lockstep_config::{self as config, Documents, Recipe};
+use lockstep_platform::World;
+
+use super::census::{Census, Fold};
+use super::stretch::Stretch;
+use super::text::{Part, Text};
+use super::tokens::{Keeper, Run, Tokens};
+use crate::bundled;
+use crate::documents::BUNDLED;
+use crate::error::DataError;
+use crate::permutation::mix;
+use crate::shards::ShardSet;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// A stream that is there as a whole.
+pub(super) struct Whole {
+    pub(super) name: String,
+    pub(super) tokens: Tokens,
+    pub(super) num_tokens: usize,
+    /// Where documents end; of shards only where sequences begin with documents.
+    pub(super) ends: Arc<[u64]>,
+    pub(super) vocab: usize,
+    /// The fingerprint of a shard set, which knows it without reading.
+    pub(super) shards: Option<String>,
+    /// Bytes of the text.
+    pub(super) num_bytes: u64,
+}
+
+impl Whole {
+    /// Shards, which stay where they are.
+    pub(super) fn mapped(set: ShardSet, cut: Documents) -> Self {
+        let ends: Arc<[u64]> = match cut {
+            Documents::Packed => Arc::new([]),
+            Documents::Padded => (0..set.num_documents()).map(|i| set.document(i).end).collect(),
+        };
+        Self {
+            name: set.folder().display().to_string(),
+            num_tokens: usize::try_from(set.num_tokens()).expect("a mapped file has an address"),
+            ends,
+            vocab: set.vocab(),
+            shards: Some(set.fingerprint()),
+            num_bytes: set.num_bytes(),
+            tokens: Tokens::Shards(set),
+        }
+    }
+
+    /// A text, into memory.
+    pub(super) fn read(text: &Text<'_>) -> Result<Self, DataError> {
+        let vocab = text.tokenizer.vocab();
+        let mut run = Run::for_vocab(vocab);
+        let mut ends = Vec::new();
+        let num_bytes = text.visit(&mut |part| match part {
+            Part::Bytes(bytes) => run.extend_bytes(bytes),
+            Part::Tokens(tokens) => run.extend(tokens),
+            Part::End => ends.push(run.len() as u64),
+        })?;
+        let num_tokens = run.len();
+        if num_tokens == 0 {
+            return Err(DataError::EmptyFile { path: text.source.into() });
+        }
+        let (name, tokens) = (name_of(text.source), Tokens::Whole(run));
+        Ok(Self { name, tokens, num_tokens, ends: ends.into(), vocab, shards: None, num_bytes })
+    }
+}
+
+/// What messages call a source.
+fn name_of(source: &str) -> String {
+    if source == BUNDLED { bundled::NAME.to_owned() } else { source.to_owned() }
+}
+
+/// A stream that only passes by.
+pub(super) enum Stream<'a> {
+    Text(Text<'a>),
+    Shards(Whole),
+}
+
+/// How long a stream is and where its documents end.
+pub(super) struct Outline {
+    pub(super) name: String,
+    pub(super) num_tokens: usize,
+    pub(super) ends: Arc<[u64]>,
+}
+
+/// What was found in a stream, and what was kept of it.
+pub(super) struct Seen {
+    pub(super) tokens: Tokens,
+    pub(super) fingerprint: String,
+    pub(super) entropy: f64,
+}
+
+impl Stream<'_> {
+    /// The first look.
+    pub(super) fn outline(&self) -> Result<Outline, DataError> {
+        match self {
+            Stream::Shards(whole) => Ok(Outline {
+                name: whole.name.clone(),
+                num_tokens: whole.num_tokens,
+                ends: Arc::clone(&whole.ends),
+            }),
+            Stream::Text(text) => {
+                let (mut num_tokens, mut ends) = (0, Vec::new());
+                text.visit(&mut |part| match part {
+                    Part::Bytes(bytes) => num_tokens += bytes.len(),
+                    Part::Tokens(tokens) => num_tokens += tokens.len(),
+                    Part::End => ends.push(num_tokens as u64),
+                })?;
+                if num_tokens == 0 {
+                    return Err(DataError::EmptyFile { path: text.source.into() });
+                }
+                Ok(Outline { name: name_of(text.source), num_tokens, ends: ends.into() })
+            }
+        }
+    }
+
+    /// The second look: keeps these stretches, in ascending order.
+    pub(super) fn keep(
+        &self,
+        outline: &Outline,
+        wanted: Vec<Range<usize>>,
+        num_train: usize,
+        vocab: usize,
+    ) -> Result<Seen, DataError> {
+        match self {
+            Stream::Text(text) => {
+                let mut keeper = Keeper::new(wanted, vocab);
+                let mut census = Census::new(vocab);
+                let mut fold = new_fold(outline.num_tokens, num_train, vocab);
+                text.visit(&mut |part| match part {
+                    Part::Bytes(bytes) => {
+                        keeper.take_bytes(bytes);
+                        census.take(bytes.iter().map(|&byte| u32::from(byte)));
+                        fold.bytes(bytes);
+                    }
+                    Part::Tokens(tokens) => {
+                        keeper.take(tokens);
+                        census.take(tokens.iter().copied());
+                        fold.tokens(tokens);
+                    }
+                    Part::End => {}
+                })?;
+                let (fingerprint, entropy) = (fold.finish(), census.entropy());
+                Ok(Seen { tokens: keeper.finish(), fingerprint, entropy })
+            }
+            Stream::Shards(whole) => {
+                let Tokens::Shards(set) = &whole.tokens else { unreachable!("shards are mapped") };
+                let fingerprint = of_shards(&set.fingerprint(), num_train);
+                let entropy = census_of(set)?.entropy();
+                Ok(Seen { tokens: copied(set, wanted)?, fingerprint, entropy })
+            }
+        }
+    }
+}
+
+/// Of a mapped corpus only so many tokens are counted for the baseline.
+const CENSUS_TOKENS: u64 = 1 << 26;
+
+/// Tokens that are copied together.
+const PORTION_TOKENS: u64 = 1 << 14;
+
+/// What is frequent in the front of a shard set.
+pub(super) fn census_of(set: &ShardSet) -> Result<Census, DataError> {
+    let mut census = Census::new(set.vocab());
+    portions(set, 0..set.num_tokens().min(CENSUS_TOKENS), |tokens| {
+        census.take(tokens.iter().copied());
+    })?;
+    Ok(census)
+}
+
+/// Copies stretches out of mapped files.
+fn copied(set: &ShardSet, wanted: Vec<Range<usize>>) -> Result<Tokens, DataError> {
+    let copy = |range: Range<usize>| {
+        let mut run = Run::for_vocab(set.vocab());
+        run.reserve(range.len());
+        portions(set, range.start as u64..range.end as u64, |tokens| run.extend(tokens))?;
+        Ok((range.start, run))
+    };
+    Ok(Tokens::Parts(wanted.into_iter().map(copy).collect::<Result<_, DataError>>()?))
+}
+
+fn portions(
+    set: &ShardSet,
+    range: Range<u64>,
+    mut each: impl FnMut(&[u32]),
+) -> Result<(), DataError> {
+    let mut portion = vec![0; PORTION_TOKENS as usize];
+    for start in range.clone().step_by(PORTION_TOKENS as usize) {
+        let tokens = &mut portion[..(range.end - start).min(PORTION_TOKENS) as usize];
+        set.copy(start, tokens)?;
+        each(tokens);
+    }
+    Ok(())
+}
+
+/// Where a stream is cut into training and validation: at the fraction, or where documents begin
+/// sequences at the start of the document there.
+pub(super) fn edge(num_tokens: usize, fraction: f64, ends: &[u64], cut: Documents) -> usize {
+    assert!((0.0..1.0).contains(&fraction), "resolve proved the validation fraction");
+    let even = num_tokens - (num_tokens as f64 * fraction) as usize;
+    match cut {
+        Documents::Packed => even,
+        Documents::Padded => {
+            let before = ends.partition_point(|&end| end as usize <= even);
+            // One document that is longer than the training text is cut all the same.
+            before.checked_sub(1).map_or(even, |index| ends[index] as usize)
+        }
+    }
+}
+
+/// A text or shards as one stretch, for a model with this tokenizer and vocabulary, and the bytes
+/// of its text.
+pub(crate) fn open_whole(
+    source: &str,
+    tokenizer: &Tokenizer,
+    model_vocab: usize,
+    world: &World,
+) -> Result<(Stretch, u64), DataError> {
+    tokenizer.require(model_vocab)?;
+    let whole = whole_of(source, tokenizer, Documents::Packed, world)?;
+    let range = 0..whole.num_tokens;
+    let stretch = Stretch { tokens: Arc::new(whole.tokens), range, ends: whole.ends };
+    Ok((stretch, whole.num_bytes))
+}
+
+/// A text, or shards of this tokenizer.
+fn whole_of(
+    path: &str,
+    tokenizer: &Tokenizer,
+    cut: Documents,
+    world: &World,
+) -> Result<Whole, DataError> {
+    if !ShardSet::is_at(Path::new(path), world.files()) {
+        return Whole::read(&Text { source: path, tokenizer, world });
+    }
+    let set = ShardSet::open(Path::new(path), world.files())?;
+    same_tokenizer(&set, tokenizer, world)?;
+    Ok(Whole::mapped(set, cut))
+}
+
+/// Another text to be judged by, with its fingerprint.
+pub(super) fn held_out_text(
+    path: &str,
+    tokenizer: &Tokenizer,
+    cut: Documents,
+    world: &World,
+) -> Result<(Stretch, String), DataError> {
+    let Whole { tokens, num_tokens, ends, vocab, shards, .. } =
+        whole_of(path, tokenizer, cut, world)?;
+    let stretch = Stretch { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
+    let fingerprint = match shards {
+        Some(set) => of_shards(&set, 0),
+        None => {
+            let mut fold = new_fold(num_tokens, 0, vocab);
+            stretch.visit(|tokens| fold.tokens(tokens))?;
+            with_documents(fold.finish(), &stretch.ends, cut)
+        }
+    };
+    Ok((stretch, fingerprint))
+}
+
+/// The tokenizer that a recipe asks for, or that shards bring along; the model must have room for
+/// all its tokens.
+pub(super) fn tokenizer_of(
+    recipe: &Recipe,
+    set: Option<&ShardSet>,
+    world: &World,
+) -> Result<Tokenizer, DataError> {
+    let model_vocab = recipe.model.vocab;
+    let asked = match &recipe.data.tokenizer {
+        config::Tokenizer::Byte => None,
+        config::Tokenizer::File(path) => Some(Tokenizer::open(path, world.files())?),
+    };
+    let Some(set) = set else {
+        let tokenizer = asked.unwrap_or_else(Tokenizer::bytes);
+        tokenizer.require(model_vocab)?;
+        return Ok(tokenizer);
+    };
+    if let Some(asked) = asked {
+        same_tokenizer(set, &asked, world)?;
+    }
+    if set.vocab() > model_vocab {
+        let tokenizer = set.folder().display().to_string();
+        let vocab = set.vocab();
+        return Err(TokenizerError::VocabTooLarge { tokenizer, vocab, model_vocab }.into());
+    }
+    set.tokenizer(world.files())
+}
+
+/// Refuses shards that another tokenizer made.
+fn same_tokenizer(set: &ShardSet, tokenizer: &Tokenizer, world: &World) -> Result<(), DataError> {
+    let own = set.tokenizer(world.files())?;
+    if own.json() == tokenizer.json() {
+        return Ok(());
+    }
+    Err(DataError::OtherTokenizer {
+        shards: set.folder().to_owned(),
+        tokenizer: tokenizer.name(),
+    })
+}
+
+/// The fingerprint of a stream begins with its size and split, and with its vocabulary where a
+/// token is no byte.
+pub(super) fn new_fold(num_tokens: usize, num_train: usize, vocab: usize) -> Fold {
+    let fold = Fold::new(num_tokens as u64, num_train as u64);
+    if vocab <= 256 { fold } else { fold.fact(vocab as u64) }
+}
+
+/// Where documents begin sequences, their ends are part of what a text is.
+pub(super) fn with_documents(fingerprint: String, ends: &[u64], cut: Documents) -> String {
+    match cut {
+        Documents::Packed => fingerprint,
+        Documents::Padded => {
+            let ends = ends.iter().fold(ends.len() as u64, |state, &end| mix(state, end));
+            combined([fingerprint, format!("{ends:016x}")])
+        }
+    }
+}
+
+/// The fingerprint of a shard set with a split.
+pub(super) fn of_shards(set: &str, num_train: usize) -> String {
+    combined([set.to_owned(), format!("{num_train:016x}")])
+}
+
+/// One fingerprint of several, in this order.
+pub(crate) fn combined(fingerprints: impl IntoIterator<Item = String>) -> String {
+    let number = |text: String| u64::from_str_radix(&text, 16).unwrap_or_default();
+    let state = fingerprints.into_iter().map(number).fold(0, mix);
+    format!("{state:016x}")
+}

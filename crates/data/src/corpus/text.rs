@@ -1,0 +1,112 @@
+//! A text as a stream of tokens that can be read as often as needed, a piece at a time.
+//!
+//! Bytes are the text itself, with a line break between two documents. A tokenizer with a file ends
+//! every document with its end-of-document token, where it has one. Nothing is held but the piece
+//! at hand, so a worker can look for its part of a text that is larger than its memory.
+
+use std::path::Path;
+
+use lockstep_platform::World;
+
+use crate::bundled;
+use crate::documents::{BUNDLED, DocumentError, Documents, Piece, ReadOptions};
+use crate::error::DataError;
+use crate::tokenizer::Tokenizer;
+
+/// Where a text lies, and what makes tokens of it.
+pub(super) struct Text<'a> {
+    pub(super) source: &'a str,
+    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) world: &'a World,
+}
+
+/// What comes next in a text.
+pub(super) enum Part<'a> {
+    /// Tokens that are bytes.
+    Bytes(&'a [u8]),
+    /// Tokens.
+    Tokens(&'a [u32]),
+    /// A document ends.
+    End,
+}
+
+impl Text<'_> {
+    /// Shows the whole text to somebody; returns how many bytes it has.
+    pub(super) fn visit(&self, take: &mut dyn FnMut(Part<'_>)) -> Result<u64, DataError> {
+        if self.tokenizer.is_bytes() && self.source == BUNDLED {
+            let text = bundled::text();
+            visit_chapters(&text, take);
+            return Ok(text.len() as u64);
+        }
+        let options = ReadOptions::default();
+        let documents = Documents::open(Path::new(self.source), &options, self.world);
+        let mut documents = documents.map_err(|error| match error {
+            // Said in the words of a recipe.
+            DataError::Documents(DocumentError::Missing { path }) => DataError::Missing { path },
+            other => other,
+        })?;
+        if self.tokenizer.is_bytes() {
+            visit_bytes(&mut documents, take)
+        } else {
+            self.visit_tokens(&mut documents, take)
+        }
+    }
+
+    fn visit_tokens(
+        &self,
+        documents: &mut Documents,
+        take: &mut dyn FnMut(Part<'_>),
+    ) -> Result<u64, DataError> {
+        let (mut text, mut tokens) = (String::new(), Vec::new());
+        let mut num_bytes = 0;
+        while let Some(piece) = documents.next_into(&mut text)? {
+            num_bytes += text.len() as u64;
+            tokens.clear();
+            self.tokenizer.encode(&text, &mut tokens)?;
+            if piece == Piece::Last {
+                tokens.extend(self.tokenizer.end_of_document());
+            }
+            take(Part::Tokens(&tokens));
+            if piece == Piece::Last {
+                take(Part::End);
+            }
+        }
+        Ok(num_bytes)
+    }
+}
+
+/// A line break ends each document that another follows.
+fn visit_bytes(
+    documents: &mut Documents,
+    take: &mut dyn FnMut(Part<'_>),
+) -> Result<u64, DataError> {
+    let mut text = String::new();
+    let mut num_bytes = 0;
+    let mut has_ended = false;
+    while let Some(piece) = documents.next_into(&mut text)? {
+        if has_ended {
+            num_bytes += 1;
+            take(Part::Bytes(b"\n"));
+            take(Part::End);
+        }
+        num_bytes += text.len() as u64;
+        take(Part::Bytes(text.as_bytes()));
+        has_ended = piece == Piece::Last;
+    }
+    if has_ended {
+        take(Part::End);
+    }
+    Ok(num_bytes)
+}
+
+/// The bundled text, whose chapters have an empty line between them.
+fn visit_chapters(text: &[u8], take: &mut dyn FnMut(Part<'_>)) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.windows(2).position(|pair| pair == b"\n\n").map_or(rest.len(), |at| at + 2);
+        let (chapter, after) = rest.split_at(end);
+        take(Part::Bytes(chapter));
+        take(Part::End);
+        rest = after;
+    }
+}

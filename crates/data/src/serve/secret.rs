@@ -1,0 +1,122 @@
+//! A secret that server and workers share, and how one proves to the other that it knows it.
+//!
+//! The secret itself never travels. Each side sends 32 random bytes; each answers with the keyed
+//! BLAKE3 hash of its role and both. A listener learns nothing that helps it next time, because the
+//! other side's bytes will be different then. Hashes are compared in a time that does not depend on
+//! where they differ.
+
+use std::path::Path;
+
+use lockstep_platform::World;
+
+use crate::error::DataError;
+
+/// The variable that holds the secret, and the one that names a file with it.
+pub const VARIABLE: &str = "LOCKSTEP_SECRET";
+/// See [`VARIABLE`].
+pub const FILE_VARIABLE: &str = "LOCKSTEP_SECRET_FILE";
+
+/// A secret with fewer characters could be guessed.
+const MIN_CHARS: usize = 16;
+
+/// Random bytes that make every conversation another one.
+pub type Nonce = [u8; 32];
+
+/// What follows from the secret.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+/// Who proves something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The one who asks for data.
+    Worker,
+    /// The one who has it.
+    Server,
+}
+
+impl Key {
+    /// The secret of this process's environment.
+    pub fn find(world: &World) -> Result<Self, DataError> {
+        let secret = match (world.host().env(VARIABLE), world.host().env(FILE_VARIABLE)) {
+            (Some(secret), _) => secret,
+            (None, Some(path)) => world.files().read_to_string(Path::new(&path))?,
+            (None, None) => String::new(),
+        };
+        Self::new(&secret)
+    }
+
+    /// The key that follows from a secret.
+    pub fn new(secret: &str) -> Result<Self, DataError> {
+        let secret = secret.trim();
+        let num_chars = secret.chars().count();
+        if num_chars < MIN_CHARS {
+            let why = match num_chars {
+                0 => String::new(),
+                _ => format!(", and the one given has {num_chars} of at least {MIN_CHARS} characters"),
+            };
+            let hint = "set LOCKSTEP_SECRET for server and workers, or LOCKSTEP_SECRET_FILE to \
+                        a file that holds it";
+            return Err(DataError::Secret { why, hint });
+        }
+        Ok(Self(blake3::derive_key("lockstep data server, shared secret, version 1",
+            secret.as_bytes())))
+    }
+
+    /// What only somebody who knows the secret can say.
+    pub fn proof(&self, role: Role, worker: &Nonce, server: &Nonce) -> [u8; 32] {
+        self.hash(role, worker, server).into()
+    }
+
+    /// Whether a proof is right.
+    pub fn accepts(&self, proof: [u8; 32], role: Role, worker: &Nonce, server: &Nonce) -> bool {
+        // Hashes compare in constant time.
+        self.hash(role, worker, server) == blake3::Hash::from_bytes(proof)
+    }
+
+    fn hash(&self, role: Role, worker: &Nonce, server: &Nonce) -> blake3::Hash {
+        let role = match role {
+            Role::Worker => b"worker",
+            Role::Server => b"server",
+        };
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(role).update(worker).update(server);
+        hasher.finalize()
+    }
+}
+
+/// Fresh random bytes.
+pub(super) fn nonce(world: &World) -> Nonce {
+    let mut nonce = [0; 32];
+    world.entropy().fill(&mut nonce);
+    nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_its_secret_role_and_conversation_only() {
+        let key = Key::new("correct horse battery").unwrap();
+        let other = Key::new("correct horse batterz").unwrap();
+        let (a, b) = ([1; 32], [2; 32]);
+        let proof = key.proof(Role::Worker, &a, &b);
+        assert!(key.accepts(proof, Role::Worker, &a, &b));
+        assert!(!other.accepts(proof, Role::Worker, &a, &b));
+        assert!(!key.accepts(proof, Role::Server, &a, &b), "a proof cannot be sent back");
+        assert!(!key.accepts(proof, Role::Worker, &b, &a));
+    }
+
+    #[test]
+    fn a_missing_or_short_secret_is_refused_in_one_line() {
+        let complaint = |secret| Key::new(secret).err().unwrap().to_string();
+        assert_eq!(
+            complaint(" \n"),
+            "a data server needs a shared secret: set LOCKSTEP_SECRET for server and workers, or \
+             LOCKSTEP_SECRET_FILE to a file that holds it"
+        );
+        assert!(complaint("hunter2").contains("has 7 of at least 16 characters"));
+        assert!(Key::new("0123456789abcdef\n").is_ok());
+    }
+}

@@ -1,0 +1,167 @@
+//! A whole text cut into overlapping windows, to judge a model by.
+//!
+//! Every token but the first is predicted exactly once. With a stride below the context each window
+//! sees the end of the one before as its past and predicts only what is new, so that no token but
+//! those of the first window has less than `context - stride` tokens before it: a lower, fairer
+//! loss for `context / stride` times the work. The last window may be short; it is filled up.
+
+use lockstep_config::Recipe;
+use lockstep_platform::World;
+
+use crate::batch::{IGNORE, PAD};
+use crate::corpus::{Corpus, Stretch, open_whole};
+use crate::error::DataError;
+use crate::tokenizer::Tokenizer;
+
+/// Tokens whose text is counted together.
+const PORTION_TOKENS: usize = 1 << 16;
+
+/// A text as a model reads it.
+#[derive(Debug)]
+pub struct Passage {
+    /// Where it comes from.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: Stretch,
+    /// Bytes of text that the tokens behind the first stand for.
+    pub num_bytes: u64,
+}
+
+impl Passage {
+    /// A file, folder, glob or shard folder, for a model with this tokenizer and vocabulary.
+    pub fn open(
+        source: &str,
+        tokenizer: &Tokenizer,
+        model_vocab: usize,
+        world: &World,
+    ) -> Result<Self, DataError> {
+        let (tokens, num_bytes) = open_whole(source, tokenizer, model_vocab, world)?;
+        Self::of(source.to_owned(), tokens, tokenizer, num_bytes)
+    }
+
+    /// What a recipe holds out.
+    pub fn held_out(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
+        let corpus = Corpus::load(recipe, world)?;
+        let (tokens, tokenizer) = (corpus.validation().clone(), corpus.tokenizer());
+        let num_bytes = if tokenizer.is_bytes() {
+            tokens.len() as u64
+        } else {
+            let end = tokenizer.end_of_document();
+            let mut num_bytes = 0;
+            tokens.visit_portions(PORTION_TOKENS, |tokens| {
+                let text: Vec<u32> =
+                    tokens.iter().copied().filter(|token| Some(*token) != end).collect();
+                num_bytes += tokenizer.decode(&text).len() as u64;
+            })?;
+            num_bytes
+        };
+        let name = format!("the validation split of {}", corpus.name());
+        Self::of(name, tokens, tokenizer, num_bytes)
+    }
+
+    /// The first token is given and not predicted, so its bytes do not count.
+    fn of(
+        name: String,
+        tokens: Stretch,
+        tokenizer: &Tokenizer,
+        num_bytes: u64,
+    ) -> Result<Self, DataError> {
+        if tokens.len() < 2 {
+            return Err(DataError::NothingToPredict { name, num_tokens: tokens.len() });
+        }
+        let mut first = [0];
+        tokens.copy(tokens.range().start, &mut first)?;
+        let given = if tokenizer.is_bytes() { 1 } else { tokenizer.decode(&first).len() as u64 };
+        Ok(Self { name, tokens, num_bytes: num_bytes.saturating_sub(given).max(1) })
+    }
+}
+
+/// How a text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    context: usize,
+    stride: usize,
+    num_tokens: usize,
+    first: usize,
+}
+
+impl Windows {
+    /// Windows of `context` inputs, `stride` apart, over a stretch.
+    ///
+    /// # Panics
+    /// When the stride is not from 1 to the context.
+    pub fn new(tokens: &Stretch, context: usize, stride: usize) -> Self {
+        assert!((1..=context).contains(&stride), "a stride of {stride} in windows of {context}");
+        Self { context, stride, num_tokens: tokens.len(), first: tokens.range().start }
+    }
+
+    /// How many tokens are predicted.
+    pub fn num_targets(&self) -> u64 {
+        self.num_tokens.saturating_sub(1) as u64
+    }
+
+    /// How many windows there are.
+    pub fn num_windows(&self) -> usize {
+        match self.num_tokens.saturating_sub(1) {
+            0 => 0,
+            targets if targets <= self.context => 1,
+            targets => 1 + (targets - self.context).div_ceil(self.stride),
+        }
+    }
+
+    /// Writes a window, or padding behind the last; returns how many of its targets count.
+    pub fn fill(
+        &self,
+        tokens: &Stretch,
+        index: usize,
+        inputs: &mut [u32],
+        targets: &mut [u32],
+    ) -> Result<usize, DataError> {
+        inputs.fill(PAD);
+        targets.fill(IGNORE);
+        if index >= self.num_windows() {
+            return Ok(0);
+        }
+        let start = index * self.stride;
+        let len = self.context.min(self.num_tokens - 1 - start);
+        tokens.copy(self.first + start, &mut inputs[..len])?;
+        tokens.copy(self.first + start + 1, &mut targets[..len])?;
+        let known = if index == 0 { 0 } else { self.context - self.stride };
+        targets[..known].fill(IGNORE);
+        Ok(len - known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_but_the_first_is_predicted_once_whatever_the_stride() {
+        for num_tokens in 0..40_u8 {
+            let tokens = Stretch::of_bytes((0..num_tokens).collect(), &[]);
+            for context in 1..=9 {
+                for stride in 1..=context {
+                    let windows = Windows::new(&tokens, context, stride);
+                    let mut predicted = Vec::new();
+                    for index in 0..windows.num_windows() + 2 {
+                        let (mut inputs, mut targets) = (vec![9; context], vec![9; context]);
+                        let counted =
+                            windows.fill(&tokens, index, &mut inputs, &mut targets).unwrap();
+                        let before = predicted.len();
+                        for (input, target) in inputs.iter().zip(&targets) {
+                            if *target != IGNORE {
+                                assert_eq!(input + 1, *target);
+                                predicted.push(*target);
+                            }
+                        }
+                        assert_eq!(counted, predicted.len() - before);
+                    }
+                    let expected: Vec<u32> = (1..u32::from(num_tokens.max(1))).collect();
+                    assert_eq!(predicted, expected, "{num_tokens}, {context}, {stride}");
+                    assert_eq!(windows.num_targets() as usize, expected.len());
+                }
+            }
+        }
+    }
+}
