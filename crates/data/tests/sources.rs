@@ -50,7 +50,7 @@ fn shards_with_another_end_than_the_recipe_asks_for_are_refused() {
     world.files().write_atomic(&scratch.path().join("t.txt"), b"some text, long enough").unwrap();
     let documents =
         Documents::open(&scratch.path().join("t.txt"), &ReadOptions::default(), &world).unwrap();
-    let end = EndOfDocument::Token("\n".to_owned());
+    let end = EndOfDocument::Token("|".to_owned());
     let tokenizer = Tokenizer::bytes().with_end_of_document(&end).unwrap();
     let folder = scratch.path().join("shards");
     let writer = WriterOptions { shard_bytes: 1 << 20 };
@@ -60,9 +60,9 @@ fn shards_with_another_end_than_the_recipe_asks_for_are_refused() {
         let source = format!("data.source={}", folder.display());
         Corpus::load(&recipe(&[source, set.to_owned()]), &world)
     };
-    assert_eq!(text(&load("data.end_of_document=auto").unwrap()), "some text, long enough\n");
-    assert!(load("data.end_of_document=\n").is_ok());
+    assert_eq!(text(&load("data.end_of_document=auto").unwrap()), "some text, long enough|");
+    assert!(load("data.end_of_document=|").is_ok());
     let error = load("data.end_of_document=none").unwrap_err().to_string();
-    let words = "has \"\\n\" after each document and data.end_of_document = \"none\"";
+    let words = "has \"|\" after each document and data.end_of_document = \"none\"";
     assert!(error.contains(words), "{error}");
 }
