@@ -106,6 +106,8 @@ fn bad_corpora_tokenizers_and_shards_are_refused_in_one_line() {
     refused(&folder, &VOCABULARY, &["tokenizer.json exists"]);
     let tiny = ["data", "train-tokenizer", "bundled", "--vocab", "9", "--out", "t.json"];
     refused(&folder, &tiny, &["cannot have 9 tokens", "257"]);
+    let nowhere = ["data", "train-tokenizer", "bundled", "--vocab", "300", "--out", "no/t.json"];
+    refused(&folder, &nowhere, &["cannot write no/t.json: its folder does not exist"]);
     refused(&folder, &["data", "inspect", "mixed"], &["mixed is no shard folder"]);
 
     folder.succeed(&tokenize("mixed/a.txt", "shards", &[]));

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::Bytes;
 use lockstep_data::tokenizer::{TrainOptions, train};
-use lockstep_platform::World;
+use lockstep_platform::{FileKind, World};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -54,6 +54,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if world.files().metadata(out).is_some() {
         let out = out.display();
         return Err(Failure::user(format!("{out} exists; give --out another name")));
+    }
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| world.files().metadata(folder) != Some(FileKind::Directory)) {
+        let out = out.display();
+        return Err(Failure::user(format!("cannot write {out}: its folder does not exist")));
     }
     let documents = arguments.corpus.open(world)?;
     let options = TrainOptions { vocab: arguments.vocab, sample_bytes: arguments.sample.0 };
