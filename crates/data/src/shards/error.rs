@@ -94,7 +94,10 @@ pub enum ShardError {
         asked: String,
     },
     /// Something lies where the folder should go.
-    #[error("{} is not a new or empty folder; choose another place for the shards", .path.display())]
+    #[error(
+        "{} is not a new or empty folder; choose another place for the shards",
+        .path.display()
+    )]
     Occupied {
         /// The place.
         path: PathBuf,
