@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: one file a command.
+//! - [`commands`]: one file or folder a command.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.

@@ -11,8 +11,12 @@
 use crate::corpus::Corpus;
 
 /// What [`baseline_loss`] knows of a corpus with this vocabulary, in words.
-pub fn baseline_name(vocab: usize) -> &'static str {
-    if vocab <= 256 { "byte bigrams" } else { "token frequencies" }
+pub fn baseline_name(vocab: usize, is_bytes: bool) -> &'static str {
+    match (is_bytes, vocab) {
+        (true, _) => "byte bigrams",
+        (false, 0..=256) => "token bigrams",
+        (false, _) => "token frequencies",
+    }
 }
 
 /// The entropy of a byte given the byte before it, or of a token, over the whole corpus, in nats.

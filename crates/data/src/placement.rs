@@ -53,6 +53,7 @@ pub struct Feed {
     shape: BatchShape,
     text: TextName,
     vocab: usize,
+    is_bytes: bool,
     way: Way,
 }
 
@@ -92,6 +93,7 @@ impl Feed {
                     fingerprint: welcome.fingerprint.clone(),
                 },
                 vocab: welcome.vocab,
+                is_bytes: !welcome.has_tokenizer,
                 way: Way::Served {
                     baseline_loss: welcome.baseline_loss,
                     client: Some(Box::new(client)),
@@ -107,6 +109,7 @@ impl Feed {
             shape,
             text: TextName::of(&corpus),
             vocab: corpus.vocab(),
+            is_bytes: corpus.tokenizer().is_bytes(),
             way: Way::Own { corpus: Arc::new(corpus), deal, leaves, limit },
         })
     }
@@ -157,7 +160,7 @@ impl Feed {
 
     /// What that model knows, in words.
     pub fn baseline_name(&self) -> &'static str {
-        baseline_name(self.vocab)
+        baseline_name(self.vocab, self.is_bytes)
     }
 
     /// The content of the text's `tokenizer.json`; nothing where a token is a byte.

@@ -4,6 +4,7 @@
 //! - [`tolerance`]: when two results count as equal.
 //! - [`recipes`]: small recipes that cover what bits may depend on.
 //! - [`runs`]: runs of the real trainer in folders that go away.
+//! - [`texts`]: small texts, tokenizers and shards.
 //! - [`golden`]: what PyTorch computes, from files.
 //! - [`allocations`]: a global allocator that counts.
 //!
@@ -25,6 +26,8 @@ pub mod tolerance;
 pub mod recipes;
 
 pub mod runs;
+
+pub mod texts;
 
 pub mod golden;
 

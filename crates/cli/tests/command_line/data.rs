@@ -4,7 +4,8 @@ use crate::bad_input::refused;
 use crate::process::{Folder, assert_keys};
 use lockstep_data::documents::Documents;
 use lockstep_platform::World;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 const VOCABULARY: [&str; 8] =
     ["data", "train-tokenizer", "bundled", "--vocab", "512", "--sample", "300kB", "--json"];
@@ -105,6 +106,8 @@ fn bad_corpora_tokenizers_and_shards_are_refused_in_one_line() {
     refused(&folder, &VOCABULARY, &["tokenizer.json exists"]);
     let tiny = ["data", "train-tokenizer", "bundled", "--vocab", "9", "--out", "t.json"];
     refused(&folder, &tiny, &["cannot have 9 tokens", "257"]);
+    let nowhere = ["data", "train-tokenizer", "bundled", "--vocab", "300", "--out", "no/t.json"];
+    refused(&folder, &nowhere, &["cannot write no/t.json: its folder does not exist"]);
     refused(&folder, &["data", "inspect", "mixed"], &["mixed is no shard folder"]);
 
     folder.succeed(&tokenize("mixed/a.txt", "shards", &[]));
@@ -134,7 +137,7 @@ fn write_corpus(folder: &Folder, num_bytes: u64, world: &World) {
         while written < num_bytes && documents.next_document(&mut text).expect("it is bundled") {
             number += 1;
             let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            text.push_str(&format!("\nVerily {word:x}, said the {number}th, {word} times.\n"));
+            let _ = writeln!(text, "\nVerily {word:x}, said the {number}th, {word} times.");
             if number.is_multiple_of(2) {
                 let line = serde_json::json!({ "id": number, "text": text });
                 writeln!(lines, "{line}").expect("the disk has room");

@@ -10,6 +10,7 @@
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `problems`: small problems, and lints.
+//! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
@@ -18,6 +19,7 @@ mod commands;
 mod compare;
 mod convert;
 mod data;
+mod feeding;
 mod launch;
 mod layouts;
 mod problems;

@@ -308,7 +308,7 @@ mod tests {
         );
         // Damage in the middle is an error or wrong text, never a crash.
         for (name, bytes) in FILES {
-            for place in (4..bytes.len()).step_by(41) {
+            for place in (4..bytes.len()).step_by(101) {
                 let mut bad = bytes.to_vec();
                 bad[place] ^= 0x55;
                 let folder = Folder::with(&[(name, &bad)]);

@@ -59,9 +59,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Joins the server of a recipe.
+    /// Joins the server of a recipe, with the secret of this process's environment.
     pub fn join(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
-        let key = Key::find(world)?;
+        Self::join_with(&Key::find(world)?, recipe, world)
+    }
+
+    /// Joins the server of a recipe.
+    pub fn join_with(key: &Key, recipe: &Recipe, world: &World) -> Result<Self, DataError> {
         let (addr, deadline) = (recipe.data.server.clone(), recipe.run.deadline());
         let stream = connect(&addr, world, deadline.min(PATIENCE))?;
         let mut client = Self {
@@ -84,7 +88,7 @@ impl Client {
             answer: Vec::new(),
         };
         let most = recipe.train.eval_batches * recipe.train.batch;
-        client.introduce(&key, &super::terms(recipe), most, world)?;
+        client.introduce(key, &super::terms(recipe), most, world)?;
         Ok(client)
     }
 
@@ -226,6 +230,20 @@ impl Client {
     }
 }
 
+#[cfg(test)]
+impl Client {
+    /// Sends anything.
+    pub(super) fn send_raw(&mut self, kind: Kind, body: &[u8]) {
+        self.stream.set_deadline(Some(self.deadline));
+        wire::write(&mut *self.stream, kind, body).expect("the server listens");
+    }
+
+    /// The stream itself.
+    pub(super) fn stream_mut(&mut self) -> &mut dyn Stream {
+        &mut *self.stream
+    }
+}
+
 /// A stream to the server, which may be about to start.
 fn connect(addr: &str, world: &World, patience: Duration) -> Result<Box<dyn Stream>, DataError> {
     let deadline = Deadline::after(world.clock(), patience);
@@ -237,8 +255,8 @@ fn connect(addr: &str, world: &World, patience: Duration) -> Result<Box<dyn Stre
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
-                && !remaining.is_zero() =>
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused && !remaining.is_zero() =>
             {
                 world.clock().sleep(Duration::from_millis(50));
             }
@@ -266,7 +284,7 @@ fn read_welcome(body: &[u8]) -> Result<([u8; 32], Welcome), Malformed> {
     Ok((proof, welcome))
 }
 
-fn read_lanes(
+pub(super) fn read_lanes(
     body: &[u8],
     step: u64,
     lanes: impl Iterator<Item = usize>,

@@ -71,9 +71,19 @@ struct Offer {
 }
 
 impl Server {
-    /// Reads the text of a recipe and listens at an address; port 0 lets the system choose one.
+    /// Reads the text of a recipe and listens at an address; port 0 lets the system choose one. The
+    /// secret is that of this process's environment.
     pub fn open(recipe: &Recipe, world: &World, addr: &str) -> Result<Self, DataError> {
-        let key = Key::find(world)?;
+        Self::open_with(Key::find(world)?, recipe, world, addr)
+    }
+
+    /// The same with a secret of the caller's.
+    pub fn open_with(
+        key: Key,
+        recipe: &Recipe,
+        world: &World,
+        addr: &str,
+    ) -> Result<Self, DataError> {
         let corpus = Corpus::load(recipe, world)?;
         let all = vec![true; recipe.num_leaves()];
         let offer = Offer {
@@ -279,7 +289,8 @@ impl Visit<'_> {
         let index = Reader::new(&self.body).number().map_err(|malformed| malformed.0)?;
         let lanes = &self.offer.validation.lanes;
         let lane = usize::try_from(index).ok().and_then(|index| lanes.get(index));
-        let lane = lane.ok_or_else(|| format!("lane {index} of {} to be judged by", lanes.len()))?;
+        let lane =
+            lane.ok_or_else(|| format!("lane {index} of {} to be judged by", lanes.len()))?;
         answer.tokens(&lane.inputs);
         answer.tokens(&lane.targets);
         Ok(())

@@ -79,8 +79,25 @@ pub enum ShardError {
         /// The size of the vocabulary.
         vocab: usize,
     },
+    /// A recipe asks for another end of documents than the one that was written.
+    #[error(
+        "{} has {found:?} after each document and data.end_of_document = {asked:?}; \
+         leave that at \"auto\", or tokenize the corpus again",
+        .folder.display()
+    )]
+    OtherEnd {
+        /// The folder.
+        folder: PathBuf,
+        /// What stands after its documents.
+        found: String,
+        /// What the recipe asks for.
+        asked: String,
+    },
     /// Something lies where the folder should go.
-    #[error("{} is not a new or empty folder; choose another place for the shards", .path.display())]
+    #[error(
+        "{} is not a new or empty folder; choose another place for the shards",
+        .path.display()
+    )]
     Occupied {
         /// The place.
         path: PathBuf,

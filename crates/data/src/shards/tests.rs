@@ -103,6 +103,8 @@ fn what_was_written_is_read_across_shards() {
     let set = folder.open("set").unwrap();
     assert_eq!((set.num_tokens(), set.num_documents(), set.num_bytes()), (14, 3, 11));
     assert_eq!((set.vocab(), set.end_of_document()), (256, Some(10)));
+    let tokenizer = set.tokenizer(folder.world.files()).unwrap();
+    assert_eq!((tokenizer.is_bytes(), tokenizer.end_of_document()), (true, Some(10)));
     let documents: Vec<String> = (0..3).map(|index| text(&set, set.document(index))).collect();
     assert_eq!(documents, ["one\n", "two\n", "three\n"]);
     assert_eq!(set.manifest().shards.len(), 2, "a shard is full when a document has filled it");

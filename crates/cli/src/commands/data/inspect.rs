@@ -12,6 +12,9 @@ use std::path::PathBuf;
 /// Tokens of a document that are shown.
 const SHOWN_TOKENS: u64 = 48;
 
+/// Lengths that are sorted to find the one in the middle.
+const SORTED_DOCUMENTS: u64 = 1 << 20;
+
 /// Show what a shard folder holds: figures and the beginnings of documents
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -72,19 +75,32 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let text = tokenizer.decode(&tokens);
         documents.push(Document { index, num_tokens, tokens, text });
     }
-    let mut lengths: Vec<u64> = Vec::with_capacity(num_documents as usize);
-    lengths.extend((0..num_documents).map(|index| set.document(index)).map(|r| r.end - r.start));
-    lengths.sort_unstable();
+    let (longest_document_tokens, median_document_tokens) = lengths(&set);
     let report = Report {
         folder: arguments.folder.clone(),
         fingerprint: set.fingerprint(),
         file_bytes: set.file_bytes(),
-        longest_document_tokens: lengths.last().copied().unwrap_or(0),
-        median_document_tokens: lengths.get(lengths.len() / 2).copied().unwrap_or(0),
+        longest_document_tokens,
+        median_document_tokens,
         documents,
         manifest: set.manifest().clone(),
     };
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
+}
+
+/// The longest document and the one in the middle; of very many, that of an even sample.
+fn lengths(set: &ShardSet) -> (u64, u64) {
+    let stride = set.num_documents().div_ceil(SORTED_DOCUMENTS).max(1);
+    let (mut longest, mut sample) = (0, Vec::new());
+    for index in 0..set.num_documents() {
+        let range = set.document(index);
+        longest = longest.max(range.end - range.start);
+        if index.is_multiple_of(stride) {
+            sample.push(range.end - range.start);
+        }
+    }
+    sample.sort_unstable();
+    (longest, sample.get(sample.len() / 2).copied().unwrap_or(0))
 }
 
 fn render(report: &Report) -> String {

@@ -6,8 +6,9 @@ use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::Bytes;
 use lockstep_data::tokenizer::{TrainOptions, train};
-use lockstep_platform::World;
+use lockstep_platform::{FileKind, World};
 use serde::Serialize;
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -54,6 +55,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let out = out.display();
         return Err(Failure::user(format!("{out} exists; give --out another name")));
     }
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| world.files().metadata(folder) != Some(FileKind::Directory)) {
+        let out = out.display();
+        return Err(Failure::user(format!("cannot write {out}: its folder does not exist")));
+    }
     let documents = arguments.corpus.open(world)?;
     let options = TrainOptions { vocab: arguments.vocab, sample_bytes: arguments.sample.0 };
     let start = world.clock().now();
@@ -79,7 +85,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (out, sample) = (out.display(), Bytes(sample_bytes));
     let mut text = format!("{out}: {vocab} tokens, learnt from {sample} in {seconds:.1} s\n");
     if vocab < arguments.vocab {
-        text += &format!("{} were asked for; the text has no more to join\n", arguments.vocab);
+        let asked = arguments.vocab;
+        let _ = writeln!(text, "{asked} were asked for; the text has no more to join");
     }
     output::text(&text)
 }
