@@ -60,6 +60,7 @@ impl Whole {
             Part::Tokens(tokens) => run.extend(tokens),
             Part::End => ends.push(run.len() as u64),
         })?;
+        run.shrink();
         let num_tokens = run.len();
         if num_tokens == 0 {
             return Err(DataError::EmptyFile { path: text.source.into() });

@@ -48,6 +48,15 @@ impl Run {
         }
     }
 
+    /// Gives back the room that was not needed.
+    pub(crate) fn shrink(&mut self) {
+        match self {
+            Self::Bytes(tokens) => tokens.shrink_to_fit(),
+            Self::Narrow(tokens) => tokens.shrink_to_fit(),
+            Self::Wide(tokens) => tokens.shrink_to_fit(),
+        }
+    }
+
     /// Adds tokens that the vocabulary has.
     pub(crate) fn extend(&mut self, more: &[u32]) {
         match self {
