@@ -79,6 +79,7 @@ impl Feed {
                 shape,
                 text: TextName::of(&corpus),
                 vocab: corpus.vocab(),
+                is_bytes: true,
                 way: Way::Numbers { recipe: Box::new(recipe.clone()) },
             });
         }

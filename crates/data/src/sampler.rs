@@ -352,4 +352,33 @@ mod tests {
         padded[5] = None;
         assert_eq!(epochs_and_indices(EpochEnd::Pad), padded);
     }
+
+    #[test]
+    fn stages_continue_where_the_steps_before_them_ended() {
+        let stages = [(0, 4), (3, 6), (5, 1), (9, 11), (12, 4)];
+        let per_step = |step| stages.iter().rev().find(|(first, _)| *first <= step).unwrap().1;
+        for last in [EpochEnd::Wrap, EpochEnd::Drop, EpochEnd::Pad] {
+            let sampler = Sampler::new(7, 5, 75).in_stages(stages, last);
+            assert_eq!(sampler.num_windows(), 14);
+            // An epoch is walked window by window, as a reader would.
+            let (mut epoch, mut place) = (0, 0);
+            for step in 0..40 {
+                let num = per_step(step);
+                if last == EpochEnd::Drop && place + num as u64 > 14 {
+                    (epoch, place) = (epoch + 1, 0);
+                }
+                for slot in 0..num {
+                    if last == EpochEnd::Wrap && place == 14 {
+                        (epoch, place) = (epoch + 1, 0);
+                    }
+                    let expected = (place < 14).then(|| sampler.window(epoch, place));
+                    assert_eq!(sampler.draw(step, slot), expected, "{last:?} {step} {slot}");
+                    place += 1;
+                }
+                if last != EpochEnd::Wrap && place >= 14 {
+                    (epoch, place) = (epoch + 1, 0);
+                }
+            }
+        }
+    }
 }

@@ -43,6 +43,9 @@ fn layouts() -> Vec<[String; 2]> {
     (1..=4).flat_map(|workers| (0..4).map(move |stage| pair(workers, stage))).collect()
 }
 
+/// A batch that doubles after one step.
+const RAMP: &str = "train.batch_schedule=[{tokens = 1, batch = 32}]";
+
 /// Trains with every layout and demands one result.
 fn same_on_all_layouts(source: &str, sets: &[&str]) {
     let mut runs = prepared();
@@ -73,9 +76,15 @@ fn partitioned_texts_are_the_same_on_all_layouts() {
 }
 
 #[test]
+fn growing_batches_of_partitioned_texts_are_the_same_on_all_layouts() {
+    same_on_all_layouts("shards", &["data.placement=partitioned", "data.last=pad", RAMP]);
+}
+
+#[test]
 fn ten_steps_and_ten_more_equal_twenty_on_another_number_of_workers() {
     let mut runs = prepared();
-    let cases: [(&str, &[&str]); 6] = [
+    let cases: [(&str, &[&str]); 7] = [
+        ("shards", &["data.placement=partitioned", "data.last=drop", RAMP]),
         ("shards", &[]),
         ("shards", &["data.documents=padded", "data.last=pad"]),
         ("shards", &["data.order=sequential", "data.last=drop", "train.batch=24"]),
@@ -141,13 +150,13 @@ fn local_texts_stay_with_their_workers() {
     let sets = ["data.placement=local", "run.workers=2", "train.steps=3", "data.last=pad"];
     let recipe = recipe(&runs, "own-{rank}.txt", &sets);
     for worker in 0..2 {
-        let lanes: Vec<usize> = (4 * worker..4 * worker + 4).collect();
-        let seat = Seat { worker, num_workers: 2, lanes: lanes.clone() };
+        let leaves: Vec<usize> = (4 * worker..4 * worker + 4).collect();
+        let seat = Seat { worker, num_workers: 2, leaves: leaves.clone() };
         let mut feed = Feed::open(&recipe, runs.world(), &seat).expect("its own text");
         let mut loader = feed.loader(runs.world(), Cursor::start()).expect("batches");
         let batch = loader.next_batch().expect("a batch");
         for lane in 0..8 {
-            let expected = match (lanes.contains(&lane), worker) {
+            let expected = match (leaves.contains(&lane), worker) {
                 (false, _) => 0..1,
                 (true, 0) => u32::from(b'a')..u32::from(b'd'),
                 (true, _) => u32::from(b'x')..u32::from(b'{'),

@@ -93,7 +93,6 @@ pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainE
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use lockstep_config::{Blame, Sources, resolve};
 
     fn refusal(groups: &str) -> String {
