@@ -245,9 +245,7 @@ impl Corpus {
         {
             let has_window = match self.cut {
                 Documents::Packed => tokens.len() > context,
-                Documents::Padded => {
-                    tokens.num_windows(context, self.cut, Order::Sequential) > 0
-                }
+                Documents::Padded => tokens.num_windows(context, self.cut, Order::Sequential) > 0,
             };
             if has_window {
                 continue;

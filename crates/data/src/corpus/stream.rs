@@ -297,10 +297,7 @@ fn same_tokenizer(set: &ShardSet, tokenizer: &Tokenizer, world: &World) -> Resul
     if own.json() == tokenizer.json() {
         return Ok(());
     }
-    Err(DataError::OtherTokenizer {
-        shards: set.folder().to_owned(),
-        tokenizer: tokenizer.name(),
-    })
+    Err(DataError::OtherTokenizer { shards: set.folder().to_owned(), tokenizer: tokenizer.name() })
 }
 
 /// The fingerprint of a stream begins with its size and split, and with its vocabulary where a

@@ -181,12 +181,7 @@ impl Client {
     }
 
     /// Fills a batch with the lanes of a step.
-    fn pull(
-        &mut self,
-        step: u64,
-        wanted: Wanted<'_>,
-        batch: &mut Batch,
-    ) -> Result<(), DataError> {
+    fn pull(&mut self, step: u64, wanted: Wanted<'_>, batch: &mut Batch) -> Result<(), DataError> {
         batch.begin(step, &self.plan);
         let num_lanes = batch.num_lanes();
         let lanes = (0..num_lanes).filter(|&lane| wanted.has(lane, num_lanes));
@@ -237,8 +232,8 @@ fn connect(addr: &str, world: &World, patience: Duration) -> Result<Box<dyn Stre
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
-                && !remaining.is_zero() =>
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused && !remaining.is_zero() =>
             {
                 world.clock().sleep(Duration::from_millis(50));
             }
