@@ -59,10 +59,21 @@ pub struct Feed {
 
 /// Where batches come from.
 enum Way {
-    Own { corpus: Arc<Corpus>, deal: Deal, leaves: Vec<bool>, limit: usize },
+    Own {
+        corpus: Arc<Corpus>,
+        deal: Deal,
+        leaves: Vec<bool>,
+        limit: usize,
+    },
     /// A small problem has no text: its samples are made from their numbers.
-    Numbers { recipe: Box<Recipe> },
-    Served { client: Option<Box<Client>>, leaves: Vec<bool>, baseline_loss: f64 },
+    Numbers {
+        recipe: Box<Recipe>,
+    },
+    Served {
+        client: Option<Box<Client>>,
+        leaves: Vec<bool>,
+        baseline_loss: f64,
+    },
 }
 
 impl Feed {

@@ -132,6 +132,16 @@ pub enum TrainError {
         /// The file that a finished run would have.
         missing: String,
     },
+    /// What was trained knows no text.
+    #[error(
+        "{dir} solved model.family = \"{family}\", which knows no text; name a run of gpt2 or llama"
+    )]
+    NoText {
+        /// The run.
+        dir: String,
+        /// What it solved.
+        family: &'static str,
+    },
     /// Training left the finite numbers.
     #[error(
         "{what} became {value} at step {step}{source_of}; lower optim.lr or set optim.clip, then \
@@ -200,6 +210,7 @@ impl TrainError {
             | Self::FoldersDiffer { .. }
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }
+            | Self::NoText { .. }
             | Self::NoRun { .. } => Blame::User,
         }
     }

@@ -56,6 +56,11 @@ impl Judge {
     pub fn open(folder: &Path, world: &World) -> Result<Self, TrainError> {
         let pretrained = Pretrained::open(folder, world)?;
         let mut recipe = pretrained.recipe(world)?;
+        let family = recipe.model.family;
+        if family.is_problem() {
+            let (dir, family) = (folder.display().to_string(), family.name());
+            return Err(TrainError::NoText { dir, family });
+        }
         let tokenizer = tokenizer_in(folder, world)?;
         tokenizer.require(recipe.model.vocab)?;
         alone(&mut recipe);

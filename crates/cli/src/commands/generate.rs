@@ -2,13 +2,12 @@
 
 use crate::failure::Failure;
 use crate::output;
-use lockstep_config::Family;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
-use lockstep_trainer::RunFolder;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::sampling::Sampling;
+use lockstep_trainer::{RunFolder, TrainError};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -66,11 +65,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = pretrained.recipe(world)?;
     let family = recipe.model.family;
     if family.is_problem() {
-        return Err(Failure::user(format!(
-            "{} solved model.family = \"{family}\", which writes no text; name a run of {}",
-            folder.display(),
-            Family::OF_TEXT.join(" or "),
-        )));
+        let (dir, family) = (folder.display().to_string(), family.name());
+        return Err(TrainError::NoText { dir, family }.into());
     }
     let generator = Generator::load(&pretrained, &recipe, world)?;
     let start = world.clock().now();

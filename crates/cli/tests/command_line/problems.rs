@@ -40,9 +40,12 @@ fn a_run_of_a_problem_says_how_good_it_is_and_writes_no_text() {
     assert!(!finished.stdout.contains("sample"), "{}", finished.stdout);
     let warning = "warning: optim.lr = 4 reaches 3.800, where this problem's steps diverge";
     assert_eq!(finished.stderr.matches(warning).count(), 1, "{}", finished.stderr);
-    let refused = folder.run(&["generate", "runs/0001"]);
-    assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("writes no text; name a run of gpt2 or llama"));
+    folder.write("book.txt", b"In the beginning");
+    for command in [&["generate", "runs/0001"][..], &["eval", "runs/0001", "--data", "book.txt"]] {
+        let refused = folder.run(command);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains("knows no text; name a run of gpt2 or llama"));
+    }
 }
 
 #[test]

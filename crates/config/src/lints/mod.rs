@@ -8,6 +8,7 @@
 //!
 //! - `batch`: how much work a step and a lane have
 //! - `update`: learning rate, warm-up, clipping, decay
+//! - `data`: what workers learn from
 //! - `layout`: workers, buckets, ZeRO, waiting
 //! - `watch`: what a run would not notice
 //!
@@ -22,6 +23,7 @@
 //! ```
 
 mod batch;
+mod data;
 mod layout;
 mod update;
 mod watch;
@@ -63,7 +65,8 @@ impl fmt::Display for Finding {
 
 /// Every lint, by group.
 pub fn all() -> impl Iterator<Item = &'static Lint> {
-    [batch::LINTS, update::LINTS, layout::LINTS, watch::LINTS].into_iter().flatten()
+    let groups = [batch::LINTS, update::LINTS, data::LINTS, layout::LINTS, watch::LINTS];
+    groups.into_iter().flatten()
 }
 
 /// The lints that speak about a recipe.
@@ -123,6 +126,31 @@ mod tests {
         ),
         ("sum-of-gradients", "tiny", &["train.reduction=sum"], &["train.reduction=mean"]),
         ("no-warm-up", "bible-small", &["optim.warmup_steps=0"], &["optim.warmup_steps=1"]),
+        (
+            "cold-scaling",
+            "quadratic",
+            &["optim.lr_scaling=linear", "optim.lr_base_batch=3"],
+            &["optim.lr_scaling=linear", "optim.lr_base_batch=4"],
+        ),
+        (
+            "adam-scaling",
+            "tiny",
+            &["optim.lr_scaling=linear", "optim.lr_base_batch=8"],
+            &["optim.lr_scaling=sqrt", "optim.lr_base_batch=8"],
+        ),
+        (
+            "unscaled-ramp",
+            "bible-small",
+            &["train.batch_schedule=[{tokens=100000,batch=32}]"],
+            &["train.batch_schedule=[{tokens=100000,batch=32}]", "optim.lr_scaling=sqrt"],
+        ),
+        (
+            "own-text",
+            "bible-small",
+            &["data.placement=local", "data.source=part-{rank}.txt", "run.workers=2"],
+            &["data.placement=local", "data.source=part-{rank}.txt", "run.workers=1"],
+        ),
+        ("reading-order", "tiny", &["data.order=sequential"], &["data.order=random"]),
         ("adam-rate", "bible-small", &["optim.lr=0.011"], &["optim.lr=0.01"]),
         ("tight-clip", "bible-small", &["optim.clip=0.09"], &["optim.clip=0.1"]),
         ("no-clip", "bible-small", &["optim.clip=0"], &["optim.clip=1"]),

@@ -1,12 +1,14 @@
 //! Learning rate, warm-up, clipping and decay.
 
 use super::{Lint, is_text};
-use crate::recipe::{Family, OptimName, Recipe};
+use crate::recipe::{Family, LrScaling, OptimName, Recipe};
 
 /// Runs shorter than this are tries.
 const MIN_STEPS_TO_WARM_UP: u64 = 100;
 /// Learning rate above which Adam seldom trains a transformer.
 const MAX_ADAM_RATE: f64 = 1e-2;
+/// Growth of the batch, and with it of the learning rate, beyond which warm-up is not optional.
+const MAX_COLD_GROWTH: usize = 2;
 /// Clipping below this touches nearly every step.
 const MIN_CLIP: f64 = 0.1;
 
@@ -20,9 +22,33 @@ pub(super) const LINTS: &[Lint] = &[
         check: no_warm_up,
     },
     Lint {
+        id: "cold-scaling",
+        condition: "the learning rate grows in proportion to the batch and starts at full speed",
+        threshold: "optim.lr_scaling = linear, train.batch > 2 optim.lr_base_batch, no warm-up",
+        advice: "give a tenth of train.steps to optim.warmup_steps",
+        rows: &["467", "F15.6-10"],
+        check: cold_scaling,
+    },
+    Lint {
+        id: "adam-scaling",
+        condition: "Adam's learning rate grows in proportion to the batch",
+        threshold: "optim.lr_scaling = linear with adam, adamw or lamb",
+        advice: "try \"sqrt\"",
+        rows: &["468", "F15.6-10"],
+        check: adam_scaling,
+    },
+    Lint {
+        id: "unscaled-ramp",
+        condition: "the batch changes during the run and the learning rate does not follow",
+        threshold: "train.batch_schedule with optim.lr_scaling = none",
+        advice: "try \"sqrt\"",
+        rows: &["F8.8", "F15.1-5"],
+        check: unscaled_ramp,
+    },
+    Lint {
         id: "adam-rate",
         condition: "the learning rate is one for plain descent, not for Adam",
-        threshold: "optim.lr > 0.01 with adamw, on text",
+        threshold: "optim.lr > 0.01 with adam or adamw, on text",
         advice: "try 3e-3 or less",
         rows: &["468"],
         check: adam_rate,
@@ -64,18 +90,51 @@ pub(super) const LINTS: &[Lint] = &[
 fn no_warm_up(recipe: &Recipe) -> Option<String> {
     let (optim, steps) = (&recipe.optim, recipe.train.steps);
     let is_net = is_text(recipe) || recipe.model.family == Family::Mlp;
-    let is_cold = optim.name == OptimName::AdamW && optim.warmup_steps == 0;
+    let is_cold = is_adam(optim.name) && optim.warmup_steps == 0;
     (is_net && is_cold && steps >= MIN_STEPS_TO_WARM_UP).then(|| {
         let lr = optim.lr;
         format!("optim.warmup_steps = 0 takes the first step at optim.lr = {lr}, where Adam jumps")
     })
 }
 
+fn is_adam(name: OptimName) -> bool {
+    matches!(name, OptimName::Adam | OptimName::AdamW | OptimName::Lamb)
+}
+
+fn cold_scaling(recipe: &Recipe) -> Option<String> {
+    let (optim, batch) = (&recipe.optim, recipe.train.batch);
+    let has_grown = batch > MAX_COLD_GROWTH * optim.lr_base_batch;
+    let is_linear = optim.lr_scaling == LrScaling::Linear;
+    (is_linear && has_grown && optim.warmup_steps == 0).then(|| {
+        format!(
+            "optim.lr_scaling = \"linear\" starts at {:.1} times optim.lr without warm-up",
+            batch as f64 / optim.lr_base_batch as f64
+        )
+    })
+}
+
+fn adam_scaling(recipe: &Recipe) -> Option<String> {
+    let optim = &recipe.optim;
+    (optim.lr_scaling == LrScaling::Linear && is_adam(optim.name)).then(|| {
+        let name = optim.name;
+        format!("optim.lr_scaling = \"linear\" is a rule for plain descent; {name} needs less")
+    })
+}
+
+fn unscaled_ramp(recipe: &Recipe) -> Option<String> {
+    let is_ramp = !recipe.train.batch_schedule.is_empty();
+    (is_ramp && recipe.optim.lr_scaling == LrScaling::None).then(|| {
+        "optim.lr_scaling = \"none\" keeps one learning rate for all of train.batch_schedule"
+            .to_owned()
+    })
+}
+
 fn adam_rate(recipe: &Recipe) -> Option<String> {
     let lr = recipe.optim.lr;
-    let is_high = recipe.optim.name == OptimName::AdamW && lr > MAX_ADAM_RATE;
+    let name = recipe.optim.name;
+    let is_high = is_adam(name) && name != OptimName::Lamb && lr > MAX_ADAM_RATE;
     (is_text(recipe) && is_high).then(|| {
-        format!("optim.lr = {lr} is high for adamw, whose steps do not shrink with gradients")
+        format!("optim.lr = {lr} is high for {name}, whose steps do not shrink with gradients")
     })
 }
 

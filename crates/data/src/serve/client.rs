@@ -185,12 +185,7 @@ impl Client {
     }
 
     /// Fills a batch with the lanes of a step.
-    fn pull(
-        &mut self,
-        step: u64,
-        wanted: Wanted<'_>,
-        batch: &mut Batch,
-    ) -> Result<(), DataError> {
+    fn pull(&mut self, step: u64, wanted: Wanted<'_>, batch: &mut Batch) -> Result<(), DataError> {
         batch.begin(step, &self.plan);
         let num_lanes = batch.num_lanes();
         let lanes = (0..num_lanes).filter(|&lane| wanted.has(lane, num_lanes));
