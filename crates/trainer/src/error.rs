@@ -50,7 +50,8 @@ pub enum TrainError {
     },
     /// There is no model in a folder.
     #[error(
-        "{dir} holds no finished run (no recipe.toml) and no model of Hugging Face (no config.json)"
+        "{dir} holds no finished run (no recipe.toml) and holds no model of Hugging Face (no \
+         config.json)"
     )]
     NoModel {
         /// The folder that was looked into.

@@ -109,7 +109,7 @@ fn conversions_that_make_no_sense_are_refused() {
         refused(
             &folder,
             &to("nowhere", format, "out"),
-            &["nowhere", "and no model of Hugging Face"],
+            &["nowhere", "holds no model of Hugging Face"],
         );
     }
     let narrow = [to("gpt2", "lockstep", "out"), vec!["--dtype", "f16"]].concat();
