@@ -5,6 +5,7 @@
 //! - `tidy`: what the compiler and clippy cannot see: crate edges, lengths, links, fresh pages.
 //! - `soak`: the suites that are too long for every change.
 //! - `golden`: how the files recorded from PyTorch are made again.
+//! - `interop`: ours against Hugging Face's transformers.
 //! - `shell`: the one place that starts other programs.
 
 mod ci;
@@ -22,7 +23,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [STEP...]   the checks of a change, in order: fmt, clippy, test, doc, tidy
+  ci [STEP...]   the checks of a change, in order: fmt, clippy, test, doc, tidy, interop
                  with step names, only those: cargo xtask ci fmt tidy
   tidy           crate edges, file and function lengths, module docs, links, generated pages
   soak [ARG...]  the long suites, in release; arguments go to the test binary

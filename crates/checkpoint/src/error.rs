@@ -159,7 +159,7 @@ pub enum CheckpointError {
 
     /// A file that somebody else wrote is wrong, which is for its giver to mend.
     #[error(transparent)]
-    Input(Box<CheckpointError>),
+    Input(Box<Self>),
 
     /// A folder would be written over.
     #[error("{} exists already; choose a folder that does not", path.display())]

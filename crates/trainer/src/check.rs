@@ -15,12 +15,11 @@ use lockstep_platform::World;
 /// the weights to start from, the folder.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), TrainError> {
     check_inputs(recipe, world)?;
-    let done = match &options.resume {
-        Some(dir) => saved::open(dir, recipe, world)?.1.step,
-        None => {
-            pretrained::check(recipe, world)?;
-            0
-        }
+    let done = if let Some(dir) = &options.resume {
+        saved::open(dir, recipe, world)?.1.step
+    } else {
+        pretrained::check(recipe, world)?;
+        0
     };
     let asked = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if done >= asked {

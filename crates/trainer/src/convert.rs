@@ -69,7 +69,7 @@ pub fn convert(
     pretrained.prove(&blueprint)?;
     let total = blueprint.num_params() as u64;
     let mut done = 0;
-    let mut read = |name: &str, out: &mut [f32]| {
+    let read = |name: &str, out: &mut [f32]| {
         pretrained.read(name, 0, out)?;
         done += out.len() as u64;
         progress(done, total);
@@ -112,7 +112,7 @@ pub fn convert(
             converted.others.insert(0, "recipe.toml".to_owned());
             let recipe = recipe_of_copy(&pretrained, &companions, folder, world)?;
             converted.weights_hash =
-                save_run(world, folder, &recipe, &outlines, &companions, &mut read)?;
+                save_run(world, folder, &recipe, &outlines, &companions, read)?;
         }
     }
     Ok(converted)
@@ -140,7 +140,7 @@ fn save_run(
     recipe: &Recipe,
     outlines: &BTreeMap<String, Vec<usize>>,
     companions: &Companions,
-    read: &mut dyn FnMut(&str, &mut [f32]) -> Result<(), TrainError>,
+    mut read: impl FnMut(&str, &mut [f32]) -> Result<(), TrainError>,
 ) -> Result<String, TrainError> {
     new_folder::create(world, folder, |partial| {
         let run = RunFolder::at(partial);

@@ -72,8 +72,8 @@ pub enum TrainError {
     },
     /// There is no model in a folder.
     #[error(
-        "{dir} holds no model: neither a recipe.toml of a finished run nor a config.json of \
-         Hugging Face"
+        "{dir} holds no finished run (no recipe.toml) and holds no model of Hugging Face (no \
+         config.json)"
     )]
     NoModel {
         /// The folder that was looked into.
