@@ -46,7 +46,7 @@ pub struct WorkerStore {
 
 enum Gradients {
     Whole(WholeGradients),
-    Sharded(ShardedGradients),
+    Sharded(Box<ShardedGradients>),
 }
 
 impl Gradients {
@@ -67,7 +67,8 @@ impl Gradients {
                     .map(Self::Whole)
             }
             Shares::Cyclic { .. } => {
-                ShardedGradients::new(buckets, leaves, trained, overlap).map(Self::Sharded)
+                let sharded = ShardedGradients::new(buckets, leaves, trained, overlap)?;
+                Ok(Self::Sharded(Box::new(sharded)))
             }
         }
     }
