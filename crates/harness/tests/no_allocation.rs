@@ -101,6 +101,8 @@ fn the_step_loop_allocates_nothing_after_the_first_step() {
         for (small, set) in [
             (LLAMA, "train.eval_every=2"),
             (DROPOUT, "optim.name=momentum"),
+            (LLAMA, "optim.name=lamb"),
+            (LLAMA, "optim.groups=[{match=\"*.mlp.*\",frozen=true},{match=\"*\",clip=1}]"),
             (THREE_LANES, "optim.clip=0"),
         ] {
             let found = allocations_by_step(&small, 2, &[set]);

@@ -58,7 +58,7 @@ fn layout(workers: usize, zero: usize, index: usize) -> Vec<String> {
         format!("run.workers={workers}"),
         format!("parallel.zero={zero}"),
         format!("parallel.bucket_bytes={bucket}"),
-        format!("parallel.overlap={}", index % 2 == 0),
+        format!("parallel.overlap={}", index.is_multiple_of(2)),
         format!("parallel.recompute={}", ["none", "full", "selective"][index / 2 % 3]),
     ]
 }
@@ -184,7 +184,7 @@ fn a_run_stops_at_its_target_on_all_workers_and_says_what_it_took() {
     assert_eq!(alone.hashes(), two.hashes());
     let reached = two.summary.target.expect("it was reached");
     assert!(reached.validation_loss <= 5.0 && two.summary.validation_loss < Some(5.0));
-    assert!(reached.steps < 40 && reached.steps % 2 == 0, "{reached:?}");
+    assert!(reached.steps < 40 && reached.steps.is_multiple_of(2), "{reached:?}");
     assert_eq!(reached.tokens, reached.steps * 16 * 32);
     let a_step: u64 = two.summary.wire_bytes_by_rank.iter().sum();
     assert_eq!(reached.wire_bytes, a_step * reached.steps);

@@ -99,7 +99,7 @@ impl LearningRate {
             }
             Course::Step { drops, factor } => {
                 let num_drops = drops.iter().filter(|drop| **drop <= step).count();
-                self.highest * scalar::powi(*factor, num_drops as i32)
+                self.highest * scalar::powi(*factor, i32::try_from(num_drops).unwrap_or(i32::MAX))
             }
             Course::Wsd { num_falling, shape, last } => {
                 // The step before the fall is the last at the highest rate.

@@ -28,15 +28,15 @@ impl Default for Phases {
 
 impl Phases {
     /// The phases of a run with parameters of these names.
-    pub fn new<'a>(optim: &Optim, names: impl Iterator<Item = &'a str> + Clone) -> Self {
+    pub fn new(optim: &Optim, names: &[&str]) -> Self {
         let changes = optim.groups.iter().flat_map(|g| [g.freeze_after, g.unfreeze_at]).flatten();
         let starts: BTreeSet<u64> = changes.chain([0]).collect();
         let phase = |first_step: u64| Phase {
             first_step,
             frozen: names
-                .clone()
+                .iter()
                 .filter(|name| optim.trained_since(name, first_step).is_none())
-                .map(str::to_owned)
+                .map(|name| (*name).to_owned())
                 .collect(),
         };
         let mut list: Vec<Phase> = starts.into_iter().map(phase).collect();
@@ -74,7 +74,7 @@ mod tests {
     fn phases(groups: &str) -> Phases {
         let sets = vec![format!("optim.groups={groups}")];
         let recipe = resolve(&Sources { sets, ..Sources::default() }).unwrap();
-        Phases::new(&recipe.optim, ["a.w", "a.b", "c.w"].into_iter())
+        Phases::new(&recipe.optim, &["a.w", "a.b", "c.w"])
     }
 
     #[test]

@@ -74,7 +74,9 @@ impl PartedNorm {
         for (tensor, sum) in self.by_tensor() {
             norms[tensor] += sum;
         }
-        norms.iter_mut().for_each(|norm| *norm = norm.sqrt());
+        for norm in norms {
+            *norm = norm.sqrt();
+        }
         Ok(())
     }
 

@@ -46,7 +46,7 @@ pub struct WorkerStore {
 
 enum Gradients {
     Whole(WholeGradients),
-    Sharded(ShardedGradients),
+    Sharded(Box<ShardedGradients>),
 }
 
 impl Gradients {
@@ -67,7 +67,8 @@ impl Gradients {
                     .map(Self::Whole)
             }
             Shares::Cyclic { .. } => {
-                ShardedGradients::new(buckets, leaves, trained, overlap).map(Self::Sharded)
+                let sharded = ShardedGradients::new(buckets, leaves, trained, overlap)?;
+                Ok(Self::Sharded(Box::new(sharded)))
             }
         }
     }
@@ -227,8 +228,10 @@ impl WorkerStore {
             Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
         }
         let buckets = Arc::clone(&self.buckets);
-        let pairs = buckets.mirrors.iter().zip(self.trained.mirrors.clone());
-        for (pair, _) in pairs.filter(|(_, is_trained)| *is_trained) {
+        for (index, pair) in buckets.mirrors.iter().enumerate() {
+            if !self.trained.mirrors[index] {
+                continue;
+            }
             let (owner, mirror) = self.own_of_pair(pair);
             // The two lie in buffers that cannot be borrowed together.
             let mut spare = std::mem::take(&mut self.spare);

@@ -103,8 +103,8 @@ mod tests {
         let sets = vec![format!("optim.groups={groups}")];
         let recipe = resolve(&Sources { sets, ..Sources::default() }).unwrap();
         let blueprint = describe(&MODEL);
-        let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.clone()).collect();
-        let phases = Phases::new(&recipe.optim, names.iter().map(String::as_str));
+        let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.as_str()).collect();
+        let phases = Phases::new(&recipe.optim, &names);
         let buckets = buckets(&blueprint, usize::MAX, 2, &phases);
         let trained = Trained::new(&blueprint, &buckets, &phases, phase);
         (buckets, trained)

@@ -57,8 +57,8 @@ fn memory_of_every_phase_of_freezing_is_what_was_counted_before() {
         Group { freeze_after: Some(1), ..group("model.layers.0.*") },
     ];
     let blueprint = describe(&LARGE);
-    let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.clone()).collect();
-    let phases = Phases::new(&rule, names.iter().map(String::as_str));
+    let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.as_str()).collect();
+    let phases = Phases::new(&rule, &names);
     assert_eq!(phases.len(), 3);
     for (num_workers, zero) in [(1, 0), (2, 0), (3, 1), (2, 2), (3, 3)] {
         let layout = Layout { bucket_len: 30_000, ..Layout::even(8, num_workers, zero) };

@@ -247,8 +247,8 @@ fn what_is_trained_has_the_gradients_it_has_when_nothing_is_frozen() {
         for tied in [false, true] {
             let model = Model { family, kv_heads: SMALL.heads, layers: 3, tied, ..SMALL };
             let blueprint = describe(&model);
-            let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.clone()).collect();
-            let phases = Phases::new(&rule, names.iter().map(String::as_str));
+            let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.as_str()).collect();
+            let phases = Phases::new(&rule, &names);
             let grads = |phases: Phases| {
                 alone(|worker| {
                     let plan = ReplicaPlan { phases: phases.clone(), ..plan(2, 1) };

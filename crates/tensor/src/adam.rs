@@ -99,6 +99,8 @@ mod tests {
 
     const LENGTHS: [usize; 6] = [0, 1, 16, 17, 257, 2 * ELEMENTS + 3];
 
+    type Rule = fn(&Cpu, &AdamwStep, &mut [f32], &[f32], &mut [f32], &mut [f32]);
+
     fn scalars(t: i32) -> AdamwStep {
         let (beta1, beta2) = (0.9f64, 0.95f64);
         AdamwStep {
@@ -137,7 +139,7 @@ mod tests {
         let (p, g) = (numbers(3, 100), numbers(4, 100));
         let scalars = AdamwStep { weight_decay: 0.0, ..scalars(3) };
         same_bits_everywhere(|cpu| {
-            let run = |rule: fn(&Cpu, &AdamwStep, &mut [f32], &[f32], &mut [f32], &mut [f32])| {
+            let run = |rule: Rule| {
                 let (mut p, mut m, mut v) = (p.clone(), vec![0.5; 100], vec![0.25; 100]);
                 rule(cpu, &scalars, &mut p, &g, &mut m, &mut v);
                 [p, m, v].concat()

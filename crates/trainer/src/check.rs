@@ -94,10 +94,10 @@ pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainE
 mod tests {
     use lockstep_config::{Blame, Sources, resolve};
 
-    fn refusal(groups: &str) -> String {
-        let sets = vec![format!("optim.groups={groups}"), "train.steps=10".to_owned()];
+    fn refusal(text: &str) -> String {
+        let sets = vec![format!("optim.groups={text}"), "train.steps=10".to_owned()];
         let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("it resolves");
-        let error = super::groups(&recipe).expect_err("it is refused");
+        let error = groups(&recipe).expect_err("it is refused");
         assert_eq!(error.blame(), Blame::User);
         error.to_string()
     }

@@ -115,8 +115,8 @@ impl Learner {
 
 /// When which parameters of a model are frozen.
 pub(crate) fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
-    let names = blueprint.owned_params().map(|(_, param)| param.name.as_str());
-    Phases::new(&recipe.optim, names.collect::<Vec<_>>().into_iter())
+    let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
+    Phases::new(&recipe.optim, &names)
 }
 
 /// How a recipe divides its model among workers, and the sizes it asks for, in a step.

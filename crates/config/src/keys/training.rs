@@ -104,8 +104,15 @@ fn batch_change(table: &Value) -> BatchChange {
 }
 
 fn batch_change_value(change: &BatchChange) -> Value {
-    let tokens = Value::Integer(change.tokens as i64);
-    Value::Table(vec![("tokens", tokens), ("batch", integer_value(change.batch))])
+    Value::Table(vec![
+        ("tokens", count_value(change.tokens)),
+        ("batch", integer_value(change.batch)),
+    ])
+}
+
+/// A count of tokens or steps as the value of a key.
+fn count_value(count: u64) -> Value {
+    Value::Integer(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
 /// A list that is a value only where it holds something.
@@ -297,7 +304,7 @@ fn group(table: &Value) -> Group {
 /// Only what differs from the others, so that recipes that do the same are the same.
 fn group_value(group: &Group) -> Value {
     let scale = (group.lr_scale.to_bits() != 1.0f64.to_bits()).then_some(group.lr_scale);
-    let step = |step: Option<u64>| step.map(|step| Value::Integer(step as i64));
+    let step = |step: Option<u64>| step.map(count_value);
     let cells = [
         ("match", Some(Value::Text(group.pattern.clone()))),
         ("lr_scale", scale.map(Value::Float)),
@@ -320,7 +327,7 @@ fn moment(value: &Value) -> Moment {
 
 fn moment_value(moment: &Moment) -> Value {
     match moment {
-        Moment::Step(step) => Value::Integer(*step as i64),
+        Moment::Step(step) => count_value(*step),
         Moment::Fraction(fraction) => Value::Float(*fraction),
     }
 }
