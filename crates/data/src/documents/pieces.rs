@@ -10,10 +10,10 @@ use crate::documents::Format;
 use crate::error::DataError;
 
 /// The length beyond which a text is cut.
-pub const PIECE_BYTES: usize = 1 << 18;
+pub const PIECE_BYTES: usize = 1 << 16;
 
 /// How far back from the limit a good place is looked for.
-const SEARCH_BYTES: usize = 1 << 14;
+const SEARCH_BYTES: usize = 1 << 13;
 
 /// What a piece of text is to its document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
