@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `convert`, `bench`, `config`, one file each.
+//! - [`commands`]: one file or folder a command.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -31,6 +31,7 @@ Examples:
   lockstep generate --prompt \"In the beginning\"   text from the newest run
   lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
+  lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
   lockstep config                                 every key, its meaning and its value
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
@@ -46,6 +47,8 @@ enum Command {
     DataServer(commands::data_server::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    #[command(subcommand)]
+    Data(commands::data::Command),
     Config(commands::config::Arguments),
 }
 
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::DataServer(arguments) => commands::data_server::run(&arguments, &world),
         Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
+        Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
     };
     match result {

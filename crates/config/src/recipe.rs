@@ -76,8 +76,12 @@ impl Model {
 pub struct Data {
     /// Where the text comes from.
     pub source: Source,
+    /// The field of JSON Lines and the column of Parquet that holds the text.
+    pub field: String,
     /// How text becomes tokens.
     pub tokenizer: Tokenizer,
+    /// What stands after each document: auto, none or the text of a token.
+    pub end_of_document: String,
     /// What is held out for validation.
     pub validation: HeldOut,
     /// How documents become sequences.

@@ -131,6 +131,8 @@ fn blank() -> Recipe {
             last: EpochEnd::Pad,
             placement: Placement::Local,
             server: "unset".to_owned(),
+            field: "unset".to_owned(),
+            end_of_document: "unset".to_owned(),
         },
         train: Train {
             steps: 0,

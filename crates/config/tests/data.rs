@@ -61,6 +61,8 @@ fn only_what_changes_bits_changes_the_identity() {
         "data.last=pad",
         "data.placement=partitioned",
         "data.tokenizer=t.json",
+        "data.field=content",
+        "data.end_of_document=none",
         "data.validation=v.txt",
     ] {
         assert_ne!(recipe(&[set]).hash(), plain.hash(), "{set}");

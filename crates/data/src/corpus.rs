@@ -24,7 +24,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use lockstep_config::{Documents, HeldOut, Order, Recipe};
+use lockstep_config::{Data, Documents, HeldOut, Order, Recipe};
 use lockstep_platform::World;
 
 use crate::bundled;
@@ -85,18 +85,19 @@ impl Corpus {
         };
         let tokenizer = tokenizer_of(recipe, set.as_ref(), world)?;
         let cut = recipe.data.documents;
+        let field = &recipe.data.field;
         let corpus = match (keep, set) {
             (Keep::Everything, Some(set)) => {
-                Self::split(Whole::mapped(set, cut), tokenizer, held_out, world, cut)?
+                Self::split(Whole::mapped(set, cut), tokenizer, held_out, world, &recipe.data)?
             }
             (Keep::Everything, None) => {
-                let whole = Whole::read(&Text { source, tokenizer: &tokenizer, world })?;
-                Self::split(whole, tokenizer, held_out, world, cut)?
+                let whole = Whole::read(&Text { source, field, tokenizer: &tokenizer, world })?;
+                Self::split(whole, tokenizer, held_out, world, &recipe.data)?
             }
             (Keep::Leaves(leaves), set) => {
                 let stream = match set {
                     Some(set) => Stream::Shards(Whole::mapped(set, cut)),
-                    None => Stream::Text(Text { source, tokenizer: &tokenizer, world }),
+                    None => Stream::Text(Text { source, field, tokenizer: &tokenizer, world }),
                 };
                 Self::keep(recipe, &stream, &tokenizer, held_out, leaves, world)?
             }
@@ -142,8 +143,9 @@ impl Corpus {
         tokenizer: Tokenizer,
         held_out: &HeldOut,
         world: &World,
-        cut: Documents,
+        data: &Data,
     ) -> Result<Self, DataError> {
+        let (cut, field) = (data.documents, &data.field);
         let Whole { name, tokens, num_tokens, ends, vocab, shards, .. } = whole;
         let tokens = Arc::new(tokens);
         let stretch = |range| Stretch { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
@@ -153,7 +155,8 @@ impl Corpus {
                 (stretch(0..edge), stretch(edge..num_tokens), None)
             }
             HeldOut::Path(path) => {
-                let (validation, fingerprint) = held_out_text(path, &tokenizer, cut, world)?;
+                let text = Text { source: path, field, tokenizer: &tokenizer, world };
+                let (validation, fingerprint) = held_out_text(&text, cut)?;
                 (stretch(0..num_tokens), validation, Some(fingerprint))
             }
         };
@@ -200,7 +203,8 @@ impl Corpus {
                 (edge(outline.num_tokens, *fraction, &outline.ends, cut), None)
             }
             HeldOut::Path(path) => {
-                (outline.num_tokens, Some(held_out_text(path, tokenizer, cut, world)?))
+                let text = Text { source: path, field: &recipe.data.field, tokenizer, world };
+                (outline.num_tokens, Some(held_out_text(&text, cut)?))
             }
         };
         let mut train = stretch(0..edge);
@@ -241,9 +245,7 @@ impl Corpus {
         {
             let has_window = match self.cut {
                 Documents::Packed => tokens.len() > context,
-                Documents::Padded => {
-                    tokens.num_windows(context, self.cut, Order::Sequential) > 0
-                }
+                Documents::Padded => tokens.num_windows(context, self.cut, Order::Sequential) > 0,
             };
             if has_window {
                 continue;

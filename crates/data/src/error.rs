@@ -254,8 +254,8 @@ impl DataError {
             | Self::Listen(_)
             | Self::OtherCorpus { .. }
             | Self::Documents(_)
-            | Self::Tokenizer(_)
-            | Self::Shards(_) => Blame::User,
+            | Self::Tokenizer(_) => Blame::User,
+            Self::Shards(error) => error.blame(),
             // Not a worker, but like one: somebody else has failed us.
             Self::Server { .. } => Blame::Peer(0),
             Self::Unreadable(error) => blame_for_file(error),

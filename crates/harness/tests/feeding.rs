@@ -27,7 +27,8 @@ fn prepared() -> Runs {
 fn recipe(runs: &Runs, source: &str, sets: &[&str]) -> Recipe {
     let source = format!("data.source={}", runs.path().join(source).display());
     let vocab = format!("model.vocab={}", texts::VOCAB);
-    let own = [&*source, &vocab, "train.eval_batches=1", "data.validation=0.2", "run.isolation=threads"];
+    let own =
+        [&*source, &vocab, "train.eval_batches=1", "data.validation=0.2", "run.isolation=threads"];
     LLAMA.with(&[&own, sets].concat())
 }
 

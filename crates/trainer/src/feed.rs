@@ -24,11 +24,7 @@ pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainEr
 }
 
 /// The lanes that the model is judged by: the same everywhere, or each worker's own.
-pub fn validation(
-    feed: &mut Feed,
-    recipe: &Recipe,
-    comm: &Comm,
-) -> Result<Validation, TrainError> {
+pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Validation, TrainError> {
     let (worker, num_workers) = (comm.position(), comm.num_members());
     let own = feed.validation(num_workers)?;
     if !feed.depends_on_workers() {

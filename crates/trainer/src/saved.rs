@@ -4,8 +4,8 @@
 //! gives the bits that the run would have had without the interruption.
 
 use crate::device::KERNEL_CLASS;
-use crate::train::lane_shape;
 use crate::run_folder::TOKENIZER;
+use crate::train::lane_shape;
 use crate::{RunFolder, Summary, TrainError, pretrained};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod convert;
+pub(crate) mod data;
 pub(crate) mod data_server;
 pub(crate) mod eval;
 pub(crate) mod generate;

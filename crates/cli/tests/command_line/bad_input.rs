@@ -18,7 +18,7 @@ fn refusals(folder: &Folder, arguments: &[&str]) -> Vec<String> {
 
 /// Runs a command that must be refused with one line that has these words.
 #[track_caller]
-fn refused(folder: &Folder, arguments: &[&str], words: &[&str]) {
+pub(crate) fn refused(folder: &Folder, arguments: &[&str], words: &[&str]) {
     let lines = refusals(folder, arguments);
     assert_eq!(lines.len(), 1, "{arguments:?}: {lines:?}");
     for word in words {

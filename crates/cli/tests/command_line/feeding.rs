@@ -155,7 +155,8 @@ fn a_model_is_judged_by_what_it_held_out_and_by_any_text() {
     assert!(number(&closer, "loss") < number(&whole, "loss"), "more past, less surprise");
     let several = folder.json(&["eval", "run", "--json", "--data", "more", "book.txt"]);
     assert_eq!(several["texts"].as_array().map(Vec::len), Some(2));
-    let sum: f64 = several["texts"].as_array().expect("two").iter().map(|t| number(t, "nats")).sum();
+    let sum: f64 =
+        several["texts"].as_array().expect("two").iter().map(|t| number(t, "nats")).sum();
     assert!((sum / number(&several, "num_targets") - number(&several, "loss")).abs() < 1e-9);
 
     // The same weights as a folder of Hugging Face are judged the same.
@@ -220,14 +221,31 @@ fn texts_of_workers_own_are_announced_as_such() {
         folder.write(&format!("own-{rank}.txt"), "in the beginning ".repeat(300).as_bytes());
     }
     let finished = folder.succeed(&[
-        "train", "--preset", "tiny", "--json", "--set", "train.steps=2", "--set",
-        "data.source=own-{rank}.txt", "--set", "data.placement=local", "--set", "run.workers=2",
+        "train",
+        "--preset",
+        "tiny",
+        "--json",
+        "--set",
+        "train.steps=2",
+        "--set",
+        "data.source=own-{rank}.txt",
+        "--set",
+        "data.placement=local",
+        "--set",
+        "run.workers=2",
     ]);
     let line = "data.placement = local: each worker learns from its own text";
     assert!(finished.stderr.contains(line), "{}", finished.stderr);
     let missing = folder.run(&[
-        "train", "--preset", "tiny", "--set", "data.source=own-{rank}.txt", "--set",
-        "data.placement=local", "--set", "run.workers=3",
+        "train",
+        "--preset",
+        "tiny",
+        "--set",
+        "data.source=own-{rank}.txt",
+        "--set",
+        "data.placement=local",
+        "--set",
+        "run.workers=3",
     ]);
     assert_eq!(missing.code, Some(2));
     assert!(missing.stderr.contains("own-2.txt does not exist"), "{}", missing.stderr);

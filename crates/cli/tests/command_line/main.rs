@@ -5,6 +5,7 @@
 //! - `commands`: every command does what its help says; the names that scripts rely on.
 //! - `compare`: two runs, bit by bit.
 //! - `bench_comm`: collectives between real ranks.
+//! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `feeding`: texts on every way, and models judged by any text.
@@ -14,6 +15,7 @@ mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod data;
 mod feeding;
 mod launch;
 mod layouts;

@@ -1,6 +1,6 @@
 //! Keys of the text that a model learns from, and of how it reaches the workers.
 //!
-//! The last five came after the first recipes. Each counts in a recipe's identity only where it
+//! Most of them came after the first recipes. Each counts in a recipe's identity only where it
 //! differs from what was the only way before, so that hashes of older runs still stand.
 
 use crate::key::{Default, Field, Key, field};
@@ -30,6 +30,14 @@ pub(super) const DATA: &[Key] = &[
          the worker's number (data.placement = local).",
     ),
     Key::new(
+        "data.field",
+        Kind::Text { may_be_empty: false },
+        Fixed("\"text\""),
+        field!(data.field: String),
+        "The field of JSON Lines and the column of Parquet that holds the text.",
+    )
+    .counting_when(|r| r.data.field != "text"),
+    Key::new(
         "data.tokenizer",
         Kind::Text { may_be_empty: false },
         Fixed("\"byte\""),
@@ -45,6 +53,16 @@ pub(super) const DATA: &[Key] = &[
         "How text becomes tokens: byte makes one token of each of the 256 byte values; else the \
          path of a tokenizer.json, or of a folder that holds one. Shards bring their own.",
     ),
+    Key::new(
+        "data.end_of_document",
+        Kind::Text { may_be_empty: false },
+        Fixed("\"auto\""),
+        field!(data.end_of_document: String),
+        "What stands after each document: auto is the tokenizer's own token where it has one, none \
+         is nothing, and else it is the token with this text. Between byte documents stands a line \
+         break, or the one byte named here.",
+    )
+    .counting_when(|r| r.data.end_of_document != "auto"),
     Key::new(
         "data.validation",
         Kind::FloatOrText { low: Open(0.0), high: Closed(0.5) },

@@ -12,10 +12,10 @@ use super::stretch::Stretch;
 use super::text::{Part, Text};
 use super::tokens::{Keeper, Run, Tokens};
 use crate::bundled;
-use crate::documents::BUNDLED;
+use crate::documents::{BUNDLED, ReadOptions};
 use crate::error::DataError;
 use crate::permutation::mix;
-use crate::shards::ShardSet;
+use crate::shards::{ShardError, ShardSet};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// A stream that is there as a whole.
@@ -222,36 +222,30 @@ pub(crate) fn open_whole(
     world: &World,
 ) -> Result<(Stretch, u64), DataError> {
     tokenizer.require(model_vocab)?;
-    let whole = whole_of(source, tokenizer, Documents::Packed, world)?;
+    let field = &ReadOptions::default().field;
+    let whole = whole_of(&Text { source, field, tokenizer, world }, Documents::Packed)?;
     let range = 0..whole.num_tokens;
     let stretch = Stretch { tokens: Arc::new(whole.tokens), range, ends: whole.ends };
     Ok((stretch, whole.num_bytes))
 }
 
 /// A text, or shards of this tokenizer.
-fn whole_of(
-    path: &str,
-    tokenizer: &Tokenizer,
-    cut: Documents,
-    world: &World,
-) -> Result<Whole, DataError> {
-    if !ShardSet::is_at(Path::new(path), world.files()) {
-        return Whole::read(&Text { source: path, tokenizer, world });
+fn whole_of(text: &Text<'_>, cut: Documents) -> Result<Whole, DataError> {
+    let (path, files) = (Path::new(text.source), text.world.files());
+    if !ShardSet::is_at(path, files) {
+        return Whole::read(text);
     }
-    let set = ShardSet::open(Path::new(path), world.files())?;
-    same_tokenizer(&set, tokenizer, world)?;
+    let set = ShardSet::open(path, files)?;
+    same_tokenizer(&set, text.tokenizer, text.world)?;
     Ok(Whole::mapped(set, cut))
 }
 
 /// Another text to be judged by, with its fingerprint.
 pub(super) fn held_out_text(
-    path: &str,
-    tokenizer: &Tokenizer,
+    text: &Text<'_>,
     cut: Documents,
-    world: &World,
 ) -> Result<(Stretch, String), DataError> {
-    let Whole { tokens, num_tokens, ends, vocab, shards, .. } =
-        whole_of(path, tokenizer, cut, world)?;
+    let Whole { tokens, num_tokens, ends, vocab, shards, .. } = whole_of(text, cut)?;
     let stretch = Stretch { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
     let fingerprint = match shards {
         Some(set) => of_shards(&set, 0),
@@ -272,12 +266,13 @@ pub(super) fn tokenizer_of(
     world: &World,
 ) -> Result<Tokenizer, DataError> {
     let model_vocab = recipe.model.vocab;
+    let end = recipe.data.end_of_document.parse().unwrap_or_default();
     let asked = match &recipe.data.tokenizer {
         config::Tokenizer::Byte => None,
         config::Tokenizer::File(path) => Some(Tokenizer::open(path, world.files())?),
     };
     let Some(set) = set else {
-        let tokenizer = asked.unwrap_or_else(Tokenizer::bytes);
+        let tokenizer = asked.unwrap_or_else(Tokenizer::bytes).with_end_of_document(&end)?;
         tokenizer.require(model_vocab)?;
         return Ok(tokenizer);
     };
@@ -289,7 +284,14 @@ pub(super) fn tokenizer_of(
         let vocab = set.vocab();
         return Err(TokenizerError::VocabTooLarge { tokenizer, vocab, model_vocab }.into());
     }
-    set.tokenizer(world.files())
+    let own = set.tokenizer(world.files())?;
+    let asked = own.clone().with_end_of_document(&end)?;
+    if asked.end_of_document() != own.end_of_document() {
+        let folder = set.folder().to_owned();
+        let found = own.end_of_document_text().unwrap_or_else(|| "none".to_owned());
+        return Err(ShardError::OtherEnd { folder, found, asked: end.to_string() }.into());
+    }
+    Ok(own)
 }
 
 /// Refuses shards that another tokenizer made.
@@ -298,10 +300,7 @@ fn same_tokenizer(set: &ShardSet, tokenizer: &Tokenizer, world: &World) -> Resul
     if own.json() == tokenizer.json() {
         return Ok(());
     }
-    Err(DataError::OtherTokenizer {
-        shards: set.folder().to_owned(),
-        tokenizer: tokenizer.name(),
-    })
+    Err(DataError::OtherTokenizer { shards: set.folder().to_owned(), tokenizer: tokenizer.name() })
 }
 
 /// The fingerprint of a stream begins with its size and split, and with its vocabulary where a

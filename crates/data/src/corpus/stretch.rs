@@ -78,9 +78,7 @@ impl Stretch {
     pub(crate) fn num_windows(&self, context: usize, cut: Documents, order: Order) -> u64 {
         match cut {
             Documents::Packed if self.len() <= context => 0,
-            Documents::Packed => {
-                Sampler::packed(0, context, self.range(), order).num_windows()
-            }
+            Documents::Packed => Sampler::packed(0, context, self.range(), order).num_windows(),
             Documents::Padded => num_padded_windows(context, self.range(), &self.ends),
         }
     }
@@ -95,17 +93,15 @@ impl Stretch {
     ) -> Sampler {
         match cut {
             Documents::Packed => Sampler::packed(seed, context, self.range(), order),
-            Documents::Padded => {
-                Sampler::padded(seed, context, self.range(), &self.ends, order)
-            }
+            Documents::Padded => Sampler::padded(seed, context, self.range(), &self.ends, order),
         }
     }
 
     /// Cuts it into `num_parts`, as even as can be; padded ones between documents.
     pub(crate) fn parts(&self, num_parts: usize, cut: Documents) -> Vec<Self> {
         let edge = |part: usize| {
-            let even = self.range.start + (self.len() as u128 * part as u128
-                / num_parts as u128) as usize;
+            let even =
+                self.range.start + (self.len() as u128 * part as u128 / num_parts as u128) as usize;
             match cut {
                 Documents::Packed => even,
                 Documents::Padded if part == 0 => even,

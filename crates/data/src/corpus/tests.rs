@@ -94,14 +94,8 @@ fn bad_files_are_named_in_one_line() {
         "data.source = DIR/missing.txt does not exist; \
          give a file, a folder, a glob such as \"texts/*.jsonl\" or \"bundled\""
     );
-    assert_eq!(
-        complaint("empty.txt"),
-        "DIR/empty.txt is empty; give data.source a file with text"
-    );
-    assert_eq!(
-        complaint("latin.txt/inner"),
-        "cannot read DIR/latin.txt/inner: not a directory"
-    );
+    assert_eq!(complaint("empty.txt"), "DIR/empty.txt is empty; give data.source a file with text");
+    assert_eq!(complaint("latin.txt/inner"), "cannot read DIR/latin.txt/inner: not a directory");
     let at = |name, byte| format!("DIR/{name} is not UTF-8 text: byte {byte} cannot be read");
     assert_eq!(complaint("image.png"), at("image.png", 0));
     assert_eq!(complaint("latin.txt"), at("latin.txt", 3));
@@ -149,9 +143,8 @@ fn a_split_without_room_for_a_window_is_refused_with_a_context_that_works() {
 
 #[test]
 fn fingerprints_tell_texts_and_splits_apart() {
-    let of = |text: &str, validation| {
-        Corpus::from_text("test", text, validation).unwrap().fingerprint()
-    };
+    let of =
+        |text: &str, validation| Corpus::from_text("test", text, validation).unwrap().fingerprint();
     let text = "In the beginning God created";
     assert_eq!(of(text, 0.25), of(text, 0.25));
     assert_ne!(of(text, 0.25), of(text, 0.5));

@@ -16,6 +16,8 @@ use crate::tokenizer::Tokenizer;
 /// Where a text lies, and what makes tokens of it.
 pub(super) struct Text<'a> {
     pub(super) source: &'a str,
+    /// The field or column that holds it.
+    pub(super) field: &'a str,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) world: &'a World,
 }
@@ -33,12 +35,14 @@ pub(super) enum Part<'a> {
 impl Text<'_> {
     /// Shows the whole text to somebody; returns how many bytes it has.
     pub(super) fn visit(&self, take: &mut dyn FnMut(Part<'_>)) -> Result<u64, DataError> {
-        if self.tokenizer.is_bytes() && self.source == BUNDLED {
+        let end = self.tokenizer.end_of_document();
+        if self.tokenizer.is_bytes() && self.source == BUNDLED && end.is_none() {
             let text = bundled::text();
             visit_chapters(&text, take);
             return Ok(text.len() as u64);
         }
-        let options = ReadOptions::default();
+        let field = self.field.to_owned();
+        let options = ReadOptions { field, ..ReadOptions::default() };
         let documents = Documents::open(Path::new(self.source), &options, self.world);
         let mut documents = documents.map_err(|error| match error {
             // Said in the words of a recipe.
@@ -46,7 +50,7 @@ impl Text<'_> {
             other => other,
         })?;
         if self.tokenizer.is_bytes() {
-            visit_bytes(&mut documents, take)
+            visit_bytes(&mut documents, end, take)
         } else {
             self.visit_tokens(&mut documents, take)
         }
@@ -75,18 +79,20 @@ impl Text<'_> {
     }
 }
 
-/// A line break ends each document that another follows.
+/// A line break, or the byte that was asked for, ends each document that another follows.
 fn visit_bytes(
     documents: &mut Documents,
+    end: Option<u32>,
     take: &mut dyn FnMut(Part<'_>),
 ) -> Result<u64, DataError> {
     let mut text = String::new();
+    let end = end.map_or(b'\n', |end| end as u8);
     let mut num_bytes = 0;
     let mut has_ended = false;
     while let Some(piece) = documents.next_into(&mut text)? {
         if has_ended {
             num_bytes += 1;
-            take(Part::Bytes(b"\n"));
+            take(Part::Bytes(&[end]));
             take(Part::End);
         }
         num_bytes += text.len() as u64;

@@ -180,9 +180,8 @@ impl Keeper {
 
     /// What was kept.
     pub(crate) fn finish(self) -> Tokens {
-        let whole = self.wanted.iter().zip(&self.parts).all(|(range, (_, run))| {
-            range.len() == run.len()
-        });
+        let whole =
+            self.wanted.iter().zip(&self.parts).all(|(range, (_, run))| range.len() == run.len());
         assert!(whole, "the stream passed by to its end");
         Tokens::Parts(self.parts)
     }

@@ -91,8 +91,8 @@ impl Input {
     }
 
     fn failed(&self, error: &io::Error) -> DataError {
-        let of_the_disk = error.get_ref().is_some_and(|inner| inner.is::<FromDisk>());
-        if self.is_compressed && !of_the_disk {
+        let of_the_disk = error.get_ref().and_then(|inner| inner.downcast_ref::<FromDisk>());
+        if self.is_compressed && of_the_disk.is_none() {
             return decompressor(&self.path, error);
         }
         FileError::new(FileAction::Read, &self.path, error).into()

@@ -214,3 +214,6 @@ fn open_file(
     }
     Ok(Box::new(text::TextFile::new(input, options.separator.clone())))
 }
+
+#[cfg(test)]
+mod tests;

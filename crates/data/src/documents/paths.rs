@@ -92,7 +92,7 @@ fn glob(pattern: &str, files: &dyn Files) -> Result<Vec<PathBuf>, DataError> {
         for component in Path::new(&path).components() {
             match component {
                 Component::Normal(name) => {
-                    parts.push(part(&name.to_string_lossy()).map_err(wrong)?)
+                    parts.push(part(&name.to_string_lossy()).map_err(wrong)?);
                 }
                 other if parts.is_empty() => start.push(other),
                 _ => return Err(wrong("a .. behind a name").into()),

@@ -248,8 +248,8 @@ fn connect(addr: &str, world: &World, patience: Duration) -> Result<Box<dyn Stre
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
-                && !remaining.is_zero() =>
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused && !remaining.is_zero() =>
             {
                 world.clock().sleep(Duration::from_millis(50));
             }

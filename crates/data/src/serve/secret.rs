@@ -53,14 +53,18 @@ impl Key {
         if num_chars < MIN_CHARS {
             let why = match num_chars {
                 0 => String::new(),
-                _ => format!(", and the one given has {num_chars} of at least {MIN_CHARS} characters"),
+                _ => format!(
+                    ", and the one given has {num_chars} of at least {MIN_CHARS} characters"
+                ),
             };
             let hint = "set LOCKSTEP_SECRET for server and workers, or LOCKSTEP_SECRET_FILE to \
                         a file that holds it";
             return Err(DataError::Secret { why, hint });
         }
-        Ok(Self(blake3::derive_key("lockstep data server, shared secret, version 1",
-            secret.as_bytes())))
+        Ok(Self(blake3::derive_key(
+            "lockstep data server, shared secret, version 1",
+            secret.as_bytes(),
+        )))
     }
 
     /// What only somebody who knows the secret can say.

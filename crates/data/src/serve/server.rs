@@ -287,7 +287,8 @@ impl Visit<'_> {
         let index = Reader::new(&self.body).number().map_err(|malformed| malformed.0)?;
         let lanes = &self.offer.validation.lanes;
         let lane = usize::try_from(index).ok().and_then(|index| lanes.get(index));
-        let lane = lane.ok_or_else(|| format!("lane {index} of {} to be judged by", lanes.len()))?;
+        let lane =
+            lane.ok_or_else(|| format!("lane {index} of {} to be judged by", lanes.len()))?;
         answer.tokens(&lane.inputs);
         answer.tokens(&lane.targets);
         Ok(())

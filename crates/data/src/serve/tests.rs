@@ -127,9 +127,8 @@ fn served_lanes_are_those_of_a_shared_text_in_all_epochs() {
         let corpus = Arc::new(Corpus::load(&recipe, &site.world).unwrap());
         let mut shared =
             Loader::open(&recipe, &site.world, Arc::clone(&corpus), Cursor::start()).unwrap();
-        let mut workers =
-            [(vec![0, 3], Cursor::start()), (vec![2, 1], Cursor::start())]
-                .map(|(lanes, cursor)| (site.loader(&lanes, cursor), lanes));
+        let mut workers = [(vec![0, 3], Cursor::start()), (vec![2, 1], Cursor::start())]
+            .map(|(lanes, cursor)| (site.loader(&lanes, cursor), lanes));
         // About two hundred sequences at most: thirty steps are more than an epoch.
         for step in 0..30 {
             let whole = shared.next_batch().unwrap();

@@ -80,7 +80,8 @@ pub fn write(stream: &mut dyn Write, kind: Kind, body: &[u8]) -> io::Result<()> 
     front[..8].copy_from_slice(&MAGIC);
     front[8..10].copy_from_slice(&PROTOCOL.to_le_bytes());
     front[10..12].copy_from_slice(&(kind as u16).to_le_bytes());
-    let len = u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let len =
+        u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     front[12..].copy_from_slice(&len.to_le_bytes());
     stream.write_all(&front)?;
     stream.write_all(body)

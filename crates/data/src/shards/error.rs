@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use lockstep_config::Blame;
+
 /// A shard folder that cannot be used, or cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
@@ -77,8 +79,25 @@ pub enum ShardError {
         /// The size of the vocabulary.
         vocab: usize,
     },
+    /// A recipe asks for another end of documents than the one that was written.
+    #[error(
+        "{} has {found:?} after each document and data.end_of_document = {asked:?}; \
+         leave that at \"auto\", or tokenize the corpus again",
+        .folder.display()
+    )]
+    OtherEnd {
+        /// The folder.
+        folder: PathBuf,
+        /// What stands after its documents.
+        found: String,
+        /// What the recipe asks for.
+        asked: String,
+    },
     /// Something lies where the folder should go.
-    #[error("{} is not a new or empty folder; choose another place for the shards", .path.display())]
+    #[error(
+        "{} is not a new or empty folder; choose another place for the shards",
+        .path.display()
+    )]
     Occupied {
         /// The place.
         path: PathBuf,
@@ -89,4 +108,20 @@ pub enum ShardError {
         /// The corpus.
         source_name: String,
     },
+    /// The threads that encode did not go on.
+    #[error("tokenizing stopped: {reason}")]
+    Stopped {
+        /// What happened.
+        reason: String,
+    },
+}
+
+impl ShardError {
+    /// Who must act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Stopped { .. } => Blame::Storage,
+            _ => Blame::User,
+        }
+    }
 }

@@ -69,14 +69,16 @@ pub(super) const fn token_bytes(vocab: usize) -> usize {
     if vocab <= NARROW_VOCAB { 2 } else { 4 }
 }
 
+/// What every format of a manifest has.
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+}
+
 impl Manifest {
     /// Reads a manifest and proves that it does not contradict itself.
     pub(super) fn parse(path: &Path, json: &[u8]) -> Result<Self, ShardError> {
         let manifest = |reason| ShardError::Manifest { path: path.to_owned(), reason };
-        #[derive(Deserialize)]
-        struct Version {
-            format: u32,
-        }
         let version: Version =
             serde_json::from_slice(json).map_err(|error| manifest(error.to_string()))?;
         if version.format != FORMAT {

@@ -14,6 +14,7 @@
 //! - [`manifest`]: what is in the folder
 //! - [`writer`]: making one, document by document
 //! - [`reader`]: [`ShardSet`], the tokens of one as a single stream
+//! - [`build`]: a corpus through a tokenizer into a folder, on several threads
 //! - [`error`]: what can be wrong with one
 
 pub mod manifest;
@@ -22,9 +23,15 @@ pub mod writer;
 
 pub mod reader;
 
+pub mod build;
+
 pub mod error;
 
+pub use build::{BuildOptions, BuildProgress, Built, build, crate_alone};
 pub use error::ShardError;
 pub use manifest::{MANIFEST, Manifest, ManifestShard, ManifestTokenizer};
 pub use reader::ShardSet;
 pub use writer::{ShardWriter, WriterOptions};
+
+#[cfg(test)]
+mod tests;

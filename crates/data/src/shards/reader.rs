@@ -198,17 +198,28 @@ impl ShardSet {
 
     /// The tokenizer that made the tokens.
     pub fn tokenizer(&self, files: &dyn Files) -> Result<Tokenizer, DataError> {
-        let Some(name) = &self.manifest.tokenizer.file else { return Ok(Tokenizer::bytes()) };
-        let path = self.folder.join(name);
-        let tokenizer = Tokenizer::open(&path.to_string_lossy(), files)?;
-        let (found, expected) = (tokenizer.blake3(), &self.manifest.tokenizer.blake3);
-        if found != *expected {
-            return Err(self.wrong_checksum(name, &found, expected).into());
+        let tokenizer = match &self.manifest.tokenizer.file {
+            None => Tokenizer::bytes(),
+            Some(name) => self.tokenizer_in(name, files)?,
+        };
+        if tokenizer.vocab() != self.vocab() {
+            let (found, vocab) = (tokenizer.vocab(), self.vocab());
+            let reason = format!("vocab = {vocab} where its tokenizer has {found} tokens");
+            return Err(ShardError::Manifest { path: self.folder.join(MANIFEST), reason }.into());
         }
         match self.manifest.end_of_document {
             None => tokenizer.with_end_of_document(&EndOfDocument::Nothing),
             Some(end) => Ok(tokenizer.with_end_token(end)),
         }
+    }
+
+    fn tokenizer_in(&self, name: &str, files: &dyn Files) -> Result<Tokenizer, DataError> {
+        let tokenizer = Tokenizer::open(&self.folder.join(name).to_string_lossy(), files)?;
+        let (found, expected) = (tokenizer.blake3(), &self.manifest.tokenizer.blake3);
+        if found != *expected {
+            return Err(self.wrong_checksum(name, &found, expected).into());
+        }
+        Ok(tokenizer)
     }
 
     /// The tokens of a document, its end-of-document token included, as a range of the stream.

@@ -1,9 +1,9 @@
 //! Writing a shard folder: under a temporary name, the manifest last, then one rename.
 //!
 //! Documents go to the current shard until it has its size, and a document is never cut, so a
-//! shard is larger than asked for by less than its last document. Checksums are made from the bytes as
-//! they leave, so writing reads nothing back. Whoever is interrupted leaves at worst a hidden
-//! folder with a telling name; whoever fails leaves nothing.
+//! shard is larger than asked for by less than its last document. Checksums are made from the
+//! bytes as they leave, so writing reads nothing back. Whoever is interrupted leaves at worst a
+//! hidden folder with a telling name; whoever fails leaves nothing.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};

@@ -11,12 +11,15 @@
 //! - [`bytes`]: a token is a byte
 //! - [`file`]: `tokenizer.json`, by the `tokenizers` crate
 //! - [`end`]: which token ends a document
+//! - [`train`]: learning a byte-level BPE vocabulary from a corpus
 //! - [`error`]: what can be wrong with one
 
 pub mod bytes;
 pub mod file;
 
 pub mod end;
+
+pub mod train;
 
 pub mod error;
 
@@ -31,6 +34,7 @@ use file::TokenizerFile;
 
 pub use end::EndOfDocument;
 pub use error::TokenizerError;
+pub use train::{TrainOptions, TrainProgress, Trained, train};
 
 /// Names that mean the byte tokenizer, in a recipe and on the command line.
 const BYTE_NAMES: [&str; 2] = ["byte", "bytes"];
@@ -194,3 +198,6 @@ impl fmt::Debug for Tokenizer {
         write!(f, "Tokenizer({}, {} tokens)", self.name(), self.vocab())
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

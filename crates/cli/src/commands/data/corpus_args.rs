@@ -1,0 +1,58 @@
+//! How a command is told its corpus: a path, a field and a separator.
+
+use crate::failure::Failure;
+use lockstep_data::documents::{Documents, ReadOptions};
+use lockstep_platform::World;
+use std::path::PathBuf;
+
+/// Arguments that name a corpus.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct CorpusArguments {
+    /// A file (text, .jsonl, .parquet; also .gz, .zst), a folder, a glob, or bundled
+    corpus: PathBuf,
+    /// The field of JSON Lines or column of Parquet that holds the text
+    #[arg(long, default_value = "text")]
+    field: String,
+    /// What stands between two documents of a plain text (\n for a line break); without it a file
+    /// is one document
+    #[arg(long)]
+    separator: Option<String>,
+}
+
+impl CorpusArguments {
+    /// The corpus, from its beginning.
+    pub(crate) fn open(&self, world: &World) -> Result<Documents, Failure> {
+        let separator = self.separator.as_deref().map(unescape).transpose()?;
+        let options = ReadOptions { field: self.field.clone(), separator };
+        Ok(Documents::open(&self.corpus, &options, world)?)
+    }
+
+    /// The corpus as it was typed.
+    pub(crate) fn name(&self) -> String {
+        self.corpus.display().to_string()
+    }
+}
+
+/// Shells make it hard to type a line break.
+fn unescape(text: &str) -> Result<String, Failure> {
+    let mut letters = text.chars();
+    let mut out = String::new();
+    while let Some(letter) = letters.next() {
+        out.push(match (letter, if letter == '\\' { letters.next() } else { None }) {
+            ('\\', Some('n')) => '\n',
+            ('\\', Some('r')) => '\r',
+            ('\\', Some('t')) => '\t',
+            ('\\', Some('0')) => '\0',
+            ('\\', Some('\\')) => '\\',
+            ('\\', _) => {
+                let line = format!("--separator {text:?} has a \\ before something else than n, r");
+                return Err(Failure::user(line + ", t, 0 or \\; write \\\\ for the \\ itself"));
+            }
+            (letter, _) => letter,
+        });
+    }
+    if out.is_empty() {
+        return Err(Failure::user("--separator is empty; leave it out for one document a file"));
+    }
+    Ok(out)
+}
