@@ -3,8 +3,8 @@
 //! The stream lies in memory (bytes, or what a tokenizer made of a text) or in mapped shards; what
 //! is cut from it does not know which. The validation split is the *last* part of the stream and
 //! not a random choice of windows, so no validation token is ever inside a training window; or it
-//! is a text of its own. A worker that needs only some stretches of the stream reads the text twice,
-//! first to learn how long it is, and keeps what is its own.
+//! is a text of its own. A worker that needs only some stretches of the stream reads the text
+//! twice, first to learn how long it is, and keeps what is its own.
 //!
 //! # Layout
 //!
