@@ -79,10 +79,8 @@ impl Corpus {
         world: &World,
     ) -> Result<Self, DataError> {
         let files = world.files();
-        let set = match ShardSet::is_at(Path::new(source), files) {
-            true => Some(ShardSet::open(Path::new(source), files)?),
-            false => None,
-        };
+        let has_shards = ShardSet::is_at(Path::new(source), files);
+        let set = if has_shards { Some(ShardSet::open(Path::new(source), files)?) } else { None };
         let tokenizer = tokenizer_of(recipe, set.as_ref(), world)?;
         let cut = recipe.data.documents;
         let field = &recipe.data.field;

@@ -71,9 +71,9 @@ impl Deal {
                 let num_own = lanes.iter().filter(|own| **own).count() * microbatch;
                 let sampler = rules.sampler(name, train, num_own, None)?;
                 let mut slots = 0..num_own;
-                let place = |sequence: usize| match lanes[sequence / microbatch] {
-                    true => slots.next().map(|slot| (0, slot)),
-                    false => None,
+                let place = |sequence: usize| {
+                    let is_own = lanes[sequence / microbatch];
+                    is_own.then(|| slots.next().map(|slot| (0, slot))).flatten()
                 };
                 Ok(Self { samplers: vec![sampler], places: (0..batch).map(place).collect() })
             }
