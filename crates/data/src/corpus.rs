@@ -28,6 +28,7 @@ use lockstep_config::{Data, Documents, HeldOut, Order, Recipe};
 use lockstep_platform::World;
 
 use crate::bundled;
+use crate::documents::DocumentError;
 use crate::error::{DataError, Split};
 use crate::shards::ShardSet;
 use crate::tokenizer::Tokenizer;
@@ -72,6 +73,23 @@ impl Corpus {
 
     /// Reads a text as a recipe says; `source` and `held_out` are where it lies for this worker.
     pub(crate) fn read(
+        recipe: &Recipe,
+        source: &str,
+        held_out: &HeldOut,
+        keep: &Keep,
+        world: &World,
+    ) -> Result<Self, DataError> {
+        let read = Self::read_from(recipe, source, held_out, keep, world);
+        read.map_err(|error| match error {
+            // Said in the words of a recipe.
+            DataError::Documents(DocumentError::Missing { path }) if path == Path::new(source) => {
+                DataError::Missing { path }
+            }
+            other => other,
+        })
+    }
+
+    fn read_from(
         recipe: &Recipe,
         source: &str,
         held_out: &HeldOut,
