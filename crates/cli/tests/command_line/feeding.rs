@@ -162,7 +162,7 @@ fn a_model_is_judged_by_what_it_held_out_and_by_any_text() {
     assert!((sum / number(&several, "num_targets") - number(&several, "loss")).abs() < 1e-9);
 
     // The same weights as a folder of Hugging Face are judged the same.
-    folder.succeed(&["convert", "run", "--to", "huggingface", "--out", "hf"]);
+    folder.succeed(&["convert", "run", "--to", "huggingface", "hf"]);
     let exported = folder.json(&["eval", "hf", "--json", "--data", "book.txt"]);
     assert_eq!(exported["loss"], whole["loss"]);
 
