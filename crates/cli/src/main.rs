@@ -1,7 +1,8 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: one file or folder a command.
+//! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
+//!   `data-server`, `bench`, `config`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.

@@ -139,18 +139,7 @@ fn blank() -> Recipe {
             problem: Problem::NONE,
         },
         from: String::new(),
-        data: Data {
-            source: Source::Path(String::new()),
-            tokenizer: Tokenizer::File(String::new()),
-            validation: HeldOut::Fraction(-1.0),
-            documents: Documents::Padded,
-            order: Order::Sequential,
-            last: EpochEnd::Pad,
-            placement: Placement::Local,
-            server: "unset".to_owned(),
-            field: "unset".to_owned(),
-            end_of_document: "unset".to_owned(),
-        },
+        data: blank_data(),
         train: Train {
             steps: 0,
             batch: 0,
@@ -206,5 +195,20 @@ fn blank() -> Recipe {
             shares: vec![0],
         },
         emulate: Emulate { bandwidth: BytesPerSecond(-1.0) },
+    }
+}
+
+fn blank_data() -> Data {
+    Data {
+        source: Source::Path(String::new()),
+        tokenizer: Tokenizer::File(String::new()),
+        validation: HeldOut::Fraction(-1.0),
+        documents: Documents::Padded,
+        order: Order::Sequential,
+        last: EpochEnd::Pad,
+        placement: Placement::Local,
+        server: "unset".to_owned(),
+        field: "unset".to_owned(),
+        end_of_document: "unset".to_owned(),
     }
 }

@@ -3,8 +3,8 @@
 //! The stream lies in memory (bytes, or what a tokenizer made of a text) or in mapped shards; what
 //! is cut from it does not know which. The validation split is the *last* part of the stream and
 //! not a random choice of windows, so no validation token is ever inside a training window; or it
-//! is a text of its own. A worker that needs only some stretches of the stream reads the text twice,
-//! first to learn how long it is, and keeps what is its own.
+//! is a text of its own. A worker that needs only some stretches of the stream reads the text
+//! twice, first to learn how long it is, and keeps what is its own.
 //!
 //! # Layout
 //!
@@ -28,6 +28,7 @@ use lockstep_config::{Data, Documents, HeldOut, Order, Recipe};
 use lockstep_platform::World;
 
 use crate::bundled;
+use crate::documents::DocumentError;
 use crate::error::{DataError, Split};
 use crate::problem;
 use crate::shards::ShardSet;
@@ -82,11 +83,26 @@ impl Corpus {
         keep: &Keep,
         world: &World,
     ) -> Result<Self, DataError> {
+        let read = Self::read_from(recipe, source, held_out, keep, world);
+        read.map_err(|error| match error {
+            // Said in the words of a recipe.
+            DataError::Documents(DocumentError::Missing { path }) if path == Path::new(source) => {
+                DataError::Missing { path }
+            }
+            other => other,
+        })
+    }
+
+    fn read_from(
+        recipe: &Recipe,
+        source: &str,
+        held_out: &HeldOut,
+        keep: &Keep,
+        world: &World,
+    ) -> Result<Self, DataError> {
         let files = world.files();
-        let set = match ShardSet::is_at(Path::new(source), files) {
-            true => Some(ShardSet::open(Path::new(source), files)?),
-            false => None,
-        };
+        let has_shards = ShardSet::is_at(Path::new(source), files);
+        let set = if has_shards { Some(ShardSet::open(Path::new(source), files)?) } else { None };
         let tokenizer = tokenizer_of(recipe, set.as_ref(), world)?;
         let cut = recipe.data.documents;
         let field = &recipe.data.field;

@@ -18,8 +18,8 @@ use crate::tokenizer::TokenizerError;
 pub enum DataError {
     /// Nothing lies at the path that the recipe names.
     #[error(
-        "data.source = {} does not exist; give a file, a folder, a glob such as \"texts/*.jsonl\" or \
-         \"bundled\"",
+        "data.source = {} does not exist; give a file, a folder, a glob such as \
+         \"texts/*.jsonl\" or \"bundled\"",
         .path.display()
     )]
     Missing {

@@ -193,8 +193,10 @@ fn a_vocabulary_that_does_not_fit_is_refused_with_both_numbers() {
 /// The loss of a batch and every gradient, to the bit.
 fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
     let world = lockstep_platform::real();
-    let cpu = Cpu::new(Isa::detect(), 1, &|_, _| unreachable!("one thread"));
-    let ends = Comm::threads(&world, 1, &lockstep_comm::Options::default()).expect("one worker");
+    let cpu = Cpu::single(Isa::detect());
+    let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
+    let options = lockstep_comm::Options { arena_bytes, ..lockstep_comm::Options::default() };
+    let ends = Comm::threads(&world, 1, &options).expect("one worker");
     let shape = LaneShape { sequences: recipe.train.microbatch, tokens: recipe.model.context };
     let leaves =
         Leaves { num_leaves: recipe.num_leaves(), lanes_per_leaf: recipe.lanes_per_leaf() };

@@ -92,6 +92,7 @@ pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainE
 
 #[cfg(test)]
 mod tests {
+    use super::groups;
     use lockstep_config::{Blame, Sources, resolve};
 
     fn refusal(text: &str) -> String {

@@ -1,8 +1,8 @@
 //! The loss of a trained model on any text.
 //!
-//! The whole text is cut into windows ([`Windows`]), the windows into lanes of the training
-//! microbatch's size, and the lanes' losses are added in order in `f64`: the same text, model and
-//! stride give the same bits on any number of threads. Bits per byte divide by the bytes of the
+//! The whole text is cut into windows ([`Windows`]), the windows into lanes of a fixed size, and the
+//! lanes' losses are added in order in `f64`: the same text, weights and stride give the same bits
+//! on any number of threads and however the weights were trained. Bits per byte divide by the bytes of the
 //! *text*, so models with different tokenizers can be compared.
 
 use crate::pretrained::Pretrained;
@@ -20,6 +20,9 @@ use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
 use std::path::Path;
+
+/// Windows that go through the model at once.
+const LANE_SEQUENCES: usize = 4;
 
 /// A trained model that reads.
 pub struct Judge {
@@ -171,7 +174,7 @@ impl Judgement {
 fn alone(recipe: &mut Recipe) {
     recipe.run.workers = 1;
     recipe.numerics.invariant_up_to = 1;
-    recipe.train.batch = recipe.train.microbatch;
+    (recipe.train.microbatch, recipe.train.batch) = (LANE_SEQUENCES, LANE_SEQUENCES);
     let parallel = &mut recipe.parallel;
     (parallel.data, parallel.zero, parallel.overlap) = (1, 0, false);
     (parallel.recompute, parallel.shares) = (Recompute::Full, Vec::new());

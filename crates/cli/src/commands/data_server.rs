@@ -17,9 +17,9 @@ Examples:
   lockstep train my.toml --set data.placement=served --set data.server=10.0.0.1:7777
 
 The first line on standard output says where it listens. Workers prove that they know the secret
-(LOCKSTEP_SECRET, or LOCKSTEP_SECRET_FILE with a file that holds it) and must have the same recipe as
-far as batches depend on it; they then train to the same bits as with data.placement = shared. Tokens
-travel as they are, so use a network that you trust. The server serves until it is interrupted.")]
+(LOCKSTEP_SECRET, or LOCKSTEP_SECRET_FILE with a file that holds it) and must have the same recipe
+as far as batches depend on it; they then train to the same bits as with data.placement = shared.
+Tokens travel as they are, so use a network that you trust. It serves until it is interrupted.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,

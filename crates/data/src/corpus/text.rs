@@ -9,7 +9,7 @@ use std::path::Path;
 use lockstep_platform::World;
 
 use crate::bundled;
-use crate::documents::{BUNDLED, DocumentError, Documents, Piece, ReadOptions};
+use crate::documents::{BUNDLED, Documents, Piece, ReadOptions};
 use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
 
@@ -43,12 +43,7 @@ impl Text<'_> {
         }
         let field = self.field.to_owned();
         let options = ReadOptions { field, ..ReadOptions::default() };
-        let documents = Documents::open(Path::new(self.source), &options, self.world);
-        let mut documents = documents.map_err(|error| match error {
-            // Said in the words of a recipe.
-            DataError::Documents(DocumentError::Missing { path }) => DataError::Missing { path },
-            other => other,
-        })?;
+        let mut documents = Documents::open(Path::new(self.source), &options, self.world)?;
         if self.tokenizer.is_bytes() {
             visit_bytes(&mut documents, end, take)
         } else {
