@@ -152,27 +152,7 @@ fn blank() -> Recipe {
             batch_schedule: Vec::new(),
             target_loss: None,
         },
-        optim: Optim {
-            name: OptimName::Sgd,
-            lr: -1.0,
-            weight_decay: -1.0,
-            clip: -1.0,
-            warmup_steps: u64::MAX,
-            schedule: LrSchedule::Constant,
-            final_lr_fraction: -1.0,
-            beta1: -1.0,
-            beta2: -1.0,
-            eps: -1.0,
-            momentum: -1.0,
-            drop_at: Vec::new(),
-            drop_factor: -1.0,
-            decay_fraction: -1.0,
-            decay_shape: DecayShape::Linear,
-            lr_scaling: LrScaling::None,
-            lr_base_batch: 0,
-            trust: -1.0,
-            groups: Vec::new(),
-        },
+        optim: blank_optim(),
         precision: Precision { compute: Dtype::F32 },
         numerics: Numerics { invariant_up_to: 0 },
         run: Run {
@@ -210,5 +190,29 @@ fn blank_data() -> Data {
         server: "unset".to_owned(),
         field: "unset".to_owned(),
         end_of_document: "unset".to_owned(),
+    }
+}
+
+fn blank_optim() -> Optim {
+    Optim {
+        name: OptimName::Sgd,
+        lr: -1.0,
+        weight_decay: -1.0,
+        clip: -1.0,
+        warmup_steps: u64::MAX,
+        schedule: LrSchedule::Constant,
+        final_lr_fraction: -1.0,
+        beta1: -1.0,
+        beta2: -1.0,
+        eps: -1.0,
+        momentum: -1.0,
+        drop_at: Vec::new(),
+        drop_factor: -1.0,
+        decay_fraction: -1.0,
+        decay_shape: DecayShape::Linear,
+        lr_scaling: LrScaling::None,
+        lr_base_batch: 0,
+        trust: -1.0,
+        groups: Vec::new(),
     }
 }

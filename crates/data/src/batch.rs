@@ -213,11 +213,11 @@ mod tests {
     fn only_the_asked_lanes_are_filled_and_all_targets_are_counted() {
         let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
         let sampler = corpus.train().sampler(1, 5, Documents::Packed, Order::Random);
-        let deal = Deal::shared(sampler.in_steps(6, EpochEnd::Wrap), 6);
+        let deal = Deal::shared(sampler, &BatchPlan::constant(6), EpochEnd::Wrap);
         let mut whole = Batch::with_room(SHAPE);
-        whole.fill(3, &deal, corpus.train(), &[true; 3]).unwrap();
+        whole.fill(3, &deal, corpus.train(), Wanted::Lanes(&[true; 3])).unwrap();
         let mut part = Batch::with_room(SHAPE);
-        part.fill(3, &deal, corpus.train(), &[false, true, false]).unwrap();
+        part.fill(3, &deal, corpus.train(), Wanted::Lanes(&[false, true, false])).unwrap();
         assert_eq!(part.num_targets, whole.num_targets);
         assert_eq!(part.lane(1), whole.lane(1));
         for other in [0, 2] {
