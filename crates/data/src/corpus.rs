@@ -116,7 +116,7 @@ impl Corpus {
             }
             (Keep::Leaves(leaves), set) => {
                 let stream = match set {
-                    Some(set) => Stream::Shards(Whole::mapped(set, cut)),
+                    Some(set) => Stream::Shards(Box::new(Whole::mapped(set, cut))),
                     None => Stream::Text(Text { source, field, tokenizer: &tokenizer, world }),
                 };
                 Self::keep(recipe, &stream, &tokenizer, held_out, leaves, world)?

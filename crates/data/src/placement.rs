@@ -242,7 +242,7 @@ fn read_for(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Corpus, DataE
         Placement::Local => {
             let held_out = match &data.validation {
                 HeldOut::Path(path) => HeldOut::Path(own(path)),
-                fraction => fraction.clone(),
+                HeldOut::Fraction(fraction) => HeldOut::Fraction(*fraction),
             };
             let source = own(&data.source.to_string());
             Corpus::read(recipe, &source, &held_out, &Keep::Everything, world)

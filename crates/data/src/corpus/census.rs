@@ -34,11 +34,15 @@ impl Fold {
         }
         let (words, rest) = bytes.as_chunks::<8>();
         self.state = words.iter().fold(self.state, |s, &word| mix(s, u64::from_le_bytes(word)));
-        rest.iter().for_each(|&byte| self.byte(byte));
+        for &byte in rest {
+            self.byte(byte);
+        }
     }
 
     pub(crate) fn tokens(&mut self, tokens: &[u32]) {
-        tokens.iter().for_each(|token| self.bytes(&token.to_le_bytes()));
+        for token in tokens {
+            self.bytes(&token.to_le_bytes());
+        }
     }
 
     fn byte(&mut self, byte: u8) {

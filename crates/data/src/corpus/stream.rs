@@ -78,7 +78,7 @@ fn name_of(source: &str) -> String {
 /// A stream that only passes by.
 pub(super) enum Stream<'a> {
     Text(Text<'a>),
-    Shards(Whole),
+    Shards(Box<Whole>),
 }
 
 /// How long a stream is and where its documents end.
@@ -247,13 +247,12 @@ pub(super) fn held_out_text(
 ) -> Result<(Stretch, String), DataError> {
     let Whole { tokens, num_tokens, ends, vocab, shards, .. } = whole_of(text, cut)?;
     let stretch = Stretch { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
-    let fingerprint = match shards {
-        Some(set) => of_shards(&set, 0),
-        None => {
-            let mut fold = new_fold(num_tokens, 0, vocab);
-            stretch.visit(|tokens| fold.tokens(tokens))?;
-            with_documents(fold.finish(), &stretch.ends, cut)
-        }
+    let fingerprint = if let Some(set) = shards {
+        of_shards(&set, 0)
+    } else {
+        let mut fold = new_fold(num_tokens, 0, vocab);
+        stretch.visit(|tokens| fold.tokens(tokens))?;
+        with_documents(fold.finish(), &stretch.ends, cut)
     };
     Ok((stretch, fingerprint))
 }

@@ -211,17 +211,17 @@ impl Client {
             (_, Err(ReadError::Refused(reason))) => {
                 Err(DataError::Refused { addr: self.addr.clone(), reason })
             }
-            (Err(error), _) => Err(self.failed(ReadError::Stream(error))),
-            (Ok(()), heard) => heard.map_err(|error| self.failed(error)),
+            (Err(error), _) => Err(self.failed(&ReadError::Stream(error))),
+            (Ok(()), heard) => heard.map_err(|error| self.failed(&error)),
         }
     }
 
-    fn failed(&self, error: ReadError) -> DataError {
+    fn failed(&self, error: &ReadError) -> DataError {
         DataError::Server { addr: self.addr.clone(), reason: error.to_string() }
     }
 
     fn malformed(&self, malformed: Malformed) -> DataError {
-        self.failed(ReadError::Malformed(malformed))
+        self.failed(&ReadError::Malformed(malformed))
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn terms(recipe: &Recipe) -> String {
     ];
     let text = recipe.identity_text();
     let lines = text.lines().filter(|line| DECISIVE.iter().any(|key| line.starts_with(key)));
-    lines.map(|line| format!("{line}\n")).collect()
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 #[cfg(test)]
