@@ -263,7 +263,6 @@ impl fmt::Display for Recompute {
     }
 }
 
-
 choices! {
     /// Which architecture the blocks follow, or which small problem is solved.
     Family {

@@ -361,7 +361,7 @@ fn settings_that_the_choice_lacks_are_refused() {
         (
             &["optim.schedule=constant", "optim.final_lr_fraction=0.2"],
             "optim.final_lr_fraction = 0.2 is not a setting of optim.schedule = \"constant\"; \
-             remove it or set optim.schedule = \"cosine\" or \"linear\"",
+             remove it or set optim.schedule = \"cosine\", \"linear\" or \"wsd\"",
         ),
     ] {
         assert_eq!(sets(arguments), message);

@@ -33,8 +33,15 @@ rope_theta = 10000.0
 
 [data]
 source = \"bundled\"
+field = \"text\"
 tokenizer = \"byte\"
+end_of_document = \"auto\"
 validation = 0.05
+documents = \"packed\"
+order = \"random\"
+last = \"wrap\"
+placement = \"shared\"
+# server is not a setting of data.placement = \"shared\"
 
 [train]
 steps = 600
@@ -107,7 +114,10 @@ fn every_default_that_is_not_derived_stands_in_the_recipe() {
             ["momentum", "trust", "drop_at", "drop_factor", "decay_fraction", "decay_shape"];
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
-            || doc.name == "model.activation";
+            || doc.name == "model.activation"
+            // Keys of the text are left out where they say what was so before they existed.
+            || (doc.name.starts_with("data.")
+                && !["data.source", "data.tokenizer", "data.validation"].contains(&doc.name));
         let shown = !is_how && !is_other && doc.default != "none";
         if shown && !doc.default.starts_with('=') {
             let value = doc.default.replace("3e-3", "0.003");

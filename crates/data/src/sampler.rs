@@ -375,7 +375,12 @@ mod tests {
                     assert_eq!(sampler.draw(step, slot), expected, "{last:?} {step} {slot}");
                     place += 1;
                 }
-                if last != EpochEnd::Wrap && place >= 14 {
+                let is_over = match last {
+                    EpochEnd::Wrap => false,
+                    EpochEnd::Drop => place + num as u64 > 14,
+                    EpochEnd::Pad => place >= 14,
+                };
+                if is_over {
                     (epoch, place) = (epoch + 1, 0);
                 }
             }

@@ -175,6 +175,14 @@ impl WorkerStore {
         }
     }
 
+    /// Whether a bucket has all its gradients once backward has passed a block. Backward ends at the
+    /// first block that is trained, which may not be its bucket's first.
+    fn fills_bucket(&self, block: usize) -> bool {
+        let bucket = self.buckets.of_block(block);
+        let last = self.buckets.list[bucket].blocks.start.max(self.trained.first_block);
+        block == last && self.trained.buckets[bucket]
+    }
+
     /// Does what the other workers need of this one while they run a leaf and it has none left.
     pub fn pass_over(&mut self, cpu: &Cpu, lanes_per_leaf: usize) -> Result<(), CommError> {
         let Gradients::Sharded(_) = self.grads else { return Ok(()) };
@@ -184,10 +192,8 @@ impl WorkerStore {
             for block in (first..self.num_blocks()).rev() {
                 self.fetch(block, (block > first).then(|| block - 1))?;
                 let bucket = self.buckets.of_block(block);
-                let is_filled = block == self.buckets.list[bucket].blocks.start;
                 if lane == lanes_per_leaf
-                    && is_filled
-                    && self.trained.blocks[block]
+                    && self.fills_bucket(block)
                     && let Gradients::Sharded(sharded) = &mut self.grads
                 {
                     sharded.pass_over(cpu, bucket, &mut self.overlap)?;
@@ -409,7 +415,7 @@ impl Store for WorkerStore {
 
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
         let bucket = self.buckets.of_block(block);
-        if block != self.buckets.list[bucket].blocks.start || !self.trained.blocks[block] {
+        if !self.fills_bucket(block) {
             return Ok(());
         }
         match &mut self.grads {

@@ -34,7 +34,8 @@ impl Trained {
             .map(|block| is_trained(blueprint, phases, phase, block))
             .collect();
         let first_block = blocks.iter().position(|trained| *trained).unwrap_or(blocks.len());
-        let of_bucket = |bucket: &crate::Bucket| blocks[bucket.blocks.start];
+        // Blocks without parameters lie in buckets of others.
+        let of_bucket = |bucket: &crate::Bucket| blocks[bucket.blocks.clone()].contains(&true);
         let mirrors = blueprint.mirrors().map(|m| !phases.is_frozen(phase, &m.owner.name));
         let cannot_skip: Vec<bool> = blueprint
             .blocks

@@ -182,7 +182,9 @@ impl Documents {
 
     /// Bytes read so far, as they lie on the disk.
     pub fn position_bytes(&self) -> u64 {
-        self.done_bytes + self.current.as_ref().map_or(0, |format| format.position_bytes())
+        let done = self.done_bytes + self.current.as_ref().map_or(0, |f| f.position_bytes());
+        // A file may say of itself that it is longer than it is.
+        done.min(self.total_bytes)
     }
 
     /// Bytes of all files, as they lie on the disk.

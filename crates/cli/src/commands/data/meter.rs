@@ -128,7 +128,7 @@ mod tests {
         gauge.set(250, 1000, 5_000_000);
         assert_eq!(
             line("tokenizing", &gauge, 2.0),
-            "tokenizing [======                  ]  25 % 4.77 MiB at 2.5 MB/s, 0:06 left"
+            "tokenizing [======                  ]  25 % 4.77 MiB at 2.50 MB/s, 0:06 left"
         );
         gauge.set(1000, 1000, 0);
         assert!(line("merging", &gauge, 3_671.0).ends_with(", 1:01:11 so far"));
