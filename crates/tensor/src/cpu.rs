@@ -13,6 +13,10 @@ use std::sync::Mutex;
 /// Elements in one cache line.
 const CACHE_LINE: usize = 16;
 
+/// Elements that the packing buffer has room for at least: two MiB, the size from which memory can
+/// come in large pages.
+const PACKING_ROOM: usize = 512 * 1024;
+
 /// Starts one thread; the platform supplies it, so that a simulated world can supply another.
 pub type Spawn<'a> = &'a dyn Fn(usize, Box<dyn FnOnce() + Send>);
 
@@ -114,6 +118,8 @@ impl Cpu {
     pub(crate) fn with_packing_buffer(&self, len: usize, body: impl FnOnce(&mut [f32])) {
         let mut buffer = self.packed.try_lock().expect("no product starts inside another's task");
         if buffer.len() < len + CACHE_LINE {
+            let missing = PACKING_ROOM.saturating_sub(buffer.len());
+            buffer.reserve_exact(missing);
             buffer.resize(len + CACHE_LINE, 0.0);
         }
         let start = buffer.as_ptr().align_offset(CACHE_LINE * size_of::<f32>());
