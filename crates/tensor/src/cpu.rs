@@ -187,8 +187,8 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
-/// A matrix of contiguous rows cut into blocks of equal shape, to be lent out one by one: block i is
-/// the i-th in reading order.
+/// A matrix of contiguous rows cut into blocks of equal shape, to be lent out one by one: block i
+/// is the i-th in reading order.
 pub(crate) struct Blocks<'a> {
     data: *mut f32,
     len: usize,

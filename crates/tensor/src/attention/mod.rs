@@ -43,8 +43,8 @@ const TILE: usize = crate::gemm::tile::SCORE_STRIDE;
 /// Vectors in a row of a tile.
 const PER_ROW: usize = TILE / LANES;
 
-/// How many rows ahead of a copy a row is fetched into the cache: rows lie kilobytes apart, where no
-/// hardware expects the next access, and without the hint each costs a wait for the shared cache.
+/// How many rows ahead of a copy a row is fetched into the cache: rows lie kilobytes apart, where
+/// no hardware expects the next access, and without the hint each is a wait for the shared cache.
 const ROWS_AHEAD: usize = 16;
 
 /// What attends to what.
@@ -113,7 +113,7 @@ impl<'a> Rows<'a> {
         &self.data[row * self.stride..][..len]
     }
 
-    /// Hints that the first `len` elements of a row, which may lie beyond the last, are needed soon.
+    /// Hints that the first `len` elements of a row, perhaps beyond the last, are needed soon.
     #[inline(always)]
     fn prefetch<S: Simd>(self, s: S, row: usize, len: usize) {
         let start = self.data.as_ptr().wrapping_add(row * self.stride);
