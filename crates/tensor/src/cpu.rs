@@ -6,12 +6,17 @@
 #![expect(unsafe_code, reason = "tasks borrow disjoint parts of one slice")]
 
 use crate::pool::Pool;
-use crate::simd::{Isa, Kernel, dispatch};
+use crate::simd::{Isa, Kernel, LANES, Simd, dispatch};
 use std::marker::PhantomData;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Elements in one cache line.
 const CACHE_LINE: usize = 16;
+
+/// Elements that the packing buffer has room for at least: two MiB, the size from which memory can
+/// come in large pages.
+const PACKING_ROOM: usize = 512 * 1024;
 
 /// Starts one thread; the platform supplies it, so that a simulated world can supply another.
 pub type Spawn<'a> = &'a dyn Fn(usize, Box<dyn FnOnce() + Send>);
@@ -101,6 +106,30 @@ impl Cpu {
         });
     }
 
+    /// Runs `task(0, room)` to `task(num_tasks - 1, room)` in any order on any thread; tasks that
+    /// run at the same time get different runs of `room_len` elements of `scratch`, which hold
+    /// whatever an earlier task left there. A thread keeps its room, and so its cache stays warm.
+    pub(crate) fn for_each_in_room(
+        &self,
+        num_tasks: usize,
+        scratch: &mut [f32],
+        room_len: usize,
+        task: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        let rooms = &mut scratch[..num_tasks.min(self.num_threads) * room_len];
+        let next = AtomicUsize::new(0);
+        self.for_each_part(rooms, room_len, |_, room| {
+            loop {
+                // Relaxed is enough: the counter only says who runs a task.
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= num_tasks {
+                    return;
+                }
+                task(index, room);
+            }
+        });
+    }
+
     /// Runs a kernel with this device's instruction set, on the calling thread.
     pub fn run<K: Kernel>(&self, kernel: K) -> K::Out {
         dispatch(self.isa, kernel)
@@ -114,6 +143,8 @@ impl Cpu {
     pub(crate) fn with_packing_buffer(&self, len: usize, body: impl FnOnce(&mut [f32])) {
         let mut buffer = self.packed.try_lock().expect("no product starts inside another's task");
         if buffer.len() < len + CACHE_LINE {
+            let missing = PACKING_ROOM.saturating_sub(buffer.len());
+            buffer.reserve_exact(missing);
             buffer.resize(len + CACHE_LINE, 0.0);
         }
         let start = buffer.as_ptr().align_offset(CACHE_LINE * size_of::<f32>());
@@ -153,5 +184,71 @@ impl<'a, T> Parts<'a, T> {
         // SAFETY: the range lies inside the slice that `new` borrowed, and the caller promises
         // that it is lent out once.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
+    }
+}
+
+/// A matrix of contiguous rows cut into blocks of equal shape, to be lent out one by one: block i
+/// is the i-th in reading order.
+pub(crate) struct Blocks<'a> {
+    data: *mut f32,
+    len: usize,
+    width: usize,
+    block_rows: usize,
+    block_cols: usize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: as for `Parts`.
+unsafe impl Sync for Blocks<'_> {}
+
+impl<'a> Blocks<'a> {
+    /// Cuts `data`, rows of `width` elements, into blocks of so many rows and columns.
+    ///
+    /// # Panics
+    /// When the shape does not divide the matrix.
+    pub(crate) fn new(data: &'a mut [f32], width: usize, block: (usize, usize)) -> Self {
+        let (len, data) = (data.len(), data.as_mut_ptr());
+        let (block_rows, block_cols) = block;
+        assert!(width.is_multiple_of(block_cols), "blocks of {block_cols} columns in {width}");
+        assert!(len.is_multiple_of(width * block_rows), "blocks of {block_rows} rows");
+        Self { data, len, width, block_rows, block_cols, lifetime: PhantomData }
+    }
+
+    /// # Safety
+    /// No index may be asked for twice while an earlier answer is alive.
+    pub(crate) unsafe fn block(&self, index: usize) -> Block<'_> {
+        let per_row = self.width / self.block_cols;
+        let start = index / per_row * self.block_rows * self.width;
+        assert!(start < self.len, "block {index} of a matrix of {} elements", self.len);
+        // SAFETY: the start of the block lies inside the matrix.
+        let data = unsafe { self.data.add(start + index % per_row * self.block_cols) };
+        Block { blocks: self, data }
+    }
+}
+
+/// One block of a matrix.
+pub(crate) struct Block<'a> {
+    blocks: &'a Blocks<'a>,
+    data: *mut f32,
+}
+
+impl Block<'_> {
+    /// Hints that a row is written soon.
+    #[inline(always)]
+    pub(crate) fn prefetch<S: Simd>(&mut self, s: S, row: usize) {
+        for line in self.row(row).chunks(LANES) {
+            s.prefetch(line.as_ptr());
+        }
+    }
+
+    /// One row of the block.
+    #[inline(always)]
+    pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
+        assert!(row < self.blocks.block_rows, "row {row} of {}", self.blocks.block_rows);
+        // SAFETY: the row lies inside the block, which `Blocks` lent out once.
+        unsafe {
+            let start = self.data.add(row * self.blocks.width);
+            std::slice::from_raw_parts_mut(start, self.blocks.block_cols)
+        }
     }
 }

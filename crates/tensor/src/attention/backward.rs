@@ -1,9 +1,10 @@
 //! Backward: every tile of probabilities is made again and used for all three gradients.
 
 use super::dropout::{Dropout, HeadMask};
-use super::tile::{Tile, lane_numbers, pack, transpose};
-use super::{COPY_ROWS, PER_ROW, Rows, Shape, TILE, check_scratch};
+use super::tile::{Tile, copy, lane_numbers, pack, transpose};
+use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch};
 use crate::Cpu;
+use crate::cpu::{Block, Blocks};
 use crate::gemm::Write;
 use crate::math;
 use crate::simd::{Kernel, LANES, Simd};
@@ -38,8 +39,9 @@ pub fn backward(
 
     let region_len = region_len(shape);
     check_scratch(shape, scratch);
-    let regions = &mut scratch[..sequences * kv_heads * region_len];
-    cpu.for_each_part(regions, region_len, |task, region| {
+    let blocks_per_row = heads + 2 * kv_heads;
+    let blocks = Blocks::new(dqkv, blocks_per_row * head_dim, (tokens, head_dim));
+    cpu.for_each_in_room(sequences * kv_heads, scratch, region_len, |task, region| {
         let (sequence, kv_head) = (task / kv_heads, task % kv_heads);
         let (row, head) = (sequence * tokens, kv_head * shape.group());
         cpu.run(GroupBackward {
@@ -53,25 +55,36 @@ pub fn backward(
             dropout,
             sequence,
             first_head: head,
-            region,
+            region: &mut *region,
         });
-    });
-    let row_width = width + 2 * kv_width;
-    cpu.for_each_part(dqkv, COPY_ROWS * row_width, |part, rows| {
-        for (i, row) in rows.chunks_exact_mut(row_width).enumerate() {
-            let (sequence, t) = ((part * COPY_ROWS + i) / tokens, (part * COPY_ROWS + i) % tokens);
-            for (head, target) in row.chunks_exact_mut(head_dim).enumerate() {
-                // A region starts with dQ of its query heads, then dK, then dV.
-                let (kv_head, slot) = match head {
-                    head if head < heads => (shape.kv_head(head), head % shape.group()),
-                    head if head < heads + kv_heads => (head - heads, shape.group()),
-                    head => (head - heads - kv_heads, shape.group() + 1),
-                };
-                let region = &regions[(sequence * kv_heads + kv_head) * region_len..];
-                target.copy_from_slice(&region[(slot * tokens + t) * head_dim..][..head_dim]);
-            }
+        // A region starts with dQ of its query heads, then dK, then dV.
+        let query_heads = head..head + shape.group();
+        let columns = query_heads.chain([heads + kv_head, heads + kv_heads + kv_head]);
+        for (column, gradient) in columns.zip(region.chunks_exact(tokens * head_dim)) {
+            // SAFETY: every task comes once, and no other has its key head or its query heads.
+            let target = unsafe { blocks.block(sequence * blocks_per_row + column) };
+            cpu.run(CopyOut { gradient, target });
         }
     });
+}
+
+/// The gradient of one head, row by row into its place among the others.
+struct CopyOut<'a> {
+    gradient: &'a [f32],
+    target: Block<'a>,
+}
+
+impl Kernel for CopyOut<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let head_dim = self.target.row(0).len();
+        let num_rows = self.gradient.len() / head_dim;
+        for (i, row) in self.gradient.chunks_exact(head_dim).enumerate() {
+            self.target.prefetch(s, (i + ROWS_AHEAD).min(num_rows - 1));
+            copy(s, row, self.target.row(i));
+        }
+    }
 }
 
 /// Scratch of one task: the gradients of its heads; what [`prepare`] makes of each tile of
@@ -121,8 +134,8 @@ impl Kernel for GroupBackward<'_> {
         for first_key in (0..tokens).step_by(TILE) {
             let num_keys = TILE.min(tokens - first_key);
             let at_keys = first_key * head_dim..(first_key + num_keys) * head_dim;
-            pack(head_dim, self.k.from(first_key, 0), num_keys, k, stride);
-            pack(head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
+            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
             let mut keys = Keys {
                 k: Rows { data: k, stride },
                 v: Rows { data: v, stride },
@@ -187,8 +200,8 @@ fn prepare<S: Simd>(
         let (padded_lse, delta) = rest.split_at_mut(TILE);
         transpose(s, head_dim, q, &(0..lse.len()), q_columns);
         transpose(s, head_dim, dout, &(0..lse.len()), dout_columns);
-        pack(head_dim, q, lse.len(), q_rows, head_dim);
-        pack(head_dim, dout, lse.len(), dout_rows, head_dim);
+        pack(s, head_dim, q, lse.len(), q_rows, head_dim);
+        pack(s, head_dim, dout, lse.len(), dout_rows, head_dim);
         padded_lse[lse.len()..].fill(0.0);
         padded_lse[..lse.len()].copy_from_slice(lse);
         delta[lse.len()..].fill(0.0);

@@ -2,10 +2,12 @@
 
 use super::dropout::{Dropout, HeadMask};
 use super::tile::{Tile, lane_numbers, pack, transpose};
-use super::{COPY_ROWS, PER_ROW, Rows, Shape, TILE, check_scratch};
+use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch};
 use crate::Cpu;
+use crate::cpu::{Block, Blocks};
 use crate::gemm::Write;
 use crate::math;
+use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// Attention of `tokens` queries of each sequence to the keys at or before their positions.
@@ -38,10 +40,13 @@ pub fn forward(
 
     let region_len = region_len(shape);
     check_scratch(shape, scratch);
-    let regions = &mut scratch[..sequences * heads * region_len];
-    cpu.for_each_part(regions, region_len, |task, region| {
+    let outs = Blocks::new(out_thd, width, (tokens, head_dim));
+    let lses = Blocks::new(lse_bht, tokens, (1, tokens));
+    cpu.for_each_in_room(sequences * heads, scratch, region_len, |task, region| {
         let (sequence, head) = (task / heads, task % heads);
         let kv_col = shape.kv_head(head) * head_dim;
+        // SAFETY: every task comes once, and its number is that of its blocks.
+        let (out, mut lse) = unsafe { (outs.block(task), lses.block(task)) };
         cpu.run(HeadForward {
             shape,
             q: q.from(sequence * tokens, head * head_dim),
@@ -49,29 +54,19 @@ pub fn forward(
             v: v.from(sequence * num_keys, kv_col),
             first_query,
             mask: dropout.map(|dropout| dropout.of_head(&shape, sequence, head)),
+            out,
+            lse: lse.row(0),
             region,
         });
     });
-    let out_of = |task: usize, t: usize| &regions[task * region_len + t * head_dim..][..head_dim];
-    cpu.for_each_part(out_thd, COPY_ROWS * width, |part, rows| {
-        for (i, row) in rows.chunks_exact_mut(width).enumerate() {
-            let (sequence, t) = ((part * COPY_ROWS + i) / tokens, (part * COPY_ROWS + i) % tokens);
-            for (head, out) in row.chunks_exact_mut(head_dim).enumerate() {
-                out.copy_from_slice(out_of(sequence * heads + head, t));
-            }
-        }
-    });
-    for (lse, region) in lse_bht.chunks_exact_mut(tokens).zip(regions.chunks_exact(region_len)) {
-        lse.copy_from_slice(&region[tokens * head_dim..][..tokens]);
-    }
 }
 
-/// Scratch of one task: output and lse of its head; for each tile of queries these as columns
+/// Scratch of one task: output of its head so far; for each tile of queries these as columns
 /// and the softmax so far; a tile of keys, values, scores and factors of dropout each.
 pub(super) fn region_len(shape: Shape) -> usize {
     // The first query may be the last position of a tile.
     let num_tiles = (shape.tokens + TILE - 1).div_ceil(TILE);
-    shape.tokens * (shape.head_dim + 1)
+    shape.tokens * shape.head_dim
         + num_tiles * TILE * (shape.head_dim + 2)
         + 2 * TILE * shape.packed_stride()
         + 2 * TILE * TILE
@@ -85,18 +80,19 @@ struct HeadForward<'a> {
     v: Rows<'a>,
     first_query: usize,
     mask: Option<HeadMask>,
+    out: Block<'a>,
+    lse: &'a mut [f32],
     region: &'a mut [f32],
 }
 
 impl Kernel for HeadForward<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(mut self, s: S) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (first_query, end) = (self.first_query, self.first_query + tokens);
         let stride = self.shape.packed_stride();
         let (out, rest) = self.region.split_at_mut(tokens * head_dim);
-        let (lse, rest) = rest.split_at_mut(tokens);
         let (k, rest) = rest.split_at_mut(TILE * stride);
         let (v, rest) = rest.split_at_mut(TILE * stride);
         let (scores, rest) = rest.split_at_mut(TILE * TILE);
@@ -105,8 +101,8 @@ impl Kernel for HeadForward<'_> {
 
         for first_key in (0..end).step_by(TILE) {
             let num_keys = TILE.min(end - first_key);
-            pack(head_dim, self.k.from(first_key, 0), num_keys, k, stride);
-            pack(head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
+            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
             for base in (first_tile.max(first_key)..end).step_by(TILE) {
                 let tile = Tile {
                     queries: base.max(first_query) - base..TILE.min(end - base),
@@ -121,7 +117,6 @@ impl Kernel for HeadForward<'_> {
                     columns,
                     softmax: Softmax::of(&mut softmax[..2 * TILE]),
                     out: &mut out[done * head_dim..][..len * head_dim],
-                    lse: &mut lse[done..][..len],
                 };
                 if first_key == 0 {
                     queries.start(s, head_dim, self.q.from(done, 0), &tile);
@@ -134,7 +129,8 @@ impl Kernel for HeadForward<'_> {
                 let write = if first_key == 0 { Write::Set } else { Write::Add };
                 queries.add(s, self.shape, &tile, keys, factors, scores, write);
                 if tile.diagonal {
-                    queries.finish(s, head_dim, &tile);
+                    let lse = &mut self.lse[done..][..len];
+                    queries.finish(s, head_dim, &tile, (&mut self.out, done), lse);
                 }
             }
         }
@@ -153,7 +149,6 @@ struct Queries<'a> {
     columns: &'a mut [f32],
     softmax: Softmax<'a>,
     out: &'a mut [f32],
-    lse: &'a mut [f32],
 }
 
 impl Queries<'_> {
@@ -188,12 +183,26 @@ impl Queries<'_> {
         tile.sum_over_keys(s, shape.head_dim, scores, keys.v, self.out, write);
     }
 
-    /// After the last tile of keys.
+    /// After the last tile of keys: the output goes to rows `first..` of its target.
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, s: S, head_dim: usize, tile: &Tile) {
+    fn finish<S: Simd>(
+        &self,
+        s: S,
+        head_dim: usize,
+        tile: &Tile,
+        (target, first): (&mut Block<'_>, usize),
+        target_lse: &mut [f32],
+    ) {
         let (inverse, lse) = self.softmax.finish(s);
-        scale_rows(s, head_dim, &inverse.as_flattened()[tile.queries.clone()], self.out);
-        self.lse.copy_from_slice(&lse.as_flattened()[tile.queries.clone()]);
+        let factors = &inverse.as_flattened()[tile.queries.clone()];
+        for (i, (&factor, row)) in factors.iter().zip(self.out.chunks_exact(head_dim)).enumerate() {
+            target.prefetch(s, first + (i + ROWS_AHEAD).min(factors.len() - 1));
+            let (factor, target) = (s.splat(factor), target.row(first + i));
+            for group in 0..num_groups(row) {
+                store(s, s.mul(load(s, row, group), factor), target, group);
+            }
+        }
+        target_lse.copy_from_slice(&lse.as_flattened()[tile.queries.clone()]);
     }
 }
 

@@ -25,6 +25,7 @@
 //! Nothing depends on which other queries are computed: decoding with a cache gives the bits of
 //! the same rows of a full pass. Keys in the future of a query count exactly zero: whole tiles
 //! and, on the diagonal, steps of sixteen keys are skipped, single probabilities are set to zero.
+#![expect(unsafe_code, reason = "tasks write disjoint heads of shared rows")]
 
 mod backward;
 mod dropout;
@@ -35,12 +36,16 @@ pub use backward::backward;
 pub use dropout::Dropout;
 pub use forward::forward;
 
+use crate::simd::{LANES, Simd};
+
 /// Queries, and keys, of one tile.
 const TILE: usize = crate::gemm::tile::SCORE_STRIDE;
 /// Vectors in a row of a tile.
-const PER_ROW: usize = TILE / crate::simd::LANES;
-/// Rows that one task copies from the per-head results into the caller's rows.
-const COPY_ROWS: usize = 32;
+const PER_ROW: usize = TILE / LANES;
+
+/// How many rows ahead of a copy a row is fetched into the cache: rows lie kilobytes apart, where
+/// no hardware expects the next access, and without the hint each is a wait for the shared cache.
+const ROWS_AHEAD: usize = 16;
 
 /// What attends to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +111,15 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     fn row(self, row: usize, len: usize) -> &'a [f32] {
         &self.data[row * self.stride..][..len]
+    }
+
+    /// Hints that the first `len` elements of a row, perhaps beyond the last, are needed soon.
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, s: S, row: usize, len: usize) {
+        let start = self.data.as_ptr().wrapping_add(row * self.stride);
+        for line in (0..len).step_by(LANES) {
+            s.prefetch(start.wrapping_add(line));
+        }
     }
 
     fn check(self, num_rows: usize, width: usize, what: &str) {

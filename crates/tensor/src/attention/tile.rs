@@ -1,7 +1,8 @@
 //! What forward and backward do alike with one tile of 64 keys (rows) by 64 queries (columns).
 
-use super::{PER_ROW, Rows, TILE};
+use super::{PER_ROW, ROWS_AHEAD, Rows, TILE};
 use crate::gemm::{Write, tile::multiply};
+use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{LANES, Simd};
 use std::ops::Range;
 
@@ -146,7 +147,8 @@ impl Tile {
 
 /// Copies up to 64 rows next to each other, so that no two lie in the same set of the cache.
 #[inline(always)]
-pub(super) fn pack(
+pub(super) fn pack<S: Simd>(
+    s: S,
     head_dim: usize,
     rows: Rows<'_>,
     num_rows: usize,
@@ -154,7 +156,16 @@ pub(super) fn pack(
     packed_stride: usize,
 ) {
     for (i, packed) in packed.chunks_mut(packed_stride).take(num_rows).enumerate() {
-        packed[..head_dim].copy_from_slice(rows.row(i, head_dim));
+        rows.prefetch(s, i + ROWS_AHEAD, head_dim);
+        copy(s, rows.row(i, head_dim), &mut packed[..head_dim]);
+    }
+}
+
+/// Copies a row, which is too short to be worth a call.
+#[inline(always)]
+pub(super) fn copy<S: Simd>(s: S, from: &[f32], to: &mut [f32]) {
+    for group in 0..num_groups(from) {
+        store(s, load(s, from, group), to, group);
     }
 }
 
@@ -169,6 +180,9 @@ pub(super) fn transpose<S: Simd>(
 ) {
     let (columns, _) = columns.as_chunks_mut::<LANES>();
     for column in (0..TILE).step_by(LANES) {
+        for row in column..column + LANES {
+            rows.prefetch(s, row + LANES, head_dim);
+        }
         for p in (0..head_dim).step_by(LANES) {
             let len = LANES.min(head_dim - p);
             let mut square = [s.zero(); LANES];

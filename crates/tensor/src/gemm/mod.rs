@@ -6,9 +6,10 @@
 //! of a product is the same bits alone or among a thousand, and a shard of a product is the same
 //! bits as that part of the whole.
 //!
-//! The blocking is the usual one: a block of the right operand is packed once into panels that stay
-//! in the second-level cache, tasks take a few rows of the left operand each and sweep the
-//! panels. K-blocks follow each other; rows and columns inside one are independent.
+//! The blocking is the usual one: as many columns of the right operand as the second-level cache
+//! holds are packed into panels, then tasks take a few rows of the left operand each and sweep the
+//! panels; then come the next columns, packed into the same memory, which is still in the cache.
+//! K-blocks follow each other; rows and columns inside one are independent.
 #![expect(unsafe_code, reason = "register tiles read raw pointers; tasks write disjoint tiles")]
 
 mod hints;
@@ -26,6 +27,7 @@ pub const K_BLOCK: usize = 512;
 /// Elements of packed panels that stay in the second-level cache while rows sweep over them:
 /// one MiB of the two that servers of the last years have. Only speed depends on it.
 const CACHED_ELEMENTS: usize = 256 * 1024;
+const _: () = assert!(CACHED_ELEMENTS >= TILE_COLS * K_BLOCK, "a sweep has at least one panel");
 
 /// How a product meets its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +131,8 @@ pub fn matmul(cpu: &Cpu, a: Mat<'_>, b: Mat<'_>, c: MatMut<'_>, write: Write) {
     assert!((m - 1) * c.row_stride + n <= c.data.len(), "the target holds m x n");
 
     let target = Target { data: c.data.as_mut_ptr(), row_stride: c.row_stride };
-    cpu.with_packing_buffer(n.div_ceil(TILE_COLS) * pack::RIGHT_LEN, |packed| {
+    let whole_block = n.next_multiple_of(TILE_COLS) * K_BLOCK.min(k);
+    cpu.with_packing_buffer(whole_block.min(CACHED_ELEMENTS), |packed| {
         for p in (0..k).step_by(K_BLOCK) {
             let block = (p, K_BLOCK.min(k - p));
             let write = if p == 0 { write } else { Write::Add };
@@ -148,23 +151,26 @@ fn one_block(
     target: Target,
     write: Write,
 ) {
-    cpu.for_each_part(packed, pack::RIGHT_LEN, |panel, out| {
-        cpu.run(PackRight { b, block, panel, out });
-    });
-    let (packed, m, n) = (&*packed, a.rows, b.cols);
+    let (m, n) = (a.rows, b.cols);
     let num_row_tiles = m.div_ceil(TILE_ROWS);
     // As few sweeps as the cache allows, because each packs the left operand again; all alike.
+    let panel_len = TILE_COLS * block.1;
     let num_panels = n.div_ceil(TILE_COLS);
-    let panels_in_cache = (CACHED_ELEMENTS / (TILE_COLS * block.1)).max(1);
-    let sweep_cols = num_panels.div_ceil(num_panels.div_ceil(panels_in_cache)) * TILE_COLS;
-    // Tasks of one sweep follow each other, so that a thread keeps the sweep's panels warm.
-    cpu.for_each(n.div_ceil(sweep_cols) * num_row_tiles, |task| {
-        let (sweep, row_tile) = (task / num_row_tiles, task % num_row_tiles);
-        let rows = (row_tile * TILE_ROWS, TILE_ROWS.min(m - row_tile * TILE_ROWS));
-        let first_col = sweep * sweep_cols;
-        let cols = (first_col, sweep_cols.min(n - first_col));
-        cpu.run(Sweep { a, packed, rows, cols, block, target, write });
-    });
+    let num_sweeps = num_panels.div_ceil(CACHED_ELEMENTS / panel_len);
+    let sweep_panels = num_panels.div_ceil(num_sweeps);
+    for first_panel in (0..num_panels).step_by(sweep_panels) {
+        let len = sweep_panels.min(num_panels - first_panel) * panel_len;
+        cpu.for_each_part(&mut packed[..len], panel_len, |panel, out| {
+            cpu.run(PackRight { b, block, panel: first_panel + panel, out });
+        });
+        let packed = &packed[..len];
+        let first_col = first_panel * TILE_COLS;
+        let cols = (first_col, (sweep_panels * TILE_COLS).min(n - first_col));
+        cpu.for_each(num_row_tiles, |row_tile| {
+            let rows = (row_tile * TILE_ROWS, TILE_ROWS.min(m - row_tile * TILE_ROWS));
+            cpu.run(Sweep { a, packed, rows, cols, block, target, write });
+        });
+    }
 }
 
 /// The target of a product, shared by tasks that write different tiles of it.
@@ -217,9 +223,10 @@ impl Kernel for Sweep<'_> {
         let mut left: pack::LeftPanel = [const { MaybeUninit::uninit() }; pack::LEFT_LEN];
         let strides = pack::left(self.a, self.rows, self.block, &mut left);
         let (first_col, num_cols) = self.cols;
-        for j in (first_col..first_col + num_cols).step_by(TILE_COLS) {
+        let panels = self.packed.chunks_exact(TILE_COLS * self.block.1);
+        for (index, panel) in panels.enumerate() {
+            let j = first_col + index * TILE_COLS;
             let n = TILE_COLS.min(first_col + num_cols - j);
-            let panel = &self.packed[j / TILE_COLS * pack::RIGHT_LEN..][..pack::RIGHT_LEN];
             let c_row = self.target.row_stride;
             // SAFETY: rows first_row..first_row + m and columns j..j + n lie inside the target
             // (`matmul` checked m, n and the stride), no other task has this pair of ranges, and
@@ -227,7 +234,7 @@ impl Kernel for Sweep<'_> {
             unsafe {
                 let c = self.target.data.add(first_row * c_row + j);
                 let next = (first_row + TILE_ROWS, self.block.0);
-                let hints = Hints::new((c, c_row), self.a, next, (j - first_col) / TILE_COLS);
+                let hints = Hints::new((c, c_row), self.a, next, index);
                 let (dims, left) = ((m, n, self.block.1), left.as_ptr().cast::<f32>());
                 tile::multiply_into(
                     s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write, hints,

@@ -4,8 +4,8 @@
 //! direction is contiguous in memory, so that packing is a copy and not a gather: rows
 //! [`PANEL_STRIDE`] apart when k is contiguous, columns of [`TILE_ROWS`] when rows are.
 
+use super::Mat;
 use super::tile::{PANEL_STRIDE, TILE_COLS, TILE_ROWS};
-use super::{K_BLOCK, Mat};
 use crate::simd::{LANES, Simd};
 use std::mem::MaybeUninit;
 
@@ -14,8 +14,6 @@ use std::mem::MaybeUninit;
 pub(super) type LeftPanel = [MaybeUninit<f32>; LEFT_LEN];
 /// Elements of a left panel.
 pub(super) const LEFT_LEN: usize = TILE_ROWS * PANEL_STRIDE;
-/// Room for one right panel.
-pub(super) const RIGHT_LEN: usize = K_BLOCK * TILE_COLS;
 
 /// Strides of a packed left panel: (between rows, between products).
 pub(super) type LeftStrides = (usize, usize);
@@ -107,18 +105,20 @@ fn transpose<S: Simd>(
         for q in (0..k).step_by(LANES) {
             let depth = LANES.min(k - q);
             let mut square = [s.zero(); LANES];
-            for (r, row) in square.iter_mut().enumerate().take(columns) {
-                let start = (j + c + r) * b.col_stride + p + q;
-                *row = if depth == LANES {
-                    s.load(b.data[start..].first_chunk().expect("sixteen products are there"))
-                } else {
-                    s.load_partial(&b.data[start..start + depth])
-                };
+            let start = |r: usize| (j + c + r) * b.col_stride + p + q;
+            if columns == LANES && depth == LANES {
+                for (r, row) in square.iter_mut().enumerate() {
+                    *row = s.load(b.data[start(r)..].first_chunk().expect("sixteen products"));
+                }
+            } else {
+                for (r, row) in square.iter_mut().enumerate().take(columns) {
+                    *row = s.load_partial(&b.data[start(r)..start(r) + depth]);
+                }
             }
             let square = s.transpose(square);
-            for (r, &row) in square.iter().enumerate().take(depth) {
-                let out = &mut panel[(q + r) * TILE_COLS + c..];
-                s.store(row, out.first_chunk_mut().expect("a panel row has thirty-two columns"));
+            let rows = panel[q * TILE_COLS..].chunks_exact_mut(TILE_COLS).take(depth);
+            for (out, &row) in rows.zip(&square) {
+                s.store(row, out[c..].first_chunk_mut().expect("two vectors in a panel row"));
             }
         }
     }
