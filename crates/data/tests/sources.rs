@@ -9,17 +9,20 @@ use lockstep_platform::{ScratchDir, World};
 fn recipe(sets: &[String]) -> Recipe {
     let small = ["model.context=2", "data.validation=0.5"].map(str::to_owned);
     let sets = small.iter().chain(sets).cloned().collect();
-    lockstep_config::resolve(&Sources { sets, ..Sources::default() }).unwrap()
+    lockstep_config::resolve(&Sources { sets, ..Sources::default() }).expect("it resolves")
 }
 
 fn world() -> (World, ScratchDir) {
     let world = lockstep_platform::real();
-    let scratch = ScratchDir::new(&world, "sources").unwrap();
+    let scratch = ScratchDir::new(&world, "sources").expect("a scratch folder");
     (world, scratch)
 }
 
 fn text(corpus: &Corpus) -> String {
-    let parts = [corpus.train().to_vec().unwrap(), corpus.validation().to_vec().unwrap()];
+    let parts = [
+        corpus.train().to_vec().expect("it is read"),
+        corpus.validation().to_vec().expect("it is read"),
+    ];
     Tokenizer::bytes().decode(&parts.concat())
 }
 

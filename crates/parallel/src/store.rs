@@ -175,8 +175,8 @@ impl WorkerStore {
         }
     }
 
-    /// Whether a bucket has all its gradients once backward has passed a block. Backward ends at the
-    /// first block that is trained, which may not be its bucket's first.
+    /// Whether a bucket has all its gradients once backward has passed a block. Backward ends at
+    /// the first block that is trained, which may not be its bucket's first.
     fn fills_bucket(&self, block: usize) -> bool {
         let bucket = self.buckets.of_block(block);
         let last = self.buckets.list[bucket].blocks.start.max(self.trained.first_block);

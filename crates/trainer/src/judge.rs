@@ -1,9 +1,9 @@
 //! The loss of a trained model on any text.
 //!
-//! The whole text is cut into windows ([`Windows`]), the windows into lanes of a fixed size, and the
-//! lanes' losses are added in order in `f64`: the same text, weights and stride give the same bits
-//! on any number of threads and however the weights were trained. Bits per byte divide by the bytes of the
-//! *text*, so models with different tokenizers can be compared.
+//! The whole text is cut into windows ([`Windows`]), the windows into lanes of a fixed size, and
+//! the lanes' losses are added in order in `f64`: the same text, weights and stride give the same
+//! bits on any number of threads, however the weights were trained. Bits per byte divide by the
+//! bytes of the *text*, so models with different tokenizers can be compared.
 
 use crate::pretrained::Pretrained;
 use crate::saved::{plan_at, tokenizer_in};

@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Listening {
+struct Opened {
     listening: String,
     corpus: String,
     fingerprint: String,
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
     let server = Server::open(&recipe, world, &arguments.listen)?;
     let corpus = server.corpus();
-    let listening = Listening {
+    let listening = Opened {
         listening: server.addr(),
         corpus: corpus.name().to_owned(),
         fingerprint: corpus.fingerprint(),
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         output::json(&listening)?;
     } else {
-        let Listening { listening, corpus, fingerprint, num_tokens } = &listening;
+        let Opened { listening, corpus, fingerprint, num_tokens } = &listening;
         output::text(&format!(
             "listening on {listening}: {corpus}, {num_tokens} tokens, fingerprint {fingerprint}\n"
         ))?;

@@ -1,3 +1,5 @@
+//! Documents of every format, whole and damaged.
+
 use lockstep_config::Blame;
 use lockstep_platform::ScratchDir;
 use proptest::prelude::*;

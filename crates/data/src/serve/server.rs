@@ -260,7 +260,7 @@ impl Visit<'_> {
             return Err(format!("step {step} is out of reach"));
         }
         asked.fill(false);
-        let Offer { deal, corpus, shape, .. } = &*self.offer;
+        let Offer { deal, corpus, shape, .. } = self.offer;
         let num_lanes = deal.plan().at(step).batch / shape.microbatch;
         let asked = &mut asked[..num_lanes];
         let mut lanes = Vec::new();

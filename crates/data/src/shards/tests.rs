@@ -1,3 +1,5 @@
+//! Shards written, read and damaged.
+
 use std::path::PathBuf;
 
 use lockstep_config::Blame;

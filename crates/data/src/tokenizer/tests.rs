@@ -1,3 +1,5 @@
+//! Tokenizers of both kinds, and files that are none.
+
 use std::sync::LazyLock;
 
 use lockstep_config::Blame;
