@@ -34,7 +34,8 @@ pub struct Export<'a> {
 pub struct Companions {
     /// Files that are copied as they are, each by the name it gets.
     pub files: BTreeMap<String, PathBuf>,
-    /// The numbers of special tokens, where no file has them: what [`GENERATION`] would say.
+    /// The numbers of special tokens, where no file has them: what `generation_config.json`
+    /// would say.
     pub generation: Option<String>,
 }
 

@@ -242,7 +242,9 @@ fn a_worker_that_breaks_the_rules_is_told_which() {
     let pull = |step: u64, lanes: &[u32]| {
         let mut body = Writer::default();
         body.number(step);
-        lanes.iter().for_each(|&lane| body.small(lane));
+        for &lane in lanes {
+            body.small(lane);
+        }
         body.bytes
     };
     assert_eq!(refusal(Kind::Pull, &pull(0, &[4])), "lane 4 twice, or beyond the 4");

@@ -14,7 +14,7 @@
 //! - [`manifest`]: what is in the folder
 //! - [`writer`]: making one, document by document
 //! - [`reader`]: [`ShardSet`], the tokens of one as a single stream
-//! - [`build`]: a corpus through a tokenizer into a folder, on several threads
+//! - [`mod@build`]: a corpus through a tokenizer into a folder, on several threads
 //! - [`error`]: what can be wrong with one
 
 pub mod manifest;

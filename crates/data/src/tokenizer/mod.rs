@@ -9,9 +9,9 @@
 //! # Layout
 //!
 //! - [`bytes`]: a token is a byte
-//! - [`file`]: `tokenizer.json`, by the `tokenizers` crate
+//! - `file`: `tokenizer.json`, by the `tokenizers` crate
 //! - [`end`]: which token ends a document
-//! - [`train`]: learning a byte-level BPE vocabulary from a corpus
+//! - [`mod@train`]: learning a byte-level BPE vocabulary from a corpus
 //! - [`error`]: what can be wrong with one
 
 pub mod bytes;

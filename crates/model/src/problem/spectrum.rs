@@ -146,9 +146,9 @@ mod tests {
             unit
         };
         let matrix: Vec<_> = (0..PROBLEM.dim).map(column).collect();
-        for i in 0..PROBLEM.dim {
-            for j in 0..i {
-                assert!((matrix[i][j] - matrix[j][i]).abs() < 1e-14);
+        for (i, column) in matrix.iter().enumerate() {
+            for (other, value) in matrix.iter().zip(column) {
+                assert!((value - other[i]).abs() < 1e-14);
             }
         }
         let trace: f64 = (0..PROBLEM.dim).map(|i| matrix[i][i]).sum();

@@ -9,14 +9,11 @@ fn by_hand(model: &Model) -> usize {
     let Model { layers, width: c, ffn: f, vocab: v, context: s, .. } = *model;
     let kv = model.kv_heads * model.head_dim();
     let head = if model.tied { 0 } else { v * c };
-    match model.family {
-        lockstep_config::Family::Llama => {
-            layers * (2 * c * c + 2 * c * kv + 3 * c * f + 2 * c) + v * c + c + head
-        }
-        _ => {
-            let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
-            layers * (attention + 2 * c * f + f + c + 4 * c) + (v + s) * c + 2 * c + head
-        }
+    if model.family == lockstep_config::Family::Llama {
+        layers * (2 * c * c + 2 * c * kv + 3 * c * f + 2 * c) + v * c + c + head
+    } else {
+        let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
+        layers * (attention + 2 * c * f + f + c + 4 * c) + (v + s) * c + 2 * c + head
     }
 }
 
