@@ -150,7 +150,7 @@ pub enum DataError {
         reason: String,
     },
     /// The data server cannot be reached, is gone, or does not keep to the protocol.
-    #[error("the data server {addr} failed: {reason}; start it again, then resume")]
+    #[error("the data server {addr} failed: {reason}; start it again, then the run")]
     Server {
         /// Where the server is.
         addr: String,
