@@ -120,6 +120,21 @@ fn another_text_is_refused() {
 }
 
 #[test]
+fn weights_of_which_a_bit_flipped_are_refused() {
+    let mut runs = Runs::new("resume");
+    let recipe = LLAMA.with(&["train.steps=20"]);
+    let part = stop_after(&mut runs, &recipe, 1);
+    let path = part.dir.join("model.safetensors");
+    let mut bytes = runs.world().files().read(&path).expect("weights");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    runs.world().files().write_atomic(&path, &bytes).expect("a flipped bit");
+    let error = resume(&mut runs, &recipe, &part.dir).expect_err("a bit flipped");
+    assert!(error.to_string().contains("not those that state.json speaks of"), "{error}");
+    assert_eq!(error.blame(), Blame::Storage);
+}
+
+#[test]
 fn a_refused_resume_leaves_no_folder() {
     let mut runs = Runs::new("resume");
     let part = stop_after(&mut runs, &LLAMA.with(&["train.steps=20"]), 1);

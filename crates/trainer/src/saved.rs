@@ -200,6 +200,10 @@ pub fn restore(
     // What was saved is of the last step that was done; the next may change what is held.
     learner.enter(recipe, state.step.saturating_sub(1))?;
     let weights = weights::load(world, &folder.weights())?;
+    if weights.hash() != state.weights_hash {
+        let reason = "its weights are not those that state.json speaks of".to_owned();
+        return Err(CheckpointError::Damaged { path: folder.weights(), reason }.into());
+    }
     let Learner { replica, optimizer, .. } = learner;
     replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
     let moments = weights::load(world, &folder.optimizer())?;
