@@ -87,14 +87,6 @@ impl Block for Embedding {
         embedding::backward(cpu, lane.inputs, d_stream_tc, self.width, grads);
     }
 
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
-    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        0
-    }
-
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,

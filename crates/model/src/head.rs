@@ -125,10 +125,6 @@ impl Block for Head {
         true
     }
 
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
         self.norm.width + self.norm.stats_len(1)
     }

@@ -88,10 +88,7 @@ impl ReplicaPlan {
 
     /// Who runs which leaves.
     pub fn leaf_shares(&self) -> Shares {
-        match self.zero {
-            0 | 1 => Shares::by_count(self.shares.iter().copied()),
-            _ => Shares::Cyclic { num_workers: self.shares.len() },
-        }
+        Shares::at_stage(self.zero, &self.shares)
     }
 }
 

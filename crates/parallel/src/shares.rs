@@ -37,6 +37,15 @@ impl Shares {
         Self::Contiguous(counts.into_iter().map(share).collect())
     }
 
+    /// What a ZeRO stage asks for, with as many leaves for each worker as asked where they may
+    /// differ.
+    pub fn at_stage(zero: usize, counts: &[usize]) -> Self {
+        match zero {
+            0 | 1 => Self::by_count(counts.iter().copied()),
+            _ => Self::Cyclic { num_workers: counts.len() },
+        }
+    }
+
     /// How many workers there are.
     pub fn num_workers(&self) -> usize {
         match self {

@@ -13,6 +13,7 @@
 //! depends on that element alone, so any cut of the buffers (tasks, shards) gives the same bits.
 
 use crate::Cpu;
+use crate::moments::Moments;
 use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
@@ -53,26 +54,18 @@ pub fn step(cpu: &Cpu, step: &AdamwStep, p: &mut [f32], g: &[f32], m: &mut [f32]
 /// What the loop multiplies with, each rounded once.
 #[derive(Clone, Copy)]
 struct Factors {
+    moments: Moments,
     keep: f32,
-    toward_gradient: f32,
-    beta2: f32,
-    one_minus_beta2: f32,
     minus_step_size: f32,
-    sqrt_bias2: f32,
-    eps: f32,
     grad_scale: f32,
 }
 
 impl Factors {
     fn new(step: &AdamwStep) -> Self {
         Self {
+            moments: Moments::new(step),
             keep: (1.0 - step.lr * step.weight_decay) as f32,
-            toward_gradient: (1.0 - step.beta1) as f32,
-            beta2: step.beta2 as f32,
-            one_minus_beta2: (1.0 - step.beta2) as f32,
             minus_step_size: (-step.lr / step.bias1) as f32,
-            sqrt_bias2: step.bias2.sqrt() as f32,
-            eps: step.eps as f32,
             grad_scale: step.grad_scale,
         }
     }
@@ -91,22 +84,13 @@ impl Kernel for Update<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { factors, p, g, m, v } = self;
-        let keep = s.splat(factors.keep);
-        let toward_gradient = s.splat(factors.toward_gradient);
-        let (beta2, one_minus_beta2) = (s.splat(factors.beta2), s.splat(factors.one_minus_beta2));
+        let (keep, grad_scale) = (s.splat(factors.keep), s.splat(factors.grad_scale));
         let minus_step_size = s.splat(factors.minus_step_size);
-        let (sqrt_bias2, eps) = (s.splat(factors.sqrt_bias2), s.splat(factors.eps));
-        let grad_scale = s.splat(factors.grad_scale);
         for i in 0..num_groups(p) {
             let g = s.mul(load(s, g, i), grad_scale);
-            let old_m = load(s, m, i);
-            let new_m = s.fma(s.sub(g, old_m), toward_gradient, old_m);
-            let new_v = s.fma(s.mul(g, one_minus_beta2), g, s.mul(load(s, v, i), beta2));
-            let denominator = s.add(s.div(s.sqrt(new_v), sqrt_bias2), eps);
+            let (m, denominator) = factors.moments.take_up(s, g, m, v, i);
             let kept = s.mul(load(s, p, i), keep);
-            store(s, s.fma(s.div(new_m, denominator), minus_step_size, kept), p, i);
-            store(s, new_m, m, i);
-            store(s, new_v, v, i);
+            store(s, s.fma(s.div(m, denominator), minus_step_size, kept), p, i);
         }
     }
 }

@@ -7,11 +7,8 @@
 
 use crate::Cpu;
 use crate::math::{sigmoid, sigmoid_and_slope};
-use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{Kernel, Simd};
-
-/// Elements of a task.
-const ELEMENTS: usize = 8192;
+use crate::pointwise::{self, Function};
+use crate::simd::Simd;
 
 /// `2 sqrt(2/π)`.
 const SLOPE: f32 = 1.595_769;
@@ -19,56 +16,28 @@ const CUBIC: f32 = 0.044_715;
 
 /// Sets `y` to the activation of `x`.
 pub fn forward(cpu: &Cpu, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len(), "input and output have one shape");
-    cpu.for_each_part(y, ELEMENTS, |i, y| {
-        cpu.run(Forward { x: &x[i * ELEMENTS..][..y.len()], y });
-    });
+    pointwise::forward::<Gelu>(cpu, x, y);
 }
 
 /// Sets `dx` to the gradient of `x`, given `dy`.
 pub fn backward(cpu: &Cpu, x: &[f32], dy: &[f32], dx: &mut [f32]) {
-    assert_eq!(x.len(), dy.len(), "input and output gradient have one shape");
-    assert_eq!(x.len(), dx.len(), "input and input gradient have one shape");
-    cpu.for_each_part(dx, ELEMENTS, |i, dx| {
-        let part = i * ELEMENTS..i * ELEMENTS + dx.len();
-        cpu.run(Backward { x: &x[part.clone()], dy: &dy[part], dx });
-    });
+    pointwise::backward::<Gelu>(cpu, x, dy, dx);
 }
 
-struct Forward<'a> {
-    x: &'a [f32],
-    y: &'a mut [f32],
-}
+struct Gelu;
 
-impl Kernel for Forward<'_> {
-    type Out = ();
+impl Function for Gelu {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for i in 0..num_groups(self.x) {
-            let x = load(s, self.x, i);
-            let (v, _) = argument(s, x);
-            store(s, s.mul(x, sigmoid(s, v)), self.y, i);
-        }
+    fn value<S: Simd>(s: S, x: S::V) -> S::V {
+        let (v, _) = argument(s, x);
+        s.mul(x, sigmoid(s, v))
     }
-}
 
-struct Backward<'a> {
-    x: &'a [f32],
-    dy: &'a [f32],
-    dx: &'a mut [f32],
-}
-
-impl Kernel for Backward<'_> {
-    type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for i in 0..num_groups(self.x) {
-            let x = load(s, self.x, i);
-            let (v, dv) = argument(s, x);
-            let (sigmoid, slope) = sigmoid_and_slope(s, v);
-            let dgelu = s.fma(s.mul(x, slope), dv, sigmoid);
-            store(s, s.mul(load(s, self.dy, i), dgelu), self.dx, i);
-        }
+    fn gradient<S: Simd>(s: S, x: S::V, dy: S::V) -> S::V {
+        let (v, dv) = argument(s, x);
+        let (sigmoid, slope) = sigmoid_and_slope(s, v);
+        s.mul(dy, s.fma(s.mul(x, slope), dv, sigmoid))
     }
 }
 
@@ -86,7 +55,8 @@ fn argument<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
 
 #[cfg(test)]
 mod tests {
-    use super::{ELEMENTS, backward, forward};
+    use super::{backward, forward};
+    use crate::pointwise::ELEMENTS;
     use crate::reduce::testing::{
         ODD_WIDTHS, assert_close, central_differences, dot, numbers, same_bits_everywhere, wide,
     };

@@ -16,6 +16,7 @@
 
 use crate::Cpu;
 use crate::adamw::AdamwStep;
+use crate::moments::Moments;
 use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
@@ -43,26 +44,18 @@ pub fn direction(
 /// What the loop multiplies with, each rounded once.
 #[derive(Clone, Copy)]
 struct Factors {
+    moments: Moments,
     weight_decay: f32,
-    toward_gradient: f32,
-    beta2: f32,
-    one_minus_beta2: f32,
     unbias1: f32,
-    sqrt_bias2: f32,
-    eps: f32,
     grad_scale: f32,
 }
 
 impl Factors {
     fn new(step: &AdamwStep) -> Self {
         Self {
+            moments: Moments::new(step),
             weight_decay: step.weight_decay as f32,
-            toward_gradient: (1.0 - step.beta1) as f32,
-            beta2: step.beta2 as f32,
-            one_minus_beta2: (1.0 - step.beta2) as f32,
             unbias1: (1.0 / step.bias1) as f32,
-            sqrt_bias2: step.bias2.sqrt() as f32,
-            eps: step.eps as f32,
             grad_scale: step.grad_scale,
         }
     }
@@ -81,22 +74,14 @@ impl Kernel for Direction<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { factors, p, g, m, v } = self;
-        let weight_decay = s.splat(factors.weight_decay);
-        let toward_gradient = s.splat(factors.toward_gradient);
-        let (beta2, one_minus_beta2) = (s.splat(factors.beta2), s.splat(factors.one_minus_beta2));
+        let (weight_decay, grad_scale) =
+            (s.splat(factors.weight_decay), s.splat(factors.grad_scale));
         let unbias1 = s.splat(factors.unbias1);
-        let (sqrt_bias2, eps) = (s.splat(factors.sqrt_bias2), s.splat(factors.eps));
-        let grad_scale = s.splat(factors.grad_scale);
         for i in 0..num_groups(g) {
             let scaled = s.mul(load(s, g, i), grad_scale);
-            let old_m = load(s, m, i);
-            let new_m = s.fma(s.sub(scaled, old_m), toward_gradient, old_m);
-            let new_v = s.fma(s.mul(scaled, one_minus_beta2), scaled, s.mul(load(s, v, i), beta2));
-            let denominator = s.add(s.div(s.sqrt(new_v), sqrt_bias2), eps);
-            let adam = s.div(s.mul(new_m, unbias1), denominator);
+            let (m, denominator) = factors.moments.take_up(s, scaled, m, v, i);
+            let adam = s.div(s.mul(m, unbias1), denominator);
             store(s, s.fma(load(s, p, i), weight_decay, adam), g, i);
-            store(s, new_m, m, i);
-            store(s, new_v, v, i);
         }
     }
 }

@@ -13,9 +13,8 @@
 //! that element and those scalars alone, so any cut of the buffers gives the same bits.
 
 use crate::Cpu;
-use crate::reduce::ELEMENTS;
-use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{Kernel, Simd};
+use crate::simd::Simd;
+use crate::velocity::{self, Rates, Rule};
 
 /// One step with momentum `mu`; `buffer` is zero before the first.
 pub fn step(
@@ -28,43 +27,23 @@ pub fn step(
     g: &[f32],
     buffer: &mut [f32],
 ) {
-    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
-    assert_eq!(p.len(), buffer.len(), "one velocity for each parameter");
-    cpu.for_each_split([p, buffer], [ELEMENTS; 2], |i, [p, buffer]| {
-        let g = &g[i * ELEMENTS..][..p.len()];
-        cpu.run(Lars { local_lr, mu, weight_decay, grad_scale, p, g, buffer });
-    });
+    velocity::step::<Lars>(cpu, local_lr, mu, weight_decay, grad_scale, p, g, buffer);
 }
 
-struct Lars<'a> {
-    local_lr: f32,
-    mu: f32,
-    weight_decay: f32,
-    grad_scale: f32,
-    p: &'a mut [f32],
-    g: &'a [f32],
-    buffer: &'a mut [f32],
-}
+struct Lars;
 
-impl Kernel for Lars<'_> {
-    type Out = ();
+impl Rule for Lars {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (local_lr, mu) = (s.splat(self.local_lr), s.splat(self.mu));
-        let (weight_decay, grad_scale) = (s.splat(self.weight_decay), s.splat(self.grad_scale));
-        for i in 0..num_groups(self.p) {
-            let p = load(s, self.p, i);
-            let d = s.fma(p, weight_decay, s.mul(load(s, self.g, i), grad_scale));
-            let buffer = s.fma(load(s, self.buffer, i), mu, s.mul(d, local_lr));
-            store(s, buffer, self.buffer, i);
-            store(s, s.sub(p, buffer), self.p, i);
-        }
+    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
+        let b = s.fma(b, rates.mu, s.mul(d, rates.lr));
+        (b, s.sub(p, b))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce::ELEMENTS;
     use crate::reduce::testing::{assert_close, numbers, same_bits_everywhere, wide};
     use crate::reference;
 

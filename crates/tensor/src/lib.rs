@@ -46,14 +46,17 @@ pub mod embedding;
 pub mod gelu;
 pub mod lamb;
 pub mod lars;
+mod moments;
 pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
+mod pointwise;
 pub mod reduce;
 pub mod relu;
 pub mod rope;
 pub mod sgd;
 pub mod swiglu;
+mod velocity;
 
 pub mod peak;
 pub mod reference;

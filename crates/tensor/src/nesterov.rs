@@ -12,9 +12,8 @@
 //! so any cut of the buffers (tasks, shards) gives the same bits.
 
 use crate::Cpu;
-use crate::reduce::ELEMENTS;
-use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{Kernel, Simd};
+use crate::simd::Simd;
+use crate::velocity::{self, Rates, Rule};
 
 /// One step with momentum `mu`; `buffer` is zero before the first.
 pub fn step(
@@ -27,43 +26,23 @@ pub fn step(
     g: &[f32],
     buffer: &mut [f32],
 ) {
-    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
-    assert_eq!(p.len(), buffer.len(), "one velocity for each parameter");
-    cpu.for_each_split([p, buffer], [ELEMENTS; 2], |i, [p, buffer]| {
-        let g = &g[i * ELEMENTS..][..p.len()];
-        cpu.run(Nesterov { lr, mu, weight_decay, grad_scale, p, g, buffer });
-    });
+    velocity::step::<Nesterov>(cpu, lr, mu, weight_decay, grad_scale, p, g, buffer);
 }
 
-struct Nesterov<'a> {
-    lr: f32,
-    mu: f32,
-    weight_decay: f32,
-    grad_scale: f32,
-    p: &'a mut [f32],
-    g: &'a [f32],
-    buffer: &'a mut [f32],
-}
+struct Nesterov;
 
-impl Kernel for Nesterov<'_> {
-    type Out = ();
+impl Rule for Nesterov {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (minus_lr, mu) = (s.splat(-self.lr), s.splat(self.mu));
-        let (weight_decay, grad_scale) = (s.splat(self.weight_decay), s.splat(self.grad_scale));
-        for i in 0..num_groups(self.p) {
-            let p = load(s, self.p, i);
-            let d = s.fma(p, weight_decay, s.mul(load(s, self.g, i), grad_scale));
-            let buffer = s.fma(load(s, self.buffer, i), mu, d);
-            store(s, buffer, self.buffer, i);
-            store(s, s.fma(s.fma(buffer, mu, d), minus_lr, p), self.p, i);
-        }
+    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
+        let b = s.fma(b, rates.mu, d);
+        (b, s.fma(s.fma(b, rates.mu, d), rates.minus_lr, p))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce::ELEMENTS;
     use crate::reduce::testing::{assert_close, numbers, same_bits_everywhere, wide};
     use crate::{reference, sgd};
 

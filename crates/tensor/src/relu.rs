@@ -4,60 +4,30 @@
 //! not a number stays so, because a rectifier that hid it would hide a divergence.
 
 use crate::Cpu;
-use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{Kernel, Simd};
-
-/// Elements of a task.
-const ELEMENTS: usize = 8192;
+use crate::pointwise::{self, Function};
+use crate::simd::Simd;
 
 /// Sets `y` to the activation of `x`.
 pub fn forward(cpu: &Cpu, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len(), "input and output have one shape");
-    cpu.for_each_part(y, ELEMENTS, |i, y| {
-        cpu.run(Forward { x: &x[i * ELEMENTS..][..y.len()], y });
-    });
+    pointwise::forward::<Relu>(cpu, x, y);
 }
 
 /// Sets `dx` to the gradient of `x`, given `dy`.
 pub fn backward(cpu: &Cpu, x: &[f32], dy: &[f32], dx: &mut [f32]) {
-    assert_eq!(x.len(), dy.len(), "input and output gradient have one shape");
-    assert_eq!(x.len(), dx.len(), "input and input gradient have one shape");
-    cpu.for_each_part(dx, ELEMENTS, |i, dx| {
-        let part = i * ELEMENTS..i * ELEMENTS + dx.len();
-        cpu.run(Backward { x: &x[part.clone()], dy: &dy[part], dx });
-    });
+    pointwise::backward::<Relu>(cpu, x, dy, dx);
 }
 
-struct Forward<'a> {
-    x: &'a [f32],
-    y: &'a mut [f32],
-}
+struct Relu;
 
-impl Kernel for Forward<'_> {
-    type Out = ();
+impl Function for Relu {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for i in 0..num_groups(self.x) {
-            let x = load(s, self.x, i);
-            store(s, s.select_lt(x, s.zero(), s.zero(), x), self.y, i);
-        }
+    fn value<S: Simd>(s: S, x: S::V) -> S::V {
+        s.select_lt(x, s.zero(), s.zero(), x)
     }
-}
 
-struct Backward<'a> {
-    x: &'a [f32],
-    dy: &'a [f32],
-    dx: &'a mut [f32],
-}
-
-impl Kernel for Backward<'_> {
-    type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for i in 0..num_groups(self.x) {
-            let (x, dy) = (load(s, self.x, i), load(s, self.dy, i));
-            store(s, s.select_lt(s.zero(), x, dy, s.zero()), self.dx, i);
-        }
+    fn gradient<S: Simd>(s: S, x: S::V, dy: S::V) -> S::V {
+        s.select_lt(s.zero(), x, dy, s.zero())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::Cpu;
 use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
+use crate::velocity::{self, Rates, Rule};
 
 /// One step of plain gradient descent.
 pub fn step(cpu: &Cpu, lr: f32, weight_decay: f32, grad_scale: f32, p: &mut [f32], g: &[f32]) {
@@ -35,12 +36,7 @@ pub fn momentum(
     g: &[f32],
     buffer: &mut [f32],
 ) {
-    assert_eq!(p.len(), g.len(), "one gradient for each parameter");
-    assert_eq!(p.len(), buffer.len(), "one momentum for each parameter");
-    cpu.for_each_split([p, buffer], [ELEMENTS; 2], |i, [p, buffer]| {
-        let g = &g[i * ELEMENTS..][..p.len()];
-        cpu.run(Momentum { lr, mu, weight_decay, grad_scale, p, g, buffer });
-    });
+    velocity::step::<Momentum>(cpu, lr, mu, weight_decay, grad_scale, p, g, buffer);
 }
 
 struct Plain<'a> {
@@ -65,29 +61,13 @@ impl Kernel for Plain<'_> {
     }
 }
 
-struct Momentum<'a> {
-    lr: f32,
-    mu: f32,
-    weight_decay: f32,
-    grad_scale: f32,
-    p: &'a mut [f32],
-    g: &'a [f32],
-    buffer: &'a mut [f32],
-}
+struct Momentum;
 
-impl Kernel for Momentum<'_> {
-    type Out = ();
+impl Rule for Momentum {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (minus_lr, mu) = (s.splat(-self.lr), s.splat(self.mu));
-        let (weight_decay, grad_scale) = (s.splat(self.weight_decay), s.splat(self.grad_scale));
-        for i in 0..num_groups(self.p) {
-            let p = load(s, self.p, i);
-            let g = s.fma(p, weight_decay, s.mul(load(s, self.g, i), grad_scale));
-            let buffer = s.fma(load(s, self.buffer, i), mu, g);
-            store(s, buffer, self.buffer, i);
-            store(s, s.fma(buffer, minus_lr, p), self.p, i);
-        }
+    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
+        let b = s.fma(b, rates.mu, d);
+        (b, s.fma(b, rates.minus_lr, p))
     }
 }
 

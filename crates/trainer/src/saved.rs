@@ -16,7 +16,7 @@ use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, Recompute, describe};
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
 use lockstep_parallel::tune;
-use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
+use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan, Shares};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -148,8 +148,9 @@ pub(crate) fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> Repl
 }
 
 /// The leaves of the gradient sum that a worker computes.
-pub(crate) fn leaves_of(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Vec<usize> {
-    plan_at(recipe, blueprint, 0).leaf_shares().leaves_of(worker, recipe.num_leaves())
+pub(crate) fn leaves_of(recipe: &Recipe, worker: usize) -> Vec<usize> {
+    let shares = Shares::at_stage(usize::from(recipe.parallel.zero), &recipe.leaf_shares());
+    shares.leaves_of(worker, recipe.num_leaves())
 }
 
 /// The most memory that training will take on a worker, before any of it is allocated.

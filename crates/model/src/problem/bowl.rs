@@ -8,9 +8,7 @@
 //! Shapes: t samples of the lane, c unknowns.
 
 use super::spectrum::Curvature;
-use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, LaneShape, Saved, SavedLen,
-};
+use crate::block::{Block, BlockIo, Context, Flops, IGNORE, LaneShape, Saved, SavedLen};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::Problem;
 use lockstep_tensor::random::Key;
@@ -120,28 +118,5 @@ impl Block for Bowl {
                 *d = (share * f64::from(x - lowest)) as f32;
             }
         }
-    }
-
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
-    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        self.target_c.len()
-    }
-
-    /// A bowl guesses nothing; what it has to say about a sample is its loss.
-    fn decode(
-        &self,
-        ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
-        let width = self.target_c.len();
-        let slope_c = ctx.scratch.frame().take(width);
-        let noise_c = &input_tc[input_tc.len() - width..];
-        output[0] = (self.slope(params, slope_c) + self.along(params, noise_c)) as f32;
     }
 }

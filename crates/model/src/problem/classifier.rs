@@ -99,14 +99,6 @@ impl Block for Classifier {
         self.linear.backward_input(ctx.cpu, params, d_logits_tv, d_stream);
     }
 
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
-    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        0
-    }
-
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,

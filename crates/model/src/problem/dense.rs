@@ -132,10 +132,6 @@ impl Block for Dense {
         self.linear.backward_input(cpu, params, d_before_tf, &mut d_stream[..input_tc.len()]);
     }
 
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
     fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         num_tokens * self.linear.num_outputs
     }

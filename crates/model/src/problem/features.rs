@@ -77,14 +77,6 @@ impl Block for Features {
     ) {
     }
 
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
-    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        0
-    }
-
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,

@@ -9,9 +9,7 @@
 //! Shapes: t samples of the lane, c features.
 
 use super::samples::Samples;
-use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen,
-};
+use crate::block::{Block, BlockIo, Context, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen};
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::{Family, Model};
@@ -142,25 +140,5 @@ impl Block for Regression {
             *grad += (pull * f64::from(*x)) as f32;
         }
         self.linear.backward_input(ctx.cpu, params, slopes_t, d_stream);
-    }
-
-    fn cache_len(&self, _num_positions: usize) -> usize {
-        0
-    }
-
-    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        0
-    }
-
-    fn decode(
-        &self,
-        ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
-        let last_c = &input_tc[input_tc.len() - self.linear.num_inputs..];
-        self.linear.forward(ctx.cpu, params, last_c, output);
     }
 }
