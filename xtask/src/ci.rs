@@ -18,11 +18,11 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "fmt", run: fmt },
+    Step { name: "tidy", run: tidy::run },
     Step { name: "clippy", run: clippy },
     Step { name: "test", run: test },
     Step { name: "model-check", run: model_check },
     Step { name: "doc", run: doc },
-    Step { name: "tidy", run: tidy::run },
     Step { name: "interop", run: interop::run },
 ];
 
@@ -106,7 +106,7 @@ mod tests {
     fn no_name_means_every_step() {
         assert_eq!(
             names(&select(&[]).unwrap()),
-            ["fmt", "clippy", "test", "model-check", "doc", "tidy", "interop"]
+            ["fmt", "tidy", "clippy", "test", "model-check", "doc", "interop"]
         );
     }
 
@@ -120,7 +120,7 @@ mod tests {
         let error = select(&["fmt", "lint"]).err().unwrap().to_string();
         assert_eq!(
             error,
-            "no step `lint`; the steps are fmt, clippy, test, model-check, doc, tidy, interop"
+            "no step `lint`; the steps are fmt, tidy, clippy, test, model-check, doc, interop"
         );
     }
 

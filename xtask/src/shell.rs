@@ -10,8 +10,11 @@ use anyhow::{Context, Result, bail};
 
 /// The root of the repository, which is the folder above this crate.
 pub(crate) fn root() -> PathBuf {
-    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest_dir.parent().expect("xtask sits one folder below the root").to_path_buf()
+    // Asked when it runs, not when it is compiled: clones that share one build folder may share
+    // this binary too, and each must check its own files.
+    let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR");
+    let manifest_dir = manifest_dir.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&manifest_dir).parent().expect("xtask sits one folder below the root").to_path_buf()
 }
 
 /// A line for the person who waits. It goes to standard error, as all progress does.

@@ -1,11 +1,12 @@
 //! Large allocations on large pages.
 //!
 //! A matrix product walks over rows that lie kilobytes apart, so with pages of 4 KiB nearly every
-//! row needs another entry of the processor's translation cache. Pages of 2 MiB cover a whole weight
-//! matrix with a few entries; a training step on two cores became 2 % faster (1.022 s against
-//! 1.044 s, the best of 24 steps each, taking turns). Linux gives them to whoever asks (`madvise`), if the memory starts at a
-//! multiple of their size: so allocations from 2 MiB on come straight from the kernel, aligned, and
-//! ask. The kernel may decline; only speed depends on it.
+//! row needs another entry of the processor's translation cache. Pages of 2 MiB cover a whole
+//! weight matrix with a few entries; a training step on two cores became 2 % faster (1.022 s
+//! against 1.044 s, the best of 24 steps each, taking turns). Linux gives them to whoever asks
+//! (`madvise`), if the memory starts at a multiple of their size: so allocations from 2 MiB on
+//! come straight from the kernel, aligned, and ask. The kernel may decline; only speed depends on
+//! it.
 //!
 //! The end of an allocation that does not fill a large page stays on small ones: memory use does
 //! not grow.

@@ -4,8 +4,8 @@
 //! m ← m + (g − m) · (1 − beta1)
 //! v ← beta2 · v + (1 − beta2) · g · g
 //! ```
-//! and the denominator `sqrt(v) / sqrt(bias2) + eps`, with g the scaled gradient. Scalars are combined
-//! in `f64` and rounded once.
+//! and the denominator `sqrt(v) / sqrt(bias2) + eps`, with g the scaled gradient. Scalars are
+//! combined in `f64` and rounded once.
 
 use crate::adamw::AdamwStep;
 use crate::reduce::groups::{load, store};

@@ -1,9 +1,9 @@
 //! What the rules with a velocity share: [`crate::sgd::momentum`], [`crate::nesterov`],
 //! [`crate::lars`].
 //!
-//! All of them add weight decay to the scaled gradient, `d ← g + weight_decay · p`, let the velocity
-//! b take it up, and move p. How, is the [`Rule`]. An element's result depends on that element
-//! alone, so any cut of the buffers (tasks, shards) gives the same bits.
+//! All of them add weight decay to the scaled gradient, `d ← g + weight_decay · p`, let the
+//! velocity b take it up, and move p. How, is the [`Rule`]. An element's result depends on that
+//! element alone, so any cut of the buffers (tasks, shards) gives the same bits.
 
 use crate::Cpu;
 use crate::reduce::ELEMENTS;
