@@ -16,6 +16,7 @@ fn slots(golden: &Golden) -> Vec<Slot> {
         name: TENSORS[tensor].to_owned(),
         tensor,
         range: start..start + len,
+        grads: start..start + len,
         first,
         decay: golden.shape(&format!("start.{}", TENSORS[tensor])).len() > 1,
     };
@@ -66,7 +67,7 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
             optimizer.prepare_block(&cpu, &update, block, &params[block], grads);
         }
         let mut measure = |buffers: &[Vec<f32>; 2]| {
-            norm.chunk_sums(&cpu, |block| &buffers[block]);
+            norm.chunk_sums(&cpu, |slot| &buffers[slot.block][slot.range.clone()]);
             let mut norms = vec![0.0; TENSORS.len()];
             norm.by_tensor().for_each(|(tensor, sum)| norms[tensor] += sum);
             norms.iter().map(|norm: &f64| norm.sqrt()).collect()

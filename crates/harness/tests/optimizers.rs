@@ -4,7 +4,7 @@
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{GPT2, LLAMA, Small};
 use lockstep_harness::runs::{Hashes, Outcome, soak};
-use lockstep_trainer::Options;
+use lockstep_trainer::{Options, Summary};
 
 /// Trained, then frozen; frozen, then trained; left alone in between; and for good: the second
 /// layer, which backward passes through, and the embedding, where it ends.
@@ -36,6 +36,11 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
     let tied = "optim.groups=[{match=\"transformer.wte.*\", frozen=true},\
                 {match=\"transformer.h.1.*\", frozen=true}]";
     cases.push(("frozen and tied", GPT2, vec![tied]));
+    let biases = "optim.groups=[{match=\"*.bias\", clip=0.1}, {match=\"*\", frozen=true}]";
+    cases.push(("only biases", GPT2, vec![biases]));
+    let inside = "optim.groups=[{match=\"*.q_proj.*\", frozen=true},\
+                  {match=\"*.up_proj.*\", freeze_after=2}, {match=\"*norm*\", unfreeze_at=3}]";
+    cases.push(("freezing inside blocks", LLAMA, vec![inside, "optim.name=lamb"]));
     cases.push(("progressive freezing", LLAMA, vec![PROGRESSIVE]));
     let ramp = "train.batch_schedule=[{tokens=600, batch=32}, {tokens=2500, batch=48}]";
     cases.push(("a batch that grows", LLAMA, vec![ramp, "optim.lr_scaling=sqrt"]));
@@ -130,17 +135,20 @@ fn a_ramp_takes_the_samples_that_its_batches_say() {
 #[test]
 fn what_is_frozen_stays_and_costs_neither_bytes_nor_memory() {
     let mut runs = Runs::new("optimizers");
-    // Everything but the last layer and the head.
-    let frozen = ["optim.groups=[{match=\"model.embed_tokens.*\", frozen=true},\
-                   {match=\"model.layers.0.*\", frozen=true}]"];
-    for zero in 0..4 {
+    // Everything but the last layer and the head; or parts of every layer and nothing else.
+    let whole_blocks = "optim.groups=[{match=\"model.embed_tokens.*\", frozen=true},\
+                        {match=\"model.layers.0.*\", frozen=true}]";
+    let inside = "optim.groups=[{match=\"*.k_proj.*\"}, {match=\"*.gate_proj.*\"},\
+                  {match=\"*layernorm*\"}, {match=\"*\", frozen=true}]";
+    let all_cases = (0..4).flat_map(|zero| [(zero, whole_blocks), (zero, inside)]);
+    for (zero, frozen) in all_cases {
         let layout = [
             "run.workers=2".to_owned(),
             format!("parallel.zero={zero}"),
             "parallel.bucket_bytes=1".to_owned(),
         ];
         let all = train(&mut runs, &LLAMA, &[], &layout).summary;
-        let some = train(&mut runs, &LLAMA, &frozen, &layout).summary;
+        let some = train(&mut runs, &LLAMA, &[frozen], &layout).summary;
         let [before, after] = [&all, &some].map(|summary| summary.accounted_bytes_by_rank[0]);
         assert!(some.wire_bytes < all.wire_bytes, "ZeRO {zero}");
         assert!(after.gradients < before.gradients, "ZeRO {zero}");
@@ -148,8 +156,13 @@ fn what_is_frozen_stays_and_costs_neither_bytes_nor_memory() {
         assert_eq!(after.weights, before.weights);
         if zero < 3 {
             // What travels is what is trained: gradients there, and sums or parameters back.
-            let share = after.optimizer as f64 / before.optimizer as f64;
-            let wires = some.wire_bytes as f64 / all.wire_bytes as f64;
+            let state = |summary: &Summary| {
+                summary.accounted_bytes_by_rank.iter().map(|bytes| bytes.optimizer).sum::<u64>()
+            };
+            let share = state(&some) as f64 / state(&all) as f64;
+            // Of all workers together: one may own more of what is trained than another.
+            let wires = |summary: &Summary| summary.wire_bytes_by_rank.iter().sum::<u64>() as f64;
+            let wires = wires(&some) / wires(&all);
             assert!((share - wires).abs() < 0.05, "ZeRO {zero}: {share} but {wires}");
         }
     }

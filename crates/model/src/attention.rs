@@ -11,6 +11,7 @@
 
 use crate::block::{Context, Flops, LaneShape, SavedLen};
 use crate::dropout::{Dropout, Site};
+use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::norm::Norm;
 use crate::scratch::Frame;
@@ -127,7 +128,7 @@ impl Attention {
         x_tc: &[f32],
         saved: &AttentionSaved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let (cpu, lane) = (ctx.cpu, ctx.lane.shape);
         let t = lane.rows();
@@ -144,7 +145,7 @@ impl Attention {
         } else {
             d_stream_tc
         };
-        self.out.backward_weight(cpu, saved.out_thd, dz_tc, grads);
+        self.out.backward_weight(cpu, saved.out_thd, dz_tc, grads.reborrow());
         let d_out_thd = frame.take(t * self.out.num_inputs);
         self.out.backward_input(cpu, params, dz_tc, d_out_thd);
 
@@ -169,7 +170,7 @@ impl Attention {
 
         let normed_tc = frame.take(x_tc.len());
         self.norm.normalize(cpu, params, x_tc, saved.stats, normed_tc);
-        self.qkv.backward_weight(cpu, normed_tc, d_qkv, grads);
+        self.qkv.backward_weight(cpu, normed_tc, d_qkv, grads.reborrow());
         let d_normed_tc = frame.take(x_tc.len());
         self.qkv.backward_input(cpu, params, d_qkv, d_normed_tc);
         self.norm.backward(cpu, params, x_tc, saved.stats, d_normed_tc, d_stream_tc, grads);

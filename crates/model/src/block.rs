@@ -11,6 +11,7 @@
 //! Shapes, here and in the blocks: t rows of a lane (sequences x tokens), c width, h query heads,
 //! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
+use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
 use lockstep_tensor::Cpu;
@@ -230,9 +231,8 @@ pub trait Block: Send + Sync {
     }
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
-    /// *adds* parameter gradients to `grads`. `saved` may be overwritten. The slice has room for
-    /// rows of the wider of the two; either lies at its front. A block that
-    /// [`Self::can_skip_grads`] may be given an empty `grads`: then nobody wants them.
+    /// *adds* the gradients of parameters that are trained to `grads`. `saved` may be overwritten.
+    /// The slice has room for rows of the wider of the two; either lies at its front.
     fn backward(
         &self,
         ctx: &mut Context<'_>,
@@ -240,14 +240,8 @@ pub trait Block: Send + Sync {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        grads: Grads<'_>,
     );
-
-    /// Whether backward takes an empty `grads` and leaves out the work for them; a block that does
-    /// not is given memory that nobody reads while all of its parameters are frozen.
-    fn can_skip_grads(&self) -> bool {
-        false
-    }
 
     /// Elements of the cache that decoding needs for `num_positions` tokens.
     fn cache_len(&self, _num_positions: usize) -> usize {

@@ -5,6 +5,7 @@
 
 use crate::block::{Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Saved, SavedLen};
 use crate::dropout::{Dropout, Site};
+use crate::grads::Grads;
 use crate::param::Param;
 use lockstep_tensor::embedding;
 use std::ops::Range;
@@ -72,19 +73,22 @@ impl Block for Embedding {
         _input: &[f32],
         _saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let (cpu, lane) = (ctx.cpu, ctx.lane);
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, self.width) {
             mask.apply(cpu, d_stream_tc);
         }
         if let Some(at) = &self.positions {
-            let grads = &mut grads[at.clone()];
-            let tokens = lane.shape.tokens;
-            embedding::positions_backward(cpu, d_stream_tc, tokens, self.width, grads);
+            let (grads, tokens) = (grads.of(at), lane.shape.tokens);
+            if !grads.is_empty() {
+                embedding::positions_backward(cpu, d_stream_tc, tokens, self.width, grads);
+            }
         }
-        let grads = &mut grads[self.tokens.clone()];
-        embedding::backward(cpu, lane.inputs, d_stream_tc, self.width, grads);
+        let grads = grads.of(&self.tokens);
+        if !grads.is_empty() {
+            embedding::backward(cpu, lane.inputs, d_stream_tc, self.width, grads);
+        }
     }
 
     fn decode(

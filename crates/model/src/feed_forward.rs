@@ -7,6 +7,7 @@
 
 use crate::block::{Context, Flops, LaneShape};
 use crate::dropout::{Dropout, Site};
+use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::norm::Norm;
 use crate::scratch::Frame;
@@ -97,7 +98,7 @@ impl FeedForward {
         x_tc: &[f32],
         saved: &FeedForwardSaved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let cpu = ctx.cpu;
         let t = ctx.lane.shape.rows();
@@ -127,11 +128,11 @@ impl FeedForward {
                 gelu::backward(cpu, saved.hidden, d_active_tf, d_hidden);
             }
         }
-        self.down.backward_weight(cpu, active_tf, dz_tc, grads);
+        self.down.backward_weight(cpu, active_tf, dz_tc, grads.reborrow());
 
         let normed_tc = frame.take(x_tc.len());
         self.norm.normalize(cpu, params, x_tc, saved.stats, normed_tc);
-        self.up.backward_weight(cpu, normed_tc, d_hidden, grads);
+        self.up.backward_weight(cpu, normed_tc, d_hidden, grads.reborrow());
         let d_normed_tc = frame.take(x_tc.len());
         self.up.backward_input(cpu, params, d_hidden, d_normed_tc);
         self.norm.backward(cpu, params, x_tc, saved.stats, d_normed_tc, d_stream_tc, grads);

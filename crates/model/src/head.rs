@@ -9,6 +9,7 @@
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Mode, Saved, SavedLen,
 };
+use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::norm::Norm;
 use crate::param::Param;
@@ -107,22 +108,18 @@ impl Block for Head {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let cpu = ctx.cpu;
         let HeadSaved { logits_tv, stats, .. } = self.split(ctx.lane.shape.rows(), saved);
         let mut frame = ctx.scratch.frame();
         let normed_tc = frame.take(input_tc.len());
         self.norm.normalize(cpu, params, input_tc, stats, normed_tc);
-        self.project.backward_weight(cpu, normed_tc, logits_tv, grads);
+        self.project.backward_weight(cpu, normed_tc, logits_tv, grads.reborrow());
         let d_normed_tc = frame.take(input_tc.len());
         self.project.backward_input(cpu, params, logits_tv, d_normed_tc);
         d_stream_tc.fill(0.0);
         self.norm.backward(cpu, params, input_tc, stats, d_normed_tc, d_stream_tc, grads);
-    }
-
-    fn can_skip_grads(&self) -> bool {
-        true
     }
 
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {

@@ -8,6 +8,7 @@ use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
 };
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
+use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Frame;
 
@@ -111,17 +112,13 @@ impl Block for Layer {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let saved = self.split(ctx.lane.shape, saved);
         let middle_tc = &*saved.middle_tc;
         let halves = (&saved.attention, &saved.feed_forward);
-        self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream_tc, grads);
+        self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream_tc, grads.reborrow());
         self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
-    }
-
-    fn can_skip_grads(&self) -> bool {
-        true
     }
 
     fn cache_len(&self, num_positions: usize) -> usize {

@@ -36,6 +36,7 @@
 //! ```
 
 pub mod block;
+pub mod grads;
 pub mod param;
 pub mod scratch;
 
@@ -66,5 +67,6 @@ pub use block::{
 };
 pub use blueprint::{Blueprint, Mirror, describe};
 pub use decode::Decoder;
+pub use grads::Grads;
 pub use param::{Init, Param};
 pub use scratch::{Frame, Scratch};

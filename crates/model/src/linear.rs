@@ -5,6 +5,7 @@
 //! transposed in memory. Several stored tensors that lie one after the other (q, k, v; gate, up)
 //! are one linear layer here and take one product.
 
+use crate::grads::Grads;
 use lockstep_tensor::gemm::{Mat, MatMut, Write, matmul};
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
@@ -53,23 +54,27 @@ impl Linear {
         matmul(cpu, dy, self.weight_io(params).t(), dx, Write::Set);
     }
 
-    /// Adds the gradients of weight and bias to `grads`, unless nobody wants them.
-    pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], grads: &mut [f32]) {
-        if grads.is_empty() {
-            return;
-        }
+    /// Adds the gradients of what is trained of weight and bias to `grads`.
+    pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
         let num_rows = x.len() / self.num_inputs;
         if let Some(at) = &self.bias {
-            bias::backward(cpu, dy, &mut grads[at.clone()]);
+            let grads = grads.of(at);
+            if !grads.is_empty() {
+                bias::backward(cpu, dy, grads);
+            }
         }
-        let x = Mat::new(x, num_rows, self.num_inputs);
-        let dy = Mat::new(dy, num_rows, self.num_outputs);
-        let (rows, cols, left, right) = match self.layout {
-            WeightLayout::OutIn => (self.num_outputs, self.num_inputs, dy.t(), x),
-            WeightLayout::InOut => (self.num_inputs, self.num_outputs, x.t(), dy),
+        // The weight's rows are columns of one side, its columns those of the other.
+        let ((rows_of, num_rows_of), (cols_of, num_cols)) = match self.layout {
+            WeightLayout::OutIn => ((dy, self.num_outputs), (x, self.num_inputs)),
+            WeightLayout::InOut => ((x, self.num_inputs), (dy, self.num_outputs)),
         };
-        let target = MatMut::new(&mut grads[self.weight.clone()], rows, cols);
-        matmul(cpu, left, right, target, Write::Add);
+        for (at, grads) in grads.stretches(&self.weight) {
+            // Tensors that lie one after the other are rows of one weight: each may be frozen.
+            let (first, num) = ((at.start - self.weight.start) / num_cols, at.len() / num_cols);
+            let left = Mat::strided(&rows_of[first..], num_rows, num, num_rows_of).t();
+            let right = Mat::new(cols_of, num_rows, num_cols);
+            matmul(cpu, left, right, MatMut::new(grads, num, num_cols), Write::Add);
+        }
     }
 
     /// The weight as an inputs x outputs matrix, however it is stored.

@@ -3,6 +3,7 @@
 //! RMSNorm saves one number per row, LayerNorm two; the normalised rows themselves are not saved,
 //! because computing them again from the input costs one pass over memory.
 
+use crate::grads::Grads;
 use lockstep_tensor::{Cpu, norm_layer, norm_rms};
 use std::ops::Range;
 
@@ -72,8 +73,7 @@ impl Norm {
         }
     }
 
-    /// Adds the gradient of the input to `dx_tc` and those of the parameters to `grads`, unless
-    /// nobody wants them.
+    /// Adds the gradient of the input to `dx_tc` and those of what is trained to `grads`.
     pub(crate) fn backward(
         &self,
         cpu: &Cpu,
@@ -82,13 +82,11 @@ impl Norm {
         stats: &[f32],
         dy_tc: &[f32],
         dx_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let (weight, _) = params[self.at.clone()].split_at(self.width);
-        let (dweight, dbias) = match grads {
-            [] => (&mut [][..], &mut [][..]),
-            grads => grads[self.at.clone()].split_at_mut(self.width),
-        };
+        let middle = self.at.start + self.width;
+        let [dweight, dbias] = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
         match self.kind {
             NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, stats, dy_tc, dx_tc, dweight),
             NormKind::Layer => {

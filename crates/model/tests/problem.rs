@@ -3,7 +3,7 @@
 
 use lockstep_config::{Activation, Family, Model, Problem};
 use lockstep_model::{
-    Blueprint, Context, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe, init,
+    Blueprint, Context, Grads, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe, init,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -85,7 +85,9 @@ impl Setup {
             let saved = Saved { kept: &mut kept[index], rebuilt: &mut [] };
             let d_stream = &mut d_stream[..shape.rows() * block.io().max_width()];
             let (params, input) = (&self.params[index], &streams[index]);
-            block.backward(&mut ctx, params, input, saved, d_stream, &mut grads[index]);
+            let all = 0..params.len();
+            let grads = Grads::new(&mut grads[index], std::slice::from_ref(&all));
+            block.backward(&mut ctx, params, input, saved, d_stream, grads);
         }
         (loss, grads)
     }

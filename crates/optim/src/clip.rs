@@ -123,22 +123,18 @@ impl GlobalNorm {
         grads: impl Fn(usize) -> &'a G,
         plan: &ClipPlan,
     ) -> Clip {
-        self.chunk_sums(cpu, grads);
+        self.chunk_sums(cpu, |slot| &grads(slot.block).as_ref()[slot.grads.clone()]);
         Clip::new(plan, self.by_tensor())
     }
 
     /// The sum of squares of every chunk, by name of the parameter and place in it. Where workers
-    /// have parts of the gradients, all of their chunks in this order add up to the norm.
-    pub fn chunk_sums<'a, G: AsRef<[f32]> + ?Sized + 'a>(
-        &mut self,
-        cpu: &Cpu,
-        grads: impl Fn(usize) -> &'a G,
-    ) -> &[f64] {
+    /// have parts of the gradients, all of their chunks in this order add up to the norm. `values`
+    /// gives what is measured of a slot.
+    pub fn chunk_sums<'a>(&mut self, cpu: &Cpu, values: impl Fn(&Slot) -> &'a [f32]) -> &[f64] {
         let mut rest = &mut self.chunks[..];
         for slot in &self.slots {
-            let grad = &grads(slot.block).as_ref()[slot.range.clone()];
             let (own, behind) = rest.split_at_mut(num_chunks(slot));
-            reduce::sum_squares_chunks(cpu, grad, own);
+            reduce::sum_squares_chunks(cpu, values(slot), own);
             rest = behind;
         }
         &self.chunks
@@ -168,7 +164,8 @@ mod tests {
 
     fn slot(block: usize, name: &str, range: std::ops::Range<usize>) -> Slot {
         let tensor = (name.as_bytes()[0] - b'a') as usize;
-        Slot { block, name: name.to_string(), tensor, range, first: 0, decay: true }
+        let grads = range.clone();
+        Slot { block, name: name.to_string(), tensor, range, grads, first: 0, decay: true }
     }
 
     fn wavy(len: usize) -> Vec<f32> {

@@ -24,8 +24,8 @@
 //!     ..Recipe::default().optim
 //! };
 //! let cpu = Cpu::single(Isa::detect());
-//! let name = "w".to_string();
-//! let slots = [Slot { block: 0, name, tensor: 0, range: 0..2, first: 0, decay: true }];
+//! let (name, range, grads) = ("w".to_string(), 0..2, 0..2);
+//! let slots = [Slot { block: 0, name, tensor: 0, range, grads, first: 0, decay: true }];
 //! let (mut params, grads) = (vec![1.0, 1.0], [vec![0.0, 2.0]]);
 //!
 //! let plan = ClipPlan::global(1.0);
@@ -51,17 +51,19 @@ pub use phases::Phases;
 
 use std::ops::Range;
 
-/// A parameter, or a part of one, in the flat buffer of a block.
+/// A parameter, or a part of one, in the flat buffers of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which buffer.
+    /// Which buffers.
     pub block: usize,
     /// The parameter's name, unique in the model.
     pub name: String,
     /// Its number among all parameters of the model, by name.
     pub tensor: usize,
-    /// Its elements in the buffer.
+    /// Its elements in the buffer of parameters.
     pub range: Range<usize>,
+    /// Its elements in the buffer of gradients, in which nothing that is frozen has a place.
+    pub grads: Range<usize>,
     /// Which element of the parameter the first of them is; a whole number of chunks of the norm.
     pub first: usize,
     /// Whether weight decay pulls on it.

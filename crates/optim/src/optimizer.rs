@@ -38,10 +38,11 @@ struct BlockState {
     len: usize,
 }
 
-/// Parameters that follow each other in the flat buffer and are treated alike.
+/// Parameters that follow each other in the flat buffers and are treated alike.
 #[derive(Debug)]
 struct Span {
     params: Range<usize>,
+    grads: Range<usize>,
     state: Range<usize>,
     treatment: Treatment,
 }
@@ -136,14 +137,15 @@ impl Optimizer {
         let OptimName::Lamb = self.settings.name else { return };
         let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
         let [m, v] = &mut state[..] else { unreachable!("two moments") };
-        for Span { params: at, state, treatment } in spans {
+        for Span { params: at, grads: grads_at, state, treatment } in spans {
             let step = treatment.adam_step(&self.settings, update);
             let (m, v) = (&mut m[state.clone()], &mut v[state.clone()]);
-            lamb::direction(cpu, &step, &params[at.clone()], &mut grads[at.clone()], m, v);
+            let grads = &mut grads[grads_at.clone()];
+            lamb::direction(cpu, &step, &params[at.clone()], grads, m, v);
         }
     }
 
-    /// Steps the parameters of one block by their gradients; both are the block's flat buffer.
+    /// Steps the parameters of one block by their gradients; both are the block's flat buffers.
     pub fn step_block(
         &mut self,
         cpu: &Cpu,
@@ -152,12 +154,11 @@ impl Optimizer {
         params: &mut [f32],
         grads: &[f32],
     ) {
-        assert_eq!(params.len(), grads.len(), "a gradient per parameter");
         // A block without parameters of its own behind the last one that has some.
         let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
         let mu = self.settings.momentum as f32;
-        for Span { params: at, state: state_at, treatment } in spans {
-            let (p, g) = (&mut params[at.clone()], &grads[at.clone()]);
+        for Span { params: at, grads: grads_at, state: state_at, treatment } in spans {
+            let (p, g) = (&mut params[at.clone()], &grads[grads_at.clone()]);
             let mut state = state.iter_mut().map(|buffer| &mut buffer[state_at.clone()]);
             let mut next = || state.next().expect("as many buffers as kinds of state");
             let lr = treatment.lr(update) as f32;
@@ -227,11 +228,19 @@ impl BlockState {
             Some(last) if last.params.end > slot.range.start => {
                 panic!("{} is out of order in its block", slot.name);
             }
-            Some(last) if last.params.end == slot.range.start && last.treatment == treatment => {
+            Some(last)
+                if last.params.end == slot.range.start
+                    && last.grads.end == slot.grads.start
+                    && last.treatment == treatment =>
+            {
                 last.params.end = slot.range.end;
+                last.grads.end = slot.grads.end;
                 last.state.end = state.end;
             }
-            _ => self.spans.push(Span { params: slot.range.clone(), state, treatment }),
+            _ => {
+                let (params, grads) = (slot.range.clone(), slot.grads.clone());
+                self.spans.push(Span { params, grads, state, treatment });
+            }
         }
     }
 

@@ -60,7 +60,14 @@ impl Bucket {
 
     /// The length of every worker's part.
     pub fn part_lens(&self) -> Vec<usize> {
-        self.cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+        self.part_lens_of(&(0..self.len))
+    }
+
+    /// How much of a stretch lies in every worker's part.
+    pub fn part_lens_of(&self, stretch: &Range<usize>) -> Vec<usize> {
+        let cuts = self.cuts.iter().map(|cut| *cut.clamp(&stretch.start, &stretch.end));
+        let cuts: Vec<usize> = cuts.collect();
+        cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
 }
 
@@ -68,22 +75,12 @@ impl Buckets {
     /// Cuts a model into buckets of at least `min_len` parameters, where there are as many, and
     /// those into parts for `num_workers`.
     pub fn new(blueprint: &Blueprint, min_len: usize, num_workers: usize) -> Self {
-        Self::joining(blueprint, min_len, num_workers, |_, _| true)
-    }
-
-    /// The same, where neighbouring blocks lie in one bucket only if `may_join`.
-    pub fn joining(
-        blueprint: &Blueprint,
-        min_len: usize,
-        num_workers: usize,
-        may_join: impl Fn(usize, usize) -> bool,
-    ) -> Self {
         let mut list = Vec::new();
         let mut end = blueprint.blocks.len();
         let has_mirror =
             |block: usize| blueprint.blocks[block].params().iter().any(|p| p.mirror_of.is_some());
         let is_empty = |block: usize| blueprint.blocks[block].num_params() == 0;
-        let may_join = |a: usize, b: usize| !has_mirror(a) && !has_mirror(b) && may_join(a, b);
+        let may_join = |a: usize, b: usize| !has_mirror(a) && !has_mirror(b);
         while end > 0 {
             let mut start = end - 1;
             let mut len = blueprint.blocks[start].num_params();
@@ -139,8 +136,8 @@ impl Buckets {
         self.list.iter().map(|bucket| bucket.part(worker).len()).max().unwrap_or(0)
     }
 
-    /// What an optimizer steps on the worker that owns `part(bucket)` of each bucket: every
-    /// parameter but mirrors, or a piece of it, relative to that part.
+    /// What an optimizer steps on the worker that owns `part(bucket)` of each bucket if nothing is
+    /// frozen: every parameter but mirrors, or a piece of it, relative to that part.
     pub fn slots(
         &self,
         blueprint: &Blueprint,
@@ -157,11 +154,41 @@ impl Buckets {
                 name: param.name.clone(),
                 tensor: names.binary_search(&&*param.name).expect("it is one of them"),
                 range: start - own.start..end - own.start,
+                grads: start - own.start..end - own.start,
                 first: start - range.start,
                 decay: param.decay,
             })
         };
         blueprint.owned_params().filter_map(slot).collect()
+    }
+
+    /// The same buckets with nothing in them but `runs`, stretches of whole parameters by bucket:
+    /// blocks, parts and mirrors lie where they move to when the rest is taken out.
+    pub fn only(&self, runs: &[Vec<Range<usize>>]) -> Self {
+        let moved = |bucket: usize, place: usize| -> usize {
+            runs[bucket].iter().map(|run| place.clamp(run.start, run.end) - run.start).sum()
+        };
+        let thin = |(index, bucket): (usize, &Bucket)| {
+            let all = |places: &[usize]| places.iter().map(|p| moved(index, *p)).collect();
+            Bucket {
+                blocks: bucket.blocks.clone(),
+                len: moved(index, bucket.len),
+                cuts: all(&bucket.cuts),
+                starts: all(&bucket.starts),
+            }
+        };
+        let thin_range = |(bucket, range): &(usize, Range<usize>)| {
+            (*bucket, moved(*bucket, range.start)..moved(*bucket, range.end))
+        };
+        let pairs = self.mirrors.iter().map(|pair| MirrorPair {
+            mirror: thin_range(&pair.mirror),
+            owner: thin_range(&pair.owner),
+        });
+        Self {
+            list: self.list.iter().enumerate().map(thin).collect(),
+            mirrors: pairs.filter(|pair| !pair.mirror.1.is_empty()).collect(),
+            bucket_of: self.bucket_of.clone(),
+        }
     }
 
     fn cut(&mut self, blueprint: &Blueprint, num_workers: usize) {

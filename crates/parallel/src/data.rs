@@ -11,7 +11,6 @@ use crate::leaves::{LeafTree, Leaves};
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
 use crate::sparse::SparseTable;
-use crate::trained::Trained;
 use lockstep_comm::{CommError, Reduction};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
@@ -21,8 +20,6 @@ use std::sync::Arc;
 pub struct WholeGradients {
     trees: Vec<LeafTree>,
     pending: Vec<Option<Pending<Floats>>>,
-    /// Which buckets have gradients; the trees of the others are empty.
-    is_trained: Vec<bool>,
     /// The lengths of the parts of each bucket, where each worker gets its part only.
     parts: Option<Vec<Arc<[usize]>>>,
     /// The table whose rows travel one by one, if any.
@@ -37,7 +34,6 @@ impl WholeGradients {
         mine: &Range<usize>,
         is_scattered: bool,
         sparse: Option<SparseTable>,
-        trained: &Trained,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let num_buffers = LeafTree::num_buffers(mine.clone());
@@ -48,12 +44,10 @@ impl WholeGradients {
             };
             Ok(LeafTree::new(len, leaves, mine.clone(), data))
         };
-        let len = |index: usize| if trained.buckets[index] { buckets.list[index].len } else { 0 };
-        let trees = (0..buckets.list.len()).map(|i| tree(len(i))).collect::<Result<_, _>>()?;
+        let trees = buckets.list.iter().map(|bucket| tree(bucket.len)).collect::<Result<_, _>>()?;
         let lens = || buckets.list.iter().map(|bucket| bucket.part_lens().into()).collect();
         let pending = buckets.list.iter().map(|_| None).collect();
-        let is_trained = trained.buckets.clone();
-        Ok(Self { trees, pending, is_trained, parts: is_scattered.then(lens), sparse })
+        Ok(Self { trees, pending, parts: is_scattered.then(lens), sparse })
     }
 
     /// Forgets the sums of the last step.
@@ -94,7 +88,11 @@ impl WholeGradients {
 
     /// Waits until all buckets are reduced.
     pub fn finish(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
-        for bucket in (0..self.trees.len()).rev().filter(|bucket| self.is_trained[*bucket]) {
+        let is_trained = |tree: &LeafTree| tree.num_elements() > 0;
+        for bucket in (0..self.trees.len()).rev() {
+            if !is_trained(&self.trees[bucket]) {
+                continue;
+            }
             let pending = self.pending[bucket].take().expect("every lane was run");
             self.trees[bucket].give_back(overlap.finish(pending)?);
         }

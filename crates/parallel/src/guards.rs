@@ -10,7 +10,7 @@ use crate::lane::Store;
 use crate::replica::Replica;
 use crate::store::WorkerStore;
 use lockstep_comm::CommError;
-use lockstep_model::{Blueprint, Context, Lane, Mode};
+use lockstep_model::{Blueprint, Context, Grads, Lane, Mode};
 use lockstep_tensor::{Cpu, reduce};
 
 /// The first gradient that is not finite.
@@ -136,11 +136,11 @@ impl Store for Inspector<'_> {
         &mut self,
         _cpu: &Cpu,
         block: usize,
-    ) -> Result<(&[f32], &mut [f32]), CommError> {
-        let params = self.store.params(block);
-        let grads = &mut self.grads[..params.len()];
+    ) -> Result<(&[f32], Grads<'_>), CommError> {
+        let runs = &self.store.trained().of_block[block];
+        let grads = &mut self.grads[..runs.iter().map(ExactSizeIterator::len).sum()];
         grads.fill(0.0);
-        Ok((params, grads))
+        Ok((self.store.params(block), Grads::new(grads, runs)))
     }
 
     fn first_trained(&self) -> usize {
@@ -148,10 +148,16 @@ impl Store for Inspector<'_> {
     }
 
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+        let mut rest = &self.grads[..];
         let params = self.blueprint.blocks[block].params().iter().enumerate();
         let bad = params.filter_map(|(index, param)| {
-            let element = reduce::first_non_finite(cpu, &self.grads[param.range()])?;
-            Some([block, index, element])
+            let runs = &self.store.trained().of_block[block];
+            if !runs.iter().any(|run| run.contains(&param.range().start)) {
+                return None;
+            }
+            let (own, behind) = rest.split_at(param.len());
+            rest = behind;
+            Some([block, index, reduce::first_non_finite(cpu, own)?])
         });
         let first = bad.min();
         self.found = self.found.or(first);

@@ -10,7 +10,9 @@
 
 use crate::recompute::RecomputePlan;
 use lockstep_comm::CommError;
-use lockstep_model::{Block, Blueprint, Context, LaneShape, Mode, Recompute, Saved, SavedLen};
+use lockstep_model::{
+    Block, Blueprint, Context, Grads, LaneShape, Mode, Recompute, Saved, SavedLen,
+};
 use lockstep_tensor::Cpu;
 
 /// Where parameters come from and gradients go.
@@ -24,13 +26,12 @@ pub trait Store {
     /// The parameters that were brought last.
     fn params(&self, block: usize) -> &[f32];
 
-    /// The parameters, and the buffer that the lane adds its gradients of this block to; an empty
-    /// one where nobody wants them.
+    /// The parameters, and where the lane adds the gradients of those that are trained.
     fn params_and_grads(
         &mut self,
         cpu: &Cpu,
         block: usize,
-    ) -> Result<(&[f32], &mut [f32]), CommError>;
+    ) -> Result<(&[f32], Grads<'_>), CommError>;
 
     /// The first block that has gradients: backward ends there.
     fn first_trained(&self) -> usize;

@@ -9,7 +9,7 @@ use lockstep_comm::CommError;
 use lockstep_optim::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm, Slot};
 use lockstep_tensor::Cpu;
 
-/// Measures the gradients of all workers, or anything that lies as they do.
+/// Measures the gradients or the parameters of all workers.
 #[derive(Debug)]
 pub struct PartedNorm {
     own: GlobalNorm,
@@ -50,9 +50,14 @@ impl PartedNorm {
         Self { own, lens: Some(lens), gathered: vec![0.0; order.len()], order }
     }
 
-    /// Measures what this worker owns; `values` gives it by bucket.
-    pub fn measure<'a>(&mut self, cpu: &Cpu, values: impl Fn(usize) -> &'a [f32]) {
-        self.own.chunk_sums(cpu, values);
+    /// Measures the gradients that this worker owns; `grads` gives them by bucket.
+    pub fn measure_grads<'a>(&mut self, cpu: &Cpu, grads: impl Fn(usize) -> &'a [f32]) {
+        self.own.chunk_sums(cpu, |slot| &grads(slot.block)[slot.grads.clone()]);
+    }
+
+    /// Measures the parameters that this worker owns; `params` gives them by bucket.
+    pub fn measure_params<'a>(&mut self, cpu: &Cpu, params: impl Fn(usize) -> &'a [f32]) {
+        self.own.chunk_sums(cpu, |slot| &params(slot.block)[slot.range.clone()]);
     }
 
     /// The norm over all workers' gradients and the scales that bring it within the limits.
@@ -141,7 +146,7 @@ mod tests {
                     let worker = overlap.comm().position();
                     let slots_of = |w| buckets.slots(&blueprint, |b: &Bucket| b.part(w));
                     let mut norm = PartedNorm::parted(slots_of, &overlap);
-                    norm.measure(&Cpu::single(Isa::detect()), |bucket| {
+                    norm.measure_grads(&Cpu::single(Isa::detect()), |bucket| {
                         &grads[bucket][buckets.list[bucket].part(worker)]
                     });
                     norm.clip(&plan, &mut overlap).unwrap()

@@ -22,7 +22,7 @@ use crate::recompute::RecomputePlan;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::store::WorkerStore;
-use crate::trained::{self, Trained};
+use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Param, Scratch, init};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
@@ -111,12 +111,11 @@ impl Replica {
         };
         let data = comm.summing(&addends, "data")?.canonical();
         let overlap = Overlap::new(data, comm.clone(), world.clone(), plan.overlap);
-        let buckets =
-            trained::buckets(&blueprint, plan.bucket_len, comm.num_members(), &plan.phases);
-        let norm = norm_of(&blueprint, &buckets, &plan, &overlap);
-        let losses = LaneLosses::new(&shares, plan.leaves, comm.position());
-        let sparse = SparseTable::find(&blueprint, &buckets, &shares, plan.leaves, plan.lane);
+        let buckets = Buckets::new(&blueprint, plan.bucket_len, comm.num_members());
         let trained = Trained::new(&blueprint, &buckets, &plan.phases, plan.phase);
+        let norm = norm_of(&blueprint, &buckets, &trained, plan.zero, &overlap);
+        let losses = LaneLosses::new(&shares, plan.leaves, comm.position());
+        let sparse = SparseTable::find(&blueprint, &trained, &shares, plan.leaves, plan.lane);
         let store =
             WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, sparse, trained, overlap)?;
         let mut replica = Self {
@@ -173,10 +172,11 @@ impl Replica {
         self.plan.phase = phase;
         self.plan.leaves.lanes_per_leaf = lanes_per_leaf;
         let Self { blueprint, plan, shares, store, .. } = self;
-        let sparse = SparseTable::find(blueprint, &store.buckets, shares, plan.leaves, plan.lane);
         let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
+        let sparse = SparseTable::find(blueprint, &trained, shares, plan.leaves, plan.lane);
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
-        self.norm = norm_of(blueprint, &store.buckets, plan, &store.overlap);
+        let (buckets, trained) = (&store.buckets, store.trained());
+        self.norm = norm_of(blueprint, buckets, trained, plan.zero, &store.overlap);
         self.losses = LaneLosses::new(shares, plan.leaves, store.overlap.comm().position());
         Ok(())
     }
@@ -275,24 +275,20 @@ impl Replica {
     /// The norm of the summed gradients and the scales that bring it within the limits, the same on
     /// all workers.
     pub fn clip(&mut self, cpu: &Cpu, plan: &ClipPlan) -> Result<Clip, CommError> {
-        self.norm.measure(cpu, |bucket| self.store.own_grads(bucket));
+        self.norm.measure_grads(cpu, |bucket| self.store.own_grads(bucket));
         self.norm.clip(plan, &mut self.store.overlap)
     }
 
     /// What this worker's optimizer steps in this phase.
     pub fn slots(&self) -> Vec<Slot> {
-        trained_only(self.all_slots(), &self.plan)
-    }
-
-    /// What this worker's optimizer would step if nothing were frozen.
-    fn all_slots(&self) -> Vec<Slot> {
-        self.store.buckets.slots(&self.blueprint, |bucket| self.store.own(bucket))
+        let Self { store, blueprint, .. } = self;
+        store.trained().slots(blueprint, &store.buckets, |bucket| store.own(bucket))
     }
 
     /// The summed gradient of every parameter, or piece of one, that this worker steps.
     pub fn own_grads(&self) -> impl Iterator<Item = (Slot, &[f32])> {
         let grads = |slot: Slot| {
-            let values = &self.store.own_grads(slot.block)[slot.range.clone()];
+            let values = &self.store.own_grads(slot.block)[slot.grads.clone()];
             (slot, values)
         };
         self.slots().into_iter().map(grads)
@@ -309,9 +305,9 @@ impl Replica {
             self.store.prepare(cpu, optimizer, update);
             let Self { norm, store, blueprint, .. } = self;
             let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.owned_params().count());
-            norm.measure(cpu, |bucket| store.own_params(bucket));
+            norm.measure_params(cpu, |bucket| store.own_params(bucket));
             norm.by_name(&mut norms.params, num_tensors, &mut store.overlap)?;
-            norm.measure(cpu, |bucket| store.own_grads(bucket));
+            norm.measure_grads(cpu, |bucket| store.own_grads(bucket));
             norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
         }
         self.store.step(cpu, optimizer, update)
@@ -366,7 +362,8 @@ impl Replica {
         mut values: impl FnMut(&Param) -> Result<&'a [f32], E>,
     ) -> Result<(), E> {
         self.store.settle()?;
-        let slots = self.all_slots();
+        let Self { store, blueprint, .. } = &*self;
+        let slots = store.buckets.slots(blueprint, |bucket| store.own(bucket));
         for (_, param) in self.blueprint.owned_params() {
             let values = values(param)?;
             if let Some(slot) = slots.iter().find(|slot| slot.name == param.name) {
@@ -415,22 +412,17 @@ impl Replica {
     }
 }
 
-/// Without what is frozen in the plan's phase.
-pub(crate) fn trained_only(mut slots: Vec<Slot>, plan: &ReplicaPlan) -> Vec<Slot> {
-    slots.retain(|slot| !plan.phases.is_frozen(plan.phase, &slot.name));
-    slots
-}
-
-/// Measures what is trained in the plan's phase.
+/// Measures what is trained.
 fn norm_of(
     blueprint: &Blueprint,
     buckets: &Buckets,
-    plan: &ReplicaPlan,
+    trained: &Trained,
+    zero: usize,
     overlap: &Overlap,
 ) -> PartedNorm {
     let slots =
-        |part: &dyn Fn(&Bucket) -> Range<usize>| trained_only(buckets.slots(blueprint, part), plan);
-    match plan.zero {
+        |part: &dyn Fn(&Bucket) -> Range<usize>| trained.slots(blueprint, buckets, |b| part(b));
+    match zero {
         0 => PartedNorm::whole(&slots(&|bucket| 0..bucket.len)),
         _ => PartedNorm::parted(|worker| slots(&|bucket| bucket.part(worker)), overlap),
     }

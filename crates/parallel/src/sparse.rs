@@ -7,9 +7,9 @@
 //! change no sum, so the bits are those of the dense way. Lanes are accumulated first: the rows are
 //! those of all lanes of the worker.
 
-use crate::buckets::Buckets;
 use crate::leaves::Leaves;
 use crate::shares::Shares;
+use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Reduction, Rows, Table};
 use lockstep_model::{BlockIo, Blueprint, LaneShape};
 
@@ -17,7 +17,7 @@ use lockstep_model::{BlockIo, Blueprint, LaneShape};
 /// are not zero worth it.
 const ROWS_PER_TOKEN: usize = 8;
 
-/// The table at the start of a bucket whose rows travel one by one.
+/// The table at the start of a bucket of gradients whose rows travel one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SparseTable {
     /// The bucket.
@@ -30,17 +30,17 @@ impl SparseTable {
     /// shares, so that each brings one sum and the tree over workers is that over leaves.
     pub fn find(
         blueprint: &Blueprint,
-        buckets: &Buckets,
+        trained: &Trained,
         shares: &Shares,
         leaves: Leaves,
         lane: LaneShape,
     ) -> Option<Self> {
         let Shares::Contiguous(runs) = shares else { return None };
         let first = blueprint.blocks.first()?;
-        let (param, bucket) = (first.params().first()?, buckets.of_block(0));
-        let is_alone = buckets.list[bucket].blocks == (0..1);
-        let is_table =
-            matches!(first.io(), BlockIo::TokensToStream { .. }) && param.range().start == 0;
+        let (param, bucket) = (first.params().first()?, trained.grads.of_block(0));
+        let is_alone = trained.grads.list[bucket].blocks == (0..1);
+        let is_trained = trained.of_block[0].first().is_some_and(|run| run.start == 0);
+        let is_table = matches!(first.io(), BlockIo::TokensToStream { .. }) && is_trained;
         let is_aligned =
             runs.len().is_power_of_two() && runs.iter().all(|r| r.len() == runs[0].len());
         let num_tokens = runs[0].len() * leaves.lanes_per_leaf * lane.rows();

@@ -23,7 +23,7 @@ use crate::trained::Trained;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
 use lockstep_comm::CommError;
-use lockstep_model::Param;
+use lockstep_model::{Grads, Param};
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
@@ -40,8 +40,6 @@ pub struct WorkerStore {
     /// Room for a mirror's gradient on its way to the owner.
     spare: Vec<f32>,
     trained: Trained,
-    /// Room for gradients that nobody wants.
-    unwanted: Vec<f32>,
 }
 
 enum Gradients {
@@ -50,24 +48,23 @@ enum Gradients {
 }
 
 impl Gradients {
-    /// Empty sums, as the ZeRO stage has them.
+    /// Empty sums for buckets of gradients, as the ZeRO stage has them.
     fn new(
         buckets: &Arc<Buckets>,
         stage: usize,
         leaves: Leaves,
         shares: &Shares,
         sparse: Option<SparseTable>,
-        trained: &Trained,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         match shares {
             Shares::Contiguous(shares) => {
                 let (mine, is_scattered) = (&shares[overlap.comm().position()], stage > 0);
-                WholeGradients::new(buckets, leaves, mine, is_scattered, sparse, trained, overlap)
+                WholeGradients::new(buckets, leaves, mine, is_scattered, sparse, overlap)
                     .map(Self::Whole)
             }
             Shares::Cyclic { .. } => {
-                let sharded = ShardedGradients::new(buckets, leaves, trained, overlap)?;
+                let sharded = ShardedGradients::new(buckets, leaves, overlap)?;
                 Ok(Self::Sharded(Box::new(sharded)))
             }
         }
@@ -91,13 +88,18 @@ impl WorkerStore {
             3 => Weights::Sharded(ShardedWeights::new(&buckets, &overlap)?),
             _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),
         };
-        let grads = Gradients::new(&buckets, stage, leaves, shares, sparse, &trained, &overlap)?;
-        let (spare, unwanted) = (Vec::new(), vec![0.0; trained.unwanted_len]);
-        let mut store =
-            Self { buckets, overlap, weights, grads, stage, worker, spare, trained, unwanted };
-        let mirrors = store.buckets.mirrors.iter().map(|pair| store.own_of_pair(pair).1.len());
-        store.spare = vec![0.0; mirrors.max().unwrap_or(0)];
+        let grads = Gradients::new(&trained.grads, stage, leaves, shares, sparse, &overlap)?;
+        let spare = Vec::new();
+        let mut store = Self { buckets, overlap, weights, grads, stage, worker, spare, trained };
+        store.spare = store.room_for_mirrors();
         Ok(store)
+    }
+
+    /// See [`Self::spare`].
+    fn room_for_mirrors(&self) -> Vec<f32> {
+        let grads = &self.trained.grads;
+        let mirrors = grads.mirrors.iter().map(|pair| self.own_of_pair(grads, pair).1.len());
+        vec![0.0; mirrors.max().unwrap_or(0)]
     }
 
     /// Makes room for the gradients of another phase of the run, or of leaves of another size, in
@@ -109,20 +111,22 @@ impl WorkerStore {
         sparse: Option<SparseTable>,
         trained: Trained,
     ) -> Result<(), CommError> {
-        let Self { buckets, overlap, stage, .. } = &*self;
         // What there was goes first, so that there is never room for both.
-        let none = Trained { buckets: vec![false; trained.buckets.len()], ..trained.clone() };
-        let empty = Gradients::new(buckets, *stage, leaves, shares, None, &none, overlap)?;
-        self.grads = empty;
-        let Self { buckets, overlap, stage, .. } = &*self;
-        let grads = Gradients::new(buckets, *stage, leaves, shares, sparse, &trained, overlap)?;
-        self.grads = grads;
-        self.unwanted = vec![0.0; trained.unwanted_len];
+        let (stage, nothing) = (self.stage, Trained::nothing(&self.buckets).grads);
+        self.grads = Gradients::new(&nothing, stage, leaves, shares, None, &self.overlap)?;
+        let grads = &trained.grads;
+        self.grads = Gradients::new(grads, stage, leaves, shares, sparse, &self.overlap)?;
         self.trained = trained;
+        self.spare = self.room_for_mirrors();
         Ok(())
     }
 
-    /// What this worker steps of a bucket.
+    /// What is trained.
+    pub fn trained(&self) -> &Trained {
+        &self.trained
+    }
+
+    /// What this worker steps of a bucket, of parameters or of gradients.
     pub fn own(&self, bucket: &Bucket) -> Range<usize> {
         if self.stage == 0 { 0..bucket.len } else { bucket.part(self.worker) }
     }
@@ -147,13 +151,15 @@ impl WorkerStore {
     /// The reduced gradients of what this worker steps.
     pub fn own_grads(&self, bucket: usize) -> &[f32] {
         match &self.grads {
-            Gradients::Whole(whole) => &whole.total(bucket)[self.own(&self.buckets.list[bucket])],
+            Gradients::Whole(whole) => {
+                &whole.total(bucket)[self.own(&self.trained.grads.list[bucket])]
+            }
             Gradients::Sharded(sharded) => sharded.total(bucket),
         }
     }
 
     fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
-        let own = self.own(&self.buckets.list[bucket]);
+        let own = self.own(&self.trained.grads.list[bucket]);
         match &mut self.grads {
             Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own],
             Gradients::Sharded(sharded) => sharded.total_mut(bucket),
@@ -180,7 +186,7 @@ impl WorkerStore {
     fn fills_bucket(&self, block: usize) -> bool {
         let bucket = self.buckets.of_block(block);
         let last = self.buckets.list[bucket].blocks.start.max(self.trained.first_block);
-        block == last && self.trained.buckets[bucket]
+        block == last && self.trained.grads.list[bucket].len > 0
     }
 
     /// Does what the other workers need of this one while they run a leaf and it has none left.
@@ -233,12 +239,9 @@ impl WorkerStore {
             Gradients::Whole(whole) => whole.finish(&mut self.overlap)?,
             Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
         }
-        let buckets = Arc::clone(&self.buckets);
-        for (index, pair) in buckets.mirrors.iter().enumerate() {
-            if !self.trained.mirrors[index] {
-                continue;
-            }
-            let (owner, mirror) = self.own_of_pair(pair);
+        let grads = Arc::clone(&self.trained.grads);
+        for pair in &grads.mirrors {
+            let (owner, mirror) = self.own_of_pair(&grads, pair);
             // The two lie in buffers that cannot be borrowed together.
             let mut spare = std::mem::take(&mut self.spare);
             let addend = &mut spare[..mirror.len()];
@@ -273,14 +276,16 @@ impl WorkerStore {
         }
     }
 
-    /// The parameters that this worker steps of a bucket and their gradients, if it is trained.
+    /// The parameters that this worker steps of a bucket and the gradients of those that are
+    /// trained, if any is.
     fn own_pair_mut(&mut self, bucket: usize) -> Option<(&mut [f32], &mut [f32])> {
-        if !self.trained.buckets[bucket] {
+        let of_grads = &self.trained.grads.list[bucket];
+        if of_grads.len == 0 {
             return None;
         }
-        let own = self.own(&self.buckets.list[bucket]);
+        let (own, own_grads) = (self.own(&self.buckets.list[bucket]), self.own(of_grads));
         let grads = match &mut self.grads {
-            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own.clone()],
+            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own_grads],
             Gradients::Sharded(sharded) => sharded.total_mut(bucket),
         };
         let params = match &mut self.weights {
@@ -299,7 +304,7 @@ impl WorkerStore {
     fn show_changes(&mut self, has_all_changed: bool) -> Result<(), CommError> {
         let buckets = Arc::clone(&self.buckets);
         for pair in &buckets.mirrors {
-            let (owner, mirror) = self.own_of_pair(pair);
+            let (owner, mirror) = self.own_of_pair(&buckets, pair);
             let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
             let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));
             let shift = |range: Range<usize>, by: usize| range.start + by..range.end + by;
@@ -317,8 +322,12 @@ impl WorkerStore {
         }
         match &mut self.weights {
             Weights::Whole(whole) if self.stage > 0 => {
-                let has_changed = |bucket: usize| has_all_changed || self.trained.buckets[bucket];
-                whole.start_gathering(&self.buckets, has_changed, &mut self.overlap)
+                let all: Vec<_> = buckets.list.iter().map(|bucket| 0..bucket.len).collect();
+                let changed = |bucket: usize| {
+                    let trained = &self.trained.of_bucket[bucket];
+                    if has_all_changed { std::slice::from_ref(&all[bucket]) } else { trained }
+                };
+                whole.start_gathering(&self.buckets, changed, &mut self.overlap)
             }
             Weights::Whole(_) => Ok(()),
             Weights::Sharded(sharded) => sharded.forget(&mut self.overlap),
@@ -338,9 +347,7 @@ impl WorkerStore {
     /// How much of a parameter each worker has where workers have parts.
     pub fn piece_lens(&self, block: usize, param: &Param) -> Vec<usize> {
         let (bucket, range) = self.buckets.place(block, param);
-        let cuts = self.buckets.list[bucket].cuts.iter();
-        let cuts: Vec<_> = cuts.map(|cut| *cut.clamp(&range.start, &range.end)).collect();
-        cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+        self.buckets.list[bucket].part_lens_of(&range)
     }
 
     /// The memory that is held; activations and the optimizer are not part of it.
@@ -350,15 +357,15 @@ impl WorkerStore {
             Gradients::Whole(whole) => (whole.num_elements(), 0),
             Gradients::Sharded(sharded) => sharded.num_elements(),
         };
-        let buffers = windows + in_flight + self.spare.len() + self.unwanted.len();
+        let buffers = windows + in_flight + self.spare.len();
         Footprint { weights, gradients, buffers, optimizer: 0, activations: 0 }
     }
 
     /// The parts of a mirror and its owner that this worker steps, relative to what it owns of
-    /// their buckets. They are cut alike, so both have one length.
-    fn own_of_pair(&self, pair: &MirrorPair) -> (Range<usize>, Range<usize>) {
+    /// their `buckets`. They are cut alike, so both have one length.
+    fn own_of_pair(&self, buckets: &Buckets, pair: &MirrorPair) -> (Range<usize>, Range<usize>) {
         let own = |(bucket, range): &(usize, Range<usize>)| {
-            let own = self.own(&self.buckets.list[*bucket]);
+            let own = self.own(&buckets.list[*bucket]);
             let start = range.start.clamp(own.start, own.end);
             start - own.start..range.end.clamp(start, own.end) - own.start
         };
@@ -391,22 +398,23 @@ impl Store for WorkerStore {
         &mut self,
         cpu: &Cpu,
         block: usize,
-    ) -> Result<(&[f32], &mut [f32]), CommError> {
+    ) -> Result<(&[f32], Grads<'_>), CommError> {
         let bucket = self.buckets.of_block(block);
         let range = self.buckets.list[bucket].block(block);
         let params = match &self.weights {
-            Weights::Whole(whole) => &whole.bucket(bucket)[range.clone()],
-            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range.clone()],
+            Weights::Whole(whole) => &whole.bucket(bucket)[range],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
         };
-        if !self.trained.blocks[block] {
-            let len = if self.trained.cannot_skip[block] { range.len() } else { 0 };
-            return Ok((params, &mut self.unwanted[..len]));
+        let runs = &self.trained.of_block[block];
+        if runs.is_empty() {
+            return Ok((params, Grads::none()));
         }
         let grads = match &mut self.grads {
             Gradients::Whole(whole) => whole.lane_buffer(cpu, bucket),
             Gradients::Sharded(sharded) => sharded.lane_buffer(cpu, bucket, &mut self.overlap)?,
         };
-        Ok((params, &mut grads[range]))
+        let range = self.trained.grads.list[bucket].block(block);
+        Ok((params, Grads::new(&mut grads[range], runs)))
     }
 
     fn first_trained(&self) -> usize {

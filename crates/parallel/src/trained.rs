@@ -1,96 +1,96 @@
 //! Frozen parameters: what is trained in a phase of a run, and what that saves.
 //!
-//! A block all of whose parameters are frozen has no gradients: no memory for them, no products to
-//! compute them, nothing that travels. Backward still passes through it if a block in front of it
-//! is trained, and ends at the first block that is. Blocks share a bucket only with blocks that are
-//! frozen and trained together, so a bucket is either wanted or not. A frozen parameter in a
-//! block that is trained has a gradient that nobody looks at, and no optimizer state.
+//! A parameter that is frozen has no gradient: no memory for it, no product to compute it, nothing
+//! that travels. Gradients lie in buckets of their own, which are those of the parameters with
+//! everything taken out that is frozen; each part of a worker is what is left of its part of the
+//! parameters. Backward still passes through a frozen block if a block in front of it is trained,
+//! and ends at the first block that is.
 
-use crate::buckets::Buckets;
+use crate::buckets::{Bucket, Buckets};
 use lockstep_model::{Blueprint, Param};
-use lockstep_optim::Phases;
+use lockstep_optim::{Phases, Slot};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// What is trained in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trained {
-    /// By block: whether it has gradients.
-    pub blocks: Vec<bool>,
-    /// By bucket: whether it has gradients.
-    pub buckets: Vec<bool>,
-    /// By mirror: whether its gradient is added to the owner's.
-    pub mirrors: Vec<bool>,
+    /// By block: the stretches of its parameters that have gradients.
+    pub of_block: Vec<Vec<Range<usize>>>,
+    /// By bucket of parameters: the same.
+    pub of_bucket: Vec<Vec<Range<usize>>>,
+    /// The buckets of gradients; those without any are empty.
+    pub grads: Arc<Buckets>,
     /// Where backward ends.
     pub first_block: usize,
-    /// Longest gradient of a frozen block that computes it nevertheless.
-    pub unwanted_len: usize,
-    /// By block: whether it does.
-    pub cannot_skip: Vec<bool>,
 }
 
 impl Trained {
-    /// What is trained in `phase`.
+    /// What is trained in `phase` of a model whose parameters lie in `buckets`.
     pub fn new(blueprint: &Blueprint, buckets: &Buckets, phases: &Phases, phase: usize) -> Self {
-        let blocks: Vec<bool> = (0..blueprint.blocks.len())
-            .map(|block| is_trained(blueprint, phases, phase, block))
-            .collect();
-        let first_block = blocks.iter().position(|trained| *trained).unwrap_or(blocks.len());
-        // Blocks without parameters lie in buckets of others.
-        let of_bucket = |bucket: &crate::Bucket| blocks[bucket.blocks.clone()].contains(&true);
-        let mirrors = blueprint.mirrors().map(|m| !phases.is_frozen(phase, &m.owner.name));
-        let cannot_skip: Vec<bool> = blueprint
-            .blocks
-            .iter()
-            .enumerate()
-            .map(|(i, block)| i > first_block && !blocks[i] && !block.can_skip_grads())
-            .collect();
-        let lens = blueprint.blocks.iter().map(|block| block.num_params());
-        let unwanted = lens.zip(&cannot_skip).filter(|(_, cannot)| **cannot).map(|(len, _)| len);
-        Self {
-            buckets: buckets.list.iter().map(of_bucket).collect(),
-            mirrors: mirrors.collect(),
-            first_block,
-            unwanted_len: unwanted.max().unwrap_or(0),
-            cannot_skip,
-            blocks,
+        let is_trained = |param: &Param| {
+            let owner = param.mirror_of.as_ref().unwrap_or(&param.name);
+            !phases.is_frozen(phase, owner)
+        };
+        let of_block = blueprint.blocks.iter().map(|block| {
+            let trained = block.params().iter().filter(|param| is_trained(param));
+            joined(trained.map(Param::range))
+        });
+        Self::of(buckets, of_block.collect())
+    }
+
+    /// Nothing.
+    pub fn nothing(buckets: &Buckets) -> Self {
+        let num_blocks = buckets.list.last().map_or(0, |last| last.blocks.end);
+        Self::of(buckets, vec![Vec::new(); num_blocks])
+    }
+
+    fn of(buckets: &Buckets, of_block: Vec<Vec<Range<usize>>>) -> Self {
+        let of_bucket = buckets.list.iter().map(|bucket| {
+            let runs = bucket.blocks.clone().flat_map(|block| {
+                let start = bucket.block(block).start;
+                of_block[block].iter().map(move |run| start + run.start..start + run.end)
+            });
+            joined(runs)
+        });
+        let of_bucket: Vec<_> = of_bucket.collect();
+        let is_frozen = |runs: &Vec<_>| runs.is_empty();
+        let first_block = of_block.iter().take_while(|runs| is_frozen(runs)).count();
+        let grads = Arc::new(buckets.only(&of_bucket));
+        Self { of_block, of_bucket, grads, first_block }
+    }
+
+    /// What an optimizer steps on the worker that owns `part(bucket)` of each of `buckets`.
+    pub fn slots(
+        &self,
+        blueprint: &Blueprint,
+        buckets: &Buckets,
+        part: impl Fn(&Bucket) -> Range<usize>,
+    ) -> Vec<Slot> {
+        let mut slots = buckets.slots(blueprint, &part);
+        slots.retain_mut(|slot| {
+            let own = part(&buckets.list[slot.block]);
+            let runs = || self.of_bucket[slot.block].iter();
+            let place = own.start + slot.range.start;
+            let before = runs().map(|run| place.clamp(run.start, run.end) - run.start);
+            let start = before.sum::<usize>() - part(&self.grads.list[slot.block]).start;
+            slot.grads = start..start + slot.range.len();
+            runs().any(|run| run.contains(&place))
+        });
+        slots
+    }
+}
+
+/// Ascending ranges, neighbours joined.
+fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match runs.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => runs.push(range),
         }
     }
-
-    /// The largest of `len` over the buckets that are trained.
-    pub fn max_of(&self, buckets: &Buckets, len: impl Fn(&crate::Bucket) -> usize) -> usize {
-        self.lens(buckets, len).max().unwrap_or(0)
-    }
-
-    /// `len` of every bucket that is trained.
-    pub fn lens<'a>(
-        &'a self,
-        buckets: &'a Buckets,
-        len: impl Fn(&crate::Bucket) -> usize + 'a,
-    ) -> impl Iterator<Item = usize> + 'a {
-        let trained = buckets.list.iter().zip(&self.buckets).filter(|(_, trained)| **trained);
-        trained.map(move |(bucket, _)| len(bucket))
-    }
-}
-
-/// Cuts a model into buckets of blocks that are trained in the same phases.
-pub fn buckets(
-    blueprint: &Blueprint,
-    min_len: usize,
-    num_workers: usize,
-    phases: &Phases,
-) -> Buckets {
-    let course: Vec<Vec<bool>> = (0..blueprint.blocks.len())
-        .map(|block| {
-            (0..phases.len()).map(|phase| is_trained(blueprint, phases, phase, block)).collect()
-        })
-        .collect();
-    Buckets::joining(blueprint, min_len, num_workers, |a, b| course[a] == course[b])
-}
-
-/// Whether a block has a parameter that is trained, or a copy of one.
-fn is_trained(blueprint: &Blueprint, phases: &Phases, phase: usize, block: usize) -> bool {
-    let name = |param: &Param| param.mirror_of.as_ref().unwrap_or(&param.name).clone();
-    let params = blueprint.blocks[block].params();
-    params.iter().any(|param| !phases.is_frozen(phase, &name(param)))
+    runs
 }
 
 #[cfg(test)]
@@ -100,41 +100,75 @@ mod tests {
     use lockstep_config::{Sources, resolve};
     use lockstep_model::describe;
 
-    fn trained(groups: &str, phase: usize) -> (Buckets, Trained) {
+    fn trained(groups: &str, phase: usize, num_workers: usize) -> (Blueprint, Buckets, Trained) {
         let sets = vec![format!("optim.groups={groups}")];
         let recipe = resolve(&Sources { sets, ..Sources::default() }).unwrap();
         let blueprint = describe(&MODEL);
         let names: Vec<_> = blueprint.owned_params().map(|(_, p)| p.name.as_str()).collect();
         let phases = Phases::new(&recipe.optim, &names);
-        let buckets = buckets(&blueprint, usize::MAX, 2, &phases);
+        let buckets = Buckets::new(&blueprint, 20_000, num_workers);
         let trained = Trained::new(&blueprint, &buckets, &phases, phase);
-        (buckets, trained)
+        (blueprint, buckets, trained)
     }
 
     #[test]
-    fn blocks_that_are_trained_together_share_buckets_and_no_others() {
-        let (buckets, trained) = trained(
+    fn what_is_not_frozen_is_trained_block_by_block() {
+        let (blueprint, _, trained) = trained(
             r#"[{match = "model.layers.1.*", frozen = true},
                 {match = "model.embed_tokens.*", freeze_after = 3}]"#,
             1,
+            2,
         );
+        let lens: Vec<usize> =
+            trained.of_block.iter().map(|runs| runs.iter().map(Range::len).sum()).collect();
+        let all = |block: usize| blueprint.blocks[block].num_params();
         // The embedding and its mirror are frozen later, so the head is trained for its norm only.
-        let blocks: Vec<_> = buckets.list.iter().map(|bucket| bucket.blocks.clone()).collect();
-        assert_eq!(blocks, [0..1, 1..2, 2..3, 3..4, 4..5]);
-        assert_eq!(trained.blocks, [false, true, false, true, true]);
-        assert_eq!(trained.buckets, trained.blocks);
-        assert_eq!((trained.first_block, trained.mirrors), (1, vec![false]));
-        assert_eq!(trained.unwanted_len, 0, "layers can skip");
+        assert_eq!(lens, [0, all(1), 0, all(3), MODEL.width]);
+        assert_eq!((trained.first_block, trained.grads.mirrors.len()), (1, 0));
+        assert_eq!(trained.grads.num_params(), all(1) + all(3) + MODEL.width);
     }
 
     #[test]
-    fn one_trained_parameter_is_enough_and_a_mirror_counts_as_its_owner() {
-        let (_, trained) = trained(
+    fn one_parameter_may_be_trained_alone_and_a_mirror_counts_as_its_owner() {
+        let (_, _, trained) = trained(
             r#"[{match = "model.embed_tokens.weight"},
-                {match = "model.layers.2.input_layernorm.weight"}, {match = "*", frozen = true}]"#,
+                {match = "model.layers.2.self_attn.k_proj.weight"}, {match = "*", frozen = true}]"#,
             0,
+            2,
         );
-        assert_eq!(trained.blocks, [true, false, false, true, true]);
-        assert_eq!((trained.first_block, trained.mirrors), (0, vec![true]));
+        let has_some: Vec<bool> = trained.of_block.iter().map(|runs| !runs.is_empty()).collect();
+        assert_eq!(has_some, [true, false, false, true, true]);
+        assert_eq!((trained.first_block, trained.grads.mirrors.len()), (0, 1));
+        let table = MODEL.vocab * MODEL.width;
+        let key = MODEL.width / MODEL.heads * MODEL.kv_heads * MODEL.width;
+        assert_eq!(trained.grads.num_params(), 2 * table + key);
+    }
+
+    #[test]
+    fn gradients_of_all_workers_lie_without_gaps_where_slots_say() {
+        let groups = r#"[{match = "*.q_proj.weight", frozen = true},
+            {match = "*layernorm.weight", frozen = true}]"#;
+        for num_workers in 1..=5 {
+            let (blueprint, buckets, trained) = trained(groups, 0, num_workers);
+            for worker in 0..num_workers {
+                let part = |bucket: &Bucket| bucket.part(worker);
+                let slots = trained.slots(&blueprint, &buckets, part);
+                let mut ends = vec![0; buckets.list.len()];
+                for slot in slots {
+                    assert!(!slot.name.contains("q_proj") && !slot.name.contains("layernorm"));
+                    assert_eq!(slot.grads.start, ends[slot.block], "{}", slot.name);
+                    assert_eq!(slot.grads.len(), slot.range.len());
+                    ends[slot.block] = slot.grads.end;
+                }
+                // Mirrors have gradients too, behind what is stepped of their bucket.
+                for (bucket, end) in trained.grads.list.iter().zip(ends) {
+                    let is_mirror = |pair: &crate::buckets::MirrorPair| {
+                        trained.grads.list[pair.mirror.0] == *bucket
+                    };
+                    let has_mirror = trained.grads.mirrors.iter().any(is_mirror);
+                    assert!(has_mirror || end == bucket.part(worker).len(), "{bucket:?}");
+                }
+            }
+        }
     }
 }

@@ -10,7 +10,8 @@
 use crate::buckets::Buckets;
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
-use lockstep_comm::CommError;
+use lockstep_comm::{Comm, CommError};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The parameters of a worker.
@@ -93,20 +94,27 @@ impl WholeWeights {
         [one, other]
     }
 
-    /// Starts to bring what the other workers have stepped, of the buckets that have changed.
-    pub fn start_gathering(
+    /// Starts to bring what the other workers have stepped: of every bucket the stretches that
+    /// `changed` says.
+    pub fn start_gathering<'a>(
         &mut self,
         buckets: &Buckets,
-        has_changed: impl Fn(usize) -> bool,
+        changed: impl Fn(usize) -> &'a [Range<usize>],
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        let changed = buckets.list.iter().enumerate().filter(|(index, _)| has_changed(*index));
-        for (index, bucket) in changed {
-            let lens = bucket.part_lens();
+        for (index, bucket) in buckets.list.iter().enumerate() {
+            let runs: Vec<_> =
+                changed(index).iter().map(|run| (run.clone(), bucket.part_lens_of(run))).collect();
+            if runs.is_empty() {
+                continue;
+            }
             let data = std::mem::take(&mut self.data[index]);
-            self.gathering[index] = Some(
-                overlap.start(data, move |comm, data| comm.all_gather_parts::<f32>(data, &lens))?,
-            );
+            let gather = move |comm: &Comm, data: &mut Floats| {
+                runs.iter().try_for_each(|(run, lens)| {
+                    comm.all_gather_parts::<f32>(&mut data[run.clone()], lens)
+                })
+            };
+            self.gathering[index] = Some(overlap.start(data, gather)?);
         }
         Ok(())
     }
@@ -296,7 +304,11 @@ mod tests {
                             weights.bucket_mut(index)[element] = value(index, element, version);
                         }
                     }
-                    weights.start_gathering(&buckets, |_| true, &mut overlap).unwrap();
+                    // In two stretches: any will do, as long as all workers name the same.
+                    let halves: Vec<_> =
+                        buckets.list.iter().map(|b| [0..b.len / 2, b.len / 2..b.len]).collect();
+                    let changed = |bucket: usize| &halves[bucket][..];
+                    weights.start_gathering(&buckets, changed, &mut overlap).unwrap();
                     for (index, bucket) in buckets.list.iter().enumerate() {
                         weights.fetch(index, &mut overlap).unwrap();
                         let expected: Vec<_> =

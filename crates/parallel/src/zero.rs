@@ -6,12 +6,11 @@
 //! lane a leaf, a whole gradient exists for two buckets at a time only: the one being filled and
 //! the one on its way. With several lanes a leaf must be filled before it can leave.
 
-use crate::buckets::Buckets;
+use crate::buckets::{Bucket, Buckets};
 use crate::leaves::Leaves;
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
 use crate::shard_tree::ShardTree;
-use crate::trained::Trained;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
 use std::collections::VecDeque;
@@ -39,8 +38,6 @@ pub struct ShardedGradients {
     is_open: Vec<bool>,
     /// The first leaf of the pass at work.
     first_leaf: usize,
-    /// Which buckets have gradients.
-    trained: Trained,
 }
 
 /// Parts of a leaf of every worker on their way.
@@ -56,44 +53,40 @@ impl ShardedGradients {
     pub fn new(
         buckets: &Arc<Buckets>,
         leaves: Leaves,
-        trained: &Trained,
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let comm = overlap.comm();
         let (num_workers, worker) = (comm.num_members(), comm.position());
         let list = &buckets.list;
-        let wanted = |index: usize, len: usize| if trained.buckets[index] { len } else { 0 };
-        let part_len = |index: usize| wanted(index, list[index].part(worker).len());
-        let tree = |index| ShardTree::new(part_len(index), leaves.num_leaves, num_workers);
+        let tree = |bucket: &Bucket| {
+            ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers)
+        };
         let shares_memory = leaves.lanes_per_leaf == 1;
         let several = |len: usize| -> Result<Vec<_>, CommError> {
             (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
         };
-        let own = |index: usize| match wanted(index, list[index].len) {
+        let own = |bucket: &Bucket| match bucket.len {
             0 => Ok(Floats::default()),
             len => Floats::exchanged(comm, len),
         };
-        let max_len = trained.max_of(buckets, |bucket| bucket.len);
-        let max_part_len = trained.max_of(buckets, |bucket| bucket.part(worker).len());
         let filling = if shares_memory {
             list.iter().map(|_| Floats::default()).collect()
         } else {
-            (0..list.len()).map(own).collect::<Result<_, _>>()?
+            list.iter().map(own).collect::<Result<_, _>>()?
         };
         Ok(Self {
             leaves,
             num_workers,
             worker,
             buckets: Arc::clone(buckets),
-            trees: (0..list.len()).map(tree).collect(),
+            trees: list.iter().map(tree).collect(),
             filling,
-            pool: if shares_memory { Some(several(max_len)?) } else { None },
-            incoming: several(num_workers * max_part_len)?,
+            pool: if shares_memory { Some(several(buckets.max_len())?) } else { None },
+            incoming: several(num_workers * buckets.max_part_len(worker))?,
             on_their_way: VecDeque::with_capacity(list.len()),
             num_lanes: vec![0; list.len()],
             is_open: vec![false; list.len()],
             first_leaf: 0,
-            trained: trained.clone(),
         })
     }
 
@@ -178,11 +171,10 @@ impl ShardedGradients {
     pub fn num_elements(&self) -> (usize, usize) {
         let sums = self.trees.iter().map(ShardTree::num_elements).sum();
         let leaves = match self.pool {
-            Some(_) => NUM_IN_FLIGHT * self.trained.max_of(&self.buckets, |bucket| bucket.len),
-            None => self.trained.lens(&self.buckets, |bucket| bucket.len).sum(),
+            Some(_) => NUM_IN_FLIGHT * self.buckets.max_len(),
+            None => self.buckets.num_params(),
         };
-        let part_len = |bucket: &crate::Bucket| bucket.part(self.worker).len();
-        let pieces = self.num_workers * self.trained.max_of(&self.buckets, part_len);
+        let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
         (sums, leaves + NUM_IN_FLIGHT * pieces)
     }
 
@@ -243,17 +235,15 @@ mod tests {
     use crate::testing::{MODEL, on_workers};
     use lockstep_config::Model;
     use lockstep_model::describe;
-    use lockstep_optim::Phases;
     use lockstep_tensor::Isa;
     use lockstep_tensor::random::Key;
     use std::ops::Range;
 
-    /// The gradients of a model that is trained whole.
+    /// The gradients of a model.
     fn gradients(model: &Model, leaves: Leaves, overlap: &Overlap) -> ShardedGradients {
         let blueprint = describe(model);
         let buckets = Arc::new(Buckets::new(&blueprint, 0, overlap.comm().num_members()));
-        let trained = Trained::new(&blueprint, &buckets, &Phases::default(), 0);
-        ShardedGradients::new(&buckets, leaves, &trained, overlap).unwrap()
+        ShardedGradients::new(&buckets, leaves, overlap).unwrap()
     }
 
     fn gradient(lane: usize, bucket: usize, element: usize) -> f32 {

@@ -12,6 +12,7 @@
 //! Shapes: t tokens (rows), c width (columns).
 
 use crate::Cpu;
+use crate::bias;
 use crate::reduce::columns::{Terms, add_column_sums, row_part};
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
@@ -63,8 +64,8 @@ pub fn normalize(
     });
 }
 
-/// Adds the gradients of input, weight and bias, given `dy_tc` and what forward saved. Where the
-/// last two are empty, only that of the input is wanted.
+/// Adds the gradients of input, weight and bias, given `dy_tc` and what forward saved. An empty one
+/// of the last two is not wanted.
 pub fn backward(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -79,18 +80,21 @@ pub fn backward(
     let width = check_shapes(x_tc, weight_c, mean_t, rstd_t);
     assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
     assert_eq!(dx_tc.len(), x_tc.len(), "input gradient and input have one shape");
-    let wants_weight = !dweight_c.is_empty();
+    let (wants_weight, wants_bias) = (!dweight_c.is_empty(), !dbias_c.is_empty());
     assert!(!wants_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
-    assert_eq!(dbias_c.len(), dweight_c.len(), "bias gradient and weight gradient have one shape");
+    assert!(!wants_bias || dbias_c.len() == width, "bias gradient and weight have one shape");
     cpu.for_each_part(dx_tc, ROWS * width, |i, dx_tc| {
         let rows = i * ROWS * width..i * ROWS * width + dx_tc.len();
         let (x_tc, dy_tc) = (&x_tc[rows.clone()], &dy_tc[rows]);
         let (mean_t, rstd_t) = (&mean_t[i * ROWS..], &rstd_t[i * ROWS..]);
         cpu.run(InputGradient { x_tc, weight_c, mean_t, rstd_t, dy_tc, dx_tc });
     });
-    if wants_weight {
-        let terms = WeightTerms { width, x_tc, mean_t, rstd_t, dy_tc };
-        add_column_sums(cpu, rstd_t.len(), terms, [dweight_c, dbias_c]);
+    let terms = WeightTerms { width, x_tc, mean_t, rstd_t, dy_tc };
+    match (wants_weight, wants_bias) {
+        (true, true) => add_column_sums(cpu, rstd_t.len(), terms, [dweight_c, dbias_c]),
+        (true, false) => add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]),
+        (false, true) => bias::backward(cpu, dy_tc, dbias_c),
+        (false, false) => {}
     }
 }
 
@@ -249,6 +253,21 @@ impl Terms<2> for WeightTerms<'_> {
             weight_sums[i] = s.fma(dy, x_hat, weight_sums[i]);
             bias_sums[i] = s.add(bias_sums[i], dy);
         }
+    }
+}
+
+impl Terms<1> for WeightTerms<'_> {
+    #[inline(always)]
+    fn add<S: Simd, const N: usize>(
+        self,
+        s: S,
+        row: usize,
+        columns: Range<usize>,
+        [weight_sums]: &mut [[S::V; N]; 1],
+    ) {
+        let mut both = [*weight_sums, [s.zero(); N]];
+        self.add(s, row, columns, &mut both);
+        [*weight_sums, _] = both;
     }
 }
 

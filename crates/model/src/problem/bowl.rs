@@ -9,6 +9,7 @@
 
 use super::spectrum::Curvature;
 use crate::block::{Block, BlockIo, Context, Flops, IGNORE, LaneShape, Saved, SavedLen};
+use crate::grads::Grads;
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::Problem;
 use lockstep_tensor::random::Key;
@@ -98,12 +99,12 @@ impl Block for Bowl {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let (lane, slope_c) = (ctx.lane, &*saved.kept);
         let (width, share) = (self.target_c.len(), 1.0 / lane.num_targets as f64);
         let num_counted = lane.targets.iter().filter(|target| **target != IGNORE).count() as f64;
-        for (index, grad) in grads.iter_mut().enumerate() {
+        for (index, grad) in grads.of(&(0..width)).iter_mut().enumerate() {
             let mut sum = num_counted * f64::from(slope_c[index]);
             for (row, target) in lane.targets.iter().enumerate() {
                 if *target != IGNORE {

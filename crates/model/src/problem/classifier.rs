@@ -11,6 +11,7 @@ use super::samples::Samples;
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen,
 };
+use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::param::{Param, ParamList};
 use lockstep_tensor::cross_entropy;
@@ -92,10 +93,10 @@ impl Block for Classifier {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let d_logits_tv = &*saved.kept;
-        self.linear.backward_weight(ctx.cpu, input_tc, d_logits_tv, grads);
+        self.linear.backward_weight(ctx.cpu, input_tc, d_logits_tv, grads.reborrow());
         self.linear.backward_input(ctx.cpu, params, d_logits_tv, d_stream);
     }
 

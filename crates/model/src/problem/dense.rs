@@ -8,6 +8,7 @@
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
 };
+use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::Activation;
@@ -119,7 +120,7 @@ impl Block for Dense {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let (cpu, before_tf) = (ctx.cpu, &*saved.kept);
         let d_before_tf = ctx.scratch.frame().take(before_tf.len());
@@ -128,7 +129,7 @@ impl Block for Dense {
             Activation::Relu => relu::backward(cpu, before_tf, d_output_tf, d_before_tf),
             Activation::Gelu => gelu::backward(cpu, before_tf, d_output_tf, d_before_tf),
         }
-        self.linear.backward_weight(cpu, input_tc, d_before_tf, grads);
+        self.linear.backward_weight(cpu, input_tc, d_before_tf, grads.reborrow());
         self.linear.backward_input(cpu, params, d_before_tf, &mut d_stream[..input_tc.len()]);
     }
 

@@ -3,6 +3,7 @@
 use super::samples::Samples;
 use super::spectrum::Noise;
 use crate::block::{Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Saved, SavedLen};
+use crate::grads::Grads;
 use crate::param::Param;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl Block for Features {
         _input: &[f32],
         _saved: Saved<'_>,
         _d_stream_tc: &mut [f32],
-        _grads: &mut [f32],
+        _grads: Grads<'_>,
     ) {
     }
 

@@ -10,6 +10,7 @@
 
 use super::samples::Samples;
 use crate::block::{Block, BlockIo, Context, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen};
+use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::{Family, Model};
@@ -130,14 +131,16 @@ impl Block for Regression {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream: &mut [f32],
-        grads: &mut [f32],
+        mut grads: Grads<'_>,
     ) {
         let slopes_t = &*saved.kept;
-        self.linear.backward_weight(ctx.cpu, input_tc, slopes_t, grads);
+        self.linear.backward_weight(ctx.cpu, input_tc, slopes_t, grads.reborrow());
         let num_counted = ctx.lane.targets.iter().filter(|target| **target != IGNORE).count();
         let pull = self.l2 * num_counted as f64 / ctx.lane.num_targets as f64;
-        for (grad, x) in grads.iter_mut().zip(params) {
-            *grad += (pull * f64::from(*x)) as f32;
+        for (at, grads) in grads.stretches(&(0..params.len())) {
+            for (grad, x) in grads.iter_mut().zip(&params[at]) {
+                *grad += (pull * f64::from(*x)) as f32;
+            }
         }
         self.linear.backward_input(ctx.cpu, params, slopes_t, d_stream);
     }

@@ -2,7 +2,7 @@
 
 use super::tiny::{Batch, LLAMA, LONG, TRAIN, Tiny, assert_same, variants};
 use lockstep_config::Model;
-use lockstep_model::{Mode, Recompute, describe, init};
+use lockstep_model::{Mode, Param, Recompute, describe, init};
 use lockstep_tensor::{Cpu, Isa};
 
 fn two_threads(isa: Isa) -> Cpu {
@@ -96,4 +96,41 @@ fn initial_weights_are_a_function_of_seed_name_and_element() {
     init::fill(&cpu, 1, mirror.owner, 0, &mut tables[0]);
     init::fill(&cpu, 1, mirror.mirror, 0, &mut tables[1]);
     assert_same(&tables[0], &tables[1], "the mirror");
+}
+
+/// Whether a parameter is trained, by its number and itself.
+type Rule<'a> = &'a dyn Fn(usize, &Param) -> bool;
+
+#[test]
+fn what_is_frozen_has_no_gradient_and_changes_no_other() {
+    let cpu = Cpu::single(Isa::detect());
+    // Every third parameter from each start, only vectors, only the keys and what is no weight.
+    let rules: [Rule<'_>; 6] = [
+        &|index, _| index % 3 != 0,
+        &|index, _| index % 3 != 1,
+        &|index, _| index % 3 != 2,
+        &|_, param| param.shape.len() == 1,
+        &|_, param| param.name.contains("k_proj") || param.name.contains("bias"),
+        &|_, _| false,
+    ];
+    for model in variants() {
+        let batch = Batch::new(&model, 2);
+        let tiny = Tiny::new(&model);
+        let whole = tiny.train(&cpu, &batch.lane());
+        let names: Vec<String> = tiny.blueprint.params().map(|(_, p)| p.name.clone()).collect();
+        for (rule, is_trained) in rules.iter().enumerate() {
+            let is_trained = |param: &Param| {
+                is_trained(names.iter().position(|name| *name == param.name).unwrap(), param)
+            };
+            let part = tiny.run_part(&cpu, &batch.lane(), TRAIN, Recompute::None, 0.0, &is_trained);
+            let what = format!("rule {rule}, {model:?}");
+            assert_same(&part.d_stream, &whole.d_stream, &what);
+            for (index, block) in tiny.blueprint.blocks.iter().enumerate() {
+                let trained = block.params().iter().filter(|param| is_trained(param));
+                let expected: Vec<f32> =
+                    trained.flat_map(|param| whole.grads[index][param.range()].to_vec()).collect();
+                assert_same(&part.grads[index], &expected, &format!("block {index}, {what}"));
+            }
+        }
+    }
 }

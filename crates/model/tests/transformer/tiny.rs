@@ -2,10 +2,12 @@
 
 use lockstep_config::{Family, Model, Problem};
 use lockstep_model::{
-    Blueprint, Context, IGNORE, Init, Lane, LaneShape, Mode, Recompute, Saved, Scratch, describe,
+    Blueprint, Context, Grads, IGNORE, Init, Lane, LaneShape, Mode, Param, Recompute, Saved,
+    Scratch, describe,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
+use std::ops::Range;
 
 /// Odd sizes everywhere; grouped-query attention.
 pub(crate) const LLAMA: Model = Model {
@@ -131,6 +133,19 @@ impl Tiny {
         recompute: Recompute,
         start: f32,
     ) -> Outcome {
+        self.run_part(cpu, lane, mode, recompute, start, &|_| true)
+    }
+
+    /// The same with gradients for those parameters only that are trained, one behind the other.
+    pub(crate) fn run_part(
+        &self,
+        cpu: &Cpu,
+        lane: &Lane<'_>,
+        mode: Mode,
+        recompute: Recompute,
+        start: f32,
+        is_trained: &dyn Fn(&Param) -> bool,
+    ) -> Outcome {
         let blocks = &self.blueprint.blocks;
         let stream_len = lane.shape.rows() * self.blueprint.max_width();
         let mut streams = vec![vec![0.0; stream_len]; blocks.len() + 1];
@@ -147,7 +162,12 @@ impl Tiny {
         }
         let num_logits = lane.shape.rows() * self.blueprint.vocab;
         let logits = kept[blocks.len() - 1][..num_logits].to_vec();
-        let mut grads: Vec<_> = self.params.iter().map(|p| vec![start; p.len()]).collect();
+        let runs: Vec<Vec<_>> = blocks
+            .iter()
+            .map(|b| b.params().iter().filter(|p| is_trained(p)).map(Param::range).collect())
+            .collect();
+        let len = |runs: &Vec<Range<usize>>| runs.iter().map(Range::len).sum();
+        let mut grads: Vec<_> = runs.iter().map(|runs| vec![start; len(runs)]).collect();
         let mut d_stream = vec![f32::NAN; stream_len];
         let mut d_embedded = Vec::new();
         if mode == Mode::Evaluate {
@@ -162,7 +182,8 @@ impl Tiny {
             let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
             let (params, input) = (&self.params[i], &streams[i]);
             block.recompute(&mut ctx, params, input, saved.reborrow(), what);
-            block.backward(&mut ctx, params, input, saved, &mut d_stream, &mut grads[i]);
+            let grads = Grads::new(&mut grads[i], &runs[i]);
+            block.backward(&mut ctx, params, input, saved, &mut d_stream, grads);
         }
         Outcome { loss, logits, grads, d_stream: d_embedded }
     }

@@ -32,10 +32,11 @@ fn group(pattern: &str) -> Group {
 
 /// Block 0 has a gap, as a mirror leaves one, and mixed decay; block 1 owns nothing.
 fn slots() -> Vec<Slot> {
-    let slot = |block, name: &str, tensor, range, decay| Slot {
+    let slot = |block, name: &str, tensor, range: Range<usize>, decay| Slot {
         block,
         name: name.to_string(),
         tensor,
+        grads: range.clone(),
         range,
         first: 0,
         decay,
