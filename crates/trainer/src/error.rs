@@ -97,15 +97,15 @@ pub enum TrainError {
     },
     /// The saved run was made by another recipe.
     #[error(
-        "{dir} was trained with recipe {saved}, this one is {asked}; only run.*, parallel.* and \
-         emulate.* may change"
+        "{dir} was trained with another recipe: {saved} there, {asked} here; only run.*, \
+         parallel.* and emulate.* may change"
     )]
     OtherRecipe {
         /// The run to resume.
         dir: String,
-        /// Hash of its recipe.
+        /// The first of its settings that differs.
         saved: String,
-        /// Hash of the recipe now.
+        /// What the recipe has now in its place.
         asked: String,
     },
     /// The recipe of a saved run could not be used.

@@ -4,9 +4,10 @@
 //! gives the bits that the run would have had without the interruption.
 
 use crate::device::KERNEL_CLASS;
+use crate::pretrained::{self, Pretrained};
 use crate::run_folder::TOKENIZER;
 use crate::train::lane_shape;
-use crate::{RunFolder, Summary, TrainError, pretrained};
+use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};
 use lockstep_comm::{Comm, CommError};
@@ -231,13 +232,20 @@ pub(crate) fn open(
     let folder = RunFolder::finished(dir, world)?;
     let state = TrainingState::load(world, &folder.state())?;
     if state.recipe_hash != recipe.hash() {
-        return Err(TrainError::OtherRecipe {
-            dir: dir.display().to_string(),
-            saved: state.recipe_hash,
-            asked: recipe.hash(),
-        });
+        let before = Pretrained::open(dir, world)?.recipe(world)?;
+        let (saved, asked) = first_difference(&before.identity_text(), &recipe.identity_text());
+        return Err(TrainError::OtherRecipe { dir: dir.display().to_string(), saved, asked });
     }
     Ok((folder, state))
+}
+
+/// The first lines in which two sorted lists of settings differ.
+fn first_difference(before: &str, now: &str) -> (String, String) {
+    let only = |text: &str, other: &str| {
+        let line = text.lines().find(|line| !other.lines().any(|other| other == *line));
+        line.map_or_else(|| "nothing".to_owned(), str::to_owned)
+    };
+    (only(before, now), only(now, before))
 }
 
 /// Saves weights, optimizer and position, in the folder of the first worker; the position last, so

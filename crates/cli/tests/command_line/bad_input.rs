@@ -160,7 +160,8 @@ fn a_run_that_is_not_there_or_another_is_refused() {
     refused(&folder, &resume(&[], "nowhere"), &["nowhere holds no finished run"]);
     folder.succeed(&train(&["train.steps=1", "run.dir=run"]));
     let other = resume(&["train.steps=1", "train.seed=2", "run.dir=next"], "run");
-    refused(&folder, &other, &["run was trained with recipe", "only run.*, parallel.*"]);
+    let words = ["train.seed = 1 there, train.seed = 2 here", "only run.*, parallel.*"];
+    refused(&folder, &other, &words);
     folder.succeed(&train(&["train.steps=1", "run.dir=bare", "run.save_optimizer=false"]));
     let bare = resume(&["train.steps=1", "run.dir=next"], "bare");
     refused(&folder, &bare, &["bare"]);

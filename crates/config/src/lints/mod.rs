@@ -168,7 +168,7 @@ mod tests {
             &["run.workers=2", "parallel.shares=6,2"],
             &["run.workers=2", "parallel.shares=5,3"],
         ),
-        ("idle-workers", "bench", &["run.workers=3"], &["run.workers=4"]),
+        ("idle-workers", "bible-small", &["run.workers=3"], &["run.workers=4"]),
         (
             "small-buckets",
             "bible-small",
