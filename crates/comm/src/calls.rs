@@ -356,8 +356,9 @@ impl Comm {
             self.check_lengths(op, plan, &buffers, dtype.bytes())?;
         }
         let reduction = reduction.unwrap_or(Reduction::Sum);
-        let (signature, timeout, lane) = (ready.signature, self.timeout, self.lane);
-        let call = Call { plan, signature, dtype, reduction, timeout, lane, notes };
+        let (signature, timeout) = (ready.signature, self.timeout);
+        let (lane, label) = (self.lane, self.label);
+        let call = Call { plan, signature, dtype, reduction, timeout, lane, label, notes };
         // An error is large. Handing on the result as it is would copy all of it even if there is
         // none, and that waits until the last stores of the call are through.
         match engine.run(&self.core.node, &self.core.team, &call, buffers, notebook) {

@@ -114,7 +114,7 @@ impl Comm {
         let result = self.core.node.exchange(lane, &mut round, self.timeout);
         let done_bytes = round.done_bytes;
         if let Err(why) = result {
-            return Err(self.message_failed(lane, why, signature, (done_bytes, bytes)));
+            return Err(self.message_failed(lane, why, (signature, tag), (done_bytes, bytes)));
         }
         self.lock().counters.add(MESSAGE, &traffic);
         Ok(())
@@ -132,20 +132,21 @@ impl Comm {
         &self,
         lane: Lane,
         why: Interruption,
-        call: Signature,
+        (call, number): (Signature, u64),
         (done_bytes, expected_bytes): (u64, u64),
     ) -> CommError {
         let context = crate::error::Context {
+            epoch: self.core.node.epoch(),
             rank: self.rank(),
             call,
             group: self.name().to_owned(),
-            number: 0,
+            number,
+            label: self.label,
             timeout: self.timeout,
             done_bytes,
             expected_bytes,
         };
-        let error = context.error(why);
-        self.core.node.abort_unless_told(lane, &error);
-        error
+        let verdict = self.core.node.settle(lane, context.statement(why));
+        CommError::Failed(Box::new(verdict))
     }
 }

@@ -12,7 +12,8 @@ use lockstep_tensor::Isa;
 use crate::background::Background;
 use crate::error::{CommError, Interruption};
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
-use crate::transport::{Round, Transport, Wires};
+use crate::transport::{Renewal, Round, Transport, Wires};
+use crate::verdict::Verdict;
 
 /// Which set of wires a call uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub(crate) struct Node {
     /// Where buffers lie if no memory is shared.
     private_arena: OnceLock<Arc<Arena>>,
     next_group: AtomicU64,
+    epoch: u64,
     isa: Isa,
 }
 
@@ -66,8 +68,32 @@ impl Node {
             recv_thread: OnceLock::new(),
             private_arena: OnceLock::new(),
             next_group: AtomicU64::new(0),
+            epoch: 0,
             isa: Isa::detect(),
         }
+    }
+
+    /// This rank among those who are left, in the next epoch. The old node keeps its memory, which
+    /// buffers lie in, and has no wires any more.
+    pub(crate) fn renewed(&self, survivors: &[Rank], timeout: Duration) -> Result<Self, CommError> {
+        let epoch = self.epoch + 1;
+        let memory = match &self.shared {
+            Some(shared) => Some(Arc::new(shared.renewed(survivors, epoch, timeout)?)),
+            None => None,
+        };
+        let fate = Arc::default();
+        let renewal = Renewal { epoch, survivors, memory, fate };
+        let renew = |lane: Lane| {
+            let cut = Box::new(CutWires { rank: self.rank, num_ranks: self.num_ranks() });
+            std::mem::replace(&mut *self.wires(lane), cut).renew(&renewal)
+        };
+        let wires = Wires {
+            caller: renew(Lane::Caller)?,
+            background: renew(Lane::Background)?,
+            sends: renew(Lane::Sends)?,
+            recvs: renew(Lane::Recvs)?,
+        };
+        Ok(Self { epoch, ..Self::new(&self.world, wires) })
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -141,18 +167,20 @@ impl Node {
         self.wires(lane).exchange(round, timeout)
     }
 
-    pub(crate) fn abort(&self, lane: Lane, reason: &str) {
-        // Through memory first: that needs no lock, and wakes whoever holds one.
-        if let Some(shared) = &self.shared {
-            shared.abort(reason);
-        }
-        self.wires(lane).abort(reason);
+    /// Which of the groups of ranks this is that were formed one after the other.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
-    /// Tells everybody about an error of this rank, unless it came from somebody else's.
-    pub(crate) fn abort_unless_told(&self, lane: Lane, error: &CommError) {
-        if !matches!(error, CommError::Aborted { .. }) {
-            self.abort(lane, &error.last_words());
+    /// What all ranks settle on, given what this one has to say.
+    #[cold]
+    pub(crate) fn settle(&self, lane: Lane, statement: Verdict) -> Verdict {
+        // Through memory first where that is all there is: it needs no lock, and wakes whoever
+        // holds one.
+        let is_one_host = self.domains.iter().all(|&domain| domain == self.domains[0]);
+        match &self.shared {
+            Some(shared) if is_one_host => shared.settle(statement),
+            _ => self.wires(lane).settle(statement),
         }
     }
 
@@ -165,5 +193,46 @@ impl Node {
         };
         // A panic in the middle of an exchange ends the run; until then others may try.
         wires.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is left of wires that were taken into the next epoch.
+struct CutWires {
+    rank: Rank,
+    num_ranks: usize,
+}
+
+impl Transport for CutWires {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.num_ranks
+    }
+
+    fn exchange(&mut self, _: &mut Round<'_>, _: Duration) -> Result<(), Interruption> {
+        let reason = "it has gone on in another group, formed anew".to_owned();
+        Err(Interruption::Lost { peer: self.rank, reason })
+    }
+
+    fn shared(&self) -> Option<Arc<SharedWorld>> {
+        None
+    }
+
+    fn settle(&mut self, statement: Verdict) -> Verdict {
+        statement
+    }
+
+    fn renew(self: Box<Self>, _: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
+        Ok(self)
+    }
+
+    fn domains(&self) -> Vec<usize> {
+        (0..self.num_ranks).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "none"
     }
 }
