@@ -1,7 +1,8 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
+//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, `doctor`, one
+//!   file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -37,6 +38,7 @@ Examples:
   lockstep generate --prompt \"In the beginning\"   text from the newest run
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep config                                 every key, its meaning and its value
+  lockstep doctor runs/0007                       why a run failed: who did not arrive where
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
 
@@ -49,6 +51,7 @@ enum Command {
     #[command(subcommand)]
     Bench(commands::bench::Command),
     Config(commands::config::Arguments),
+    Doctor(commands::doctor::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@
 //! by all members of the group, in the same order.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -115,6 +116,7 @@ impl Comm {
         let num_inputs = addends.num_inputs(position);
         let planner = Planner::new(node, &members, position, addends);
         let (id, name) = (node.next_group(), name.to_owned());
+        node.recorder().name(id, &name, members.len(), members[0].0);
         let team = Team { members, position, id, name, num_inputs };
         let engine = Engine::default();
         let counters = Counters::default();
@@ -224,6 +226,13 @@ impl Comm {
     /// them then.
     pub fn about(&self, label: Label) -> Self {
         Self { label, ..self.clone() }
+    }
+
+    /// After a failure the last calls of this rank are written into a file of this folder, which
+    /// `lockstep doctor` reads; and those of the culprit, by whoever noticed and can. The first
+    /// folder named counts, for all groups of the rank.
+    pub fn record_into(&self, dir: &Path) {
+        self.core.node.dump_into(dir);
     }
 
     /// This rank's number in the world.

@@ -92,6 +92,12 @@ impl Engine {
         &self.moved
     }
 
+    /// The number of the next call.
+    #[inline]
+    pub(crate) fn next_call(&self) -> u64 {
+        self.call + 1
+    }
+
     /// Runs a plan on the caller's memory.
     pub(crate) fn run(
         &mut self,

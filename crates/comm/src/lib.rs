@@ -9,6 +9,7 @@
 //! - [`signature`]: what a call is, so that a different one on another rank is noticed
 //! - [`error`]: what can go wrong; [`verdict`]: who is to blame, the same on every rank that is
 //!   left; [`label`]: what a call is for
+//! - `recorder`: the last calls of every rank
 //! - `planner`, `plan`: a schedule made ready to run
 //! - `engine`: runs it, `background` on a thread of its own; `kernel` is its arithmetic,
 //!   `workspace` its memory, `flags` how ranks meet in shared memory
@@ -68,6 +69,7 @@ mod kernel;
 mod node;
 mod plan;
 mod planner;
+mod recorder;
 mod workspace;
 
 pub mod bench;

@@ -15,6 +15,7 @@ use crate::element::{Dtype, Element};
 use crate::error::{CommError, Interruption};
 use crate::node::Lane;
 use crate::plan::Traffic;
+use crate::recorder::Entry;
 use crate::signature::{MESSAGE, Signature};
 use crate::transport::{Envelope, PURPOSE_BIT, Round};
 
@@ -111,11 +112,16 @@ impl Comm {
         };
         let (sends, recvs) = (send.as_slice(), recv.as_slice());
         let mut round = Round { envelope, sends, recvs, done_bytes: 0 };
-        let result = self.core.node.exchange(lane, &mut round, self.timeout);
+        let (node, label) = (&self.core.node, self.label);
+        let entry = Entry { group: self.core.team.id, lane, number: tag, signature, label };
+        let begun = node.recorder().begin(&entry, node.world().clock().wall_coarse());
+        let result = node.exchange(lane, &mut round, self.timeout);
         let done_bytes = round.done_bytes;
         if let Err(why) = result {
+            node.recorder().fail(begun, done_bytes);
             return Err(self.message_failed(lane, why, (signature, tag), (done_bytes, bytes)));
         }
+        node.recorder().end(begun, node.world().clock().wall_coarse());
         self.lock().counters.add(MESSAGE, &traffic);
         Ok(())
     }
@@ -147,6 +153,8 @@ impl Comm {
             expected_bytes,
         };
         let verdict = self.core.node.settle(lane, context.statement(why));
-        CommError::Failed(Box::new(verdict))
+        let error = CommError::Failed(Box::new(verdict));
+        self.core.node.dump(&error);
+        error
     }
 }

@@ -1,6 +1,7 @@
 //! One rank of the world: its wires, its memory, and what all its groups share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use lockstep_tensor::Isa;
 
 use crate::background::Background;
 use crate::error::{CommError, Interruption};
+use crate::recorder::{Dump, Place, Recorder, file_name};
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
 use crate::transport::{Renewal, Round, Transport, Wires};
-use crate::verdict::Verdict;
+use crate::verdict::{Process, Verdict};
 
 /// Which set of wires a call uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +49,21 @@ pub(crate) struct Node {
     private_arena: OnceLock<Arc<Arena>>,
     next_group: AtomicU64,
     epoch: u64,
+    recorder: Recorder,
+    /// Where the last calls are written down after a failure, and whether they were.
+    dump_dir: OnceLock<PathBuf>,
+    has_dumped: AtomicBool,
     isa: Isa,
 }
 
 impl Node {
     pub(crate) fn new(world: &World, wires: Wires) -> Self {
         let Wires { caller, background, sends, recvs } = wires;
+        let flight = caller.shared().and_then(|shared| shared.flight(shared.rank()));
         Self {
+            recorder: Recorder::new(flight.unwrap_or_else(Place::private)),
+            dump_dir: OnceLock::new(),
+            has_dumped: AtomicBool::new(false),
             world: Arc::clone(world),
             rank: caller.rank(),
             domains: caller.domains(),
@@ -93,7 +103,57 @@ impl Node {
             sends: renew(Lane::Sends)?,
             recvs: renew(Lane::Recvs)?,
         };
-        Ok(Self { epoch, ..Self::new(&self.world, wires) })
+        let dump_dir = self.dump_dir.clone();
+        Ok(Self { epoch, dump_dir, ..Self::new(&self.world, wires) })
+    }
+
+    #[inline]
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// After a failure the last calls are written to a folder; the first one named counts.
+    pub(crate) fn dump_into(&self, dir: &Path) {
+        let _ = self.dump_dir.set(dir.to_owned());
+    }
+
+    /// Writes the last calls down, once: this rank's own, and those of the culprit if it was this
+    /// rank that noticed and its memory is seen.
+    #[cold]
+    pub(crate) fn dump(&self, error: &CommError) {
+        let (Some(dir), Some(verdict)) = (self.dump_dir.get(), error.verdict()) else { return };
+        if self.has_dumped.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.dump_of(dir, self.rank, self.recorder.place(), verdict);
+        let culprit = verdict.culprit;
+        let is_ours = verdict.noticed_by == self.rank && culprit != self.rank;
+        if let Some(place) = self.shared.as_ref().and_then(|shared| shared.flight(culprit))
+            && is_ours
+        {
+            self.dump_of(dir, culprit, &place, verdict);
+        }
+    }
+
+    fn dump_of(&self, dir: &Path, rank: Rank, place: &Place, verdict: &Verdict) {
+        let process = if rank == self.rank {
+            Some(Process { host: self.world.host().name(), id: self.world.processes().own_id() })
+        } else {
+            verdict.process.clone()
+        };
+        let dump = Dump {
+            rank,
+            num_ranks: self.num_ranks(),
+            epoch: self.epoch,
+            written_by: self.rank,
+            process,
+            verdict: Some(verdict),
+            place,
+        };
+        // A run that fails says so whether or not there is room on the disk.
+        let _ = self.world.files().create_dir_all(dir);
+        let path = dir.join(file_name(rank));
+        let _ = self.world.files().write_atomic(&path, dump.to_json().as_bytes());
     }
 
     pub(crate) fn world(&self) -> &World {

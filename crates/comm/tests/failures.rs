@@ -20,12 +20,18 @@ use lockstep_platform::{Clock, real};
 /// failure.
 const TASK: &str = "LOCKSTEP_TEST_TASK";
 
+/// Where the worker leaves its records, if anywhere.
+const RECORDS: &str = "LOCKSTEP_TEST_RECORDS";
+
 #[test]
 fn role_worker() {
     let Some(comm) = own_end(0) else { return };
     let task = real().host().env(TASK).expect("the parent sets it");
     let words: Vec<u64> = task.split(' ').map(|word| word.parse().expect("a number")).collect();
     let comm = comm.within(Duration::from_millis(words[0]));
+    if let Some(folder) = real().host().env(RECORDS) {
+        comm.record_into(std::path::Path::new(&folder));
+    }
     let mut random = Random(words[1]);
     comm.barrier().expect("all are there");
     println!("going");
@@ -143,7 +149,12 @@ impl Drop for Rankling {
 fn start(transport: &str, num_ranks: usize, task: (u64, u64, bool)) -> (String, Vec<Rankling>) {
     let (deadline_ms, seed, goes_on) = task;
     let task = format!("{deadline_ms} {seed} {}", u8::from(goes_on));
-    let mut ranks = Ranks::start_with("role_worker", transport, num_ranks, &[(TASK, task)]);
+    let ranks = Ranks::start_with("role_worker", transport, num_ranks, &[(TASK, task)]);
+    begun(ranks)
+}
+
+/// Waits until all workers are in the middle of things.
+fn begun(mut ranks: Ranks) -> (String, Vec<Rankling>) {
     let children = std::mem::take(&mut ranks.children);
     let mut all: Vec<Rankling> = children
         .into_iter()
@@ -203,6 +214,48 @@ fn a_frozen_process_is_warned_of_and_named_at_the_deadline() {
         }
         assert!(warnings.contains("waits for rank 1"), "{transport}: {warnings}");
     }
+}
+
+#[test]
+fn the_last_calls_of_everybody_are_written_down_also_of_a_killed_neighbour() {
+    let world = real();
+    for (transport, num_files) in [("shm", 3), ("tcp", 2)] {
+        let scratch = lockstep_platform::ScratchDir::new(&world, "flight").expect("a folder");
+        let folder = scratch.path().display().to_string();
+        let variables = [(TASK, "20000 11 0".to_owned()), (RECORDS, folder)];
+        let (_, mut all) = begun(Ranks::start_with("role_worker", transport, 3, &variables));
+        let mut killed = all.remove(1);
+        killed.child.kill().expect("it runs");
+        assert_named(&mut all, 1, transport);
+        for one in &mut all {
+            one.child.wait().expect("it ends");
+        }
+        let files = world.files().list(scratch.path()).expect("the folder is there");
+        assert_eq!(files.len(), num_files, "{transport}: {files:?}");
+        for file in files {
+            let text = world.files().read_to_string(&file).expect("text");
+            assert!(text.contains("\"culprit\": 1"), "{text}");
+            assert!(text.contains("bucket 3 of step "), "{text}");
+            assert!(text.contains("\"name\": \"world\""), "{text}");
+        }
+    }
+}
+
+#[test]
+fn threads_go_on_without_one_that_has_left() {
+    common::run_threads(3, |comm| {
+        if comm.rank() == Rank(0) {
+            return;
+        }
+        let error = comm.barrier().expect_err("rank 0 does not come");
+        assert_eq!(error.verdict().expect("there is one").culprit, Rank(0));
+        let wrong = comm.reform(&[Rank(2), Rank(1)]).expect_err("they are not in order");
+        assert!(wrong.to_string().contains("in order"), "{wrong}");
+        let comm = comm.reform(&[Rank(1), Rank(2)]).expect("both come");
+        let mut data = [comm.rank().0 as u32];
+        comm.all_reduce(&mut data, Reduction::Sum).expect("both are there");
+        assert_eq!((data, comm.transport()), ([3], "threads"));
+    });
 }
 
 #[test]

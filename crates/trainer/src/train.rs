@@ -2,7 +2,7 @@
 
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
-use crate::{RunFolder, Summary, TrainError, check, device, evaluate, health};
+use crate::{RunFolder, Summary, TrainError, check, device, evaluate, health, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Corpus, Loader, validation_lanes};
@@ -58,6 +58,7 @@ fn train_on(
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let folder = RunFolder::of_worker(comm.position(), recipe, world)?;
+    run_folder::record_failures(comm, folder.as_ref())?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
     journal.losses = start.losses;
 

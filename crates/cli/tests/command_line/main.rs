@@ -6,6 +6,7 @@
 //! - `compare`: two runs, bit by bit.
 //! - `bench_comm`: collectives between real ranks.
 //! - `launch`: several workers behind one command.
+//! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
@@ -13,6 +14,7 @@ mod bad_input;
 mod bench_comm;
 mod commands;
 mod compare;
+mod failures;
 mod launch;
 mod layouts;
 mod process;

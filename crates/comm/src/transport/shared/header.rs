@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use lockstep_platform::Segment;
 use lockstep_platform::memory::PAGE_BYTES;
 
+use crate::recorder::RECORDER_BYTES;
+
 /// Distance between things that different ranks write.
 const APART: usize = 128;
 
@@ -64,7 +66,12 @@ impl Header {
 
     /// How long the header is.
     pub(super) fn bytes(self) -> usize {
-        self.ring(NUM_RINGS, 0).next_multiple_of(PAGE_BYTES)
+        (self.flight() + RECORDER_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// The records of the rank's last calls.
+    pub(super) fn flight(self) -> usize {
+        self.ring(NUM_RINGS, 0)
     }
 
     /// The line for a signal in a call of a group.
@@ -157,6 +164,7 @@ mod tests {
             pieces.push((header.taken(lane, peer), 64));
             pieces.push((header.ring(lane, peer), RING_BYTES));
         }
+        pieces.push((header.flight(), RECORDER_BYTES));
         pieces.sort_unstable();
         for pair in pieces.windows(2) {
             let ((start, len), (next, _)) = (pair[0], pair[1]);

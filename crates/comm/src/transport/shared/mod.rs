@@ -25,6 +25,7 @@ use lockstep_platform::{Arena, LocalStream, Patience, ProcessWatch, Segment, Wor
 
 use crate::error::{CommError, Interruption};
 use crate::flags::{Bell, Card, Line, card, counter, has_reached, publish, published, raise, show};
+use crate::recorder::Place;
 use header::Header;
 pub use meeting::Meeting;
 pub use ring::SharedTransport;
@@ -171,6 +172,12 @@ impl SharedWorld {
     #[inline]
     pub(crate) fn segment(&self, rank: Rank) -> &Segment {
         self.segments[rank.0].as_ref().expect("only ranks that are seen take part")
+    }
+
+    /// Where the last calls of a rank that is seen are written down.
+    pub(crate) fn flight(&self, rank: Rank) -> Option<Place> {
+        let segment = self.segments.get(rank.0)?.as_ref()?;
+        Some(Place::new(segment.clone(), self.header.flight()))
     }
 
     /// This rank's own memory.
