@@ -68,7 +68,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_survives_the_way(
-            epoch: u16, stream: u16, sequence: u64, length: u64, group: u64, number: u64, words: [u64; 3],
+            epoch: u16, stream: u16, sequence: u64, length: u64,
+            group: u64, number: u64, words: [u64; 3],
         ) {
             let envelope = Envelope { group, number, signature: Signature::from_words(words) };
             let header = Header { epoch, stream, sequence, length, envelope };
