@@ -111,11 +111,9 @@ impl TcpTransport {
             let found = link.control.said(self.epoch);
             said[link.peer.0] = found.filter(|said| said.culprit.0 < self.num_ranks).cloned();
         }
+        said.iter().flatten().next()?;
         let about_this_rank = said.iter().flatten().find(|said| said.culprit == self.rank);
-        match said.iter().flatten().next() {
-            None => None,
-            Some(_) => Some(about_this_rank.unwrap_or_else(|| rule(&said)).clone()),
-        }
+        Some(about_this_rank.unwrap_or_else(|| rule(&said)).clone())
     }
 
     /// What to tell about a peer in trouble. If it made a statement before it closed its streams,
