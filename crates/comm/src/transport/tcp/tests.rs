@@ -442,8 +442,10 @@ fn a_process_that_dies_without_goodbye_is_noticed_by_those_who_do_not_need_it() 
     let (mut end, far) = rank_and_raw_streams();
     drop(far);
     let error = end.sleep(LIMIT).unwrap_err();
-    let reason = "it closed the connection".to_owned();
-    assert_eq!(error, Interruption::Lost { peer: Rank(1), reason });
+    // It had words of ours unread, so the system may tell of the end in either way.
+    let Interruption::Lost { peer: Rank(1), reason } = error else { panic!("{error:?}") };
+    let ends = ["it closed the connection", "the connection broke"];
+    assert!(ends.contains(&reason.as_str()), "{reason}");
 }
 
 proptest! {
