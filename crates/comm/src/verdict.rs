@@ -201,7 +201,9 @@ impl Verdict {
         let lengths = texts.map(|text| text.len() as u64);
         let mut bytes: Vec<u8> =
             words.iter().chain(&lengths).flat_map(|word| word.to_le_bytes()).collect();
-        texts.iter().for_each(|text| bytes.extend_from_slice(text.as_bytes()));
+        for text in texts {
+            bytes.extend_from_slice(text.as_bytes());
+        }
         bytes
     }
 
