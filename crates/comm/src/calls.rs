@@ -15,6 +15,7 @@ use crate::engine::{Buffers, Call};
 use crate::error::CommError;
 use crate::node::Lane;
 use crate::planner::Wanted;
+use crate::recorder::Entry;
 use crate::signature::{code, hash};
 
 impl Comm {
@@ -356,16 +357,25 @@ impl Comm {
             self.check_lengths(op, plan, &buffers, dtype.bytes())?;
         }
         let reduction = reduction.unwrap_or(Reduction::Sum);
-        let (signature, timeout, lane) = (ready.signature, self.timeout, self.lane);
-        let call = Call { plan, signature, dtype, reduction, timeout, lane, notes };
+        let (signature, timeout) = (ready.signature, self.timeout);
+        let (lane, label) = (self.lane, self.label);
+        let call = Call { plan, signature, dtype, reduction, timeout, lane, label, notes };
+        let (node, team) = (&self.core.node, &self.core.team);
+        let (recorder, clock) = (node.recorder(), node.world().clock());
+        let (group, number) = (team.id, engine.next_call());
+        let entry = Entry { group, lane, number, signature, label };
+        let begun = recorder.begin(&entry, clock.wall_coarse());
         // An error is large. Handing on the result as it is would copy all of it even if there is
         // none, and that waits until the last stores of the call are through.
-        match engine.run(&self.core.node, &self.core.team, &call, buffers, notebook) {
+        match engine.run(node, team, &call, buffers, notebook) {
             Ok(()) => {
+                recorder.end(begun, clock.wall_coarse());
                 counters.add(code(op), engine.moved());
                 Ok(())
             }
             Err(error) => {
+                recorder.fail(begun, engine.moved().bytes());
+                node.dump(&error);
                 counters.add_unfinished(code(op), engine.moved());
                 *failed = Some(error.clone());
                 Err(error)

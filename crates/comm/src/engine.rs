@@ -21,6 +21,7 @@ use crate::element::{Dtype, Reduction};
 use crate::error::{CommError, Interruption};
 use crate::flags::Card;
 use crate::kernel::{self, Job};
+use crate::label::Label;
 use crate::node::{Lane, Node};
 use crate::plan::{Area, Piece, Plan, PlanRound, Traffic};
 use crate::signature::Signature;
@@ -38,6 +39,7 @@ pub(crate) struct Call<'a> {
     pub(crate) reduction: Reduction,
     pub(crate) timeout: Duration,
     pub(crate) lane: Lane,
+    pub(crate) label: Label,
     /// The notes for this call in the plan's notebook.
     pub(crate) notes: Option<usize>,
 }
@@ -90,6 +92,12 @@ impl Engine {
         &self.moved
     }
 
+    /// The number of the next call.
+    #[inline]
+    pub(crate) fn next_call(&self) -> u64 {
+        self.call + 1
+    }
+
     /// Runs a plan on the caller's memory.
     pub(crate) fn run(
         &mut self,
@@ -135,7 +143,7 @@ impl Engine {
             history: &self.history,
             lists: &mut self.memory.lists,
             num_signals: 0,
-            done_bytes: 0,
+            partial_bytes: 0,
         };
         if let Some(shared) = node.shared() {
             // Shown for those who make another call, which may be one with signals.
@@ -202,7 +210,7 @@ impl Engine {
             history: &self.history,
             lists: &mut self.memory.lists,
             num_signals: 0,
-            done_bytes: 0,
+            partial_bytes: 0,
         };
         if self.was_open {
             run.wait_for_stragglers()?;
@@ -244,7 +252,8 @@ struct Run<'a> {
     history: &'a [(u64, Signature)],
     lists: &'a mut Lists,
     num_signals: u32,
-    done_bytes: u64,
+    /// Bytes of messages of the round that is under way.
+    partial_bytes: u64,
 }
 
 impl<'a> Run<'a> {
@@ -261,7 +270,6 @@ impl<'a> Run<'a> {
         self.num_signals = halt.num_signals;
         for round in &plan.rounds[..halt.round] {
             self.moved.add(&round.traffic);
-            self.done_bytes += round.traffic.read_bytes + round.traffic.written_bytes;
         }
         if let Some(why) = halt.why {
             return Err(self.failed(why));
@@ -298,6 +306,7 @@ impl<'a> Run<'a> {
             self.exchange(round)?;
         }
         self.moved.add(&round.traffic);
+        self.partial_bytes = 0;
         Ok(())
     }
 
@@ -356,7 +365,6 @@ impl<'a> Run<'a> {
 
     fn copy(&mut self, into: &Piece, from: &Piece) -> Result<(), CommError> {
         self.target(into)?.copy_from(self.source(from)?);
-        self.done_bytes += into.bytes as u64;
         Ok(())
     }
 
@@ -386,7 +394,6 @@ impl<'a> Run<'a> {
             self.lists.sources = reuse(sources);
             self.lists.targets = reuse(targets);
         }
-        self.done_bytes += reduce.into.iter().map(|piece| piece.bytes as u64).sum::<u64>();
         Ok(())
     }
 
@@ -412,7 +419,7 @@ impl<'a> Run<'a> {
         let mut messages = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
         let result = self.node.exchange(self.call.lane, &mut messages, self.call.timeout);
         let done_bytes = messages.done_bytes;
-        self.done_bytes += done_bytes;
+        self.partial_bytes = done_bytes;
         result.map_err(|why| self.failed(why))?;
         let Traffic { sent_bytes, received_bytes, .. } = round.traffic;
         assert_eq!(done_bytes, sent_bytes + received_bytes, "wires move what the schedule says");

@@ -104,9 +104,10 @@ impl WholeWeights {
         for (index, bucket) in changed {
             let lens = bucket.part_lens();
             let data = std::mem::take(&mut self.data[index]);
-            self.gathering[index] = Some(
-                overlap.start(data, move |comm, data| comm.all_gather_parts::<f32>(data, &lens))?,
-            );
+            self.gathering[index] =
+                Some(overlap.start(index, data, move |comm, data| {
+                    comm.all_gather_parts::<f32>(data, &lens)
+                })?);
         }
         Ok(())
     }
@@ -210,7 +211,7 @@ impl ShardedWeights {
         room[part].copy_from_slice(&self.own[bucket]);
         let room = std::mem::take(room);
         let (len, lens) = (buckets.list[bucket].len, buckets.list[bucket].part_lens());
-        window.state = State::Arriving(overlap.start(room, move |comm, room| {
+        window.state = State::Arriving(overlap.start(bucket, room, move |comm, room| {
             comm.all_gather_parts::<f32>(&mut room[..len], &lens)
         })?);
         Ok(())

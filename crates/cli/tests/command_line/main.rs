@@ -8,6 +8,7 @@
 //! - `bench_comm`: collectives between real ranks.
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
+//! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
@@ -19,6 +20,7 @@ mod commands;
 mod compare;
 mod convert;
 mod data;
+mod failures;
 mod feeding;
 mod launch;
 mod layouts;

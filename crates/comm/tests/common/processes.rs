@@ -27,14 +27,27 @@ impl Ranks {
     /// Runs the test `role` of this binary as every rank of a new run; `transport` is `shm`, or
     /// `tcp` for TCP only.
     pub(crate) fn start(role: &str, transport: &str, num_ranks: usize) -> Self {
+        Self::start_with(role, transport, num_ranks, &[])
+    }
+
+    /// The same with more variables in the environment.
+    pub(crate) fn start_with(
+        role: &str,
+        transport: &str,
+        num_ranks: usize,
+        variables: &[(&str, String)],
+    ) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let binary = std::env::current_exe().expect("a test has a binary");
-        let job = format!("{role}-{transport}-{num_ranks}-{}", std::process::id());
+        let job = format!("{role}-{transport}-{num_ranks}-{}-{number}", std::process::id());
         let port = if transport == "tcp" { free_port() } else { 0 };
         let start = |rank: usize| {
             Command::new(&binary)
                 .args([role, "--exact", "--nocapture"])
                 .env(PLACE, format!("{transport} {job} {rank} {num_ranks} {port}"))
                 .env("RUST_BACKTRACE", "0")
+                .envs(variables.iter().map(|(name, value)| (name, value)))
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()

@@ -84,7 +84,7 @@ fn start_threads(
 
 /// Whether an error only repeats somebody else's.
 fn is_echo(error: &BenchError) -> bool {
-    matches!(error, BenchError::Stopped | BenchError::Comm(CommError::Aborted { .. }))
+    matches!(error, BenchError::Stopped)
 }
 
 /// Measures everything with one rank's end; rank 0 reports.
