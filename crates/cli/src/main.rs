@@ -1,7 +1,8 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, one file each.
+//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, `rendezvous`, one file
+//!   each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -49,6 +50,7 @@ enum Command {
     #[command(subcommand)]
     Bench(commands::bench::Command),
     Config(commands::config::Arguments),
+    Rendezvous(commands::rendezvous::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
+        Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

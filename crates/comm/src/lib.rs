@@ -61,10 +61,13 @@ pub mod signature;
 mod background;
 mod engine;
 mod flags;
+#[doc(hidden)]
+pub mod hostile;
 mod kernel;
 mod node;
 mod plan;
 mod planner;
+mod secret;
 mod workspace;
 
 pub mod bench;

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::entropy::RealEntropy;
@@ -66,6 +66,12 @@ impl Files for RealFiles {
         let metadata = fs::metadata(path).ok()?;
         let file = FileKind::File { bytes: metadata.len() };
         Some(if metadata.is_dir() { FileKind::Directory } else { file })
+    }
+
+    fn is_open_to_others(&self, path: &Path) -> Result<bool, FileError> {
+        const OTHERS: u32 = 0o077;
+        let metadata = fs::metadata(path).map_err(failed(FileAction::Read, path))?;
+        Ok(metadata.mode() & OTHERS != 0)
     }
 
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {

@@ -17,6 +17,7 @@ mod cable;
 mod control;
 mod early;
 mod frame;
+pub(crate) mod hostile;
 mod inbox;
 mod pace;
 mod receiving;
@@ -37,6 +38,7 @@ use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 use super::shared::SharedWorld;
 use super::{Envelope, NUM_LANES, Round, Transport, Wires};
 use crate::error::Interruption;
+use crate::secret::set::SealedSet;
 pub use cable::{Cable, Cables};
 use control::Control;
 use pace::Pace;
@@ -144,7 +146,7 @@ impl TcpTransport {
         (fate, heralds): (Arc<OnceLock<Interruption>>, Vec<Box<dyn Stream>>),
     ) -> Result<Self, NetError> {
         let num_ranks = cables.len();
-        let mut set = world.net().stream_set();
+        let mut set = Box::new(SealedSet::new(world.net().stream_set()));
         let mut links = Vec::new();
         let mut link_of = vec![None; num_ranks];
         for (peer, cable) in cables.into_iter().enumerate() {
