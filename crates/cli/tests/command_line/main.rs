@@ -16,3 +16,4 @@ mod compare;
 mod launch;
 mod layouts;
 mod process;
+mod rendezvous;

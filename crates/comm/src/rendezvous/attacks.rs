@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use lockstep_platform::{Stream, real};
 
 use super::tests::{
-    LIMIT, Joining, all, call, first, first_with, other, other_with, settings, ticket, told_about,
+    Joining, LIMIT, all, call, first, first_with, other, other_with, settings, ticket, told_about,
 };
 use super::wire::{Answer, FRONT_BYTES, Hello, Join, MAX_HELLO_BYTES, Pair};
 use super::*;

@@ -37,9 +37,9 @@ mod door;
 mod error;
 mod gather;
 mod greet;
+mod host;
 #[doc(hidden)]
 pub mod hostile;
-mod host;
 mod pairs;
 mod place;
 mod refusals;

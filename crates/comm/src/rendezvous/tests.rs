@@ -102,11 +102,7 @@ pub(super) fn other_with(
     Joining::start(move |world| join(world, &place, &settings))
 }
 
-pub(super) fn all(
-    num_ranks: usize,
-    settings: Settings,
-    meddle: impl FnOnce(&str),
-) -> Vec<Joined> {
+pub(super) fn all(num_ranks: usize, settings: Settings, meddle: impl FnOnce(&str)) -> Vec<Joined> {
     let (first, addr) = first(num_ranks, settings);
     meddle(&addr);
     let others = (1..num_ranks).map(|rank| other(rank, num_ranks, &addr, settings));

@@ -66,9 +66,7 @@ impl StreamSet for SealedSet {
 
     fn read(&mut self, stream: usize, buffer: &mut [u8]) -> io::Result<usize> {
         match &self.seals[stream] {
-            Some(seal) => {
-                seal.session.read(buffer, true, |space| self.inner.read(stream, space))
-            }
+            Some(seal) => seal.session.read(buffer, true, |space| self.inner.read(stream, space)),
             None => self.inner.read(stream, buffer),
         }
     }

@@ -110,11 +110,7 @@ impl Ticket {
     /// just as well.
     pub fn to_env(&self) -> [(&'static str, String); 3] {
         // An inherited file must not contradict the secret.
-        [
-            (SECRET, self.secret.to_hex()),
-            (SECRET_FILE, String::new()),
-            (RUN, self.run.clone()),
-        ]
+        [(SECRET, self.secret.to_hex()), (SECRET_FILE, String::new()), (RUN, self.run.clone())]
     }
 }
 
@@ -156,7 +152,8 @@ mod tests {
     fn anything_but_64_digits_is_no_secret() {
         let digits = "0123456789abcdef".repeat(4);
         assert!(Secret::parse(&digits).is_some());
-        for text in ["", "secret", &digits[1..], &digits.replace('7', "g"), &(digits.clone() + "00")]
+        for text in
+            ["", "secret", &digits[1..], &digits.replace('7', "g"), &(digits.clone() + "00")]
         {
             assert_eq!(Secret::parse(text), None, "{text}");
         }

@@ -181,6 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_others_may_read_or_change_is_open_to_them() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = ScratchDir::new(&crate::real(), "private").unwrap();
+        let path = scratch.path().join("file");
+        RealFiles.write_atomic(&path, b"secret").unwrap();
+        for (mode, is_open) in [(0o600, false), (0o400, false), (0o640, true), (0o602, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(RealFiles.is_open_to_others(&path), Ok(is_open), "{mode:o}");
+        }
+        assert!(RealFiles.is_open_to_others(&scratch.path().join("none")).is_err());
+    }
+
+    #[test]
     fn an_atomic_write_replaces_a_link_and_not_what_it_points_to() {
         let world = crate::real();
         let scratch = ScratchDir::new(&world, "link").unwrap();

@@ -6,8 +6,7 @@
 //! other. When nothing moves it tries again for a short while, because a message is usually a few
 //! microseconds away, and then sleeps until some stream is ready.
 //!
-//! - [`Cable`]: the streams between two ranks
-//! - `frame`: the header in front of a message
+//! - [`Cable`]: the streams between two ranks; `frame`: the header in front of a message
 //! - `stripe`: how long messages are spread over the streams
 //! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
 //! - `control`: goodbye, and giving up; `trouble`: what can be wrong with a peer; `pace`: a link

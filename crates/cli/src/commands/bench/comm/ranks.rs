@@ -144,8 +144,8 @@ fn open(
         return Ok(Comm::processes(world, name, rank, num_ranks, &options(plan))?);
     }
     let settings = Settings { shares_memory: false, ..Settings::default() };
-    let ticket = Ticket::from_env(world)
-        .map_err(|problems| failed(RendezvousError::Place { problems }))?;
+    let ticket =
+        Ticket::from_env(world).map_err(|problems| failed(RendezvousError::Place { problems }))?;
     let joined = if rank == Rank(0) {
         let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0")).map_err(failed)?;
         let master = listener.local_addr();
