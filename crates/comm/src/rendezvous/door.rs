@@ -197,9 +197,7 @@ impl Door {
     fn hear_one(&mut self, index: usize) -> Heard {
         let caller = &mut self.callers[index];
         let id = CallerId(caller.stream);
-        let Some(wanted) = caller.wanted() else {
-            return self.refuse_unproven(index, "it announces more than a hello has");
-        };
+        let wanted = caller.wanted().expect("those who announce too much are gone");
         let mut buffer = [0; MAX_HEARD_BYTES];
         let room = wanted - caller.bytes.len();
         match self.set.read(caller.stream, &mut buffer[..room]) {
@@ -251,7 +249,10 @@ impl Door {
 
     fn hear_hello(&mut self, index: usize) -> Heard {
         let caller = &mut self.callers[index];
-        if caller.wanted().is_none_or(|wanted| caller.bytes.len() < wanted) {
+        let Some(wanted) = caller.wanted() else {
+            return self.refuse_unproven(index, "it announces more than a hello has");
+        };
+        if caller.bytes.len() < wanted {
             return Heard::Nothing;
         }
         let bytes = std::mem::take(&mut caller.bytes);

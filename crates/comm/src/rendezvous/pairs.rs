@@ -14,7 +14,6 @@ use super::error::Side;
 use super::greet::{ask, greet, lost};
 use super::wire::{Answer, Hello, Pair, RunId, Table};
 use super::{Joined, Party, RendezvousError, run_name};
-use crate::secret::stream::SealedStream;
 use crate::transport::NUM_LANES;
 use crate::transport::tcp::{Cable, Cables};
 
@@ -61,33 +60,38 @@ fn call(party: &Party<'_>, table: &Table, peer: Rank) -> Result<Streams, Rendezv
         none if none.is_empty() => &party.place.master,
         addr => addr,
     };
-    let by = Side::Rank(peer);
-    let open = |stream: usize| -> Result<_, RendezvousError> {
-        let mut connected = reach(party, addr, peer)?;
-        let rank = party.place.rank.0 as u64;
-        let hello = Hello::Pair(Pair { run: table.run, rank, stream: stream as u64 });
-        if ask(party, &mut connected, by, &hello)? != Answer::Welcome {
-            let reason = "it answered with something else".to_owned();
-            return Err(RendezvousError::Lost { peer, reason });
-        }
-        Ok(Some(connected.proceed(party.settings.encrypt)))
-    };
+    let open = |stream| open(party, addr, table.run, peer, stream).map(Some);
     (0..num_streams(party)).map(open).collect()
 }
 
-/// Connects and greets. A door that is crowded by strangers may turn away whoever has not greeted
+/// Opens one stream. A door that is crowded by strangers may turn away whoever has not said hello
 /// yet, so that is tried again; a rank that is gone is gone.
-fn reach(party: &Party<'_>, addr: &str, peer: Rank) -> Result<SealedStream, RendezvousError> {
+fn open(
+    party: &Party<'_>,
+    addr: &str,
+    run: RunId,
+    peer: Rank,
+    stream: usize,
+) -> Result<Box<dyn Stream>, RendezvousError> {
     const MAX_TRIES: usize = 5;
+    let by = Side::Rank(peer);
+    let hello = Hello::Pair(Pair { run, rank: party.place.rank.0 as u64, stream: stream as u64 });
     let mut num_tries = 0;
     loop {
         num_tries += 1;
         let connected = party.world.net().connect(addr, party.remaining());
         let connected =
             connected.map_err(|error| RendezvousError::Lost { peer, reason: error.to_string() })?;
-        match greet(party, connected, Side::Rank(peer)) {
+        let asked = greet(party, connected, by)
+            .and_then(|mut stream| Ok((ask(party, &mut stream, by, &hello)?, stream)));
+        match asked {
+            Ok((Answer::Welcome, stream)) => return Ok(stream.proceed(party.settings.encrypt)),
+            Ok(_) => {
+                let reason = "it answered with something else".to_owned();
+                return Err(RendezvousError::Lost { peer, reason });
+            }
             Err(RendezvousError::Lost { .. }) if num_tries < MAX_TRIES => {}
-            done => return done,
+            Err(error) => return Err(error),
         }
     }
 }
