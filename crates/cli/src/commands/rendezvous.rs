@@ -100,10 +100,8 @@ fn report(arguments: &Arguments, listen: &str, hosted: &Hosted) -> Result<(), Fa
         let workers = guests.len();
         return output::text(&format!("{workers} workers have met; {num_refused} were refused\n"));
     }
-    let worker = |(rank, guest)| {
-        let rendezvous::HostedGuest { host, addr } = guest;
-        Worker { rank, host, addr }
-    };
-    let workers = guests.iter().enumerate().map(worker).collect();
+    let guests = guests.iter().enumerate();
+    let workers =
+        guests.map(|(rank, guest)| Worker { rank, host: &guest.host, addr: &guest.addr }).collect();
     output::json(&Report { listen, run, workers, num_refused: *num_refused })
 }
