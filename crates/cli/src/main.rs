@@ -1,8 +1,8 @@
 //! The `lockstep` command: one file a command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, `rendezvous`, one file
-//!   each.
+//! - [`commands`]: `train`, `generate`, `inspect`, `compare`, `bench`, `config`, `rendezvous`, one
+//!   file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.

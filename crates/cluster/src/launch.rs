@@ -1,9 +1,10 @@
 //! Starts the workers of a run as processes of this host, and stays until the last has ended.
 //!
 //! The launcher computes nothing. It gives each worker its place and the run's secret, which is new
-//! for every run, by the environment, passes its words on, and watches for ends. When one worker fails the others get a few seconds to notice and
-//! to say so, since their words may name a cause; then they are ended. Everything that a worker has
-//! is gone with its process: memory, sockets and locks have no names that could stay behind.
+//! for every run, by the environment, passes its words on, and watches for ends. When one worker
+//! fails the others get a few seconds to notice and to say so, since their words may name a cause;
+//! then they are ended. Everything that a worker has is gone with its process: memory, sockets and
+//! locks have no names that could stay behind.
 //!
 //! The other way round: workers are tied to the launcher
 //! ([`follow_launcher`](crate::role::follow_launcher)), so whatever ends the launcher, an interrupt

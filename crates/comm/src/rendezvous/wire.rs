@@ -1,9 +1,10 @@
 //! What ranks say to each other before they are connected, once they know that they may.
 //!
-//! All of it travels in sealed records. Every message starts with a front of 16 bytes: a magic word, the protocol's version, the kind of
-//! the message and the length of its body. The reader checks the length against what that kind may
-//! have before it reads on, so strangers cannot make it wait for, or allocate, more than that.
-//! Numbers are little-endian; texts are a length of two bytes and UTF-8.
+//! All of it travels in sealed records. Every message starts with a front of 16 bytes: a magic
+//! word, the protocol's version, the kind of the message and the length of its body. The reader
+//! checks the length against what that kind may have before it reads on, so strangers cannot make
+//! it wait for, or allocate, more than that. Numbers are little-endian; texts are a length of two
+//! bytes and UTF-8.
 
 /// Changes whenever ranks of two versions would not understand each other.
 const PROTOCOL: u16 = 2;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! caller                                     host
-//!   call:  front, fresh key, tag      ->     the tag fits: it knows the secret, or repeats somebody
+//!   call:  front, fresh key, tag      ->     the tag fits: it knows the secret, or repeats one
 //!   tag fits: it knows the secret     <-     reply: front, fresh key, tag
 //!   first sealed record               ->     it opens: the caller is no recording
 //! ```
