@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `config`, `doctor`, one file each.
+//!   `data-server`, `bench`, `config`, `doctor`, `rendezvous`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -58,6 +58,7 @@ enum Command {
     Data(commands::data::Command),
     Config(commands::config::Arguments),
     Doctor(commands::doctor::Arguments),
+    Rendezvous(commands::rendezvous::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
         Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),
+        Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -65,11 +65,14 @@ pub mod verdict;
 mod background;
 mod engine;
 mod flags;
+#[doc(hidden)]
+pub mod hostile;
 mod kernel;
 mod node;
 mod plan;
 mod planner;
 mod recorder;
+mod secret;
 mod workspace;
 
 pub mod bench;

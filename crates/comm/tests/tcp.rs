@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{OPTIONS, run_checks, run_ranks, run_tcp};
-use lockstep_comm::rendezvous::{Joined, Place, Settings, join, join_as_first, listen};
+use lockstep_comm::rendezvous::{Joined, Place, Settings, Ticket, join, join_as_first, listen};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Cause, Comm, Reduction};
@@ -14,15 +14,20 @@ use lockstep_platform::{World, real};
 
 /// Ranks with the same number believe to be on one host and do not see the others' memory.
 fn run_hosts(domains: &[usize], body: impl Fn(Comm) + Sync) {
+    run_hosts_with(domains, false, body);
+}
+
+fn run_hosts_with(domains: &[usize], encrypt: bool, body: impl Fn(Comm) + Sync) {
     let world = real();
     let num_ranks = domains.len();
     let listener = listen(&world, "127.0.0.1:0").expect("a free port can be had");
     let master = listener.local_addr();
-    let settings = Settings { timeout: OPTIONS.timeout, ..Settings::default() };
+    let settings = Settings { timeout: OPTIONS.timeout, encrypt, ..Settings::default() };
+    let ticket = Ticket::new(&world);
     let mut listeners = vec![Some(listener)];
     listeners.resize_with(num_ranks, || None);
     let open = |world: &World, (rank, listener): (usize, Option<_>)| {
-        let place = Place { rank: Rank(rank), num_ranks, master: master.clone() };
+        let place = Place::new(Rank(rank), num_ranks, &master, &ticket);
         let joined = match listener {
             Some(listener) => join_as_first(world, listener, &place, &settings),
             None => join(world, &place, &settings),
@@ -48,6 +53,13 @@ fn groups_over_several_hosts_pass_every_check() {
             assert_eq!(comm.transport(), "shm+tcp");
             run_checks(&comm);
         });
+    }
+}
+
+#[test]
+fn groups_over_several_hosts_pass_every_check_when_all_is_encrypted() {
+    for domains in [&[0, 1][..], &[0, 1, 2], &[0, 0, 2, 2]] {
+        run_hosts_with(domains, true, |comm| run_checks(&comm));
     }
 }
 

@@ -10,4 +10,5 @@ pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod rendezvous;
 pub(crate) mod train;

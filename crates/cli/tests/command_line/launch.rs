@@ -246,6 +246,7 @@ fn workers_may_be_started_by_another_launcher() {
         command.arg("--json").env("RANK", rank.to_string());
         command.env("WORLD_SIZE", world_size.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("LOCKSTEP_SECRET", "5e".repeat(32));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
     };
     let workers = [worker(1, 2), worker(0, 2)];

@@ -26,3 +26,4 @@ mod launch;
 mod layouts;
 mod problems;
 mod process;
+mod rendezvous;

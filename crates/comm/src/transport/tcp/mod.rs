@@ -6,8 +6,7 @@
 //! other. When nothing moves it tries again for a short while, because a message is usually a few
 //! microseconds away, and then sleeps until some stream is ready.
 //!
-//! - [`Cable`]: the streams between two ranks
-//! - `frame`: the header in front of a message
+//! - [`Cable`]: the streams between two ranks; `frame`: the header in front of a message
 //! - `stripe`: how long messages are spread over the streams
 //! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
 //! - `control`: the words beside the messages; `settling`: one verdict for all; `trouble`: what can
@@ -18,6 +17,7 @@ mod cable;
 mod control;
 mod early;
 mod frame;
+pub(crate) mod hostile;
 mod inbox;
 mod pace;
 mod receiving;
@@ -40,6 +40,7 @@ use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 use super::shared::SharedWorld;
 use super::{Envelope, NUM_LANES, Renewal, Round, Transport, Wires};
 use crate::error::{CommError, Interruption};
+use crate::secret::set::SealedSet;
 use crate::verdict::Verdict;
 pub use cable::{Cable, Cables};
 use control::Control;
@@ -151,7 +152,7 @@ impl TcpTransport {
         (fate, heralds): (Arc<Fate>, Vec<Herald>),
     ) -> Result<Self, NetError> {
         let num_ranks = cables.len();
-        let mut set = world.net().stream_set();
+        let mut set = Box::new(SealedSet::new(world.net().stream_set()));
         let mut links = Vec::new();
         let introduction = control::introduction(world.processes().own_id(), &world.host().name());
         let mut link_of = vec![None; num_ranks];
