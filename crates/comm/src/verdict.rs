@@ -270,44 +270,44 @@ mod tests {
         }
     }
 
-    fn late(by: usize, culprit: usize) -> Option<Verdict> {
-        Some(statement(by, culprit, Cause::Late { deadline_ms: 100 }))
+    fn late(by: usize, culprit: usize) -> Verdict {
+        statement(by, culprit, Cause::Late { deadline_ms: 100 })
     }
 
-    fn lost(by: usize, culprit: usize) -> Option<Verdict> {
-        Some(statement(by, culprit, Cause::Lost { reason: "its process ended".to_owned() }))
+    fn lost(by: usize, culprit: usize) -> Verdict {
+        statement(by, culprit, Cause::Lost { reason: "its process ended".to_owned() })
     }
 
     #[test]
     fn whoever_everybody_waits_for_in_the_end_is_to_blame() {
         // 0 waits for 1, 1 for 2, 2 for 3, and 3 says nothing.
-        let statements = [late(0, 1), late(1, 2), late(2, 3), None];
+        let statements = [Some(late(0, 1)), Some(late(1, 2)), Some(late(2, 3)), None];
         assert_eq!(rule(&statements), statements[2].as_ref().unwrap());
         // Two wait for it directly: the lower one is heard.
-        let statements = [late(0, 3), late(1, 3), late(2, 1), None];
+        let statements = [Some(late(0, 3)), Some(late(1, 3)), Some(late(2, 1)), None];
         assert_eq!(rule(&statements), statements[0].as_ref().unwrap());
         // Rank 0 is the culprit.
-        let statements = [None, late(1, 2), late(2, 0)];
+        let statements = [None, Some(late(1, 2)), Some(late(2, 0))];
         assert_eq!(rule(&statements).culprit, Rank(0));
         // A circle has no end, and everybody must come to the same all the same.
-        let statements = [late(0, 1), late(1, 0), late(2, 0)];
+        let statements = [Some(late(0, 1)), Some(late(1, 0)), Some(late(2, 0))];
         assert_eq!(rule(&statements), statements[0].as_ref().unwrap());
     }
 
     #[test]
     fn a_death_counts_more_than_a_deadline_whoever_saw_it() {
-        let statements = [late(0, 1), late(1, 2), lost(2, 3), None];
+        let statements = [Some(late(0, 1)), Some(late(1, 2)), Some(lost(2, 3)), None];
         assert_eq!(rule(&statements), statements[2].as_ref().unwrap());
         let theirs = Signature::message(Dtype::U8, 4);
         let mismatch = Some(statement(2, 0, Cause::Mismatch { theirs }));
-        let statements = [None, lost(1, 0), mismatch];
+        let statements = [None, Some(lost(1, 0)), mismatch];
         assert_eq!(rule(&statements), statements[2].as_ref().unwrap());
     }
 
     #[test]
     fn a_verdict_reads_as_people_would_say_it() {
         assert_eq!(
-            lost(0, 2).unwrap().to_string(),
+            lost(0, 2).to_string(),
             "rank 2 left during send and receive of 4 f32 on the data group after 8 of 16 bytes: \
              its process ended; call 9 (bucket 3 of step 17), seen by rank 0 (process 77 on nut)"
         );

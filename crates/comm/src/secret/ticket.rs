@@ -49,7 +49,9 @@ impl Secret {
 
     /// The 64 digits, for whoever must pass them on.
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        let (high, low) = self.0.split_first_chunk().expect("32 bytes are 16 and 16");
+        let low = low.try_into().expect("32 bytes are 16 and 16");
+        format!("{:032x}{:032x}", u128::from_be_bytes(*high), u128::from_be_bytes(low))
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 32] {
