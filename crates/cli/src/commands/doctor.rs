@@ -56,7 +56,8 @@ struct Group {
 struct Call {
     group: u64,
     number: u64,
-    call: String,
+    #[serde(rename = "call")]
+    what: String,
     message: bool,
     bytes: u64,
     label: String,
@@ -117,8 +118,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 /// The files of a folder, or of the folder in it that training writes them to.
 fn read_all(folder: &Path, world: &World) -> Result<Vec<Dump>, Failure> {
     let is_dump = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| name.starts_with("flight-rank-") && name.ends_with(".json"))
+        let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| name.starts_with("flight-rank-"))
+            && path.extension().is_some_and(|extension| extension == "json")
     };
     let list = |folder: &Path| -> Result<Vec<PathBuf>, FileError> {
         Ok(world.files().list(folder)?.into_iter().filter(is_dump).collect())
@@ -213,7 +215,7 @@ fn late(dumps: &[Dump]) -> Vec<Late> {
                 rank: *rank,
                 group: group.clone(),
                 number: furthest.number,
-                call: furthest.call.clone(),
+                call: furthest.what.clone(),
                 label: furthest.label.clone(),
                 waiting: waiting.clone(),
                 last_number: call.number,
@@ -272,7 +274,7 @@ fn last_words(rank: &RankReport) -> String {
     let (Some(call), Some(group)) = (&rank.last, &rank.last_group) else {
         return format!("rank {}{process} made no call{by}", rank.rank);
     };
-    let Call { number, call: what, label, bytes, .. } = call;
+    let Call { number, what, label, bytes, .. } = call;
     let label = if label.is_empty() { String::new() } else { format!(" ({label})") };
     let end = match (call.state.as_str(), call.end_ns, call.done_bytes) {
         ("ended", Some(end), _) => {
@@ -304,7 +306,7 @@ mod tests {
         Call {
             group: 0,
             number,
-            call: "all-reduce of 8 f32, sum, by direct".to_owned(),
+            what: "all-reduce of 8 f32, sum, by direct".to_owned(),
             message: false,
             bytes: 32,
             label: format!("bucket 3 of step {number}"),
