@@ -37,6 +37,8 @@ pub struct Comm {
     pub(crate) timeout: Duration,
     pub(crate) lane: Lane,
     pub(crate) label: Label,
+    /// Whether calls are neither compared nor written down.
+    pub(crate) bare: bool,
 }
 
 /// What all handles of one end share.
@@ -136,6 +138,7 @@ impl Comm {
             timeout: DEFAULT_TIMEOUT,
             lane: Lane::Caller,
             label: Label::NONE,
+            bare: false,
         }
     }
 
@@ -226,6 +229,13 @@ impl Comm {
     /// them then.
     pub fn about(&self, label: Label) -> Self {
         Self { label, ..self.clone() }
+    }
+
+    /// The same end, with calls whose signatures are not compared and that are not written down:
+    /// only for measuring what that costs. All members of the group must make the same.
+    #[doc(hidden)]
+    pub fn bare(&self) -> Self {
+        Self { bare: true, ..self.clone() }
     }
 
     /// After a failure the last calls of this rank are written into a file of this folder, which

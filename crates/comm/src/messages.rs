@@ -114,14 +114,15 @@ impl Comm {
         let mut round = Round { envelope, sends, recvs, done_bytes: 0 };
         let (node, label) = (&self.core.node, self.label);
         let entry = Entry { group: self.core.team.id, lane, number: tag, signature, label };
-        let begun = node.recorder().begin(&entry, node.world().clock().wall_coarse());
+        let flight = node.recorder().flight(entry, node.world().clock());
+        flight.begin();
         let result = node.exchange(lane, &mut round, self.timeout);
         let done_bytes = round.done_bytes;
         if let Err(why) = result {
-            node.recorder().fail(begun, done_bytes);
+            flight.fail(done_bytes);
             return Err(self.message_failed(lane, why, (signature, tag), (done_bytes, bytes)));
         }
-        node.recorder().end(begun, node.world().clock().wall_coarse());
+        flight.end(false);
         self.lock().counters.add(MESSAGE, &traffic);
         Ok(())
     }

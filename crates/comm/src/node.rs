@@ -1,7 +1,7 @@
 //! One rank of the world: its wires, its memory, and what all its groups share.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(crate) struct Node {
     recorder: Recorder,
     /// Where the last calls are written down after a failure, and whether they were.
     dump_dir: OnceLock<PathBuf>,
-    has_dumped: AtomicBool,
+    has_dumped: Mutex<bool>,
     isa: Isa,
 }
 
@@ -63,7 +63,7 @@ impl Node {
         Self {
             recorder: Recorder::new(flight.unwrap_or_else(Place::private)),
             dump_dir: OnceLock::new(),
-            has_dumped: AtomicBool::new(false),
+            has_dumped: Mutex::new(false),
             world: Arc::clone(world),
             rank: caller.rank(),
             domains: caller.domains(),
@@ -122,7 +122,10 @@ impl Node {
     #[cold]
     pub(crate) fn dump(&self, error: &CommError) {
         let (Some(dir), Some(verdict)) = (self.dump_dir.get(), error.verdict()) else { return };
-        if self.has_dumped.swap(true, Ordering::Relaxed) {
+        // Several threads may hear of it. None of them goes on before it is written, since the
+        // first thing it does may be to end the process.
+        let mut has_dumped = self.has_dumped.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *has_dumped, true) {
             return;
         }
         self.dump_of(dir, self.rank, self.recorder.place(), verdict);
@@ -179,6 +182,12 @@ impl Node {
 
     pub(crate) fn shared(&self) -> Option<&Arc<SharedWorld>> {
         self.shared.as_ref()
+    }
+
+    /// How often this rank has waited for longer than a few looks; only for comparing.
+    #[inline]
+    pub(crate) fn num_long_waits(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.num_long_waits.load(Ordering::Relaxed))
     }
 
     pub(crate) fn isa(&self) -> Isa {

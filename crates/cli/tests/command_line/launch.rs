@@ -69,6 +69,11 @@ impl Running {
         *self.workers.iter().find(is_rank).expect("each rank has a process")
     }
 
+    /// All processes of the run: the command and its workers.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        [&[self.child.id()], &self.workers[..]].concat()
+    }
+
     /// Waits for the command to end, and for all its workers to be gone.
     pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let mut words = String::new();

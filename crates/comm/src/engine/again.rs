@@ -120,7 +120,10 @@ impl Engine {
         call: &Call<'_>,
         notebook: &Notebook,
     ) -> Result<(), Halt> {
-        let (Some(found), false) = (call.notes, self.was_open) else { return Err(Halt::default()) };
+        let (Some(found), false) = (call.notes, self.was_open) else {
+            call.begin();
+            return Err(Halt::default());
+        };
         notebook.get(found).follow(node, shared, call, team.id, self.call)?;
         self.moved = call.plan.traffic;
         Ok(())
@@ -275,8 +278,10 @@ impl Notes {
             match step {
                 Step::Signal(count, has_next) => {
                     num_made = *count;
-                    if *count == 1 {
+                    if *count == 1 && call.flight.is_some() {
                         shared.show(group, number, &self.card);
+                    } else if *count == 1 {
+                        shared.show_places(group, number, &self.card);
                     } else {
                         shared.signal(group, number, *count);
                     }
@@ -287,6 +292,8 @@ impl Notes {
                         shared.fetch_line(group, number + 1, 1);
                     }
                     shared.wake(self.peers.iter().copied());
+                    // The others need a moment to see the signal, and this is what it is used for.
+                    call.begin();
                 }
                 Step::Fetch(window) => {
                     let window = at(shared, window);
@@ -302,7 +309,9 @@ impl Notes {
                         let why = Some(why);
                         return Err(Halt { round: *round, num_signals: num_made, why });
                     }
-                    if *shows_card && !shared.card(*peer, group, number).is(&self.cards[*member]) {
+                    let known = &self.cards[*member];
+                    let is_bare = call.flight.is_none();
+                    if *shows_card && !shared.card(*peer, group, number).is(known, is_bare) {
                         return Err(Halt { round: *round, num_signals: num_made, why: None });
                     }
                 }

@@ -1,8 +1,18 @@
-//! What a call says when it fails.
+//! What a call writes down when it begins, and says when it fails.
 
-use super::Run;
+use super::{Call, Run};
 use crate::error::{CommError, Context, Interruption};
 use crate::signature::Signature;
+
+impl Call<'_> {
+    /// Writes down that it begins, unless that was done.
+    #[inline]
+    pub(super) fn begin(&self) {
+        if let Some(flight) = self.flight {
+            flight.begin();
+        }
+    }
+}
 
 impl Run<'_> {
     /// The error for an interruption, once all ranks have settled on one.

@@ -12,10 +12,11 @@
 
 mod dump;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_platform::Segment;
+use lockstep_platform::{Clock, Segment};
 
 use crate::label::Label;
 use crate::node::Lane;
@@ -51,9 +52,16 @@ pub(crate) struct Place {
     start: usize,
 }
 
-/// A call that has begun.
-#[derive(Clone, Copy)]
-pub(crate) struct Begun(usize);
+/// A call that is being made. It is written down when somebody has the time to, which is not before
+/// the others were told that it begins.
+pub(crate) struct Flight<'a> {
+    recorder: &'a Recorder,
+    clock: &'a dyn Clock,
+    entry: Entry,
+    sequence: u64,
+    /// When it began, once that is written down.
+    start: Cell<Option<Duration>>,
+}
 
 /// What is called.
 pub(crate) struct Entry {
@@ -107,12 +115,17 @@ impl Recorder {
         &self.place
     }
 
+    /// A place for a call, which gets there with [`Flight::begin`].
+    #[inline]
+    pub(crate) fn flight<'a>(&'a self, entry: Entry, clock: &'a dyn Clock) -> Flight<'a> {
+        let sequence = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        Flight { recorder: self, clock, entry, sequence, start: Cell::new(None) }
+    }
+
     /// Writes down that a call begins.
     #[inline]
-    pub(crate) fn begin(&self, entry: &Entry, now: Duration) -> Begun {
-        let sequence = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        let offset = self.place.record(sequence);
-        let line = self.place.segment.line(offset);
+    fn begin(&self, sequence: u64, entry: &Entry, now: Duration) {
+        let line = self.place.segment.line(self.place.record(sequence));
         let [kind, count, _] = entry.signature.to_words();
         line[0].store(0, Ordering::Relaxed);
         line[1].store(entry.group | (entry.lane as u64) << 32, Ordering::Release);
@@ -123,20 +136,12 @@ impl Recorder {
         line[6].store(now.as_nanos() as u64, Ordering::Relaxed);
         line[7].store(0, Ordering::Relaxed);
         line[0].store(sequence, Ordering::Release);
-        Begun(offset)
     }
 
-    /// Writes down that it has ended.
+    /// Writes down how it has ended.
     #[inline]
-    pub(crate) fn end(&self, begun: Begun, now: Duration) {
-        self.place.segment.line(begun.0)[7].store(now.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// Writes down that it has failed, and after how many bytes.
-    #[cold]
-    pub(crate) fn fail(&self, begun: Begun, done_bytes: u64) {
-        let word = &self.place.segment.line(begun.0)[7];
-        word.store(FAILED | done_bytes, Ordering::Relaxed);
+    fn end(&self, sequence: u64, word: u64) {
+        self.place.segment.line(self.place.record(sequence))[7].store(word, Ordering::Relaxed);
     }
 
     /// Keeps the name of a group, while there is room.
@@ -149,6 +154,36 @@ impl Recorder {
             segment.word(offset + 16).store(first_member as u64, Ordering::Relaxed);
             segment.word(offset).store(name.len() as u64 + 1, Ordering::Release);
         }
+    }
+}
+
+impl Flight<'_> {
+    /// Writes down that the call begins, unless that was done; returns when it began.
+    #[inline]
+    pub(crate) fn begin(&self) -> Duration {
+        if let Some(start) = self.start.get() {
+            return start;
+        }
+        let start = self.clock.wall_coarse();
+        self.recorder.begin(self.sequence, &self.entry, start);
+        self.start.set(Some(start));
+        start
+    }
+
+    /// Writes down that it has ended; after a short call the clock, which ticks in milliseconds,
+    /// need not be asked again.
+    #[inline]
+    pub(crate) fn end(&self, is_short: bool) {
+        let start = self.begin();
+        let end = if is_short { start } else { self.clock.wall_coarse() };
+        self.recorder.end(self.sequence, end.as_nanos() as u64);
+    }
+
+    /// Writes down that it has failed, and after how many bytes.
+    #[cold]
+    pub(crate) fn fail(&self, done_bytes: u64) {
+        self.begin();
+        self.recorder.end(self.sequence, FAILED | done_bytes);
     }
 }
 
@@ -220,6 +255,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_platform::real;
+
     use super::*;
     use crate::Dtype;
 
@@ -230,12 +267,13 @@ mod tests {
 
     #[test]
     fn the_last_calls_are_kept_in_order_and_older_ones_are_not() {
-        let recorder = Recorder::new(Place::private());
+        let (recorder, world) = (Recorder::new(Place::private()), real());
         for number in 1..=NUM_RECORDS as u64 + 10 {
-            let begun = recorder.begin(&entry(number), Duration::from_nanos(number));
+            let flight = recorder.flight(entry(number), world.clock());
+            flight.begin();
             match number % 3 {
-                0 => recorder.end(begun, Duration::from_nanos(number + 1)),
-                1 => recorder.fail(begun, 77),
+                0 => flight.end(number % 2 == 0),
+                1 => flight.fail(77),
                 _ => {}
             }
         }
@@ -246,20 +284,20 @@ mod tests {
             assert_eq!((record.sequence, record.number, record.group), (number, number, 2));
             assert_eq!(record.label, Label::bucket(1, 5));
             assert_eq!(record.signature, Signature::message(Dtype::F32, number as usize));
-            let progress = match number % 3 {
-                0 => Progress::Ended(Duration::from_nanos(number + 1)),
-                1 => Progress::Failed(77),
-                _ => Progress::Running,
-            };
-            assert_eq!(record.progress, progress);
+            match (number % 3, record.progress) {
+                (0, Progress::Ended(end)) if number % 2 == 0 => assert_eq!(end, record.start),
+                (0, Progress::Ended(end)) => assert!(end >= record.start),
+                (1, Progress::Failed(77)) | (2, Progress::Running) => {}
+                (_, other) => panic!("call {number} is {other:?}"),
+            }
         }
     }
 
     #[test]
     fn a_record_that_was_being_written_is_left_out() {
-        let recorder = Recorder::new(Place::private());
-        recorder.begin(&entry(1), Duration::ZERO);
-        recorder.begin(&entry(2), Duration::ZERO);
+        let (recorder, world) = (Recorder::new(Place::private()), real());
+        recorder.flight(entry(1), world.clock()).begin();
+        recorder.flight(entry(2), world.clock()).begin();
         let place = recorder.place();
         place.segment.line(place.record(2))[0].store(0, Ordering::Relaxed);
         let numbers: Vec<u64> = place.records().iter().map(|record| record.number).collect();

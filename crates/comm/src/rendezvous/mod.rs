@@ -56,7 +56,7 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, Listener, World};
 
-pub use crate::secret::ticket::{RUN, SECRET, SECRET_FILE, Secret, Ticket};
+pub use crate::secret::ticket::{RUN, SECRET, SECRET_FILE, Secret, TICKET, Ticket};
 use crate::transport::NUM_LANES;
 use crate::transport::tcp::Cables;
 use door::Door;

@@ -18,6 +18,10 @@ pub const SECRET_FILE: &str = "LOCKSTEP_SECRET_FILE";
 /// The variable that holds the run's name.
 pub const RUN: &str = "LOCKSTEP_RUN";
 
+/// The variable by which a launcher passes the secret that it has made for one run. A person's own
+/// secret stays where it is, since other programs, such as data servers, may know it too.
+pub const TICKET: &str = "LOCKSTEP_TICKET";
+
 /// How to get a secret, for messages.
 const HOW: &str = "make one with `lockstep rendezvous --new-secret` and give it to all workers";
 
@@ -80,23 +84,24 @@ impl Ticket {
         Self { secret: Secret::new(world), run: String::new() }
     }
 
-    /// Reads `LOCKSTEP_SECRET`, or the file that `LOCKSTEP_SECRET_FILE` names, and `LOCKSTEP_RUN`.
-    /// The error says what is wrong and what would be right.
+    /// Reads `LOCKSTEP_TICKET`, else `LOCKSTEP_SECRET`, or the file that `LOCKSTEP_SECRET_FILE`
+    /// names, and `LOCKSTEP_RUN`. The error says what is wrong and what would be right.
     pub fn from_env(world: &World) -> Result<Self, String> {
         let get = |name: &str| {
             let value = world.host().env(name)?;
             (!value.trim().is_empty()).then(|| value.trim().to_owned())
         };
         let run = get(RUN).unwrap_or_default();
-        let (text, from) = match (get(SECRET), get(SECRET_FILE)) {
-            (Some(_), Some(_)) => {
+        let (text, from) = match (get(TICKET), get(SECRET), get(SECRET_FILE)) {
+            (Some(text), ..) => (text, TICKET.to_owned()),
+            (None, Some(_), Some(_)) => {
                 return Err(format!("{SECRET} and {SECRET_FILE} are both set; unset one"));
             }
-            (None, None) => {
+            (None, None, None) => {
                 return Err(format!("neither {SECRET} nor {SECRET_FILE} is set; {HOW}"));
             }
-            (Some(text), None) => (text, SECRET.to_owned()),
-            (None, Some(path)) => {
+            (None, Some(text), None) => (text, SECRET.to_owned()),
+            (None, None, Some(path)) => {
                 (read_private(world, Path::new(&path))?, format!("{SECRET_FILE} = {path}"))
             }
         };
@@ -110,9 +115,8 @@ impl Ticket {
     ///
     /// The environment of a process can be read by its own user only, who could read its memory
     /// just as well.
-    pub fn to_env(&self) -> [(&'static str, String); 3] {
-        // An inherited file must not contradict the secret.
-        [(SECRET, self.secret.to_hex()), (SECRET_FILE, String::new()), (RUN, self.run.clone())]
+    pub fn to_env(&self) -> [(&'static str, String); 2] {
+        [(TICKET, self.secret.to_hex()), (RUN, self.run.clone())]
     }
 }
 

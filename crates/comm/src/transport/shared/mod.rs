@@ -24,7 +24,9 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Arena, LocalStream, Patience, ProcessWatch, Segment, World};
 
 use crate::error::{CommError, Interruption};
-use crate::flags::{Bell, Card, Line, card, counter, has_reached, publish, published, raise, show};
+use crate::flags::{
+    Bell, Card, Line, card, counter, has_reached, publish, published, raise, show, show_places,
+};
 use crate::recorder::Place;
 use header::Header;
 pub use meeting::Meeting;
@@ -40,6 +42,8 @@ pub struct SharedWorld {
     /// Gives out this rank's own memory.
     arena: Arc<Arena>,
     patience: Patience,
+    /// How often this rank has waited for longer than a few looks.
+    pub(crate) num_long_waits: AtomicU64,
     /// Whether sleepers make everyone pass a fence, so that those who wake them need none.
     has_fences: bool,
     /// Ranks in other processes.
@@ -112,6 +116,7 @@ impl SharedWorld {
             header: Header::new(segments.len()),
             arena,
             patience: world.shared().patience(num_local),
+            num_long_waits: AtomicU64::new(0),
             watched: Mutex::new(
                 watched
                     .into_iter()
@@ -195,6 +200,12 @@ impl SharedWorld {
     #[inline]
     pub(crate) fn show(&self, group: u64, call: u64, card: &Card) {
         show(self.line(self.rank, group, call, 1), card, counter(call, 1));
+    }
+
+    /// The same without what is called.
+    #[inline]
+    pub(crate) fn show_places(&self, group: u64, call: u64, card: &Card) {
+        show_places(self.line(self.rank, group, call, 1), card, counter(call, 1));
     }
 
     /// Signals for the `num_signals`th time: everything this rank did before is visible.

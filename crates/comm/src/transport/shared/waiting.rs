@@ -57,6 +57,7 @@ impl SharedWorld {
         timeout: Duration,
         mut is_done: impl FnMut() -> bool,
     ) -> Result<(), Interruption> {
+        self.num_long_waits.fetch_add(1, Ordering::Relaxed);
         for turn in 0..self.patience.num_yields {
             if is_done() {
                 return Ok(());
