@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a chore times itself; no run depends on it")]
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -73,13 +74,17 @@ fn clippy() -> Result<()> {
 }
 
 /// `cargo test --workspace` in effect. With nextest each test has its own process and a time
-/// limit; nextest leaves out the doc tests, so they follow.
+/// limit; nextest leaves out the doc tests, so they follow. Long suites try the few cases that the
+/// commit chooses.
 fn test() -> Result<()> {
+    let commit = shell::capture(Command::new("git").args(["rev-parse", "HEAD"]));
+    let commit = commit.unwrap_or_default();
+    let run = |args: &str| shell::run(shell::cargo(args).env("LOCKSTEP_COMMIT", commit.trim()));
     if shell::succeeds(&mut shell::cargo("nextest --version")) {
-        shell::run(&mut shell::cargo("nextest run --workspace --profile ci"))?;
-        shell::run(&mut shell::cargo("test --doc --workspace"))
+        run("nextest run --workspace --profile ci")?;
+        run("test --doc --workspace")
     } else {
-        shell::run(&mut shell::cargo("test --workspace"))
+        run("test --workspace")
     }
 }
 

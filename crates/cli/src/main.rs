@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `config`, one file each.
+//!   `data-server`, `bench`, `config`, `doctor`, `rendezvous`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`failure`]: an error as the person at the terminal sees it.
@@ -39,6 +39,7 @@ Examples:
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
   lockstep config                                 every key, its meaning and its value
+  lockstep doctor runs/0007                       why a run failed: who did not arrive where
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
 
@@ -56,6 +57,8 @@ enum Command {
     #[command(subcommand)]
     Data(commands::data::Command),
     Config(commands::config::Arguments),
+    Doctor(commands::doctor::Arguments),
+    Rendezvous(commands::rendezvous::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,8 @@ fn main() -> ExitCode {
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),
+        Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -65,7 +65,7 @@ pub(crate) fn run<T: Send + 'static>(
         }
         Role::Worker(place) => {
             let outcome = follow_launcher(world)
-                .and_then(|()| join::worker(recipe, world, &place, arena_bytes))
+                .and_then(|()| join::worker(recipe, world, &place, arena_bytes, warn))
                 .map_err(Failure::from)
                 .and_then(|member| {
                     Ok(life(&on_this_machine(recipe, world, &member), &member.comm)?)
@@ -103,6 +103,11 @@ fn warn_of_threads(recipe: &Recipe, world: &World) {
              {cores} cores; try {best}\n"
         ));
     }
+}
+
+/// Something that the run goes on in spite of.
+pub(crate) fn warn(line: &str) {
+    tell(&format!("warning: {line}\n"));
 }
 
 /// A line for people.

@@ -5,7 +5,7 @@
 //! of them can share memory is found out by trying, so `auto` needs to be told nothing.
 
 use crate::ClusterError;
-use lockstep_comm::rendezvous::{self, Joined, Place, Settings};
+use lockstep_comm::rendezvous::{self, Joined, Log, Place, Settings, Ticket};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Comm, Options};
@@ -33,14 +33,17 @@ pub fn alone(recipe: &Recipe, world: &World, arena_bytes: usize) -> Result<Membe
     Ok(Member { comm, num_local: 1 })
 }
 
-/// The end of a worker that is a process; waits for the others to come too.
+/// The end of a worker that is a process; waits for the others to come too. Callers that do not
+/// belong to the run are told to `log`.
 pub fn worker(
     recipe: &Recipe,
     world: &World,
     place: &Place,
     arena_bytes: usize,
+    log: Log,
 ) -> Result<Member, ClusterError> {
-    let joined = rendezvous::join(world, place, &settings(recipe))?;
+    let settings = Settings { log: Some(log), ..settings(recipe) };
+    let joined = rendezvous::join(world, place, &settings)?;
     member(recipe, world, joined, arena_bytes)
 }
 
@@ -67,9 +70,10 @@ pub fn seats(
     if recipe.run.transport == TransportChoice::Tcp {
         let listener = rendezvous::listen(world, "127.0.0.1:0")?;
         let master = listener.local_addr();
+        let ticket = Ticket::new(world);
         let mut listener = Some(listener);
         let seat = |rank| {
-            let place = Place { rank: Rank(rank), num_ranks, master: master.clone() };
+            let place = Place::new(Rank(rank), num_ranks, &master, &ticket);
             Seat::Meeting { place, listener: listener.take() }
         };
         return Ok((0..num_ranks).map(seat).collect());
@@ -102,7 +106,7 @@ impl Seat {
 fn settings(recipe: &Recipe) -> Settings {
     let shares_memory = recipe.run.transport != TransportChoice::Tcp;
     let timeout = recipe.run.deadline().max(LEAST_JOINING);
-    Settings { shares_memory, timeout, ..Settings::default() }
+    Settings { shares_memory, timeout, encrypt: recipe.run.encrypt, ..Settings::default() }
 }
 
 fn member(

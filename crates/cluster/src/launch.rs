@@ -1,9 +1,10 @@
 //! Starts the workers of a run as processes of this host, and stays until the last has ended.
 //!
-//! The launcher computes nothing. It gives each worker its place by the environment, passes its
-//! words on, and watches for ends. When one worker fails the others get a few seconds to notice and
-//! to say so, since their words may name a cause; then they are ended. Everything that a worker has
-//! is gone with its process: memory, sockets and locks have no names that could stay behind.
+//! The launcher computes nothing. It gives each worker its place and the run's secret, which is new
+//! for every run, by the environment, passes its words on, and watches for ends. When one worker
+//! fails the others get a few seconds to notice and to say so, since their words may name a cause;
+//! then they are ended. Everything that a worker has is gone with its process: memory, sockets and
+//! locks have no names that could stay behind.
 //!
 //! The other way round: workers are tied to the launcher
 //! ([`follow_launcher`](crate::role::follow_launcher)), so whatever ends the launcher, an interrupt
@@ -15,6 +16,7 @@ use crate::ClusterError;
 use crate::relay::Relay;
 use crate::role::{LAUNCHER, TERMINAL};
 use crate::verdict::{Ended, RunFailure, verdict};
+use lockstep_comm::rendezvous::{MEETING_POINT, Ticket};
 use lockstep_platform::{
     Deadline, Exit, JoinHandle, Process, ProcessCommand, ProcessOutput, Signal, World,
 };
@@ -83,7 +85,7 @@ struct Watch {
 
 impl Watch {
     fn start(world: &World, launch: &Launch, relay: &Relay) -> Result<Self, ClusterError> {
-        let master = free_port(world)?;
+        let meeting = Meeting { master: free_port(world)?, ticket: Ticket::new(world) };
         let mut watch = Self {
             world: Arc::clone(world),
             workers: Vec::new(),
@@ -93,7 +95,7 @@ impl Watch {
         };
         // On an error the workers that were started go with the value.
         for rank in 0..launch.num_workers {
-            let command = command(world, launch, rank, &master)?;
+            let command = command(world, launch, rank, &meeting)?;
             let mut worker = world.processes().spawn(&command)?;
             let output = worker.take_stderr().expect("it was not taken before");
             watch.workers.push(Some(worker));
@@ -168,12 +170,18 @@ impl Watch {
     }
 }
 
+/// Where workers meet, and what lets them in.
+struct Meeting {
+    master: (String, String),
+    ticket: Ticket,
+}
+
 /// One worker's command: this program again, with a place in the environment.
 fn command(
     world: &World,
     launch: &Launch,
     rank: usize,
-    master: &(String, String),
+    meeting: &Meeting,
 ) -> Result<ProcessCommand, ClusterError> {
     let num_workers = launch.num_workers.to_string();
     let mut environment = vec![
@@ -181,10 +189,12 @@ fn command(
         ("WORLD_SIZE", num_workers.clone()),
         ("LOCAL_RANK", rank.to_string()),
         ("LOCAL_WORLD_SIZE", num_workers),
-        ("MASTER_ADDR", master.0.clone()),
-        ("MASTER_PORT", master.1.clone()),
+        ("MASTER_ADDR", meeting.master.0.clone()),
+        ("MASTER_PORT", meeting.master.1.clone()),
+        (MEETING_POINT, String::new()),
         (LAUNCHER, world.processes().own_id().to_string()),
     ];
+    environment.extend(meeting.ticket.to_env());
     if launch.is_terminal {
         environment.push((TERMINAL, "1".to_owned()));
     }

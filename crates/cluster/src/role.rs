@@ -2,7 +2,7 @@
 //!
 //! The recipe says how many workers there are and what a worker is; the environment says whether
 //! somebody has started this process as one of them. A process that is a worker never starts
-//! others, so a launcher can be any program that sets the four variables.
+//! others, so a launcher can be any program that sets the four variables and the run's secret.
 
 use crate::ClusterError;
 use lockstep_comm::rendezvous::Place;
@@ -80,6 +80,7 @@ pub fn has_launcher(world: &World) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_comm::rendezvous::{Secret, Ticket};
     use lockstep_config::{Sources, resolve};
     use lockstep_mesh::Rank;
 
@@ -89,7 +90,9 @@ mod tests {
     }
 
     fn place(rank: usize, num_ranks: usize) -> Place {
-        Place { rank: Rank(rank), num_ranks, master: "127.0.0.1:1".to_owned() }
+        let secret = Secret::parse(&"07".repeat(32)).expect("64 digits");
+        let ticket = Ticket { secret, run: String::new() };
+        Place::new(Rank(rank), num_ranks, "127.0.0.1:1", &ticket)
     }
 
     #[test]

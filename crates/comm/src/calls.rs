@@ -15,7 +15,11 @@ use crate::engine::{Buffers, Call};
 use crate::error::CommError;
 use crate::node::Lane;
 use crate::planner::Wanted;
+use crate::recorder::Entry;
 use crate::signature::{code, hash};
+
+/// A call that moves so little takes less than a tick of the recorder's clock, unless it waits.
+const SHORT_BYTES: u64 = 64 << 10;
 
 impl Comm {
     /// Replaces `data` on every rank by the reduction of all ranks' `data`.
@@ -356,16 +360,30 @@ impl Comm {
             self.check_lengths(op, plan, &buffers, dtype.bytes())?;
         }
         let reduction = reduction.unwrap_or(Reduction::Sum);
-        let (signature, timeout, lane) = (ready.signature, self.timeout, self.lane);
-        let call = Call { plan, signature, dtype, reduction, timeout, lane, notes };
+        let (signature, timeout) = (ready.signature, self.timeout);
+        let (lane, label) = (self.lane, self.label);
+        let (node, team) = (&self.core.node, &self.core.team);
+        let (group, number) = (team.id, engine.next_call());
+        let entry = Entry { group, lane, number, signature, label };
+        let flight = (!self.bare).then(|| node.recorder().flight(entry, node.world().clock()));
+        let (num_long_waits, flight) = (node.num_long_waits(), flight.as_ref());
+        let call = Call { plan, signature, dtype, reduction, timeout, lane, label, notes, flight };
         // An error is large. Handing on the result as it is would copy all of it even if there is
         // none, and that waits until the last stores of the call are through.
-        match engine.run(&self.core.node, &self.core.team, &call, buffers, notebook) {
+        match engine.run(node, team, &call, buffers, notebook) {
             Ok(()) => {
+                if let Some(flight) = flight {
+                    let is_short = plan.facts.uses_memory && plan.traffic.bytes() <= SHORT_BYTES;
+                    flight.end(is_short && node.num_long_waits() == num_long_waits);
+                }
                 counters.add(code(op), engine.moved());
                 Ok(())
             }
             Err(error) => {
+                if let Some(flight) = flight {
+                    flight.fail(engine.moved().bytes());
+                }
+                node.dump(&error);
                 counters.add_unfinished(code(op), engine.moved());
                 *failed = Some(error.clone());
                 Err(error)

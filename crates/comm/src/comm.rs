@@ -5,6 +5,7 @@
 //! by all members of the group, in the same order.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::counters::Counters;
 use crate::element::Element;
 use crate::engine::{Engine, Team};
 use crate::error::CommError;
+use crate::label::Label;
 use crate::node::{Lane, Node};
 use crate::planner::Planner;
 use crate::transport::Wires;
@@ -34,6 +36,9 @@ pub struct Comm {
     pub(crate) canonical: bool,
     pub(crate) timeout: Duration,
     pub(crate) lane: Lane,
+    pub(crate) label: Label,
+    /// Whether calls are neither compared nor written down.
+    pub(crate) bare: bool,
 }
 
 /// What all handles of one end share.
@@ -113,6 +118,7 @@ impl Comm {
         let num_inputs = addends.num_inputs(position);
         let planner = Planner::new(node, &members, position, addends);
         let (id, name) = (node.next_group(), name.to_owned());
+        node.recorder().name(id, &name, members.len(), members[0].0);
         let team = Team { members, position, id, name, num_inputs };
         let engine = Engine::default();
         let counters = Counters::default();
@@ -131,6 +137,8 @@ impl Comm {
             canonical: false,
             timeout: DEFAULT_TIMEOUT,
             lane: Lane::Caller,
+            label: Label::NONE,
+            bare: false,
         }
     }
 
@@ -170,6 +178,37 @@ impl Comm {
         Ok(comm.within(self.timeout))
     }
 
+    /// A new group of the `survivors` of a failure, in the same processes. All of them call this
+    /// with the same list, which includes this rank; they get there within the deadline or not at
+    /// all. Ranks keep their numbers. The old groups are of no use any more, and buffers are
+    /// allocated anew: a rank that was only frozen may wake up and go on writing into the old ones,
+    /// but it reaches nothing of the new group.
+    pub fn reform(&self, survivors: &[Rank]) -> Result<Self, CommError> {
+        let is_known = |rank: &Rank| rank.0 < self.core.node.num_ranks();
+        if !survivors.is_sorted_by(|a, b| a < b)
+            || !survivors.contains(&self.rank())
+            || !survivors.iter().all(is_known)
+        {
+            let rule = "survivors are ranks of the world in order, this one among them";
+            return Err(self.invalid("reform", rule));
+        }
+        // What is in flight ends by the verdict; its buffers lie in the old memory.
+        self.core.calls_in_flight.drain();
+        self.core.sends_in_flight.drain();
+        self.core.recvs_in_flight.drain();
+        let node = Arc::new(self.core.node.renewed(survivors, self.timeout)?);
+        let (group, addends) = (Group::new(survivors.to_vec()), Addends::one_each(survivors.len()));
+        let comm = Self::of_group(&node, &group, "world", addends).within(self.timeout);
+        comm.barrier()?;
+        Ok(comm)
+    }
+
+    /// Which of the groups of ranks this one belongs to that were formed one after the other,
+    /// counted from 0.
+    pub fn epoch(&self) -> u64 {
+        self.core.node.epoch()
+    }
+
     /// The same end, with calls carried out by `algorithm`.
     pub fn using(&self, algorithm: Algorithm) -> Self {
         Self { algorithm: Some(algorithm), ..self.clone() }
@@ -184,6 +223,26 @@ impl Comm {
     /// The same end, with calls that wait no longer than `timeout` for a peer.
     pub fn within(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
+    }
+
+    /// The same end, with calls that are made for what `label` says, which is what reports call
+    /// them then.
+    pub fn about(&self, label: Label) -> Self {
+        Self { label, ..self.clone() }
+    }
+
+    /// The same end, with calls whose signatures are not compared and that are not written down:
+    /// only for measuring what that costs. All members of the group must make the same.
+    #[doc(hidden)]
+    pub fn bare(&self) -> Self {
+        Self { bare: true, ..self.clone() }
+    }
+
+    /// After a failure the last calls of this rank are written into a file of this folder, which
+    /// `lockstep doctor` reads; and those of the culprit, by whoever noticed and can. The first
+    /// folder named counts, for all groups of the rank.
+    pub fn record_into(&self, dir: &Path) {
+        self.core.node.dump_into(dir);
     }
 
     /// This rank's number in the world.

@@ -63,6 +63,11 @@ impl Counters {
 }
 
 impl Traffic {
+    /// All bytes that came, left or were touched.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sent_bytes + self.received_bytes + self.read_bytes + self.written_bytes
+    }
+
     /// Adds up.
     #[inline]
     pub(crate) fn add(&mut self, other: &Self) {

@@ -6,7 +6,7 @@
 //! deadline, a different call on another rank is noticed, and when one rank fails all do.
 //!
 //! - `again`: calls that are made again and again
-//! - `failing`: what a call says when it fails
+//! - `failing`: what a call writes down when it begins, and says when it fails
 
 mod again;
 mod failing;
@@ -21,8 +21,10 @@ use crate::element::{Dtype, Reduction};
 use crate::error::{CommError, Interruption};
 use crate::flags::Card;
 use crate::kernel::{self, Job};
+use crate::label::Label;
 use crate::node::{Lane, Node};
 use crate::plan::{Area, Piece, Plan, PlanRound, Traffic};
+use crate::recorder::Flight;
 use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
 use crate::transport::{Envelope, Round};
@@ -38,8 +40,11 @@ pub(crate) struct Call<'a> {
     pub(crate) reduction: Reduction,
     pub(crate) timeout: Duration,
     pub(crate) lane: Lane,
+    pub(crate) label: Label,
     /// The notes for this call in the plan's notebook.
     pub(crate) notes: Option<usize>,
+    /// Where it is written down; nothing if signatures are not even to be compared.
+    pub(crate) flight: Option<&'a Flight<'a>>,
 }
 
 /// The caller's memory. Input and output may be the same.
@@ -90,6 +95,12 @@ impl Engine {
         &self.moved
     }
 
+    /// The number of the next call.
+    #[inline]
+    pub(crate) fn next_call(&self) -> u64 {
+        self.call + 1
+    }
+
     /// Runs a plan on the caller's memory.
     pub(crate) fn run(
         &mut self,
@@ -103,8 +114,10 @@ impl Engine {
         self.moved = Traffic::default();
         self.history[(self.call % HISTORY as u64) as usize] = (self.call, call.signature);
         if call.plan.facts.uses_memory {
+            // It is written down while it waits, or else when there is reason to.
             self.run_in_memory(node, team, call, buffers, notebook)
         } else {
+            call.begin();
             self.run_with_messages(node, team, call, buffers)
         }
     }
@@ -135,7 +148,7 @@ impl Engine {
             history: &self.history,
             lists: &mut self.memory.lists,
             num_signals: 0,
-            done_bytes: 0,
+            partial_bytes: 0,
         };
         if let Some(shared) = node.shared() {
             // Shown for those who make another call, which may be one with signals.
@@ -202,7 +215,7 @@ impl Engine {
             history: &self.history,
             lists: &mut self.memory.lists,
             num_signals: 0,
-            done_bytes: 0,
+            partial_bytes: 0,
         };
         if self.was_open {
             run.wait_for_stragglers()?;
@@ -244,7 +257,8 @@ struct Run<'a> {
     history: &'a [(u64, Signature)],
     lists: &'a mut Lists,
     num_signals: u32,
-    done_bytes: u64,
+    /// Bytes of messages of the round that is under way.
+    partial_bytes: u64,
 }
 
 impl<'a> Run<'a> {
@@ -261,7 +275,6 @@ impl<'a> Run<'a> {
         self.num_signals = halt.num_signals;
         for round in &plan.rounds[..halt.round] {
             self.moved.add(&round.traffic);
-            self.done_bytes += round.traffic.read_bytes + round.traffic.written_bytes;
         }
         if let Some(why) = halt.why {
             return Err(self.failed(why));
@@ -298,6 +311,7 @@ impl<'a> Run<'a> {
             self.exchange(round)?;
         }
         self.moved.add(&round.traffic);
+        self.partial_bytes = 0;
         Ok(())
     }
 
@@ -331,7 +345,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let card = shared.card(peer, group, number);
-        if card.signature != self.card.signature {
+        if card.signature != self.card.signature && self.call.flight.is_some() {
             let theirs = Signature::from_words(card.signature);
             return Err(self.failed(Interruption::Mismatch { peer, theirs, number: None }));
         }
@@ -356,7 +370,6 @@ impl<'a> Run<'a> {
 
     fn copy(&mut self, into: &Piece, from: &Piece) -> Result<(), CommError> {
         self.target(into)?.copy_from(self.source(from)?);
-        self.done_bytes += into.bytes as u64;
         Ok(())
     }
 
@@ -386,7 +399,6 @@ impl<'a> Run<'a> {
             self.lists.sources = reuse(sources);
             self.lists.targets = reuse(targets);
         }
-        self.done_bytes += reduce.into.iter().map(|piece| piece.bytes as u64).sum::<u64>();
         Ok(())
     }
 
@@ -412,7 +424,7 @@ impl<'a> Run<'a> {
         let mut messages = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
         let result = self.node.exchange(self.call.lane, &mut messages, self.call.timeout);
         let done_bytes = messages.done_bytes;
-        self.done_bytes += done_bytes;
+        self.partial_bytes = done_bytes;
         result.map_err(|why| self.failed(why))?;
         let Traffic { sent_bytes, received_bytes, .. } = round.traffic;
         assert_eq!(done_bytes, sent_bytes + received_bytes, "wires move what the schedule says");

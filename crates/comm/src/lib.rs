@@ -7,7 +7,9 @@
 //! - [`buffer`], [`window`]: memory that other ranks reach
 //! - [`element`]: the types that travel and how they are reduced
 //! - [`signature`]: what a call is, so that a different one on another rank is noticed
-//! - [`error`]: what can go wrong, and who is to blame
+//! - [`error`]: what can go wrong; [`verdict`]: who is to blame, the same on every rank that is
+//!   left; [`label`]: what a call is for
+//! - `recorder`: the last calls of every rank
 //! - `planner`, `plan`: a schedule made ready to run
 //! - `engine`: runs it, `background` on a thread of its own; `kernel` is its arithmetic,
 //!   `workspace` its memory, `flags` how ranks meet in shared memory
@@ -56,15 +58,21 @@ pub mod buffer;
 pub mod counters;
 pub mod element;
 pub mod error;
+pub mod label;
 pub mod signature;
+pub mod verdict;
 
 mod background;
 mod engine;
 mod flags;
+#[doc(hidden)]
+pub mod hostile;
 mod kernel;
 mod node;
 mod plan;
 mod planner;
+mod recorder;
+mod secret;
 mod workspace;
 
 pub mod bench;
@@ -80,8 +88,10 @@ pub use counters::{Count, Counters};
 pub use element::{Dtype, Element, Reduction};
 pub use error::CommError;
 pub use half::{bf16, f16};
+pub use label::Label;
 pub use plan::Traffic;
 pub use signature::Signature;
 pub use sparse::{Rows, Table};
 pub use starts::{Owned, Uneven};
+pub use verdict::{Cause, Verdict};
 pub use window::{Spot, Window};

@@ -15,6 +15,7 @@ use crate::element::{Dtype, Element};
 use crate::error::{CommError, Interruption};
 use crate::node::Lane;
 use crate::plan::Traffic;
+use crate::recorder::Entry;
 use crate::signature::{MESSAGE, Signature};
 use crate::transport::{Envelope, PURPOSE_BIT, Round};
 
@@ -111,11 +112,17 @@ impl Comm {
         };
         let (sends, recvs) = (send.as_slice(), recv.as_slice());
         let mut round = Round { envelope, sends, recvs, done_bytes: 0 };
-        let result = self.core.node.exchange(lane, &mut round, self.timeout);
+        let (node, label) = (&self.core.node, self.label);
+        let entry = Entry { group: self.core.team.id, lane, number: tag, signature, label };
+        let flight = node.recorder().flight(entry, node.world().clock());
+        flight.begin();
+        let result = node.exchange(lane, &mut round, self.timeout);
         let done_bytes = round.done_bytes;
         if let Err(why) = result {
-            return Err(self.message_failed(lane, why, signature, (done_bytes, bytes)));
+            flight.fail(done_bytes);
+            return Err(self.message_failed(lane, why, (signature, tag), (done_bytes, bytes)));
         }
+        flight.end(false);
         self.lock().counters.add(MESSAGE, &traffic);
         Ok(())
     }
@@ -132,20 +139,23 @@ impl Comm {
         &self,
         lane: Lane,
         why: Interruption,
-        call: Signature,
+        (call, number): (Signature, u64),
         (done_bytes, expected_bytes): (u64, u64),
     ) -> CommError {
         let context = crate::error::Context {
+            epoch: self.core.node.epoch(),
             rank: self.rank(),
             call,
             group: self.name().to_owned(),
-            number: 0,
+            number,
+            label: self.label,
             timeout: self.timeout,
             done_bytes,
             expected_bytes,
         };
-        let error = context.error(why);
-        self.core.node.abort_unless_told(lane, &error);
+        let verdict = self.core.node.settle(lane, context.statement(why));
+        let error = CommError::Failed(Box::new(verdict));
+        self.core.node.dump(&error);
         error
     }
 }

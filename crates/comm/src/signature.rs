@@ -67,6 +67,17 @@ impl Signature {
         Self { kind: kind.pack(), count: count as u64, lengths: 0 }
     }
 
+    /// Whether it is a message from one rank to another.
+    pub fn is_message(&self) -> bool {
+        Kind::unpack(self.kind).op == MESSAGE
+    }
+
+    /// The bytes of the whole vector.
+    pub fn bytes(&self) -> u64 {
+        let dtype = Dtype::ALL.get(Kind::unpack(self.kind).dtype);
+        self.count.saturating_mul(dtype.map_or(0, |dtype| dtype.bytes() as u64))
+    }
+
     /// The words that travel.
     pub const fn to_words(self) -> [u64; 3] {
         [self.kind, self.count, self.lengths]

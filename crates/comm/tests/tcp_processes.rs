@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::processes::free_port;
 use common::{OPTIONS, run_checks};
-use lockstep_comm::rendezvous::{Place, Settings};
+use lockstep_comm::rendezvous::{Place, SECRET, Settings};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Comm, Reduction};
@@ -27,7 +27,8 @@ fn a_rank_of_a_run() {
     let place = Place::from_env(&world).expect("the parent sets everything");
     let shares_memory = !task.starts_with("tcp");
     let silence_limit = Duration::from_secs(3);
-    let settings = Settings { shares_memory, silence_limit, ..Settings::default() };
+    let encrypt = task.contains("sealed");
+    let settings = Settings { shares_memory, silence_limit, encrypt, ..Settings::default() };
     let options = TcpOptions::default();
     let wires = hosts::open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
     let comm = Comm::world(&world, wires.expect("all ranks come")).expect("a world");
@@ -72,6 +73,7 @@ impl Process {
             .env(TASK, task)
             .env("MASTER_ADDR", master.0)
             .env("MASTER_PORT", master.1.to_string())
+            .env(SECRET, "5e".repeat(32))
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", of.to_string())
             .stdout(Stdio::piped())
@@ -218,6 +220,17 @@ fn ranks_of_two_hosts_use_memory_inside_and_the_network_between() {
     let Some(hosts) = TwoHosts::new("m") else { return };
     let processes: Vec<Process> =
         [0, 0, 1, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 4, "auto check")).collect();
+    for mut process in processes {
+        process.line_with("via shm+tcp");
+        process.line_with("passed");
+    }
+}
+
+#[test]
+fn ranks_of_two_hosts_encrypt_what_goes_between_them() {
+    let Some(hosts) = TwoHosts::new("e") else { return };
+    let processes: Vec<Process> =
+        [0, 0, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 3, "sealed check")).collect();
     for mut process in processes {
         process.line_with("via shm+tcp");
         process.line_with("passed");

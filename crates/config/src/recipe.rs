@@ -166,6 +166,8 @@ pub struct Run {
     pub isolation: Isolation,
     /// How workers reach each other; suits `isolation`.
     pub transport: TransportChoice,
+    /// Whether everything that travels by TCP is encrypted.
+    pub encrypt: bool,
     /// How long a worker waits for another; more than nothing and at most a day.
     pub deadline: Seconds,
     /// Steps between two checks that all workers hold the same weights; 0 never checks.

@@ -160,6 +160,7 @@ fn blank() -> Recipe {
             threads: usize::MAX,
             isolation: Isolation::Threads,
             transport: TransportChoice::Tcp,
+            encrypt: true,
             deadline: Seconds(-1.0),
             check_replicas_every: u64::MAX,
             isa: IsaChoice::Portable,

@@ -24,6 +24,7 @@ fn every_key_of_the_layout_reaches_its_field() {
         "run.workers=3",
         "run.isolation=threads",
         "run.transport=tcp",
+        "run.encrypt=true",
         "run.deadline=2.5",
         "run.check_replicas_every=7",
         "parallel.data=3",
@@ -42,7 +43,7 @@ fn every_key_of_the_layout_reaches_its_field() {
         (run.transport, run.deadline()),
         (TransportChoice::Tcp, Duration::from_millis(2500))
     );
-    assert_eq!(run.check_replicas_every, 7);
+    assert_eq!((run.encrypt, run.check_replicas_every), (true, 7));
     assert_eq!((parallel.data, parallel.zero, parallel.overlap), (3, 1, false));
     assert_eq!(parallel.recompute, Recompute::Every(3));
     assert_eq!(parallel.bucket_bytes, Bytes(4 << 20));

@@ -84,6 +84,7 @@ invariant_up_to = 8
 threads = 0
 isolation = \"processes\"
 transport = \"auto\"
+encrypt = false
 deadline = 60.0
 check_replicas_every = 0
 isa = \"auto\"

@@ -74,7 +74,7 @@ impl WholeGradients {
         let (data, used) = tree.lend();
         let lens = self.parts.as_ref().map(|parts| Arc::clone(&parts[bucket]));
         let sparse = self.sparse.filter(|sparse| sparse.bucket == bucket);
-        let pending = overlap.start(data, move |comm, data| {
+        let pending = overlap.start(bucket, data, move |comm, data| {
             let sums = &mut data[..used];
             match (lens, sparse) {
                 (None, None) => comm.all_reduce(sums, Reduction::Sum),

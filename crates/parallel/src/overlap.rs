@@ -5,7 +5,7 @@
 //! hidden behind forward and backward. Switched off, every call is made at once and all of it is
 //! exposed, which is what the gain is held against.
 
-use lockstep_comm::{Comm, CommError, Handle};
+use lockstep_comm::{Comm, CommError, Handle, Label};
 use lockstep_platform::World;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ pub struct Overlap {
     world: World,
     is_on: bool,
     exposed: Duration,
+    /// The step at work, for reports.
+    step: u64,
 }
 
 /// A call that was started, with the buffers that are in it.
@@ -33,7 +35,7 @@ impl Overlap {
     /// every call is over at once.
     pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
         let is_on = is_on && comm.num_members() > 1;
-        Self { comm, control, world, is_on, exposed: Duration::ZERO }
+        Self { comm, control, world, is_on, exposed: Duration::ZERO, step: 0 }
     }
 
     /// The group that gradients and parameters travel on.
@@ -46,17 +48,24 @@ impl Overlap {
         &self.control
     }
 
-    /// Starts calls on buffers.
+    /// Says which step is at work, so that a call that fails can be told by its step and bucket.
+    pub fn begin_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// Starts calls on the buffers of a bucket.
     pub fn start<B: Send + 'static>(
         &mut self,
+        bucket: usize,
         mut buffers: B,
         run: impl FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send + 'static,
     ) -> Result<Pending<B>, CommError> {
+        let comm = self.comm.about(Label::bucket(bucket, self.step));
         if self.is_on {
-            return Ok(Pending::Running(self.comm.start(buffers, run)?));
+            return Ok(Pending::Running(comm.start(buffers, run)?));
         }
         let start = self.world.clock().now();
-        run(&self.comm, &mut buffers)?;
+        run(&comm, &mut buffers)?;
         self.exposed += self.world.clock().since(start);
         Ok(Pending::Done(buffers))
     }
@@ -80,7 +89,7 @@ impl Overlap {
         run: impl FnOnce(&Comm) -> Result<R, CommError>,
     ) -> Result<R, CommError> {
         let start = self.world.clock().now();
-        let result = run(&self.control);
+        let result = run(&self.control.about(Label::step(self.step)));
         self.exposed += self.world.clock().since(start);
         result
     }

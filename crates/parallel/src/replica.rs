@@ -203,6 +203,7 @@ impl Replica {
         lane: &dyn Fn(usize) -> Lane<'a>,
     ) -> Result<f64, CommError> {
         self.store.restart();
+        self.store.overlap.begin_step(step);
         let mode = Mode::Train { seed, step };
         for index in 0..self.losses.num_own() {
             let lane = lane(self.losses.own_lane(index));

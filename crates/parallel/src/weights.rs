@@ -114,7 +114,7 @@ impl WholeWeights {
                     comm.all_gather_parts::<f32>(&mut data[run.clone()], lens)
                 })
             };
-            self.gathering[index] = Some(overlap.start(data, gather)?);
+            self.gathering[index] = Some(overlap.start(index, data, gather)?);
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl ShardedWeights {
         room[part].copy_from_slice(&self.own[bucket]);
         let room = std::mem::take(room);
         let (len, lens) = (buckets.list[bucket].len, buckets.list[bucket].part_lens());
-        window.state = State::Arriving(overlap.start(room, move |comm, room| {
+        window.state = State::Arriving(overlap.start(bucket, room, move |comm, room| {
             comm.all_gather_parts::<f32>(&mut room[..len], &lens)
         })?);
         Ok(())

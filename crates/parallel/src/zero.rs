@@ -204,7 +204,7 @@ impl ShardedGradients {
             .collect();
         let num_sent = if has_leaf(self.worker) { self.buckets.list[bucket].len } else { 0 };
         let num_received = num_pieces * parts[self.worker];
-        let buffers = overlap.start((leaf, incoming), move |comm, (leaf, incoming)| {
+        let buffers = overlap.start(bucket, (leaf, incoming), move |comm, (leaf, incoming)| {
             comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
         })?;
         self.on_their_way.push_back(Exchange { bucket, num_pieces, buffers });

@@ -16,6 +16,11 @@ pub trait Clock: Send + Sync {
     }
     /// Time since the UNIX epoch; follows the machine's idea of the date and may jump.
     fn wall(&self) -> Duration;
+    /// The same as [`Clock::wall`], quicker and some milliseconds behind where the system has such
+    /// a thing.
+    fn wall_coarse(&self) -> Duration {
+        self.wall()
+    }
     /// Returns after at least `duration`.
     fn sleep(&self, duration: Duration);
     /// How long this process has existed, including what ran before `main`; granularity is that

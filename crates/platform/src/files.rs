@@ -57,6 +57,9 @@ pub trait Files: Send + Sync {
     /// What lies at a path; `None` when nothing does or it may not be asked.
     fn metadata(&self, path: &Path) -> Option<FileKind>;
 
+    /// Whether users other than its owner (and the system's) may read or change a file.
+    fn is_open_to_others(&self, path: &Path) -> Result<bool, FileError>;
+
     /// Moves a file or folder, replacing a file at the target; durable on return.
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError>;
 

@@ -80,7 +80,10 @@ pub use host::Host;
 pub use huge_pages::HugePages;
 pub use memory::{Plain, Segment, Source, Target};
 pub use net::{Interest, Listener, Net, NetAction, NetError, Stream, StreamSet};
-pub use processes::{Exit, Process, ProcessCommand, ProcessError, ProcessOutput, Processes};
+pub use processes::{
+    Exit, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState, ProcessWatch,
+    Processes,
+};
 pub use queue::{Queue, RecvError, SendError};
 pub use scratch::ScratchDir;
 pub use shared::{LocalListener, LocalStream, Parcel, Patience, Shared, SharedError};

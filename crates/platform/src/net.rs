@@ -68,7 +68,10 @@ pub trait Stream: io::Read + io::Write + Send {
     /// The other end's address.
     fn peer_addr(&self) -> String;
 
-    /// The stream as its own world knows it.
+    /// The stream as its own kind, to look what kind that is.
+    fn as_any(&self) -> &dyn Any;
+
+    /// The stream as its own kind.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 

@@ -32,6 +32,14 @@ pub trait Processes: Send + Sync {
     /// caller to end.
     fn end_with(&self, owner: u32) -> bool;
 
+    /// A handle that says when the process with this number has ended, which need not be one that
+    /// was started here. The handle stands for that process for ever, also when its number is
+    /// given to another. `None` where there is no such process, or no such handle.
+    fn watch(&self, id: u32) -> Option<Box<dyn ProcessWatch>>;
+
+    /// What the process with this number does; `None` where there is none or nobody knows.
+    fn state(&self, id: u32) -> Option<ProcessState>;
+
     /// Lets an interrupt from the keyboard end this process, even if it was started with such
     /// interrupts ignored, as shells do with commands in the background of a script.
     fn accept_interrupts(&self);
@@ -63,6 +71,23 @@ pub trait Process: Send {
 
     /// Ends it, whatever it does. Nothing happens if it has ended.
     fn kill(&mut self);
+}
+
+/// A process that is watched.
+pub trait ProcessWatch: Send {
+    /// Whether it has ended; does not wait.
+    fn has_ended(&self) -> bool;
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It runs, or waits for something.
+    Alive,
+    /// It was stopped by a signal or a debugger and goes on when it is told to.
+    Stopped,
+    /// It has ended.
+    Ended,
 }
 
 /// What a process writes.

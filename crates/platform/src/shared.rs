@@ -69,6 +69,9 @@ pub trait LocalStream: Send {
     /// The next message, waiting up to `timeout` for it.
     fn recv(&mut self, timeout: Duration) -> Result<Parcel, SharedError>;
 
+    /// The number of the process at the other end; `None` where nobody knows.
+    fn peer_process(&self) -> Option<u32>;
+
     /// Whether the other end still exists. A process that died has none.
     fn is_open(&self) -> bool;
 }

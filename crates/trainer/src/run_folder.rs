@@ -7,10 +7,12 @@
 //!           tokenizer.json      what makes text of its tokens, where they are no bytes
 //!           optimizer.safetensors, state.json   what resuming needs
 //!           summary.json        the figures that `train --json` prints
+//!           flight/             after a failure: the last calls of every worker
 //! ```
 //! A folder that holds anything is never written into.
 
 use crate::TrainError;
+use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::{FileKind, World};
 use std::path::{Path, PathBuf};
@@ -159,4 +161,13 @@ fn next_number(world: &World, runs: &Path) -> Result<PathBuf, TrainError> {
 
 fn number_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
+}
+/// Lets all workers write their last calls into the run's folder if the run fails. Only the first
+/// worker knows the folder, so it tells the others.
+pub fn record_failures(comm: &Comm, folder: Option<&RunFolder>) -> Result<(), TrainError> {
+    let own = folder.map_or_else(String::new, |folder| folder.path.display().to_string());
+    let mut all = Vec::new();
+    comm.all_gather_v(own.as_bytes(), &mut all)?;
+    comm.record_into(&Path::new(&*String::from_utf8_lossy(&all)).join("flight"));
+    Ok(())
 }

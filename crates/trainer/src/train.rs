@@ -3,7 +3,7 @@
 use crate::evaluate::Examiner;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
-use crate::{RunFolder, Summary, TrainError, check, device, evaluate, feed, health};
+use crate::{RunFolder, Summary, TrainError, check, device, evaluate, feed, health, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -62,6 +62,7 @@ fn train_on(
     // Everything that could be refused has been; only now does the run leave a trace.
     let folder = RunFolder::of_worker(comm.position(), recipe, world)?;
     saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
+    run_folder::record_failures(comm, folder.as_ref())?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
     journal.losses = start.losses;
 

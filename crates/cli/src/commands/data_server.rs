@@ -12,7 +12,7 @@ use std::io::Write;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  export LOCKSTEP_SECRET=$(openssl rand -hex 16)
+  export LOCKSTEP_SECRET=$(lockstep rendezvous --new-secret)
   lockstep data-server my.toml --listen 0.0.0.0:7777
   lockstep train my.toml --set data.placement=served --set data.server=10.0.0.1:7777
 

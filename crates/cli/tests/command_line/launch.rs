@@ -21,7 +21,7 @@ fn tiny<'a>(sets: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A command that runs until it is ended.
-struct Running {
+pub(crate) struct Running {
     world: World,
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -30,7 +30,7 @@ struct Running {
 
 impl Running {
     /// Starts a run that would take hours and waits for its first steps.
-    fn start(folder: &Folder, sets: &[&str]) -> Self {
+    pub(crate) fn start(folder: &Folder, sets: &[&str]) -> Self {
         Self::start_by(folder.command(&tiny(&[&["train.steps=100000000"], sets].concat())))
     }
 
@@ -58,7 +58,7 @@ impl Running {
     }
 
     /// The process of a rank, as its own environment says.
-    fn worker(&self, rank: usize) -> u32 {
+    pub(crate) fn worker(&self, rank: usize) -> u32 {
         let own = format!("RANK={rank}");
         let is_rank = |pid: &&u32| {
             let environment =
@@ -69,8 +69,13 @@ impl Running {
         *self.workers.iter().find(is_rank).expect("each rank has a process")
     }
 
+    /// All processes of the run: the command and its workers.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        [&[self.child.id()], &self.workers[..]].concat()
+    }
+
     /// Waits for the command to end, and for all its workers to be gone.
-    fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let mut words = String::new();
         self.stderr.read_to_string(&mut words).expect("it writes text");
         let status = self.child.wait().expect("it was started");
@@ -93,7 +98,7 @@ impl Running {
     }
 }
 
-fn send(signal: &str, pid: u32) {
+pub(crate) fn send(signal: &str, pid: u32) {
     let status = Command::new("kill").args([signal, &pid.to_string()]).status();
     assert!(status.expect("there is a kill").success());
 }
@@ -246,6 +251,7 @@ fn workers_may_be_started_by_another_launcher() {
         command.arg("--json").env("RANK", rank.to_string());
         command.env("WORLD_SIZE", world_size.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("LOCKSTEP_SECRET", "5e".repeat(32));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
     };
     let workers = [worker(1, 2), worker(0, 2)];

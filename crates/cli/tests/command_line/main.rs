@@ -8,6 +8,8 @@
 //! - `bench_comm`: collectives between real ranks.
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
+//! - `failures`: workers that are killed or frozen, and what the records of the run tell.
+//! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
@@ -19,8 +21,11 @@ mod commands;
 mod compare;
 mod convert;
 mod data;
+mod failures;
 mod feeding;
 mod launch;
 mod layouts;
+mod leftovers;
 mod problems;
 mod process;
+mod rendezvous;

@@ -8,6 +8,7 @@
 
 mod background;
 mod bits;
+pub mod cases;
 mod in_place;
 mod messages;
 pub mod mismatch;

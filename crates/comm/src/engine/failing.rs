@@ -1,12 +1,21 @@
-//! What a call says when it fails.
+//! What a call writes down when it begins, and says when it fails.
 
-use super::Run;
+use super::{Call, Run};
 use crate::error::{CommError, Context, Interruption};
-use crate::plan::Traffic;
 use crate::signature::Signature;
 
+impl Call<'_> {
+    /// Writes down that it begins, unless that was done.
+    #[inline]
+    pub(super) fn begin(&self) {
+        if let Some(flight) = self.flight {
+            flight.begin();
+        }
+    }
+}
+
 impl Run<'_> {
-    /// The error for an interruption, once everybody was told about it.
+    /// The error for an interruption, once all ranks have settled on one.
     #[cold]
     pub(super) fn failed(&self, why: Interruption) -> CommError {
         let why = match why {
@@ -16,8 +25,6 @@ impl Run<'_> {
             }
             _ => why,
         };
-        let Traffic { sent_bytes, received_bytes, read_bytes, written_bytes, .. } =
-            self.call.plan.traffic;
         // What a peer called earlier is held against what this rank called then.
         let (number, call) = match why {
             Interruption::Mismatch { number: Some(number), .. } if number < self.number => {
@@ -27,17 +34,18 @@ impl Run<'_> {
             _ => (self.number, self.call.signature),
         };
         let context = Context {
+            epoch: self.node.epoch(),
             rank: self.node.rank(),
             call,
             group: self.team.name.clone(),
             number,
+            label: self.call.label,
             timeout: self.call.timeout,
-            done_bytes: self.done_bytes,
-            expected_bytes: sent_bytes + received_bytes + read_bytes + written_bytes,
+            done_bytes: self.moved.bytes() + self.partial_bytes,
+            expected_bytes: self.call.plan.traffic.bytes(),
         };
-        let error = context.error(why);
-        self.node.abort_unless_told(self.call.lane, &error);
-        error
+        let verdict = self.node.settle(self.call.lane, context.statement(why));
+        CommError::Failed(Box::new(verdict))
     }
 
     /// A member whose memory is seen and who is in another call than this one: then that is why

@@ -1,8 +1,38 @@
 //! Why a run could not come together.
 
+use std::fmt;
+
 use lockstep_config::Blame;
 use lockstep_mesh::Rank;
 use lockstep_platform::NetError;
+
+/// Who answered, or should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// A rank.
+    Rank(Rank),
+    /// A meeting point of its own.
+    MeetingPoint,
+}
+
+impl Side {
+    /// Who is to blame; a meeting point is no rank, and stands in for rank 0.
+    pub(super) fn rank(self) -> Rank {
+        match self {
+            Self::Rank(rank) => rank,
+            Self::MeetingPoint => Rank(0),
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "rank {rank}"),
+            Self::MeetingPoint => f.write_str("the meeting point"),
+        }
+    }
+}
 
 /// A rank that could not join.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,9 +55,11 @@ pub enum RendezvousError {
         /// Who came and was turned away, and why.
         refused: Vec<String>,
     },
-    /// Rank 0 could not be reached.
-    #[error("rank 0 could not be reached at {addr} within {waited_ms} ms: {reason}")]
+    /// The host of the meeting point could not be reached.
+    #[error("{who} could not be reached at {addr} within {waited_ms} ms: {reason}")]
     Unreachable {
+        /// Rank 0, or a meeting point of its own.
+        who: Side,
         /// Where it should be.
         addr: String,
         /// How long it was tried.
@@ -36,10 +68,10 @@ pub enum RendezvousError {
         reason: String,
     },
     /// Another rank does not want this one.
-    #[error("rank {by} refused: {reason}")]
+    #[error("{by} refused: {reason}")]
     Refused {
         /// Who.
-        by: Rank,
+        by: Side,
         /// Its own words.
         reason: String,
     },

@@ -1,20 +1,26 @@
 //! How the ranks of a run find each other and connect.
 //!
-//! Every rank knows one address: that of rank 0, the *meeting point*. All others call there and say
-//! who they are, how large they believe the run to be, and where they listen themselves. Once all
-//! have come, rank 0 sends everybody the table of all ranks. Then every pair connects: the higher
-//! rank calls, the lower one answers, once for each stream.
+//! Every rank knows one address, the *meeting point*, and the run's [secret](Secret). Rank 0
+//! listens there, or a [process of its own](host()). All others call and say who they are, how
+//! large they believe the run to be, and where they listen themselves. Once all have come, the host
+//! sends everybody the table of all ranks. Then every pair connects: the higher rank calls, the
+//! lower one answers, once for each stream.
 //!
-//! The table carries a random number that stands for this run; callers of other runs, strangers
-//! and mistakes are turned away with a reason, and everything ends by one deadline.
+//! Every connection, to the meeting point and of each pair, starts with a handshake in which both
+//! ends prove that they know the secret, and everything here is said sealed; only then a stream
+//! goes on plain, unless [`Settings::encrypt`] keeps it sealed. The table carries a random number
+//! that stands for this run; callers of other runs, strangers and mistakes are turned away with a
+//! reason, and everything ends by one deadline.
 //!
 //! Which ranks share a machine is found by trying: while a pair connects, the higher rank looks for
 //! a local socket that the lower one has opened under the name of the run. Host names and addresses
 //! only go into reports.
 //!
 //! - `place`: what the environment says
-//! - `wire`: what is said; `door`: where it is heard
-//! - `gather`: rank 0 waits for all; `attend`: the others come; `pairs`: everybody connects
+//! - `wire`: what is said; `door`: where it is heard; `refusals`: who was turned away
+//! - `greet`: two ends find out that they belong together
+//! - `gather`: the host waits for all; `attend`: the others come; `pairs`: everybody connects
+//! - `host`: a meeting point of its own
 //!
 //! ```no_run
 //! use lockstep_comm::rendezvous::{Place, Settings, join};
@@ -30,10 +36,17 @@ mod attend;
 mod door;
 mod error;
 mod gather;
+mod greet;
+mod host;
+#[doc(hidden)]
+pub mod hostile;
 mod pairs;
 mod place;
+mod refusals;
 mod wire;
 
+#[cfg(test)]
+mod attacks;
 #[cfg(test)]
 mod tests;
 
@@ -43,22 +56,32 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, Listener, World};
 
+pub use crate::secret::ticket::{RUN, SECRET, SECRET_FILE, Secret, TICKET, Ticket};
 use crate::transport::NUM_LANES;
 use crate::transport::tcp::Cables;
 use door::Door;
-pub use error::RendezvousError;
-pub use place::Place;
+pub use error::{RendezvousError, Side};
+use gather::{Gathering, Terms};
+pub use host::{Hosted, HostedGuest, host};
+pub use place::{MEETING_POINT, Place};
+pub use refusals::Log;
 use wire::{Member, Table};
 
-/// How a run comes together. All ranks must have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a run comes together. All ranks must have the same, but for limits and the log.
+#[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Streams for messages between two ranks, on each lane.
     pub num_streams: usize,
     /// Whether to find out which ranks share a machine.
     pub shares_memory: bool,
+    /// Whether everything between ranks travels sealed, and not only how they met.
+    pub encrypt: bool,
     /// How long everything may take.
     pub timeout: Duration,
+    /// How long a caller may take to prove that it knows the secret.
+    pub greeting_limit: Duration,
+    /// Where callers that are turned away are told, one line each.
+    pub log: Option<Log>,
     /// How long a machine may be silent before its ranks count as lost.
     pub silence_limit: Duration,
 }
@@ -68,7 +91,10 @@ impl Default for Settings {
         Self {
             num_streams: 2,
             shares_memory: true,
+            encrypt: false,
             timeout: Duration::from_mins(1),
+            greeting_limit: Duration::from_secs(5),
+            log: None,
             silence_limit: Duration::from_secs(15),
         }
     }
@@ -110,7 +136,7 @@ impl Joined {
 
 /// Joins the run as `place` says.
 pub fn join(world: &World, place: &Place, settings: &Settings) -> Result<Joined, RendezvousError> {
-    if place.rank == Rank(0) && place.num_ranks > 1 {
+    if place.rank == Rank(0) && place.num_ranks > 1 && !place.has_host {
         let listener = listen(world, &place.master)?;
         return join_as_first(world, listener, place, settings);
     }
@@ -141,7 +167,7 @@ pub fn join_as_first(
     place: &Place,
     settings: &Settings,
 ) -> Result<Joined, RendezvousError> {
-    assert_eq!(place.rank, Rank(0), "rank 0 has the meeting point");
+    assert!(place.rank == Rank(0) && !place.has_host, "rank 0 has the meeting point");
     join_with(world, Some(listener), place, settings)
 }
 
@@ -164,8 +190,8 @@ fn join_with(
     }
     let (door, table) = match listener {
         Some(listener) => {
-            let mut door = Door::new(world, listener, party.num_callers());
-            let table = gather::gather(&party, &mut door, own)?;
+            let mut door = party.door(listener);
+            let table = gather::gather(&party.gathering(), &mut door, Some(own))?;
             (door, table)
         }
         None => attend::attend(&party, &own)?,
@@ -193,6 +219,31 @@ impl Party<'_> {
     /// Callers that may stand at one rank's door at the same time.
     fn num_callers(&self) -> usize {
         self.place.num_ranks * NUM_LANES * (1 + self.settings.num_streams)
+    }
+
+    /// A door for the other ranks.
+    fn door(&self, listener: Box<dyn Listener>) -> Door {
+        let Settings { greeting_limit, log, .. } = *self.settings;
+        let secret = &self.place.ticket.secret;
+        Door::new(self.world, listener, secret, self.num_callers(), greeting_limit, log)
+    }
+
+    /// What rank 0 waits for.
+    fn gathering(&self) -> Gathering<'_> {
+        let Settings { num_streams, shares_memory, encrypt, timeout, .. } = *self.settings;
+        Gathering {
+            world: self.world,
+            num_ranks: self.place.num_ranks,
+            run: &self.place.ticket.run,
+            terms: Some(Terms {
+                num_streams: num_streams as u64,
+                shares_memory,
+                encrypts: encrypt,
+            }),
+            deadline: self.deadline,
+            timeout,
+            log: None,
+        }
     }
 
     fn joined(&self, table: Table, cables: Cables, domains: Vec<usize>) -> Joined {

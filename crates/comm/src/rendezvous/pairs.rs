@@ -9,8 +9,9 @@ use std::io::{Read, Write};
 use lockstep_mesh::Rank;
 use lockstep_platform::{LocalListener, Stream};
 
-use super::attend::{ask, lost};
 use super::door::{Door, Event};
+use super::error::Side;
+use super::greet::{ask, greet, lost};
 use super::wire::{Answer, Hello, Pair, RunId, Table};
 use super::{Joined, Party, RendezvousError, run_name};
 use crate::transport::NUM_LANES;
@@ -54,23 +55,45 @@ fn num_streams(party: &Party<'_>) -> usize {
 
 /// Opens all streams to a lower rank.
 fn call(party: &Party<'_>, table: &Table, peer: Rank) -> Result<Streams, RendezvousError> {
-    let addr = match peer {
-        Rank(0) => &party.place.master,
-        Rank(peer) => &table.members[peer].addr,
+    let addr = match &table.members[peer.0].addr {
+        // Rank 0 is where the others met, unless somebody else was the host there.
+        none if none.is_empty() => &party.place.master,
+        addr => addr,
     };
-    let open = |stream: usize| -> Result<_, RendezvousError> {
-        let connected = party.world.net().connect(addr, party.remaining());
-        let mut connected =
-            connected.map_err(|error| RendezvousError::Lost { peer, reason: error.to_string() })?;
-        let rank = party.place.rank.0 as u64;
-        let hello = Hello::Pair(Pair { run: table.run, rank, stream: stream as u64 });
-        if ask(party, &mut *connected, peer, &hello)? != Answer::Welcome {
-            let reason = "it answered with something else".to_owned();
-            return Err(RendezvousError::Lost { peer, reason });
-        }
-        Ok(Some(connected))
-    };
+    let open = |stream| open(party, addr, table.run, peer, stream).map(Some);
     (0..num_streams(party)).map(open).collect()
+}
+
+/// Opens one stream. A door that is crowded by strangers may turn away whoever has not said hello
+/// yet, so that is tried again; a rank that is gone is gone.
+fn open(
+    party: &Party<'_>,
+    addr: &str,
+    run: RunId,
+    peer: Rank,
+    stream: usize,
+) -> Result<Box<dyn Stream>, RendezvousError> {
+    const MAX_TRIES: usize = 5;
+    let by = Side::Rank(peer);
+    let hello = Hello::Pair(Pair { run, rank: party.place.rank.0 as u64, stream: stream as u64 });
+    let mut num_tries = 0;
+    loop {
+        num_tries += 1;
+        let connected = party.world.net().connect(addr, party.remaining());
+        let connected =
+            connected.map_err(|error| RendezvousError::Lost { peer, reason: error.to_string() })?;
+        let asked = greet(party, connected, by)
+            .and_then(|mut stream| Ok((ask(party, &mut stream, by, &hello)?, stream)));
+        match asked {
+            Ok((Answer::Welcome, stream)) => return Ok(stream.proceed(party.settings.encrypt)),
+            Ok(_) => {
+                let reason = "it answered with something else".to_owned();
+                return Err(RendezvousError::Lost { peer, reason });
+            }
+            Err(RendezvousError::Lost { .. }) if num_tries < MAX_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Answers all streams from higher ranks.
@@ -97,8 +120,8 @@ fn answer_all(
                 connected.set_deadline(Some(party.remaining()));
                 connected
                     .write_all(&Answer::Welcome.encode())
-                    .map_err(|error| lost(Rank(peer), &error))?;
-                all[peer][stream] = Some(connected);
+                    .map_err(|error| lost(Side::Rank(Rank(peer)), &error))?;
+                all[peer][stream] = Some(connected.proceed(party.settings.encrypt));
             }
             Err(reason) => door.refuse(caller, &reason),
         }
@@ -138,7 +161,7 @@ fn missing(party: &Party<'_>, door: &Door, all: &[Streams]) -> RendezvousError {
         missing: ranks.map(|(rank, _)| Rank(rank)).collect(),
         addr: door.addr(),
         waited_ms: party.timeout_ms(),
-        refused: door.refused().to_vec(),
+        refused: door.refusals().kept().to_vec(),
     }
 }
 
@@ -196,7 +219,7 @@ fn tell(
 ) -> Result<(), RendezvousError> {
     let control = streams[0].as_mut().expect("connected before");
     control.set_deadline(Some(party.remaining()));
-    control.write_all(&number.to_le_bytes()).map_err(|error| lost(peer, &error))
+    control.write_all(&number.to_le_bytes()).map_err(|error| lost(Side::Rank(peer), &error))
 }
 
 /// Receives a number over the first control stream.
@@ -204,7 +227,7 @@ fn hear(party: &Party<'_>, peer: Rank, streams: &mut Streams) -> Result<u64, Ren
     let control = streams[0].as_mut().expect("connected before");
     control.set_deadline(Some(party.remaining()));
     let mut number = [0; 8];
-    control.read_exact(&mut number).map_err(|error| lost(peer, &error))?;
+    control.read_exact(&mut number).map_err(|error| lost(Side::Rank(peer), &error))?;
     Ok(u64::from_le_bytes(number))
 }
 

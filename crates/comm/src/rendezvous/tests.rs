@@ -1,33 +1,60 @@
 //! Runs that come together, with and without strangers.
 
 use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use lockstep_platform::{JoinHandle, Stream, real};
 
-use super::wire::{Answer, FRONT_BYTES, Hello, Join, Pair};
 use super::*;
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
-fn settings() -> Settings {
-    Settings { timeout: LIMIT, ..Settings::default() }
+pub(super) fn settings() -> Settings {
+    Settings { timeout: LIMIT, log: Some(keep), ..Settings::default() }
 }
 
 fn within_ms(timeout_ms: u64) -> Settings {
     Settings { timeout: Duration::from_millis(timeout_ms), ..Settings::default() }
 }
 
-type Outcome = Result<Joined, RendezvousError>;
+/// Everything that any run of this process has told.
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(line: &str) {
+    LINES.lock().unwrap().push(line.to_owned());
+}
+
+/// What was told about a caller, waiting for it.
+pub(super) fn told_about(addr: &str) -> String {
+    let deadline = Deadline::after(real().clock(), LIMIT);
+    let start = format!("refused {addr}: ");
+    loop {
+        let lines = LINES.lock().unwrap();
+        if let Some(line) = lines.iter().find_map(|line| line.strip_prefix(&start)) {
+            return line.to_owned();
+        }
+        assert!(!deadline.has_passed(real().clock()), "nothing of {addr} in {lines:?}");
+        drop(lines);
+        real().clock().sleep(Duration::from_millis(1));
+    }
+}
+
+/// The ticket of all runs here that need no other.
+pub(super) fn ticket() -> Ticket {
+    static TICKET: LazyLock<Ticket> = LazyLock::new(|| Ticket::new(&real()));
+    TICKET.clone()
+}
+
+pub(super) type Outcome = Result<Joined, RendezvousError>;
 
 /// A rank on its way into a run.
-struct Joining {
+pub(super) struct Joining {
     thread: Box<dyn JoinHandle>,
     outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl Joining {
-    fn start(run: impl FnOnce(&World) -> Outcome + Send + 'static) -> Self {
+    pub(super) fn start(run: impl FnOnce(&World) -> Outcome + Send + 'static) -> Self {
         let outcome = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&outcome);
         let body = Box::new(move || {
@@ -37,27 +64,45 @@ impl Joining {
         Self { thread: real().threads().spawn("rank", body).unwrap(), outcome }
     }
 
-    fn finish(self) -> Outcome {
+    pub(super) fn finish(self) -> Outcome {
         self.thread.join().unwrap();
         self.outcome.lock().unwrap().take().unwrap()
     }
 }
 
 /// Rank 0 of a run, and where it is.
-fn first(num_ranks: usize, settings: Settings) -> (Joining, String) {
+pub(super) fn first(num_ranks: usize, settings: Settings) -> (Joining, String) {
+    first_with(num_ranks, settings, &ticket())
+}
+
+pub(super) fn first_with(
+    num_ranks: usize,
+    settings: Settings,
+    ticket: &Ticket,
+) -> (Joining, String) {
     let listener = listen(&real(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr();
-    let place = Place { rank: Rank(0), num_ranks, master: addr.clone() };
+    let place = Place::new(Rank(0), num_ranks, &addr, ticket);
     let joining = Joining::start(move |world| join_as_first(world, listener, &place, &settings));
     (joining, addr)
 }
 
-fn other(rank: usize, num_ranks: usize, master: &str, settings: Settings) -> Joining {
-    let place = Place { rank: Rank(rank), num_ranks, master: master.to_owned() };
+pub(super) fn other(rank: usize, num_ranks: usize, master: &str, settings: Settings) -> Joining {
+    other_with(rank, num_ranks, master, settings, &ticket())
+}
+
+pub(super) fn other_with(
+    rank: usize,
+    num_ranks: usize,
+    master: &str,
+    settings: Settings,
+    ticket: &Ticket,
+) -> Joining {
+    let place = Place::new(Rank(rank), num_ranks, master, ticket);
     Joining::start(move |world| join(world, &place, &settings))
 }
 
-fn all(num_ranks: usize, settings: Settings, meddle: impl FnOnce(&str)) -> Vec<Joined> {
+pub(super) fn all(num_ranks: usize, settings: Settings, meddle: impl FnOnce(&str)) -> Vec<Joined> {
     let (first, addr) = first(num_ranks, settings);
     meddle(&addr);
     let others = (1..num_ranks).map(|rank| other(rank, num_ranks, &addr, settings));
@@ -65,30 +110,10 @@ fn all(num_ranks: usize, settings: Settings, meddle: impl FnOnce(&str)) -> Vec<J
     ranks.into_iter().map(|rank| rank.finish().unwrap()).collect()
 }
 
-fn call(addr: &str) -> Box<dyn Stream> {
+pub(super) fn call(addr: &str) -> Box<dyn Stream> {
     let mut stream = real().net().connect(addr, LIMIT).unwrap();
     stream.set_deadline(Some(LIMIT));
     stream
-}
-
-/// What the door says to some bytes.
-fn answer(stream: &mut dyn Stream, bytes: &[u8]) -> String {
-    stream.write_all(bytes).unwrap();
-    let mut front = [0; FRONT_BYTES];
-    stream.read_exact(&mut front).unwrap();
-    let (kind, len) = Answer::read_front(&front, 1).unwrap();
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body).unwrap();
-    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "nothing follows");
-    match Answer::decode(kind, &body, 1).unwrap() {
-        Answer::Refused(reason) => reason,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn hello(rank: u64, num_ranks: u64) -> Join {
-    let member = Member { host: "stranger".to_owned(), addr: "127.0.0.1:1".to_owned() };
-    Join { rank, num_ranks, num_streams: 2, shares_memory: true, member }
 }
 
 #[test]
@@ -113,7 +138,16 @@ fn runs_of_one_to_five_ranks_come_together() {
 
 #[test]
 fn streams_lead_to_the_rank_they_are_for() {
-    let joined = all(3, settings(), |_| ());
+    streams_lead_where_they_should(settings());
+}
+
+#[test]
+fn sealed_streams_lead_to_the_rank_they_are_for() {
+    streams_lead_where_they_should(Settings { encrypt: true, ..settings() });
+}
+
+fn streams_lead_where_they_should(settings: Settings) {
+    let joined = all(3, settings, |_| ());
     // By rank: every stream with the peer it leads to.
     let mut streams: Vec<Vec<(usize, Box<dyn Stream>)>> = Vec::new();
     for end in joined {
@@ -157,71 +191,6 @@ fn sharing_memory_is_found_out_only_when_asked_for() {
 }
 
 #[test]
-fn strangers_are_turned_away_and_nobody_else_is_disturbed() {
-    let mut silent = Vec::new();
-    all(3, settings(), |addr| {
-        // Some never speak, some begin and stop, some leave.
-        silent.push(call(addr));
-        let mut half = call(addr);
-        half.write_all(&Hello::Join(hello(1, 3)).encode()[..20]).unwrap();
-        silent.push(half);
-        drop(call(addr));
-
-        let refused = |bytes: &[u8]| answer(&mut *call(addr), bytes);
-        let garbage = b"GET / HTTP/1.1\r\n\r\n";
-        assert_eq!(refused(garbage), "these are not the bytes of a lockstep run");
-        let mut endless = Hello::Join(hello(1, 3)).encode();
-        endless[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(refused(&endless), "4294967295 bytes are announced, and 1024 allowed");
-        let mut future = Hello::Join(hello(1, 3)).encode();
-        future[8] = 200;
-        assert_eq!(refused(&future), "it speaks protocol 200 and not 1");
-        let join = |join: Join| refused(&Hello::Join(join).encode());
-        assert_eq!(join(hello(1, 4)), "it expects 4 ranks and this run has 3");
-        assert_eq!(join(hello(3, 3)), "it calls itself rank 3, and callers are 1 to 2");
-        assert_eq!(join(hello(0, 3)), "it calls itself rank 0, and callers are 1 to 2");
-        assert_eq!(join(hello(u64::MAX, 3)).split(',').count(), 2);
-        let other = Join { num_streams: 7, ..hello(1, 3) };
-        assert_eq!(join(other), "it expects 7 streams and this run uses 2");
-        let pair = Hello::Pair(Pair { run: [1; 16], rank: 1, stream: 0 });
-        assert!(refused(&pair.encode()).starts_with("it belongs to another run"));
-    });
-}
-
-#[test]
-fn a_second_rank_of_the_same_number_is_turned_away() {
-    let (first, addr) = first(3, settings());
-    let mut one = call(&addr);
-    one.write_all(&Hello::Join(hello(1, 3)).encode()).unwrap();
-    let refused = other(1, 3, &addr, settings()).finish().err().unwrap();
-    assert!(
-        matches!(&refused, RendezvousError::Refused { by: Rank(0), reason }
-        if reason.starts_with("rank 1 has come already, from 127.0.0.1:")),
-        "{refused}"
-    );
-    drop(one);
-    let others: Vec<Joining> = (1..3).map(|rank| other(rank, 3, &addr, settings())).collect();
-    first.finish().unwrap();
-    for rank in others {
-        rank.finish().unwrap();
-    }
-}
-
-#[test]
-fn a_rank_that_left_while_others_were_awaited_may_come_again() {
-    let (first, addr) = first(3, settings());
-    let mut gone = call(&addr);
-    gone.write_all(&Hello::Join(hello(1, 3)).encode()).unwrap();
-    drop(gone);
-    let others: Vec<Joining> = (1..3).map(|rank| other(rank, 3, &addr, settings())).collect();
-    let table = first.finish().unwrap();
-    assert!(table.hosts.iter().all(|host| host != "stranger"));
-    for rank in others {
-        rank.finish().unwrap();
-    }
-}
-
-#[test]
 fn missing_ranks_and_what_kept_them_away_are_named() {
     let (first, addr) = first(4, within_ms(500));
     let wrong = other(2, 3, &addr, settings());
@@ -256,30 +225,48 @@ fn ranks_that_come_before_rank_0_wait_for_it() {
     let addr = listener.local_addr();
     drop(listener);
     let early = other(1, 2, &addr, settings());
-    let place = Place { rank: Rank(0), num_ranks: 2, master: addr };
+    let place = Place::new(Rank(0), 2, &addr, &ticket());
     let first = Joining::start(move |world| join(world, &place, &settings()));
     first.finish().unwrap();
     early.finish().unwrap();
 }
 
-#[test]
-fn something_else_at_the_meeting_point_is_not_mistaken_for_rank_0() {
-    let listener = real().net().listen("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr();
+/// A run whose meeting point is no rank.
+fn hosted(num_ranks: usize, settings: Settings) -> (Box<dyn JoinHandle>, Vec<Joined>) {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let master = listener.local_addr();
     let body = Box::new(move || {
-        let mut stream = listener.accept(LIMIT).unwrap();
-        stream.set_deadline(Some(LIMIT));
-        stream.write_all(b"220 mail.example.org ESMTP ready\r\n").unwrap();
-        let _ = stream.read(&mut [0; 2000]);
+        let hosted = host(&real(), listener, &ticket(), num_ranks, &settings).unwrap();
+        assert_eq!(hosted.guests.len(), num_ranks);
     });
-    let server = real().threads().spawn("mail", body).unwrap();
-    let error = other(1, 2, &addr, settings()).finish().err().unwrap();
-    assert!(error.to_string().contains("not the bytes of a lockstep run"), "{error}");
-    server.join().unwrap();
+    let thread = real().threads().spawn("meeting point", body).unwrap();
+    let start = |rank| {
+        let place = Place::new(Rank(rank), num_ranks, &master, &ticket());
+        let place = Place { has_host: true, ..place };
+        Joining::start(move |world| join(world, &place, &settings))
+    };
+    let ranks: Vec<Joining> = (0..num_ranks).map(start).collect();
+    (thread, ranks.into_iter().map(|rank| rank.finish().unwrap()).collect())
 }
 
 #[test]
-fn crowds_of_silent_strangers_do_not_keep_ranks_out() {
-    let mut crowd = Vec::new();
-    all(2, settings(), |addr| crowd = (0..100).map(|_| call(addr)).collect());
+fn ranks_meet_at_a_meeting_point_of_its_own() {
+    for num_ranks in 2..=3 {
+        let (thread, joined) = hosted(num_ranks, settings());
+        thread.join().unwrap();
+        for (rank, end) in joined.iter().enumerate() {
+            assert_eq!((end.rank, &end.run), (Rank(rank), &joined[0].run));
+            assert_eq!(end.domains, vec![0; num_ranks]);
+        }
+    }
+}
+
+#[test]
+fn a_meeting_point_that_is_not_there_is_not_called_rank_0() {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let place = Place::new(Rank(0), 2, &listener.local_addr(), &ticket());
+    drop(listener);
+    let place = Place { has_host: true, ..place };
+    let error = join(&real(), &place, &within_ms(50)).err().unwrap().to_string();
+    assert!(error.starts_with("the meeting point could not be reached at 127.0.0.1:"), "{error}");
 }

@@ -1,12 +1,13 @@
-//! What ranks say to each other before they are connected.
+//! What ranks say to each other before they are connected, once they know that they may.
 //!
-//! Every message starts with a front of 16 bytes: a magic word, the protocol's version, the kind of
-//! the message and the length of its body. The reader checks the length against what that kind may
-//! have before it reads on, so strangers cannot make it wait for, or allocate, more than that.
-//! Numbers are little-endian; texts are a length of two bytes and UTF-8.
+//! All of it travels in sealed records. Every message starts with a front of 16 bytes: a magic
+//! word, the protocol's version, the kind of the message and the length of its body. The reader
+//! checks the length against what that kind may have before it reads on, so strangers cannot make
+//! it wait for, or allocate, more than that. Numbers are little-endian; texts are a length of two
+//! bytes and UTF-8.
 
 /// Changes whenever ranks of two versions would not understand each other.
-const PROTOCOL: u16 = 1;
+const PROTOCOL: u16 = 2;
 const MAGIC: [u8; 8] = *b"lockstep";
 
 /// Length of what every message starts with.
@@ -42,6 +43,9 @@ pub(super) struct Join {
     pub(super) num_ranks: u64,
     pub(super) num_streams: u64,
     pub(super) shares_memory: bool,
+    pub(super) encrypts: bool,
+    /// The run's name; may be empty.
+    pub(super) run: String,
     pub(super) member: Member,
 }
 
@@ -90,10 +94,12 @@ impl Hello {
         let mut body = Writer::default();
         match self {
             Self::Join(join) => {
-                let shares_memory = u64::from(join.shares_memory);
-                for number in [join.rank, join.num_ranks, join.num_streams, shares_memory] {
+                for number in [join.rank, join.num_ranks, join.num_streams] {
                     body.number(number);
                 }
+                body.number(u64::from(join.shares_memory));
+                body.number(u64::from(join.encrypts));
+                body.text(&join.run);
                 body.member(&join.member);
                 body.finish(JOIN)
             }
@@ -106,17 +112,12 @@ impl Hello {
         }
     }
 
-    /// Reads a hello from the start of a stream; nothing while it is not complete.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
-        let Some(front) = bytes.first_chunk() else {
-            // Strangers that begin differently need not be waited for.
-            let is_like = bytes.iter().zip(&MAGIC).all(|(byte, magic)| byte == magic);
-            return if is_like { Ok(None) } else { Err(not_ours()) };
-        };
+    /// Reads a whole hello.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (front, body) = bytes.split_first_chunk().ok_or_else(cut_short)?;
         let (kind, len) = read_front(front, MAX_HELLO_BYTES)?;
-        let body = &bytes[FRONT_BYTES..];
         if body.len() < len {
-            return Ok(None);
+            return Err(cut_short());
         }
         let mut body = Reader { bytes: body };
         let hello = match kind {
@@ -125,6 +126,8 @@ impl Hello {
                 num_ranks: body.number()?,
                 num_streams: body.number()?,
                 shares_memory: body.number()? != 0,
+                encrypts: body.number()? != 0,
+                run: body.text()?,
                 member: body.member()?,
             }),
             PAIR => Self::Pair(Pair {
@@ -135,7 +138,7 @@ impl Hello {
             _ => return Err(Malformed(format!("kind {kind} is no hello"))),
         };
         body.finish()?;
-        Ok(Some(hello))
+        Ok(hello)
     }
 }
 
@@ -296,9 +299,17 @@ mod tests {
     }
 
     fn hello() -> impl Strategy<Value = Hello> {
-        let join = (any::<[u64; 3]>(), any::<bool>(), member()).prop_map(
-            |([rank, num_ranks, num_streams], shares_memory, member)| {
-                Hello::Join(Join { rank, num_ranks, num_streams, shares_memory, member })
+        let join = (any::<[u64; 3]>(), any::<[bool; 2]>(), ".{0,20}", member()).prop_map(
+            |([rank, num_ranks, num_streams], [shares_memory, encrypts], run, member)| {
+                Hello::Join(Join {
+                    rank,
+                    num_ranks,
+                    num_streams,
+                    shares_memory,
+                    encrypts,
+                    run,
+                    member,
+                })
             },
         );
         let pair = (any::<RunId>(), any::<[u64; 2]>())
@@ -314,12 +325,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_hello_survives_the_way_and_any_beginning_of_it_is_incomplete(hello in hello()) {
+        fn a_hello_survives_the_way_and_any_beginning_of_it_is_none(hello in hello()) {
             let bytes = hello.encode();
             for len in 0..bytes.len() {
-                prop_assert_eq!(Hello::decode(&bytes[..len]), Ok(None));
+                prop_assert_eq!(Hello::decode(&bytes[..len]), Err(cut_short()));
             }
-            prop_assert_eq!(Hello::decode(&bytes), Ok(Some(hello)));
+            prop_assert_eq!(Hello::decode(&bytes), Ok(hello));
         }
 
         #[test]
@@ -355,11 +366,10 @@ mod tests {
     fn what_is_refused_is_told_why() {
         let why = |bytes: &[u8]| Hello::decode(bytes).unwrap_err().0;
         assert_eq!(why(b"GET / HTTP/1.1\r\n"), "these are not the bytes of a lockstep run");
-        assert_eq!(why(b"G"), "these are not the bytes of a lockstep run");
         let hello = Hello::Pair(Pair { run: [0; 16], rank: 1, stream: 0 }).encode();
         let mut other = hello.clone();
         other[8] = 9;
-        assert_eq!(why(&other), "it speaks protocol 9 and not 1");
+        assert_eq!(why(&other), "it speaks protocol 9 and not 2");
         let mut endless = hello.clone();
         endless[12..16].copy_from_slice(&[0xff; 4]);
         assert_eq!(why(&endless), "4294967295 bytes are announced, and 1024 allowed");
@@ -370,9 +380,11 @@ mod tests {
     #[test]
     fn the_longest_texts_still_fit_a_hello() {
         let text = "x".repeat(400);
-        let member = Member { host: text.clone(), addr: text };
-        let join = Join { rank: 1, num_ranks: 2, num_streams: 2, shares_memory: true, member };
-        let Ok(Some(Hello::Join(read))) = Hello::decode(&Hello::Join(join).encode()) else {
+        let member = Member { host: text.clone(), addr: text.clone() };
+        let (rank, num_ranks, num_streams) = (1, 2, 2);
+        let (shares_memory, encrypts, run) = (true, true, text);
+        let join = Join { rank, num_ranks, num_streams, shares_memory, encrypts, run, member };
+        let Ok(Hello::Join(read)) = Hello::decode(&Hello::Join(join).encode()) else {
             panic!("a hello of our own is understood")
         };
         assert_eq!(read.member.host.len(), MAX_TEXT_BYTES);

@@ -11,10 +11,11 @@ use lockstep_mesh::Rank;
 use lockstep_platform::World;
 
 use super::shared::{Meeting, SharedTransport, SharedWorld};
-use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport};
-use super::{Round, Transport, Wires};
+use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport, WARNING};
+use super::{Renewal, Round, Transport, Wires};
 use crate::error::{CommError, Interruption};
 use crate::rendezvous::{Joined, Place, Settings, join};
+use crate::verdict::Verdict;
 
 /// How long to sleep on the network while something may come through memory, at first and at most.
 const FIRST_NAP: Duration = Duration::from_micros(100);
@@ -83,7 +84,7 @@ impl HostsTransport {
     ) -> Result<(), Interruption> {
         self.network.begin(round)?;
         self.memory.begin(round);
-        let mut idle_since = None;
+        let (mut idle_since, mut has_warned) = (None, false);
         let (mut num_tries, mut nap) = (0, FIRST_NAP);
         loop {
             let by_memory = self.memory.step(round)?;
@@ -102,6 +103,9 @@ impl HostsTransport {
             }
             if idle >= LOOK_AROUND {
                 self.network.look_for_mismatch(&round.envelope)?;
+            }
+            if idle >= WARNING && !std::mem::replace(&mut has_warned, true) {
+                self.network.warn();
             }
             if idle >= timeout {
                 let why = self.network.out_of_time(&round.envelope);
@@ -144,19 +148,6 @@ impl HostsTransport {
         let mut peers = from.chain(round.sends.iter().map(|(peer, _)| *peer));
         peers.find(|&peer| !self.network.reaches(peer)).unwrap_or(self.network.rank())
     }
-
-    /// Ranks of this host that wait for each other in memory hear nothing from the network.
-    #[cold]
-    fn spread(&self, why: &Interruption) {
-        let shared = self.memory.shared().expect("it is made of memory");
-        match why {
-            Interruption::Aborted { by, reason } if self.network.reaches(*by) => {
-                shared.abort_for(*by, reason);
-            }
-            _ => {}
-        }
-        self.network.end(why.clone());
-    }
 }
 
 impl Transport for HostsTransport {
@@ -176,16 +167,27 @@ impl Transport for HostsTransport {
         } else {
             self.memory.exchange(round, timeout)
         };
-        result.inspect_err(|why| self.spread(why))
+        result.inspect_err(|why| {
+            self.network.abandon(round);
+            self.network.end(why.clone());
+        })
     }
 
     fn shared(&self) -> Option<Arc<SharedWorld>> {
         self.memory.shared()
     }
 
-    fn abort(&mut self, reason: &str) {
-        self.memory.abort(reason);
-        self.network.abort(reason);
+    /// The ranks of a host speak with one voice: the first of them that made a statement.
+    fn settle(&mut self, statement: Verdict) -> Verdict {
+        let of_host = self.memory.settle(statement);
+        self.network.settle(of_host)
+    }
+
+    fn renew(self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
+        let Self { world, memory, mut network, domains } = *self;
+        network.begin_epoch(renewal);
+        let memory = memory.renewed(renewal);
+        Ok(Box::new(Self { world, memory, network, domains }))
     }
 
     fn domains(&self) -> Vec<usize> {

@@ -19,8 +19,9 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
-use crate::error::Interruption;
+use crate::error::{CommError, Interruption};
 use crate::signature::Signature;
+use crate::verdict::Verdict;
 use shared::SharedWorld;
 
 /// One rank's wires to the other ranks of the world. Ranks here are world ranks.
@@ -41,14 +42,28 @@ pub trait Transport: Send {
     /// Memory that some ranks see together, where there is any.
     fn shared(&self) -> Option<Arc<SharedWorld>>;
 
-    /// Tells every other rank that this one gives up, so that nobody waits for it.
-    fn abort(&mut self, reason: &str);
+    /// Makes a statement about a failure to every other rank, so that nobody waits for this one,
+    /// and returns what all settle on.
+    fn settle(&mut self, statement: Verdict) -> Verdict;
+
+    /// The same wires among those who are left, in the next epoch.
+    fn renew(self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError>;
 
     /// Who sees whose memory: ranks with the same number see each other's. The same on all ranks.
     fn domains(&self) -> Vec<usize>;
 
     /// A short name: `threads`, `shm`, `tcp`.
     fn name(&self) -> &'static str;
+}
+
+/// How a group is formed anew.
+pub struct Renewal<'a> {
+    pub(crate) epoch: u64,
+    pub(crate) survivors: &'a [Rank],
+    /// New memory among those of them that share any.
+    pub(crate) memory: Option<Arc<SharedWorld>>,
+    /// What will go wrong on all sets of wires together.
+    pub(crate) fate: Arc<tcp::Fate>,
 }
 
 /// A rank's wires, in sets that do not get in each other's way. What is sent on one set arrives on

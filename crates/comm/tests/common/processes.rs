@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockstep_comm::Comm;
-use lockstep_comm::rendezvous::{Place, Settings};
+use lockstep_comm::rendezvous::{Place, Settings, Ticket};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_mesh::Rank;
@@ -27,14 +27,29 @@ impl Ranks {
     /// Runs the test `role` of this binary as every rank of a new run; `transport` is `shm`, or
     /// `tcp` for TCP only.
     pub(crate) fn start(role: &str, transport: &str, num_ranks: usize) -> Self {
+        Self::start_with(role, transport, num_ranks, &[])
+    }
+
+    /// The same with more variables in the environment.
+    pub(crate) fn start_with(
+        role: &str,
+        transport: &str,
+        num_ranks: usize,
+        variables: &[(&str, String)],
+    ) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let binary = std::env::current_exe().expect("a test has a binary");
-        let job = format!("{role}-{transport}-{num_ranks}-{}", std::process::id());
+        let job = format!("{role}-{transport}-{num_ranks}-{}-{number}", std::process::id());
         let port = if transport == "tcp" { free_port() } else { 0 };
+        let ticket = Ticket::new(&real());
         let start = |rank: usize| {
             Command::new(&binary)
+                .envs(ticket.to_env())
                 .args([role, "--exact", "--nocapture"])
                 .env(PLACE, format!("{transport} {job} {rank} {num_ranks} {port}"))
                 .env("RUST_BACKTRACE", "0")
+                .envs(variables.iter().map(|(name, value)| (name, value)))
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()
@@ -78,7 +93,8 @@ pub(crate) fn own_end(index: usize) -> Option<Comm> {
         return Some(comm.expect("the processes meet"));
     }
     let master = format!("127.0.0.1:{}", number(4));
-    let place = Place { rank, num_ranks, master };
+    let ticket = Ticket::from_env(&world).expect("the parent has made one");
+    let place = Place::new(rank, num_ranks, &master, &ticket);
     let timeout = Duration::from_mins(1);
     let settings = Settings { shares_memory: false, timeout, ..Settings::default() };
     let options = TcpOptions::default();

@@ -44,6 +44,14 @@ pub(super) const RUN: &[Key] = &[
          hosts. threads needs run.isolation = threads, and shm needs processes.",
     ),
     Key::new(
+        "run.encrypt",
+        Kind::Bool,
+        Fixed("false"),
+        field!(run.encrypt: bool),
+        "Whether all that workers send each other over TCP is encrypted; that they know the run's \
+         secret is proven in any case.",
+    ),
+    Key::new(
         "run.deadline",
         float(Open(0.0), Closed(86_400.0)),
         Fixed("60.0"),

@@ -19,6 +19,10 @@ pub const FILE_VARIABLE: &str = "LOCKSTEP_SECRET_FILE";
 /// A secret with fewer characters could be guessed.
 const MIN_CHARS: usize = 16;
 
+/// What helps whoever has none.
+const HINT: &str =
+    "set LOCKSTEP_SECRET for server and workers, or LOCKSTEP_SECRET_FILE to a file that holds it";
+
 /// Random bytes that make every conversation another one.
 pub type Nonce = [u8; 32];
 
@@ -38,9 +42,10 @@ pub enum Role {
 impl Key {
     /// The secret of this process's environment.
     pub fn find(world: &World) -> Result<Self, DataError> {
-        let secret = match (world.host().env(VARIABLE), world.host().env(FILE_VARIABLE)) {
+        let get = |name| world.host().env(name).filter(|value| !value.trim().is_empty());
+        let secret = match (get(VARIABLE), get(FILE_VARIABLE)) {
             (Some(secret), _) => secret,
-            (None, Some(path)) => world.files().read_to_string(Path::new(&path))?,
+            (None, Some(path)) => read_private(world, Path::new(&path))?,
             (None, None) => String::new(),
         };
         Self::new(&secret)
@@ -57,9 +62,7 @@ impl Key {
                     ", and the one given has {num_chars} of at least {MIN_CHARS} characters"
                 ),
             };
-            let hint = "set LOCKSTEP_SECRET for server and workers, or LOCKSTEP_SECRET_FILE to \
-                        a file that holds it";
-            return Err(DataError::Secret { why, hint });
+            return Err(DataError::Secret { why, hint: HINT });
         }
         Ok(Self(blake3::derive_key(
             "lockstep data server, shared secret, version 1",
@@ -87,6 +90,17 @@ impl Key {
         hasher.update(role).update(worker).update(server);
         hasher.finalize()
     }
+}
+
+/// What a file holds that nobody else can read.
+fn read_private(world: &World, path: &Path) -> Result<String, DataError> {
+    if world.files().is_open_to_others(path)? {
+        let path = path.display();
+        let why =
+            format!(", and {FILE_VARIABLE} = {path} can be read by other users (chmod 600 {path})");
+        return Err(DataError::Secret { why, hint: HINT });
+    }
+    Ok(world.files().read_to_string(path)?)
 }
 
 /// Fresh random bytes.

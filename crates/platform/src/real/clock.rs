@@ -30,6 +30,12 @@ impl Clock for RealClock {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
+    #[cfg(target_os = "linux")]
+    fn wall_coarse(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Duration::try_from(time).unwrap_or_default()
+    }
+
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
     }

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::entropy::RealEntropy;
@@ -74,6 +74,12 @@ impl Files for RealFiles {
         let metadata = fs::metadata(path).ok()?;
         let file = FileKind::File { bytes: metadata.len() };
         Some(if metadata.is_dir() { FileKind::Directory } else { file })
+    }
+
+    fn is_open_to_others(&self, path: &Path) -> Result<bool, FileError> {
+        const OTHERS: u32 = 0o077;
+        let metadata = fs::metadata(path).map_err(failed(FileAction::Read, path))?;
+        Ok(metadata.mode() & OTHERS != 0)
     }
 
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {
@@ -180,6 +186,19 @@ mod tests {
         assert_eq!(folder_of(Path::new("file")), Path::new("."));
         assert_eq!(folder_of(Path::new("a/file")), Path::new("a"));
         assert_eq!(folder_of(Path::new("/file")), Path::new("/"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_or_change_is_open_to_them() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = ScratchDir::new(&crate::real(), "private").unwrap();
+        let path = scratch.path().join("file");
+        RealFiles.write_atomic(&path, b"secret").unwrap();
+        for (mode, is_open) in [(0o600, false), (0o400, false), (0o640, true), (0o602, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(RealFiles.is_open_to_others(&path), Ok(is_open), "{mode:o}");
+        }
+        assert!(RealFiles.is_open_to_others(&scratch.path().join("none")).is_err());
     }
 
     #[test]

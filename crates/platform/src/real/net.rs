@@ -175,6 +175,10 @@ impl Stream for RealStream {
         self.peer.clone()
     }
 
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
     }

@@ -1,8 +1,10 @@
 //! The system's processes.
 #![expect(unsafe_code, reason = "the disposition of a signal")]
+#![expect(clippy::disallowed_methods, reason = "the system's table of processes is a folder")]
 
 use std::ffi::c_int;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -10,9 +12,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
+};
 
-use crate::{Exit, Process, ProcessCommand, ProcessError, ProcessOutput, Processes};
+use crate::{
+    Exit, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState, ProcessWatch,
+    Processes,
+};
 
 pub(crate) struct RealProcesses;
 
@@ -48,6 +55,23 @@ impl Processes for RealProcesses {
         getppid().map(Pid::as_raw_pid) == i32::try_from(owner).ok()
     }
 
+    fn watch(&self, id: u32) -> Option<Box<dyn ProcessWatch>> {
+        let pid = Pid::from_raw(i32::try_from(id).ok()?)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Some(Box::new(RealWatch { handle }))
+    }
+
+    fn state(&self, id: u32) -> Option<ProcessState> {
+        let line = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name in parentheses may itself hold some, so the last one counts.
+        let (_, behind_name) = line.rsplit_once(')')?;
+        Some(match behind_name.trim_start().chars().next()? {
+            'T' | 't' => ProcessState::Stopped,
+            'Z' | 'X' | 'x' => ProcessState::Ended,
+            _ => ProcessState::Alive,
+        })
+    }
+
     fn accept_interrupts(&self) {
         const SIGINT: c_int = 2;
         const DEFAULT: usize = 0;
@@ -57,6 +81,18 @@ impl Processes for RealProcesses {
         // SAFETY: the C library is there, because the standard library stands on it; the number is
         // a signal's, and the default disposition runs no code of this process.
         unsafe { signal(SIGINT, DEFAULT) };
+    }
+}
+
+struct RealWatch {
+    handle: OwnedFd,
+}
+
+impl ProcessWatch for RealWatch {
+    fn has_ended(&self) -> bool {
+        // Readable is what the handle of an ended process is.
+        let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1..))
     }
 }
 
@@ -185,6 +221,18 @@ mod tests {
         assert_eq!(rustix::process::test_kill_process(pid), Ok(()));
         drop(process);
         assert_eq!(rustix::process::test_kill_process(pid), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn any_process_can_be_watched_and_asked_after() {
+        let mut process = shell("exec sleep 60");
+        let watch = RealProcesses.watch(process.id()).expect("it runs");
+        assert!(!watch.has_ended());
+        assert_eq!(RealProcesses.state(process.id()), Some(ProcessState::Alive));
+        process.kill();
+        assert_eq!(wait(&mut *process), Exit::Signal(9));
+        assert!(watch.has_ended());
+        assert_eq!(RealProcesses.state(process.id()), None);
     }
 
     #[test]

@@ -239,6 +239,11 @@ impl LocalStream for RealLocalStream {
         recv(&self.socket).map_err(failed(ACTION))
     }
 
+    fn peer_process(&self) -> Option<u32> {
+        let peer = sockopt::socket_peercred(&self.socket).ok()?;
+        u32::try_from(peer.pid.as_raw_pid()).ok()
+    }
+
     fn is_open(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         match poll(&mut polled, Some(&timespec(Duration::ZERO))) {

@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use lockstep_platform::Segment;
 use lockstep_platform::memory::PAGE_BYTES;
 
+use crate::recorder::RECORDER_BYTES;
+
 /// Distance between things that different ranks write.
 const APART: usize = 128;
 
@@ -16,8 +18,9 @@ const APART: usize = 128;
 pub(super) const RINGS: usize = 0;
 /// 1 while the rank sleeps; written by the rank.
 pub(super) const ASLEEP: usize = APART;
-/// 0, or who gave up and who says so, each one more than the rank; written by whoever is first.
-pub(super) const ABORT: usize = 2 * APART;
+/// 0, or one more than the rank whose statement counts; in the memory of the lowest rank of the
+/// host, and written by whoever is first.
+pub(super) const VERDICT: usize = 2 * APART;
 /// 1 if the rank relies on fences that reach everyone; written before anybody else sees it.
 pub(super) const FENCES: usize = 3 * APART;
 /// Ranks at a starting line, and how often it was crossed; written by all.
@@ -25,9 +28,19 @@ pub(super) const ARRIVED: usize = 4 * APART;
 pub(super) const STARTED: usize = 5 * APART;
 /// 1 once the rank has left and will not come back; written by the rank.
 pub(super) const LEFT: usize = 6 * APART;
-/// Why the rank, or the one it speaks for, gave up: a length, then text; written by the rank.
-const REASON: usize = 7 * APART;
-const MAX_REASON_BYTES: usize = 1024;
+/// 0, or one more than the rank that this one waits for; written by the rank.
+pub(super) const WAITS: usize = 7 * APART;
+/// Grows while the rank waits; written by the rank.
+pub(super) const BEATS: usize = 8 * APART;
+/// 1 once a thread of the rank has taken it upon itself to make a statement; written by the rank.
+pub(super) const SPEAKS: usize = 9 * APART;
+/// Where the rank runs: the number of its process, then a text; written by the rank.
+const PROCESS: usize = 10 * APART;
+const MAX_HOST_BYTES: usize = APART - 16;
+/// What the rank has to say about a failure; written by the rank.
+const STATEMENT: usize = 11 * APART;
+const MAX_STATEMENT_BYTES: usize = 1024;
+const _: () = assert!(crate::verdict::MAX_VERDICT_BYTES <= MAX_STATEMENT_BYTES);
 
 /// Groups that can have flags of their own.
 pub(super) const MAX_GROUPS: usize = 256;
@@ -53,7 +66,12 @@ impl Header {
 
     /// How long the header is.
     pub(super) fn bytes(self) -> usize {
-        self.ring(NUM_RINGS, 0).next_multiple_of(PAGE_BYTES)
+        (self.flight() + RECORDER_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// The records of the rank's last calls.
+    pub(super) fn flight(self) -> usize {
+        self.ring(NUM_RINGS, 0)
     }
 
     /// The line for a signal in a call of a group.
@@ -84,18 +102,41 @@ impl Header {
         self.written(NUM_RINGS, 0) + (lane * self.num_ranks + peer) * RING_BYTES
     }
 
-    pub(super) fn write_reason(segment: &Segment, reason: &str) {
-        let bytes = &reason.as_bytes()[..reason.len().min(MAX_REASON_BYTES)];
-        segment.target::<u8>(REASON + 8, bytes.len()).copy_from_slice(bytes);
-        segment.word(REASON).store(bytes.len() as u64, Ordering::Release);
+    /// Writes where the rank runs.
+    pub(super) fn write_process(segment: &Segment, id: u32, host: &str) {
+        let host = &host[..host.floor_char_boundary(MAX_HOST_BYTES)];
+        segment.word(PROCESS).store(u64::from(id), Ordering::Relaxed);
+        write_bytes(segment, PROCESS + 8, host.as_bytes());
     }
 
-    pub(super) fn read_reason(segment: &Segment) -> String {
-        let len = segment.word(REASON).load(Ordering::Acquire) as usize;
-        let mut bytes = vec![0; len.min(MAX_REASON_BYTES)];
-        segment.source::<u8>(REASON + 8, bytes.len()).copy_to(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+    /// The number of the rank's process, and its host.
+    pub(super) fn read_process(segment: &Segment) -> (u32, String) {
+        let id = segment.word(PROCESS).load(Ordering::Relaxed);
+        let host = read_bytes(segment, PROCESS + 8, MAX_HOST_BYTES);
+        let id = u32::try_from(id).unwrap_or(u32::MAX);
+        (id, String::from_utf8_lossy(&host).into_owned())
     }
+
+    pub(super) fn write_statement(segment: &Segment, bytes: &[u8]) {
+        write_bytes(segment, STATEMENT, bytes);
+    }
+
+    pub(super) fn read_statement(segment: &Segment) -> Vec<u8> {
+        read_bytes(segment, STATEMENT, MAX_STATEMENT_BYTES)
+    }
+}
+
+fn write_bytes(segment: &Segment, offset: usize, bytes: &[u8]) {
+    segment.target::<u8>(offset + 8, bytes.len()).copy_from_slice(bytes);
+    segment.word(offset).store(bytes.len() as u64, Ordering::Release);
+}
+
+/// What was written, or the beginning of it where the length makes no sense.
+fn read_bytes(segment: &Segment, offset: usize, max_bytes: usize) -> Vec<u8> {
+    let len = segment.word(offset).load(Ordering::Acquire) as usize;
+    let mut bytes = vec![0; len.min(max_bytes)];
+    segment.source::<u8>(offset + 8, bytes.len()).copy_to(&mut bytes);
+    bytes
 }
 
 #[cfg(test)]
@@ -107,10 +148,11 @@ mod tests {
         let num_ranks = 3;
         let header = Header::new(num_ranks);
         let mut pieces: Vec<(usize, usize)> =
-            [RINGS, ASLEEP, ABORT, FENCES, ARRIVED, STARTED, LEFT]
+            [RINGS, ASLEEP, VERDICT, FENCES, ARRIVED, STARTED, LEFT, WAITS, BEATS, SPEAKS]
                 .map(|start| (start, 64))
                 .to_vec();
-        pieces.push((REASON, 8 + MAX_REASON_BYTES));
+        pieces.push((PROCESS, 16 + MAX_HOST_BYTES));
+        pieces.push((STATEMENT, 8 + MAX_STATEMENT_BYTES));
         for group in 0..MAX_GROUPS as u64 {
             for (call, num_signals) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 pieces.push((Header::line(group, call, num_signals), 64));
@@ -122,6 +164,7 @@ mod tests {
             pieces.push((header.taken(lane, peer), 64));
             pieces.push((header.ring(lane, peer), RING_BYTES));
         }
+        pieces.push((header.flight(), RECORDER_BYTES));
         pieces.sort_unstable();
         for pair in pieces.windows(2) {
             let ((start, len), (next, _)) = (pair[0], pair[1]);
@@ -132,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn reasons_survive_and_are_cut_when_too_long() {
+    fn texts_survive_and_are_cut_when_too_long() {
         let header = Header::new(1);
         let segment = Segment::heap(header.bytes(), header.bytes());
-        Header::write_reason(&segment, "out of patience");
-        assert_eq!(Header::read_reason(&segment), "out of patience");
-        Header::write_reason(&segment, &"x".repeat(5000));
-        assert_eq!(Header::read_reason(&segment).len(), MAX_REASON_BYTES);
+        Header::write_statement(&segment, b"out of patience");
+        assert_eq!(Header::read_statement(&segment), b"out of patience");
+        Header::write_process(&segment, 12, &"x".repeat(500));
+        assert_eq!(Header::read_process(&segment), (12, "x".repeat(MAX_HOST_BYTES)));
     }
 }

@@ -69,7 +69,8 @@ impl Meeting {
             watched.push((peer, stream));
         }
         segments[self.rank.0] = Some(own);
-        Ok(SharedWorld::new(&self.world, self.rank, segments, watched, "shm"))
+        let names = (self.job.clone(), "shm");
+        Ok(SharedWorld::new(&self.world, self.rank, segments, watched, names))
     }
 
     fn connect(&self, peer: Rank, deadline: &Deadline) -> Result<Box<dyn LocalStream>, CommError> {

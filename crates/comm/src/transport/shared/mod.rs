@@ -5,13 +5,14 @@
 //! threads and processes run the same code.
 //!
 //! - `header`: what lies where at the start of a segment
-//! - `waiting`: spin, yield, sleep; deadlines, aborts and deaths
+//! - `waiting`: spin, yield, sleep; deadlines and deaths; `settling`: one verdict for all
 //! - `meeting`: how processes find each other and pass their segments
 //! - `ring`: messages through shared memory, for schedules that send and receive
 
 mod header;
 mod meeting;
 mod ring;
+mod settling;
 mod waiting;
 
 use std::fmt;
@@ -20,10 +21,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::{Arena, LocalStream, Patience, Segment, World};
+use lockstep_platform::{Arena, LocalStream, Patience, ProcessWatch, Segment, World};
 
 use crate::error::{CommError, Interruption};
-use crate::flags::{Bell, Card, Line, card, counter, has_reached, publish, published, raise, show};
+use crate::flags::{
+    Bell, Card, Line, card, counter, has_reached, publish, published, raise, show, show_places,
+};
+use crate::recorder::Place;
 use header::Header;
 pub use meeting::Meeting;
 pub use ring::SharedTransport;
@@ -38,11 +42,34 @@ pub struct SharedWorld {
     /// Gives out this rank's own memory.
     arena: Arc<Arena>,
     patience: Patience,
+    /// How often this rank has waited for longer than a few looks.
+    pub(crate) num_long_waits: AtomicU64,
     /// Whether sleepers make everyone pass a fence, so that those who wake them need none.
     has_fences: bool,
-    /// Streams to ranks in other processes, which close when their process ends.
-    watched: Mutex<Vec<(Rank, Box<dyn LocalStream>)>>,
+    /// Ranks in other processes.
+    watched: Mutex<Vec<Watched>>,
+    /// What these ranks, and nobody else on any of the hosts, call their run.
+    job: String,
     name: &'static str,
+}
+
+/// A rank in another process, and the two signs of its end: the stream to it closes, and where the
+/// system gives one out, the handle of the process says so.
+struct Watched {
+    rank: Rank,
+    stream: Box<dyn LocalStream>,
+    life: Option<Box<dyn ProcessWatch>>,
+}
+
+impl Watched {
+    fn new(world: &World, rank: Rank, stream: Box<dyn LocalStream>) -> Self {
+        let life = stream.peer_process().and_then(|id| world.processes().watch(id));
+        Self { rank, stream, life }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| life.has_ended()) || !self.stream.is_open()
+    }
 }
 
 /// How many bytes a rank's arena has unless asked otherwise. Memory is used only once touched, so
@@ -60,8 +87,14 @@ impl SharedWorld {
         let segments = (0..num_ranks)
             .map(|_| Ok(Some(new_segment(world, header, arena_bytes)?)))
             .collect::<Result<Vec<_>, CommError>>()?;
+        let mut random = [0; 8];
+        world.entropy().fill(&mut random);
+        let job = format!("{}-{:016x}", world.processes().own_id(), u64::from_le_bytes(random));
         Ok((0..num_ranks)
-            .map(|rank| Self::new(world, Rank(rank), segments.clone(), Vec::new(), "threads"))
+            .map(|rank| {
+                let names = (job.clone(), "threads");
+                Self::new(world, Rank(rank), segments.clone(), Vec::new(), names)
+            })
             .collect())
     }
 
@@ -70,7 +103,7 @@ impl SharedWorld {
         rank: Rank,
         segments: Vec<Option<Segment>>,
         watched: Vec<(Rank, Box<dyn LocalStream>)>,
-        name: &'static str,
+        (job, name): (String, &'static str),
     ) -> Self {
         let own = segments[rank.0].as_ref().expect("a rank sees its own memory");
         let arena = Arena::new(own);
@@ -83,10 +116,36 @@ impl SharedWorld {
             header: Header::new(segments.len()),
             arena,
             patience: world.shared().patience(num_local),
-            watched: Mutex::new(watched),
+            num_long_waits: AtomicU64::new(0),
+            watched: Mutex::new(
+                watched
+                    .into_iter()
+                    .map(|(rank, stream)| Watched::new(world, rank, stream))
+                    .collect(),
+            ),
             segments,
+            job,
             name,
         }
+    }
+
+    /// New memory among those of `survivors` that share this; all of them ask for it. Whoever is
+    /// left out cannot reach it, whatever it still writes.
+    pub(crate) fn renewed(
+        &self,
+        survivors: &[Rank],
+        epoch: u64,
+        timeout: Duration,
+    ) -> Result<Self, CommError> {
+        // The name of the first epoch, and after it the number.
+        let job = format!("{}/{epoch}", self.job.split('/').next().unwrap_or_default());
+        let is_peer = |rank: &Rank| *rank != self.rank && self.sees(*rank);
+        let peers: Vec<Rank> = survivors.iter().copied().filter(is_peer).collect();
+        let arena_bytes = self.own().bytes() - self.own().header_bytes();
+        let meeting = Meeting::open(&self.world, &job, self.rank, self.num_ranks())?;
+        let mut renewed = meeting.meet(&peers, arena_bytes, timeout)?;
+        renewed.name = self.name;
+        Ok(renewed)
     }
 
     /// Whose view it is.
@@ -120,6 +179,12 @@ impl SharedWorld {
         self.segments[rank.0].as_ref().expect("only ranks that are seen take part")
     }
 
+    /// Where the last calls of a rank that is seen are written down.
+    pub(crate) fn flight(&self, rank: Rank) -> Option<Place> {
+        let segment = self.segments.get(rank.0)?.as_ref()?;
+        Some(Place::new(segment.clone(), self.header.flight()))
+    }
+
     /// This rank's own memory.
     #[inline]
     pub(crate) fn own(&self) -> &Segment {
@@ -135,6 +200,12 @@ impl SharedWorld {
     #[inline]
     pub(crate) fn show(&self, group: u64, call: u64, card: &Card) {
         show(self.line(self.rank, group, call, 1), card, counter(call, 1));
+    }
+
+    /// The same without what is called.
+    #[inline]
+    pub(crate) fn show_places(&self, group: u64, call: u64, card: &Card) {
+        show_places(self.line(self.rank, group, call, 1), card, counter(call, 1));
     }
 
     /// Signals for the `num_signals`th time: everything this rank did before is visible.
@@ -209,44 +280,6 @@ impl SharedWorld {
         Bell { asleep: segment.word(header::ASLEEP), rings: segment.word(header::RINGS) }
     }
 
-    /// Tells every rank that is seen that this one gives up. Only the first to do so is heard.
-    pub(crate) fn abort(&self, reason: &str) {
-        self.abort_for(self.rank, reason);
-    }
-
-    /// Tells every rank that is seen that `by`, which need not be, gave up.
-    pub(crate) fn abort_for(&self, by: Rank, reason: &str) {
-        if self.aborted().is_some() {
-            return;
-        }
-        Header::write_reason(self.own(), reason);
-        self.spread(((by.0 as u64 + 1) << 32) | (self.rank.0 as u64 + 1));
-    }
-
-    /// Tells every rank that is seen what an abort word says, unless it knows another.
-    fn spread(&self, word: u64) {
-        for (rank, segment) in self.segments.iter().enumerate() {
-            if let Some(segment) = segment {
-                let abort = segment.word(header::ABORT);
-                let _ = abort.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed);
-                self.ring(Rank(rank));
-            }
-        }
-    }
-
-    /// Who gave up, and why, if somebody did.
-    pub(crate) fn aborted(&self) -> Option<(Rank, String)> {
-        let word = self.own().word(header::ABORT).load(Ordering::Acquire);
-        let rank = |half: u64| {
-            let rank = usize::try_from(half).ok()?.checked_sub(1)?;
-            (rank < self.segments.len()).then_some(Rank(rank))
-        };
-        let (by, messenger) = (rank(word >> 32)?, rank(word & 0xffff_ffff)?);
-        let segment = self.segments[messenger.0].as_ref();
-        let reason = segment.map(Header::read_reason);
-        Some((by, reason.unwrap_or_default()))
-    }
-
     /// Whether `rank` has left the run in good order.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         let segment = self.segments[rank.0].as_ref();
@@ -283,18 +316,13 @@ impl SharedWorld {
     /// The first of the watched ranks whose process has ended without a goodbye.
     pub(crate) fn first_dead(&self) -> Option<Rank> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let closed = watched.iter().filter(|(_, stream)| !stream.is_open());
-        closed.map(|(rank, _)| *rank).find(|&rank| !self.has_left(rank))
+        let ended = watched.iter().filter(|watched| watched.has_ended());
+        ended.map(|watched| watched.rank).find(|&rank| !self.has_left(rank))
     }
 }
 
 impl Drop for SharedWorld {
     fn drop(&mut self) {
-        // A rank that leaves because it was told passes that on first: it is not the cause.
-        let told = self.own().word(header::ABORT).load(Ordering::Acquire);
-        if told != 0 {
-            self.spread(told);
-        }
         self.own().word(header::LEFT).store(1, Ordering::SeqCst);
         for rank in (0..self.segments.len()).map(Rank) {
             if rank != self.rank && self.sees(rank) {
@@ -316,5 +344,6 @@ fn new_segment(world: &World, header: Header, arena_bytes: usize) -> Result<Segm
     let segment = world.shared().create(header.bytes(), bytes)?;
     let has_fences = world.shared().join_fences();
     segment.word(header::FENCES).store(u64::from(has_fences), Ordering::Relaxed);
+    Header::write_process(&segment, world.processes().own_id(), &world.host().name());
     Ok(segment)
 }

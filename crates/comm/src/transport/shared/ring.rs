@@ -18,10 +18,11 @@ use lockstep_platform::{Source, Target};
 
 use super::SharedWorld;
 use super::header::{NUM_RINGS, RING_BYTES};
-use crate::error::Interruption;
+use crate::error::{CommError, Interruption};
 use crate::flags::{publish, published};
 use crate::signature::Signature;
-use crate::transport::{Envelope, NUM_LANES, Round, Transport};
+use crate::transport::{Envelope, NUM_LANES, Renewal, Round, Transport};
+use crate::verdict::Verdict;
 
 /// Bytes of a cache line, and of an envelope.
 const LINE: usize = 64;
@@ -331,8 +332,12 @@ impl Transport for SharedTransport {
         Some(Arc::clone(&self.world))
     }
 
-    fn abort(&mut self, reason: &str) {
-        self.world.abort(reason);
+    fn settle(&mut self, statement: Verdict) -> Verdict {
+        self.world.settle(statement)
+    }
+
+    fn renew(self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
+        Ok(Box::new(self.renewed(renewal)))
     }
 
     fn domains(&self) -> Vec<usize> {
@@ -345,6 +350,12 @@ impl Transport for SharedTransport {
 }
 
 impl SharedTransport {
+    /// The same lane in new memory.
+    pub(crate) fn renewed(&self, renewal: &Renewal<'_>) -> Self {
+        let memory = renewal.memory.as_ref().expect("the ranks shared memory, and do again");
+        Self::new(Arc::clone(memory), self.lane)
+    }
+
     /// Starts a round. Messages to and from ranks whose memory is not seen are none of ours.
     pub(crate) fn begin(&mut self, round: &Round<'_>) {
         let fresh = |world: &SharedWorld, peer: Rank| Progress {

@@ -12,13 +12,16 @@ use crate::transport::Envelope;
 pub(super) const HEADER_BYTES: usize = 64;
 
 /// Starts every header, and with it a version of the format.
-const MAGIC: [u8; 4] = *b"LkS1";
+const MAGIC: [u8; 4] = *b"LkS2";
 
 /// What a header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
+    /// Which of the groups of ranks it belongs to that were formed one after the other; the low
+    /// part of the number.
+    pub(super) epoch: u16,
     /// Which stream of the pair, counted from 0.
-    pub(super) stream: u32,
+    pub(super) stream: u16,
     /// Which message from this peer, counted from 0.
     pub(super) sequence: u64,
     /// How long the whole message is, on all streams together.
@@ -30,7 +33,9 @@ impl Header {
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let Envelope { group, number, signature } = self.envelope;
         let [a, b, c] = signature.to_words();
-        let first = u64::from(u32::from_le_bytes(MAGIC)) | u64::from(self.stream) << 32;
+        let first = u64::from(u32::from_le_bytes(MAGIC))
+            | u64::from(self.stream) << 32
+            | u64::from(self.epoch) << 48;
         let words = [first, self.sequence, self.length, group, number, a, b, c];
         let mut bytes = [0; HEADER_BYTES];
         let (places, _) = bytes.as_chunks_mut::<8>();
@@ -49,8 +54,8 @@ impl Header {
         }
         let signature = Signature::from_words([word(5), word(6), word(7)]);
         let envelope = Envelope { group: word(3), number: word(4), signature };
-        let stream = (word(0) >> 32) as u32;
-        Some(Self { stream, sequence: word(1), length: word(2), envelope })
+        let (stream, epoch) = ((word(0) >> 32) as u16, (word(0) >> 48) as u16);
+        Some(Self { epoch, stream, sequence: word(1), length: word(2), envelope })
     }
 }
 
@@ -63,10 +68,11 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_survives_the_way(
-            stream: u32, sequence: u64, length: u64, group: u64, number: u64, words: [u64; 3],
+            epoch: u16, stream: u16, sequence: u64, length: u64,
+            group: u64, number: u64, words: [u64; 3],
         ) {
             let envelope = Envelope { group, number, signature: Signature::from_words(words) };
-            let header = Header { stream, sequence, length, envelope };
+            let header = Header { epoch, stream, sequence, length, envelope };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
         }
 

@@ -6,21 +6,24 @@
 //! other. When nothing moves it tries again for a short while, because a message is usually a few
 //! microseconds away, and then sleeps until some stream is ready.
 //!
-//! - [`Cable`]: the streams between two ranks
-//! - `frame`: the header in front of a message
+//! - [`Cable`]: the streams between two ranks; `frame`: the header in front of a message
 //! - `stripe`: how long messages are spread over the streams
 //! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
-//! - `control`: goodbye, and giving up; `trouble`: what can be wrong with a peer; `pace`: a link
-//!   made slower than it is
+//! - `control`: the words beside the messages; `settling`: one verdict for all; `trouble`: what can
+//!   be wrong with a peer; `renewing`: the same streams in the next epoch
+//! - `pace`: a link made slower than it is
 
 mod cable;
 mod control;
 mod early;
 mod frame;
+pub(crate) mod hostile;
 mod inbox;
 mod pace;
 mod receiving;
+mod renewing;
 mod sending;
+mod settling;
 mod stripe;
 mod trouble;
 
@@ -28,30 +31,30 @@ mod trouble;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
 use super::shared::SharedWorld;
-use super::{Envelope, NUM_LANES, Round, Transport, Wires};
-use crate::error::Interruption;
+use super::{Envelope, NUM_LANES, Renewal, Round, Transport, Wires};
+use crate::error::{CommError, Interruption};
+use crate::secret::set::SealedSet;
+use crate::verdict::Verdict;
 pub use cable::{Cable, Cables};
 use control::Control;
 use pace::Pace;
 use receiving::Receiver;
 use sending::Sender;
-use trouble::{Trouble, reason};
+pub(crate) use settling::{Fate, WARNING};
+use trouble::Trouble;
 
 /// Bytes that one call of the system moves at most, so that no stream is kept waiting for long.
 const MAX_CALL_BYTES: usize = 256 << 10;
 
 /// The longest sleep without a look at how the rank's other lane is doing.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(20);
-
-/// How long a lost peer's last words may still be on their way.
-const LAST_WORDS: Duration = Duration::from_millis(50);
 
 /// What can be set about TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,12 +88,16 @@ pub struct TcpTransport {
     /// Tries before sleeping, at most, and whether the core is given away between them.
     max_tries: u32,
     is_crowded: bool,
+    /// Which of the groups of ranks this is that were formed one after the other.
+    epoch: u64,
     /// The first failure of any lane of this rank; messages may be torn after it.
-    fate: Arc<OnceLock<Interruption>>,
-    /// Where to tell everybody on the other lanes that this rank gives up.
-    heralds: Vec<Box<dyn Stream>>,
-    has_given_up: bool,
+    fate: Arc<Fate>,
+    /// Where to make statements to everybody on the other lanes.
+    heralds: Vec<Herald>,
 }
+
+/// A peer's control stream on another lane.
+type Herald = (Rank, Box<dyn Stream>);
 
 /// Everything about one peer.
 struct Link {
@@ -114,11 +121,12 @@ impl TcpTransport {
         let [_, _, upward, downward] = &mut cables;
         let lower = rank.0.min(upward.len());
         upward[..lower].swap_with_slice(&mut downward[..lower]);
-        let fate = Arc::new(OnceLock::new());
-        let to_others = |own: usize| -> Result<Vec<_>, NetError> {
+        let fate = Arc::new(Fate::default());
+        let to_others = |own: usize| -> Result<Vec<Herald>, NetError> {
             let others = cables.iter().enumerate().filter(|(lane, _)| *lane != own);
-            let cables = others.flat_map(|(_, lane)| lane.iter().flatten());
-            cables.map(|cable| cable.control.try_clone()).collect()
+            let cables = others.flat_map(|(_, lane)| lane.iter().enumerate());
+            let present = cables.filter_map(|(peer, cable)| Some((Rank(peer), cable.as_ref()?)));
+            present.map(|(peer, cable)| Ok((peer, cable.control.try_clone()?))).collect()
         };
         let heralds = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
         let lane = |cables, heralds| {
@@ -141,11 +149,12 @@ impl TcpTransport {
         cables: Vec<Option<Cable>>,
         num_local: usize,
         options: &TcpOptions,
-        (fate, heralds): (Arc<OnceLock<Interruption>>, Vec<Box<dyn Stream>>),
+        (fate, heralds): (Arc<Fate>, Vec<Herald>),
     ) -> Result<Self, NetError> {
         let num_ranks = cables.len();
-        let mut set = world.net().stream_set();
+        let mut set = Box::new(SealedSet::new(world.net().stream_set()));
         let mut links = Vec::new();
+        let introduction = control::introduction(world.processes().own_id(), &world.host().name());
         let mut link_of = vec![None; num_ranks];
         for (peer, cable) in cables.into_iter().enumerate() {
             let Some(cable) = cable else { continue };
@@ -153,12 +162,13 @@ impl TcpTransport {
             for stream in cable.data.iter().chain([&cable.control]) {
                 stream.set_nodelay(true)?;
             }
-            let control = set.add(cable.control);
+            let control = Control::new(set.add(cable.control));
+            control.say(&mut *set, &introduction);
             let streams: Vec<usize> = cable.data.into_iter().map(|data| set.add(data)).collect();
             link_of[peer] = Some(links.len());
             links.push(Link {
                 peer: Rank(peer),
-                control: Control::new(control),
+                control,
                 sender: Sender::new(Rank(peer), &streams, Pace::new(options.bytes_per_second)),
                 receiver: Receiver::new(Rank(peer), &streams, options.max_early_bytes),
             });
@@ -175,9 +185,9 @@ impl TcpTransport {
             options: *options,
             max_tries: patience.num_spins + patience.num_yields,
             is_crowded: num_local > world.threads().available(),
+            epoch: 0,
             fate,
             heralds,
-            has_given_up: false,
         })
     }
 
@@ -308,83 +318,6 @@ impl TcpTransport {
             .map(|(peer, theirs)| Interruption::Mismatch { peer, theirs, number: None });
         self.end(ahead.unwrap_or_else(|| Interruption::Deadline { peer: self.waited_for() }))
     }
-
-    /// Whether nothing has gone wrong yet, on any lane.
-    fn check_fate(&self) -> Result<(), Interruption> {
-        self.fate.get().cloned().map_or(Ok(()), Err)
-    }
-
-    /// Remembers that the wires are of no use any more; the first reason counts.
-    pub(crate) fn end(&self, why: Interruption) -> Interruption {
-        self.fate.get_or_init(|| why.clone());
-        why
-    }
-
-    /// Hears what other ranks say about themselves: all, or those that were found ready.
-    pub(crate) fn listen(&mut self, only_ready: bool) -> Result<(), Interruption> {
-        let mut dead = None;
-        for link in &mut self.links {
-            let Some(control) = link.control.stream() else { continue };
-            if only_ready && !self.set.is_ready(control) {
-                continue;
-            }
-            match link.control.listen(&mut *self.set) {
-                Ok(None) if link.control.has_left() => {
-                    self.set.watch(control, Interest::default());
-                }
-                Ok(None) => {}
-                Ok(Some((by, reason))) => {
-                    // Whoever is named must exist; if not, the one who says so is to blame.
-                    let by = if by.0 < self.num_ranks { by } else { link.peer };
-                    return Err(self.end(Interruption::Aborted { by, reason }));
-                }
-                Err(trouble) => dead = dead.or(Some((link.peer, trouble))),
-            }
-        }
-        match dead {
-            Some((peer, trouble)) => Err(self.broken_by(peer, trouble)),
-            None => Ok(()),
-        }
-    }
-
-    /// What to tell about a peer in trouble. If it gave up before it closed its streams, its own
-    /// words say more than the end of a stream does.
-    #[cold]
-    fn fail(&mut self, peer: Rank, trouble: Trouble) -> Interruption {
-        if matches!(trouble, Trouble::Closed | Trouble::Io(_)) {
-            for stream in self.links.iter().flat_map(|link| link.sender.streams()) {
-                self.set.watch(stream, Interest::default());
-            }
-            let link = self.link_of[peer.0].expect("there is a cable to it");
-            if let Some(control) = self.links[link].control.stream() {
-                self.set.watch(control, Interest { read: true, write: false });
-                let _ = self.set.wait(None, LAST_WORDS);
-            }
-            if let Err(told @ Interruption::Aborted { .. }) = self.listen(false) {
-                return told;
-            }
-        }
-        self.broken_by(peer, trouble)
-    }
-
-    fn broken_by(&self, peer: Rank, trouble: Trouble) -> Interruption {
-        let link = self.link_of[peer.0].expect("there is a cable to it");
-        let interruption = match trouble {
-            Trouble::Mismatch(theirs) => Interruption::Mismatch { peer, theirs, number: None },
-            Trouble::EarlierMismatch(number, theirs) => {
-                Interruption::Mismatch { peer, theirs, number: Some(number) }
-            }
-            Trouble::Strange(reason) => Interruption::Lost { peer, reason },
-            Trouble::Closed | Trouble::Io(_) if self.links[link].control.has_left() => {
-                Interruption::Lost { peer, reason: "it has left the run".to_owned() }
-            }
-            Trouble::Closed => {
-                Interruption::Lost { peer, reason: "it closed the connection".to_owned() }
-            }
-            Trouble::Io(error) => Interruption::Lost { peer, reason: reason(&error) },
-        };
-        self.end(interruption)
-    }
 }
 
 /// Whether a message with the first envelope is what a receive with the second asks for.
@@ -405,8 +338,40 @@ impl Transport for TcpTransport {
         let to = round.sends.iter().map(|(peer, _)| *peer);
         let mut peers = to.chain(round.recvs.iter().map(|(peer, _)| *peer));
         assert!(peers.all(|peer| self.reaches(peer)), "every rank but this one has a cable");
+        let result = self.exchange_all(round, timeout);
+        result.inspect_err(|_| self.abandon(round))
+    }
+
+    fn shared(&self) -> Option<Arc<SharedWorld>> {
+        None
+    }
+
+    fn settle(&mut self, statement: Verdict) -> Verdict {
+        self.settle_on(statement)
+    }
+
+    fn renew(mut self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
+        self.begin_epoch(renewal);
+        Ok(self)
+    }
+
+    fn domains(&self) -> Vec<usize> {
+        (0..self.num_ranks).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+}
+
+impl TcpTransport {
+    fn exchange_all(
+        &mut self,
+        round: &mut Round<'_>,
+        timeout: Duration,
+    ) -> Result<(), Interruption> {
         self.begin(round)?;
-        let mut idle_since = None;
+        let (mut idle_since, mut has_warned) = (None, false);
         let mut num_tries = 0;
         loop {
             let has_moved = self.step(round)?;
@@ -425,6 +390,9 @@ impl Transport for TcpTransport {
             if idle >= LOOK_AROUND {
                 self.look_for_mismatch(&round.envelope)?;
             }
+            if idle >= WARNING && !std::mem::replace(&mut has_warned, true) {
+                self.warn();
+            }
             if idle >= timeout {
                 self.listen(false)?;
                 return Err(self.out_of_time(&round.envelope));
@@ -433,34 +401,6 @@ impl Transport for TcpTransport {
         }
     }
 
-    fn shared(&self) -> Option<Arc<SharedWorld>> {
-        None
-    }
-
-    fn abort(&mut self, reason: &str) {
-        self.has_given_up = true;
-        for link in &self.links {
-            link.control.give_up(&mut *self.set, self.rank, reason);
-        }
-        let word = control::giving_up(self.rank, reason);
-        for herald in &mut self.heralds {
-            herald.set_deadline(Some(Duration::ZERO));
-            // Nothing else is ever on its way there, so there is room, or nobody who listens.
-            let _ = herald.write(&word);
-        }
-        self.end(Interruption::Aborted { by: self.rank, reason: reason.to_owned() });
-    }
-
-    fn domains(&self) -> Vec<usize> {
-        (0..self.num_ranks).collect()
-    }
-
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-}
-
-impl TcpTransport {
     /// Whether to try once more instead of sleeping, when nothing has moved for a while.
     pub(crate) fn tries_again(&self, idle: Duration, num_tries: &mut u32) -> bool {
         *num_tries += 1;
@@ -478,16 +418,10 @@ impl TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        if self.has_given_up {
-            return;
-        }
-        for link in &self.links {
-            match self.fate.get() {
-                Some(Interruption::Aborted { by, reason }) => {
-                    link.control.give_up(&mut *self.set, *by, reason);
-                }
-                _ => link.control.say_goodbye(&mut *self.set),
-            }
+        // After a failure everybody has heard a statement instead.
+        if !self.fate.is_settled() {
+            let goodbye = control::goodbye();
+            self.links.iter().for_each(|link| link.control.say(&mut *self.set, &goodbye));
         }
     }
 }

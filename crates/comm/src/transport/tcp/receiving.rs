@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use lockstep_mesh::Rank;
-use lockstep_platform::StreamSet;
+use lockstep_platform::{StreamSet, Target};
 
 use super::early::Early;
 use super::frame::{HEADER_BYTES, Header};
@@ -36,6 +36,8 @@ pub(super) struct Receiver {
     /// Receives of the round whose message was not opened yet, and whose message is not complete.
     num_unopened: usize,
     num_unfinished: usize,
+    epoch: u16,
+    max_early_bytes: usize,
 }
 
 /// One stream.
@@ -47,6 +49,8 @@ struct Track {
     body: Option<(u64, usize)>,
     /// The first message that the stream may still have bytes of.
     next_sequence: u64,
+    /// Bytes of an earlier epoch's message that are still to come.
+    to_skip: usize,
 }
 
 /// A message on its way.
@@ -62,8 +66,8 @@ struct Open {
 impl Receiver {
     pub(super) fn new(peer: Rank, streams: &[usize], max_early_bytes: usize) -> Self {
         let track = |&stream: &usize| {
-            let (inbox, body, next_sequence) = (Inbox::new(), None, 0);
-            Track { stream, inbox, body, next_sequence }
+            let (inbox, body, next_sequence, to_skip) = (Inbox::new(), None, 0, 0);
+            Track { stream, inbox, body, next_sequence, to_skip }
         };
         Self {
             peer,
@@ -74,6 +78,8 @@ impl Receiver {
             next_recv: 0,
             num_unopened: 0,
             num_unfinished: 0,
+            epoch: 0,
+            max_early_bytes,
         }
     }
 
@@ -150,7 +156,9 @@ impl Receiver {
             // Whatever is wrong with the stream is found out by whoever needs it.
             let _ = track.inbox.fill(|space| set.read(track.stream, space));
         }
-        Header::decode(&track.inbox.peek_array()?)
+        let is_skipping = track.to_skip > 0;
+        let header = Header::decode(&track.inbox.peek_array()?)?;
+        (!is_skipping && header.epoch == self.epoch).then_some(header)
     }
 
     /// Whether a stream has something to read for this round.
@@ -159,6 +167,7 @@ impl Receiver {
             return false;
         }
         self.tracks[index].body.is_some()
+            || self.tracks[index].to_skip > 0
             || if index == 0 { self.num_unopened > 0 } else { self.next_open(index).is_some() }
     }
 
@@ -177,6 +186,9 @@ impl Receiver {
         round: &mut Round<'_>,
         index: usize,
     ) -> Result<(), Trouble> {
+        if self.tracks[index].to_skip > 0 {
+            return self.tracks[index].skip(set);
+        }
         let Some((sequence, position)) = self.tracks[index].body else {
             return self.pull_header(set, round, index);
         };
@@ -217,16 +229,28 @@ impl Receiver {
         round: &mut Round<'_>,
         index: usize,
     ) -> Result<(), Trouble> {
+        let num_streams = self.tracks.len();
         let track = &mut self.tracks[index];
         if track.inbox.len() < HEADER_BYTES
             && track.inbox.fill(|space| set.read(track.stream, space))? == 0
         {
             return Err(Trouble::Closed);
         }
-        let Some(bytes) = track.inbox.take_array() else { return Ok(()) };
+        let Some(bytes) = track.inbox.peek_array() else { return Ok(()) };
         let header = Header::decode(&bytes)
             .ok_or_else(|| Trouble::Strange("it sent bytes that are no message".to_owned()))?;
-        if header.stream as usize != index {
+        let ahead = header.epoch.wrapping_sub(self.epoch).cast_signed();
+        if ahead > 0 {
+            // The peer has gone on without this rank's knowledge; why, it will hear in a moment.
+            return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
+        }
+        let _: Option<[u8; HEADER_BYTES]> = track.inbox.take_array();
+        if ahead < 0 {
+            let len = usize::try_from(header.length).unwrap_or(usize::MAX);
+            track.to_skip = part_bytes(len, num_streams, index);
+            return Ok(());
+        }
+        if usize::from(header.stream) != index {
             return Err(Trouble::Strange(format!(
                 "it sent on stream {index} what belongs on stream {}",
                 header.stream
@@ -273,7 +297,7 @@ impl Receiver {
     /// The header of a message on another stream than the first says what the first said.
     fn continue_message(&mut self, index: usize, header: &Header) -> Result<(), Trouble> {
         let open = self.next_open(index).expect("only then the stream is read");
-        let expected = Header { stream: index as u32, ..open.header };
+        let expected = Header { stream: index as u16, ..open.header };
         if *header != expected {
             return Err(Trouble::Strange(format!(
                 "it sent message {} on stream {index} where message {} was expected",
@@ -282,6 +306,24 @@ impl Receiver {
         }
         self.tracks[index].body = Some((header.sequence, 0));
         Ok(())
+    }
+
+    /// Goes on in another epoch: what was asked for before is not asked for any more, and what
+    /// still comes of it is skipped.
+    pub(super) fn begin_epoch(&mut self, epoch: u64) {
+        let num_streams = self.tracks.len();
+        for (index, track) in self.tracks.iter_mut().enumerate() {
+            if let Some((sequence, position)) = track.body.take() {
+                let open = self.open.iter().find(|open| open.header.sequence == sequence);
+                let len = open.expect("a stream is at a message that is open").len;
+                track.to_skip = part_bytes(len, num_streams, index) - position;
+            }
+            track.next_sequence = 0;
+        }
+        self.open.clear();
+        self.early = Early::new(self.max_early_bytes);
+        (self.num_opened, self.num_unopened, self.num_unfinished) = (0, 0, 0);
+        self.epoch = epoch as u16;
     }
 
     fn position_of(&self, sequence: u64) -> usize {
@@ -309,6 +351,20 @@ impl Receiver {
         round.recvs[recv].1.copy_from_slice(&bytes);
         round.done_bytes += bytes.len() as u64;
         self.num_unfinished -= 1;
+    }
+}
+
+impl Track {
+    /// Throws away bytes of an earlier epoch.
+    fn skip(&mut self, set: &mut dyn StreamSet) -> Result<(), Trouble> {
+        let mut bytes = [0; 16 << 10];
+        let window = &mut bytes[..self.to_skip.min(16 << 10)];
+        let num_bytes = match self.inbox.take(Target::of(window)) {
+            0 => set.read(self.stream, window)?,
+            taken => taken,
+        };
+        self.to_skip -= num_bytes;
+        if num_bytes == 0 { Err(Trouble::Closed) } else { Ok(()) }
     }
 }
 

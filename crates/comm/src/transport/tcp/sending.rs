@@ -25,7 +25,14 @@ pub(super) struct Sender {
     num_messages: u64,
     /// How slow the link is made.
     pace: Option<Pace>,
+    epoch: u16,
+    /// By stream, what is owed of a message that was broken off: the rest of its header, and how
+    /// many bytes after that. The receiver skips them, and finds the next header behind.
+    debts: Vec<(Vec<u8>, usize)>,
 }
+
+/// Bytes that stand for those of a message that was broken off.
+static PADDING: [u8; 16 << 10] = [0; 16 << 10];
 
 #[derive(Clone, Copy, Default)]
 struct Cursor {
@@ -38,8 +45,9 @@ struct Cursor {
 
 impl Sender {
     pub(super) fn new(peer: Rank, streams: &[usize], pace: Option<Pace>) -> Self {
-        let streams = streams.iter().map(|&stream| (stream, Cursor::default())).collect();
-        Self { peer, streams, num_messages: 0, pace }
+        let streams: Vec<_> = streams.iter().map(|&stream| (stream, Cursor::default())).collect();
+        let debts = vec![(Vec::new(), 0); streams.len()];
+        Self { peer, streams, num_messages: 0, pace, epoch: 0, debts }
     }
 
     /// How long nothing may be sent, because the link is made slow.
@@ -110,13 +118,17 @@ impl Sender {
         stream: usize,
         message: usize,
     ) -> io::Result<usize> {
+        if self.debts[stream].0.len() + self.debts[stream].1 > 0 {
+            return self.pay(set, stream);
+        }
         let num_streams = self.streams.len();
         let (number, cursor) = &mut self.streams[stream];
         let window = round.sends[message].1;
         let len = window.len();
         let sent = cursor.position.saturating_sub(HEADER_BYTES);
         let header = Header {
-            stream: stream as u32,
+            epoch: self.epoch,
+            stream: stream as u16,
             sequence: cursor.sequence,
             length: len as u64,
             envelope: round.envelope,
@@ -133,6 +145,48 @@ impl Sender {
             let start = Cursor { message: None, sequence: cursor.sequence + 1, position: 0 };
             *cursor = next(round, self.peer, num_streams, stream, message + 1, start);
         }
+        Ok(num_bytes)
+    }
+}
+
+impl Sender {
+    /// Gives up the round: nothing more of it leaves. What has begun must be ended some day,
+    /// because the receiver counts bytes.
+    pub(super) fn abandon(&mut self, round: &Round<'_>) {
+        let num_streams = self.streams.len();
+        for (stream, (_, cursor)) in self.streams.iter_mut().enumerate() {
+            if let Some(message) = cursor.message.take()
+                && cursor.position > 0
+            {
+                let len = round.sends[message].1.len();
+                let header = Header {
+                    epoch: self.epoch,
+                    stream: stream as u16,
+                    sequence: cursor.sequence,
+                    length: len as u64,
+                    envelope: round.envelope,
+                };
+                let front = header.encode()[cursor.position.min(HEADER_BYTES)..].to_vec();
+                let sent = cursor.position.saturating_sub(HEADER_BYTES);
+                self.debts[stream] = (front, part_bytes(len, num_streams, stream) - sent);
+            }
+        }
+    }
+
+    /// Goes on in another epoch, in which messages are counted from 0 again.
+    pub(super) fn begin_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch as u16;
+        self.num_messages = 0;
+    }
+
+    fn pay(&mut self, set: &mut dyn StreamSet, stream: usize) -> io::Result<usize> {
+        let (front, rest) = &mut self.debts[stream];
+        let padding = &PADDING[..(*rest).min(PADDING.len())];
+        let num_bytes =
+            set.write(self.streams[stream].0, &[IoSlice::new(front), IoSlice::new(padding)])?;
+        let num_front = num_bytes.min(front.len());
+        front.drain(..num_front);
+        *rest -= num_bytes - num_front;
         Ok(num_bytes)
     }
 }

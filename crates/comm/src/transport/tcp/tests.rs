@@ -238,19 +238,35 @@ fn what_a_peer_sent_before_it_left_still_arrives() {
     assert!(recvs[0].1 == message);
 }
 
+/// What a rank says about itself.
+fn out_of_memory(rank: usize) -> Verdict {
+    Verdict {
+        epoch: 0,
+        culprit: Rank(rank),
+        process: None,
+        cause: crate::Cause::Lost { reason: "out of memory".to_owned() },
+        noticed_by: Rank(rank),
+        call: Signature::message(Dtype::U8, 1),
+        number: 1,
+        group: "world".to_owned(),
+        label: crate::Label::NONE,
+        done_bytes: 0,
+        expected_bytes: 1,
+    }
+}
+
 #[test]
 fn a_rank_that_waits_for_one_peer_hears_that_another_gave_up() {
     on_ranks(ends(3, 2), |mut end| {
         if end.rank() == Rank(2) {
-            end.abort("out of memory");
+            end.settle(out_of_memory(2));
             return;
         }
         // Ranks 0 and 1 wait for each other's second message, which never comes.
         let peer = 1 - end.rank().0;
         let mut recvs = [(peer, vec![0; 8])];
         let (result, _) = exchange(&mut end, envelope(1, 8), &[], &mut recvs, LIMIT);
-        let reason = "out of memory".to_owned();
-        assert_eq!(result, Err(Interruption::Aborted { by: Rank(2), reason }));
+        assert_eq!(result, Err(Interruption::Judged(Box::new(out_of_memory(2)))));
     });
 }
 
@@ -264,13 +280,13 @@ fn giving_up_on_one_lane_is_heard_on_the_other_by_everybody() {
     };
     let world = real();
     let start = world.clock().now();
-    let body = Box::new(move || caller.abort("no more"));
-    let aborter = world.threads().spawn("aborter", body).unwrap();
-    let told = Interruption::Aborted { by: Rank(1), reason: "no more".to_owned() };
+    let body = Box::new(move || drop(caller.settle(out_of_memory(1))));
+    let settler = world.threads().spawn("settler", body).unwrap();
+    let told = Interruption::Judged(Box::new(out_of_memory(1)));
     assert_eq!(wait(&mut peer_background, 1), Err(told.clone()));
     assert_eq!(wait(&mut background, 0), Err(told));
     assert!(world.clock().since(start) < LIMIT);
-    aborter.join().unwrap();
+    settler.join().unwrap();
 }
 
 #[test]
@@ -341,7 +357,8 @@ fn rank_and_raw_streams() -> (TcpTransport, Vec<Box<dyn Stream>>) {
 }
 
 fn header(sequence: u64, number: u64, length: usize) -> Header {
-    Header { stream: 0, sequence, length: length as u64, envelope: envelope(number, length) }
+    let envelope = envelope(number, length);
+    Header { epoch: 0, stream: 0, sequence, length: length as u64, envelope }
 }
 
 fn result_for(bytes: &[u8], len: usize) -> (Result<(), Interruption>, Vec<u8>) {
@@ -425,8 +442,10 @@ fn a_process_that_dies_without_goodbye_is_noticed_by_those_who_do_not_need_it() 
     let (mut end, far) = rank_and_raw_streams();
     drop(far);
     let error = end.sleep(LIMIT).unwrap_err();
-    let reason = "it closed the connection".to_owned();
-    assert_eq!(error, Interruption::Lost { peer: Rank(1), reason });
+    // It had words of ours unread, so the system may tell of the end in either way.
+    let Interruption::Lost { peer: Rank(1), reason } = error else { panic!("{error:?}") };
+    let ends = ["it closed the connection", "the connection broke"];
+    assert!(ends.contains(&reason.as_str()), "{reason}");
 }
 
 proptest! {

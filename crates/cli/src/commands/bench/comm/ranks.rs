@@ -10,7 +10,7 @@ use super::report::Row;
 use crate::failure::Failure;
 use crate::output;
 use lockstep_comm::bench::{BenchError, Board, Offer, measure};
-use lockstep_comm::rendezvous::{self, Place, RendezvousError, Settings};
+use lockstep_comm::rendezvous::{self, Place, RendezvousError, Settings, Ticket};
 use lockstep_comm::transport::{hosts, tcp::TcpOptions};
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::Blame;
@@ -84,7 +84,7 @@ fn start_threads(
 
 /// Whether an error only repeats somebody else's.
 fn is_echo(error: &BenchError) -> bool {
-    matches!(error, BenchError::Stopped | BenchError::Comm(CommError::Aborted { .. }))
+    matches!(error, BenchError::Stopped)
 }
 
 /// Measures everything with one rank's end; rank 0 reports.
@@ -144,16 +144,18 @@ fn open(
         return Ok(Comm::processes(world, name, rank, num_ranks, &options(plan))?);
     }
     let settings = Settings { shares_memory: false, ..Settings::default() };
+    let ticket =
+        Ticket::from_env(world).map_err(|problems| failed(RendezvousError::Place { problems }))?;
     let joined = if rank == Rank(0) {
         let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0")).map_err(failed)?;
         let master = listener.local_addr();
         let port = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         board.tell(port.expect("an address ends with a port"));
-        let place = Place { rank, num_ranks, master };
+        let place = Place::new(rank, num_ranks, &master, &ticket);
         rendezvous::join_as_first(world, listener, &place, &settings)
     } else {
         let master = format!("{LOOPBACK}:{}", board.hear()?);
-        rendezvous::join(world, &Place { rank, num_ranks, master }, &settings)
+        rendezvous::join(world, &Place::new(rank, num_ranks, &master, &ticket), &settings)
     };
     let joined = joined.map_err(failed)?;
     let wires = hosts::connect(world, joined, &settings, &TcpOptions::default(), 0)?;
@@ -172,9 +174,10 @@ fn start_processes(
 ) -> Result<(), Failure> {
     let name = format!("lockstep/bench/{:016x}", world.entropy().u64());
     let offer = board.offer(&name).map_err(BenchError::from)?;
+    let ticket = Ticket::new(world);
     let mut ranks = Ranks { children: Vec::new(), board, world };
     for rank in 0..plan.num_ranks {
-        ranks.children.push(spawn(&name, rank)?);
+        ranks.children.push(spawn(&name, rank, &ticket)?);
     }
     let stdout = ranks.children[0].stdout.take().expect("it was asked for");
     let (lines, reader) = read_lines(world, stdout)?;
@@ -189,7 +192,7 @@ fn start_processes(
 }
 
 /// This program again, as one of the ranks.
-fn spawn(name: &str, rank: usize) -> Result<Child, Failure> {
+fn spawn(name: &str, rank: usize, ticket: &Ticket) -> Result<Child, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::new(Blame::Storage, format!("cannot start rank {rank}: {error}"))
     };
@@ -197,6 +200,7 @@ fn spawn(name: &str, rank: usize) -> Result<Child, Failure> {
         .args(std::env::args_os().skip(1))
         .arg("--as-rank")
         .arg(format!("{name}/{rank}"))
+        .envs(ticket.to_env())
         .stdin(Stdio::null())
         .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
         .stderr(Stdio::piped())

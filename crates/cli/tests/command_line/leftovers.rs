@@ -1,0 +1,112 @@
+//! After everything that a run consists of was killed at once, nothing of it is left in the system:
+//! no process, no shared memory, no descriptor, no socket, no file that is not the run's own.
+
+use crate::launch::Running;
+use crate::process::Folder;
+use lockstep_platform::{World, real};
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What processes hold, by the numbers that the kernel gives to it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Held {
+    memory: BTreeSet<u64>,
+    sockets: BTreeSet<u64>,
+}
+
+impl Held {
+    /// What these processes hold open or have mapped; one that ends meanwhile holds nothing.
+    fn by(world: &World, processes: &[u32]) -> Self {
+        let mut held = Self::default();
+        for process in processes {
+            let folder = PathBuf::from(format!("/proc/{process}"));
+            for descriptor in world.files().list(&folder.join("fd")).unwrap_or_default() {
+                held.add_descriptor(&descriptor);
+            }
+            let maps = world.files().read_to_string(&folder.join("maps")).unwrap_or_default();
+            let memory = maps.lines().filter(|line| line.contains("/memfd:"));
+            held.memory.extend(memory.filter_map(|line| field(line, 4)));
+        }
+        held
+    }
+
+    fn add_descriptor(&mut self, descriptor: &Path) {
+        let Ok(target) = std::fs::read_link(descriptor) else { return };
+        let target = target.to_string_lossy();
+        if let Some(number) = target.strip_prefix("socket:[") {
+            self.sockets.extend(number.trim_end_matches(']').parse::<u64>());
+        } else if target.starts_with("/memfd:") {
+            self.memory.extend(std::fs::metadata(descriptor).map(|found| found.ino()));
+        }
+    }
+
+    /// The part of it that is in the other too.
+    fn common(&self, other: &Self) -> Self {
+        Self {
+            memory: self.memory.intersection(&other.memory).copied().collect(),
+            sockets: self.sockets.intersection(&other.sockets).copied().collect(),
+        }
+    }
+}
+
+/// A number in a line of columns.
+fn field(line: &str, column: usize) -> Option<u64> {
+    line.split_whitespace().nth(column)?.parse().ok()
+}
+
+/// All processes of the machine.
+fn everybody(world: &World) -> Vec<u32> {
+    let all = world.files().list(Path::new("/proc")).expect("the kernel lists processes");
+    all.iter().filter_map(|path| path.file_name()?.to_str()?.parse().ok()).collect()
+}
+
+/// Sockets that the kernel knows, whoever holds them.
+fn known_sockets(world: &World) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for (list, column) in [("tcp", 9), ("tcp6", 9), ("unix", 6)] {
+        let path = PathBuf::from(format!("/proc/net/{list}"));
+        let text = world.files().read_to_string(&path).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| field(line, column)));
+    }
+    found
+}
+
+fn named_memory(world: &World) -> Vec<PathBuf> {
+    let names = world.files().list(Path::new("/dev/shm")).unwrap_or_default();
+    names.into_iter().filter(|path| path.to_string_lossy().contains("lockstep")).collect()
+}
+
+#[test]
+fn nothing_is_left_of_a_run_whose_processes_were_all_killed_at_once() {
+    let world = real();
+    for transport in ["shm", "tcp"] {
+        let folder = Folder::new();
+        let set = format!("run.transport={transport}");
+        let run = Running::start(&folder, &["run.workers=3", "run.dir=run", &set]);
+        let processes = run.processes();
+        assert_eq!(processes.len(), 4, "a launcher and three workers");
+        let held = Held::by(&world, &processes);
+        assert!(!held.sockets.is_empty(), "workers hear of each other by sockets");
+        assert_eq!(held.memory.is_empty(), transport == "tcp", "{held:?}");
+        assert!(!held.sockets.is_disjoint(&known_sockets(&world)), "the lists are understood");
+
+        let numbers = processes.iter().map(u32::to_string);
+        let killed = Command::new("kill").arg("-KILL").args(numbers).status();
+        assert!(killed.expect("there is a kill").success());
+        let (status, _) = run.end();
+        assert_eq!(status.signal(), Some(9));
+
+        let left = held.common(&Held::by(&world, &everybody(&world)));
+        assert_eq!(left, Held::default(), "{transport}");
+        let left: Vec<_> = held.sockets.intersection(&known_sockets(&world)).copied().collect();
+        assert!(left.is_empty(), "{transport}: sockets {left:?}");
+        assert_eq!(named_memory(&world), Vec::<PathBuf>::new());
+        // Reading all of it fails for anything but files; all of them are the run's own.
+        for path in folder.content().keys() {
+            assert!(path.starts_with(folder.path().join("run")), "{}", path.display());
+        }
+    }
+}
