@@ -119,6 +119,7 @@ fn member(
     let options = TcpOptions { emulate: recipe.emulate.clone(), ..TcpOptions::default() };
     let wires = hosts::connect(world, joined, &settings(recipe), &options, arena_bytes)?;
     let comm = Comm::world(world, wires)?.within(recipe.run.deadline());
+    comm.probe()?;
     if recipe.run.transport == TransportChoice::Shm && comm.transport() != "shm" {
         return Err(ClusterError::NotOneHost { transport: comm.transport() });
     }

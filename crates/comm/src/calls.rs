@@ -5,6 +5,7 @@
 //! the arena first where the schedule needs it there. That costs time and never changes a result.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::{Algorithm, Op, boundary};
@@ -348,6 +349,10 @@ impl Comm {
         if let Some(error) = failed {
             return Err(error.clone());
         }
+        if planner.watch.asks_before(engine.next_call()) {
+            self.ask(planner).inspect_err(|error| *failed = Some(error.clone()))?;
+        }
+        let is_watched = planner.watch.is_on();
         let wanted = self.wanted::<T>(op, reduction, count, lengths);
         let found = planner.find(&wanted, lengths);
         let ready = found.map_err(|rule| self.invalid(&op.to_string(), &rule))?;
@@ -365,12 +370,16 @@ impl Comm {
         let (group, number) = (team.id, engine.next_call());
         let entry = Entry { group, lane, number, signature, label };
         let begun = recorder.begin(&entry, clock.wall_coarse());
+        let start = if is_watched { clock.now() } else { Duration::ZERO };
         // An error is large. Handing on the result as it is would copy all of it even if there is
         // none, and that waits until the last stores of the call are through.
         match engine.run(node, team, &call, buffers, notebook) {
             Ok(()) => {
                 recorder.end(begun, clock.wall_coarse());
                 counters.add(code(op), engine.moved());
+                if is_watched {
+                    planner.note(clock.since(start));
+                }
                 Ok(())
             }
             Err(error) => {

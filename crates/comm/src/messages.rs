@@ -134,7 +134,7 @@ impl Comm {
         Ok(())
     }
 
-    fn message_failed(
+    pub(crate) fn message_failed(
         &self,
         lane: Lane,
         why: Interruption,

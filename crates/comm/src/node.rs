@@ -12,6 +12,7 @@ use lockstep_tensor::Isa;
 
 use crate::background::Background;
 use crate::error::{CommError, Interruption};
+use crate::probe::Measured;
 use crate::recorder::{Dump, Place, Recorder, file_name};
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
 use crate::transport::{Renewal, Round, Transport, Wires};
@@ -54,6 +55,8 @@ pub(crate) struct Node {
     dump_dir: OnceLock<PathBuf>,
     has_dumped: AtomicBool,
     isa: Isa,
+    /// What was measured of the links between all ranks.
+    measured: OnceLock<Measured>,
 }
 
 impl Node {
@@ -80,6 +83,7 @@ impl Node {
             next_group: AtomicU64::new(0),
             epoch: 0,
             isa: Isa::detect(),
+            measured: OnceLock::new(),
         }
     }
 
@@ -179,6 +183,16 @@ impl Node {
 
     pub(crate) fn shared(&self) -> Option<&Arc<SharedWorld>> {
         self.shared.as_ref()
+    }
+
+    /// Keeps what was measured for groups that are made later; the first time counts.
+    pub(crate) fn keep_measured(&self, measured: &Measured) {
+        let _ = self.measured.set(measured.clone());
+    }
+
+    /// What was measured of the links between all ranks, if anything was.
+    pub(crate) fn measured(&self) -> Option<&Measured> {
+        self.measured.get()
     }
 
     pub(crate) fn isa(&self) -> Isa {

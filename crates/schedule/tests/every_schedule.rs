@@ -115,7 +115,7 @@ fn any_number_of_workers_up_to_the_leaves_adds_in_one_order() {
             let shares: Vec<Range<usize>> =
                 (0..num_ranks).map(|rank| start(rank)..start(rank + 1)).collect();
             let addends = Addends::of_leaves(&shares);
-            let team = Team { addends, topology: None };
+            let team = Team { addends, ..Team::new(1) };
             for op in [Op::AllReduce, Op::ReduceScatter, Op::Reduce { root: num_ranks - 1 }] {
                 let mut num_built = 0;
                 for &algorithm in algorithms(op) {
