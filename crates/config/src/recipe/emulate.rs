@@ -110,6 +110,11 @@ impl Emulate {
         self.usual != Conditions::NONE || !self.links.is_empty()
     }
 
+    /// What is emulated, in words, if anything is.
+    pub fn in_words(&self) -> Option<String> {
+        (self.has_links() || !self.slow.is_empty()).then(|| self.to_string())
+    }
+
     /// The slowness of a worker, if it has any.
     pub fn slowness(&self, rank: usize) -> Option<&SlowWorker> {
         self.slow.iter().rfind(|slow| slow.rank == rank && slow.factor > 1.0)
