@@ -65,11 +65,10 @@ fn messages_are_under_way_together_and_none_arrives_early() {
 #[test]
 fn one_bad_link_among_good_ones_is_the_only_one_that_waits() {
     let link = EmulatedLink {
-        ranks: [1, 2],
         bandwidth: Some(BytesPerSecond(10e6)),
         latency: Some(Seconds(0.05)),
         jitter: Some(Seconds(0.001)),
-        loss: None,
+        ..EmulatedLink::between(1, 2)
     };
     let emulate = Emulate { links: vec![link], ..Emulate::none() };
     run_emulated(3, &emulate, |comm| {

@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn everybody_meets_everybody_once() {
-        for num_ranks in 2..=17 {
+        for num_ranks in 2..=17_usize {
             let mut met = BTreeSet::new();
             for meeting in 0..num_ranks.next_multiple_of(2) - 1 {
                 for rank in 0..num_ranks {

@@ -65,11 +65,9 @@ fn a_long_way_wants_few_rounds_and_a_forced_algorithm_stays() {
 #[test]
 fn a_ring_goes_around_a_slow_link() {
     let slow = EmulatedLink {
-        ranks: [1, 2],
         bandwidth: Some(BytesPerSecond(20e6)),
         latency: Some(Seconds(0.01)),
-        jitter: None,
-        loss: None,
+        ..EmulatedLink::between(1, 2)
     };
     let emulate = Emulate { links: vec![slow], ..Emulate::none() };
     with_ranks(4, &emulate, |comm| {

@@ -72,7 +72,8 @@ pub(super) const EMULATE: &[Key] = &[
             set: |r, v| r.emulate.links = v.as_list().iter().map(link).collect(),
         },
         "Links that differ from the others, each with the two ranks at its ends; what is left out \
-         is as for all.",
+         is as for all. With after_s a link becomes like that only so many seconds after its first \
+         byte.",
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
@@ -101,6 +102,7 @@ const LINK: &[Cell] = &[
     Cell::optional("latency_ms", DELAY),
     Cell::optional("jitter_ms", DELAY),
     Cell::optional("loss", LOSS),
+    Cell::optional("after_s", float(Closed(0.0), Closed(1e6))),
 ];
 
 const SLOW: &[Cell] = &[
@@ -120,6 +122,7 @@ fn link(table: &Value) -> EmulatedLink {
         latency: table.cell("latency_ms").map(seconds),
         jitter: table.cell("jitter_ms").map(seconds),
         loss: table.cell("loss").map(Value::as_float),
+        after: Seconds(table.cell("after_s").map_or(0.0, Value::as_float)),
     }
 }
 
@@ -130,6 +133,9 @@ fn link_value(link: &EmulatedLink) -> Value {
     cells.extend(link.latency.map(|value| ("latency_ms", millis(value))));
     cells.extend(link.jitter.map(|value| ("jitter_ms", millis(value))));
     cells.extend(link.loss.map(|value| ("loss", Value::Float(value))));
+    if link.after.0 > 0.0 {
+        cells.push(("after_s", Value::Float(link.after.0)));
+    }
     Value::Table(cells)
 }
 

@@ -58,6 +58,20 @@ pub struct EmulatedLink {
     pub jitter: Option<Seconds>,
     /// The share of packets that are lost.
     pub loss: Option<f64>,
+    /// From how long after its first byte on it is like that; until then it is as usual.
+    pub after: Seconds,
+}
+
+impl EmulatedLink {
+    /// A link that is as usual.
+    pub const fn between(one: usize, other: usize) -> Self {
+        let (bandwidth, latency, jitter, loss) = (None, None, None, None);
+        Self { ranks: [one, other], bandwidth, latency, jitter, loss, after: Seconds(0.0) }
+    }
+
+    fn joins(&self, one: usize, other: usize) -> bool {
+        self.ranks == [one, other] || self.ranks == [other, one]
+    }
 }
 
 choices! {
@@ -95,14 +109,21 @@ impl Emulate {
 
     /// What the link between two ranks is like.
     pub fn between(&self, one: usize, other: usize) -> Conditions {
-        let is_it = |link: &&EmulatedLink| link.ranks == [one, other] || link.ranks == [other, one];
-        let Some(link) = self.links.iter().rfind(is_it) else { return self.usual };
+        let mut links = self.links.iter().rev();
+        let Some(link) = links.find(|link| link.joins(one, other)) else { return self.usual };
         Conditions {
             bandwidth: link.bandwidth.unwrap_or(self.usual.bandwidth),
             latency: link.latency.unwrap_or(self.usual.latency),
             jitter: link.jitter.unwrap_or(self.usual.jitter),
             loss: link.loss.unwrap_or(self.usual.loss),
         }
+    }
+
+    /// From how long after its first byte on a link is what [`Emulate::between`] says.
+    pub fn onset(&self, one: usize, other: usize) -> Seconds {
+        let mut links = self.links.iter().rev();
+        let link = links.find(|link| link.joins(one, other));
+        link.map_or(Seconds(0.0), |link| link.after)
     }
 
     /// Whether any link is made worse than it is.
@@ -153,7 +174,9 @@ impl fmt::Display for Emulate {
         }
         for link in &self.links {
             let [one, other] = link.ranks;
-            parts.push(format!("link {one}-{other} {}", self.between(one, other)));
+            let after = link.after.0;
+            let onset = if after > 0.0 { format!(" after {after} s") } else { String::new() };
+            parts.push(format!("link {one}-{other} {}{onset}", self.between(one, other)));
         }
         for SlowWorker { rank, factor, distribution } in &self.slow {
             parts.push(format!("worker {rank} {factor} times slower ({distribution})"));
@@ -169,13 +192,8 @@ mod tests {
     #[test]
     fn a_link_takes_from_the_usual_ones_what_it_does_not_say() {
         let usual = Conditions { latency: Seconds(0.001), ..Conditions::NONE };
-        let link = EmulatedLink {
-            ranks: [2, 1],
-            bandwidth: Some(BytesPerSecond(1e6)),
-            latency: None,
-            jitter: None,
-            loss: None,
-        };
+        let link =
+            EmulatedLink { bandwidth: Some(BytesPerSecond(1e6)), ..EmulatedLink::between(2, 1) };
         let emulate = Emulate { usual, links: vec![link], ..Emulate::none() };
         assert_eq!(emulate.between(0, 1), usual);
         let slow = Conditions { bandwidth: BytesPerSecond(1e6), ..usual };

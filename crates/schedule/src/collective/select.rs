@@ -173,8 +173,12 @@ mod tests {
         local: BytesPerSecond(10e9),
     };
     const WITH_MEMORY: Costs = Costs {
+        messages: NETWORK,
+        links: Links::NONE,
+        port: None,
+        per_message: Seconds(0.0),
         memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
-        ..OVER_TCP
+        local: BytesPerSecond(10e9),
     };
 
     fn request(op: Op, team: &Team, count: usize) -> Request<'_> {

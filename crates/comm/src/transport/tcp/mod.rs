@@ -111,10 +111,7 @@ struct Common<'a> {
 
 /// The ways to all ranks, which the lanes share as they share a network.
 fn ways(rank: Rank, num_ranks: usize, emulate: &Emulate) -> Vec<Arc<Mutex<Way>>> {
-    let to = |peer: usize| {
-        let conditions = emulate.between(rank.0, peer);
-        Arc::new(Mutex::new(Way::new(conditions, emulate.seed, rank.0, peer)))
-    };
+    let to = |peer: usize| Arc::new(Mutex::new(Way::new(emulate, rank.0, peer)));
     let num_ways = if emulate.has_links() { num_ranks } else { 0 };
     (0..num_ways).map(to).collect()
 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use lockstep_config::Conditions;
+use lockstep_config::{Conditions, Emulate};
 
 /// Payload of a packet on an Ethernet.
 const PACKET_BYTES: u64 = 1448;
@@ -31,6 +31,9 @@ const LONG_PIECE: usize = 256 << 10;
 #[derive(Debug)]
 pub(in super::super) struct Way {
     conditions: Conditions,
+    /// What it is like at first, and for how long.
+    at_first: (Conditions, Duration),
+    began: Option<Duration>,
     seed: u64,
     /// When the last byte so far has left.
     free_at: Duration,
@@ -52,9 +55,23 @@ impl Track {
 
 impl Way {
     /// The way from rank `from` to rank `to`.
-    pub(in super::super) fn new(conditions: Conditions, seed: u64, from: usize, to: usize) -> Self {
-        let seed = mix(mix(mix(seed) ^ from as u64) ^ to as u64);
-        Self { conditions, seed, free_at: Duration::ZERO }
+    pub(in super::super) fn new(emulate: &Emulate, from: usize, to: usize) -> Self {
+        let seed = mix(mix(mix(emulate.seed) ^ from as u64) ^ to as u64);
+        let onset = Duration::try_from_secs_f64(emulate.onset(from, to).0).unwrap_or_default();
+        Self {
+            conditions: emulate.between(from, to),
+            at_first: (emulate.usual, onset),
+            began: None,
+            seed,
+            free_at: Duration::ZERO,
+        }
+    }
+
+    /// What it is like now.
+    fn conditions(&mut self, now: Duration) -> Conditions {
+        let (at_first, onset) = self.at_first;
+        let began = *self.began.get_or_insert(now);
+        if now < began + onset { at_first } else { self.conditions }
     }
 
     /// How long no new piece may leave.
@@ -69,7 +86,7 @@ impl Way {
 
     /// The date at which a piece arrives that leaves now.
     pub(super) fn send(&mut self, track: &mut Track, len: usize, now: Duration) -> Duration {
-        let Conditions { bandwidth, latency, jitter, loss } = self.conditions;
+        let Conditions { bandwidth, latency, jitter, loss } = self.conditions(now);
         let takes = if bandwidth.0 > 0.0 { len as f64 / bandwidth.0 } else { 0.0 };
         self.free_at = self.free_at.max(now) + Duration::from_secs_f64(takes);
         let first = track.sent_bytes.div_ceil(PACKET_BYTES);
@@ -116,14 +133,33 @@ fn mix(bits: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_config::EmulatedLink;
     use lockstep_config::units::{BytesPerSecond, Seconds};
 
     use super::*;
 
     const NOW: Duration = Duration::from_secs(10);
 
+    fn emulate(usual: Conditions) -> Emulate {
+        Emulate { usual, seed: 7, ..Emulate::none() }
+    }
+
+    #[test]
+    fn a_link_may_become_bad_later() {
+        let after = Seconds(2.0);
+        let link =
+            EmulatedLink { latency: Some(Seconds(1.0)), after, ..EmulatedLink::between(0, 1) };
+        let mut way = Way::new(&Emulate { links: vec![link], ..Emulate::none() }, 0, 1);
+        let mut track = Track::new(0);
+        let mut late = |seconds| {
+            let now = NOW + Duration::from_secs(seconds);
+            way.send(&mut track, 1, now).saturating_sub(now).as_secs()
+        };
+        assert_eq!([late(0), late(1), late(2), late(5)], [0, 0, 1, 1]);
+    }
+
     fn millis(conditions: Conditions, lens: &[usize]) -> Vec<f64> {
-        let mut way = Way::new(conditions, 7, 0, 1);
+        let mut way = Way::new(&emulate(conditions), 0, 1);
         let mut track = Track::new(0);
         let due = |&len: &usize| way.send(&mut track, len, NOW).saturating_sub(NOW);
         lens.iter().map(due).map(|left| left.as_secs_f64() * 1e3).collect()
@@ -140,7 +176,7 @@ mod tests {
     #[test]
     fn a_full_link_is_closed_until_it_has_sent_nearly_all() {
         let slow = Conditions { bandwidth: BytesPerSecond(1e6), ..Conditions::NONE };
-        let mut way = Way::new(slow, 0, 0, 1);
+        let mut way = Way::new(&emulate(slow), 0, 1);
         let mut track = Track::new(0);
         way.send(&mut track, 1500, NOW);
         assert_eq!(way.closed_for(NOW), Duration::ZERO);
@@ -160,7 +196,7 @@ mod tests {
     #[test]
     fn the_share_of_packets_that_was_asked_for_is_lost_the_same_ones_every_time() {
         let lossy = Conditions { loss: 0.1, latency: Seconds(0.001), ..Conditions::NONE };
-        let way = Way::new(lossy, 7, 0, 1);
+        let way = Way::new(&emulate(lossy), 0, 1);
         let lost = |stream: u64| -> Vec<u64> {
             let is_lost = |&packet: &u64| way.chance(stream, packet, Purpose::Loss) < 0.1;
             (0..10_000).filter(is_lost).collect()
