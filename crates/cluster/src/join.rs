@@ -116,10 +116,10 @@ fn member(
     arena_bytes: usize,
 ) -> Result<Member, ClusterError> {
     let num_local = joined.num_local();
-    let bytes_per_second = recipe.emulate.bandwidth.0 as u64;
-    let options = TcpOptions { bytes_per_second, ..TcpOptions::default() };
+    let options = TcpOptions { emulate: recipe.emulate.clone(), ..TcpOptions::default() };
     let wires = hosts::connect(world, joined, &settings(recipe), &options, arena_bytes)?;
     let comm = Comm::world(world, wires)?.within(recipe.run.deadline());
+    comm.probe()?;
     if recipe.run.transport == TransportChoice::Shm && comm.transport() != "shm" {
         return Err(ClusterError::NotOneHost { transport: comm.transport() });
     }

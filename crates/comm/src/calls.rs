@@ -5,6 +5,7 @@
 //! the arena first where the schedule needs it there. That costs time and never changes a result.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::{Algorithm, Op, boundary};
@@ -351,6 +352,10 @@ impl Comm {
         if let Some(error) = failed {
             return Err(error.clone());
         }
+        if planner.watch.asks_before(engine.next_call()) {
+            self.ask(planner).inspect_err(|error| *failed = Some(error.clone()))?;
+        }
+        let is_watched = planner.watch.is_on();
         let wanted = self.wanted::<T>(op, reduction, count, lengths);
         let found = planner.find(&wanted, lengths);
         let ready = found.map_err(|rule| self.invalid(&op.to_string(), &rule))?;
@@ -368,6 +373,7 @@ impl Comm {
         let flight = (!self.bare).then(|| node.recorder().flight(entry, node.world().clock()));
         let (num_long_waits, flight) = (node.num_long_waits(), flight.as_ref());
         let call = Call { plan, signature, dtype, reduction, timeout, lane, label, notes, flight };
+        let start = if is_watched { node.world().clock().now() } else { Duration::ZERO };
         // An error is large. Handing on the result as it is would copy all of it even if there is
         // none, and that waits until the last stores of the call are through.
         match engine.run(node, team, &call, buffers, notebook) {
@@ -377,6 +383,9 @@ impl Comm {
                     flight.end(is_short && node.num_long_waits() == num_long_waits);
                 }
                 counters.add(code(op), engine.moved());
+                if is_watched {
+                    planner.note(node.world().clock().since(start));
+                }
                 Ok(())
             }
             Err(error) => {

@@ -135,7 +135,7 @@ impl Comm {
         Ok(())
     }
 
-    fn message_failed(
+    pub(crate) fn message_failed(
         &self,
         lane: Lane,
         why: Interruption,

@@ -12,6 +12,7 @@ use lockstep_tensor::Isa;
 
 use crate::background::Background;
 use crate::error::{CommError, Interruption};
+use crate::probe::Measured;
 use crate::recorder::{Dump, Place, Recorder, file_name};
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
 use crate::transport::{Renewal, Round, Transport, Wires};
@@ -54,6 +55,8 @@ pub(crate) struct Node {
     dump_dir: OnceLock<PathBuf>,
     has_dumped: Mutex<bool>,
     isa: Isa,
+    /// What was measured of the links between all ranks.
+    measured: OnceLock<Measured>,
 }
 
 impl Node {
@@ -80,6 +83,7 @@ impl Node {
             next_group: AtomicU64::new(0),
             epoch: 0,
             isa: Isa::detect(),
+            measured: OnceLock::new(),
         }
     }
 
@@ -188,6 +192,16 @@ impl Node {
     #[inline]
     pub(crate) fn num_long_waits(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.num_long_waits.load(Ordering::Relaxed))
+    }
+
+    /// Keeps what was measured for groups that are made later; the first time counts.
+    pub(crate) fn keep_measured(&self, measured: &Measured) {
+        let _ = self.measured.set(measured.clone());
+    }
+
+    /// What was measured of the links between all ranks, if anything was.
+    pub(crate) fn measured(&self) -> Option<&Measured> {
+        self.measured.get()
     }
 
     pub(crate) fn isa(&self) -> Isa {

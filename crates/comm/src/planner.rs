@@ -5,19 +5,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_mesh::Rank;
-use lockstep_schedule::collective::select::{Request, select};
+use lockstep_schedule::collective::select::{Request, candidates, select};
 use lockstep_schedule::collective::{Team, algorithms, build, sparse};
 use lockstep_schedule::{
-    Addends, Algorithm, Costs, Layout, Link, Medium, Op, Schedule, Topology, price,
+    Addends, Algorithm, Costs, Layout, Link, Links, Medium, Op, Schedule, Topology, price,
 };
 
 use crate::element::{Dtype, Reduction};
 use crate::engine::Notebook;
 use crate::node::Node;
 use crate::plan::{Facts, Plan};
+use crate::probe::{Measured, Watch};
 use crate::signature::Signature;
 
 /// Plans that are kept.
@@ -50,6 +52,18 @@ pub(crate) struct Ready {
     pub(crate) algorithm: Algorithm,
     pub(crate) signature: Signature,
     pub(crate) notebook: Notebook,
+    /// How long a call should take, and how long the quickest so far has taken.
+    pub(crate) predicted: Duration,
+    pub(crate) quickest: Duration,
+}
+
+/// An algorithm and what it would take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Forecast {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// How long it would take.
+    pub seconds: Seconds,
 }
 
 /// The plans of one rank's end of a group.
@@ -64,6 +78,8 @@ pub(crate) struct Planner {
     /// The schedules that were chosen.
     chosen: BTreeMap<Key, Arc<Known>>,
     plans: VecDeque<Ready>,
+    /// Looks at whether the links are still as they were.
+    pub(crate) watch: Watch,
 }
 
 impl Planner {
@@ -76,10 +92,59 @@ impl Planner {
         } else {
             Topology::by_host(&domains)
         };
-        let team = Team { addends, topology: Some(topology) };
+        let team = Team { addends, topology: Some(topology), ring: Vec::new() };
         let costs = costs(node.shared().is_some());
         let (direct, chosen) = (BTreeMap::new(), BTreeMap::new());
-        Self { team, position, costs, is_one_host, direct, chosen, plans: VecDeque::new() }
+        let (plans, watch) = (VecDeque::new(), Watch::default());
+        let mut planner = Self { team, position, costs, is_one_host, direct, chosen, plans, watch };
+        if let Some(measured) = node.measured().filter(|_| !is_one_host && members.len() > 1) {
+            let ranks: Vec<usize> = members.iter().map(|rank| rank.0).collect();
+            let links = measured.links.among(&ranks);
+            planner.reprice(&Measured { links, ..measured.clone() });
+        }
+        planner
+    }
+
+    /// Whether some members are reached by messages only.
+    pub(crate) fn has_links(&self) -> bool {
+        !self.is_one_host
+    }
+
+    /// Chooses by what was measured from now on.
+    pub(crate) fn reprice(&mut self, measured: &Measured) {
+        let Measured { links, port, per_message, local } = measured;
+        self.team.ring = links.ring_order();
+        self.costs.links = links.clone();
+        (self.costs.port, self.costs.per_message) = (Some(*port), *per_message);
+        self.costs.local = *local;
+        self.chosen.clear();
+        self.plans.clear();
+        self.direct.clear();
+        self.watch.begin();
+    }
+
+    /// Notes how long the call took that was found last.
+    pub(crate) fn note(&mut self, took: Duration) {
+        let Some(ready) = self.plans.front_mut() else { return };
+        // A price may be wrong by as much as it likes: what counts is what was reached before.
+        if ready.quickest < Duration::MAX {
+            self.watch.note(took, ready.predicted.max(ready.quickest));
+        }
+        ready.quickest = ready.quickest.min(took);
+    }
+
+    /// Every algorithm for a call with what it would take, the one that is taken first.
+    pub(crate) fn forecasts(&mut self, wanted: &Wanted) -> Result<Vec<Forecast>, String> {
+        let known = self.schedule(wanted)?;
+        let chosen = known.schedule.algorithm;
+        let key = Key::of(wanted);
+        let (team, count, element) = (&self.team, key.size_class, Bytes(1));
+        let request = Request { op: key.op, team, count, element, canonical: key.canonical };
+        let all = candidates(&request, &self.costs).into_iter();
+        let mut forecasts: Vec<Forecast> =
+            all.map(|each| Forecast { algorithm: each.algorithm, seconds: each.seconds }).collect();
+        forecasts.sort_by_key(|forecast| forecast.algorithm != chosen);
+        Ok(forecasts)
     }
 
     /// Whether an algorithm can carry out an operation in this group.
@@ -130,7 +195,11 @@ impl Planner {
         let algorithm = known.schedule.algorithm;
         let signature = Signature::new(op, dtype, reduction, algorithm, count, wanted.lengths);
         let (lengths, notebook) = (lengths.to_vec(), Notebook::default());
-        Ok(Ready { wanted: *wanted, lengths, plan, algorithm, signature, notebook })
+        let (topology, element) = (self.team.topology.as_ref(), Bytes(dtype.bytes() as u64));
+        let seconds = price(&known.schedule, &layout, element, &self.costs, topology).0;
+        let predicted = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let (wanted, quickest) = (*wanted, Duration::MAX);
+        Ok(Ready { wanted, lengths, plan, algorithm, signature, notebook, predicted, quickest })
     }
 
     /// How to add up tables of which the ranks have some rows each; `gather` is the call that
@@ -143,6 +212,21 @@ impl Planner {
     ) -> Result<sparse::Plan, String> {
         let known = self.schedule(gather)?;
         Ok(sparse::plan(table, num_rows_by_rank, &known.schedule))
+    }
+
+    /// The order of a ring, where it was chosen.
+    #[cfg(test)]
+    pub(crate) fn ring(&self) -> &[usize] {
+        &self.team.ring
+    }
+
+    /// Every call from now on counts as a slow one until links are measured again.
+    #[cfg(test)]
+    pub(crate) fn expect_nothing_less(&mut self) {
+        for ready in &mut self.plans {
+            (ready.predicted, ready.quickest) = (Duration::ZERO, Duration::ZERO);
+        }
+        self.watch.find_all_slow();
     }
 
     /// From now on calls like this one follow `schedule`, whatever it does.
@@ -243,6 +327,9 @@ fn costs(shares_memory: bool) -> Costs {
     };
     Costs {
         messages: link(5.0, 4.0),
+        links: Links::NONE,
+        port: None,
+        per_message: Seconds(0.0),
         // Less than a flag takes: the stores of a sweep do not wait for each other.
         memory: shares_memory.then(|| link(0.05, 12.0)),
         local: BytesPerSecond(20e9),

@@ -7,7 +7,7 @@
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, number formats, the promise about bits
-//! - `layout`: workers and what they share
+//! - `layout`: workers and what they share; `emulate`: worse hardware than there is
 
 mod model;
 mod problem;
@@ -16,6 +16,7 @@ mod data;
 
 mod training;
 
+mod emulate;
 mod layout;
 
 use crate::key::{Applies, Key, Section};
@@ -24,7 +25,8 @@ use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
 use data::DATA;
-use layout::{EMULATE, PARALLEL, RUN};
+use emulate::EMULATE;
+use layout::{PARALLEL, RUN};
 use model::MODEL;
 use problem::PROBLEM;
 use training::{NUMERICS, OPTIM, PRECISION, TRAIN};

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::problem::Problem;
-use crate::units::{Bytes, BytesPerSecond, Seconds};
+use crate::units::{Bytes, Seconds};
 
 /// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
 /// parsing, printing and the list of allowed values cannot disagree.
@@ -46,10 +46,12 @@ macro_rules! choices {
 
 mod batches;
 mod data;
+mod emulate;
 mod optim;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
+pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
@@ -212,13 +214,6 @@ pub struct Parallel {
     /// Leaves of each worker, or nothing where they are divided evenly; see
     /// [`Recipe::leaf_shares`].
     pub shares: Vec<usize>,
-}
-
-/// Worse hardware than there is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Emulate {
-    /// What each TCP link carries at most; 0 does not limit.
-    pub bandwidth: BytesPerSecond,
 }
 
 /// What the backward pass computes again rather than keeps.

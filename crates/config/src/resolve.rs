@@ -14,7 +14,7 @@ use crate::recipe::{
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
-use crate::units::{Bytes, BytesPerSecond, Seconds};
+use crate::units::{Bytes, Seconds};
 use crate::value::{Given, Value};
 
 /// Proves a recipe, or lists everything that is wrong with it.
@@ -175,7 +175,7 @@ fn blank() -> Recipe {
             overlap: false,
             shares: vec![0],
         },
-        emulate: Emulate { bandwidth: BytesPerSecond(-1.0) },
+        emulate: Emulate::none(),
     }
 }
 

@@ -6,6 +6,7 @@
 //! workers in `layout`, about groups, schedules and goals in `training`.
 
 mod data;
+mod emulate;
 mod layout;
 mod training;
 
@@ -37,6 +38,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(warmup_ends(&facts));
     errors.extend(training::broken(&facts));
     errors.extend(layout::broken(&facts));
+    errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors
 }

@@ -49,7 +49,7 @@ fn every_key_of_the_layout_reaches_its_field() {
     assert_eq!(parallel.bucket_bytes, Bytes(4 << 20));
     assert_eq!((&parallel.shares, recipe.leaf_shares()), (&vec![4, 3, 1], vec![4, 3, 1]));
     assert_eq!((recipe.train.reduction, recipe.train.max_skipped), (Reduction::Sum, 2));
-    assert_eq!(recipe.emulate.bandwidth, BytesPerSecond(1e8));
+    assert_eq!(recipe.emulate.usual.bandwidth, BytesPerSecond(1e8));
 }
 
 #[test]

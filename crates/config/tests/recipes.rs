@@ -101,6 +101,12 @@ shares = \"\"
 
 [emulate]
 # bandwidth is not a setting of run.transport = \"auto\"
+# latency_ms is not a setting of run.transport = \"auto\"
+# jitter_ms is not a setting of run.transport = \"auto\"
+# loss is not a setting of run.transport = \"auto\"
+# links is not a setting of run.transport = \"auto\"
+# slow  # none
+seed = 0
 ";
     assert_eq!(Recipe::default().to_toml(), text);
     assert_eq!(resolve(&Sources::default()), Ok(Recipe::default()));

@@ -10,7 +10,7 @@
 //! - `schedule`, `step`, `chunks`: the data: programs of rounds of steps on chunks of a vector
 //! - `op`, `algorithm`: what is computed, and how
 //! - `sum_tree`, `addends`: the order of a sum, and the canonical one
-//! - `topology`: who is close to whom
+//! - `topology`, `links`: who is close to whom, and how close
 //! - `layout`: where chunks lie once a vector has a length
 //! - `builder`: how algorithms write programs that cannot deadlock
 //! - `walk`, `timeline`: runs a schedule without doing anything; when things happen
@@ -78,6 +78,7 @@ mod op;
 mod addends;
 mod sum_tree;
 
+mod links;
 mod topology;
 
 mod layout;
@@ -97,8 +98,9 @@ pub use addends::{Addend, Addends};
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use chunks::{Chunks, boundary};
 pub use layout::Layout;
+pub use links::{Link, Links};
 pub use op::{Holding, Op};
-pub use price::{Costs, Link, price};
+pub use price::{Costs, price};
 pub use schedule::{RoundId, Schedule, StepId};
 pub use step::{Buffer, Place, Program, Round, Side, Step};
 pub use sum_tree::{SumTree, halves, is_canonical_block};

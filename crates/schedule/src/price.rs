@@ -2,34 +2,36 @@
 //! the bandwidth.
 //!
 //! All that a rank sends in one round shares its link, and so does all that it receives; sending
-//! and receiving do not disturb each other. Memory of other ranks is a link too. Its latency is
-//! that of a signal, and a step that reads or writes such memory pays it once for reading and once
-//! for writing, since it fetches lines from other cores as a signal does. A message between ranks
-//! that share memory is written by one and read by the other. Congestion between ranks (several of
-//! them behind one network card) is not modelled.
+//! and receiving do not disturb each other. Where a *port* was measured, that is what a rank sends
+//! and receives together at most while all others do so too (its core, its network card), and links
+//! to different ranks are then links of their own. Every message of a round after the first costs
+//! its rank some time besides. A sum is added up when what it needs has come.
+//!
+//! Memory of other ranks is a link too. Its latency is that of a signal, and a step that reads or
+//! writes such memory pays it once for reading and once for writing, since it fetches lines from
+//! other cores as a signal does. A message between ranks that share memory is written by one and
+//! read by the other.
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::layout::Layout;
+use crate::links::{Link, Links};
 use crate::schedule::{Schedule, StepId};
 use crate::step::{Place, Round, Step};
 use crate::timeline::{Pace, play};
 use crate::topology::Topology;
 
-/// A way between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
-    /// The time that an empty message takes (alpha).
-    pub latency: Seconds,
-    /// The speed at which a long one flows (one over beta).
-    pub bandwidth: BytesPerSecond,
-}
-
 /// What a machine costs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// Messages between ranks that do not share memory.
+    /// Messages between ranks that do not share memory, where nothing better is known.
     pub messages: Link,
+    /// The links between single ranks, as far as they were measured.
+    pub links: Links,
+    /// What a rank sends and receives together at most, where that was measured.
+    pub port: Option<BytesPerSecond>,
+    /// What every message of a round after the first one costs.
+    pub per_message: Seconds,
     /// Other ranks' memory, where it can be seen; messages between such ranks go through it too.
     pub memory: Option<Link>,
     /// A rank's own memory, read or written.
@@ -75,12 +77,6 @@ impl Priced<'_> {
         self.element * self.layout.len(step.chunks()) as u64
     }
 
-    /// The bytes of all steps of a kind in one round.
-    fn round_bytes(&self, id: StepId, kind: impl Fn(&Step) -> bool) -> Bytes {
-        let round: &Round = &self.schedule.programs[id.rank][id.round];
-        round.iter().filter(|step| kind(step)).map(|step| self.bytes(step)).sum()
-    }
-
     /// What it takes a rank to read, or to write, so much of every place.
     fn access(&self, rank: usize, places: &[Place], bytes: Bytes) -> Seconds {
         let (own, others): (Vec<&Place>, Vec<&Place>) =
@@ -95,17 +91,59 @@ impl Priced<'_> {
     }
 }
 
+/// What a rank does with messages in one round.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    sent: Bytes,
+    received: Bytes,
+    num_sends: usize,
+    num_recvs: usize,
+}
+
+impl Priced<'_> {
+    fn load(&self, id: StepId) -> Load {
+        let round: &Round = &self.schedule.programs[id.rank][id.round];
+        let mut load = Load::default();
+        for step in round.iter().filter(|step| step.is_message()) {
+            let bytes = self.bytes(step);
+            if matches!(step, Step::Send { .. }) {
+                (load.sent, load.num_sends) = (load.sent + bytes, load.num_sends + 1);
+            } else {
+                (load.received, load.num_recvs) = (load.received + bytes, load.num_recvs + 1);
+            }
+        }
+        load
+    }
+
+    /// What goes from one rank to another in the same round.
+    fn pair_bytes(&self, id: StepId, to: usize) -> Bytes {
+        let is_it = |step: &&Step| matches!(step, Step::Send { peer, .. } if *peer == to);
+        let round: &Round = &self.schedule.programs[id.rank][id.round];
+        round.iter().filter(is_it).map(|step| self.bytes(step)).sum()
+    }
+}
+
 impl Pace for Priced<'_> {
     fn message(&self, send: StepId, recv: StepId) -> f64 {
-        let is_send = |step: &Step| matches!(step, Step::Send { .. });
-        let sent = self.round_bytes(send, is_send);
-        let received = self.round_bytes(recv, |step| step.is_message() && !is_send(step));
-        let is_near = self.domains[send.rank] == self.domains[recv.rank];
-        let (link, num_passes) = match self.costs.memory {
-            Some(memory) if is_near => (memory, 2.0),
-            _ => (self.costs.messages, 1.0),
+        let (from, to) = (self.load(send), self.load(recv));
+        if let Some(memory) = self.costs.memory
+            && self.domains[send.rank] == self.domains[recv.rank]
+        {
+            return (memory.seconds(from.sent.max(to.received)) * 2.0).0;
+        }
+        let link = self.costs.links.between(send.rank, recv.rank).unwrap_or(&self.costs.messages);
+        let num_more = from.num_sends.max(to.num_recvs) - 1;
+        let more = self.costs.per_message * num_more as f64;
+        let flow = match self.costs.port {
+            None => from.sent.max(to.received) / link.bandwidth,
+            Some(port) => {
+                let busiest = (from.sent + from.received).max(to.sent + to.received);
+                let (own, shared) =
+                    (self.pair_bytes(send, recv.rank) / link.bandwidth, busiest / port);
+                if own.0 > shared.0 { own } else { shared }
+            }
         };
-        ((link.latency + sent.max(received) / link.bandwidth) * num_passes).0
+        (link.latency + more + flow).0
     }
 
     fn flag(&self) -> f64 {
@@ -135,6 +173,9 @@ mod tests {
     /// Memory is free, so that only messages count.
     const COSTS: Costs = Costs {
         messages: Link { latency: Seconds(LATENCY), bandwidth: BytesPerSecond(BYTES_PER_SECOND) },
+        links: Links::NONE,
+        port: None,
+        per_message: Seconds(0.0),
         memory: None,
         local: BytesPerSecond(f64::INFINITY),
     };
@@ -160,6 +201,22 @@ mod tests {
         assert_close(all_reduce(Algorithm::Rabenseifner), 6.0 * LATENCY + 2.0 * vector * 7.0 / 8.0);
         let linear = seconds(Op::Broadcast { root: 2 }, Algorithm::Linear, n, count, &COSTS);
         assert_close(linear, LATENCY + 7.0 * vector);
+    }
+
+    #[test]
+    fn a_port_is_shared_by_all_links_of_a_rank_and_a_slow_link_is_alone() {
+        let slow = |from: usize, to: usize| {
+            let speed = if from + to == 1 { 1.0 } else { 100.0 };
+            Link { latency: Seconds(10.0), bandwidth: BytesPerSecond(speed) }
+        };
+        let (links, port) = (Links::new(4, slow), Some(BytesPerSecond(8.0)));
+        let costs = Costs { links, port, per_message: Seconds(3.0), ..COSTS };
+        let pairwise = |costs| seconds(Op::AllReduce, Algorithm::Pairwise, 4, 16, costs);
+        // Twice three messages of sixteen bytes each way: the slow link takes 16 s for one of them,
+        // and a port 12 s for all.
+        assert_close(pairwise(&costs), 2.0 * (10.0 + 2.0 * 3.0 + 16.0));
+        let even = Costs { links: Links::NONE, ..costs };
+        assert_close(pairwise(&even), 2.0 * (10.0 + 2.0 * 3.0 + 12.0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A rank starts a round when its last one is over. A message is through some time after both its
 //! ends were posted; a wait is over some time after both it and its signal were posted; the work
-//! that a rank does by itself in a round is done one piece after the other.
+//! that a rank does by itself in a round is done one piece after the other, first what needs no
+//! message, and at the end of the round what needs one that came.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -93,8 +94,7 @@ impl<P: Pace> Observer for Player<'_, P> {
     fn begin(&mut self, round: RoundId) -> Result<(), Infallible> {
         let RoundId { rank, .. } = round;
         self.starts[rank].push(self.free[rank]);
-        let steps = self.schedule.round(round).iter();
-        self.free[rank] += steps.map(|step| self.pace.work(rank, step)).sum::<f64>();
+        self.free[rank] += self.work(round, false);
         Ok(())
     }
 
@@ -112,7 +112,17 @@ impl<P: Pace> Observer for Player<'_, P> {
         Ok(())
     }
 
-    fn end(&mut self, _: RoundId) -> Result<(), Infallible> {
+    fn end(&mut self, round: RoundId) -> Result<(), Infallible> {
+        self.free[round.rank] += self.work(round, true);
         Ok(())
+    }
+}
+
+impl<P: Pace> Player<'_, P> {
+    /// What a rank does by itself in a round, with what came in it or before that.
+    fn work(&self, round: RoundId, is_after: bool) -> f64 {
+        let steps = self.schedule.round(round).iter();
+        let now = steps.filter(|step| matches!(step, Step::RecvReduce { .. }) == is_after);
+        now.map(|step| self.pace.work(round.rank, step)).sum()
     }
 }

@@ -1,9 +1,10 @@
 //! Every algorithm, for every number of ranks and every root, proven.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::{Addends, Algorithm, Op, Report, Schedule, verify};
+use lockstep_schedule::{Addends, Algorithm, Op, Report, Schedule, Step, verify};
 
 fn sizes() -> impl Iterator<Item = usize> {
     (1..=16).chain([24, 32])
@@ -115,7 +116,7 @@ fn any_number_of_workers_up_to_the_leaves_adds_in_one_order() {
             let shares: Vec<Range<usize>> =
                 (0..num_ranks).map(|rank| start(rank)..start(rank + 1)).collect();
             let addends = Addends::of_leaves(&shares);
-            let team = Team { addends, topology: None };
+            let team = Team { addends, ..Team::new(1) };
             for op in [Op::AllReduce, Op::ReduceScatter, Op::Reduce { root: num_ranks - 1 }] {
                 let mut num_built = 0;
                 for &algorithm in algorithms(op) {
@@ -143,6 +144,29 @@ fn a_group_of_one_sends_nothing_and_waits_for_nobody() {
             assert!(!schedule.needs_messages() && !schedule.needs_memory(), "{schedule}");
             // All that is left is to copy the input where it is wanted, which is nothing in place.
             assert!(schedule.steps().count() <= 1, "{schedule}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_in_any_order_is_a_ring() {
+    for order in [vec![0, 2, 1, 3], vec![0, 3, 1, 4, 2], vec![5, 1, 0, 4, 2, 3]] {
+        let team = Team { ring: order.clone(), ..Team::new(order.len()) };
+        for op in [Op::AllReduce, Op::ReduceScatter, Op::AllGather] {
+            for channels in 1..=3 {
+                let ring = build(op, Algorithm::Ring { channels }, &team).unwrap();
+                verify(&ring).unwrap_or_else(|error| panic!("{error}\n{ring}"));
+                if channels == 1 {
+                    let next = order.iter().cycle().skip(1);
+                    let edges: BTreeSet<(usize, usize)> =
+                        order.iter().copied().zip(next.copied()).collect();
+                    let sends = ring.steps().filter_map(|(id, step)| match step {
+                        Step::Send { peer, .. } => Some((id.rank, *peer)),
+                        _ => None,
+                    });
+                    assert_eq!(sends.collect::<BTreeSet<_>>(), edges, "{ring}");
+                }
+            }
         }
     }
 }

@@ -145,7 +145,7 @@ proptest! {
     #[test]
     fn any_split_of_the_leaves_gives_the_same_bits(shares in leaf_shares(), seed in any::<u64>()) {
         let addends = Addends::of_leaves(&shares);
-        let team = Team { addends, topology: None };
+        let team = Team { addends, ..Team::new(1) };
         for algorithm in [Algorithm::Direct, Algorithm::Pairwise, Algorithm::OneShot] {
             let schedule = build(Op::AllReduce, algorithm, &team).expect("it takes several");
             prop_assert!(verify(&schedule).expect("it is right").canonical);

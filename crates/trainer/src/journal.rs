@@ -5,6 +5,7 @@
 use crate::device::KERNEL_CLASS;
 use crate::evaluate::Examination;
 use crate::saved::Learner;
+use crate::slow::Slow;
 use crate::summary::Verdict;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
@@ -79,6 +80,8 @@ pub struct Journal {
     pub moved_bytes: u64,
     /// Steps that were skipped.
     pub num_skipped: u64,
+    /// How slow this worker is made.
+    pub slow: Slow,
     telemetry: Telemetry,
     world: World,
     started: Duration,
@@ -123,6 +126,7 @@ impl Journal {
             exposed_seconds: Vec::with_capacity(room),
             moved_bytes: 0,
             num_skipped: 0,
+            slow: Slow::new(recipe, world, worker),
             mark: moved_bytes(&learner.replica),
             telemetry,
             world: world.clone(),

@@ -49,6 +49,7 @@ pub mod journal;
 pub mod pretrained;
 pub mod run_folder;
 pub mod saved;
+pub mod slow;
 pub mod summary;
 
 pub mod bench;

@@ -50,6 +50,7 @@ pub struct Summary {
     pub first_step_at_seconds: Option<f64>,
     pub tokens: u64,
     pub target: Option<Target>,
+    pub emulated: Option<String>,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -160,6 +161,7 @@ impl Summary {
             first_step_at_seconds: journal.first_step_at_seconds,
             tokens,
             target,
+            emulated: recipe.emulate.in_words(),
         }
     }
 }

@@ -111,8 +111,13 @@ fn one_step(
     journal.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;
-    let lane = |index| lane_of(recipe, batch, index, num_targets);
+    let slow = &journal.slow;
+    let lane = |index| {
+        slow.before_lane(step, index);
+        lane_of(recipe, batch, index, num_targets)
+    };
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+    slow.after_lanes();
     let loss = loss / num_targets as f64;
     learner.replica.finish_reduce(cpu)?;
     let clip = learner.replica.clip(cpu, &learner.clip)?;

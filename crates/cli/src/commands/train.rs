@@ -84,7 +84,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 
 /// What people see of a run: how a batch comes about, then progress.
 fn sinks(recipe: &Recipe, world: &World) -> Vec<Box<dyn Sink>> {
-    let batch = Announcement { line: batch_line(recipe) + promise_line(recipe) };
+    let line = batch_line(recipe) + promise_line(recipe) + &emulated_line(recipe);
+    let batch = Announcement { line };
     let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
     vec![Box::new(batch), Box::new(console)]
 }
@@ -139,6 +140,12 @@ fn promise_line(recipe: &Recipe) -> &'static str {
     }
 }
 
+/// What the figures of the run are not those of this machine for.
+fn emulated_line(recipe: &Recipe) -> String {
+    let words = recipe.emulate.in_words();
+    words.map_or(String::new(), |words| format!("emulated: {words}\n"))
+}
+
 /// The last lines of a run: what came out.
 fn report(summary: &Summary) -> String {
     let mut text = String::new();
@@ -166,6 +173,9 @@ fn report(summary: &Summary) -> String {
         "speed        {:.0} tokens/s, median step {:.3} s, waited {:.3} s for data",
         summary.tokens_per_second, summary.step_seconds_median, summary.data_wait_seconds
     );
+    if let Some(words) = &summary.emulated {
+        let _ = writeln!(text, "emulated     {words}");
+    }
     let _ = writeln!(text, "peak memory  {}", Bytes(summary.peak_rss_bytes));
     let _ = writeln!(text, "losses_hash  {}", summary.losses_hash);
     let _ = writeln!(text, "weights_hash {}", summary.weights_hash);

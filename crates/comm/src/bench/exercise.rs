@@ -194,6 +194,11 @@ impl<T: Element> Exercise<T> {
         Ok(Self { comm, kind, count, input, output, send_counts, runs })
     }
 
+    /// Lets another handle to the same end make the calls.
+    pub(super) fn by(&mut self, comm: Comm) {
+        self.comm = comm;
+    }
+
     /// What the rank brings, to be rewritten before every call.
     pub(super) fn brought(&mut self) -> &mut [T] {
         if self.kind.is_in_place() { &mut self.output } else { &mut self.input }

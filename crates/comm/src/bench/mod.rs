@@ -16,25 +16,48 @@
 //! - `exercise`: the operations and their buffers
 //! - `data`: what they bring, and what must come out
 //! - `sweep`: what memory needs
+//! - `contest`: the library's choice against all others
+
+/// Calls a function for the type of elements.
+macro_rules! dispatch {
+    ($dtype:expr, $function:ident $arguments:tt) => {
+        match $dtype {
+            Dtype::F32 => $function::<f32> $arguments,
+            Dtype::F64 => $function::<f64> $arguments,
+            Dtype::Bf16 => $function::<half::bf16> $arguments,
+            Dtype::F16 => $function::<half::f16> $arguments,
+            Dtype::I8 => $function::<i8> $arguments,
+            Dtype::I16 => $function::<i16> $arguments,
+            Dtype::I32 => $function::<i32> $arguments,
+            Dtype::I64 => $function::<i64> $arguments,
+            Dtype::U8 => $function::<u8> $arguments,
+            Dtype::U16 => $function::<u16> $arguments,
+            Dtype::U32 => $function::<u32> $arguments,
+            Dtype::U64 => $function::<u64> $arguments,
+        }
+    };
+}
 
 pub mod board;
+mod contest;
 mod data;
 mod exercise;
 mod sweep;
 
 use std::time::Duration;
 
-use half::{bf16, f16};
 use lockstep_config::Blame;
 use lockstep_platform::{Clock, SharedError, Target, World};
 use lockstep_schedule::Algorithm;
 
 pub use board::{Board, Offer};
+pub use contest::contest;
 pub use exercise::{Kind, UnknownKind};
 
 use crate::comm::Comm;
 use crate::element::{Dtype, Element};
 use crate::error::CommError;
+use crate::planner::Forecast;
 use data::Data;
 use exercise::Exercise;
 use sweep::Sweep;
@@ -76,6 +99,11 @@ pub struct Point {
     pub sweep_ns: Vec<u64>,
     /// Whether every result was right on every rank.
     pub is_right: bool,
+    /// What the library thought it would take, and others beside it; the algorithm that did it
+    /// first.
+    pub forecasts: Vec<Forecast>,
+    /// The times of algorithms that were forced, in a [`contest`].
+    pub forced: Vec<(Algorithm, Vec<u64>)>,
 }
 
 /// Why there is no result.
@@ -125,20 +153,7 @@ pub fn measure(
     case: &Case,
     budget: Duration,
 ) -> Result<Point, BenchError> {
-    match case.dtype {
-        Dtype::F32 => measure_as::<f32>(comm, board, case, budget),
-        Dtype::F64 => measure_as::<f64>(comm, board, case, budget),
-        Dtype::Bf16 => measure_as::<bf16>(comm, board, case, budget),
-        Dtype::F16 => measure_as::<f16>(comm, board, case, budget),
-        Dtype::I8 => measure_as::<i8>(comm, board, case, budget),
-        Dtype::I16 => measure_as::<i16>(comm, board, case, budget),
-        Dtype::I32 => measure_as::<i32>(comm, board, case, budget),
-        Dtype::I64 => measure_as::<i64>(comm, board, case, budget),
-        Dtype::U8 => measure_as::<u8>(comm, board, case, budget),
-        Dtype::U16 => measure_as::<u16>(comm, board, case, budget),
-        Dtype::U32 => measure_as::<u32>(comm, board, case, budget),
-        Dtype::U64 => measure_as::<u64>(comm, board, case, budget),
-    }
+    dispatch!(case.dtype, measure_as(comm, board, case, budget))
 }
 
 fn measure_as<T: Element>(
@@ -169,7 +184,10 @@ fn measure_as<T: Element>(
     let (call_ns, sweep_ns) = stage.time(&mut exercise, &sweep, budget, &mut is_right)?;
     is_right &= check(&varied, rank, &mut exercise)?;
     let is_right = board.exchange(rank, u64::from(is_right))?.into_iter().all(|right| right == 1);
-    Ok(Point { algorithm, is_canonical, call_ns, sweep_ns, is_right })
+    let mut forecasts = comm.forecast::<T>(kind.op(), whole_count)?;
+    forecasts.sort_by_key(|forecast| forecast.algorithm != algorithm);
+    let forced = Vec::new();
+    Ok(Point { algorithm, is_canonical, call_ns, sweep_ns, is_right, forecasts, forced })
 }
 
 /// Whether one call gives what it must, element by element.

@@ -4,7 +4,7 @@ use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind, parse_shares, shares_text};
 use crate::recipe::{IsaChoice, Isolation, Recipe, Recompute, TransportChoice};
-use crate::units::{Bytes, BytesPerSecond, Seconds};
+use crate::units::{Bytes, Seconds};
 use crate::value::Value;
 
 use Bound::{Closed, Open};
@@ -158,16 +158,3 @@ pub(super) const PARALLEL: &[Key] = &[
          numerics.invariant_up_to; empty divides them evenly. Needs parallel.zero = 0 or 1.",
     ),
 ];
-
-pub(super) const EMULATE: &[Key] = &[Key::new(
-    "emulate.bandwidth",
-    Kind::Bytes,
-    Fixed("0"),
-    Field {
-        get: |r| Some(Value::Integer(r.emulate.bandwidth.0 as i64)),
-        set: |r, v| r.emulate.bandwidth = BytesPerSecond(v.as_integer() as f64),
-    },
-    "Bytes per second that each link carries at most, a number or text such as \"100MB\"; 0 does \
-     not limit.",
-)
-.only_when("run.transport", &["tcp"])];

@@ -179,7 +179,7 @@ fn long_deadline(recipe: &Recipe) -> Option<String> {
 }
 
 fn slow_link(recipe: &Recipe) -> Option<String> {
-    let BytesPerSecond(rate) = recipe.emulate.bandwidth;
+    let BytesPerSecond(rate) = recipe.emulate.usual.bandwidth;
     (has_several(recipe) && rate > 0.0 && rate < SLOW_LINK)
         .then(|| format!("emulate.bandwidth = {rate} is slower than a network of ten gigabits"))
 }

@@ -35,6 +35,8 @@ pub mod sparse;
 
 pub mod select;
 
+use std::borrow::Cow;
+
 use lockstep_config::Blame;
 
 use crate::addends::Addends;
@@ -50,6 +52,8 @@ pub struct Team {
     pub addends: Addends,
     /// How they hang together, where that is known.
     pub topology: Option<Topology>,
+    /// The order in which they form a ring; empty for their own.
+    pub ring: Vec<usize>,
 }
 
 /// Why there is no such schedule.
@@ -109,12 +113,20 @@ impl BuildError {
 impl Team {
     /// `num_ranks` ranks with one vector each.
     pub fn new(num_ranks: usize) -> Self {
-        Self { addends: Addends::one_each(num_ranks), topology: None }
+        Self { addends: Addends::one_each(num_ranks), topology: None, ring: Vec::new() }
     }
 
     /// How many ranks there are.
     pub fn num_ranks(&self) -> usize {
         self.addends.num_ranks()
+    }
+
+    /// The order in which they form a ring.
+    fn ring(&self) -> Cow<'_, [usize]> {
+        if self.ring.is_empty() {
+            return Cow::Owned((0..self.num_ranks()).collect());
+        }
+        Cow::Borrowed(&self.ring)
     }
 }
 
@@ -171,7 +183,7 @@ pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, Buil
         return Err(BuildError::NotAPowerOfTwo { algorithm, num_ranks: n });
     }
     Ok(match (op, algorithm) {
-        (Op::AllReduce, Algorithm::Ring { channels }) => ring::all_reduce(n, channels),
+        (Op::AllReduce, Algorithm::Ring { channels }) => ring::all_reduce(&team.ring(), channels),
         (Op::AllReduce, Algorithm::Tree) => tree::all_reduce(n),
         (Op::AllReduce, Algorithm::DoubleTree { segments }) => double_tree::all_reduce(n, segments),
         (Op::AllReduce, Algorithm::Butterfly) => butterfly::all_reduce(n),
@@ -183,11 +195,13 @@ pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, Buil
             Some(topology) => hierarchical::all_reduce(topology),
             None => return Err(BuildError::NoTopology { num_ranks: n }),
         },
-        (Op::ReduceScatter, Algorithm::Ring { channels }) => ring::reduce_scatter(n, channels),
+        (Op::ReduceScatter, Algorithm::Ring { channels }) => {
+            ring::reduce_scatter(&team.ring(), channels)
+        }
         (Op::ReduceScatter, Algorithm::Halving) => rabenseifner::reduce_scatter(n),
         (Op::ReduceScatter, Algorithm::Pairwise) => pairwise::reduce_scatter(addends),
         (Op::ReduceScatter, Algorithm::Direct) => direct::reduce_scatter(addends),
-        (Op::AllGather, Algorithm::Ring { channels }) => ring::all_gather(n, channels),
+        (Op::AllGather, Algorithm::Ring { channels }) => ring::all_gather(&team.ring(), channels),
         (Op::AllGather, Algorithm::Doubling) => doubling::all_gather(n),
         (Op::AllGather, Algorithm::Pairwise) => pairwise::all_gather(n),
         (Op::AllGather, Algorithm::Direct) => direct::all_gather(n),
@@ -248,7 +262,7 @@ mod tests {
         );
         let addends = Addends::of_leaves(&[0..3, 3..4]);
         assert_eq!(
-            refusal(Op::AllReduce, Algorithm::Tree, &Team { addends, topology: None }),
+            refusal(Op::AllReduce, Algorithm::Tree, &Team { addends, ..Team::new(2) }),
             "tree adds one vector of each rank; with several try direct or pairwise"
         );
     }

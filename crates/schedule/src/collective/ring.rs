@@ -9,8 +9,11 @@
 //! With several channels each share is cut into as many chunks, and every second channel runs the
 //! other way round, so that both directions of every link are busy.
 //!
-//! *Order of the sum:* the chunks of share i are added up on their way, from rank i+1 around to
-//! rank i, the lower of two neighbours on the left: the same on all ranks, but another order for
+//! Ranks stand in the ring in their own order, or in another one that avoids slow links (see
+//! [`Links::ring_order`](crate::Links::ring_order)).
+//!
+//! *Order of the sum:* the chunks of share i are added up on their way, from the rank after i around
+//! to i, the lower of two neighbours on the left: the same on all ranks, but another order for
 //! every share, and canonical for one or two ranks only.
 
 use crate::algorithm::Algorithm;
@@ -21,19 +24,19 @@ use crate::schedule::Schedule;
 use crate::step::{Buffer, Side};
 
 /// Every rank gets the sum: reduce-scatter, then all-gather.
-pub fn all_reduce(num_ranks: usize, channels: usize) -> Schedule {
-    let ring = Ring { num_ranks, channels };
-    let mut builder = Builder::new(num_ranks);
+pub fn all_reduce(order: &[usize], channels: usize) -> Schedule {
+    let ring = Ring { order, channels };
+    let mut builder = Builder::new(order.len());
     let gathering = ring.reduce_scatter(&mut builder, 0, |_, _| Buffer::Output);
     ring.all_gather(&mut builder, gathering, Buffer::Output);
     ring.finish(builder, Op::AllReduce)
 }
 
 /// Rank i gets part i of the sum.
-pub fn reduce_scatter(num_ranks: usize, channels: usize) -> Schedule {
-    let ring = Ring { num_ranks, channels };
-    let mut builder = Builder::new(num_ranks);
-    let last_round = num_ranks.saturating_sub(2);
+pub fn reduce_scatter(order: &[usize], channels: usize) -> Schedule {
+    let ring = Ring { order, channels };
+    let mut builder = Builder::new(order.len());
+    let last_round = order.len().saturating_sub(2);
     // A partial sum rests here for one round: while one leaves, the next arrives beside it.
     ring.reduce_scatter(&mut builder, 0, |round, chunk| match round {
         _ if round == last_round => Buffer::Output,
@@ -43,20 +46,21 @@ pub fn reduce_scatter(num_ranks: usize, channels: usize) -> Schedule {
 }
 
 /// Every rank gets the parts of all ranks.
-pub fn all_gather(num_ranks: usize, channels: usize) -> Schedule {
-    let ring = Ring { num_ranks, channels };
-    let mut builder = Builder::new(num_ranks);
+pub fn all_gather(order: &[usize], channels: usize) -> Schedule {
+    let ring = Ring { order, channels };
+    let mut builder = Builder::new(order.len());
     ring.all_gather(&mut builder, 0, Buffer::INPUT);
     ring.finish(builder, Op::AllGather)
 }
 
 /// A ring over all ranks of a group.
-pub(crate) struct Ring {
-    pub(crate) num_ranks: usize,
+pub(crate) struct Ring<'a> {
+    /// All ranks, each next to its neighbours.
+    pub(crate) order: &'a [usize],
     pub(crate) channels: usize,
 }
 
-impl Ring {
+impl Ring<'_> {
     /// Sums travel home from slot `start` on; returns the slot after the last. `rests` says where
     /// a rank keeps the sum of a chunk that came in a round.
     fn reduce_scatter(
@@ -65,16 +69,17 @@ impl Ring {
         start: usize,
         rests: impl Fn(usize, usize) -> Buffer,
     ) -> usize {
-        if self.num_ranks == 1 {
+        let num_ranks = self.order.len();
+        if num_ranks == 1 {
             let all = Chunks::all(self.channels);
             builder.copy(start, 0, all, Buffer::Output.on(0), Buffer::INPUT.on(0));
             return start + 1;
         }
-        for round in 0..self.num_ranks - 1 {
-            for rank in 0..self.num_ranks {
+        for round in 0..num_ranks - 1 {
+            for (place, &rank) in self.order.iter().enumerate() {
                 for channel in 0..self.channels {
-                    let next = self.ahead(rank, 1, channel);
-                    let chunk = self.chunk(self.behind(rank, round + 1, channel), channel);
+                    let next = self.ahead(place, 1, channel);
+                    let chunk = self.chunk(self.behind(place, round + 1, channel), channel);
                     let from = match round {
                         0 => Buffer::INPUT,
                         _ => rests(round - 1, chunk),
@@ -90,33 +95,34 @@ impl Ring {
                 }
             }
         }
-        start + self.num_ranks - 1
+        start + num_ranks - 1
     }
 
     /// Shares travel around from slot `start` on; each starts in its owner's buffer `own` and ends
     /// in every output. Returns the slot after the last.
     pub(crate) fn all_gather(&self, builder: &mut Builder, start: usize, own: Buffer) -> usize {
-        for rank in 0..self.num_ranks {
-            let share = Chunks::all(self.num_ranks * self.channels).part(self.num_ranks, rank);
+        let num_ranks = self.order.len();
+        for rank in 0..num_ranks {
+            let share = Chunks::all(num_ranks * self.channels).part(num_ranks, rank);
             builder.copy(start, rank, share, Buffer::Output.on(rank), own.on(rank));
         }
-        for round in 0..self.num_ranks - 1 {
-            for rank in 0..self.num_ranks {
+        for round in 0..num_ranks - 1 {
+            for (place, &rank) in self.order.iter().enumerate() {
                 for channel in 0..self.channels {
-                    let next = self.ahead(rank, 1, channel);
-                    let chunk = self.chunk(self.behind(rank, round, channel), channel);
+                    let next = self.ahead(place, 1, channel);
+                    let chunk = self.chunk(self.behind(place, round, channel), channel);
                     let from = if round == 0 { own } else { Buffer::Output };
                     let into = Buffer::Output.on(next);
                     builder.message(start + round, Chunks::one(chunk), from.on(rank), into);
                 }
             }
         }
-        start + self.num_ranks
+        start + num_ranks
     }
 
     fn finish(&self, builder: Builder, op: Op) -> Schedule {
         let algorithm = Algorithm::Ring { channels: self.channels };
-        builder.finish(op, algorithm, self.num_ranks * self.channels)
+        builder.finish(op, algorithm, self.order.len() * self.channels)
     }
 
     /// The part of `owner`'s share that travels on `channel`.
@@ -124,14 +130,15 @@ impl Ring {
         owner * self.channels + channel
     }
 
-    /// The rank `distance` further in the direction of a channel.
-    fn ahead(&self, rank: usize, distance: usize, channel: usize) -> usize {
-        let distance = if channel.is_multiple_of(2) { distance } else { self.num_ranks - distance };
-        (rank + distance) % self.num_ranks
+    /// The rank `distance` further than a place in the direction of a channel.
+    fn ahead(&self, place: usize, distance: usize, channel: usize) -> usize {
+        let num_ranks = self.order.len();
+        let distance = if channel.is_multiple_of(2) { distance } else { num_ranks - distance };
+        self.order[(place + distance) % num_ranks]
     }
 
     /// The rank `distance` back.
-    fn behind(&self, rank: usize, distance: usize, channel: usize) -> usize {
-        self.ahead(rank, self.num_ranks - distance, channel)
+    fn behind(&self, place: usize, distance: usize, channel: usize) -> usize {
+        self.ahead(place, self.order.len() - distance, channel)
     }
 }

@@ -31,7 +31,8 @@ pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
         let (from, into) = (from.on(edge.parent), Buffer::Output.on(edge.child));
         builder.message(tree.height() - edge.height, block, from, into);
     }
-    let ring = Ring { num_ranks, channels: 1 };
+    let order: Vec<usize> = (0..num_ranks).collect();
+    let ring = Ring { order: &order, channels: 1 };
     ring.all_gather(&mut builder, tree.height(), Buffer::Output);
     builder.finish(Op::Broadcast { root }, Algorithm::ScatterGather, num_ranks)
 }

@@ -160,14 +160,25 @@ mod tests {
     use lockstep_config::units::BytesPerSecond;
 
     use super::*;
-    use crate::price::Link;
+    use crate::links::{Link, Links};
     use crate::topology::Topology;
 
     const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
-    const OVER_TCP: Costs = Costs { messages: NETWORK, memory: None, local: BytesPerSecond(10e9) };
+    const OVER_TCP: Costs = Costs {
+        messages: NETWORK,
+        links: Links::NONE,
+        port: None,
+        per_message: Seconds(0.0),
+        memory: None,
+        local: BytesPerSecond(10e9),
+    };
     const WITH_MEMORY: Costs = Costs {
+        messages: NETWORK,
+        links: Links::NONE,
+        port: None,
+        per_message: Seconds(0.0),
         memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
-        ..OVER_TCP
+        local: BytesPerSecond(10e9),
     };
 
     fn request(op: Op, team: &Team, count: usize) -> Request<'_> {

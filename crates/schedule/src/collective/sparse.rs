@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn uneven_lists_are_cut_over_all_channels() {
-        let gather = ring::all_gather(2, 2);
+        let gather = ring::all_gather(&[0, 1], 2);
         let Plan::Sparse { indices, values } = plan(TABLE, &[3, 1], &gather) else {
             unreachable!("four rows are fewer than a thousand");
         };

@@ -11,15 +11,15 @@
 //! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
 //! - `control`: the words beside the messages; `settling`: one verdict for all; `trouble`: what can
 //!   be wrong with a peer; `renewing`: the same streams in the next epoch
-//! - `pace`: a link made slower than it is
+//! - `emulate`: a link made worse than it is
 
 mod cable;
 mod control;
 mod early;
+mod emulate;
 mod frame;
 pub(crate) mod hostile;
 mod inbox;
-mod pace;
 mod receiving;
 mod renewing;
 mod sending;
@@ -31,9 +31,10 @@ mod trouble;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockstep_config::Emulate;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
@@ -44,7 +45,7 @@ use crate::secret::set::SealedSet;
 use crate::verdict::Verdict;
 pub use cable::{Cable, Cables};
 use control::Control;
-use pace::Pace;
+use emulate::{EmulatedSet, Way};
 use receiving::Receiver;
 use sending::Sender;
 pub(crate) use settling::{Fate, WARNING};
@@ -57,19 +58,20 @@ const MAX_CALL_BYTES: usize = 256 << 10;
 pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// What can be set about TCP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TcpOptions {
     /// How long to try again before sleeping.
     pub spin: Duration,
     /// Bytes that one peer may send before they are asked for, at most.
     pub max_early_bytes: usize,
-    /// Bytes a second that the link to a peer is made to carry at most; 0 leaves it as it is.
-    pub bytes_per_second: u64,
+    /// What links are made to be like, where they are not left as they are.
+    pub emulate: Emulate,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { spin: Duration::from_micros(50), max_early_bytes: 1 << 30, bytes_per_second: 0 }
+        let spin = Duration::from_micros(50);
+        Self { spin, max_early_bytes: 1 << 30, emulate: Emulate::none() }
     }
 }
 
@@ -94,6 +96,24 @@ pub struct TcpTransport {
     fate: Arc<Fate>,
     /// Where to make statements to everybody on the other lanes.
     heralds: Vec<Herald>,
+}
+
+/// What the lanes of a rank have in common.
+struct Common<'a> {
+    world: &'a World,
+    rank: Rank,
+    num_local: usize,
+    options: &'a TcpOptions,
+    /// What the links to all ranks are made to be like; empty where they are left as they are.
+    ways: &'a [Arc<Mutex<Way>>],
+    fate: &'a Arc<Fate>,
+}
+
+/// The ways to all ranks, which the lanes share as they share a network.
+fn ways(rank: Rank, num_ranks: usize, emulate: &Emulate) -> Vec<Arc<Mutex<Way>>> {
+    let to = |peer: usize| Arc::new(Mutex::new(Way::new(emulate, rank.0, peer)));
+    let num_ways = if emulate.has_links() { num_ranks } else { 0 };
+    (0..num_ways).map(to).collect()
 }
 
 /// A peer's control stream on another lane.
@@ -129,8 +149,10 @@ impl TcpTransport {
             present.map(|(peer, cable)| Ok((peer, cable.control.try_clone()?))).collect()
         };
         let heralds = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
+        let ways = ways(rank, cables[0].len(), &options.emulate);
         let lane = |cables, heralds| {
-            Self::lane(world, rank, cables, num_local, options, (Arc::clone(&fate), heralds))
+            let common = Common { world, rank, num_local, options, ways: &ways, fate: &fate };
+            Self::lane(&common, cables, heralds)
         };
         let mut heralds = heralds.into_iter();
         let mut next = |cables| lane(cables, heralds.next().expect("one list for each lane"));
@@ -144,15 +166,14 @@ impl TcpTransport {
     }
 
     fn lane(
-        world: &World,
-        rank: Rank,
+        common: &Common<'_>,
         cables: Vec<Option<Cable>>,
-        num_local: usize,
-        options: &TcpOptions,
-        (fate, heralds): (Arc<Fate>, Vec<Herald>),
+        heralds: Vec<Herald>,
     ) -> Result<Self, NetError> {
+        let &Common { world, rank, num_local, options, ways, fate } = common;
         let num_ranks = cables.len();
-        let mut set = Box::new(SealedSet::new(world.net().stream_set()));
+        let mut set: Box<dyn StreamSet> = Box::new(SealedSet::new(world.net().stream_set()));
+        let mut emulated = Vec::new();
         let mut links = Vec::new();
         let introduction = control::introduction(world.processes().own_id(), &world.host().name());
         let mut link_of = vec![None; num_ranks];
@@ -165,13 +186,18 @@ impl TcpTransport {
             let control = Control::new(set.add(cable.control));
             control.say(&mut *set, &introduction);
             let streams: Vec<usize> = cable.data.into_iter().map(|data| set.add(data)).collect();
+            emulated
+                .extend(streams.iter().flat_map(|&stream| Some((stream, ways.get(peer)?.clone()))));
             link_of[peer] = Some(links.len());
             links.push(Link {
                 peer: Rank(peer),
                 control,
-                sender: Sender::new(Rank(peer), &streams, Pace::new(options.bytes_per_second)),
+                sender: Sender::new(Rank(peer), &streams),
                 receiver: Receiver::new(Rank(peer), &streams, options.max_early_bytes),
             });
+        }
+        if !emulated.is_empty() {
+            set = Box::new(EmulatedSet::new(world, set, emulated));
         }
         let patience = world.shared().patience(num_local);
         Ok(Self {
@@ -182,11 +208,11 @@ impl TcpTransport {
             active: Vec::with_capacity(links.len()),
             links,
             link_of,
-            options: *options,
+            options: options.clone(),
             max_tries: patience.num_spins + patience.num_yields,
             is_crowded: num_local > world.threads().available(),
             epoch: 0,
-            fate,
+            fate: Arc::clone(fate),
             heralds,
         })
     }
@@ -227,7 +253,7 @@ impl TcpTransport {
         for index in (0..self.active.len()).rev() {
             let link = &mut self.links[self.active[index]];
             let set = &mut *self.set;
-            let sent = link.sender.step(set, round, self.world.clock());
+            let sent = link.sender.step(set, round);
             match sent.and_then(|sent| Ok(link.receiver.step(set, round)? || sent)) {
                 Ok(moved) => has_moved |= moved,
                 Err(trouble) => {
@@ -265,17 +291,11 @@ impl TcpTransport {
                 self.set.watch(control, Interest { read: true, write: false });
             }
         }
-        let now = self.world.clock().now();
-        let mut timeout = timeout;
         for link in self.active.iter().map(|&link| &self.links[link]) {
-            let pause = link.sender.pause(now);
-            if !pause.is_zero() {
-                timeout = timeout.min(pause);
-            }
             for stream in link.receiver.waiting() {
                 self.set.watch(stream, Interest { read: true, write: false });
             }
-            for stream in link.sender.waiting().take_while(|_| pause.is_zero()) {
+            for stream in link.sender.waiting() {
                 let read = link.receiver.waiting().any(|other| other == stream);
                 self.set.watch(stream, Interest { read, write: true });
             }

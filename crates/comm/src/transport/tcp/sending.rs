@@ -5,13 +5,11 @@
 //! of a message goes on to the next message that has a part for it.
 
 use std::io::{self, IoSlice, Write};
-use std::time::Duration;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::{Clock, StreamSet};
+use lockstep_platform::StreamSet;
 
 use super::frame::{HEADER_BYTES, Header};
-use super::pace::{MAX_PACED_BYTES, Pace};
 use super::stripe::{part_bytes, run};
 use super::{MAX_CALL_BYTES, Trouble};
 use crate::transport::Round;
@@ -23,8 +21,6 @@ pub(super) struct Sender {
     streams: Vec<(usize, Cursor)>,
     /// Messages ever sent, those of this round included.
     num_messages: u64,
-    /// How slow the link is made.
-    pace: Option<Pace>,
     epoch: u16,
     /// By stream, what is owed of a message that was broken off: the rest of its header, and how
     /// many bytes after that. The receiver skips them, and finds the next header behind.
@@ -44,18 +40,10 @@ struct Cursor {
 }
 
 impl Sender {
-    pub(super) fn new(peer: Rank, streams: &[usize], pace: Option<Pace>) -> Self {
+    pub(super) fn new(peer: Rank, streams: &[usize]) -> Self {
         let streams: Vec<_> = streams.iter().map(|&stream| (stream, Cursor::default())).collect();
         let debts = vec![(Vec::new(), 0); streams.len()];
-        Self { peer, streams, num_messages: 0, pace, epoch: 0, debts }
-    }
-
-    /// How long nothing may be sent, because the link is made slow.
-    pub(super) fn pause(&self, now: Duration) -> Duration {
-        match self.pace {
-            Some(pace) if !self.is_done() => pace.wait(now),
-            _ => Duration::ZERO,
-        }
+        Self { peer, streams, num_messages: 0, epoch: 0, debts }
     }
 
     /// Takes up the messages of a round.
@@ -89,21 +77,12 @@ impl Sender {
         &mut self,
         set: &mut dyn StreamSet,
         round: &mut Round<'_>,
-        clock: &dyn Clock,
     ) -> Result<bool, Trouble> {
         let mut has_moved = false;
         for stream in 0..self.streams.len() {
             let (_, Cursor { message: Some(message), .. }) = self.streams[stream] else { continue };
-            if self.pace.is_some_and(|pace| !pace.wait(clock.now()).is_zero()) {
-                break;
-            }
             match self.push(set, round, stream, message) {
-                Ok(num_bytes) => {
-                    has_moved = true;
-                    if let Some(pace) = &mut self.pace {
-                        pace.has_sent(num_bytes, clock.now());
-                    }
-                }
+                Ok(()) => has_moved = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
@@ -117,7 +96,7 @@ impl Sender {
         round: &mut Round<'_>,
         stream: usize,
         message: usize,
-    ) -> io::Result<usize> {
+    ) -> io::Result<()> {
         if self.debts[stream].0.len() + self.debts[stream].1 > 0 {
             return self.pay(set, stream);
         }
@@ -136,8 +115,7 @@ impl Sender {
         let header = header.encode();
         let front = &header[cursor.position.min(HEADER_BYTES)..];
         let run = run(len, num_streams, stream, sent);
-        let most = if self.pace.is_some() { MAX_PACED_BYTES } else { MAX_CALL_BYTES };
-        let run = run.start..run.end.min(run.start + most);
+        let run = run.start..run.end.min(run.start + MAX_CALL_BYTES);
         let num_bytes = window.part(run).write_to(&mut Behind { set, stream: *number, front })?;
         cursor.position += num_bytes;
         round.done_bytes += num_bytes.saturating_sub(front.len()) as u64;
@@ -145,7 +123,7 @@ impl Sender {
             let start = Cursor { message: None, sequence: cursor.sequence + 1, position: 0 };
             *cursor = next(round, self.peer, num_streams, stream, message + 1, start);
         }
-        Ok(num_bytes)
+        Ok(())
     }
 }
 
@@ -179,7 +157,7 @@ impl Sender {
         self.num_messages = 0;
     }
 
-    fn pay(&mut self, set: &mut dyn StreamSet, stream: usize) -> io::Result<usize> {
+    fn pay(&mut self, set: &mut dyn StreamSet, stream: usize) -> io::Result<()> {
         let (front, rest) = &mut self.debts[stream];
         let padding = &PADDING[..(*rest).min(PADDING.len())];
         let num_bytes =
@@ -187,7 +165,7 @@ impl Sender {
         let num_front = num_bytes.min(front.len());
         front.drain(..num_front);
         *rest -= num_bytes - num_front;
-        Ok(num_bytes)
+        Ok(())
     }
 }
 

@@ -5,11 +5,13 @@
 //! - [`ranks`]: threads or processes that measure, and the one that waits for them.
 //! - [`report`]: the figures, for programs and for people.
 //! - [`plot`]: the figures as a picture.
+//! - [`select`]: the library's choice beside what it could have chosen.
 
 mod plan;
 mod plot;
 mod ranks;
 mod report;
+mod select;
 
 use crate::failure::Failure;
 use crate::output;
@@ -32,7 +34,10 @@ Examples:
   lockstep bench comm --op all --ranks 4 --bytes 1MiB        every operation on one size
   lockstep bench comm --transport tcp --algorithm ring,rabenseifner --ranks 4
   lockstep bench comm --bytes 1KiB,4MiB --dtype bf16 --json > comm.json
-  lockstep bench comm --svg comm.svg                         a plot of bandwidth over size")]
+  lockstep bench comm --svg comm.svg                         a plot of bandwidth over size
+  lockstep bench comm --transport tcp --ranks 4 --explain    the links, and what each choice costs
+  lockstep bench comm --transport tcp --select               the choice against all others
+  lockstep bench comm --transport tcp --set emulate.latency_ms=1 --select")]
 pub(crate) struct Arguments {
     /// Operations, with commas between: all_reduce, reduce_scatter, all_gather, broadcast, reduce,
     /// scatter, gather, all_to_all, all_to_all_v, barrier, or all
@@ -60,6 +65,15 @@ pub(crate) struct Arguments {
     /// Time for the calls of each size
     #[arg(long, default_value = "0.3", allow_hyphen_values = true)]
     seconds: String,
+    /// Measure the algorithm that is chosen in turn with every one that could have been
+    #[arg(long)]
+    select: bool,
+    /// Say what was found out about the links, and what every algorithm would take by that
+    #[arg(long)]
+    explain: bool,
+    /// Make links worse than they are, by a key of `emulate`; may be repeated, needs tcp
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -90,7 +104,12 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         output::json(&rows)?;
     } else {
-        output::text(&report::table(&plan, &rows))?;
+        let table = if plan.selects { select::table } else { report::table };
+        let mut text = table(&plan, &rows);
+        if plan.explains {
+            text += &select::explanation(&rows);
+        }
+        output::text(&text)?;
     }
     let num_wrong = rows.iter().filter(|row| !row.verified).count();
     if num_wrong > 0 {

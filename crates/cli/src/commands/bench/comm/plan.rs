@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use lockstep_comm::Dtype;
 use lockstep_comm::bench::{Buffers, Case, Kind};
 use lockstep_config::units::Bytes;
+use lockstep_config::{Emulate, Sources};
 use lockstep_platform::World;
 use lockstep_schedule::collective::{Team, algorithms, build};
 use lockstep_schedule::{Algorithm, Medium, Topology};
@@ -43,6 +44,11 @@ pub(super) struct Plan {
     pub(super) cases: Vec<Case>,
     /// Whether every rank can have a core of its own.
     pub(super) has_cores: bool,
+    /// What links are made to be like.
+    pub(super) emulate: Emulate,
+    /// Whether the library's choice takes turns with all others.
+    pub(super) selects: bool,
+    pub(super) explains: bool,
 }
 
 impl Plan {
@@ -77,7 +83,13 @@ impl Plan {
         }
         let budget = budget(&arguments.seconds)?;
         let has_cores = num_ranks <= world.threads().available();
-        let plan = Self { num_ranks, transport, budget, cases, has_cores };
+        let emulate = emulate(&arguments.sets, transport, num_ranks)?;
+        let (selects, explains) = (arguments.select, arguments.explain);
+        if selects && arguments.algorithm != "auto" {
+            return Err(Failure::user("--select tries all algorithms; leave --algorithm out"));
+        }
+        let plan =
+            Self { num_ranks, transport, budget, cases, has_cores, emulate, selects, explains };
         plan.fits(world)?;
         Ok(plan)
     }
@@ -159,6 +171,34 @@ fn sizes(text: &str, dtype: Dtype) -> Result<Vec<usize>, Failure> {
         )))
     });
     sizes.collect()
+}
+
+/// What links are made to be like, by the rules of a recipe.
+fn emulate(sets: &[String], transport: Transport, num_ranks: usize) -> Result<Emulate, Failure> {
+    if sets.is_empty() {
+        return Ok(Emulate::none());
+    }
+    if let Some(other) = sets.iter().find(|set| !set.starts_with("emulate.")) {
+        let rule = "is no key of emulate; try --set emulate.latency_ms=1";
+        return Err(Failure::user(format!("--set {other} {rule}")));
+    }
+    if transport != Transport::Tcp {
+        let name = transport.name();
+        let rule = format!("--set emulate.* makes links worse, and {name} has none");
+        return Err(Failure::user(format!("{rule}; try --transport tcp")));
+    }
+    // A recipe for as many workers; nothing else of it is used.
+    let num_leaves = num_ranks.next_power_of_two().max(8);
+    let mut all = vec![
+        "run.transport=tcp".to_owned(),
+        format!("run.workers={num_ranks}"),
+        format!("numerics.invariant_up_to={num_leaves}"),
+        format!("train.batch={num_leaves}"),
+        "train.microbatch=1".to_owned(),
+    ];
+    all.extend_from_slice(sets);
+    let recipe = lockstep_config::resolve(&Sources { sets: all, ..Sources::default() })?;
+    Ok(recipe.emulate)
 }
 
 fn budget(text: &str) -> Result<Duration, Failure> {

@@ -7,9 +7,10 @@
 
 use super::plan::{Plan, Transport};
 use super::report::Row;
+use super::select;
 use crate::failure::Failure;
 use crate::output;
-use lockstep_comm::bench::{BenchError, Board, Offer, measure};
+use lockstep_comm::bench::{BenchError, Board, Offer, contest, measure};
 use lockstep_comm::rendezvous::{self, Place, RendezvousError, Settings, Ticket};
 use lockstep_comm::transport::{hosts, tcp::TcpOptions};
 use lockstep_comm::{Comm, CommError, Options};
@@ -99,10 +100,13 @@ fn measure_all(
     if plan.has_cores {
         world.threads().stay_on_core(comm.rank().0);
     }
+    let measured = comm.probe()?;
     for case in &plan.cases {
+        let measure = if plan.selects { contest } else { measure };
         let point = measure(comm, board, case, plan.budget)?;
         if comm.rank() == Rank(0) {
-            report(Row::new(plan, case, &point))?;
+            let probe = measured.as_ref().map(|found| select::links(found, plan.num_ranks));
+            report(Row { probe, ..Row::new(plan, case, &point) })?;
         }
     }
     Ok(())
@@ -158,7 +162,8 @@ fn open(
         rendezvous::join(world, &Place::new(rank, num_ranks, &master, &ticket), &settings)
     };
     let joined = joined.map_err(failed)?;
-    let wires = hosts::connect(world, joined, &settings, &TcpOptions::default(), 0)?;
+    let options = TcpOptions { emulate: plan.emulate.clone(), ..TcpOptions::default() };
+    let wires = hosts::connect(world, joined, &settings, &options, 0)?;
     Ok(Comm::world(world, wires)?)
 }
 

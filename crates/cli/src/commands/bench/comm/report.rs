@@ -3,6 +3,7 @@
 use super::plan::Plan;
 use lockstep_comm::bench::{Buffers, Case, Point};
 use lockstep_config::units::Bytes;
+use lockstep_schedule::Algorithm;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
@@ -33,6 +34,21 @@ pub(super) struct Row {
     /// Whether the algorithm promises the canonical order of sums.
     pub(super) canonical: bool,
     pub(super) samples: usize,
+    /// What the library thought that the call would take.
+    pub(super) predicted_us: Option<f64>,
+    /// The same for all algorithms that could do it, the one that did it first.
+    pub(super) candidates: Vec<Candidate>,
+    /// The times of algorithms that were forced (`--select`).
+    pub(super) forced: Vec<Candidate>,
+    /// What was found out about the links.
+    pub(super) probe: Option<String>,
+}
+
+/// An algorithm and a time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Candidate {
+    pub(super) algorithm: String,
+    pub(super) us: f64,
 }
 
 impl Row {
@@ -45,6 +61,13 @@ impl Row {
         // A clock that does not tick in between would make a speed without end.
         let speed = |us: f64| if us > 0.0 { case.bytes as f64 / (us * 1e-6) } else { 0.0 };
         let bus_factor = case.kind.bus_factor(plan.num_ranks);
+        let candidate =
+            |algorithm: &Algorithm, us| Candidate { algorithm: algorithm.to_string(), us };
+        let forecasts = point.forecasts.iter();
+        let candidates: Vec<Candidate> =
+            forecasts.map(|each| candidate(&each.algorithm, each.seconds.0 * 1e6)).collect();
+        let forced =
+            |(algorithm, times): &(Algorithm, Vec<u64>)| candidate(algorithm, micros(times, 50));
         Self {
             op: case.kind.name().to_owned(),
             ranks: plan.num_ranks,
@@ -65,6 +88,10 @@ impl Row {
             limit_bus_bytes_per_second: bus_factor * speed(limit_us),
             canonical: point.is_canonical,
             samples: point.call_ns.len(),
+            predicted_us: candidates.first().map(|first| first.us),
+            candidates,
+            forced: point.forced.iter().map(forced).collect(),
+            probe: None,
         }
     }
 }
@@ -91,10 +118,11 @@ pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
     }
     let _ = writeln!(
         text,
-        "{:<14} {:>9} {:<14} {:>10} {:>10} {:>9} {:>9} {:>10} {:>8} verified",
+        "{:<14} {:>9} {:<14} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10} {:>8} verified",
         "op",
         "size",
         "algorithm",
+        "predicted",
         "median us",
         "p95 us",
         "alg GB/s",
@@ -106,10 +134,11 @@ pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
         let gigabytes = |speed: f64| speed / 1e9;
         let _ = writeln!(
             text,
-            "{:<14} {:>9} {:<14} {:>10.2} {:>10.2} {:>9.2} {:>9.2} {:>10.2} {:>6.0} % {}",
+            "{:<14} {:>9} {:<14} {:>10.2} {:>10.2} {:>10.2} {:>9.2} {:>9.2} {:>10.2} {:>6.0} % {}",
             row.op,
             Bytes(row.bytes as u64).to_string(),
             row.algorithm,
+            row.predicted_us.unwrap_or(0.0),
             row.median_us,
             row.p95_us,
             gigabytes(row.algorithm_bytes_per_second),

@@ -1,0 +1,241 @@
+//! What is measured, and how ranks tell each other.
+
+use std::time::Duration;
+
+use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+use lockstep_platform::World;
+use lockstep_schedule::{Link, Links};
+
+use super::SMALL_BYTES;
+
+/// What was measured of a group, the same on all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The links between all members, by position.
+    pub links: Links,
+    /// What a rank sends and receives together while all others do so too.
+    pub port: BytesPerSecond,
+    /// What every message of a round after the first one costs.
+    pub per_message: Seconds,
+    /// What a rank reads and writes when it adds up, while the others do so too.
+    pub local: BytesPerSecond,
+}
+
+/// How long exchanges took, by length.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Times {
+    /// The length, and the times.
+    by_bytes: Vec<(usize, Vec<Duration>)>,
+}
+
+impl Times {
+    pub(super) fn add(&mut self, bytes: usize, took: Duration) {
+        match self.by_bytes.iter_mut().find(|(known, _)| *known == bytes) {
+            Some((_, times)) => times.push(took),
+            None => self.by_bytes.push((bytes, vec![took])),
+        }
+    }
+
+    /// The median of a length, in seconds. The first exchange of each length is left out if there
+    /// are others: who came late has nothing to do with the link.
+    fn median(&self, bytes: usize) -> Option<f64> {
+        let (_, times) = self.by_bytes.iter().find(|(known, _)| *known == bytes)?;
+        let mut times = times[usize::from(times.len() > 1)..].to_vec();
+        times.sort_unstable();
+        Some(times[times.len() / 2].as_secs_f64())
+    }
+
+    /// The time of an empty message, and the bytes of the longest with its time.
+    fn ends(&self) -> Option<(f64, usize, f64)> {
+        let short = self.median(SMALL_BYTES)?;
+        let longest = self.by_bytes.iter().map(|(bytes, _)| *bytes).max()?;
+        Some((short, longest, self.median(longest)?))
+    }
+}
+
+/// What one rank has measured.
+pub(super) struct Row {
+    pub(super) links: Vec<Times>,
+    pub(super) all: Times,
+    pub(super) local: f64,
+    /// Whose cores it uses, and how many those are.
+    host: u64,
+    num_cores: u64,
+}
+
+/// Numbers of a row besides three for each link.
+const NUM_OTHERS: usize = 6;
+
+impl Row {
+    pub(super) fn new(num_members: usize, world: &World) -> Self {
+        let host = crate::signature::hash(
+            &world.host().name().bytes().map(usize::from).collect::<Vec<_>>(),
+        );
+        let num_cores = world.threads().available() as u64;
+        Self {
+            links: vec![Times::default(); num_members],
+            all: Times::default(),
+            local: 0.0,
+            host,
+            num_cores,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let three = |times: &Times| {
+            let (short, bytes, long) = times.ends().unwrap_or((0.0, 0, 0.0));
+            [short.to_bits(), bytes as u64, long.to_bits()]
+        };
+        let links = self.links.iter().flat_map(three);
+        let others = [self.local.to_bits(), self.host, self.num_cores];
+        let words = links.chain(three(&self.all)).chain(others);
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+}
+
+/// A row as rank 0 reads it.
+struct Told<'a> {
+    words: &'a [u8],
+    num_members: usize,
+}
+
+impl Told<'_> {
+    fn word(&self, index: usize) -> u64 {
+        let bytes = self.words[index * 8..].first_chunk().expect("a row has all its words");
+        u64::from_le_bytes(*bytes)
+    }
+
+    fn number(&self, index: usize) -> f64 {
+        let number = f64::from_bits(self.word(index));
+        if number.is_finite() { number.max(0.0) } else { 0.0 }
+    }
+
+    /// The time of an empty message and the speed of a long one, of link `index`, or of all with
+    /// all behind the last.
+    fn ends(&self, index: usize) -> (f64, f64, f64) {
+        (self.number(3 * index), self.word(3 * index + 1) as f64, self.number(3 * index + 2))
+    }
+
+    fn local(&self) -> f64 {
+        self.number(3 * self.num_members + 3)
+    }
+
+    fn host(&self) -> (u64, u64) {
+        (self.word(3 * self.num_members + 4), self.word(3 * self.num_members + 5))
+    }
+}
+
+impl Measured {
+    /// What follows from all rows.
+    pub(super) fn of(rows: &[u8], num_members: usize) -> Self {
+        let row_bytes = rows.len() / num_members;
+        debug_assert_eq!(row_bytes, 8 * (3 * num_members + NUM_OTHERS), "all rows are as long");
+        let told: Vec<Told<'_>> =
+            rows.chunks(row_bytes).map(|words| Told { words, num_members }).collect();
+        let links = Links::new(num_members, |from, to| {
+            // Both ends have measured the same exchanges; the slower one waited for the other.
+            let (one, other) = (told[from].ends(to), told[to].ends(from));
+            let (short, long) = (one.0.min(other.0), one.2.min(other.2));
+            let flow = (long - short).max(long / 16.0).max(1e-9);
+            let bandwidth = if one.1 > 0.0 { one.1 / flow } else { f64::INFINITY };
+            Link { latency: Seconds(short), bandwidth: BytesPerSecond(bandwidth) }
+        });
+        let most = |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).fold(0.0, f64::max);
+        let num_others = (num_members - 1) as f64;
+        let all_short = most(&|row| row.ends(num_members).0);
+        let all_long = most(&|row| row.ends(num_members).2);
+        let bytes = told[0].ends(num_members).1;
+        let flow = (all_long - all_short).max(all_long / 16.0).max(1e-9);
+        let port = BytesPerSecond(2.0 * num_others * bytes / flow);
+        let mut latencies: Vec<f64> = (0..num_members)
+            .flat_map(|from| (0..from).map(move |to| (from, to)))
+            .filter_map(|(from, to)| links.between(from, to).map(|link| link.latency.0))
+            .collect();
+        latencies.sort_by(f64::total_cmp);
+        let usual = latencies.get(latencies.len() / 2).copied().unwrap_or(0.0);
+        let num_more = (num_others - 1.0).max(1.0);
+        let per_message = Seconds(((all_short - usual) / num_more).max(0.0));
+        let crowd = told.iter().map(|row| crowd(row, &told)).fold(1.0, f64::max);
+        let slowest = told.iter().map(Told::local).fold(f64::INFINITY, f64::min);
+        let local = BytesPerSecond(slowest.max(1e6) / crowd);
+        Self { links, port, per_message, local }
+    }
+
+    /// The link that is slowest with a message of some length, if there are any.
+    pub fn slowest(&self, bytes: Bytes) -> Option<(usize, usize, Link)> {
+        let pairs = (0..).take_while(|&from| self.links.between(from, 0).is_some());
+        let pairs = pairs.flat_map(|from| (0..from).map(move |to| (to, from)));
+        let linked =
+            pairs.filter_map(|(from, to)| Some((from, to, *self.links.between(from, to)?)));
+        linked.max_by(|a, b| a.2.seconds(bytes).0.total_cmp(&b.2.seconds(bytes).0))
+    }
+
+    pub(super) fn num_bytes(num_members: usize) -> usize {
+        8 * (2 * num_members * num_members + 3)
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let num_members = (0..).take_while(|&from| self.links.between(from, 0).is_some()).count();
+        let pairs = (0..num_members * num_members).map(|at| (at / num_members, at % num_members));
+        let links = pairs.filter_map(|(from, to)| self.links.between(from, to));
+        let numbers = links.flat_map(|link| [link.latency.0, link.bandwidth.0]);
+        let others = [self.port.0, self.per_message.0, self.local.0];
+        numbers.chain(others).flat_map(|number| number.to_bits().to_le_bytes()).collect()
+    }
+
+    pub(super) fn decode(bytes: &[u8], num_members: usize) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        let number = |index: usize| f64::from_bits(u64::from_le_bytes(words[index]));
+        let links = Links::new(num_members, |from, to| {
+            let at = 2 * (from * num_members + to);
+            Link { latency: Seconds(number(at)), bandwidth: BytesPerSecond(number(at + 1)) }
+        });
+        let last = 2 * num_members * num_members;
+        let (port, local) = (BytesPerSecond(number(last)), BytesPerSecond(number(last + 2)));
+        Self { links, port, per_message: Seconds(number(last + 1)), local }
+    }
+}
+
+/// How many ranks share each core of a rank's host.
+fn crowd(row: &Told<'_>, all: &[Told<'_>]) -> f64 {
+    let (host, num_cores) = row.host();
+    let num_ranks = all.iter().filter(|other| other.host().0 == host).count();
+    num_ranks as f64 / num_cores.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rank_0_made_of_it_is_what_all_get() {
+        let world = lockstep_platform::real();
+        let micros = Duration::from_micros;
+        let row = |me: usize| {
+            let mut row = Row::new(3, &world);
+            row.local = 1e9 * (me + 1) as f64;
+            for other in (0..3).filter(|&other| other != me) {
+                for took in [900, 10, 10] {
+                    row.links[other].add(SMALL_BYTES, micros(took));
+                }
+                let slow = if me + other == 3 { 10 } else { 1 };
+                row.links[other].add(1 << 20, micros(10 + 100 * slow));
+            }
+            row.all.add(SMALL_BYTES, micros(16));
+            row.all.add(1 << 16, micros(16 + 100));
+            row.encode()
+        };
+        let rows: Vec<u8> = (0..3).flat_map(row).collect();
+        let measured = Measured::of(&rows, 3);
+        let link = measured.links.between(1, 2).unwrap();
+        assert!((link.latency.0 - 10e-6).abs() < 1e-9, "the first one came late: {link:?}");
+        assert!((link.bandwidth.0 - 1048.576e6).abs() < 1e3, "{link:?}");
+        assert!((measured.per_message.0 - 6e-6).abs() < 1e-9, "{measured:?}");
+        assert!((measured.port.0 - 4.0 * 65_536.0 / 100e-6).abs() < 1e3, "{measured:?}");
+        let (from, to, _) = measured.slowest(Bytes(1 << 20)).unwrap();
+        assert_eq!((from, to), (1, 2));
+        let bytes = measured.encode();
+        assert_eq!(bytes.len(), Measured::num_bytes(3));
+        assert_eq!(Measured::decode(&bytes, 3), measured);
+    }
+}

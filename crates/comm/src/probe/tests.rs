@@ -1,0 +1,109 @@
+//! Groups whose links are measured.
+
+use lockstep_config::units::{BytesPerSecond, Seconds};
+use lockstep_config::{Conditions, Emulate, EmulatedLink};
+use lockstep_platform::real;
+use lockstep_schedule::{Algorithm, Op};
+
+use crate::transport::tcp::{TcpOptions, TcpTransport};
+use crate::{Comm, Options, Reduction};
+
+fn with_ranks(num_ranks: usize, emulate: &Emulate, body: impl Fn(Comm) + Sync) {
+    let world = real();
+    let options = TcpOptions { emulate: emulate.clone(), ..TcpOptions::default() };
+    let lanes = TcpTransport::loopback(&world, num_ranks, 2, &options).unwrap();
+    std::thread::scope(|scope| {
+        for lanes in lanes {
+            let comm = Comm::world(&world, TcpTransport::wires(lanes)).unwrap();
+            scope.spawn(|| body(comm));
+        }
+    });
+}
+
+fn far(millis: f64) -> Emulate {
+    let usual = Conditions { latency: Seconds(millis / 1e3), ..Conditions::NONE };
+    Emulate { usual, ..Emulate::none() }
+}
+
+#[test]
+fn all_ranks_know_the_same_links_and_groups_made_later_know_them_too() {
+    let found = std::sync::Mutex::new(Vec::new());
+    with_ranks(3, &far(3.0), |comm| {
+        let measured = comm.probe().unwrap().expect("there are links");
+        let mut data = vec![1.0_f32; 1000];
+        comm.all_reduce(&mut data, Reduction::Sum).unwrap();
+        let pairs = [vec![0, 1], vec![2]].map(|ranks| {
+            lockstep_mesh::Group::new(ranks.into_iter().map(lockstep_mesh::Rank).collect())
+        });
+        let pair = comm.split(&pairs, "pair").unwrap();
+        if pair.num_members() == 2 {
+            let forecast = pair.forecast::<f32>(Op::AllReduce, 10).unwrap();
+            assert!(forecast[0].seconds.0 >= 3e-3, "{forecast:?}");
+        }
+        found.lock().unwrap().push(measured);
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.iter().all(|measured| *measured == found[0]));
+    let link = found[0].links.between(0, 2).unwrap();
+    assert!(link.latency >= Seconds(3e-3), "{link:?}");
+}
+
+#[test]
+fn a_long_way_wants_few_rounds_and_a_forced_algorithm_stays() {
+    with_ranks(4, &far(4.0), |comm| {
+        comm.probe().unwrap();
+        let chosen = comm.choice::<f32>(Op::AllReduce, 1 << 18).unwrap();
+        assert!(matches!(chosen, Algorithm::Pairwise | Algorithm::Butterfly), "{chosen}");
+        let forced = comm.using(Algorithm::RING);
+        assert_eq!(forced.choice::<f32>(Op::AllReduce, 1 << 18).unwrap(), Algorithm::RING);
+        let forecast = comm.forecast::<f32>(Op::AllReduce, 1 << 18).unwrap();
+        assert_eq!(forecast[0].algorithm, chosen);
+        assert!(forecast.iter().all(|other| other.seconds >= forecast[0].seconds));
+    });
+}
+
+#[test]
+fn a_ring_goes_around_a_slow_link() {
+    let slow = EmulatedLink {
+        bandwidth: Some(BytesPerSecond(20e6)),
+        latency: Some(Seconds(0.01)),
+        ..EmulatedLink::between(1, 2)
+    };
+    let emulate = Emulate { links: vec![slow], ..Emulate::none() };
+    with_ranks(4, &emulate, |comm| {
+        comm.probe().unwrap();
+        let ring = comm.lock().planner.ring().to_vec();
+        let next = ring.iter().cycle().skip(1);
+        let is_it = |pair: (&usize, &usize)| pair == (&1, &2) || pair == (&2, &1);
+        assert!(!ring.iter().zip(next).any(is_it), "{ring:?}");
+        // And what goes around it is right.
+        let mut data: Vec<f32> = (0..1000).map(|i| (i % 7 + comm.position()) as f32).collect();
+        comm.using(Algorithm::RING).all_reduce(&mut data, Reduction::Sum).unwrap();
+        let expected = |i: usize| (4 * (i % 7) + 6) as f32;
+        assert!(data.iter().enumerate().all(|(i, x)| x.to_bits() == expected(i).to_bits()));
+    });
+}
+
+#[test]
+fn memory_that_all_share_has_no_links_to_measure() {
+    let ends = Comm::threads(&real(), 2, &Options::default()).unwrap();
+    for comm in ends {
+        assert_eq!(comm.probe().unwrap(), None);
+    }
+}
+
+#[test]
+fn calls_go_on_while_all_ask_each_other_and_measure_again() {
+    with_ranks(3, &Emulate::none(), |comm| {
+        comm.probe().unwrap();
+        for call in 0..200_u32 {
+            if call == 70 {
+                // As if every call so far had been quicker: then all find the next ones slow.
+                comm.lock().planner.expect_nothing_less();
+            }
+            let mut data = [call, 1];
+            comm.all_reduce(&mut data, Reduction::Sum).unwrap();
+            assert_eq!(data, [3 * call, 3]);
+        }
+    });
+}

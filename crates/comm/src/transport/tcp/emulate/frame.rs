@@ -1,0 +1,201 @@
+//! Frames, and the bytes that have come before they arrive.
+
+use std::io;
+use std::time::Duration;
+
+/// Length of a frame.
+pub(super) const FRAME_BYTES: usize = 24;
+
+/// Starts every frame: whoever does not find it talks to a rank that emulates nothing.
+const MAGIC: u32 = u32::from_le_bytes(*b"LkE1");
+
+/// Room for what has come on one stream and not arrived. A real network holds as much as its
+/// bandwidth times its delay, and here that must not depend on what sockets hold.
+const MAX_BYTES: usize = 32 << 20;
+
+/// What is asked of the stream at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// What stands in front of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) len: usize,
+    /// The date at which it arrives.
+    pub(super) due: Duration,
+    /// How long it is under way.
+    pub(super) hold: Duration,
+}
+
+impl Frame {
+    pub(super) fn encode(&self) -> [u8; FRAME_BYTES] {
+        let mut bytes = [0; FRAME_BYTES];
+        let (words, _) = bytes.as_chunks_mut::<8>();
+        words[0] = (u64::from(MAGIC) | (self.len as u64) << 32).to_le_bytes();
+        words[1] = (self.due.as_nanos() as u64).to_le_bytes();
+        words[2] = (self.hold.as_nanos() as u64).to_le_bytes();
+        bytes
+    }
+
+    /// Reads a frame; nothing if the bytes are none.
+    fn decode(bytes: &[u8; FRAME_BYTES]) -> Option<Self> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(words[index]);
+        let (magic, len) = (word(0) as u32, (word(0) >> 32) as usize);
+        let (due, hold) = (Duration::from_nanos(word(1)), Duration::from_nanos(word(2)));
+        (magic == MAGIC && len > 0).then_some(Self { len, due, hold })
+    }
+}
+
+/// What has come on one stream.
+#[derive(Default)]
+pub(super) struct Incoming {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// What is left of the piece at the start, and when it arrives; nothing before its frame is
+    /// whole.
+    head: Option<(usize, Duration)>,
+    /// The frame at the start is none.
+    is_broken: bool,
+}
+
+impl Incoming {
+    /// Whether nothing has come that was not taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.end - self.start < MAX_BYTES
+    }
+
+    /// How long until the piece at the start arrives, if one is there.
+    pub(super) fn arrives_in(&self, now: Duration) -> Option<Duration> {
+        if self.is_broken {
+            return Some(Duration::ZERO);
+        }
+        let (_, due) = self.head.filter(|_| !self.is_empty())?;
+        Some(due.saturating_sub(now))
+    }
+
+    /// Adds what `read` finds; it is asked once, and not at all where there is no room.
+    pub(super) fn fill(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if !self.has_room() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > MAX_BYTES {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.bytes.len() < self.end + READ_BYTES {
+            self.bytes.resize(self.end + READ_BYTES, 0);
+        }
+        let num_bytes = read(&mut self.bytes[self.end..])?;
+        self.end += num_bytes;
+        Ok(num_bytes)
+    }
+
+    /// Moves bytes that have arrived to the buffer; 0 while none have.
+    pub(super) fn take(&mut self, buffer: &mut [u8], now: Duration) -> io::Result<usize> {
+        let mut num_taken = 0;
+        while num_taken < buffer.len() {
+            let Some((left, due)) = self.head(now)? else { break };
+            if due > now || self.is_empty() {
+                break;
+            }
+            let len = left.min(buffer.len() - num_taken).min(self.end - self.start);
+            let from = &self.bytes[self.start..self.start + len];
+            buffer[num_taken..num_taken + len].copy_from_slice(from);
+            num_taken += len;
+            self.start += len;
+            self.head = (left > len).then_some((left - len, due));
+        }
+        self.look(now);
+        Ok(num_taken)
+    }
+
+    /// Looks at the piece at the start, so that whoever waits knows for how long.
+    pub(super) fn look(&mut self, now: Duration) {
+        // What is wrong with it is told to whoever takes it.
+        let _ = self.head(now);
+    }
+
+    /// The piece at the start.
+    fn head(&mut self, now: Duration) -> io::Result<Option<(usize, Duration)>> {
+        if self.head.is_none() {
+            let Some(bytes) = self.bytes[self.start..self.end].first_chunk() else {
+                return Ok(None);
+            };
+            let Some(frame) = Frame::decode(bytes) else {
+                self.is_broken = true;
+                let why = "it does not emulate the same network (emulate.* differs)";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            };
+            self.start += FRAME_BYTES;
+            self.head = Some((frame.len, frame.due.min(now + frame.hold)));
+        }
+        Ok(self.head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Puts bytes in, as many at a time as asked for.
+    fn put(incoming: &mut Incoming, bytes: &[u8], at_once: usize) {
+        for piece in bytes.chunks(at_once) {
+            let read = |space: &mut [u8]| {
+                space[..piece.len()].copy_from_slice(piece);
+                Ok(piece.len())
+            };
+            incoming.fill(read).unwrap();
+        }
+    }
+
+    #[test]
+    fn pieces_arrive_when_they_are_due_however_they_came() {
+        let frame = |len, due| Frame { len, due: at(due), hold: at(100) }.encode();
+        let bytes = [&frame(3, 5)[..], b"abc", &frame(2, 7), b"de"].concat();
+        for at_once in [1, 5, 100] {
+            let mut incoming = Incoming::default();
+            put(&mut incoming, &bytes, at_once);
+            let mut buffer = [0; 10];
+            assert_eq!(incoming.take(&mut buffer, at(4)).unwrap(), 0);
+            assert_eq!(incoming.arrives_in(at(4)), Some(at(1)));
+            assert_eq!(incoming.take(&mut buffer[..2], at(5)).unwrap(), 2);
+            assert_eq!(incoming.take(&mut buffer[2..], at(6)).unwrap(), 1);
+            assert_eq!(incoming.arrives_in(at(6)), Some(at(1)));
+            assert_eq!(incoming.take(&mut buffer[3..], at(9)).unwrap(), 2);
+            assert_eq!((&buffer[..5], incoming.is_empty()), (&b"abcde"[..], true));
+            assert_eq!(incoming.arrives_in(at(9)), None);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_keeps_nothing_longer_than_it_was_under_way() {
+        let mut incoming = Incoming::default();
+        let bytes = Frame { len: 1, due: at(1000), hold: at(2) }.encode();
+        put(&mut incoming, &[&bytes[..], b"x"].concat(), 100);
+        assert_eq!(incoming.take(&mut [0], at(10)).unwrap(), 0);
+        assert_eq!(incoming.take(&mut [0], at(12)).unwrap(), 1);
+    }
+
+    #[test]
+    fn bytes_without_a_frame_say_that_the_ranks_emulate_different_networks() {
+        let mut incoming = Incoming::default();
+        put(&mut incoming, &[7; 30], 100);
+        let error = incoming.take(&mut [0; 4], at(1)).unwrap_err();
+        assert_eq!(error.to_string(), "it does not emulate the same network (emulate.* differs)");
+        assert_eq!(incoming.arrives_in(at(1)), Some(Duration::ZERO), "nobody waits for it");
+    }
+}
