@@ -21,6 +21,7 @@ const EDGES: &[(&str, &str)] = &[
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform tensor comm model optim"),
+    ("planner", "config schedule"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
