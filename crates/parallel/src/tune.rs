@@ -20,6 +20,13 @@ const BUDGET: Duration = Duration::from_millis(60);
 /// A bucket may cost this much more a byte than the cheapest.
 const TOLERANCE: f64 = 1.15;
 
+/// The answer where it can be known before: a model too small for two buckets of the second
+/// candidate, or a worker alone, has nothing to try.
+pub const fn known_bucket_len(num_workers: usize, num_params: usize) -> Option<usize> {
+    let len = CANDIDATES[0] / size_of::<f32>();
+    if num_workers == 1 || num_params < 4 * len { Some(len) } else { None }
+}
+
 /// The length, in parameters, of the buckets of a model of `num_params` parameters.
 pub fn bucket_len(comm: &Comm, world: &World, num_params: usize) -> Result<usize, CommError> {
     let mut costs: Vec<(usize, f64)> = Vec::new();

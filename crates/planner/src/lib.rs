@@ -5,6 +5,10 @@
 //! # Layout
 //! - [`collective`]: collectives by closed form, one a file, beside the price of their schedules
 //! - [`pipeline`]: pipelines by closed form; [`timeline`]: any pipeline, played event by event
+//! - [`memory`]: what every rank will hold, and whether that fits
+//! - [`traffic`]: what every rank will move, counted from the schedules
+//! - [`time`]: how long a step takes on a machine that was measured
+//! - [`forecast`]: all of that for a recipe
 //! - [`overlap`]: communication beside backward; [`scaling`]: what more workers bring
 //!
 //! # Example
@@ -30,5 +34,12 @@ pub mod collective;
 pub mod pipeline;
 pub mod timeline;
 
+pub mod forecast;
+pub mod memory;
+pub mod time;
+pub mod traffic;
+
 pub mod overlap;
 pub mod scaling;
+
+pub use forecast::Forecast;

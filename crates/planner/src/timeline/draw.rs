@@ -11,15 +11,26 @@ pub fn draw(timeline: &Timeline, num_columns: usize) -> String {
     let digits = timeline.devices.len().saturating_sub(1).to_string().len();
     let width = num_columns.saturating_sub(digits + 2).max(1);
     let mut text = String::new();
+    let scale = scale(timeline, width);
+    let width = (timeline.seconds().0 * scale).round() as usize;
     for (device, spans) in timeline.devices.iter().enumerate() {
-        let row = row(timeline, spans, width);
+        let row = row(spans, scale, width);
         let _ = writeln!(text, "{device:>digits$}  {row}");
     }
     text
 }
 
-fn row(timeline: &Timeline, spans: &[Span], width: usize) -> String {
-    let scale = width as f64 / timeline.seconds().0;
+/// Columns a second: a whole number for the shortest pass, where there is room, so that equal
+/// passes look equal.
+fn scale(timeline: &Timeline, width: usize) -> f64 {
+    let lengths = timeline.devices.iter().flatten().map(|span| (span.end - span.start).0);
+    let shortest = lengths.filter(|length| *length > 0.0).fold(f64::INFINITY, f64::min);
+    let exact = width as f64 / timeline.seconds().0;
+    let whole = (exact * shortest + 1e-9).floor() / shortest;
+    if whole > 0.0 { whole } else { exact }
+}
+
+fn row(spans: &[Span], scale: f64, width: usize) -> String {
     let mut cells = vec!['·'; width];
     for span in spans {
         let column = |seconds: f64| ((seconds * scale).round() as usize).min(width);

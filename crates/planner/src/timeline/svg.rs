@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 76.0;
+const RIGHT: f64 = 32.0;
 const TOP: f64 = 64.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 24.0;
@@ -41,7 +42,7 @@ pub fn svg(timeline: &Timeline) -> String {
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
     header(timeline, &mut text);
-    let scale = (WIDTH - LEFT - 20.0) / timeline.seconds().0;
+    let scale = (WIDTH - LEFT - RIGHT) / timeline.seconds().0;
     for (device, spans) in timeline.devices.iter().enumerate() {
         let y = TOP + ROW * device as f64;
         let _ = writeln!(
@@ -66,7 +67,7 @@ fn header(timeline: &Timeline, text: &mut String) {
         text,
         "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{}: {} devices, {} \
          microbatches</text>\n<text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{} a step, idle {:.2} %, \
-         at most {:.4} microbatches alive on a device</text>",
+         at most {} microbatches alive on a device</text>",
         timeline.pipeline.kind,
         shape.num_devices,
         shape.num_microbatches,
@@ -74,7 +75,7 @@ fn header(timeline: &Timeline, text: &mut String) {
         100.0 * timeline.bubble(),
         peak.fold(0.0, f64::max),
     );
-    let mut x = WIDTH - 20.0;
+    let mut x = WIDTH - RIGHT;
     let passes = [Pass::WeightGrad, Pass::InputGrad, Pass::Backward, Pass::Forward];
     let used = |pass: &Pass| {
         let mut tasks = timeline.pipeline.programs.iter().flatten();
