@@ -1,8 +1,9 @@
 //! What a run will cost on this machine, and the file that keeps what the machine was measured at.
 
 use crate::failure::Failure;
-use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
+use lockstep_config::{Recipe, Source};
+use lockstep_data::{Feed, Seat};
 use lockstep_planner::Forecast;
 use lockstep_planner::memory::{Room, TooLarge};
 use lockstep_planner::time::Calibration;
@@ -18,13 +19,24 @@ impl From<TooLarge> for Failure {
 
 /// The forecast for this machine; refuses what does not fit.
 pub(crate) fn of(recipe: &Recipe, world: &World) -> Result<Forecast, Failure> {
-    Ok(Forecast::of(recipe, room(world), calibration(world).as_ref())?)
+    Ok(Forecast::of(recipe, room(recipe, world), calibration(world).as_ref())?)
 }
 
 /// What this machine has, and what a process like this one takes before it has a model.
-pub(crate) fn room(world: &World) -> Room {
+fn room(recipe: &Recipe, world: &World) -> Room {
     let host = world.host();
-    Room { memory: Bytes(host.memory_bytes()), process: Bytes(host.current_rss_bytes()) }
+    let process = Bytes(host.current_rss_bytes()) + text_bytes(recipe, world);
+    Room { memory: Bytes(host.memory_bytes()), process }
+}
+
+/// What the text takes where that is quick to find out: the corpus inside the binary. Others are
+/// opened by the workers only, since that may take minutes.
+fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
+    if recipe.data.source != Source::Bundled {
+        return Bytes(0);
+    }
+    let feed = Feed::open(recipe, world, &Seat::unknown(recipe, 0));
+    Bytes(feed.map_or(0, |feed| feed.held_bytes()) as u64)
 }
 
 /// What this machine was measured at, if it was.
@@ -50,7 +62,7 @@ pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
     Predicted {
         step_seconds: forecast.step_seconds().map(|seconds| seconds.0),
         peak_bytes: Some(forecast.peak_bytes.0),
-        wire_bytes: forecast.calls.is_exact.then(|| forecast.wire_bytes().0),
+        wire_bytes: Some(forecast.wire_bytes().0),
     }
 }
 

@@ -29,9 +29,9 @@ fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
 
 /// What the planner counts from the schedules is what the counters say, on every rank.
 fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
-    let calls = traffic::calls(recipe, &describe(&recipe.model), 0);
+    let wires = Wires::memory(recipe.run.workers);
+    let (calls, predicted) = traffic::of_recipe(recipe, &describe(&recipe.model), 0, &wires);
     assert!(calls.is_exact, "{:?}", recipe.parallel);
-    let predicted = traffic::by_rank(&calls, &Wires::memory(recipe.run.workers));
     let predicted: Vec<u64> =
         predicted.iter().map(|rank| traffic::total(rank).wire_bytes().0).collect();
     assert_eq!(predicted, outcome.summary.wire_bytes_by_rank, "{:?}", recipe.parallel);

@@ -20,11 +20,13 @@ const BUDGET: Duration = Duration::from_millis(60);
 /// A bucket may cost this much more a byte than the cheapest.
 const TOLERANCE: f64 = 1.15;
 
-/// The answer where it can be known before: a model too small for two buckets of the second
-/// candidate, or a worker alone, has nothing to try.
-pub const fn known_bucket_len(num_workers: usize, num_params: usize) -> Option<usize> {
-    let len = CANDIDATES[0] / size_of::<f32>();
-    if num_workers == 1 || num_params < 4 * len { Some(len) } else { None }
+/// The answers that [`bucket_len`] may come to, the likeliest first. A small model, and a worker
+/// alone, have one only.
+pub fn possible_bucket_lens(num_workers: usize, num_params: usize) -> Vec<usize> {
+    let lens = CANDIDATES.map(|bytes| bytes / size_of::<f32>());
+    let is_tried = |len: &usize| num_workers > 1 && 2 * len <= num_params;
+    let tried: Vec<usize> = lens.into_iter().filter(is_tried).collect();
+    if tried.is_empty() { vec![lens[0]] } else { tried }
 }
 
 /// The length, in parameters, of the buckets of a model of `num_params` parameters.

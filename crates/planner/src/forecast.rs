@@ -33,12 +33,12 @@ impl Forecast {
     ) -> Result<Self, TooLarge> {
         let memory = memory::check(recipe, room)?;
         let blueprint = describe(&recipe.model);
-        let calls = traffic::calls(recipe, &blueprint, 0);
         let wires = wires(recipe);
+        let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
         let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
         Ok(Self {
             peak_bytes: memory.largest_process(recipe, room.process),
-            traffic: traffic::by_rank(&calls, &wires),
+            traffic,
             tokens: Tokens(recipe.tokens_per_step() as u64),
             memory,
             calls,

@@ -59,12 +59,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let forecast = forecast::of(&recipe, world)?;
     let predicted = forecast::predicted(&forecast);
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
-    let options = move || Options {
-        resume: resume.clone(),
-        stop_after,
-        sinks: Vec::new(),
-        predicted,
-    };
+    let options =
+        move || Options { resume: resume.clone(), stop_after, sinks: Vec::new(), predicted };
     let asked = options();
     let check = || {
         lockstep_trainer::check(&recipe, world, &asked)?;
@@ -201,7 +197,8 @@ fn beside(summary: &Summary) -> String {
     }
     if let Some(wire) = summary.predicted_wire_bytes.filter(|wire| *wire > 0) {
         let difference = wire as i64 - summary.wire_bytes as i64;
-        let verdict = if difference == 0 { "exact".to_owned() } else { format!("{difference:+} B") };
+        let verdict =
+            if difference == 0 { "exact".to_owned() } else { format!("{difference:+} B") };
         parts.push(format!("moved a step {} ({verdict})", Bytes(wire)));
     }
     if parts.is_empty() { String::new() } else { format!("predicted    {}\n", parts.join(", ")) }

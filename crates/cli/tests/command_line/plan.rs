@@ -19,8 +19,7 @@ fn a_plan_has_the_names_that_scripts_rely_on() {
     assert_keys(&plan, names);
     let memory = &plan["memory"];
     let parts = ["weights", "gradients", "optimizer", "activations", "buffers"];
-    let sum: u64 =
-        parts.iter().filter_map(|part| memory[format!("{part}_bytes")].as_u64()).sum();
+    let sum: u64 = parts.iter().filter_map(|part| memory[format!("{part}_bytes")].as_u64()).sum();
     assert_eq!(memory["total_bytes"].as_u64(), Some(sum));
     assert_eq!(plan["memory_by_rank"].as_array().map(Vec::len), Some(3));
     assert_eq!(plan["wire_is_exact"], true);

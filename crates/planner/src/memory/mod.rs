@@ -15,9 +15,18 @@ pub use check::{Room, TooLarge, check};
 
 use crate::traffic::calls;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Isolation, Recipe};
+use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_model::Blueprint;
-use lockstep_parallel::{Activations, Footprint, asked};
+use lockstep_parallel::trained::{self, Trained};
+use lockstep_parallel::zero::NUM_IN_FLIGHT;
+use lockstep_parallel::{Activations, Footprint, ReplicaPlan, asked};
+
+/// What the engine takes besides, whatever the model: code that is touched, stacks, the allocator's
+/// own. Measured: the same to a quarter of a MiB from 2 to 40 million parameters.
+const RUNTIME_BYTES: Bytes = Bytes(7_900_000);
+
+/// What every other rank costs one: rings, flags, plans of calls. Measured between 2 and 8 ranks.
+const PEER_BYTES: Bytes = Bytes(600_000);
 
 /// Bytes of one rank by what they are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,11 +101,14 @@ impl Memory {
     /// it has a model.
     pub fn largest_process(&self, recipe: &Recipe, process: Bytes) -> Bytes {
         let is_one = recipe.run.isolation == Isolation::Threads || self.ranks.len() == 1;
-        if is_one {
-            return self.total() + process;
-        }
-        let each = self.ranks.iter().map(|rank| rank.own() + rank.shared);
-        each.max().unwrap_or_default() + process
+        let shares_memory = recipe.run.transport != TransportChoice::Tcp;
+        let of_rank =
+            |rank: &RankMemory| rank.own() + if shares_memory { rank.shared } else { Bytes(0) };
+        let model = match is_one {
+            true => self.total(),
+            false => self.ranks.iter().map(of_rank).max().unwrap_or_default(),
+        };
+        model + process + RUNTIME_BYTES + PEER_BYTES * (self.ranks.len() as u64 - 1)
     }
 }
 
@@ -109,17 +121,9 @@ pub fn activations_by_block(recipe: &Recipe, blueprint: &Blueprint) -> Vec<(Stri
 }
 
 fn rank(recipe: &Recipe, blueprint: &Blueprint, step: u64, worker: usize) -> RankMemory {
-    let (plan, _) = calls::plan_at(recipe, blueprint, step);
+    let plan = calls::plan_at(recipe, blueprint, step);
     let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
-    let others = recipe.run.workers - 1;
-    let share = |elements: usize| elements / recipe.run.workers * others;
-    // The part of each exchanged buffer of all others that this rank adds up or fetches.
-    let seen = match plan.zero {
-        0 => share(held.gradients),
-        1 => share(held.gradients + held.weights),
-        2 => share(held.weights) + share(held.buffers),
-        _ => share(held.buffers),
-    };
+    let seen = seen_elements(&plan, blueprint);
     RankMemory {
         weights: bytes(held.weights),
         gradients: bytes(held.gradients),
@@ -127,6 +131,26 @@ fn rank(recipe: &Recipe, blueprint: &Blueprint, step: u64, worker: usize) -> Ran
         activations: bytes(held.activations),
         buffers: bytes(held.buffers),
         shared: bytes(seen),
+    }
+}
+
+/// Elements in other ranks' buffers that a rank looks at: its part of what they bring to a sum, and
+/// their parts of parameters.
+fn seen_elements(plan: &ReplicaPlan, blueprint: &Blueprint) -> usize {
+    let workers = plan.shares.len();
+    let buckets = trained::buckets(blueprint, plan.bucket_len, workers, &plan.phases);
+    let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
+    let of_others = |elements: usize| elements / workers * (workers - 1);
+    let whole: usize = trained.lens(&buckets, |bucket| bucket.len).sum();
+    let longest = trained.max_of(&buckets, |bucket| bucket.len);
+    let one_lane = plan.leaves.lanes_per_leaf == 1;
+    let leaves = if one_lane { NUM_IN_FLIGHT * longest } else { whole };
+    let weights = of_others(buckets.num_params());
+    match plan.zero {
+        0 => of_others(whole),
+        1 => of_others(whole) + weights,
+        2 => of_others(leaves) + weights,
+        _ => of_others(leaves) + of_others(2 * buckets.max_len()),
     }
 }
 

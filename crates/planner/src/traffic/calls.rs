@@ -74,28 +74,20 @@ impl Call {
     }
 }
 
-/// The plan of a step, with buckets of the length that they will have, as far as that is known.
-pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> (ReplicaPlan, bool) {
-    let mut plan = asked::plan_at(recipe, blueprint, step);
+/// The plans that a step may have, the likeliest first: they differ in the length of buckets where
+/// that is measured when the run starts.
+pub fn plans_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> Vec<ReplicaPlan> {
+    let plan = asked::plan_at(recipe, blueprint, step);
     if recipe.parallel.bucket_bytes != Bytes(0) {
-        return (plan, true);
+        return vec![plan];
     }
-    match tune::known_bucket_len(plan.shares.len(), blueprint.num_params()) {
-        Some(len) => {
-            plan.bucket_len = len;
-            (plan, true)
-        }
-        // Measured when the run starts.
-        None => (plan, false),
-    }
+    let lens = tune::possible_bucket_lens(plan.shares.len(), blueprint.num_params());
+    lens.into_iter().map(|bucket_len| ReplicaPlan { bucket_len, ..plan.clone() }).collect()
 }
 
-/// The calls of one of a recipe's steps.
-pub fn calls(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> StepCalls {
-    let (plan, is_known) = plan_at(recipe, blueprint, step);
-    let mut calls = of_plan(&plan, blueprint);
-    calls.is_exact &= is_known;
-    calls
+/// The likeliest of them.
+pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
+    plans_at(recipe, blueprint, step).swap_remove(0)
 }
 
 /// The calls of a step under a plan.

@@ -9,10 +9,12 @@
 pub mod calls;
 pub mod choice;
 
-pub use calls::{Call, Lengths, StepCalls, calls};
+pub use calls::{Call, Lengths, StepCalls};
 pub use choice::{Chosen, Wires};
 
+use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
+use lockstep_model::Blueprint;
 use lockstep_schedule::{Layout, Op, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -96,6 +98,28 @@ impl AddAssign for Moved {
 
 /// What one rank moves in a step, by operation.
 pub type ByOp = BTreeMap<Op, Moved>;
+
+/// The calls of one of a recipe's steps, and what every rank moves in them. Where buckets are
+/// measured when the run starts, the answer is exact if all lengths that they may have give it.
+pub fn of_recipe(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    step: u64,
+    wires: &Wires,
+) -> (StepCalls, Vec<ByOp>) {
+    let plans = calls::plans_at(recipe, blueprint, step);
+    let mut all = plans.iter().map(|plan| {
+        let calls = calls::of_plan(plan, blueprint);
+        let moved = by_rank(&calls, wires);
+        (calls, moved)
+    });
+    let (mut calls, moved) = all.next().expect("there is a plan");
+    let bytes = |moved: &[ByOp]| -> Vec<Bytes> {
+        moved.iter().map(|rank| total(rank).wire_bytes()).collect()
+    };
+    calls.is_exact &= all.all(|(_, other)| bytes(&other) == bytes(&moved));
+    (calls, moved)
+}
 
 /// What every rank moves in a step.
 pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByOp> {

@@ -5,7 +5,6 @@ use crate::{forecast, output, workers};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
 use lockstep_config::{Recipe, Sources, resolve};
-use lockstep_model::describe;
 use lockstep_planner::time::{Calibration, Point, calibration::VERSION};
 use lockstep_planner::traffic::{Call, Chosen, Lengths, Wires};
 use lockstep_platform::World;
@@ -89,11 +88,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         .iter()
         .map(|point| format!("{:>5}  {:.1} GFLOP/s", point.width, point.flops_per_second / 1e9))
         .collect();
-    output::text(&format!(
-        "width  speed\n{}\nkept in {}\n",
-        speeds.join("\n"),
-        path.display()
-    ))
+    output::text(&format!("width  speed\n{}\nkept in {}\n", speeds.join("\n"), path.display()))
 }
 
 /// Steps of a model of two layers.

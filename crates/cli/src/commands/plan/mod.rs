@@ -15,7 +15,9 @@ use lockstep_platform::World;
 
 /// What a run will cost: memory, bytes, time
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true, after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Memory and bytes are counted from the plan that the engine goes by; a recipe that does not fit into
 this machine is refused with the nearest one that does. Time needs a machine that was measured.
 
@@ -23,7 +25,8 @@ Examples:
   lockstep plan                                       the default recipe on this machine
   lockstep plan my.toml --set run.workers=4 --json    for a program
   lockstep plan calibrate                             measure this machine, once
-  lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline")]
+  lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline"
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

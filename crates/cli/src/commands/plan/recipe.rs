@@ -78,11 +78,7 @@ struct Layout {
     recompute: String,
 }
 
-pub(super) fn run(
-    arguments: &RecipeArguments,
-    json: bool,
-    world: &World,
-) -> Result<(), Failure> {
+pub(super) fn run(arguments: &RecipeArguments, json: bool, world: &World) -> Result<(), Failure> {
     let recipe = arguments.resolve(world)?;
     let forecast = forecast::of(&recipe, world)?;
     let report = report(&recipe, &forecast, world);
