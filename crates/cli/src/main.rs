@@ -2,14 +2,16 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `config`, `doctor`, `rendezvous`, one file each.
+//!   `data-server`, `bench`, `plan`, `config`, `doctor`, `rendezvous`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
+//! - [`forecast`]: what a run will cost here, and the file with what this machine was measured at.
 //! - [`failure`]: an error as the person at the terminal sees it.
 //! - [`output`]: standard output, where a closed pipe is a success.
 
 mod commands;
 mod failure;
+mod forecast;
 mod output;
 mod recipe_args;
 mod workers;
@@ -38,6 +40,7 @@ Examples:
   lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
+  lockstep plan my.toml                           memory, bytes and time of a run, before it
   lockstep config                                 every key, its meaning and its value
   lockstep doctor runs/0007                       why a run failed: who did not arrive where
 
@@ -54,6 +57,7 @@ enum Command {
     DataServer(commands::data_server::Arguments),
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    Plan(commands::plan::Arguments),
     #[command(subcommand)]
     Data(commands::data::Command),
     Config(commands::config::Arguments),
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::DataServer(arguments) => commands::data_server::run(&arguments, &world),
         Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
+        Command::Plan(arguments) => commands::plan::run(&arguments, &world),
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
         Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),

@@ -108,7 +108,8 @@ pub fn train_on(
     let results: Vec<_> = std::thread::scope(|scope| {
         let worker = |end| {
             let sinks = std::mem::take(&mut options.sinks);
-            let options = Options { resume: resume.clone(), stop_after, sinks };
+            let options =
+                Options { resume: resume.clone(), stop_after, sinks, ..Options::default() };
             scope.spawn(move || train(recipe, world, end, options))
         };
         let workers: Vec<_> = ends.iter().map(worker).collect();

@@ -2,9 +2,12 @@
 //! the weights of one worker, to the bit.
 
 use lockstep_comm::Comm;
+use lockstep_config::Recipe;
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
-use lockstep_harness::runs::{Hashes, soak};
+use lockstep_harness::runs::{Hashes, Outcome, soak};
+use lockstep_model::describe;
+use lockstep_planner::traffic::{self, Wires};
 use lockstep_trainer::{Options, train};
 
 /// Trains with one worker and with every layout, and demands one result.
@@ -13,12 +16,25 @@ fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
     let steps = format!("train.steps={steps}");
     let mut hashes = |layout: &[String]| -> Hashes {
         let sets = [&[steps.clone(), "train.eval_batches=1".to_owned()], layout].concat();
-        runs.finish(&small.with(&sets)).hashes()
+        let recipe = small.with(&sets);
+        let outcome = runs.finish(&recipe);
+        assert_moved_as_predicted(&recipe, &outcome);
+        outcome.hashes()
     };
     let alone = hashes(&["run.workers=1".to_owned()]);
     for layout in layouts {
         assert_eq!(hashes(layout), alone, "{}: {layout:?} against one worker", small.name);
     }
+}
+
+/// What the planner counts from the schedules is what the counters say, on every rank.
+fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
+    let wires = Wires::memory(recipe.run.workers);
+    let (calls, predicted) = traffic::of_recipe(recipe, &describe(&recipe.model), 0, &wires);
+    assert!(calls.is_exact, "{:?}", recipe.parallel);
+    let predicted: Vec<u64> =
+        predicted.iter().map(|rank| traffic::total(rank).wire_bytes().0).collect();
+    assert_eq!(predicted, outcome.summary.wire_bytes_by_rank, "{:?}", recipe.parallel);
 }
 
 /// All combinations of the values of each key.
@@ -87,8 +103,10 @@ fn products_longer_than_one_block_are_the_same_on_all_layouts() {
     let alone = [&more[..], &["run.workers=1".to_owned()]].concat();
     let expected = Runs::new("layouts").finish(&small.with(&alone)).hashes();
     for layout in layouts {
-        let found = Runs::new("layouts").finish(&small.with(&layout)).hashes();
-        assert_eq!(found, expected, "{layout:?}");
+        let recipe = small.with(&layout);
+        let found = Runs::new("layouts").finish(&recipe);
+        assert_moved_as_predicted(&recipe, &found);
+        assert_eq!(found.hashes(), expected, "{layout:?}");
     }
 }
 

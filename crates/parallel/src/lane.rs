@@ -114,6 +114,17 @@ impl Activations {
         saved + streams.iter().sum::<usize>()
     }
 
+    /// How many of them are each block's own: its input and what it saves. The rest is shared by
+    /// blocks that compute again.
+    pub fn planned_by_block(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+    ) -> Vec<usize> {
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute);
+        streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
+    }
+
     /// Runs the lane forward and returns the sum of its token losses.
     pub fn forward(
         &mut self,

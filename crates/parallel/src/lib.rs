@@ -16,7 +16,8 @@
 //!   [`losses`] are sums over workers.
 //! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
-//! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take.
+//! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take,
+//!   [`asked`]: as a recipe asks for it.
 //!
 //! # Example
 //! ```
@@ -85,6 +86,7 @@ pub mod norm;
 pub mod replica;
 pub mod store;
 
+pub mod asked;
 pub mod footprint;
 
 #[cfg(test)]

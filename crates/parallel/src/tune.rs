@@ -20,6 +20,15 @@ const BUDGET: Duration = Duration::from_millis(60);
 /// A bucket may cost this much more a byte than the cheapest.
 const TOLERANCE: f64 = 1.15;
 
+/// The answers that [`bucket_len`] may come to, the likeliest first. A small model, and a worker
+/// alone, have one only.
+pub fn possible_bucket_lens(num_workers: usize, num_params: usize) -> Vec<usize> {
+    let lens = CANDIDATES.map(|bytes| bytes / size_of::<f32>());
+    let is_tried = |len: &usize| num_workers > 1 && 2 * len <= num_params;
+    let tried: Vec<usize> = lens.into_iter().filter(is_tried).collect();
+    if tried.is_empty() { vec![lens[0]] } else { tried }
+}
+
 /// The length, in parameters, of the buckets of a model of `num_params` parameters.
 pub fn bucket_len(comm: &Comm, world: &World, num_params: usize) -> Result<usize, CommError> {
     let mut costs: Vec<(usize, f64)> = Vec::new();

@@ -6,28 +6,24 @@
 use crate::device::KERNEL_CLASS;
 use crate::pretrained::{self, Pretrained};
 use crate::run_folder::TOKENIZER;
-use crate::train::lane_shape;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
-use lockstep_config::{self as config, BatchPlan, Recipe, Sources};
+use lockstep_config::{BatchPlan, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
-use lockstep_model::{Blueprint, Recompute, describe};
+use lockstep_model::{Blueprint, describe};
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
 use lockstep_parallel::tune;
-use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan, Shares};
+use lockstep_parallel::{Replica, Shares};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Gradients that travel together, as long as nobody has measured what is best.
-const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
-
-/// Room in the arena for calls' own needs.
-const ARENA_MARGIN_BYTES: usize = 64 << 20;
+pub use lockstep_parallel::asked::{arena_bytes, footprint};
+pub(crate) use lockstep_parallel::asked::{phases_of, plan_at};
 
 /// The model and everything that changes it.
 pub struct Learner {
@@ -114,64 +110,10 @@ impl Learner {
     }
 }
 
-/// When which parameters of a model are frozen.
-pub(crate) fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
-    let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
-    Phases::new(&recipe.optim, &names)
-}
-
-/// How a recipe divides its model among workers, and the sizes it asks for, in a step.
-pub(crate) fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
-    let num_leaves = recipe.num_leaves();
-    let lanes_per_leaf = recipe.batch_plan().at(step).batch / recipe.train.microbatch / num_leaves;
-    let phases = phases_of(recipe, blueprint);
-    let (policy, every) = match recipe.parallel.recompute {
-        config::Recompute::None => (Recompute::None, 1),
-        config::Recompute::Selective => (Recompute::Selective, 1),
-        config::Recompute::Full => (Recompute::Full, 1),
-        config::Recompute::Every(layers) => (Recompute::Full, layers),
-    };
-    let bucket_bytes = match recipe.parallel.bucket_bytes {
-        Bytes(0) => DEFAULT_BUCKET_BYTES,
-        Bytes(asked) => asked,
-    };
-    ReplicaPlan {
-        lane: lane_shape(recipe),
-        leaves: Leaves { num_leaves, lanes_per_leaf },
-        recompute: RecomputePlan { policy, every },
-        zero: usize::from(recipe.parallel.zero),
-        shares: recipe.leaf_shares(),
-        bucket_len: bucket_bytes as usize / size_of::<f32>(),
-        overlap: recipe.parallel.overlap,
-        phase: phases.at(step),
-        phases,
-    }
-}
-
 /// The leaves of the gradient sum that a worker computes.
 pub(crate) fn leaves_of(recipe: &Recipe, worker: usize) -> Vec<usize> {
     let shares = Shares::at_stage(usize::from(recipe.parallel.zero), &recipe.leaf_shares());
     shares.leaves_of(worker, recipe.num_leaves())
-}
-
-/// The most memory that training will take on a worker, before any of it is allocated.
-pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footprint {
-    let phases = phases_of(recipe, blueprint);
-    let starts = (0..phases.len()).map(|phase| phases.first_step(phase));
-    let steps = recipe.batch_plan().stages.into_iter().map(|stage| stage.first_step).chain(starts);
-    let footprint_at = |step| {
-        Footprint::plan(blueprint, &plan_at(recipe, blueprint, step), recipe.optim.name, worker)
-    };
-    let in_run = steps.filter(|step| *step < recipe.train.steps);
-    in_run.map(footprint_at).max_by_key(Footprint::total).expect("a run has a first step")
-}
-
-/// Address space that a worker needs for what it exchanges with the others of its host. Memory is
-/// used only where it is touched, so there is room to spare.
-pub fn arena_bytes(recipe: &Recipe) -> usize {
-    let footprint = footprint(recipe, &describe(&recipe.model), 0);
-    let exchanged = footprint.weights + footprint.gradients + footprint.buffers;
-    2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
 }
 
 /// Where training starts.

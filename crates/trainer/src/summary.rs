@@ -94,7 +94,26 @@ impl From<Assessment> for Verdict {
     }
 }
 
+/// What a run was said to cost before it started, where somebody said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct Predicted {
+    pub step_seconds: Option<f64>,
+    pub peak_bytes: Option<u64>,
+    pub wire_bytes: Option<u64>,
+}
+
 impl Summary {
+    /// With what was predicted beside what was measured.
+    pub fn beside(self, predicted: &Predicted) -> Self {
+        Self {
+            predicted_step_seconds: predicted.step_seconds,
+            predicted_peak_bytes: predicted.peak_bytes,
+            predicted_wire_bytes: predicted.wire_bytes,
+            ..self
+        }
+    }
+
     /// Sums a run up.
     pub fn of(
         recipe: &Recipe,

@@ -3,12 +3,14 @@
 use crate::evaluate::Examiner;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
+use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, check, device, evaluate, feed, health, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
-use lockstep_model::{Lane, LaneShape};
+use lockstep_model::Lane;
 use lockstep_optim::Update;
+pub(crate) use lockstep_parallel::asked::lane_shape;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
@@ -23,6 +25,8 @@ pub struct Options {
     pub stop_after: Option<u64>,
     /// Where events go besides the run folder.
     pub sinks: Vec<Box<dyn Sink>>,
+    /// What the run was said to cost, to stand beside what it did cost.
+    pub predicted: Predicted,
 }
 
 /// Trains as the recipe says, as one of the workers of `comm`, on the device the recipe asks for.
@@ -92,7 +96,8 @@ fn train_on(
     )?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
-        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination);
+        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
+            .beside(&options.predicted);
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
@@ -151,9 +156,4 @@ pub(crate) fn lane_of<'a>(
         Reduction::Sum => 1,
     };
     Lane { shape, inputs, targets, first_sample, num_targets }
-}
-
-/// The shape of every lane of a recipe, in training and evaluation.
-pub(crate) fn lane_shape(recipe: &Recipe) -> LaneShape {
-    LaneShape { sequences: recipe.train.microbatch, tokens: recipe.model.context }
 }

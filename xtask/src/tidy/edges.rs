@@ -21,11 +21,12 @@ const EDGES: &[(&str, &str)] = &[
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform tensor comm model optim"),
+    ("planner", "config schedule model parallel"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm cluster telemetry model optim data checkpoint \
-         parallel trainer",
+         parallel planner trainer",
     ),
     (
         "harness",
@@ -171,8 +172,8 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_row_and_a_row_without_a_crate_are_found() {
-        let findings = findings_of("planner", "");
-        assert!(findings[0].1.starts_with("planner has no row"), "{findings:?}");
+        let findings = findings_of("lab", "");
+        assert!(findings[0].1.starts_with("lab has no row"), "{findings:?}");
         let all = check(&tree(&[]));
         assert_eq!(all.len(), EDGES.len());
     }

@@ -10,5 +10,6 @@ pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod plan;
 pub(crate) mod rendezvous;
 pub(crate) mod train;

@@ -1,12 +1,14 @@
 //! `lockstep train`: train as a recipe says.
 
 use crate::failure::Failure;
+use crate::forecast;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
 use crate::workers;
 use lockstep_comm::Comm;
-use lockstep_config::units::Bytes;
+use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Placement, Recipe, lints};
+use lockstep_planner::Forecast;
 use lockstep_platform::World;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::generate::Generator;
@@ -54,8 +56,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
+    let forecast = forecast::of(&recipe, world)?;
+    let predicted = forecast::predicted(&forecast);
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
-    let options = move || Options { resume: resume.clone(), stop_after, sinks: Vec::new() };
+    let options =
+        move || Options { resume: resume.clone(), stop_after, sinks: Vec::new(), predicted };
     let asked = options();
     let check = || {
         lockstep_trainer::check(&recipe, world, &asked)?;
@@ -67,8 +72,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {
-        let sinks =
-            if quiet || comm.rank().0 != 0 { Vec::new() } else { sinks(recipe, &own_world) };
+        let sinks = if quiet || comm.rank().0 != 0 {
+            Vec::new()
+        } else {
+            sinks(recipe, &own_world, &forecast)
+        };
         lockstep_trainer::train(recipe, &own_world, comm, Options { sinks, ..options() })
     };
     let Some(summary) = workers::run(&recipe, world, quiet, check, life)? else { return Ok(()) };
@@ -83,8 +91,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 }
 
 /// What people see of a run: how a batch comes about, then progress.
-fn sinks(recipe: &Recipe, world: &World) -> Vec<Box<dyn Sink>> {
-    let line = batch_line(recipe) + promise_line(recipe) + &emulated_line(recipe);
+fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
+    let mut line = batch_line(recipe) + promise_line(recipe) + &emulated_line(recipe);
+    line += &forecast::line(forecast);
     let batch = Announcement { line };
     let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
     vec![Box::new(batch), Box::new(console)]
@@ -177,10 +186,32 @@ fn report(summary: &Summary) -> String {
         let _ = writeln!(text, "emulated     {words}");
     }
     let _ = writeln!(text, "peak memory  {}", Bytes(summary.peak_rss_bytes));
+    text += &beside(summary);
     let _ = writeln!(text, "losses_hash  {}", summary.losses_hash);
     let _ = writeln!(text, "weights_hash {}", summary.weights_hash);
     let _ = writeln!(text, "run folder   {}", summary.run_dir);
     text
+}
+
+/// What was predicted beside what was measured.
+fn beside(summary: &Summary) -> String {
+    let mut parts = Vec::new();
+    let error = |predicted: f64, measured: f64| 100.0 * (predicted / measured - 1.0);
+    if let Some(step) = summary.predicted_step_seconds {
+        let error = error(step, summary.step_seconds_median);
+        parts.push(format!("step {} ({error:+.0} %)", Seconds(step)));
+    }
+    if let Some(peak) = summary.predicted_peak_bytes {
+        let error = error(peak as f64, summary.peak_rss_bytes as f64);
+        parts.push(format!("peak {} ({error:+.0} %)", Bytes(peak)));
+    }
+    if let Some(wire) = summary.predicted_wire_bytes.filter(|wire| *wire > 0) {
+        let difference = wire as i64 - summary.wire_bytes as i64;
+        let verdict =
+            if difference == 0 { "exact".to_owned() } else { format!("{difference:+} B") };
+        parts.push(format!("moved a step {} ({verdict})", Bytes(wire)));
+    }
+    if parts.is_empty() { String::new() } else { format!("predicted    {}\n", parts.join(", ")) }
 }
 
 /// How good the solution of a small problem is.

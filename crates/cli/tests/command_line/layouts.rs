@@ -56,6 +56,8 @@ fn same_on_all_layouts(model: &[&str]) {
         for hash in ["losses_hash", "weights_hash", "validation_loss"] {
             assert_eq!(found[hash], alone[hash], "{hash} of {layout:?}");
         }
+        // What was counted from the schedules before is what was moved.
+        assert_eq!(found["predicted_wire_bytes"], found["wire_bytes"], "{layout:?}");
         let by_rank = found["lanes_by_rank"].as_array().expect("a list");
         assert_eq!(by_rank.len().to_string(), workers, "{layout:?}");
         let sum: u64 = by_rank.iter().map(|lanes| lanes.as_u64().expect("a number")).sum();

@@ -11,6 +11,7 @@
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
@@ -26,6 +27,7 @@ mod feeding;
 mod launch;
 mod layouts;
 mod leftovers;
+mod plan;
 mod problems;
 mod process;
 mod rendezvous;

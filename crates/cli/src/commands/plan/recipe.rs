@@ -1,0 +1,232 @@
+//! `lockstep plan RECIPE`: memory, bytes and time of a recipe on this machine.
+
+use crate::failure::Failure;
+use crate::forecast;
+use crate::output;
+use crate::recipe_args::RecipeArguments;
+use lockstep_config::Recipe;
+use lockstep_config::units::{Bytes, Seconds};
+use lockstep_model::describe;
+use lockstep_planner::Forecast;
+use lockstep_planner::memory::{RankMemory, activations_by_block};
+use lockstep_planner::traffic::{self, Moved};
+use lockstep_platform::World;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Names are stable: scripts rely on them.
+#[derive(Serialize)]
+struct Report {
+    feasible: bool,
+    num_params: u64,
+    memory: Memory,
+    memory_by_rank: Vec<Memory>,
+    activations_by_block: Vec<BlockBytes>,
+    peak_step: u64,
+    peak_process_bytes: u64,
+    wire_bytes: u64,
+    wire_bytes_by_rank: Vec<u64>,
+    wire_is_exact: bool,
+    traffic_by_rank: Vec<BTreeMap<String, Traffic>>,
+    step_seconds: Option<f64>,
+    compute_seconds: Option<f64>,
+    update_seconds: Option<f64>,
+    communication_seconds: Option<f64>,
+    exposed_communication_seconds: Option<f64>,
+    bubble_fraction: f64,
+    mfu: Option<f64>,
+    tokens_per_second: Option<f64>,
+    days: Option<f64>,
+    dollars: Option<f64>,
+    layout: Layout,
+    alternatives: Vec<Layout>,
+}
+
+#[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "names that scripts rely on carry their unit")]
+struct Memory {
+    weights_bytes: u64,
+    gradients_bytes: u64,
+    optimizer_bytes: u64,
+    activations_bytes: u64,
+    buffers_bytes: u64,
+    total_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct BlockBytes {
+    block: String,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Traffic {
+    calls: u64,
+    messages: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Layout {
+    workers: usize,
+    data: usize,
+    zero: u8,
+    recompute: String,
+}
+
+pub(super) fn run(arguments: &RecipeArguments, json: bool, world: &World) -> Result<(), Failure> {
+    let recipe = arguments.resolve(world)?;
+    let forecast = forecast::of(&recipe, world)?;
+    let report = report(&recipe, &forecast, world);
+    if json { output::json(&report) } else { output::text(&render(&recipe, &forecast, &report)) }
+}
+
+fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
+    let blueprint = describe(&recipe.model);
+    let seconds = |part: fn(&lockstep_planner::time::StepTime) -> Seconds| {
+        forecast.step.as_ref().map(|step| part(step).0)
+    };
+    let step_seconds = forecast.step_seconds().map(|seconds| seconds.0);
+    let machine = forecast::calibration(world);
+    let peak = machine.map(|machine| machine.peak());
+    let by_block = activations_by_block(recipe, &blueprint);
+    let wire = |rank| traffic::total(rank).wire_bytes().0;
+    Report {
+        feasible: true,
+        num_params: blueprint.num_params() as u64,
+        memory: memory(&forecast.memory.ranks[0]),
+        memory_by_rank: forecast.memory.ranks.iter().map(memory).collect(),
+        activations_by_block: by_block
+            .into_iter()
+            .map(|(block, bytes)| BlockBytes { block, bytes: bytes.0 })
+            .collect(),
+        peak_step: forecast.memory.peak_step,
+        peak_process_bytes: forecast.peak_bytes.0,
+        wire_bytes: forecast.wire_bytes().0,
+        wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
+        wire_is_exact: forecast.calls.is_exact,
+        traffic_by_rank: forecast
+            .traffic
+            .iter()
+            .map(|rank| rank.iter().map(|(op, moved)| (op.to_string(), bytes(moved))).collect())
+            .collect(),
+        step_seconds,
+        compute_seconds: seconds(|step| step.compute),
+        update_seconds: seconds(|step| step.update),
+        communication_seconds: seconds(|step| step.communication),
+        exposed_communication_seconds: seconds(|step| step.exposed),
+        bubble_fraction: 0.0,
+        mfu: forecast.step.zip(peak).map(|(step, peak)| step.peak_share(peak)),
+        tokens_per_second: forecast.tokens_per_second().map(|speed| speed.0),
+        days: step_seconds.map(|seconds| seconds * recipe.train.steps as f64 / 86_400.0),
+        dollars: None,
+        layout: Layout {
+            workers: recipe.run.workers,
+            data: recipe.parallel.data,
+            zero: recipe.parallel.zero,
+            recompute: recipe.parallel.recompute.to_string(),
+        },
+        alternatives: Vec::new(),
+    }
+}
+
+fn memory(rank: &RankMemory) -> Memory {
+    Memory {
+        weights_bytes: rank.weights.0,
+        gradients_bytes: rank.gradients.0,
+        optimizer_bytes: rank.optimizer.0,
+        activations_bytes: rank.activations.0,
+        buffers_bytes: rank.buffers.0,
+        total_bytes: rank.own().0,
+    }
+}
+
+fn bytes(moved: &Moved) -> Traffic {
+    Traffic {
+        calls: moved.calls,
+        messages: moved.messages,
+        sent_bytes: moved.sent.0,
+        received_bytes: moved.received.0,
+        read_bytes: moved.read.0,
+        written_bytes: moved.written.0,
+    }
+}
+
+fn render(recipe: &Recipe, forecast: &Forecast, report: &Report) -> String {
+    let mut text = String::new();
+    let workers = recipe.run.workers;
+    let plural = if workers == 1 { "" } else { "s" };
+    let _ = writeln!(
+        text,
+        "{} parameters, {workers} worker{plural}, zero {}, recompute {}\n",
+        report.num_params, recipe.parallel.zero, recipe.parallel.recompute,
+    );
+    let _ = writeln!(
+        text,
+        "memory  {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}",
+        "weights", "gradients", "optimizer", "activations", "buffers", "total"
+    );
+    for (rank, memory) in forecast.memory.ranks.iter().enumerate() {
+        let cell = |bytes: Bytes| bytes.to_string();
+        let _ = writeln!(
+            text,
+            "rank {rank:<2} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}",
+            cell(memory.weights),
+            cell(memory.gradients),
+            cell(memory.optimizer),
+            cell(memory.activations),
+            cell(memory.buffers),
+            cell(memory.own()),
+        );
+    }
+    let step = forecast.memory.peak_step;
+    let peak = forecast.peak_bytes;
+    let _ = writeln!(text, "the largest process holds {peak}, most of it from step {step} on\n");
+    render_traffic(forecast, &mut text);
+    render_time(recipe, forecast, report, &mut text);
+    text
+}
+
+fn render_traffic(forecast: &Forecast, text: &mut String) {
+    let busiest = forecast.traffic.iter().max_by_key(|rank| traffic::total(rank).wire_bytes());
+    let moves = busiest.into_iter().flatten().filter(|(_, m)| m.wire_bytes() > Bytes(0));
+    let mut any = false;
+    for (op, moved) in moves {
+        any = true;
+        let _ = writeln!(
+            text,
+            "a step  {:>6} x {:<15} {:>10} on the busiest rank",
+            moved.calls,
+            op.to_string(),
+            moved.wire_bytes().to_string(),
+        );
+    }
+    if any {
+        let exact = if forecast.calls.is_exact { "exactly" } else { "about" };
+        let _ = writeln!(text, "together {exact} {}\n", forecast.wire_bytes());
+    }
+}
+
+fn render_time(recipe: &Recipe, forecast: &Forecast, report: &Report, text: &mut String) {
+    let (Some(step), Some(speed)) = (&forecast.step, forecast.tokens_per_second()) else {
+        let _ = writeln!(text, "time    not known: lockstep plan calibrate measures this machine");
+        return;
+    };
+    let _ = writeln!(
+        text,
+        "time    {} a step: {} compute, {} update, {} of {} communication exposed\n\
+         speed   {speed}, {:.0} % of the machine's peak; {} steps take {}",
+        step.seconds(),
+        step.compute,
+        step.update,
+        step.exposed,
+        step.communication,
+        100.0 * report.mfu.unwrap_or(f64::NAN),
+        recipe.train.steps,
+        step.seconds() * recipe.train.steps as f64,
+    );
+}

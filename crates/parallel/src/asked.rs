@@ -1,0 +1,83 @@
+//! What a recipe asks of its workers: how the model is divided, and how much memory that takes.
+//!
+//! Pure, so that a plan can be made, priced and refused before any worker starts; the engine then
+//! goes by the same plan.
+
+use crate::footprint::Footprint;
+use crate::leaves::Leaves;
+use crate::recompute::RecomputePlan;
+use crate::replica::ReplicaPlan;
+use lockstep_config::units::Bytes;
+use lockstep_config::{self as config, Recipe};
+use lockstep_model::{Blueprint, LaneShape, Recompute, describe};
+use lockstep_optim::Phases;
+
+/// Gradients that travel together, as long as nobody has measured what is best.
+const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
+
+/// Room in the arena for calls' own needs.
+const ARENA_MARGIN_BYTES: usize = 64 << 20;
+
+/// The shape of every lane of a recipe, in training and evaluation.
+pub fn lane_shape(recipe: &Recipe) -> LaneShape {
+    LaneShape { sequences: recipe.train.microbatch, tokens: recipe.model.context }
+}
+
+/// When which parameters of a model are frozen.
+pub fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
+    let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
+    Phases::new(&recipe.optim, &names)
+}
+
+/// How a recipe divides its model among workers, and the sizes it asks for, in a step.
+pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
+    let num_leaves = recipe.num_leaves();
+    let lanes_per_leaf = recipe.batch_plan().at(step).batch / recipe.train.microbatch / num_leaves;
+    let phases = phases_of(recipe, blueprint);
+    let (policy, every) = match recipe.parallel.recompute {
+        config::Recompute::None => (Recompute::None, 1),
+        config::Recompute::Selective => (Recompute::Selective, 1),
+        config::Recompute::Full => (Recompute::Full, 1),
+        config::Recompute::Every(layers) => (Recompute::Full, layers),
+    };
+    let bucket_bytes = match recipe.parallel.bucket_bytes {
+        Bytes(0) => DEFAULT_BUCKET_BYTES,
+        Bytes(asked) => asked,
+    };
+    ReplicaPlan {
+        lane: lane_shape(recipe),
+        leaves: Leaves { num_leaves, lanes_per_leaf },
+        recompute: RecomputePlan { policy, every },
+        zero: usize::from(recipe.parallel.zero),
+        shares: recipe.leaf_shares(),
+        bucket_len: bucket_bytes as usize / size_of::<f32>(),
+        overlap: recipe.parallel.overlap,
+        phase: phases.at(step),
+        phases,
+    }
+}
+
+/// The steps of a run in which what is held may change: where batches do, and what is frozen.
+pub fn turning_points(recipe: &Recipe, blueprint: &Blueprint) -> Vec<u64> {
+    let phases = phases_of(recipe, blueprint);
+    let starts = (0..phases.len()).map(|phase| phases.first_step(phase));
+    let steps = recipe.batch_plan().stages.into_iter().map(|stage| stage.first_step).chain(starts);
+    steps.filter(|step| *step < recipe.train.steps).collect()
+}
+
+/// The most memory that training will take on a worker, before any of it is allocated.
+pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footprint {
+    let footprint_at = |step| {
+        Footprint::plan(blueprint, &plan_at(recipe, blueprint, step), recipe.optim.name, worker)
+    };
+    let steps = turning_points(recipe, blueprint).into_iter();
+    steps.map(footprint_at).max_by_key(Footprint::total).expect("a run has a first step")
+}
+
+/// Address space that a worker needs for what it exchanges with the others of its host. Memory is
+/// used only where it is touched, so there is room to spare.
+pub fn arena_bytes(recipe: &Recipe) -> usize {
+    let footprint = footprint(recipe, &describe(&recipe.model), 0);
+    let exchanged = footprint.weights + footprint.gradients + footprint.buffers;
+    2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
+}

@@ -1,0 +1,72 @@
+//! Everything that is known of a run before it starts.
+
+use crate::memory::{self, Memory, Room, TooLarge};
+use crate::time::{self, Calibration, StepTime};
+use crate::traffic::{self, ByOp, StepCalls, Wires};
+use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
+use lockstep_config::{Recipe, TransportChoice};
+use lockstep_model::describe;
+
+/// What a run will cost on one machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forecast {
+    /// By rank and part.
+    pub memory: Memory,
+    /// What the largest process will show as its own.
+    pub peak_bytes: Bytes,
+    /// The calls of a step.
+    pub calls: StepCalls,
+    /// What every rank moves in its first step.
+    pub traffic: Vec<ByOp>,
+    /// The parts of a step, where the machine was measured.
+    pub step: Option<StepTime>,
+    /// Tokens of a step.
+    pub tokens: Tokens,
+}
+
+impl Forecast {
+    /// What a recipe will cost here, or why it does not fit.
+    pub fn of(
+        recipe: &Recipe,
+        room: Room,
+        machine: Option<&Calibration>,
+    ) -> Result<Self, TooLarge> {
+        let memory = memory::check(recipe, room)?;
+        let blueprint = describe(&recipe.model);
+        let wires = wires(recipe);
+        let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
+        let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
+        Ok(Self {
+            peak_bytes: memory.largest_process(recipe, room.process),
+            traffic,
+            tokens: Tokens(recipe.tokens_per_step() as u64),
+            memory,
+            calls,
+            step,
+        })
+    }
+
+    /// What the busiest rank moves in a step.
+    pub fn wire_bytes(&self) -> Bytes {
+        let each = self.traffic.iter().map(|rank| traffic::total(rank).wire_bytes());
+        each.max().unwrap_or_default()
+    }
+
+    /// How long a step takes.
+    pub fn step_seconds(&self) -> Option<Seconds> {
+        self.step.map(|step| step.seconds())
+    }
+
+    /// How fast the run goes.
+    pub fn tokens_per_second(&self) -> Option<TokensPerSecond> {
+        self.step_seconds().map(|seconds| self.tokens / seconds)
+    }
+}
+
+/// How the workers of a recipe reach each other on one machine.
+pub fn wires(recipe: &Recipe) -> Wires {
+    match recipe.run.transport {
+        TransportChoice::Tcp => Wires::messages(recipe.run.workers),
+        _ => Wires::memory(recipe.run.workers),
+    }
+}

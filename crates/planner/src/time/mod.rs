@@ -1,0 +1,142 @@
+//! How long a step takes on this machine: computation at the speed that was measured, and
+//! communication at the price of its schedules.
+//!
+//! A step of a worker is its lanes, one after the other, then its share of the update; calls run
+//! beside backward where cores are free for them. Workers of one machine share its cores, so what
+//! counts is the work of all of them together, and at least that of the one with most lanes.
+
+pub mod calibration;
+
+pub use calibration::{Calibration, Point};
+
+use crate::overlap::{self, Bucket};
+use crate::traffic::{Chosen, StepCalls, Wires};
+use lockstep_config::units::{Flops, FlopsPerSecond, Seconds};
+use lockstep_config::{Recipe, Recompute};
+use lockstep_model::Blueprint;
+
+/// The parts of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepTime {
+    /// Forward and backward.
+    pub compute: Seconds,
+    /// The optimizer.
+    pub update: Seconds,
+    /// All calls, hidden or not.
+    pub communication: Seconds,
+    /// What of them is not hidden.
+    pub exposed: Seconds,
+    /// Arithmetic of all workers.
+    pub flops: Flops,
+}
+
+impl StepTime {
+    /// The whole step.
+    pub fn seconds(&self) -> Seconds {
+        self.compute + self.update + self.exposed
+    }
+
+    /// The share of the machine's peak that the step reaches.
+    pub fn peak_share(&self, peak: FlopsPerSecond) -> f64 {
+        (self.flops / self.seconds()) / peak
+    }
+}
+
+/// How long a step of a recipe takes, with calls as they are on these wires.
+pub fn step(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    calls: &StepCalls,
+    wires: &Wires,
+    machine: &Calibration,
+) -> StepTime {
+    let lanes: Vec<f64> = recipe
+        .leaf_shares()
+        .iter()
+        .map(|leaves| (leaves * recipe.lanes_per_leaf()) as f64)
+        .collect();
+    let workers = lanes.len();
+    let threads = recipe.run.num_threads(machine.cores, workers);
+    let num_busy = (threads * workers).min(machine.cores) as f64;
+    let rate = machine.rate(recipe.model.width);
+    // With fewer threads than cores a part of the machine stands still.
+    let all = rate * (num_busy / machine.cores as f64);
+    let one = rate * (threads.min(machine.cores) as f64 / machine.cores as f64);
+    let lane = lane_flops(recipe, blueprint);
+    let total: f64 = lanes.iter().sum();
+    let most = lanes.iter().copied().fold(0.0, f64::max);
+    let compute = (lane * total / all).max(lane * most / one);
+    let num_updates = if recipe.parallel.zero == 0 { workers as f64 } else { 1.0 };
+    let share = machine.cores as f64 / num_busy;
+    let per_param = Seconds(machine.update_seconds_per_param * share);
+    let update = per_param * (blueprint.num_params() as f64 * num_updates);
+    let lane_seconds = compute * (1.0 / most);
+    let (communication, exposed) =
+        communication(recipe, calls, wires, machine, lane_seconds, threads);
+    let flops = Flops(total * lane_flops_of_model(recipe, blueprint).0);
+    StepTime { compute, update, communication, exposed, flops }
+}
+
+/// Arithmetic of one lane, forward and backward, as a model is counted.
+fn lane_flops_of_model(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
+    let per_token = blueprint.flops_per_token();
+    let tokens = (recipe.train.microbatch * recipe.model.context) as f64;
+    Flops((per_token.forward + per_token.backward) as f64 * tokens)
+}
+
+/// The same with what is computed again.
+fn lane_flops(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
+    let tokens = (recipe.train.microbatch * recipe.model.context) as f64;
+    let layers = blueprint.blocks.iter().filter(|block| block.io().is_layer());
+    let forward: u64 =
+        layers.map(|block| block.flops_per_token(recipe.model.context).forward).sum();
+    // Attention scores and sums: two products of context x head_dim for each head and token, of
+    // which causality leaves half.
+    let model = &recipe.model;
+    let attention = 2 * model.layers * model.context * model.heads * model.head_dim();
+    let again = match recipe.parallel.recompute {
+        Recompute::None => 0.0,
+        Recompute::Selective => attention as f64,
+        Recompute::Full => forward as f64,
+        Recompute::Every(k) => {
+            forward as f64 * (model.layers.div_ceil(k)) as f64 / model.layers.max(1) as f64
+        }
+    };
+    lane_flops_of_model(recipe, blueprint) + Flops(again * tokens)
+}
+
+/// All calls of a step, and what of them sticks out.
+fn communication(
+    recipe: &Recipe,
+    calls: &StepCalls,
+    wires: &Wires,
+    machine: &Calibration,
+    lane: Seconds,
+    threads: usize,
+) -> (Seconds, Seconds) {
+    let costs = machine.costs(&wires.costs);
+    let mut chosen = Chosen::new(wires, &calls.addends);
+    let mut all = Seconds(0.0);
+    let mut last_lane = Vec::new();
+    for call in &calls.list {
+        let seconds = wires.call_seconds(chosen.of(call), call, &costs);
+        all += seconds * call.times as f64;
+        last_lane.push((call.bucket, seconds * call.times as f64));
+    }
+    // A call in shared memory is work of the cores that compute.
+    let has_free_cores = threads * recipe.run.workers < machine.cores;
+    let is_hidden = recipe.parallel.overlap && (has_free_cores || !wires.is_one_host());
+    if !is_hidden {
+        return (all, all);
+    }
+    // Buckets leave from the last to the first while backward, two thirds of a lane, goes on.
+    last_lane.sort_by_key(|(bucket, _)| std::cmp::Reverse(*bucket));
+    let backward = lane * (2.0 / 3.0);
+    let num_calls = last_lane.len().max(1) as f64;
+    let bucket = |(index, (_, transfer)): (usize, &(usize, Seconds))| Bucket {
+        ready: backward * ((index + 1) as f64 / num_calls),
+        transfer: *transfer,
+    };
+    let buckets: Vec<Bucket> = last_lane.iter().enumerate().map(bucket).collect();
+    (all, overlap::exposed(&buckets, backward))
+}

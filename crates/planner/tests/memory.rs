@@ -1,0 +1,154 @@
+//! Memory by closed form against published tables and the references, and what is refused.
+
+mod common;
+
+use common::row;
+use lockstep_config::units::Bytes;
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_model::describe;
+use lockstep_parallel::asked;
+use lockstep_planner::memory::zero::PerParameter;
+use lockstep_planner::memory::{Memory, Room, activations_by_block, check};
+
+const GB: u64 = 1_000_000_000;
+
+fn gigabytes(params: f64, stage: u8, workers: u64) -> f64 {
+    let num_params = (params * 1e9) as u64;
+    PerParameter::MIXED_ADAM.bytes(num_params, stage, workers).0 as f64 / GB as f64
+}
+
+/// Gigabytes of a worker by stage and workers (1, 4, 16, 64, 256, 1024).
+/// (ZeRO, arXiv:1910.02054, table 1; every row of zero-memory-table1.csv.)
+const TABLE: [(f64, [[&str; 6]; 3]); 3] = [
+    (
+        7.5,
+        [
+            ["120", "52.5", "35.6", "31.4", "30.4", "30.1"],
+            ["120", "41.3", "21.6", "16.6", "15.4", "15.1"],
+            ["120", "30", "7.5", "1.88", "0.47", "0.12"],
+        ],
+    ),
+    (
+        128.0,
+        [
+            ["2048", "896", "608", "536", "518", "513"],
+            ["2048", "704", "368", "284", "263", "257"],
+            ["2048", "512", "128", "32", "8", "2"],
+        ],
+    ),
+    (
+        1000.0,
+        [
+            ["16000", "7000", "4750", "4187", "4046", "4011"],
+            ["16000", "5500", "2875", "2218", "2054", "2013"],
+            ["16000", "4000", "1000", "250", "62.5", "15.6"],
+        ],
+    ),
+];
+
+#[test]
+fn stages_of_zero_take_what_was_published() {
+    for (params, stages) in TABLE {
+        for (stage, cells) in (1..).zip(stages) {
+            for (workers, expected) in [1, 4, 16, 64, 256, 1024].into_iter().zip(cells) {
+                let name = format!("zero-memory-table1 {params}B, stage {stage}, {workers}");
+                let found = gigabytes(params, stage, workers);
+                let printed: f64 = expected.parse().expect("a number");
+                // The table rounds up and down as it pleases.
+                let digits = expected.split_once('.').map_or(0, |(_, digits)| digits.len());
+                let unit = 10_f64.powi(-(digits as i32));
+                assert!((found - printed).abs() < unit, "{name}: {found}, not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn states_of_the_references() {
+    row("a O5", 192.0 / 8.0, "24");
+    let adam = |stage, workers| PerParameter::ADAM.bytes(12 * GB, stage, workers).0 / GB;
+    assert_eq!(adam(3, 8), 24, "row a O5: 192 GB over 8 workers fit into 28");
+    assert_eq!(adam(3, 6), 32, "row a O6: over 6 they do not");
+    let fits = PerParameter::ADAM.workers_to_fit(12 * GB, 3, Bytes(28 * GB));
+    assert_eq!(fits, Some(7), "rows a O5 and a O6");
+    let gpt3 = PerParameter { weight: 4, gradient: 0, optimizer: 8 };
+    assert_eq!(gpt3.bytes(175 * GB, 0, 1).0, 2100 * GB, "rows a O9 and b E77");
+    // Printed: 0.7 GB a worker with data parallelism alone, which copies everything.
+    let weights = PerParameter { weight: 4, gradient: 0, optimizer: 0 };
+    assert_eq!(weights.bytes(175 * GB, 0, 1024).0, 700 * GB, "row a O104");
+    row("a O104, stage 3", weights.bytes(175 * GB, 3, 1024).0 as f64 / 1e9, "0.68");
+    row("a O105", weights.bytes(175 * GB, 3, 8).0 as f64 / 1e9, "87.5");
+    row("a O105", weights.bytes(175 * GB, 3, 64).0 as f64 / 1e9, "10.94");
+    row("a O105, all states", PerParameter::ADAM.bytes(175 * GB, 3, 64).0 as f64 / 1e9, "43.75");
+    // Printed: stage 2's formula for stage 1.
+    row("lectures, stage 1", gigabytes(7.5, 1, 64), "31.4");
+    row("lectures, 16 bytes a parameter", gigabytes(175.0, 0, 1), "2800");
+    row("b O219", 2800.0 / 8.0, "350");
+}
+
+fn recipe(sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe")
+}
+
+#[test]
+fn ranks_hold_what_the_engine_counts() {
+    for workers in [1, 2, 3] {
+        for zero in 0..4 {
+            let workers_set = format!("run.workers={workers}");
+            let zero_set = format!("parallel.zero={zero}");
+            let recipe = recipe(&[&workers_set, &zero_set, "parallel.bucket_bytes=1MiB"]);
+            let blueprint = describe(&recipe.model);
+            let memory = Memory::of(&recipe, &blueprint);
+            for (worker, rank) in memory.ranks.iter().enumerate() {
+                let held = asked::footprint(&recipe, &blueprint, worker);
+                assert_eq!(rank.own(), Bytes(held.total() as u64 * 4), "{workers}, {zero}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_peak_is_where_the_batch_is_largest() {
+    let grows = recipe(&[
+        "run.workers=2",
+        "parallel.zero=2",
+        "parallel.bucket_bytes=1MiB",
+        "train.batch_schedule=[{tokens = 100000, batch = 32}]",
+    ]);
+    let memory = Memory::of(&grows, &describe(&grows.model));
+    // More lanes a leaf, so whole leaves must be kept until they are full.
+    assert!(memory.peak_step > 0, "{memory:?}");
+    let same = Memory::of(&recipe(&[]), &describe(&recipe(&[]).model));
+    assert_eq!(same.peak_step, 0);
+}
+
+#[test]
+fn recomputed_layers_save_less() {
+    let saved = |policy: &str| {
+        let recipe = recipe(&[&format!("parallel.recompute={policy}")]);
+        let blocks = activations_by_block(&recipe, &describe(&recipe.model));
+        blocks.into_iter().map(|(_, bytes)| bytes.0).collect::<Vec<_>>()
+    };
+    let (none, selective, full) = (saved("none"), saved("selective"), saved("full"));
+    let layer = 1;
+    assert!(none[layer] > selective[layer] && selective[layer] > full[layer]);
+    assert_eq!(none[0], full[0], "the embedding has nothing to compute again");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_does() {
+    let sets = ["run.workers=4", "model.width=1024", "model.heads=8", "model.layers=12"];
+    let recipe = recipe(&sets);
+    let needed = Memory::of(&recipe, &describe(&recipe.model)).total();
+    let room = |memory: u64| Room { memory: Bytes(memory), process: Bytes(10 << 20) };
+    assert!(check(&recipe, room(0)).is_ok(), "a machine that says nothing refuses nothing");
+    assert!(check(&recipe, room(2 * needed.0)).is_ok());
+    let refusal = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");
+    let text = refusal.to_string();
+    assert!(text.starts_with("run.workers = 4 need "), "{text}");
+    assert!(text.contains("; try parallel."), "{text}");
+    assert_eq!(refusal.part, "optimizer", "{text}");
+    let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
+    assert!(hopeless.ends_with("so try a smaller model"), "{hopeless}");
+}
