@@ -17,9 +17,9 @@ use crate::traffic::calls;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_model::Blueprint;
-use lockstep_parallel::trained::{self, Trained};
+use lockstep_parallel::trained::Trained;
 use lockstep_parallel::zero::NUM_IN_FLIGHT;
-use lockstep_parallel::{Activations, Footprint, ReplicaPlan, asked};
+use lockstep_parallel::{Activations, Buckets, Footprint, ReplicaPlan, asked};
 
 /// What the engine takes besides, whatever the model: code that is touched, stacks, the allocator's
 /// own. Measured: the same to a quarter of a MiB from 2 to 40 million parameters.
@@ -138,11 +138,10 @@ fn rank(recipe: &Recipe, blueprint: &Blueprint, step: u64, worker: usize) -> Ran
 /// their parts of parameters.
 fn seen_elements(plan: &ReplicaPlan, blueprint: &Blueprint) -> usize {
     let workers = plan.shares.len();
-    let buckets = trained::buckets(blueprint, plan.bucket_len, workers, &plan.phases);
+    let buckets = Buckets::new(blueprint, plan.bucket_len, workers);
     let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
     let of_others = |elements: usize| elements / workers * (workers - 1);
-    let whole: usize = trained.lens(&buckets, |bucket| bucket.len).sum();
-    let longest = trained.max_of(&buckets, |bucket| bucket.len);
+    let (whole, longest) = (trained.grads.num_params(), trained.grads.max_len());
     let one_lane = plan.leaves.lanes_per_leaf == 1;
     let leaves = if one_lane { NUM_IN_FLIGHT * longest } else { whole };
     let weights = of_others(buckets.num_params());

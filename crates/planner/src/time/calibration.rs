@@ -76,6 +76,7 @@ impl Calibration {
             messages: slower(assumed.messages),
             memory: assumed.memory.map(slower),
             local: BytesPerSecond(assumed.local.0 / self.transfer_factor),
+            ..assumed.clone()
         }
     }
 

@@ -13,9 +13,10 @@ use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_model::Blueprint;
 use lockstep_parallel::sparse::SparseTable;
-use lockstep_parallel::trained::{self, Trained};
+use lockstep_parallel::trained::Trained;
 use lockstep_parallel::{Buckets, ReplicaPlan, Shares, asked, tune};
 use lockstep_schedule::{Addends, Layout, Op, Schedule};
+use std::ops::Range;
 
 /// What an element takes: gradients and parameters travel as `f32`.
 pub const ELEMENT: Bytes = Bytes(4);
@@ -94,26 +95,23 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
 pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint) -> StepCalls {
     let num_workers = plan.shares.len();
     let shares = plan.leaf_shares();
-    let buckets = trained::buckets(blueprint, plan.bucket_len, num_workers, &plan.phases);
+    let buckets = Buckets::new(blueprint, plan.bucket_len, num_workers);
     let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
-    let sparse = SparseTable::find(blueprint, &buckets, &shares, plan.leaves, plan.lane);
-    let gathers = num_gathers(plan, &buckets, &trained, blueprint.blocks.len());
+    let sparse = SparseTable::find(blueprint, &trained, &shares, plan.leaves, plan.lane);
     let addends = match &shares {
         Shares::Contiguous(runs) => Addends::of_leaves(runs),
         Shares::Cyclic { num_workers } => Addends::one_each(*num_workers),
     };
     let mut list = Vec::new();
-    for (index, bucket) in buckets.list.iter().enumerate() {
+    for (index, bucket) in trained.grads.list.iter().enumerate().filter(|(_, b)| b.len > 0) {
         let parts = bucket.part_lens();
-        if trained.buckets[index] {
-            match plan.zero {
-                0 => list.push(call(Op::AllReduce, index, Lengths::Even(bucket.len), 1)),
-                1 => list.push(call(Op::ReduceScatter, index, Lengths::Parts(parts.clone()), 1)),
-                _ => list.extend(exchanges(plan, index, &parts)),
-            }
+        match plan.zero {
+            0 => list.push(call(Op::AllReduce, index, Lengths::Even(bucket.len), 1)),
+            1 => list.push(call(Op::ReduceScatter, index, Lengths::Parts(parts), 1)),
+            _ => list.extend(exchanges(plan, index, &parts)),
         }
-        list.push(call(Op::AllGather, index, Lengths::Parts(parts), gathers[index]));
     }
+    list.extend(gathers(plan, &buckets, &trained));
     list.retain(|call| call.times > 0);
     StepCalls { addends, list, is_exact: plan.zero > 0 || sparse.is_none() }
 }
@@ -137,17 +135,21 @@ fn exchanges(plan: &ReplicaPlan, bucket: usize, parts: &[usize]) -> Vec<Call> {
     vec![pass(num_workers, num_leaves / num_workers), pass(last, usize::from(last > 0))]
 }
 
-/// How often each bucket's parameters are gathered in a step.
-fn num_gathers(
-    plan: &ReplicaPlan,
-    buckets: &Buckets,
-    trained: &Trained,
-    num_blocks: usize,
-) -> Vec<u64> {
+/// Which parameters are gathered in a step, and how often.
+fn gathers(plan: &ReplicaPlan, buckets: &Buckets, trained: &Trained) -> Vec<Call> {
+    let gather = |bucket: usize, stretch: &Range<usize>, times: u64| {
+        let parts = buckets.list[bucket].part_lens_of(stretch);
+        call(Op::AllGather, bucket, Lengths::Parts(parts), times)
+    };
     match plan.zero {
-        0 => vec![0; buckets.list.len()],
-        1 | 2 => trained.buckets.iter().map(|trained| u64::from(*trained)).collect(),
+        0 => Vec::new(),
+        1 | 2 => {
+            let runs = trained.of_bucket.iter().enumerate();
+            runs.flat_map(|(index, runs)| runs.iter().map(move |run| gather(index, run, 1)))
+                .collect()
+        }
         _ => {
+            let num_blocks = buckets.list.last().map_or(0, |last| last.blocks.end);
             let num_passes = plan.leaves.num_leaves.div_ceil(plan.shares.len());
             let num_lanes = num_passes * plan.leaves.lanes_per_leaf;
             let first = trained.first_block;
@@ -160,7 +162,10 @@ fn num_gathers(
                     windows.fetch(block, (block > first).then(|| block - 1));
                 }
             }
-            windows.num_gathers
+            let times = windows.num_gathers.into_iter().enumerate();
+            times
+                .map(|(index, times)| gather(index, &(0..buckets.list[index].len), times))
+                .collect()
         }
     }
 }

@@ -8,7 +8,9 @@ use super::calls::{Call, ELEMENT};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_schedule::collective::select::{Request, select};
 use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::{Addends, Costs, Layout, Link, Medium, Op, Schedule, Topology, price};
+use lockstep_schedule::{
+    Addends, Costs, Layout, Link, Links, Medium, Op, Schedule, Topology, price,
+};
 use std::collections::BTreeMap;
 
 /// How ranks reach each other, and what that costs.
@@ -43,7 +45,7 @@ impl Wires {
         } else {
             Topology::by_host(&self.domains)
         };
-        let team = Team { addends: addends.clone(), topology: Some(topology) };
+        let team = Team { addends: addends.clone(), topology: Some(topology), ring: Vec::new() };
         if self.is_one_host()
             && let Some(direct) = self.cheapest_direct(&team, op, bytes)
         {
@@ -104,6 +106,9 @@ fn assumed(shares_memory: bool) -> Costs {
     };
     Costs {
         messages: link(5.0, 4.0),
+        links: Links::NONE,
+        port: None,
+        per_message: Seconds(0.0),
         memory: shares_memory.then(|| link(0.05, 12.0)),
         local: BytesPerSecond(20e9),
     }
