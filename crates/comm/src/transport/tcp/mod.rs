@@ -47,6 +47,7 @@ use control::Control;
 use pace::Pace;
 use receiving::Receiver;
 use sending::Sender;
+use settling::Awake;
 pub(crate) use settling::{Fate, WARNING};
 use trouble::Trouble;
 
@@ -90,6 +91,8 @@ pub struct TcpTransport {
     is_crowded: bool,
     /// Which of the groups of ranks this is that were formed one after the other.
     epoch: u64,
+    /// Since when this rank waits without having been frozen.
+    awake: Awake,
     /// The first failure of any lane of this rank; messages may be torn after it.
     fate: Arc<Fate>,
     /// Where to make statements to everybody on the other lanes.
@@ -186,6 +189,7 @@ impl TcpTransport {
             max_tries: patience.num_spins + patience.num_yields,
             is_crowded: num_local > world.threads().available(),
             epoch: 0,
+            awake: Awake::default(),
             fate,
             heralds,
         })
@@ -266,6 +270,7 @@ impl TcpTransport {
             }
         }
         let now = self.world.clock().now();
+        self.awake.look(now);
         let mut timeout = timeout;
         for link in self.active.iter().map(|&link| &self.links[link]) {
             let pause = link.sender.pause(now);
