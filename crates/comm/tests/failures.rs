@@ -281,8 +281,8 @@ fn one_that_was_frozen_and_wakes_up_cannot_disturb_the_others() {
 
 #[test]
 fn blows_at_random_moments_of_random_calls_end_with_the_same_verdict_and_leave_nothing() {
-    let mut slowest = Duration::ZERO;
-    for seed in chosen(&real(), 200, 10) {
+    let (world, mut slowest) = (real(), Duration::ZERO);
+    for seed in chosen(&world, 200, 10) {
         let mut random = Random(seed);
         let transport = ["shm", "tcp"][random.below(2)];
         let num_ranks = 2 + random.below(3);
@@ -293,16 +293,16 @@ fn blows_at_random_moments_of_random_calls_end_with_the_same_verdict_and_leave_n
         // busy with something else it must not be too short for the others.
         let deadline_ms = if blow == Blow::Freeze { 2500 } else { 20_000 };
         let (job, mut all) = start(transport, num_ranks, (deadline_ms, seed, false));
-        sleep(&*real(), random.below(40_000));
+        sleep(&*world, random.below(40_000));
         let mut hit = all.remove(victim);
-        let begin = real().clock().now();
+        let begin = world.clock().now();
         match blow {
             Blow::Kill => hit.child.kill().expect("it runs"),
             Blow::Freeze => hit.signal("-STOP"),
         }
         assert_named(&mut all, victim, &case);
         if blow == Blow::Kill {
-            slowest = slowest.max(real().clock().since(begin));
+            slowest = slowest.max(world.clock().since(begin));
         }
         for mut one in all {
             assert!(one.child.wait().expect("it ends").success(), "{case}");

@@ -76,7 +76,7 @@ impl Dice {
             let at = self.below(bytes.len());
             match self.below(8) {
                 0 => bytes.truncate(at),
-                1 => bytes.extend((0..1 + at % 40).map(|byte| byte as u8)),
+                1 => bytes.extend((0..=at % 40).map(|byte| byte as u8)),
                 2 if !bytes.is_empty() => drop(bytes.remove(at)),
                 3 => bytes.insert(at, self.next() as u8),
                 // Lengths and counts are where readers are hurt.

@@ -95,7 +95,7 @@ fn a_rank_that_is_late_is_named_after_the_deadline() {
     run_hosts(&[0, 0, 2], |comm| {
         if comm.rank() == Rank(2) {
             // Stays, but does not take part, until the others have given up.
-            real().clock().sleep(Duration::from_millis(2000));
+            real().clock().sleep(Duration::from_secs(2));
             return;
         }
         let comm = comm.within(Duration::from_millis(100));

@@ -23,10 +23,10 @@ pub fn chosen(world: &World, num_all: u64, num_few: u64) -> Vec<u64> {
 fn few(commit: Option<&str>, num_all: u64, num_few: u64) -> Vec<u64> {
     let mut start = Random(0);
     for byte in commit.unwrap_or_default().bytes() {
-        start = Random(start.next() ^ u64::from(byte));
+        start = Random(start.number() ^ u64::from(byte));
     }
     let every = num_all / num_few;
-    let first = start.next() % every;
+    let first = start.number() % every;
     (0..num_few).map(|index| first + index * every).collect()
 }
 
@@ -35,7 +35,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next one.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -44,7 +44,7 @@ impl Random {
 
     /// The next one, below `end`.
     pub fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 16) as usize % end
+        (self.number() >> 16) as usize % end
     }
 }
 

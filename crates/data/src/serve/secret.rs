@@ -112,7 +112,25 @@ pub(super) fn nonce(world: &World) -> Nonce {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use lockstep_platform::{ScratchDir, real};
+
     use super::*;
+
+    #[test]
+    fn a_file_that_others_can_read_holds_no_secret() {
+        let world = real();
+        let scratch = ScratchDir::new(&world, "secret").unwrap();
+        let path = scratch.path().join("secret");
+        world.files().write_atomic(&path, b"correct horse battery").unwrap();
+        let allow = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode));
+        allow(0o640).unwrap();
+        let complaint = read_private(&world, &path).unwrap_err().to_string();
+        assert!(complaint.contains(&format!("chmod 600 {}", path.display())), "{complaint}");
+        allow(0o600).unwrap();
+        assert_eq!(read_private(&world, &path).unwrap(), "correct horse battery");
+    }
 
     #[test]
     fn a_proof_holds_for_its_secret_role_and_conversation_only() {

@@ -48,6 +48,7 @@ use control::Control;
 use emulate::{EmulatedSet, Way};
 use receiving::Receiver;
 use sending::Sender;
+use settling::Awake;
 pub(crate) use settling::{Fate, WARNING};
 use trouble::Trouble;
 
@@ -92,6 +93,8 @@ pub struct TcpTransport {
     is_crowded: bool,
     /// Which of the groups of ranks this is that were formed one after the other.
     epoch: u64,
+    /// Since when this rank waits without having been frozen.
+    awake: Awake,
     /// The first failure of any lane of this rank; messages may be torn after it.
     fate: Arc<Fate>,
     /// Where to make statements to everybody on the other lanes.
@@ -212,6 +215,7 @@ impl TcpTransport {
             max_tries: patience.num_spins + patience.num_yields,
             is_crowded: num_local > world.threads().available(),
             epoch: 0,
+            awake: Awake::default(),
             fate: Arc::clone(fate),
             heralds,
         })
@@ -291,6 +295,7 @@ impl TcpTransport {
                 self.set.watch(control, Interest { read: true, write: false });
             }
         }
+        self.awake.look(self.world.clock().now());
         for link in self.active.iter().map(|&link| &self.links[link]) {
             for stream in link.receiver.waiting() {
                 self.set.watch(stream, Interest { read: true, write: false });

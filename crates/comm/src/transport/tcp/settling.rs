@@ -9,7 +9,9 @@
 //! it is frozen or computes, costs that moment and cannot hold up the others.
 //!
 //! A rank that hears somebody say that a third one is late does not take that over. It answers
-//! whom it waits for itself: only all these answers together show who is to blame.
+//! whom it waits for itself: only all these answers together show who is to blame. Nor does one
+//! that is itself called late, if it was awake and waited for somebody all the while; but one that
+//! was frozen, and hears it when it wakes up, does.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -32,6 +34,32 @@ const SETTLING: Duration = Duration::from_secs(1);
 
 /// After so long a wait a person is told.
 pub(crate) const WARNING: Duration = Duration::from_secs(5);
+
+/// A rank that waits and has not looked around for so long did not run.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// Whether a rank that waits was awake all the while.
+#[derive(Default)]
+pub(super) struct Awake {
+    since: Duration,
+    last_look: Duration,
+}
+
+impl Awake {
+    /// Looks around.
+    pub(super) fn look(&mut self, now: Duration) {
+        if now.saturating_sub(self.last_look) >= SILENCE {
+            self.since = now;
+        }
+        self.last_look = now;
+    }
+
+    /// How long it has been awake, and waiting.
+    fn lasts(&self, now: Duration) -> Duration {
+        let is_awake = now.saturating_sub(self.last_look) < SILENCE;
+        if is_awake { now.saturating_sub(self.since) } else { Duration::ZERO }
+    }
+}
 
 /// What has gone wrong, on all lanes of a rank.
 #[derive(Default)]
@@ -71,8 +99,7 @@ impl TcpTransport {
         let dead = self.hear(only_ready);
         if let Some(statement) = self.heard() {
             let waited_for = self.waited_for();
-            let knows_more =
-                statement.is_late() && statement.culprit != self.rank && waited_for != self.rank;
+            let knows_more = waited_for != self.rank && self.may_contradict(&statement);
             return Err(self.end(if knows_more {
                 Interruption::Deadline { peer: waited_for }
             } else {
@@ -83,6 +110,14 @@ impl TcpTransport {
             Some((peer, trouble)) => Err(self.broken_by(peer, trouble)),
             None => Ok(()),
         }
+    }
+
+    /// Whether this rank may know better than somebody who calls a rank late: if that is another
+    /// one, or if it has itself waited, awake, for most of that time.
+    fn may_contradict(&self, heard: &Verdict) -> bool {
+        let Cause::Late { deadline_ms } = heard.cause else { return false };
+        let most = Duration::from_millis(deadline_ms / 2).min(SILENCE);
+        heard.culprit != self.rank || self.awake.lasts(self.world.clock().now()) >= most
     }
 
     /// Reads the control streams; returns the first that has ended or makes no sense.
@@ -198,7 +233,7 @@ impl TcpTransport {
     /// What this rank says: what it was told, unless it knows more.
     fn own_statement(&self, statement: Verdict) -> Verdict {
         let mut own = match self.heard() {
-            Some(heard) if !heard.is_late() || heard.culprit == self.rank => heard,
+            Some(heard) if !self.may_contradict(&heard) || statement.culprit == self.rank => heard,
             _ => statement,
         };
         if own.process.is_none() {
@@ -247,5 +282,23 @@ impl TcpTransport {
             let _ = self.set.wait(None, remaining.min(LOOK_AROUND));
             let _ = self.hear(true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_was_frozen_does_not_count_as_awake_and_one_that_looks_around_does() {
+        let at = Duration::from_millis;
+        let mut awake = Awake::default();
+        for now in (10_000..12_000).step_by(20) {
+            awake.look(at(now));
+        }
+        assert_eq!(awake.lasts(at(12_000)), at(2_000));
+        assert_eq!(awake.lasts(at(15_000)), Duration::ZERO, "it wakes up this moment");
+        awake.look(at(15_000));
+        assert_eq!(awake.lasts(at(15_010)), at(10));
     }
 }
