@@ -17,7 +17,7 @@ use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use crate::layout::Layout;
 use crate::links::{Link, Links};
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Place, Round, Step};
+use crate::step::{Buffer, Place, Round, Step};
 use crate::timeline::{Pace, play};
 use crate::topology::Topology;
 
@@ -77,11 +77,14 @@ impl Priced<'_> {
         self.element * self.layout.len(step.chunks()) as u64
     }
 
-    /// What it takes a rank to read, or to write, so much of every place.
+    /// What it takes a rank to read, or to write, so much of every place. Working memory was filled
+    /// some time ago and is no longer near, so it counts twice.
     fn access(&self, rank: usize, places: &[Place], bytes: Bytes) -> Seconds {
         let (own, others): (Vec<&Place>, Vec<&Place>) =
             places.iter().partition(|place| place.rank == rank);
-        let local = bytes * own.len() as u64 / self.costs.local;
+        let is_far = |place: &&&Place| matches!(place.buffer, Buffer::Scratch { .. });
+        let num_far = own.iter().filter(is_far).count();
+        let local = bytes * (own.len() + num_far) as u64 / self.costs.local;
         match self.costs.memory {
             Some(memory) if !others.is_empty() => {
                 local + memory.latency + bytes * others.len() as u64 / memory.bandwidth

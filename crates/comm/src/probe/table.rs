@@ -36,20 +36,25 @@ impl Times {
         }
     }
 
-    /// The median of a length, in seconds. The first exchange of each length is left out if there
-    /// are others: who came late has nothing to do with the link.
-    fn median(&self, bytes: usize) -> Option<f64> {
+    /// The usual time of a length, in seconds. The first exchange of each length is left out if
+    /// there are others: who came late has nothing to do with the link. Who is first in one
+    /// exchange is last in the next, so two in a row are taken together.
+    fn usual(&self, bytes: usize) -> Option<f64> {
         let (_, times) = self.by_bytes.iter().find(|(known, _)| *known == bytes)?;
-        let mut times = times[usize::from(times.len() > 1)..].to_vec();
-        times.sort_unstable();
-        Some(times[times.len() / 2].as_secs_f64())
+        let times = &times[usize::from(times.len() > 1)..];
+        let mut twos: Vec<Duration> = times.windows(2).map(|two| (two[0] + two[1]) / 2).collect();
+        if let [only] = times {
+            twos.push(*only);
+        }
+        twos.sort_unstable();
+        Some(twos[twos.len() / 2].as_secs_f64())
     }
 
     /// The time of an empty message, and the bytes of the longest with its time.
     fn ends(&self) -> Option<(f64, usize, f64)> {
-        let short = self.median(SMALL_BYTES)?;
+        let short = self.usual(SMALL_BYTES)?;
         let longest = self.by_bytes.iter().map(|(bytes, _)| *bytes).max()?;
-        Some((short, longest, self.median(longest)?))
+        Some((short, longest, self.usual(longest)?))
     }
 }
 
@@ -133,28 +138,29 @@ impl Measured {
         let told: Vec<Told<'_>> =
             rows.chunks(row_bytes).map(|words| Told { words, num_members }).collect();
         let links = Links::new(num_members, |from, to| {
-            // Both ends have measured the same exchanges; the slower one waited for the other.
+            // Both ends have measured the same exchanges: what one waited, the other was late.
             let (one, other) = (told[from].ends(to), told[to].ends(from));
-            let (short, long) = (one.0.min(other.0), one.2.min(other.2));
+            let (short, long) = (f64::midpoint(one.0, other.0), f64::midpoint(one.2, other.2));
             let flow = (long - short).max(long / 16.0).max(1e-9);
             let bandwidth = if one.1 > 0.0 { one.1 / flow } else { f64::INFINITY };
             Link { latency: Seconds(short), bandwidth: BytesPerSecond(bandwidth) }
         });
-        let most = |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).fold(0.0, f64::max);
-        let num_others = (num_members - 1) as f64;
-        let all_short = most(&|row| row.ends(num_members).0);
-        let all_long = most(&|row| row.ends(num_members).2);
+        let mean =
+            |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).sum::<f64>() / num_members as f64;
+        // Two ranks exchange two messages each way.
+        let num_messages = (num_members - 1).max(2) as f64;
+        let all_short = mean(&|row| row.ends(num_members).0);
+        let all_long = mean(&|row| row.ends(num_members).2);
         let bytes = told[0].ends(num_members).1;
         let flow = (all_long - all_short).max(all_long / 16.0).max(1e-9);
-        let port = BytesPerSecond(2.0 * num_others * bytes / flow);
+        let port = BytesPerSecond(2.0 * num_messages * bytes / flow);
         let mut latencies: Vec<f64> = (0..num_members)
             .flat_map(|from| (0..from).map(move |to| (from, to)))
             .filter_map(|(from, to)| links.between(from, to).map(|link| link.latency.0))
             .collect();
         latencies.sort_by(f64::total_cmp);
         let usual = latencies.get(latencies.len() / 2).copied().unwrap_or(0.0);
-        let num_more = (num_others - 1.0).max(1.0);
-        let per_message = Seconds(((all_short - usual) / num_more).max(0.0));
+        let per_message = Seconds(((all_short - usual) / (num_messages - 1.0)).max(0.0));
         let crowd = told.iter().map(|row| crowd(row, &told)).fold(1.0, f64::max);
         let slowest = told.iter().map(Told::local).fold(f64::INFINITY, f64::min);
         let local = BytesPerSecond(slowest.max(1e6) / crowd);
