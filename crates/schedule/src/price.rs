@@ -32,10 +32,35 @@ pub struct Costs {
     pub port: Option<BytesPerSecond>,
     /// What every message of a round after the first one costs.
     pub per_message: Seconds,
+    /// How much faster short things are.
+    pub near: Near,
     /// Other ranks' memory, where it can be seen; messages between such ranks go through it too.
     pub memory: Option<Link>,
     /// A rank's own memory, read or written.
     pub local: BytesPerSecond,
+}
+
+/// What is short enough lies in a cache, where it is sent and added faster: so does the beginning
+/// of what is long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Near {
+    /// How short.
+    pub bytes: Bytes,
+    /// How many times as fast it is sent and received.
+    pub wire: f64,
+    /// How many times as fast it is read and written.
+    pub local: f64,
+}
+
+impl Near {
+    /// Short or long, all is equally fast.
+    pub const NONE: Self = Self { bytes: Bytes(0), wire: 1.0, local: 1.0 };
+
+    /// The bytes that would take as long if nothing were near, `factor` being how much that helps.
+    fn as_far(&self, bytes: Bytes, factor: f64) -> f64 {
+        let near = bytes.min(self.bytes).0 as f64;
+        near / factor + (bytes.0 as f64 - near)
+    }
 }
 
 /// How long the schedule takes, from the first rank's start to the last one's end, when all start
@@ -77,14 +102,16 @@ impl Priced<'_> {
         self.element * self.layout.len(step.chunks()) as u64
     }
 
-    /// What it takes a rank to read, or to write, so much of every place. Working memory was filled
-    /// some time ago and is no longer near, so it counts twice.
+    /// What it takes a rank to read, or to write, so much of every place. Of many pieces of
+    /// working memory most were filled some time ago and are no longer near, so they count twice.
     fn access(&self, rank: usize, places: &[Place], bytes: Bytes) -> Seconds {
         let (own, others): (Vec<&Place>, Vec<&Place>) =
             places.iter().partition(|place| place.rank == rank);
         let is_far = |place: &&&Place| matches!(place.buffer, Buffer::Scratch { .. });
-        let num_far = own.iter().filter(is_far).count();
-        let local = bytes * (own.len() + num_far) as u64 / self.costs.local;
+        let num_far = if own.len() > 2 { own.iter().filter(is_far).count() } else { 0 };
+        let near = &self.costs.near;
+        let each = near.as_far(bytes, near.local) / self.costs.local.0;
+        let local = Seconds((own.len() + num_far) as f64 * each);
         match self.costs.memory {
             Some(memory) if !others.is_empty() => {
                 local + memory.latency + bytes * others.len() as u64 / memory.bandwidth
@@ -141,9 +168,10 @@ impl Pace for Priced<'_> {
             None => from.sent.max(to.received) / link.bandwidth,
             Some(port) => {
                 let busiest = (from.sent + from.received).max(to.sent + to.received);
-                let (own, shared) =
-                    (self.pair_bytes(send, recv.rank) / link.bandwidth, busiest / port);
-                if own.0 > shared.0 { own } else { shared }
+                let near = &self.costs.near;
+                let far = |bytes| near.as_far(bytes, near.wire);
+                let own = far(self.pair_bytes(send, recv.rank)) / link.bandwidth.0;
+                Seconds(own.max(far(busiest) / port.0))
             }
         };
         (link.latency + more + flow).0
@@ -179,6 +207,7 @@ mod tests {
         links: Links::NONE,
         port: None,
         per_message: Seconds(0.0),
+        near: Near::NONE,
         memory: None,
         local: BytesPerSecond(f64::INFINITY),
     };

@@ -43,7 +43,10 @@ const PAIRS_TIME: Duration = Duration::from_millis(100);
 /// The same for exchanges of all with all.
 const ALL_TIME: Duration = Duration::from_millis(50);
 
-/// What is added up.
+/// What is short enough to lie in a cache.
+const NEAR_BYTES: usize = 64 << 10;
+
+/// What is not, and is added up.
 const SUM_BYTES: usize = 2 << 20;
 
 impl Comm {
@@ -188,7 +191,7 @@ impl<'a> Prober<'a> {
         }
         let driver = (self.team.position == 0).then(|| Driver::new(self.now(), ALL_TIME));
         row.all = self.meet(&others, driver)?;
-        row.local = self.add_up();
+        row.local = [NEAR_BYTES, SUM_BYTES].map(|bytes| self.add_up(bytes));
         self.agree(&row)
     }
 
@@ -222,16 +225,16 @@ impl<'a> Prober<'a> {
         }
     }
 
-    /// How fast a rank adds up two vectors.
-    fn add_up(&mut self) -> f64 {
-        grow(&mut self.arriving, 2 * SUM_BYTES);
-        grow(&mut self.leaving, SUM_BYTES);
+    /// How fast a rank adds up two vectors of some length.
+    fn add_up(&mut self, bytes: usize) -> f64 {
+        grow(&mut self.arriving, 2 * bytes);
+        grow(&mut self.leaving, bytes);
         let order = Order::new(SumTree::canonical(2));
         let mut best = Duration::MAX;
-        for _ in 0..3 {
-            let (one, other) = self.arriving[..2 * SUM_BYTES].split_at(SUM_BYTES);
+        for _ in 0..5 {
+            let (one, other) = self.arriving[..2 * bytes].split_at(bytes);
             let sources = [Source::of(one), Source::of(other)];
-            let targets = [Target::of(&mut self.leaving[..SUM_BYTES])];
+            let targets = [Target::of(&mut self.leaving[..bytes])];
             let (reduction, divide_by) = (Reduction::Sum, None);
             let job =
                 Job { reduction, divide_by, order: &order, sources: &sources, targets: &targets };
@@ -240,7 +243,7 @@ impl<'a> Prober<'a> {
             best = best.min(self.node.world().clock().since(start));
         }
         // As a price counts: one vector read, one written.
-        2.0 * SUM_BYTES as f64 / best.as_secs_f64().max(1e-9)
+        2.0 * bytes as f64 / best.as_secs_f64().max(1e-9)
     }
 
     /// Tells rank 0 what was measured, and takes from it what holds.
