@@ -7,6 +7,9 @@
 //! to different ranks are then links of their own. Every message of a round after the first costs
 //! its rank some time besides. A sum is added up when what it needs has come.
 //!
+//! Where ranks share cores, a schedule is done no sooner than the cores are done with all of it,
+//! whoever's turn it is: then the number of messages counts, and not only that of rounds.
+//!
 //! Memory of other ranks is a link too. Its latency is that of a signal, and a step that reads or
 //! writes such memory pays it once for reading and once for writing, since it fetches lines from
 //! other cores as a signal does. A message between ranks that share memory is written by one and
@@ -34,6 +37,8 @@ pub struct Costs {
     pub per_message: Seconds,
     /// How much faster short things are.
     pub near: Near,
+    /// Where ranks share cores: what every message of any of them keeps the cores from the others.
+    pub crowd: Option<Seconds>,
     /// Other ranks' memory, where it can be seen; messages between such ranks go through it too.
     pub memory: Option<Link>,
     /// A rank's own memory, read or written.
@@ -85,7 +90,8 @@ pub fn price(
         return Seconds(f64::INFINITY);
     }
     let pace = Priced { schedule, layout, element, costs, domains: &domains };
-    Seconds(play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end))
+    let end = play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end);
+    Seconds(end.max(costs.crowd.map_or(0.0, |each| pace.busy(each.0))))
 }
 
 struct Priced<'a> {
@@ -143,6 +149,22 @@ impl Priced<'_> {
             }
         }
         load
+    }
+
+    /// How long the cores are busy with the messages and sums of all ranks, given what a message
+    /// takes. Ports and sums were measured while all ranks shared the cores.
+    fn busy(&self, each: f64) -> f64 {
+        let (mut num_sends, mut moved, mut work) = (0, 0.0, 0.0);
+        for (id, step) in self.schedule.steps() {
+            if matches!(step, Step::Send { .. }) {
+                num_sends += 1;
+                moved += 2.0 * self.costs.near.as_far(self.bytes(step), self.costs.near.wire);
+            }
+            work += self.work(id.rank, step);
+        }
+        let num_ranks = self.schedule.num_ranks() as f64;
+        let port = self.costs.port.map_or(f64::INFINITY, |port| port.0);
+        f64::from(num_sends) * each + (moved / port + work) / num_ranks
     }
 
     /// What goes from one rank to another in the same round.
@@ -208,6 +230,7 @@ mod tests {
         port: None,
         per_message: Seconds(0.0),
         near: Near::NONE,
+        crowd: None,
         memory: None,
         local: BytesPerSecond(f64::INFINITY),
     };
@@ -249,6 +272,18 @@ mod tests {
         assert_close(pairwise(&costs), 2.0 * (10.0 + 2.0 * 3.0 + 16.0));
         let even = Costs { links: Links::NONE, ..costs };
         assert_close(pairwise(&even), 2.0 * (10.0 + 2.0 * 3.0 + 12.0));
+    }
+
+    #[test]
+    fn where_ranks_share_cores_the_messages_of_all_of_them_count() {
+        let crowded = Costs { crowd: Some(Seconds(9.0)), ..COSTS };
+        let empty = |algorithm| seconds(Op::AllReduce, algorithm, 4, 0, &crowded);
+        // Three messages up and three down in four rounds; two from each rank in two rounds.
+        assert_close(empty(Algorithm::Tree), 6.0 * 9.0);
+        assert_close(empty(Algorithm::Butterfly), 8.0 * 9.0);
+        let far = Costs { crowd: Some(Seconds(1.0)), ..COSTS };
+        let found = seconds(Op::AllReduce, Algorithm::Tree, 4, 0, &far);
+        assert_close(found, 4.0 * LATENCY);
     }
 
     #[test]

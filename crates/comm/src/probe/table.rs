@@ -21,6 +21,8 @@ pub struct Measured {
     pub local: BytesPerSecond,
     /// How much faster short things are.
     pub near: Near,
+    /// Where ranks share cores: what every message of any of them keeps the cores from the others.
+    pub crowd: Option<Seconds>,
 }
 
 /// How long exchanges took, by length.
@@ -173,7 +175,12 @@ impl Measured {
             wire: wire.clamp(1.0, MOST_NEAR),
             local: (near_sum / far_sum).clamp(1.0, MOST_NEAR),
         };
-        Self { links, port, per_message, local, near }
+        let num_all = num_members as f64 * num_messages;
+        let is_far = usual > FAR;
+        let shared = Seconds(if is_far { 0.0 } else { all_short / num_all });
+        let crowd = (crowd > 1.0).then_some(shared);
+        let links = if crowd.is_some() { evened_out(&links, num_members) } else { links };
+        Self { links, port, per_message, local, near, crowd }
     }
 
     /// The link that is slowest with a message of some length, if there are any.
@@ -186,7 +193,7 @@ impl Measured {
     }
 
     pub(super) fn num_bytes(num_members: usize) -> usize {
-        8 * (2 * num_members * num_members + 5)
+        8 * (2 * num_members * num_members + 6)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -195,7 +202,8 @@ impl Measured {
         let links = pairs.filter_map(|(from, to)| self.links.between(from, to));
         let numbers = links.flat_map(|link| [link.latency.0, link.bandwidth.0]);
         let Near { wire, local, .. } = self.near;
-        let others = [self.port.0, self.per_message.0, self.local.0, wire, local];
+        let crowd = self.crowd.map_or(-1.0, |each| each.0);
+        let others = [self.port.0, self.per_message.0, self.local.0, wire, local, crowd];
         numbers.chain(others).flat_map(|number| number.to_bits().to_le_bytes()).collect()
     }
 
@@ -210,8 +218,28 @@ impl Measured {
         let (port, local) = (BytesPerSecond(number(last)), BytesPerSecond(number(last + 2)));
         let (wire, near_local) = (number(last + 3), number(last + 4));
         let near = Near { bytes: Bytes(NEAR_BYTES as u64), wire, local: near_local };
-        Self { links, port, per_message: Seconds(number(last + 1)), local, near }
+        let crowd = Some(Seconds(number(last + 5))).filter(|each| each.0 >= 0.0);
+        Self { links, port, per_message: Seconds(number(last + 1)), local, near, crowd }
     }
+}
+
+/// A latency beyond which a rank has given its core away long before an answer comes.
+const FAR: f64 = 300e-6;
+
+/// What waiting for a core may add to a latency.
+const CORE_WAIT: f64 = 100e-6;
+
+/// Where ranks share cores it depends on their turns which link seems to be slower by a little: the
+/// same latency for all but those that are slower by more.
+fn evened_out(links: &Links, num_members: usize) -> Links {
+    let pairs = (0..num_members).flat_map(|from| (0..from).map(move |to| (from, to)));
+    let latencies = pairs.filter_map(|(from, to)| Some(links.between(from, to)?.latency.0));
+    let least = latencies.fold(f64::INFINITY, f64::min);
+    Links::new(num_members, |from, to| {
+        let link = *links.between(from, to).expect("there is one for every pair");
+        let is_little = link.latency.0 < least + CORE_WAIT;
+        Link { latency: Seconds(if is_little { least } else { link.latency.0 }), ..link }
+    })
 }
 
 /// The most that a cache is believed to help.

@@ -171,6 +171,7 @@ mod tests {
         port: None,
         per_message: Seconds(0.0),
         near: Near::NONE,
+        crowd: None,
         memory: None,
         local: BytesPerSecond(10e9),
     };
@@ -180,6 +181,7 @@ mod tests {
         port: None,
         per_message: Seconds(0.0),
         near: Near::NONE,
+        crowd: None,
         memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
         local: BytesPerSecond(10e9),
     };
