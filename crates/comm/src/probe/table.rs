@@ -51,8 +51,9 @@ impl Times {
             twos.push(*only);
         }
         twos.sort_unstable();
-        // Whatever disturbs an exchange makes it longer.
-        Some(twos[twos.len() / 4].as_secs_f64())
+        // Whatever disturbs an exchange makes it longer, and there are few long ones.
+        let index = if bytes > SMALL_BYTES { 0 } else { twos.len() / 4 };
+        Some(twos[index].as_secs_f64())
     }
 
     /// The time of an empty message, of a near one, and the bytes of the longest with its time.
@@ -173,7 +174,7 @@ impl Measured {
         let near = Near {
             bytes: Bytes(NEAR_BYTES as u64),
             wire: wire.clamp(1.0, MOST_NEAR),
-            local: (near_sum / far_sum).clamp(1.0, MOST_NEAR),
+            local: (near_sum / far_sum).clamp(1.0, MOST_NEAR_SUM),
         };
         let num_all = num_members as f64 * num_messages;
         let is_far = usual > FAR;
@@ -242,8 +243,10 @@ fn evened_out(links: &Links, num_members: usize) -> Links {
     })
 }
 
-/// The most that a cache is believed to help.
-const MOST_NEAR: f64 = 8.0;
+/// The most that a cache is believed to help messages, and sums. Beyond that the long messages were
+/// disturbed.
+const MOST_NEAR: f64 = 2.0;
+const MOST_NEAR_SUM: f64 = 8.0;
 
 /// Bytes a second of a message that is short enough for a cache.
 fn near_speed([short, near, _, _]: [f64; NUM_EACH]) -> f64 {
@@ -256,7 +259,8 @@ fn far_speed(times: [f64; NUM_EACH]) -> f64 {
     if bytes <= NEAR_BYTES as f64 {
         return near_speed(times);
     }
-    (bytes - NEAR_BYTES as f64) / (long - near).max(long / 16.0).max(1e-9)
+    let speed = (bytes - NEAR_BYTES as f64) / (long - near).max(long / 16.0).max(1e-9);
+    speed.max(near_speed(times) / MOST_NEAR)
 }
 
 /// How many ranks share each core of a rank's host.
