@@ -12,7 +12,7 @@ use lockstep_mesh::Rank;
 use lockstep_schedule::collective::select::{Request, candidates, select};
 use lockstep_schedule::collective::{Team, algorithms, build, sparse};
 use lockstep_schedule::{
-    Addends, Algorithm, Costs, Layout, Link, Links, Medium, Op, Schedule, Topology, price,
+    Addends, Algorithm, Costs, Layout, Link, Links, Medium, Near, Op, Schedule, Topology, price,
 };
 
 use crate::element::{Dtype, Reduction};
@@ -112,11 +112,11 @@ impl Planner {
 
     /// Chooses by what was measured from now on.
     pub(crate) fn reprice(&mut self, measured: &Measured) {
-        let Measured { links, port, per_message, local } = measured;
+        let Measured { links, port, per_message, local, near, crowd } = measured;
         self.team.ring = links.ring_order();
         self.costs.links = links.clone();
         (self.costs.port, self.costs.per_message) = (Some(*port), *per_message);
-        self.costs.local = *local;
+        (self.costs.local, self.costs.near, self.costs.crowd) = (*local, *near, *crowd);
         self.chosen.clear();
         self.plans.clear();
         self.direct.clear();
@@ -330,6 +330,8 @@ fn costs(shares_memory: bool) -> Costs {
         links: Links::NONE,
         port: None,
         per_message: Seconds(0.0),
+        near: Near::NONE,
+        crowd: None,
         // Less than a flag takes: the stores of a sweep do not wait for each other.
         memory: shares_memory.then(|| link(0.05, 12.0)),
         local: BytesPerSecond(20e9),

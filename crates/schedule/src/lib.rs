@@ -102,7 +102,7 @@ pub use chunks::{Chunks, boundary};
 pub use layout::Layout;
 pub use links::{Link, Links};
 pub use op::{Holding, Op};
-pub use price::{Costs, price};
+pub use price::{Costs, Near, price};
 pub use schedule::{RoundId, Schedule, StepId};
 pub use step::{Buffer, Place, Program, Round, Side, Step};
 pub use sum_tree::{SumTree, halves, is_canonical_block};

@@ -7,6 +7,9 @@
 //! to different ranks are then links of their own. Every message of a round after the first costs
 //! its rank some time besides. A sum is added up when what it needs has come.
 //!
+//! Where ranks share cores, a schedule is done no sooner than the cores are done with all of it,
+//! whoever's turn it is: then the number of messages counts, and not only that of rounds.
+//!
 //! Memory of other ranks is a link too. Its latency is that of a signal, and a step that reads or
 //! writes such memory pays it once for reading and once for writing, since it fetches lines from
 //! other cores as a signal does. A message between ranks that share memory is written by one and
@@ -17,7 +20,7 @@ use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use crate::layout::Layout;
 use crate::links::{Link, Links};
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Place, Round, Step};
+use crate::step::{Buffer, Place, Round, Step};
 use crate::timeline::{Pace, play};
 use crate::topology::Topology;
 
@@ -32,10 +35,37 @@ pub struct Costs {
     pub port: Option<BytesPerSecond>,
     /// What every message of a round after the first one costs.
     pub per_message: Seconds,
+    /// How much faster short things are.
+    pub near: Near,
+    /// Where ranks share cores: what every message of any of them keeps the cores from the others.
+    pub crowd: Option<Seconds>,
     /// Other ranks' memory, where it can be seen; messages between such ranks go through it too.
     pub memory: Option<Link>,
     /// A rank's own memory, read or written.
     pub local: BytesPerSecond,
+}
+
+/// What is short enough lies in a cache, where it is sent and added faster: so does the beginning
+/// of what is long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Near {
+    /// How short.
+    pub bytes: Bytes,
+    /// How many times as fast it is sent and received.
+    pub wire: f64,
+    /// How many times as fast it is read and written.
+    pub local: f64,
+}
+
+impl Near {
+    /// Short or long, all is equally fast.
+    pub const NONE: Self = Self { bytes: Bytes(0), wire: 1.0, local: 1.0 };
+
+    /// The bytes that would take as long if nothing were near, `factor` being how much that helps.
+    fn as_far(&self, bytes: Bytes, factor: f64) -> f64 {
+        let near = bytes.min(self.bytes).0 as f64;
+        near / factor + (bytes.0 as f64 - near)
+    }
 }
 
 /// How long the schedule takes, from the first rank's start to the last one's end, when all start
@@ -60,7 +90,8 @@ pub fn price(
         return Seconds(f64::INFINITY);
     }
     let pace = Priced { schedule, layout, element, costs, domains: &domains };
-    Seconds(play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end))
+    let end = play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end);
+    Seconds(end.max(costs.crowd.map_or(0.0, |each| pace.busy(each.0))))
 }
 
 struct Priced<'a> {
@@ -77,11 +108,16 @@ impl Priced<'_> {
         self.element * self.layout.len(step.chunks()) as u64
     }
 
-    /// What it takes a rank to read, or to write, so much of every place.
+    /// What it takes a rank to read, or to write, so much of every place. Of many pieces of
+    /// working memory most were filled some time ago and are no longer near, so they count twice.
     fn access(&self, rank: usize, places: &[Place], bytes: Bytes) -> Seconds {
         let (own, others): (Vec<&Place>, Vec<&Place>) =
             places.iter().partition(|place| place.rank == rank);
-        let local = bytes * own.len() as u64 / self.costs.local;
+        let is_far = |place: &&&Place| matches!(place.buffer, Buffer::Scratch { .. });
+        let num_far = if own.len() > 2 { own.iter().filter(is_far).count() } else { 0 };
+        let near = &self.costs.near;
+        let each = near.as_far(bytes, near.local) / self.costs.local.0;
+        let local = Seconds((own.len() + num_far) as f64 * each);
         match self.costs.memory {
             Some(memory) if !others.is_empty() => {
                 local + memory.latency + bytes * others.len() as u64 / memory.bandwidth
@@ -115,6 +151,22 @@ impl Priced<'_> {
         load
     }
 
+    /// How long the cores are busy with the messages and sums of all ranks, given what a message
+    /// takes. Ports and sums were measured while all ranks shared the cores.
+    fn busy(&self, each: f64) -> f64 {
+        let (mut num_sends, mut moved, mut work) = (0, 0.0, 0.0);
+        for (id, step) in self.schedule.steps() {
+            if matches!(step, Step::Send { .. }) {
+                num_sends += 1;
+                moved += 2.0 * self.costs.near.as_far(self.bytes(step), self.costs.near.wire);
+            }
+            work += self.work(id.rank, step);
+        }
+        let num_ranks = self.schedule.num_ranks() as f64;
+        let port = self.costs.port.map_or(f64::INFINITY, |port| port.0);
+        f64::from(num_sends) * each + (moved / port + work) / num_ranks
+    }
+
     /// What goes from one rank to another in the same round.
     fn pair_bytes(&self, id: StepId, to: usize) -> Bytes {
         let is_it = |step: &&Step| matches!(step, Step::Send { peer, .. } if *peer == to);
@@ -138,9 +190,10 @@ impl Pace for Priced<'_> {
             None => from.sent.max(to.received) / link.bandwidth,
             Some(port) => {
                 let busiest = (from.sent + from.received).max(to.sent + to.received);
-                let (own, shared) =
-                    (self.pair_bytes(send, recv.rank) / link.bandwidth, busiest / port);
-                if own.0 > shared.0 { own } else { shared }
+                let near = &self.costs.near;
+                let far = |bytes| near.as_far(bytes, near.wire);
+                let own = far(self.pair_bytes(send, recv.rank)) / link.bandwidth.0;
+                Seconds(own.max(far(busiest) / port.0))
             }
         };
         (link.latency + more + flow).0
@@ -176,6 +229,8 @@ mod tests {
         links: Links::NONE,
         port: None,
         per_message: Seconds(0.0),
+        near: Near::NONE,
+        crowd: None,
         memory: None,
         local: BytesPerSecond(f64::INFINITY),
     };
@@ -217,6 +272,18 @@ mod tests {
         assert_close(pairwise(&costs), 2.0 * (10.0 + 2.0 * 3.0 + 16.0));
         let even = Costs { links: Links::NONE, ..costs };
         assert_close(pairwise(&even), 2.0 * (10.0 + 2.0 * 3.0 + 12.0));
+    }
+
+    #[test]
+    fn where_ranks_share_cores_the_messages_of_all_of_them_count() {
+        let crowded = Costs { crowd: Some(Seconds(9.0)), ..COSTS };
+        let empty = |algorithm| seconds(Op::AllReduce, algorithm, 4, 0, &crowded);
+        // Three messages up and three down in four rounds; two from each rank in two rounds.
+        assert_close(empty(Algorithm::Tree), 6.0 * 9.0);
+        assert_close(empty(Algorithm::Butterfly), 8.0 * 9.0);
+        let far = Costs { crowd: Some(Seconds(1.0)), ..COSTS };
+        let found = seconds(Op::AllReduce, Algorithm::Tree, 4, 0, &far);
+        assert_close(found, 4.0 * LATENCY);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::comm::Comm;
 use crate::element::{Dtype, Element};
 
 /// Turns of each at least and at most.
-const MIN_TURNS: u64 = 9;
+const MIN_TURNS: u64 = 11;
 const MAX_TURNS: u64 = 400;
 
 /// Calls in one turn: the first one finds what another algorithm has left behind and does not

@@ -43,7 +43,10 @@ const PAIRS_TIME: Duration = Duration::from_millis(100);
 /// The same for exchanges of all with all.
 const ALL_TIME: Duration = Duration::from_millis(50);
 
-/// What is added up.
+/// What is short enough to lie in a cache.
+const NEAR_BYTES: usize = 64 << 10;
+
+/// What is not, and is added up.
 const SUM_BYTES: usize = 2 << 20;
 
 impl Comm {
@@ -137,16 +140,15 @@ impl<'a> Prober<'a> {
     }
 
     /// Sends as many bytes to each of some members, the first of them being `word`, and receives
-    /// as many from each; returns how long that took. What member i said is at `heard(i, bytes)`.
+    /// as many from each; returns how long that took. What `with[i]` said is `heard(i, bytes)`.
     fn exchange(
         &mut self,
         with: &[usize],
         bytes: usize,
         word: u8,
     ) -> Result<Duration, Interruption> {
-        let num_members = self.team.members.len();
         grow(&mut self.leaving, bytes);
-        grow(&mut self.arriving, bytes * num_members);
+        grow(&mut self.arriving, bytes * with.len());
         self.leaving[0] = word;
         let signature = Signature::message(Dtype::U8, bytes);
         let group = self.team.id | PURPOSE << PURPOSE_BIT;
@@ -155,17 +157,18 @@ impl<'a> Prober<'a> {
         let source = Source::of(&self.leaving[..bytes]);
         let target = Target::of(&mut self.arriving);
         let rank = |member: usize| self.team.members[member];
-        let piece = |member: usize| target.part(member * bytes..(member + 1) * bytes);
+        let piece = |index: usize| target.part(index * bytes..(index + 1) * bytes);
         let sends: Vec<_> = with.iter().map(|&member| (rank(member), source)).collect();
-        let recvs: Vec<_> = with.iter().map(|&member| (rank(member), piece(member))).collect();
+        let recvs = with.iter().enumerate().map(|(index, &member)| (rank(member), piece(index)));
+        let recvs: Vec<_> = recvs.collect();
         let mut round = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
         let start = self.node.world().clock().now();
         self.node.exchange(self.lane, &mut round, self.timeout)?;
         Ok(self.node.world().clock().since(start))
     }
 
-    fn heard(&self, member: usize, bytes: usize) -> u8 {
-        self.arriving[member * bytes]
+    fn heard(&self, index: usize, bytes: usize) -> u8 {
+        self.arriving[index * bytes]
     }
 
     fn measure(&mut self) -> Result<Measured, Interruption> {
@@ -177,23 +180,32 @@ impl<'a> Prober<'a> {
             if let Some(partner) = opponent(num_members, meeting, self.team.position) {
                 let time = PAIRS_TIME / num_meetings as u32;
                 let driver = (self.team.position < partner).then(|| Driver::new(self.now(), time));
-                row.links[partner] = self.meet(&[partner], partner, driver)?;
+                row.links[partner] = self.meet(&[partner], driver)?;
             }
         }
         self.number = 1 << 48;
-        let others: Vec<usize> =
-            (0..num_members).filter(|&member| member != self.team.position).collect();
+        let mut others = self.others();
+        // What one message more costs shows only where there is one.
+        if num_members == 2 {
+            others.push(others[0]);
+        }
         let driver = (self.team.position == 0).then(|| Driver::new(self.now(), ALL_TIME));
-        row.all = self.meet(&others, 0, driver)?;
-        row.local = self.add_up();
+        row.all = self.meet(&others, driver)?;
+        row.local = [NEAR_BYTES, SUM_BYTES].map(|bytes| self.add_up(bytes));
         self.agree(&row)
     }
 
-    /// Exchanges with some members until the one that drives says that it is enough.
+    /// All members but this one.
+    fn others(&self) -> Vec<usize> {
+        let me = self.team.position;
+        (0..self.team.members.len()).filter(|&member| member != me).collect()
+    }
+
+    /// Exchanges with some members until the one that drives says that it is enough; that is this
+    /// one if it has a driver, and else the first of them.
     fn meet(
         &mut self,
         with: &[usize],
-        leader: usize,
         mut driver: Option<Driver>,
     ) -> Result<table::Times, Interruption> {
         let mut times = table::Times::default();
@@ -205,7 +217,7 @@ impl<'a> Prober<'a> {
             if let Some(driver) = &mut driver {
                 driver.add(bytes, took, self.node.world().clock().now());
             }
-            let word = if driver.is_some() { word } else { self.heard(leader, bytes) };
+            let word = if driver.is_some() { word } else { self.heard(0, bytes) };
             match word {
                 0 => return Ok(times),
                 exponent => bytes = 1 << exponent.clamp(6, 24),
@@ -213,25 +225,25 @@ impl<'a> Prober<'a> {
         }
     }
 
-    /// How fast a rank adds up two vectors.
-    fn add_up(&mut self) -> f64 {
-        grow(&mut self.arriving, 2 * SUM_BYTES);
-        grow(&mut self.leaving, SUM_BYTES);
+    /// How fast a rank adds up two vectors of some length.
+    fn add_up(&mut self, bytes: usize) -> f64 {
+        grow(&mut self.arriving, 2 * bytes);
+        grow(&mut self.leaving, bytes);
         let order = Order::new(SumTree::canonical(2));
         let mut best = Duration::MAX;
-        for _ in 0..3 {
-            let (one, other) = self.arriving[..2 * SUM_BYTES].split_at(SUM_BYTES);
+        for _ in 0..5 {
+            let (one, other) = self.arriving[..2 * bytes].split_at(bytes);
             let sources = [Source::of(one), Source::of(other)];
-            let targets = [Target::of(&mut self.leaving[..SUM_BYTES])];
+            let targets = [Target::of(&mut self.leaving[..bytes])];
             let (reduction, divide_by) = (Reduction::Sum, None);
             let job =
                 Job { reduction, divide_by, order: &order, sources: &sources, targets: &targets };
             let start = self.node.world().clock().now();
-            reduce(self.node.isa(), Dtype::U8, &job);
+            reduce(self.node.isa(), Dtype::F32, &job);
             best = best.min(self.node.world().clock().since(start));
         }
         // As a price counts: one vector read, one written.
-        2.0 * SUM_BYTES as f64 / best.as_secs_f64().max(1e-9)
+        2.0 * bytes as f64 / best.as_secs_f64().max(1e-9)
     }
 
     /// Tells rank 0 what was measured, and takes from it what holds.
@@ -292,13 +304,10 @@ impl<'a> Prober<'a> {
     }
 
     fn all_wish(&mut self, wish: bool) -> Result<bool, Interruption> {
-        let me = self.team.position;
-        let others: Vec<usize> =
-            (0..self.team.members.len()).filter(|&member| member != me).collect();
+        let others = self.others();
         self.number = 1 << 56;
         self.exchange(&others, SMALL_BYTES, u8::from(wish))?;
-        let heard = |&member: &usize| self.heard(member, SMALL_BYTES) == 1;
-        Ok(wish && others.iter().all(heard))
+        Ok(wish && (0..others.len()).all(|index| self.heard(index, SMALL_BYTES) == 1))
     }
 }
 

@@ -11,11 +11,14 @@ const MAX_SHORT: usize = 24;
 /// The length that tells how long others may be.
 const FIRST_LONG: u8 = 16;
 
+/// Long exchanges of that length, at most.
+const NUM_FIRST: usize = 8;
+
 /// The longest that is tried.
 const LAST_LONG: u8 = 20;
 
-/// Long exchanges of that length.
-const NUM_LONG: usize = 4;
+/// Long exchanges of the longest length that fits.
+const NUM_LONG: usize = 7;
 
 /// The partner of a rank in a meeting of a tournament, by the circle method: in n-1 meetings of an
 /// even number of ranks everybody meets everybody once. Of an odd number one pauses.
@@ -48,9 +51,8 @@ pub(super) struct Driver {
 #[derive(Clone, Copy)]
 enum Phase {
     Short,
-    /// The first of two that tell how long others may be.
-    First,
-    Second,
+    /// So many that tell how long others may be, the next one included.
+    First(usize),
     /// So many of a length, the next one included.
     Long(usize, u8),
 }
@@ -66,9 +68,11 @@ impl Driver {
     pub(super) fn next(&mut self) -> u8 {
         let (phase, exponent) = match self.phase {
             Phase::Short if !self.is_enough() => (Phase::Short, SMALL_BYTES.ilog2() as u8),
-            Phase::Short => (Phase::First, FIRST_LONG),
-            Phase::First => (Phase::Second, FIRST_LONG),
-            Phase::Second => match self.longest() {
+            Phase::Short => (Phase::First(NUM_FIRST), FIRST_LONG),
+            Phase::First(left) if left > 1 && (left == NUM_FIRST || self.has_time()) => {
+                (Phase::First(left - 1), FIRST_LONG)
+            }
+            Phase::First(_) => match self.longest() {
                 Some(exponent) => (Phase::Long(NUM_LONG, exponent), exponent),
                 None => (Phase::Long(0, 0), 0),
             },
@@ -83,6 +87,11 @@ impl Driver {
     fn is_enough(&self) -> bool {
         let num_short = self.num_short + 1;
         num_short >= MAX_SHORT || (num_short >= MIN_SHORT && self.spent() > self.time / 4)
+    }
+
+    /// Whether there is time for more of the first long ones.
+    fn has_time(&self) -> bool {
+        self.spent() < self.time / 2
     }
 
     /// The length of which there can be several in the time that is left.

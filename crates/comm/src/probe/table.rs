@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_platform::World;
-use lockstep_schedule::{Link, Links};
+use lockstep_schedule::{Link, Links, Near};
 
-use super::SMALL_BYTES;
+use super::{NEAR_BYTES, SMALL_BYTES};
 
 /// What was measured of a group, the same on all ranks.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +19,10 @@ pub struct Measured {
     pub per_message: Seconds,
     /// What a rank reads and writes when it adds up, while the others do so too.
     pub local: BytesPerSecond,
+    /// How much faster short things are.
+    pub near: Near,
+    /// Where ranks share cores: what every message of any of them keeps the cores from the others.
+    pub crowd: Option<Seconds>,
 }
 
 /// How long exchanges took, by length.
@@ -36,20 +40,27 @@ impl Times {
         }
     }
 
-    /// The median of a length, in seconds. The first exchange of each length is left out if there
-    /// are others: who came late has nothing to do with the link.
-    fn median(&self, bytes: usize) -> Option<f64> {
+    /// The usual time of a length, in seconds. The first exchange of each length is left out if
+    /// there are others: who came late has nothing to do with the link. Who is first in one
+    /// exchange is last in the next, so two in a row are taken together.
+    fn usual(&self, bytes: usize) -> Option<f64> {
         let (_, times) = self.by_bytes.iter().find(|(known, _)| *known == bytes)?;
-        let mut times = times[usize::from(times.len() > 1)..].to_vec();
-        times.sort_unstable();
-        Some(times[times.len() / 2].as_secs_f64())
+        let times = &times[usize::from(times.len() > 1)..];
+        let mut twos: Vec<Duration> = times.windows(2).map(|two| (two[0] + two[1]) / 2).collect();
+        if let [only] = times {
+            twos.push(*only);
+        }
+        twos.sort_unstable();
+        // Whatever disturbs an exchange makes it longer, and there are few long ones.
+        let index = if bytes > SMALL_BYTES { 0 } else { twos.len() / 4 };
+        Some(twos[index].as_secs_f64())
     }
 
-    /// The time of an empty message, and the bytes of the longest with its time.
-    fn ends(&self) -> Option<(f64, usize, f64)> {
-        let short = self.median(SMALL_BYTES)?;
+    /// The time of an empty message, of a near one, and the bytes of the longest with its time.
+    fn ends(&self) -> Option<[f64; 4]> {
         let longest = self.by_bytes.iter().map(|(bytes, _)| *bytes).max()?;
-        Some((short, longest, self.median(longest)?))
+        let [short, near, long] = [SMALL_BYTES, NEAR_BYTES, longest].map(|bytes| self.usual(bytes));
+        Some([short?, near.unwrap_or(0.0), longest as f64, long?])
     }
 }
 
@@ -57,14 +68,16 @@ impl Times {
 pub(super) struct Row {
     pub(super) links: Vec<Times>,
     pub(super) all: Times,
-    pub(super) local: f64,
+    /// How fast it adds up what is near and what is far.
+    pub(super) local: [f64; 2],
     /// Whose cores it uses, and how many those are.
     host: u64,
     num_cores: u64,
 }
 
-/// Numbers of a row besides three for each link.
-const NUM_OTHERS: usize = 6;
+/// Numbers of a row for each link, and besides.
+const NUM_EACH: usize = 4;
+const NUM_OTHERS: usize = NUM_EACH + 4;
 
 impl Row {
     pub(super) fn new(num_members: usize, world: &World) -> Self {
@@ -75,20 +88,17 @@ impl Row {
         Self {
             links: vec![Times::default(); num_members],
             all: Times::default(),
-            local: 0.0,
+            local: [0.0; 2],
             host,
             num_cores,
         }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let three = |times: &Times| {
-            let (short, bytes, long) = times.ends().unwrap_or((0.0, 0, 0.0));
-            [short.to_bits(), bytes as u64, long.to_bits()]
-        };
-        let links = self.links.iter().flat_map(three);
-        let others = [self.local.to_bits(), self.host, self.num_cores];
-        let words = links.chain(three(&self.all)).chain(others);
+        let four = |times: &Times| times.ends().unwrap_or_default().map(f64::to_bits);
+        let links = self.links.iter().flat_map(four);
+        let [near, far] = self.local.map(f64::to_bits);
+        let words = links.chain(four(&self.all)).chain([near, far, self.host, self.num_cores]);
         words.flat_map(u64::to_le_bytes).collect()
     }
 }
@@ -110,18 +120,19 @@ impl Told<'_> {
         if number.is_finite() { number.max(0.0) } else { 0.0 }
     }
 
-    /// The time of an empty message and the speed of a long one, of link `index`, or of all with
-    /// all behind the last.
-    fn ends(&self, index: usize) -> (f64, f64, f64) {
-        (self.number(3 * index), self.word(3 * index + 1) as f64, self.number(3 * index + 2))
+    /// The times of link `index`, or of all with all behind the last: of an empty message, of a
+    /// near one, and the bytes of a long one with its time.
+    fn ends(&self, index: usize) -> [f64; NUM_EACH] {
+        [0, 1, 2, 3].map(|at| self.number(NUM_EACH * index + at))
     }
 
-    fn local(&self) -> f64 {
-        self.number(3 * self.num_members + 3)
+    fn local(&self) -> [f64; 2] {
+        [0, 1].map(|at| self.number(NUM_EACH * (self.num_members + 1) + at))
     }
 
     fn host(&self) -> (u64, u64) {
-        (self.word(3 * self.num_members + 4), self.word(3 * self.num_members + 5))
+        let at = NUM_EACH * (self.num_members + 1) + 2;
+        (self.word(at), self.word(at + 1))
     }
 }
 
@@ -129,36 +140,48 @@ impl Measured {
     /// What follows from all rows.
     pub(super) fn of(rows: &[u8], num_members: usize) -> Self {
         let row_bytes = rows.len() / num_members;
-        debug_assert_eq!(row_bytes, 8 * (3 * num_members + NUM_OTHERS), "all rows are as long");
+        debug_assert_eq!(row_bytes, 8 * (NUM_EACH * num_members + NUM_OTHERS), "rows are alike");
         let told: Vec<Told<'_>> =
             rows.chunks(row_bytes).map(|words| Told { words, num_members }).collect();
         let links = Links::new(num_members, |from, to| {
-            // Both ends have measured the same exchanges; the slower one waited for the other.
+            // Both ends have measured the same exchanges: what one waited, the other was late.
             let (one, other) = (told[from].ends(to), told[to].ends(from));
-            let (short, long) = (one.0.min(other.0), one.2.min(other.2));
-            let flow = (long - short).max(long / 16.0).max(1e-9);
-            let bandwidth = if one.1 > 0.0 { one.1 / flow } else { f64::INFINITY };
+            let [short, near, bytes, long] =
+                [0, 1, 2, 3].map(|at| f64::midpoint(one[at], other[at]));
+            let bandwidth = far_speed([short, near, bytes, long]);
             Link { latency: Seconds(short), bandwidth: BytesPerSecond(bandwidth) }
         });
-        let most = |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).fold(0.0, f64::max);
-        let num_others = (num_members - 1) as f64;
-        let all_short = most(&|row| row.ends(num_members).0);
-        let all_long = most(&|row| row.ends(num_members).2);
-        let bytes = told[0].ends(num_members).1;
-        let flow = (all_long - all_short).max(all_long / 16.0).max(1e-9);
-        let port = BytesPerSecond(2.0 * num_others * bytes / flow);
+        let mean =
+            |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).sum::<f64>() / num_members as f64;
+        // Two ranks exchange two messages each way.
+        let num_messages = (num_members - 1).max(2) as f64;
+        let all = [0, 1, 2, 3].map(|at| mean(&|row| row.ends(num_members)[at]));
+        let port = BytesPerSecond(2.0 * num_messages * far_speed(all));
+        let all_short = all[0];
         let mut latencies: Vec<f64> = (0..num_members)
             .flat_map(|from| (0..from).map(move |to| (from, to)))
             .filter_map(|(from, to)| links.between(from, to).map(|link| link.latency.0))
             .collect();
         latencies.sort_by(f64::total_cmp);
         let usual = latencies.get(latencies.len() / 2).copied().unwrap_or(0.0);
-        let num_more = (num_others - 1.0).max(1.0);
-        let per_message = Seconds(((all_short - usual) / num_more).max(0.0));
+        let per_message = Seconds(((all_short - usual) / (num_messages - 1.0)).max(0.0));
         let crowd = told.iter().map(|row| crowd(row, &told)).fold(1.0, f64::max);
-        let slowest = told.iter().map(Told::local).fold(f64::INFINITY, f64::min);
-        let local = BytesPerSecond(slowest.max(1e6) / crowd);
-        Self { links, port, per_message, local }
+        let [near_sum, far_sum] = [0, 1].map(|at| {
+            told.iter().map(|row| row.local()[at]).fold(f64::INFINITY, f64::min).max(1e6)
+        });
+        let local = BytesPerSecond(far_sum / crowd);
+        let wire = near_speed(all) / far_speed(all);
+        let near = Near {
+            bytes: Bytes(NEAR_BYTES as u64),
+            wire: wire.clamp(1.0, MOST_NEAR),
+            local: (near_sum / far_sum).clamp(1.0, MOST_NEAR_SUM),
+        };
+        let num_all = num_members as f64 * num_messages;
+        let is_far = usual > FAR;
+        let shared = Seconds(if is_far { 0.0 } else { all_short / num_all });
+        let crowd = (crowd > 1.0).then_some(shared);
+        let links = if crowd.is_some() { evened_out(&links, num_members) } else { links };
+        Self { links, port, per_message, local, near, crowd }
     }
 
     /// The link that is slowest with a message of some length, if there are any.
@@ -171,7 +194,7 @@ impl Measured {
     }
 
     pub(super) fn num_bytes(num_members: usize) -> usize {
-        8 * (2 * num_members * num_members + 3)
+        8 * (2 * num_members * num_members + 6)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -179,7 +202,9 @@ impl Measured {
         let pairs = (0..num_members * num_members).map(|at| (at / num_members, at % num_members));
         let links = pairs.filter_map(|(from, to)| self.links.between(from, to));
         let numbers = links.flat_map(|link| [link.latency.0, link.bandwidth.0]);
-        let others = [self.port.0, self.per_message.0, self.local.0];
+        let Near { wire, local, .. } = self.near;
+        let crowd = self.crowd.map_or(-1.0, |each| each.0);
+        let others = [self.port.0, self.per_message.0, self.local.0, wire, local, crowd];
         numbers.chain(others).flat_map(|number| number.to_bits().to_le_bytes()).collect()
     }
 
@@ -192,8 +217,50 @@ impl Measured {
         });
         let last = 2 * num_members * num_members;
         let (port, local) = (BytesPerSecond(number(last)), BytesPerSecond(number(last + 2)));
-        Self { links, port, per_message: Seconds(number(last + 1)), local }
+        let (wire, near_local) = (number(last + 3), number(last + 4));
+        let near = Near { bytes: Bytes(NEAR_BYTES as u64), wire, local: near_local };
+        let crowd = Some(Seconds(number(last + 5))).filter(|each| each.0 >= 0.0);
+        Self { links, port, per_message: Seconds(number(last + 1)), local, near, crowd }
     }
+}
+
+/// A latency beyond which a rank has given its core away long before an answer comes.
+const FAR: f64 = 300e-6;
+
+/// What waiting for a core may add to a latency.
+const CORE_WAIT: f64 = 100e-6;
+
+/// Where ranks share cores it depends on their turns which link seems to be slower by a little: the
+/// same latency for all but those that are slower by more.
+fn evened_out(links: &Links, num_members: usize) -> Links {
+    let pairs = (0..num_members).flat_map(|from| (0..from).map(move |to| (from, to)));
+    let latencies = pairs.filter_map(|(from, to)| Some(links.between(from, to)?.latency.0));
+    let least = latencies.fold(f64::INFINITY, f64::min);
+    Links::new(num_members, |from, to| {
+        let link = *links.between(from, to).expect("there is one for every pair");
+        let is_little = link.latency.0 < least + CORE_WAIT;
+        Link { latency: Seconds(if is_little { least } else { link.latency.0 }), ..link }
+    })
+}
+
+/// The most that a cache is believed to help messages, and sums. Beyond that the long messages were
+/// disturbed.
+const MOST_NEAR: f64 = 2.0;
+const MOST_NEAR_SUM: f64 = 8.0;
+
+/// Bytes a second of a message that is short enough for a cache.
+fn near_speed([short, near, _, _]: [f64; NUM_EACH]) -> f64 {
+    NEAR_BYTES as f64 / (near - short).max(near / 16.0).max(1e-9)
+}
+
+/// Bytes a second of what is beyond that.
+fn far_speed(times: [f64; NUM_EACH]) -> f64 {
+    let [_, near, bytes, long] = times;
+    if bytes <= NEAR_BYTES as f64 {
+        return near_speed(times);
+    }
+    let speed = (bytes - NEAR_BYTES as f64) / (long - near).max(long / 16.0).max(1e-9);
+    speed.max(near_speed(times) / MOST_NEAR)
 }
 
 /// How many ranks share each core of a rank's host.
@@ -213,16 +280,18 @@ mod tests {
         let micros = Duration::from_micros;
         let row = |me: usize| {
             let mut row = Row::new(3, &world);
-            row.local = 1e9 * (me + 1) as f64;
+            row.local = [2e9, 1e9 * (me + 1) as f64];
             for other in (0..3).filter(|&other| other != me) {
                 for took in [900, 10, 10] {
                     row.links[other].add(SMALL_BYTES, micros(took));
                 }
                 let slow = if me + other == 3 { 10 } else { 1 };
-                row.links[other].add(1 << 20, micros(10 + 100 * slow));
+                row.links[other].add(NEAR_BYTES, micros(10 + 5 * slow));
+                row.links[other].add(17 << 16, micros(10 + 105 * slow));
             }
             row.all.add(SMALL_BYTES, micros(16));
-            row.all.add(1 << 16, micros(16 + 100));
+            row.all.add(NEAR_BYTES, micros(16 + 50));
+            row.all.add(2 << 16, micros(16 + 150));
             row.encode()
         };
         let rows: Vec<u8> = (0..3).flat_map(row).collect();
@@ -232,6 +301,7 @@ mod tests {
         assert!((link.bandwidth.0 - 1048.576e6).abs() < 1e3, "{link:?}");
         assert!((measured.per_message.0 - 6e-6).abs() < 1e-9, "{measured:?}");
         assert!((measured.port.0 - 4.0 * 65_536.0 / 100e-6).abs() < 1e3, "{measured:?}");
+        assert!((measured.near.wire - 2.0).abs() < 1e-6, "{measured:?}");
         let (from, to, _) = measured.slowest(Bytes(1 << 20)).unwrap();
         assert_eq!((from, to), (1, 2));
         let bytes = measured.encode();

@@ -161,6 +161,7 @@ mod tests {
 
     use super::*;
     use crate::links::{Link, Links};
+    use crate::price::Near;
     use crate::topology::Topology;
 
     const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
@@ -169,6 +170,8 @@ mod tests {
         links: Links::NONE,
         port: None,
         per_message: Seconds(0.0),
+        near: Near::NONE,
+        crowd: None,
         memory: None,
         local: BytesPerSecond(10e9),
     };
@@ -177,6 +180,8 @@ mod tests {
         links: Links::NONE,
         port: None,
         per_message: Seconds(0.0),
+        near: Near::NONE,
+        crowd: None,
         memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
         local: BytesPerSecond(10e9),
     };

@@ -1,5 +1,6 @@
 //! Frames, and the bytes that have come before they arrive.
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ const MAGIC: u32 = u32::from_le_bytes(*b"LkE1");
 
 /// Room for what has come on one stream and not arrived. A real network holds as much as its
 /// bandwidth times its delay, and here that must not depend on what sockets hold.
-const MAX_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
-/// What is asked of the stream at once.
-const READ_BYTES: usize = 256 << 10;
+/// A piece of memory for them.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// What stands in front of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +47,12 @@ impl Frame {
     }
 }
 
-/// What has come on one stream.
+/// What has come on one stream, in pieces of memory that are used again.
 #[derive(Default)]
 pub(super) struct Incoming {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
+    chunks: VecDeque<Chunk>,
+    spare: Vec<Chunk>,
+    len: usize,
     /// What is left of the piece at the start, and when it arrives; nothing before its frame is
     /// whole.
     head: Option<(usize, Duration)>,
@@ -59,14 +60,20 @@ pub(super) struct Incoming {
     is_broken: bool,
 }
 
+struct Chunk {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
 impl Incoming {
     /// Whether nothing has come that was not taken.
     pub(super) fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.len == 0
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.end - self.start < MAX_BYTES
+        self.len < MAX_BYTES
     }
 
     /// How long until the piece at the start arrives, if one is there.
@@ -86,17 +93,14 @@ impl Incoming {
         if !self.has_room() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if self.is_empty() {
-            (self.start, self.end) = (0, 0);
-        } else if self.start > MAX_BYTES {
-            self.bytes.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
+        if self.chunks.back().is_none_or(|last| last.end == last.bytes.len()) {
+            let new = || Chunk { bytes: vec![0; CHUNK_BYTES].into(), start: 0, end: 0 };
+            self.chunks.push_back(self.spare.pop().unwrap_or_else(new));
         }
-        if self.bytes.len() < self.end + READ_BYTES {
-            self.bytes.resize(self.end + READ_BYTES, 0);
-        }
-        let num_bytes = read(&mut self.bytes[self.end..])?;
-        self.end += num_bytes;
+        let last = self.chunks.back_mut().expect("one was added if there was none");
+        let num_bytes = read(&mut last.bytes[last.end..])?;
+        last.end += num_bytes;
+        self.len += num_bytes;
         Ok(num_bytes)
     }
 
@@ -108,11 +112,10 @@ impl Incoming {
             if due > now || self.is_empty() {
                 break;
             }
-            let len = left.min(buffer.len() - num_taken).min(self.end - self.start);
-            let from = &self.bytes[self.start..self.start + len];
-            buffer[num_taken..num_taken + len].copy_from_slice(from);
+            let space = &mut buffer[num_taken..];
+            let wanted = left.min(space.len());
+            let len = self.move_to(&mut space[..wanted]);
             num_taken += len;
-            self.start += len;
             self.head = (left > len).then_some((left - len, due));
         }
         self.look(now);
@@ -127,19 +130,39 @@ impl Incoming {
 
     /// The piece at the start.
     fn head(&mut self, now: Duration) -> io::Result<Option<(usize, Duration)>> {
-        if self.head.is_none() {
-            let Some(bytes) = self.bytes[self.start..self.end].first_chunk() else {
-                return Ok(None);
-            };
-            let Some(frame) = Frame::decode(bytes) else {
+        if self.is_broken {
+            let why = "it does not emulate the same network (emulate.* differs)";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        if self.head.is_none() && self.len >= FRAME_BYTES {
+            let mut bytes = [0; FRAME_BYTES];
+            let mut num_moved = 0;
+            while num_moved < FRAME_BYTES {
+                num_moved += self.move_to(&mut bytes[num_moved..]);
+            }
+            let Some(frame) = Frame::decode(&bytes) else {
                 self.is_broken = true;
-                let why = "it does not emulate the same network (emulate.* differs)";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+                return self.head(now);
             };
-            self.start += FRAME_BYTES;
             self.head = Some((frame.len, frame.due.min(now + frame.hold)));
         }
         Ok(self.head)
+    }
+
+    /// Moves bytes from the first chunk, as many as there are or fit.
+    fn move_to(&mut self, buffer: &mut [u8]) -> usize {
+        let Some(first) = self.chunks.front_mut() else { return 0 };
+        let len = buffer.len().min(first.end - first.start);
+        buffer[..len].copy_from_slice(&first.bytes[first.start..first.start + len]);
+        first.start += len;
+        self.len -= len;
+        if first.start == first.end {
+            (first.start, first.end) = (0, 0);
+            if self.chunks.len() > 1 {
+                self.spare.extend(self.chunks.pop_front());
+            }
+        }
+        len
     }
 }
 
