@@ -31,7 +31,9 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
     let huge = ["model.width=16384", "model.heads=128", "model.layers=200", "run.workers=4"];
     for command in ["plan", "train"] {
         let mut arguments = vec![command];
-        huge.iter().for_each(|set| arguments.extend(["--set", set]));
+        for set in huge {
+            arguments.extend(["--set", set]);
+        }
         let error = refusal(&folder, &arguments);
         assert!(error.starts_with("error: run.workers = 4 need "), "{error}");
         assert!(error.contains(" of memory and this machine has "), "{error}");

@@ -109,9 +109,10 @@ impl Memory {
         let shares_memory = recipe.run.transport != TransportChoice::Tcp;
         let of_rank =
             |rank: &RankMemory| rank.own() + if shares_memory { rank.shared } else { Bytes(0) };
-        let model = match is_one {
-            true => self.total(),
-            false => self.ranks.iter().map(of_rank).max().unwrap_or_default(),
+        let model = if is_one {
+            self.total()
+        } else {
+            self.ranks.iter().map(of_rank).max().unwrap_or_default()
         };
         model + process + RUNTIME_BYTES + PEER_BYTES * (self.ranks.len() as u64 - 1)
     }
