@@ -42,6 +42,23 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn closed_forms_stand_beside_the_prices_of_schedules() {
+    let folder = Folder::new();
+    let report = folder.json(&["plan", "collectives", "--bytes", "8KiB,8MiB", "--json"]);
+    let rows = report["rows"].as_array().expect("a list");
+    assert_eq!(rows.len(), 8, "four algorithms, two lengths");
+    for row in rows {
+        let [closed, priced] = ["closed_form_seconds", "schedule_seconds"]
+            .map(|name| row[name].as_f64().expect("a number"));
+        assert!((closed / priced - 1.0).abs() < 1e-9, "{row}");
+    }
+    let error = refusal(&folder, &["plan", "collectives", "--bytes", "8 parsecs"]);
+    assert!(error.contains("is not a number of bytes; try"), "{error}");
+    let error = refusal(&folder, &["plan", "collectives", "--ranks", "1"]);
+    assert!(error.contains("--ranks 1 is not between 2 and 512; try 8"), "{error}");
+}
+
+#[test]
 fn timelines_are_drawn_and_measured() {
     let folder = Folder::new();
     let rows = folder.json(&[

@@ -50,6 +50,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     };
     let mut points = Vec::new();
     let mut updates = Vec::new();
+    let mut step_overhead_seconds = None;
     let mut last = None;
     for (width, heads) in WIDTHS {
         workers::tell(&format!("width {width} ...\n"));
@@ -61,7 +62,10 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             ((many - few) / (LANES[1] - LANES[0]) as f64).max(0.8 * many / LANES[1] as f64);
         let lane_flops = long.gflops * 1e9 * long.step_seconds_median / LANES[1] as f64;
         points.push(Point { width, flops_per_second: lane_flops / per_lane });
-        updates.push((many - per_lane * LANES[1] as f64).max(0.0) / long.num_params as f64);
+        let besides = (many - per_lane * LANES[1] as f64).max(0.0);
+        // The first model has next to no parameters.
+        let overhead = *step_overhead_seconds.get_or_insert(besides);
+        updates.push((besides - overhead).max(0.0) / long.num_params as f64);
         last = Some(long);
     }
     workers::tell("calls between workers ...\n");
@@ -78,6 +82,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         peak_flops_per_second: bench.fma_peak_gflops * 1e9,
         points,
         update_seconds_per_param,
+        step_overhead_seconds: step_overhead_seconds.unwrap_or(0.0),
         latency_factor,
         transfer_factor,
     };
