@@ -2,7 +2,7 @@
 """Predicted beside measured, over many recipes: memory, bytes and time.
 
     scripts/planner/errors.py --binary target/release/lockstep            # everything
-    scripts/planner/errors.py --binary target/release/lockstep --largest 2
+    scripts/planner/errors.py --binary target/release/lockstep --models 1M,10M
 
 Trains every recipe for some steps with `lockstep train --json` and prints a table: what was
 predicted before the run, what was measured, and the error in percent. Time needs a machine that
@@ -15,12 +15,15 @@ import statistics
 import subprocess
 import tempfile
 
+# Steps of large models are made short: eight sequences of 64 tokens.
+SHORT = ["model.context=64", "train.batch=8", "train.microbatch=1"]
+
 # Name, settings: about 1, 10, 50 and 200 million parameters.
 MODELS = [
     ("1M", ["model.width=128", "model.heads=4", "model.kv_heads=4", "model.ffn=384", "model.layers=4"]),
     ("10M", ["model.width=384", "model.heads=6", "model.kv_heads=6", "model.ffn=1024", "model.layers=6"]),
-    ("50M", ["model.width=768", "model.heads=12", "model.kv_heads=12", "model.ffn=2048", "model.layers=7"]),
-    ("200M", ["model.width=1024", "model.heads=16", "model.kv_heads=16", "model.ffn=4096", "model.layers=12"]),
+    ("50M", ["model.width=768", "model.heads=12", "model.kv_heads=12", "model.ffn=2048", "model.layers=7", *SHORT]),
+    ("200M", ["model.width=1024", "model.heads=16", "model.kv_heads=16", "model.ffn=4096", "model.layers=12", *SHORT]),
 ]
 # Workers, ZeRO stage, recompute: every value meets most others.
 LAYOUTS = [
@@ -58,7 +61,7 @@ def error(predicted, measured):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", default="target/release/lockstep")
-    parser.add_argument("--largest", type=int, default=len(MODELS), help="only so many models")
+    parser.add_argument("--models", default=",".join(name for name, _ in MODELS))
     parser.add_argument("--layouts", type=int, default=len(LAYOUTS), help="only so many layouts")
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--steps", type=int, default=3)
@@ -66,9 +69,10 @@ def main():
     print(f"{'model':>5} {'workers':>7} {'zero':>4} {'recompute':>9}   peak MiB: said, was, error"
           f"     step s: said, was, error      moved")
     errors = {"peak": [], "step": []}
-    for name, model in MODELS[: arguments.largest]:
+    wanted = arguments.models.split(",")
+    for name, model in (pair for pair in MODELS if pair[0] in wanted):
         for workers, zero, recompute in LAYOUTS[: arguments.layouts]:
-            sets = [*model, f"model.context={arguments.context}", f"run.workers={workers}",
+            sets = [f"model.context={arguments.context}", *model, f"run.workers={workers}",
                     f"parallel.zero={zero}", f"parallel.recompute={recompute}"]
             found = train(arguments.binary, sets, arguments.steps)
             head = f"{name:>5} {workers:>7} {zero:>4} {recompute:>9}"

@@ -78,5 +78,5 @@ pub(crate) fn line(forecast: &Forecast) -> String {
         (Some(step), Some(speed)) => format!(", {step} a step, {speed}"),
         _ => "; lockstep plan calibrate lets it say the time too".to_owned(),
     };
-    format!("forecast: {peak} at most{moved}{time}\n")
+    format!("forecast: peak {peak}{moved}{time}\n")
 }

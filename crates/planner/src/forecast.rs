@@ -35,6 +35,8 @@ impl Forecast {
         let blueprint = describe(&recipe.model);
         let wires = wires(recipe);
         let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
+        // Small problems are over before anything could be said about a step.
+        let machine = machine.filter(|_| !recipe.model.family.is_problem());
         let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
         Ok(Self {
             peak_bytes: memory.largest_process(recipe, room.process),

@@ -82,7 +82,9 @@ fn uneven_parts_take_as_long_as_the_busiest_rank() {
     assert_eq!(all_to_all::uneven(&even, EXACT), same);
     let mut hot = even;
     // Everybody has ten times as much for rank 2.
-    hot.iter_mut().for_each(|to| to[2] = Bytes(2560));
+    for to in &mut hot {
+        to[2] = Bytes(2560);
+    }
     let expected = EXACT.latency * 3.0 + Bytes(3 * 2560) / EXACT.bandwidth;
     assert_eq!(all_to_all::uneven(&hot, EXACT), expected);
 }
@@ -243,7 +245,7 @@ fn what_crosses_the_network_depends_on_the_order_of_ranks() {
         let schedule = build(Op::AllReduce, Algorithm::RING, &Team::new(num_ranks)).expect("any");
         let layout = Layout::even(&schedule, 64 * 64);
         let crossing = bytes_between_nodes(&schedule, &layout, Bytes(4), node_of);
-        crossing.0 as f64 / (4 * 64 * 64) as f64
+        crossing.0 as f64 / f64::from(4 * 64 * 64)
     };
     // Printed: a factor of 8 in any order.
     row("a O216, one node after the other", vectors(64, |rank| rank / 8), "15.75");

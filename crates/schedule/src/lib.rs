@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //! - [`collective`]: the algorithms, one a file; [`collective::build`] and [`collective::select`]
-//! - [`pipeline`]: the schedules of pipelines, one a file; [`pipeline::build`], [`pipeline::verify`]
+//! - [`pipeline`]: the schedules of pipelines, one a file; [`pipeline::build`] and the proof
 //! - `schedule`, `step`, `chunks`: the data: programs of rounds of steps on chunks of a vector
 //! - `op`, `algorithm`: what is computed, and how
 //! - `sum_tree`, `addends`: the order of a sum, and the canonical one

@@ -206,9 +206,9 @@ fn beside(summary: &Summary) -> String {
         parts.push(format!("peak {} ({error:+.0} %)", Bytes(peak)));
     }
     if let Some(wire) = summary.predicted_wire_bytes.filter(|wire| *wire > 0) {
-        let difference = wire as i64 - summary.wire_bytes as i64;
-        let verdict =
-            if difference == 0 { "exact".to_owned() } else { format!("{difference:+} B") };
+        let error = error(wire as f64, summary.wire_bytes as f64);
+        let is_exact = wire == summary.wire_bytes;
+        let verdict = if is_exact { "exact".to_owned() } else { format!("{error:+.2} %") };
         parts.push(format!("moved a step {} ({verdict})", Bytes(wire)));
     }
     if parts.is_empty() { String::new() } else { format!("predicted    {}\n", parts.join(", ")) }

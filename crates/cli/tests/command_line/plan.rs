@@ -31,12 +31,31 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
     let huge = ["model.width=16384", "model.heads=128", "model.layers=200", "run.workers=4"];
     for command in ["plan", "train"] {
         let mut arguments = vec![command];
-        huge.iter().for_each(|set| arguments.extend(["--set", set]));
+        for set in huge {
+            arguments.extend(["--set", set]);
+        }
         let error = refusal(&folder, &arguments);
         assert!(error.starts_with("error: run.workers = 4 need "), "{error}");
         assert!(error.contains(" of memory and this machine has "), "{error}");
         assert!(error.trim_end().ends_with("try a smaller model"), "{error}");
     }
+}
+
+#[test]
+fn closed_forms_stand_beside_the_prices_of_schedules() {
+    let folder = Folder::new();
+    let report = folder.json(&["plan", "collectives", "--bytes", "8KiB,8MiB", "--json"]);
+    let rows = report["rows"].as_array().expect("a list");
+    assert_eq!(rows.len(), 8, "four algorithms, two lengths");
+    for row in rows {
+        let [closed, priced] = ["closed_form_seconds", "schedule_seconds"]
+            .map(|name| row[name].as_f64().expect("a number"));
+        assert!((closed / priced - 1.0).abs() < 1e-9, "{row}");
+    }
+    let error = refusal(&folder, &["plan", "collectives", "--bytes", "8 parsecs"]);
+    assert!(error.contains("is not a number of bytes; try"), "{error}");
+    let error = refusal(&folder, &["plan", "collectives", "--ranks", "1"]);
+    assert!(error.contains("--ranks 1 is not between 2 and 512; try 8"), "{error}");
 }
 
 #[test]

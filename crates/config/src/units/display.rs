@@ -53,7 +53,7 @@ impl fmt::Display for Dollars {
             sum if sum < 999_500_000.0 => (sum / 1e6, "M"),
             sum => (sum / 1e9, "B"),
         };
-        let digits = if sum >= 100.0 { 0 } else { 1 };
+        let digits = usize::from(sum < 100.0);
         write!(f, "{sign}${sum:.digits$}{unit}")
     }
 }

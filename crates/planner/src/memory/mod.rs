@@ -19,14 +19,19 @@ use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_model::Blueprint;
 use lockstep_parallel::trained::Trained;
 use lockstep_parallel::zero::NUM_IN_FLIGHT;
-use lockstep_parallel::{Activations, Buckets, Footprint, ReplicaPlan, asked};
+use lockstep_parallel::{Activations, Buckets, Footprint, ReplicaPlan, asked, tune};
 
 /// What the engine takes besides, whatever the model: code that is touched, stacks, the allocator's
 /// own. Measured: the same to a quarter of a MiB from 2 to 40 million parameters.
-const RUNTIME_BYTES: Bytes = Bytes(7_900_000);
+const RUNTIME_BYTES: Bytes = Bytes(9_000_000);
 
 /// What every other rank costs one: rings, flags, plans of calls. Measured between 2 and 8 ranks.
 const PEER_BYTES: Bytes = Bytes(600_000);
+
+/// How long the engine tries lengths of buckets, and how many bytes a second all ranks of a host
+/// sweep over meanwhile, roughly.
+const TRIAL_SECONDS: f64 = 0.06;
+const TRIAL_BYTES_PER_SECOND: f64 = 4e9;
 
 /// Bytes of one rank by what they are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,9 +109,10 @@ impl Memory {
         let shares_memory = recipe.run.transport != TransportChoice::Tcp;
         let of_rank =
             |rank: &RankMemory| rank.own() + if shares_memory { rank.shared } else { Bytes(0) };
-        let model = match is_one {
-            true => self.total(),
-            false => self.ranks.iter().map(of_rank).max().unwrap_or_default(),
+        let model = if is_one {
+            self.total()
+        } else {
+            self.ranks.iter().map(of_rank).max().unwrap_or_default()
         };
         model + process + RUNTIME_BYTES + PEER_BYTES * (self.ranks.len() as u64 - 1)
     }
@@ -123,7 +129,7 @@ pub fn activations_by_block(recipe: &Recipe, blueprint: &Blueprint) -> Vec<(Stri
 fn rank(recipe: &Recipe, blueprint: &Blueprint, step: u64, worker: usize) -> RankMemory {
     let plan = calls::plan_at(recipe, blueprint, step);
     let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
-    let seen = seen_elements(&plan, blueprint);
+    let seen = seen_elements(&plan, blueprint) + trial_elements(recipe, &plan, blueprint);
     RankMemory {
         weights: bytes(held.weights),
         gradients: bytes(held.gradients),
@@ -151,6 +157,23 @@ fn seen_elements(plan: &ReplicaPlan, blueprint: &Blueprint) -> usize {
         2 => of_others(leaves) + weights,
         _ => of_others(leaves) + of_others(2 * buckets.max_len()),
     }
+}
+
+/// Elements in other ranks' buffers that were looked at only to find the best length of buckets:
+/// pages once touched stay. Trials end when they have taken long enough.
+fn trial_elements(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> usize {
+    let workers = plan.shares.len();
+    if recipe.parallel.bucket_bytes != Bytes(0) || workers == 1 {
+        return 0;
+    }
+    let lens = tune::possible_bucket_lens(workers, blueprint.num_params());
+    let seconds = |tried: usize| (tried * 4 * workers * 4) as f64 / TRIAL_BYTES_PER_SECOND;
+    let tried = lens
+        .into_iter()
+        .fold(0, |tried, len| if seconds(tried) < TRIAL_SECONDS { tried + len } else { tried });
+    let seen = tried / workers * (workers - 1);
+    // Gradients that stay whole come to lie in the same pages for the most part.
+    if plan.zero == 0 { seen / 3 } else { seen }
 }
 
 const fn bytes(elements: usize) -> Bytes {

@@ -35,6 +35,8 @@ pub struct Calibration {
     pub points: Vec<Point>,
     /// Of all cores together.
     pub update_seconds_per_param: f64,
+    /// What a step takes whatever is in it.
+    pub step_overhead_seconds: f64,
     /// Measured over assumed time of short calls.
     pub latency_factor: f64,
     /// Measured over assumed time of long calls.
@@ -101,6 +103,7 @@ mod tests {
             peak_flops_per_second: 100.0,
             points: vec![point(64, 10.0), point(256, 30.0)],
             update_seconds_per_param: 0.0,
+            step_overhead_seconds: 0.0,
             latency_factor: 1.0,
             transfer_factor: 2.0,
         };

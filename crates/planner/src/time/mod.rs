@@ -20,7 +20,7 @@ use lockstep_model::Blueprint;
 pub struct StepTime {
     /// Forward and backward.
     pub compute: Seconds,
-    /// The optimizer.
+    /// The optimizer, and what a step takes whatever is in it.
     pub update: Seconds,
     /// All calls, hidden or not.
     pub communication: Seconds,
@@ -69,7 +69,8 @@ pub fn step(
     let num_updates = if recipe.parallel.zero == 0 { workers as f64 } else { 1.0 };
     let share = machine.cores as f64 / num_busy;
     let per_param = Seconds(machine.update_seconds_per_param * share);
-    let update = per_param * (blueprint.num_params() as f64 * num_updates);
+    let update = per_param * (blueprint.num_params() as f64 * num_updates)
+        + Seconds(machine.step_overhead_seconds);
     let lane_seconds = compute * (1.0 / most);
     let (communication, exposed) =
         communication(recipe, calls, wires, machine, lane_seconds, threads);

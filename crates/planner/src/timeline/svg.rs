@@ -53,7 +53,9 @@ pub fn svg(timeline: &Timeline) -> String {
             y + 16.5,
             scale * timeline.seconds().0,
         );
-        spans.iter().for_each(|span| bar(timeline, span, y, scale, &mut text));
+        for span in spans {
+            bar(timeline, span, y, scale, &mut text);
+        }
     }
     axis(timeline, TOP + ROW * num_devices + 6.0, scale, &mut text);
     text + "</svg>\n"
@@ -66,8 +68,8 @@ fn header(timeline: &Timeline, text: &mut String) {
     let _ = writeln!(
         text,
         "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{}: {} devices, {} \
-         microbatches</text>\n<text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{} a step, idle {:.2} %, \
-         at most {} microbatches alive on a device</text>",
+         microbatches</text>\n<text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{} a step, idle \
+         {:.2} %, at most {} microbatches alive on a device</text>",
         timeline.pipeline.kind,
         shape.num_devices,
         shape.num_microbatches,
@@ -134,7 +136,8 @@ fn axis(timeline: &Timeline, y: f64, scale: f64, text: &mut String) {
         let _ = writeln!(
             text,
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\" stroke=\"#888888\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444444\">{seconds}</text>",
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444444\">{seconds}\
+             </text>",
             y + 5.0,
             y + 19.0,
         );

@@ -43,9 +43,10 @@ pub fn verify(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
 
 fn check_program(shape: Shape, device: usize, program: &[Task]) -> Result<(), WrongPipeline> {
     let is_split = program.iter().any(|task| task.pass == Pass::InputGrad);
-    let passes: &[Pass] = match is_split {
-        true => &[Pass::Forward, Pass::InputGrad, Pass::WeightGrad],
-        false => &[Pass::Forward, Pass::Backward],
+    let passes: &[Pass] = if is_split {
+        &[Pass::Forward, Pass::InputGrad, Pass::WeightGrad]
+    } else {
+        &[Pass::Forward, Pass::Backward]
     };
     let mut missing: BTreeSet<Task> = BTreeSet::new();
     for &pass in passes {

@@ -3,9 +3,11 @@
 //! # Layout
 //! - [`recipe`]: memory, bytes and time of a recipe on this machine.
 //! - [`calibrate`]: measures this machine.
+//! - [`collectives`]: all-reduces on any link, by closed form and by schedule.
 //! - [`timeline`]: a pipeline, played and drawn.
 
 mod calibrate;
+mod collectives;
 mod recipe;
 mod timeline;
 
@@ -25,7 +27,8 @@ Examples:
   lockstep plan                                       the default recipe on this machine
   lockstep plan my.toml --set run.workers=4 --json    for a program
   lockstep plan calibrate                             measure this machine, once
-  lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline"
+  lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline
+  lockstep plan collectives --ranks 64                what all-reduces cost on a link"
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -40,6 +43,7 @@ pub(crate) struct Arguments {
 #[derive(clap::Subcommand)]
 enum Command {
     Calibrate(calibrate::Arguments),
+    Collectives(collectives::Arguments),
     Timeline(timeline::Arguments),
 }
 
@@ -47,6 +51,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     match &arguments.command {
         None => recipe::run(&arguments.recipe, arguments.json, world),
         Some(Command::Calibrate(arguments)) => calibrate::run(arguments, world),
+        Some(Command::Collectives(arguments)) => collectives::run(arguments),
         Some(Command::Timeline(arguments)) => timeline::run(arguments, world),
     }
 }

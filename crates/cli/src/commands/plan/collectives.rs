@@ -1,0 +1,129 @@
+//! `lockstep plan collectives`: what all-reduces cost by closed form and by their schedules.
+
+use crate::failure::Failure;
+use crate::output;
+use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+use lockstep_planner::collective::{ClosedForm, butterfly, rabenseifner, ring, tree};
+use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::{Algorithm, Costs, Layout, Link, Op, price};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Price all-reduces on any link: closed forms beside schedules, and where they cross
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockstep plan collectives                                   8 ranks, 10 us, 12.5 GB/s
+  lockstep plan collectives --ranks 64 --latency 5 --bandwidth 50 --bytes 1KiB,1MiB,1GiB
+  lockstep plan collectives --ranks 256 --json")]
+pub(crate) struct Arguments {
+    /// Ranks
+    #[arg(long, default_value_t = 8)]
+    ranks: usize,
+    /// Microseconds that an empty message takes
+    #[arg(long, default_value_t = 10.0, value_name = "US")]
+    latency: f64,
+    /// Gigabytes a second of a link (100 Gbit/s are 12.5)
+    #[arg(long, default_value_t = 12.5, value_name = "GB/S")]
+    bandwidth: f64,
+    /// Lengths of the vector, with commas between
+    #[arg(long, default_value = "1KiB,64KiB,1MiB,16MiB,256MiB", value_delimiter = ',')]
+    bytes: Vec<String>,
+    /// One JSON value on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Ranks beyond which schedules are large and nothing new is to be seen.
+const MOST_RANKS: usize = 512;
+
+#[derive(Serialize)]
+struct Row {
+    bytes: u64,
+    algorithm: String,
+    closed_form_seconds: f64,
+    schedule_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    ranks: usize,
+    rows: Vec<Row>,
+    /// Below this a tree is quicker than a ring, above it is slower.
+    crossover_ring_tree_bytes: Option<u64>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let report = report(arguments)?;
+    if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
+}
+
+fn report(arguments: &Arguments) -> Result<Report, Failure> {
+    let n = arguments.ranks;
+    if !(2..=MOST_RANKS).contains(&n) {
+        return Err(Failure::user(format!("--ranks {n} is not between 2 and {MOST_RANKS}; try 8")));
+    }
+    let is_positive = |number: f64| number > 0.0 && number.is_finite();
+    if !(arguments.latency >= 0.0 && arguments.latency.is_finite()) {
+        let latency = arguments.latency;
+        return Err(Failure::user(format!("--latency {latency} is no time; try 10")));
+    }
+    if !is_positive(arguments.bandwidth) {
+        let bandwidth = arguments.bandwidth;
+        return Err(Failure::user(format!("--bandwidth {bandwidth} is no speed; try 12.5")));
+    }
+    let link = Link {
+        latency: Seconds(arguments.latency * 1e-6),
+        bandwidth: BytesPerSecond(arguments.bandwidth * 1e9),
+    };
+    let mut rows = Vec::new();
+    for text in &arguments.bytes {
+        let bytes: Bytes = text.parse().map_err(|e| Failure::user(format!("--bytes: {e}")))?;
+        let all = forms(n).into_iter();
+        rows.extend(all.map(|(algorithm, form)| row(n, algorithm, form, bytes, link)));
+    }
+    let crossover = ring::all_reduce(n).crossover(tree::all_reduce(n), link);
+    let crossover_ring_tree_bytes = crossover.map(|bytes| bytes.0);
+    Ok(Report { ranks: n, rows, crossover_ring_tree_bytes })
+}
+
+/// The algorithms that have a closed form for so many ranks.
+fn forms(n: usize) -> Vec<(Algorithm, ClosedForm)> {
+    let mut forms =
+        vec![(Algorithm::RING, ring::all_reduce(n)), (Algorithm::Tree, tree::all_reduce(n))];
+    if n.is_power_of_two() {
+        forms.push((Algorithm::Butterfly, butterfly::all_reduce(n)));
+        forms.push((Algorithm::Rabenseifner, rabenseifner::all_reduce(n)));
+    }
+    forms
+}
+
+fn row(n: usize, algorithm: Algorithm, form: ClosedForm, bytes: Bytes, link: Link) -> Row {
+    let costs = Costs { messages: link, memory: None, local: BytesPerSecond(f64::INFINITY) };
+    let schedule = build(Op::AllReduce, algorithm, &Team::new(n)).expect("it is for this");
+    let layout = Layout::even(&schedule, bytes.0 as usize);
+    Row {
+        bytes: bytes.0,
+        algorithm: algorithm.to_string(),
+        closed_form_seconds: form.seconds(bytes, link).0,
+        schedule_seconds: price(&schedule, &layout, Bytes(1), &costs, None).0,
+    }
+}
+
+fn render(report: &Report) -> String {
+    let mut text = format!("{:>10}  {:<13} {:>12} {:>12}\n", "", "", "closed form", "schedule");
+    for Row { bytes, algorithm, closed_form_seconds, schedule_seconds } in &report.rows {
+        let cell = |seconds: f64| Seconds(seconds).to_string();
+        let _ = writeln!(
+            text,
+            "{:>10}  {algorithm:<13} {:>12} {:>12}",
+            Bytes(*bytes).to_string(),
+            cell(*closed_form_seconds),
+            cell(*schedule_seconds),
+        );
+    }
+    if let Some(bytes) = report.crossover_ring_tree_bytes {
+        let _ = writeln!(text, "below {} a tree beats a ring, above a ring wins", Bytes(bytes));
+    }
+    text
+}
