@@ -14,7 +14,7 @@ use lockstep_comm::{Comm, Options, Reduction};
 use lockstep_platform::{World, real};
 
 /// Rows of each kind.
-const NUM_ROWS: usize = 400;
+const NUM_ROWS: usize = 300;
 
 /// How long one row shall take.
 const ROW: Duration = Duration::from_millis(2);

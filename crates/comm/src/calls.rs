@@ -348,7 +348,7 @@ impl Comm {
             self.core.calls_in_flight.drain();
         }
         let mut state = self.lock();
-        let State { engine, planner, counters, failed } = &mut *state;
+        let State { engine, planner, counters, numbers, failed } = &mut *state;
         if let Some(error) = failed {
             return Err(error.clone());
         }
@@ -370,7 +370,8 @@ impl Comm {
         let (node, team) = (&self.core.node, &self.core.team);
         let (group, number) = (team.id, engine.next_call());
         let entry = Entry { group, lane, number, signature, label };
-        let flight = (!self.bare).then(|| node.recorder().flight(entry, node.world().clock()));
+        let clock = node.world().clock();
+        let flight = (!self.bare).then(|| node.recorder().flight_in(numbers, entry, clock));
         let (num_long_waits, flight) = (node.num_long_waits(), flight.as_ref());
         let call = Call { plan, signature, dtype, reduction, timeout, lane, label, notes, flight };
         let start = if is_watched { node.world().clock().now() } else { Duration::ZERO };

@@ -22,6 +22,7 @@ use crate::error::CommError;
 use crate::label::Label;
 use crate::node::{Lane, Node};
 use crate::planner::Planner;
+use crate::recorder::Numbers;
 use crate::transport::Wires;
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, Meeting, SharedTransport, SharedWorld};
 
@@ -57,6 +58,8 @@ pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) planner: Planner,
     pub(crate) counters: Counters,
+    /// Under which calls are written down.
+    pub(crate) numbers: Numbers,
     /// The first error; after it the group is of no use.
     pub(crate) failed: Option<CommError>,
 }
@@ -122,7 +125,8 @@ impl Comm {
         let team = Team { members, position, id, name, num_inputs };
         let engine = Engine::default();
         let counters = Counters::default();
-        let state = State { engine, planner, counters, failed: None };
+        let numbers = Numbers::default();
+        let state = State { engine, planner, counters, numbers, failed: None };
         let core = Core {
             node: Arc::clone(node),
             team,

@@ -59,9 +59,20 @@ pub(crate) struct Flight<'a> {
     clock: &'a dyn Clock,
     entry: Entry,
     sequence: u64,
-    /// When it began, once that is written down.
-    start: Cell<Option<Duration>>,
+    /// When it began, in nanoseconds, once that is written down.
+    start: Cell<Option<u64>>,
 }
+
+/// Numbers for the next calls of one group. They are taken several at once, because whoever takes
+/// one has to wait for all others who might.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    next: u64,
+    end: u64,
+}
+
+/// How many are taken at once.
+const NUM_AT_ONCE: u64 = 16;
 
 /// What is called.
 pub(crate) struct Entry {
@@ -122,9 +133,28 @@ impl Recorder {
         Flight { recorder: self, clock, entry, sequence, start: Cell::new(None) }
     }
 
+    /// The same for a group that has numbers of its own.
+    #[inline]
+    pub(crate) fn flight_in<'a>(
+        &'a self,
+        numbers: &mut Numbers,
+        entry: Entry,
+        clock: &'a dyn Clock,
+    ) -> Flight<'a> {
+        // A group that was idle for long must not write over what is newer.
+        let oldest = self.next.load(Ordering::Relaxed).saturating_sub(NUM_RECORDS as u64 / 2);
+        if numbers.next == numbers.end || numbers.end < oldest {
+            let start = self.next.fetch_add(NUM_AT_ONCE, Ordering::Relaxed) + 1;
+            *numbers = Numbers { next: start, end: start + NUM_AT_ONCE };
+        }
+        let sequence = numbers.next;
+        numbers.next += 1;
+        Flight { recorder: self, clock, entry, sequence, start: Cell::new(None) }
+    }
+
     /// Writes down that a call begins.
     #[inline]
-    fn begin(&self, sequence: u64, entry: &Entry, now: Duration) {
+    fn begin(&self, sequence: u64, entry: &Entry, now: u64) {
         let line = self.place.segment.line(self.place.record(sequence));
         let [kind, count, _] = entry.signature.to_words();
         line[0].store(0, Ordering::Relaxed);
@@ -133,7 +163,7 @@ impl Recorder {
         line[3].store(kind, Ordering::Relaxed);
         line[4].store(count, Ordering::Relaxed);
         line[5].store(entry.label.to_word(), Ordering::Relaxed);
-        line[6].store(now.as_nanos() as u64, Ordering::Relaxed);
+        line[6].store(now, Ordering::Relaxed);
         line[7].store(0, Ordering::Relaxed);
         line[0].store(sequence, Ordering::Release);
     }
@@ -160,11 +190,11 @@ impl Recorder {
 impl Flight<'_> {
     /// Writes down that the call begins, unless that was done; returns when it began.
     #[inline]
-    pub(crate) fn begin(&self) -> Duration {
+    pub(crate) fn begin(&self) -> u64 {
         if let Some(start) = self.start.get() {
             return start;
         }
-        let start = self.clock.wall_coarse();
+        let start = self.clock.wall_coarse().as_nanos() as u64;
         self.recorder.begin(self.sequence, &self.entry, start);
         self.start.set(Some(start));
         start
@@ -175,8 +205,8 @@ impl Flight<'_> {
     #[inline]
     pub(crate) fn end(&self, is_short: bool) {
         let start = self.begin();
-        let end = if is_short { start } else { self.clock.wall_coarse() };
-        self.recorder.end(self.sequence, end.as_nanos() as u64);
+        let end = if is_short { start } else { self.clock.wall_coarse().as_nanos() as u64 };
+        self.recorder.end(self.sequence, end);
     }
 
     /// Writes down that it has failed, and after how many bytes.
@@ -207,11 +237,13 @@ impl Place {
         self.start + NUM_RECORDS * RECORD_BYTES + id as usize * GROUP_BYTES
     }
 
-    /// All records that are whole, in order.
+    /// All records that are whole, in the order of their times; calls of two groups that began in
+    /// one tick of the clock stand in any order, but those that are on their way behind the others.
     pub(crate) fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> =
             (0..NUM_RECORDS as u64).filter_map(|index| self.read(index)).collect();
-        records.sort_by_key(|record| record.sequence);
+        let is_running = |record: &Record| record.progress == Progress::Running;
+        records.sort_by_key(|record| (record.start, is_running(record), record.sequence));
         records
     }
 
@@ -293,6 +325,27 @@ mod tests {
                 (_, other) => panic!("call {number} is {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn groups_take_numbers_of_their_own_and_one_that_was_idle_takes_new_ones() {
+        let (recorder, world) = (Recorder::new(Place::private()), real());
+        let (mut one, mut other) = (Numbers::default(), Numbers::default());
+        let call = |numbers: &mut Numbers, number: u64| {
+            recorder.flight_in(numbers, entry(number), world.clock()).end(true);
+        };
+        call(&mut one, 1);
+        call(&mut other, 2);
+        call(&mut one, 3);
+        for number in 4..3000 {
+            call(&mut other, number);
+        }
+        call(&mut one, 3000);
+        let records = recorder.place().records();
+        let mut numbers: Vec<u64> = records.iter().map(|record| record.number).collect();
+        numbers.sort_unstable();
+        let newest: Vec<u64> = (3000 - 900..=3000).collect();
+        assert!(numbers.ends_with(&newest), "{numbers:?}");
     }
 
     #[test]
