@@ -10,6 +10,7 @@
 //! - `launch`: several workers behind one command.
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
@@ -24,6 +25,7 @@ mod failures;
 mod feeding;
 mod launch;
 mod layouts;
+mod links;
 mod problems;
 mod process;
 mod rendezvous;
