@@ -50,6 +50,11 @@ impl Links {
         Self { num_ranks, links: pairs.map(|(from, to)| between(from, to)).collect() }
     }
 
+    /// How many ranks they join; none where nothing is known.
+    pub const fn num_ranks(&self) -> usize {
+        self.num_ranks
+    }
+
     /// The link from one rank to another, if it is known.
     pub fn between(&self, from: usize, to: usize) -> Option<&Link> {
         self.links.get(from * self.num_ranks + to)

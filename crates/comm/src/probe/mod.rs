@@ -211,7 +211,7 @@ impl<'a> Prober<'a> {
         let mut times = table::Times::default();
         let mut bytes = SMALL_BYTES;
         loop {
-            let word = driver.as_mut().map_or(0, |driver| driver.next());
+            let word = driver.as_mut().map_or(0, Driver::next);
             let took = self.exchange(with, bytes, word)?;
             times.add(bytes, took);
             if let Some(driver) = &mut driver {

@@ -186,8 +186,8 @@ impl Measured {
 
     /// The link that is slowest with a message of some length, if there are any.
     pub fn slowest(&self, bytes: Bytes) -> Option<(usize, usize, Link)> {
-        let pairs = (0..).take_while(|&from| self.links.between(from, 0).is_some());
-        let pairs = pairs.flat_map(|from| (0..from).map(move |to| (to, from)));
+        let ranks = 0..self.links.num_ranks();
+        let pairs = ranks.flat_map(|from| (0..from).map(move |to| (to, from)));
         let linked =
             pairs.filter_map(|(from, to)| Some((from, to, *self.links.between(from, to)?)));
         linked.max_by(|a, b| a.2.seconds(bytes).0.total_cmp(&b.2.seconds(bytes).0))
@@ -198,7 +198,7 @@ impl Measured {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let num_members = (0..).take_while(|&from| self.links.between(from, 0).is_some()).count();
+        let num_members = self.links.num_ranks();
         let pairs = (0..num_members * num_members).map(|at| (at / num_members, at % num_members));
         let links = pairs.filter_map(|(from, to)| self.links.between(from, to));
         let numbers = links.flat_map(|link| [link.latency.0, link.bandwidth.0]);

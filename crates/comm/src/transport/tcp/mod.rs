@@ -189,8 +189,9 @@ impl TcpTransport {
             let control = Control::new(set.add(cable.control));
             control.say(&mut *set, &introduction);
             let streams: Vec<usize> = cable.data.into_iter().map(|data| set.add(data)).collect();
-            emulated
-                .extend(streams.iter().flat_map(|&stream| Some((stream, ways.get(peer)?.clone()))));
+            if let Some(way) = ways.get(peer) {
+                emulated.extend(streams.iter().map(|&stream| (stream, Arc::clone(way))));
+            }
             link_of[peer] = Some(links.len());
             links.push(Link {
                 peer: Rank(peer),
