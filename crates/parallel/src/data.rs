@@ -88,9 +88,8 @@ impl WholeGradients {
 
     /// Waits until all buckets are reduced.
     pub fn finish(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
-        let is_trained = |tree: &LeafTree| tree.num_elements() > 0;
         for bucket in (0..self.trees.len()).rev() {
-            if !is_trained(&self.trees[bucket]) {
+            if self.trees[bucket].is_empty() {
                 continue;
             }
             let pending = self.pending[bucket].take().expect("every lane was run");

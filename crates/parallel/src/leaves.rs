@@ -93,6 +93,11 @@ impl LeafTree {
         most
     }
 
+    /// Whether nothing of what is summed is trained.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         Self::num_buffers(self.mine.clone()) * self.len
