@@ -7,13 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+use lockstep_config::units::{Bytes, Seconds};
 use lockstep_mesh::Rank;
 use lockstep_schedule::collective::select::{Request, candidates, select};
 use lockstep_schedule::collective::{Team, algorithms, build, sparse};
-use lockstep_schedule::{
-    Addends, Algorithm, Costs, Layout, Link, Links, Medium, Near, Op, Schedule, Topology, price,
-};
+use lockstep_schedule::{Addends, Algorithm, Costs, Layout, Medium, Op, Schedule, Topology, price};
 
 use crate::element::{Dtype, Reduction};
 use crate::engine::Notebook;
@@ -93,7 +91,7 @@ impl Planner {
             Topology::by_host(&domains)
         };
         let team = Team { addends, topology: Some(topology), ring: Vec::new() };
-        let costs = costs(node.shared().is_some());
+        let costs = Costs::of_one_host(node.shared().is_some());
         let (direct, chosen) = (BTreeMap::new(), BTreeMap::new());
         let (plans, watch) = (VecDeque::new(), Watch::default());
         let mut planner = Self { team, position, costs, is_one_host, direct, chosen, plans, watch };
@@ -316,24 +314,5 @@ impl Ready {
     #[inline]
     fn is_for(&self, wanted: &Wanted, lengths: &[usize]) -> bool {
         self.wanted == *wanted && (lengths.is_empty() || self.lengths == lengths)
-    }
-}
-
-/// Rough costs of one host, until the links have been measured.
-fn costs(shares_memory: bool) -> Costs {
-    let link = |micros: f64, gigabytes: f64| Link {
-        latency: Seconds(micros * 1e-6),
-        bandwidth: BytesPerSecond(gigabytes * 1e9),
-    };
-    Costs {
-        messages: link(5.0, 4.0),
-        links: Links::NONE,
-        port: None,
-        per_message: Seconds(0.0),
-        near: Near::NONE,
-        crowd: None,
-        // Less than a flag takes: the stores of a sweep do not wait for each other.
-        memory: shares_memory.then(|| link(0.05, 12.0)),
-        local: BytesPerSecond(20e9),
     }
 }

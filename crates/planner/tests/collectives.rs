@@ -13,7 +13,7 @@ use lockstep_planner::collective::{
     ClosedForm, all_to_all, butterfly, parameter_server, rabenseifner, ring, tree,
 };
 use lockstep_schedule::collective::{Team, build};
-use lockstep_schedule::{Algorithm, Costs, Layout, Link, Links, Op, price};
+use lockstep_schedule::{Algorithm, Costs, Layout, Link, Op, price};
 
 const MB: u64 = 1_000_000;
 const GB: u64 = 1_000_000_000;
@@ -31,14 +31,7 @@ const EXACT: Link =
     Link { latency: Seconds(1.0 / 1_048_576.0), bandwidth: BytesPerSecond(1_073_741_824.0) };
 
 fn scheduled(op: Op, algorithm: Algorithm, num_ranks: usize, count: usize) -> Seconds {
-    let costs = Costs {
-        messages: EXACT,
-        links: Links::NONE,
-        port: None,
-        per_message: Seconds(0.0),
-        memory: None,
-        local: BytesPerSecond(f64::INFINITY),
-    };
+    let costs = Costs::plain(EXACT, BytesPerSecond(f64::INFINITY));
     let schedule = build(op, algorithm, &Team::new(num_ranks)).expect("it is for this");
     price(&schedule, &Layout::even(&schedule, count), Bytes(4), &costs, None)
 }

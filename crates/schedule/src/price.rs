@@ -45,6 +45,35 @@ pub struct Costs {
     pub local: BytesPerSecond,
 }
 
+impl Costs {
+    /// Messages by one link alike between all, and a rank's own memory: nothing else is known.
+    pub const fn plain(messages: Link, local: BytesPerSecond) -> Self {
+        Self {
+            messages,
+            links: Links::NONE,
+            port: None,
+            per_message: Seconds(0.0),
+            near: Near::NONE,
+            crowd: None,
+            memory: None,
+            local,
+        }
+    }
+
+    /// Roughly one host, as long as nobody has measured it.
+    pub const fn of_one_host(shares_memory: bool) -> Self {
+        const fn link(seconds: f64, bytes_per_second: f64) -> Link {
+            Link { latency: Seconds(seconds), bandwidth: BytesPerSecond(bytes_per_second) }
+        }
+        let mut costs = Self::plain(link(5e-6, 4e9), BytesPerSecond(20e9));
+        if shares_memory {
+            // Less than a flag takes: the stores of a sweep do not wait for each other.
+            costs.memory = Some(link(0.05e-6, 12e9));
+        }
+        costs
+    }
+}
+
 /// What is short enough lies in a cache, where it is sent and added faster: so does the beginning
 /// of what is long.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -224,16 +253,10 @@ mod tests {
     const BYTES_PER_SECOND: f64 = 8.0;
 
     /// Memory is free, so that only messages count.
-    const COSTS: Costs = Costs {
-        messages: Link { latency: Seconds(LATENCY), bandwidth: BytesPerSecond(BYTES_PER_SECOND) },
-        links: Links::NONE,
-        port: None,
-        per_message: Seconds(0.0),
-        near: Near::NONE,
-        crowd: None,
-        memory: None,
-        local: BytesPerSecond(f64::INFINITY),
-    };
+    const COSTS: Costs = Costs::plain(
+        Link { latency: Seconds(LATENCY), bandwidth: BytesPerSecond(BYTES_PER_SECOND) },
+        BytesPerSecond(f64::INFINITY),
+    );
 
     fn seconds(op: Op, algorithm: Algorithm, num_ranks: usize, count: usize, costs: &Costs) -> f64 {
         let schedule = build(op, algorithm, &Team::new(num_ranks)).unwrap();

@@ -5,12 +5,10 @@
 //! schedule. Where all ranks see each other's memory only schedules without messages are compared.
 
 use super::calls::{Call, ELEMENT};
-use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+use lockstep_config::units::{Bytes, Seconds};
 use lockstep_schedule::collective::select::{Request, select};
 use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::{
-    Addends, Costs, Layout, Link, Links, Medium, Op, Schedule, Topology, price,
-};
+use lockstep_schedule::{Addends, Costs, Layout, Medium, Op, Schedule, Topology, price};
 use std::collections::BTreeMap;
 
 /// How ranks reach each other, and what that costs.
@@ -25,12 +23,12 @@ pub struct Wires {
 impl Wires {
     /// Ranks of one host that share memory, at the costs that the engine assumes of a host.
     pub fn memory(num_ranks: usize) -> Self {
-        Self { costs: assumed(true), domains: vec![0; num_ranks] }
+        Self { costs: Costs::of_one_host(true), domains: vec![0; num_ranks] }
     }
 
     /// Ranks that send messages, at the costs that the engine assumes.
     pub fn messages(num_ranks: usize) -> Self {
-        Self { costs: assumed(false), domains: (0..num_ranks).collect() }
+        Self { costs: Costs::of_one_host(false), domains: (0..num_ranks).collect() }
     }
 
     /// Whether everybody sees everybody's memory.
@@ -95,21 +93,5 @@ impl<'a> Chosen<'a> {
         let (wires, addends) = (self.wires, self.addends);
         let make = || wires.schedule(addends, call.op, bytes);
         self.kept.entry((call.op, bytes)).or_insert_with(make)
-    }
-}
-
-/// What the engine assumes of one host while nobody has measured it.
-fn assumed(shares_memory: bool) -> Costs {
-    let link = |micros: f64, gigabytes: f64| Link {
-        latency: Seconds(micros * 1e-6),
-        bandwidth: BytesPerSecond(gigabytes * 1e9),
-    };
-    Costs {
-        messages: link(5.0, 4.0),
-        links: Links::NONE,
-        port: None,
-        per_message: Seconds(0.0),
-        memory: shares_memory.then(|| link(0.05, 12.0)),
-        local: BytesPerSecond(20e9),
     }
 }

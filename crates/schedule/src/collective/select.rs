@@ -165,25 +165,10 @@ mod tests {
     use crate::topology::Topology;
 
     const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
-    const OVER_TCP: Costs = Costs {
-        messages: NETWORK,
-        links: Links::NONE,
-        port: None,
-        per_message: Seconds(0.0),
-        near: Near::NONE,
-        crowd: None,
-        memory: None,
-        local: BytesPerSecond(10e9),
-    };
+    const OVER_TCP: Costs = Costs::plain(NETWORK, BytesPerSecond(10e9));
     const WITH_MEMORY: Costs = Costs {
-        messages: NETWORK,
-        links: Links::NONE,
-        port: None,
-        per_message: Seconds(0.0),
-        near: Near::NONE,
-        crowd: None,
         memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
-        local: BytesPerSecond(10e9),
+        ..OVER_TCP
     };
 
     fn request(op: Op, team: &Team, count: usize) -> Request<'_> {

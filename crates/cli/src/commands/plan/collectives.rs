@@ -99,7 +99,7 @@ fn forms(n: usize) -> Vec<(Algorithm, ClosedForm)> {
 }
 
 fn row(n: usize, algorithm: Algorithm, form: ClosedForm, bytes: Bytes, link: Link) -> Row {
-    let costs = Costs { messages: link, memory: None, local: BytesPerSecond(f64::INFINITY) };
+    let costs = Costs::plain(link, BytesPerSecond(f64::INFINITY));
     let schedule = build(Op::AllReduce, algorithm, &Team::new(n)).expect("it is for this");
     let layout = Layout::even(&schedule, bytes.0 as usize);
     Row {
