@@ -104,8 +104,6 @@ shares = \"\"
 # latency_ms is not a setting of run.transport = \"auto\"
 # jitter_ms is not a setting of run.transport = \"auto\"
 # loss is not a setting of run.transport = \"auto\"
-# links is not a setting of run.transport = \"auto\"
-# slow  # none
 seed = 0
 ";
     assert_eq!(Recipe::default().to_toml(), text);

@@ -289,12 +289,13 @@ mod tests {
         };
         let (links, port) = (Links::new(4, slow), Some(BytesPerSecond(8.0)));
         let costs = Costs { links, port, per_message: Seconds(3.0), ..COSTS };
-        let pairwise = |costs| seconds(Op::AllReduce, Algorithm::Pairwise, 4, 16, costs);
-        // Twice three messages of sixteen bytes each way: the slow link takes 16 s for one of them,
-        // and a port 12 s for all.
-        assert_close(pairwise(&costs), 2.0 * (10.0 + 2.0 * 3.0 + 16.0));
+        let linear =
+            |costs: &Costs| seconds(Op::Broadcast { root: 0 }, Algorithm::Linear, 4, 16, costs);
+        // Three messages of 64 bytes at once: the slow link takes 64 s for its own, and the port
+        // 24 s for all.
+        assert_close(linear(&costs), 10.0 + 2.0 * 3.0 + 64.0);
         let even = Costs { links: Links::NONE, ..costs };
-        assert_close(pairwise(&even), 2.0 * (10.0 + 2.0 * 3.0 + 12.0));
+        assert_close(linear(&even), 10.0 + 2.0 * 3.0 + 24.0);
     }
 
     #[test]
