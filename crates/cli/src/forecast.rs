@@ -5,10 +5,11 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, Source};
 use lockstep_data::{Feed, Seat};
 use lockstep_planner::Forecast;
+use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{Room, TooLarge};
 use lockstep_planner::time::Calibration;
 use lockstep_platform::World;
-use lockstep_trainer::Predicted;
+use lockstep_trainer::{Predicted, PredictedBytes};
 use std::path::PathBuf;
 
 impl From<TooLarge> for Failure {
@@ -59,10 +60,14 @@ pub(crate) fn path(world: &World) -> Option<PathBuf> {
 
 /// The figures that a run's summary keeps.
 pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
+    let bytes = |of: &BucketForecast| PredictedBytes {
+        bucket_len: of.bucket_len,
+        peak_bytes: of.peak_bytes.0,
+        wire_bytes: of.wire_bytes.0,
+    };
     Predicted {
         step_seconds: forecast.step_seconds().map(|seconds| seconds.0),
-        peak_bytes: Some(forecast.peak_bytes.0),
-        wire_bytes: Some(forecast.wire_bytes().0),
+        bytes: forecast.by_bucket_len.iter().map(bytes).collect(),
     }
 }
 

@@ -186,6 +186,11 @@ impl Replica {
         &self.blueprint
     }
 
+    /// Parameters that a bucket has at least, where there are as many.
+    pub fn bucket_len(&self) -> usize {
+        self.plan.bucket_len
+    }
+
     /// How many lanes each worker runs.
     pub fn lanes_by_worker(&self) -> Vec<usize> {
         let lanes = |worker| self.shares.lanes_of(worker, self.plan.leaves).len();

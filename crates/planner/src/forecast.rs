@@ -18,10 +18,23 @@ pub struct Forecast {
     pub calls: StepCalls,
     /// What every rank moves in its first step.
     pub traffic: Vec<ByOp>,
+    /// The same two figures for every length that buckets may have, the likeliest first.
+    pub by_bucket_len: Vec<BucketForecast>,
     /// The parts of a step, where the machine was measured.
     pub step: Option<StepTime>,
     /// Tokens of a step.
     pub tokens: Tokens,
+}
+
+/// What depends on the length of buckets, which may be measured when a run starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketForecast {
+    /// Parameters of a bucket.
+    pub bucket_len: usize,
+    /// What the largest process will show as its own.
+    pub peak_bytes: Bytes,
+    /// What the busiest rank moves in a step.
+    pub wire_bytes: Bytes,
 }
 
 impl Forecast {
@@ -38,7 +51,14 @@ impl Forecast {
         // Small problems are over before anything could be said about a step.
         let machine = machine.filter(|_| !recipe.model.family.is_problem());
         let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
+        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, &wires);
+        let of_bucket_len = |(bucket_len, wire_bytes)| {
+            let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
+            let peak_bytes = memory.largest_process(recipe, room.process);
+            BucketForecast { bucket_len, peak_bytes, wire_bytes }
+        };
         Ok(Self {
+            by_bucket_len: busiest.into_iter().map(of_bucket_len).collect(),
             peak_bytes: memory.largest_process(recipe, room.process),
             traffic,
             tokens: Tokens(recipe.tokens_per_step() as u64),

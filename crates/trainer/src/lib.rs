@@ -64,5 +64,5 @@ mod error;
 pub use check::{check, check_inputs};
 pub use error::TrainError;
 pub use run_folder::RunFolder;
-pub use summary::{Predicted, Summary, Target};
+pub use summary::{Predicted, PredictedBytes, Summary, Target};
 pub use train::{Options, train};

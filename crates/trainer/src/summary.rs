@@ -95,21 +95,32 @@ impl From<Assessment> for Verdict {
 }
 
 /// What a run was said to cost before it started, where somebody said so.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the names and units are the documentation")]
 pub struct Predicted {
     pub step_seconds: Option<f64>,
-    pub peak_bytes: Option<u64>,
-    pub wire_bytes: Option<u64>,
+    /// For every length that buckets may turn out to have, the likeliest first.
+    pub bytes: Vec<PredictedBytes>,
+}
+
+/// What depends on the length of buckets, which may be measured when a run starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct PredictedBytes {
+    pub bucket_len: usize,
+    pub peak_bytes: u64,
+    pub wire_bytes: u64,
 }
 
 impl Summary {
-    /// With what was predicted beside what was measured.
-    pub fn beside(self, predicted: &Predicted) -> Self {
+    /// With what was predicted, for buckets as long as they are, beside what was measured.
+    pub fn beside(self, predicted: &Predicted, bucket_len: usize) -> Self {
+        let is_ours = |bytes: &&PredictedBytes| bytes.bucket_len == bucket_len;
+        let bytes = predicted.bytes.iter().find(is_ours).or(predicted.bytes.first());
         Self {
             predicted_step_seconds: predicted.step_seconds,
-            predicted_peak_bytes: predicted.peak_bytes,
-            predicted_wire_bytes: predicted.wire_bytes,
+            predicted_peak_bytes: bytes.map(|bytes| bytes.peak_bytes),
+            predicted_wire_bytes: bytes.map(|bytes| bytes.wire_bytes),
             ..self
         }
     }

@@ -59,8 +59,12 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let forecast = forecast::of(&recipe, world)?;
     let predicted = forecast::predicted(&forecast);
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
-    let options =
-        move || Options { resume: resume.clone(), stop_after, sinks: Vec::new(), predicted };
+    let options = move || Options {
+        resume: resume.clone(),
+        stop_after,
+        sinks: Vec::new(),
+        predicted: predicted.clone(),
+    };
     let asked = options();
     let check = || {
         lockstep_trainer::check(&recipe, world, &asked)?;

@@ -60,6 +60,17 @@ pub struct Memory {
 }
 
 impl RankMemory {
+    fn new(held: &Footprint, num_seen: usize) -> Self {
+        Self {
+            weights: bytes(held.weights),
+            gradients: bytes(held.gradients),
+            optimizer: bytes(held.optimizer),
+            activations: bytes(held.activations),
+            buffers: bytes(held.buffers),
+            shared: bytes(num_seen),
+        }
+    }
+
     /// What the rank allocates.
     pub fn own(&self) -> Bytes {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
@@ -82,9 +93,21 @@ impl RankMemory {
 impl Memory {
     /// The memory that a recipe will take.
     pub fn of(recipe: &Recipe, blueprint: &Blueprint) -> Self {
-        let num_workers = recipe.run.workers;
+        let likeliest = calls::plan_at(recipe, blueprint, 0).bucket_len;
+        Self::with_bucket_len(recipe, blueprint, likeliest)
+    }
+
+    /// The same, with buckets of this length.
+    pub fn with_bucket_len(recipe: &Recipe, blueprint: &Blueprint, bucket_len: usize) -> Self {
         let at = |step| -> Vec<RankMemory> {
-            (0..num_workers).map(|worker| rank(recipe, blueprint, step, worker)).collect()
+            let plan = asked::plan_at(recipe, blueprint, step);
+            let plan = ReplicaPlan { bucket_len, ..plan };
+            let seen = seen_elements(&plan, blueprint) + trial_elements(recipe, &plan, blueprint);
+            let rank = |worker| {
+                let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
+                RankMemory::new(&held, seen)
+            };
+            (0..recipe.run.workers).map(rank).collect()
         };
         let most = |ranks: &Vec<RankMemory>| ranks.iter().map(RankMemory::own).sum::<Bytes>();
         let steps = asked::turning_points(recipe, blueprint);
@@ -124,20 +147,6 @@ pub fn activations_by_block(recipe: &Recipe, blueprint: &Blueprint) -> Vec<(Stri
     let lens = Activations::planned_by_block(blueprint, plan.lane, plan.recompute);
     let names = blueprint.blocks.iter().map(|block| block.name().to_owned());
     names.zip(lens.into_iter().map(bytes)).collect()
-}
-
-fn rank(recipe: &Recipe, blueprint: &Blueprint, step: u64, worker: usize) -> RankMemory {
-    let plan = calls::plan_at(recipe, blueprint, step);
-    let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
-    let seen = seen_elements(&plan, blueprint) + trial_elements(recipe, &plan, blueprint);
-    RankMemory {
-        weights: bytes(held.weights),
-        gradients: bytes(held.gradients),
-        optimizer: bytes(held.optimizer),
-        activations: bytes(held.activations),
-        buffers: bytes(held.buffers),
-        shared: bytes(seen),
-    }
 }
 
 /// Elements in other ranks' buffers that a rank looks at: its part of what they bring to a sum, and

@@ -15,6 +15,7 @@ pub use choice::{Chosen, Wires};
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_model::Blueprint;
+use lockstep_parallel::ReplicaPlan;
 use lockstep_schedule::{Layout, Op, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -119,6 +120,21 @@ pub fn of_recipe(
     };
     calls.is_exact &= all.all(|(_, other)| bytes(&other) == bytes(&moved));
     (calls, moved)
+}
+
+/// What the busiest rank moves in a step, for every length that buckets may have.
+pub fn busiest_by_bucket_len(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    step: u64,
+    wires: &Wires,
+) -> Vec<(usize, Bytes)> {
+    let busiest = |plan: ReplicaPlan| {
+        let moved = by_rank(&calls::of_plan(&plan, blueprint), wires);
+        let most = moved.iter().map(|rank| total(rank).wire_bytes()).max();
+        (plan.bucket_len, most.unwrap_or_default())
+    };
+    calls::plans_at(recipe, blueprint, step).into_iter().map(busiest).collect()
 }
 
 /// What every rank moves in a step.
