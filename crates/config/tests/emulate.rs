@@ -25,7 +25,7 @@ fn every_key_reaches_its_field_and_is_printed_as_it_was_written() {
         "emulate.jitter_ms=0.1",
         "emulate.loss=0.001",
         "emulate.links=[{ranks = [2, 0], latency_ms = 5.0, bandwidth = \"10MB\"}]",
-        "emulate.slow=[{rank = 1, factor = 2.5, distribution = \"pareto\"}, {rank = 0, factor = 1}]",
+        "emulate.slow=[{rank = 1, factor = 2.5, distribution = \"pareto\"}, {rank = 0, factor=1}]",
         "emulate.seed=9",
     ];
     let recipe = recipe(&sets);

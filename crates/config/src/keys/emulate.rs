@@ -51,7 +51,7 @@ pub(super) const EMULATE: &[Key] = &[
             get: |r| Some(millis(r.emulate.usual.jitter)),
             set: |r, v| r.emulate.usual.jitter = seconds(v),
         },
-        "The most milliseconds that a packet takes longer still; any up to that are equally likely.",
+        "The most milliseconds that a packet takes longer still; all up to that are as likely.",
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(

@@ -12,8 +12,8 @@
 //! Ranks stand in the ring in their own order, or in another one that avoids slow links (see
 //! [`Links::ring_order`](crate::Links::ring_order)).
 //!
-//! *Order of the sum:* the chunks of share i are added up on their way, from the rank after i around
-//! to i, the lower of two neighbours on the left: the same on all ranks, but another order for
+//! *Order of the sum:* the chunks of share i are added up on their way, from the rank after i
+//! around to i, the lower of two neighbours on the left: the same on all ranks, but another order for
 //! every share, and canonical for one or two ranks only.
 
 use crate::algorithm::Algorithm;

@@ -160,15 +160,15 @@ mod tests {
     use lockstep_config::units::BytesPerSecond;
 
     use super::*;
-    use crate::links::{Link, Links};
-    use crate::price::Near;
+    use crate::links::Link;
     use crate::topology::Topology;
 
     const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
     const OVER_TCP: Costs = Costs::plain(NETWORK, BytesPerSecond(10e9));
-    const WITH_MEMORY: Costs = Costs {
-        memory: Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) }),
-        ..OVER_TCP
+    const WITH_MEMORY: Costs = {
+        let mut costs = OVER_TCP;
+        costs.memory = Some(Link { latency: Seconds(0.2e-6), bandwidth: BytesPerSecond(10e9) });
+        costs
     };
 
     fn request(op: Op, team: &Team, count: usize) -> Request<'_> {
