@@ -13,8 +13,8 @@
 //! [`Links::ring_order`](crate::Links::ring_order)).
 //!
 //! *Order of the sum:* the chunks of share i are added up on their way, from the rank after i
-//! around to i, the lower of two neighbours on the left: the same on all ranks, but another order for
-//! every share, and canonical for one or two ranks only.
+//! around to i, the lower of two neighbours on the left: the same on all ranks, but another order
+//! for every share, and canonical for one or two ranks only.
 
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
