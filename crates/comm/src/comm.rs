@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lockstep_mesh::{Group, Rank};
 use lockstep_platform::World;
-use lockstep_schedule::{Addends, Algorithm};
+use lockstep_schedule::{Addends, Algorithm, Costs};
 
 use crate::background::InFlight;
 use crate::buffer::ArenaBuffer;
@@ -227,6 +227,14 @@ impl Comm {
     /// The same end, with calls that wait no longer than `timeout` for a peer.
     pub fn within(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
+    }
+
+    /// What algorithms are chosen by in this group: what moving bytes costs, as far as it was
+    /// measured, and who sees whose memory (members with the same number).
+    pub fn costs(&self) -> (Costs, Vec<usize>) {
+        let domains = self.core.node.domains();
+        let of_members = self.core.team.members.iter().map(|rank| domains[rank.0]).collect();
+        (self.lock().planner.costs().clone(), of_members)
     }
 
     /// The same end, with calls that are made for what `label` says, which is what reports call

@@ -108,6 +108,11 @@ impl Planner {
         !self.is_one_host
     }
 
+    /// What algorithms are chosen by.
+    pub(crate) fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
     /// Chooses by what was measured from now on.
     pub(crate) fn reprice(&mut self, measured: &Measured) {
         let Measured { links, port, per_message, local, near, crowd } = measured;

@@ -68,6 +68,18 @@ impl Forecast {
         })
     }
 
+    /// The same with the bytes that will pass over wires which are known by now: workers measure
+    /// them when they have met, and choose algorithms by that.
+    pub fn over(mut self, recipe: &Recipe, wires: &Wires) -> Self {
+        let blueprint = describe(&recipe.model);
+        (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires);
+        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, wires);
+        for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
+            forecast.wire_bytes = wire_bytes;
+        }
+        self
+    }
+
     /// What the busiest rank moves in a step.
     pub fn wire_bytes(&self) -> Bytes {
         let each = self.traffic.iter().map(|rank| traffic::total(rank).wire_bytes());

@@ -9,6 +9,7 @@ use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Placement, Recipe, lints};
 use lockstep_planner::Forecast;
+use lockstep_planner::traffic::Wires;
 use lockstep_platform::World;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::generate::Generator;
@@ -57,14 +58,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
     let forecast = forecast::of(&recipe, world)?;
-    let predicted = forecast::predicted(&forecast);
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
-    let options = move || Options {
-        resume: resume.clone(),
-        stop_after,
-        sinks: Vec::new(),
-        predicted: predicted.clone(),
-    };
+    let options = move || Options { resume: resume.clone(), stop_after, ..Options::default() };
     let asked = options();
     let check = || {
         lockstep_trainer::check(&recipe, world, &asked)?;
@@ -76,12 +71,13 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {
-        let sinks = if quiet || comm.rank().0 != 0 {
-            Vec::new()
-        } else {
-            sinks(recipe, &own_world, &forecast)
-        };
-        lockstep_trainer::train(recipe, &own_world, comm, Options { sinks, ..options() })
+        let (costs, domains) = comm.costs();
+        let forecast = forecast.clone().over(recipe, &Wires { costs, domains });
+        let predicted = forecast::predicted(&forecast);
+        let is_quiet = quiet || comm.rank().0 != 0;
+        let sinks = if is_quiet { Vec::new() } else { sinks(recipe, &own_world, &forecast) };
+        let options = Options { sinks, predicted, ..options() };
+        lockstep_trainer::train(recipe, &own_world, comm, options)
     };
     let Some(summary) = workers::run(&recipe, world, quiet, check, life)? else { return Ok(()) };
     if arguments.json {

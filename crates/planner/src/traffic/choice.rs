@@ -43,7 +43,8 @@ impl Wires {
         } else {
             Topology::by_host(&self.domains)
         };
-        let team = Team { addends: addends.clone(), topology: Some(topology), ring: Vec::new() };
+        let ring = self.costs.links.ring_order();
+        let team = Team { addends: addends.clone(), topology: Some(topology), ring };
         if self.is_one_host()
             && let Some(direct) = self.cheapest_direct(&team, op, bytes)
         {
