@@ -92,7 +92,7 @@ pub fn select(
     if candidate.seconds.0.is_infinite() {
         return Err(SelectError::NoSharedMemory { algorithm, instead: instead() });
     }
-    if request.canonical && !is_canonical(&candidate.schedule) {
+    if request.canonical && !is_canonical(&candidate.schedule, request.team) {
         let (num_ranks, instead) = (request.team.num_ranks(), instead());
         return Err(SelectError::NotCanonical { algorithm, num_ranks, instead });
     }
@@ -135,7 +135,9 @@ pub fn bands(request: &Request<'_>, costs: &Costs) -> Vec<Band> {
 }
 
 fn cheapest(request: &Request<'_>, costs: &Costs) -> Candidate {
-    let allowed = |candidate: &Candidate| !request.canonical || is_canonical(&candidate.schedule);
+    let allowed = |candidate: &Candidate| {
+        !request.canonical || is_canonical(&candidate.schedule, request.team)
+    };
     let found = candidates(request, costs).into_iter().find(allowed);
     found.expect("every operation has an algorithm over messages that adds in canonical order")
 }
@@ -151,8 +153,12 @@ fn candidate(
     Ok(Candidate { algorithm, schedule, seconds })
 }
 
-fn is_canonical(schedule: &Schedule) -> bool {
-    verify(schedule).is_ok_and(|report| report.canonical)
+/// Whether it adds as one worker would who has all leaves of the team. Some algorithms add one
+/// vector of each rank, whatever it stands for: their order is canonical over ranks, which need not
+/// be the one over leaves.
+fn is_canonical(schedule: &Schedule, team: &Team) -> bool {
+    let is_over_leaves = || !schedule.op.is_sum() || schedule.addends.tree() == team.addends.tree();
+    verify(schedule).is_ok_and(|report| report.canonical) && is_over_leaves()
 }
 
 #[cfg(test)]
@@ -160,6 +166,7 @@ mod tests {
     use lockstep_config::units::BytesPerSecond;
 
     use super::*;
+    use crate::addends::Addends;
     use crate::links::Link;
     use crate::topology::Topology;
 
@@ -259,5 +266,33 @@ mod tests {
             pair[0].from_count < pair[1].from_count && pair[0].algorithm != pair[1].algorithm
         }));
         assert_eq!(bands.last().unwrap().algorithm, Algorithm::Rabenseifner);
+    }
+
+    #[test]
+    fn whatever_links_cost_sums_are_those_over_leaves() {
+        let shares: [&[usize]; 5] = [&[2, 2, 2, 1, 1], &[3, 3, 2], &[2, 2, 2, 2], &[5, 3], &[1, 7]];
+        for lens in shares {
+            let ends = lens.iter().scan(0, |end, len| {
+                *end += len;
+                Some(*end - len..*end)
+            });
+            let addends = Addends::of_leaves(&ends.collect::<Vec<_>>());
+            let team = Team { addends, ..Team::new(lens.len()) };
+            for latency in [1e-7, 1e-5, 1e-3] {
+                for bytes_per_second in [1e6, 1e9, 1e11] {
+                    let bandwidth = BytesPerSecond(bytes_per_second);
+                    let link = Link { latency: Seconds(latency), bandwidth };
+                    let costs = Costs::plain(link, BytesPerSecond(1e10));
+                    for (op, count) in [Op::AllReduce, Op::ReduceScatter]
+                        .into_iter()
+                        .flat_map(|op| [1 << 8, 1 << 14, 1 << 20].map(|count| (op, count)))
+                    {
+                        let request = Request { canonical: true, ..request(op, &team, count) };
+                        let found = select(&request, &costs, None).unwrap().schedule;
+                        assert_eq!(found.addends.tree(), team.addends.tree(), "{lens:?}, {op}");
+                    }
+                }
+            }
+        }
     }
 }
