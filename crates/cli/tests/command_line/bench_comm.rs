@@ -169,7 +169,8 @@ fn whatever_cannot_be_measured_is_refused_in_one_line() {
 #[test]
 fn a_killed_rank_ends_the_measurement_with_its_number() {
     let folder = Folder::new();
-    let mut command = folder.command(&["bench", "comm", "--seconds", "60", "--bytes", "4KiB"]);
+    // Long enough to be killed in the middle: short calls would soon be enough of them.
+    let mut command = folder.command(&["bench", "comm", "--seconds", "60", "--bytes", "16MiB"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
     let victim = rank_of(child.id(), 1);

@@ -282,6 +282,9 @@ impl Ranks<'_> {
 
     /// Tells all to stop and finds out who failed first.
     fn first_failure(&mut self) -> Failure {
+        // Whoever is there still may have to be killed, and that is no failure of its own.
+        let is_here = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        let was_here: Vec<bool> = self.children.iter_mut().map(is_here).collect();
         self.end();
         let mut failures = Vec::new();
         for (rank, child) in self.children.iter_mut().enumerate() {
@@ -298,9 +301,10 @@ impl Ranks<'_> {
             let is_echo = said.is_some_and(|said| said.contains("gave up"));
             let words = said.or_else(|| text.lines().next()).unwrap_or("it was killed");
             let code = code.and_then(|code| u8::try_from(code).ok());
-            failures.push((is_echo, code, format!("rank {rank}: {words}")));
+            let order = (is_echo, was_here[rank], code.is_some());
+            failures.push((order, code, format!("rank {rank}: {words}")));
         }
-        failures.sort_by_key(|(is_echo, code, _)| (*is_echo, code.is_some()));
+        failures.sort_by_key(|(order, ..)| *order);
         let first = failures.into_iter().next();
         first.map_or_else(
             || Failure::new(Blame::Peer(0), "the ranks ended without a result"),
