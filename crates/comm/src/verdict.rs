@@ -8,7 +8,7 @@
 //!
 //! How they settle is up to the transport. In shared memory the first statement wins, by one
 //! compare-and-swap on a word that all ranks of a host see. Over TCP every rank sends its
-//! statement, or the first that it has heard, to every other one, and all apply the same [rule] to
+//! statement, or the first that it has heard, to every other one, and all apply the same rule to
 //! the same statements.
 //!
 //! A deadline is the weakest of witnesses: whoever is late may itself wait for somebody. Statements
