@@ -322,12 +322,13 @@ impl WorkerStore {
         }
         match &mut self.weights {
             Weights::Whole(whole) if self.stage > 0 => {
+                if !has_all_changed {
+                    let trained = |bucket: usize| &self.trained.of_bucket[bucket][..];
+                    return whole.start_gathering(&self.buckets, trained, &mut self.overlap);
+                }
                 let all: Vec<_> = buckets.list.iter().map(|bucket| 0..bucket.len).collect();
-                let changed = |bucket: usize| {
-                    let trained = &self.trained.of_bucket[bucket];
-                    if has_all_changed { std::slice::from_ref(&all[bucket]) } else { trained }
-                };
-                whole.start_gathering(&self.buckets, changed, &mut self.overlap)
+                let all = |bucket: usize| std::slice::from_ref(&all[bucket]);
+                whole.start_gathering(&self.buckets, all, &mut self.overlap)
             }
             Weights::Whole(_) => Ok(()),
             Weights::Sharded(sharded) => sharded.forget(&mut self.overlap),
