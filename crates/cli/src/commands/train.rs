@@ -71,12 +71,16 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {
-        let (costs, domains) = comm.costs();
-        let forecast = forecast.clone().over(recipe, &Wires { costs, domains });
-        let predicted = forecast::predicted(&forecast);
-        let is_quiet = quiet || comm.rank().0 != 0;
-        let sinks = if is_quiet { Vec::new() } else { sinks(recipe, &own_world, &forecast) };
-        let options = Options { sinks, predicted, ..options() };
+        let mut options = options();
+        // The others neither say nor keep anything of the forecast.
+        if comm.rank().0 == 0 {
+            let (costs, domains) = comm.costs();
+            let forecast = forecast.clone().over(recipe, &Wires { costs, domains });
+            options.predicted = forecast::predicted(&forecast);
+            if !quiet {
+                options.sinks = sinks(recipe, &own_world, &forecast);
+            }
+        }
         lockstep_trainer::train(recipe, &own_world, comm, options)
     };
     let Some(summary) = workers::run(&recipe, world, quiet, check, life)? else { return Ok(()) };
