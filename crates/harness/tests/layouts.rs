@@ -27,14 +27,23 @@ fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
     }
 }
 
-/// What the planner counts from the schedules is what the counters say, on every rank.
+/// What the planner counts from the schedules is what the counters say, on every rank. Where rows
+/// of the embedding travel one by one it depends on the tokens how many do, and the planner says
+/// that it knows the most that may be.
 fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
     let wires = Wires::memory(recipe.run.workers);
     let (calls, predicted) = traffic::of_recipe(recipe, &describe(&recipe.model), 0, &wires);
-    assert!(calls.is_exact, "{:?}", recipe.parallel);
     let predicted: Vec<u64> =
         predicted.iter().map(|rank| traffic::total(rank).wire_bytes().0).collect();
-    assert_eq!(predicted, outcome.summary.wire_bytes_by_rank, "{:?}", recipe.parallel);
+    let (measured, layout) = (&outcome.summary.wire_bytes_by_rank, &recipe.parallel);
+    if calls.is_exact {
+        assert_eq!(predicted, *measured, "{layout:?}");
+    } else {
+        assert_eq!(layout.zero, 0, "only whole gradients have rows that travel alone");
+        let is_within = |(most, measured): (&u64, &u64)| *measured > 0 && measured <= most;
+        let all_are = predicted.iter().zip(measured).all(is_within);
+        assert!(all_are, "{layout:?}: {measured:?} of at most {predicted:?}");
+    }
 }
 
 /// All combinations of the values of each key.
