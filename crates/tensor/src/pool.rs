@@ -189,7 +189,7 @@ impl Shared {
         let mut num_spins = 0;
         loop {
             let gate = self.gate.load(Ordering::Acquire);
-            if gate & OPEN > 0 && gate >> 16 != last_generation {
+            if may_join(gate, last_generation) {
                 let entered = gate + 1;
                 let order = (Ordering::AcqRel, Ordering::Relaxed);
                 if self.gate.compare_exchange(gate, entered, order.0, order.1).is_ok() {
@@ -254,11 +254,12 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is a new generation; false when the pool is gone.
+    /// Sleeps until a new generation can be joined; false when the pool is gone.
     fn sleep_until_open(&self, last_generation: u64) -> bool {
         let Ok(mut stopped) = self.stopped.lock() else { return false };
         self.num_asleep.fetch_add(1, Ordering::SeqCst);
-        while !*stopped && self.gate.load(Ordering::SeqCst) >> 16 == last_generation {
+        // A generation that was missed, and is closed again, is nothing to wake up for.
+        while !*stopped && !may_join(self.gate.load(Ordering::SeqCst), last_generation) {
             match self.wake.wait(stopped) {
                 Ok(guard) => stopped = guard,
                 Err(_) => return false,
@@ -267,6 +268,11 @@ impl Shared {
         self.num_asleep.fetch_sub(1, Ordering::SeqCst);
         !*stopped
     }
+}
+
+/// Whether the gate is open to a helper that was inside last in this generation.
+fn may_join(gate: u64, last_generation: u64) -> bool {
+    gate & OPEN > 0 && gate >> 16 != last_generation
 }
 
 /// Waits a moment: first on the core, then by letting somebody else have it.

@@ -43,6 +43,20 @@ fn a_kernel_inside_a_task_runs_on_its_own_thread() {
 
 #[cfg(not(feature = "model-check"))]
 #[test]
+fn helpers_that_missed_a_kernel_sleep_as_well() {
+    let pool = pool(3);
+    // So short that it is over before most helpers have come.
+    (0..500).for_each(|_| pool.run(1, &|_| ()));
+    let num_asleep = || pool.shared.num_asleep.load(Ordering::SeqCst);
+    let has_slept = (0..10_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        num_asleep() == 3
+    });
+    assert!(has_slept, "{} of 3 helpers sleep while there is nothing to do", num_asleep());
+}
+
+#[cfg(not(feature = "model-check"))]
+#[test]
 fn a_panic_in_any_task_reaches_the_caller_and_the_pool_lives_on() {
     let pool = pool(1);
     for bad in 0..64 {
