@@ -105,8 +105,7 @@ mod tests {
             trial(Algorithm::Butterfly, 1 << 10, 2.5),
             trial(Algorithm::Tree, 1 << 20, 1.25),
         ]);
-        let factor =
-            |algorithm, bytes| all.factor(Op::AllReduce, algorithm, Bytes(bytes));
+        let factor = |algorithm, bytes| all.factor(Op::AllReduce, algorithm, Bytes(bytes));
         close(factor(Algorithm::RING, 1 << 10), 2.5);
         close(factor(Algorithm::Butterfly, 1 << 20), 1.25);
         close(factor(Algorithm::Butterfly, 1 << 15), f64::midpoint(2.5, 1.25));

@@ -142,9 +142,8 @@ fn algorithms_of_like_price_are_tried_out_and_all_ranks_find_the_same() {
         let measured = comm.probe().unwrap().expect("there are links");
         let costs = comm.lock().planner.costs().clone();
         assert_eq!(costs.rehearsal, measured.rehearsal, "choices go by it");
-        let pairs = comm.split(&[lockstep_mesh::Group::new(
-            (0..4).map(lockstep_mesh::Rank).collect(),
-        )], "all");
+        let pairs = comm
+            .split(&[lockstep_mesh::Group::new((0..4).map(lockstep_mesh::Rank).collect())], "all");
         let later = pairs.unwrap().lock().planner.costs().clone();
         assert_eq!(later.rehearsal, measured.rehearsal, "those of groups made later too");
         found.lock().unwrap().push(measured.rehearsal);
