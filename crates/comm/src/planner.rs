@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_mesh::Rank;
-use lockstep_schedule::collective::select::{Request, candidates, select};
+use lockstep_schedule::collective::select::{Candidate, Request, candidates, contenders, select};
 use lockstep_schedule::collective::{Team, algorithms, build, sparse};
-use lockstep_schedule::{Addends, Algorithm, Costs, Layout, Medium, Op, Schedule, Topology, price};
+use lockstep_schedule::{
+    Addends, Algorithm, Costs, Layout, Medium, Op, Rehearsal, Schedule, Topology, price,
+};
 
 use crate::element::{Dtype, Reduction};
 use crate::engine::Notebook;
@@ -98,7 +100,12 @@ impl Planner {
         if let Some(measured) = node.measured().filter(|_| !is_one_host && members.len() > 1) {
             let ranks: Vec<usize> = members.iter().map(|rank| rank.0).collect();
             let links = measured.links.among(&ranks);
-            planner.reprice(&Measured { links, ..measured.clone() });
+            let mut measured = Measured { links, ..measured.clone() };
+            // What so many ranks do to each other says nothing of fewer.
+            if members.len() < node.num_ranks() {
+                measured.rehearsal = Rehearsal::NONE;
+            }
+            planner.reprice(&measured);
         }
         planner
     }
@@ -115,15 +122,29 @@ impl Planner {
 
     /// Chooses by what was measured from now on.
     pub(crate) fn reprice(&mut self, measured: &Measured) {
-        let Measured { links, port, per_message, local, near, crowd } = measured;
+        let Measured { links, port, per_message, local, near, crowd, rehearsal } = measured;
         self.team.ring = links.ring_order();
         self.costs.links = links.clone();
         (self.costs.port, self.costs.per_message) = (Some(*port), *per_message);
         (self.costs.local, self.costs.near, self.costs.crowd) = (*local, *near, *crowd);
+        self.costs.rehearsal = rehearsal.clone();
         self.chosen.clear();
         self.plans.clear();
         self.direct.clear();
         self.watch.begin();
+    }
+
+    /// Chooses by prices that are corrected from now on.
+    pub(crate) fn correct(&mut self, rehearsal: &Rehearsal) {
+        self.costs.rehearsal = rehearsal.clone();
+        self.chosen.clear();
+        self.plans.clear();
+    }
+
+    /// The algorithms that are worth trying out.
+    pub(crate) fn contenders(&self, op: Op, bytes: usize) -> Vec<Candidate> {
+        let (team, element, canonical) = (&self.team, Bytes(1), false);
+        contenders(&Request { op, team, count: bytes, element, canonical }, &self.costs)
     }
 
     /// Notes how long the call took that was found last.

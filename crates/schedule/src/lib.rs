@@ -92,6 +92,7 @@ mod walk;
 
 mod display;
 mod price;
+mod rehearsal;
 mod verify;
 
 pub mod mutate;
@@ -103,6 +104,7 @@ pub use layout::Layout;
 pub use links::{Link, Links};
 pub use op::{Holding, Op};
 pub use price::{Costs, Near, price};
+pub use rehearsal::{Rehearsal, Trial};
 pub use schedule::{RoundId, Schedule, StepId};
 pub use step::{Buffer, Place, Program, Round, Side, Step};
 pub use sum_tree::{SumTree, halves, is_canonical_block};

@@ -14,11 +14,14 @@
 //! writes such memory pays it once for reading and once for writing, since it fetches lines from
 //! other cores as a signal does. A message between ranks that share memory is written by one and
 //! read by the other.
+//!
+//! Where algorithms were tried out, prices are corrected by what was found ([`Rehearsal`]).
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::layout::Layout;
 use crate::links::{Link, Links};
+use crate::rehearsal::Rehearsal;
 use crate::schedule::{Schedule, StepId};
 use crate::step::{Buffer, Place, Round, Step};
 use crate::timeline::{Pace, play};
@@ -43,6 +46,8 @@ pub struct Costs {
     pub memory: Option<Link>,
     /// A rank's own memory, read or written.
     pub local: BytesPerSecond,
+    /// How far prices were from the truth, where that was tried.
+    pub rehearsal: Rehearsal,
 }
 
 impl Costs {
@@ -57,6 +62,7 @@ impl Costs {
             crowd: None,
             memory: None,
             local,
+            rehearsal: Rehearsal::NONE,
         }
     }
 
@@ -120,7 +126,9 @@ pub fn price(
     }
     let pace = Priced { schedule, layout, element, costs, domains: &domains };
     let end = play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end);
-    Seconds(end.max(costs.crowd.map_or(0.0, |each| pace.busy(each.0))))
+    let seconds = end.max(costs.crowd.map_or(0.0, |each| pace.busy(each.0)));
+    let bytes = element * layout.count() as u64;
+    Seconds(seconds * costs.rehearsal.factor(schedule.op, schedule.algorithm, bytes))
 }
 
 struct Priced<'a> {

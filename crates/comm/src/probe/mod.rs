@@ -9,9 +9,11 @@
 //!
 //! - `pairs`: who meets whom, and how often
 //! - `table`: what is measured, and how ranks tell each other
+//! - `rehearse`: algorithms whose prices are close are tried out
 //! - `watch`: when it is time to measure again
 
 mod pairs;
+mod rehearse;
 mod table;
 mod watch;
 
@@ -51,8 +53,9 @@ const SUM_BYTES: usize = 2 << 20;
 
 impl Comm {
     /// Measures the links between the members, and chooses algorithms by that from now on; so do
-    /// groups that are made of this one later. All members call it together. It takes a fifth of a
-    /// second at most, or about ten exchanges with every other rank where those take longer. Where
+    /// groups that are made of this one later. All members call it together. The links take a fifth
+    /// of a second at most, or about ten exchanges with every other rank where those take longer,
+    /// and trying out all-reduces by algorithms of like price about as much again. Where
     /// all members see each other's memory there are no links, and nothing is done.
     pub fn probe(&self) -> Result<Option<Measured>, CommError> {
         if self.lane == Lane::Caller {
@@ -65,9 +68,11 @@ impl Comm {
         if self.num_members() < 2 || !state.planner.has_links() {
             return Ok(None);
         }
-        let measured = self.measure_links()?;
+        let mut measured = self.measure_links()?;
         state.planner.reprice(&measured);
         drop(state);
+        measured.rehearsal = self.rehearse()?;
+        self.lock().planner.correct(&measured.rehearsal);
         if self.members().len() == self.core.node.num_ranks() {
             self.core.node.keep_measured(&measured);
         }
@@ -88,7 +93,9 @@ impl Comm {
     pub(crate) fn ask(&self, planner: &mut Planner) -> Result<(), CommError> {
         let wish = planner.watch.wishes();
         if self.all_wish(wish)? {
-            let measured = self.measure_links()?;
+            let mut measured = self.measure_links()?;
+            // What prices do not know has hardly changed, and there is no time to try again.
+            measured.rehearsal = planner.costs().rehearsal.clone();
             planner.reprice(&measured);
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_platform::World;
-use lockstep_schedule::{Link, Links, Near};
+use lockstep_schedule::{Link, Links, Near, Rehearsal};
 
 use super::{NEAR_BYTES, SMALL_BYTES};
 
@@ -23,6 +23,8 @@ pub struct Measured {
     pub near: Near,
     /// Where ranks share cores: what every message of any of them keeps the cores from the others.
     pub crowd: Option<Seconds>,
+    /// How far prices by all that were from the truth, where algorithms were tried out.
+    pub rehearsal: Rehearsal,
 }
 
 /// How long exchanges took, by length.
@@ -181,7 +183,8 @@ impl Measured {
         let shared = Seconds(if is_far { 0.0 } else { all_short / num_all });
         let crowd = (crowd > 1.0).then_some(shared);
         let links = if crowd.is_some() { evened_out(&links, num_members) } else { links };
-        Self { links, port, per_message, local, near, crowd }
+        let rehearsal = Rehearsal::NONE;
+        Self { links, port, per_message, local, near, crowd, rehearsal }
     }
 
     /// The link that is slowest with a message of some length, if there are any.
@@ -220,7 +223,8 @@ impl Measured {
         let (wire, near_local) = (number(last + 3), number(last + 4));
         let near = Near { bytes: Bytes(NEAR_BYTES as u64), wire, local: near_local };
         let crowd = Some(Seconds(number(last + 5))).filter(|each| each.0 >= 0.0);
-        Self { links, port, per_message: Seconds(number(last + 1)), local, near, crowd }
+        let (per_message, rehearsal) = (Seconds(number(last + 1)), Rehearsal::NONE);
+        Self { links, port, per_message, local, near, crowd, rehearsal }
     }
 }
 

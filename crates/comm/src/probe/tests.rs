@@ -107,3 +107,51 @@ fn calls_go_on_while_all_ask_each_other_and_measure_again() {
         }
     });
 }
+
+#[test]
+fn links_that_become_bad_are_measured_again() {
+    let bad = Seconds(4e-3);
+    let between = |one, other| EmulatedLink {
+        latency: Some(bad),
+        after: Seconds(1.5),
+        ..EmulatedLink::between(one, other)
+    };
+    let links = vec![between(0, 1), between(0, 2), between(1, 2)];
+    let emulate = Emulate { links, ..far(0.1) };
+    with_ranks(3, &emulate, |comm| {
+        comm.probe().unwrap();
+        let latency = || {
+            let links = comm.lock().planner.costs().links.clone();
+            links.between(0, 1).expect("it was measured").latency
+        };
+        let clock = comm.core.node.world().clock();
+        let start = clock.now();
+        while latency() < bad {
+            let mut data = [1_u32, 2];
+            comm.all_reduce(&mut data, Reduction::Sum).unwrap();
+            assert_eq!(data, [3, 6]);
+            assert!(clock.since(start).as_secs() < 40, "nobody has looked again");
+        }
+    });
+}
+
+#[test]
+fn algorithms_of_like_price_are_tried_out_and_all_ranks_find_the_same() {
+    let found = std::sync::Mutex::new(Vec::new());
+    with_ranks(4, &Emulate::none(), |comm| {
+        let measured = comm.probe().unwrap().expect("there are links");
+        let costs = comm.lock().planner.costs().clone();
+        assert_eq!(costs.rehearsal, measured.rehearsal, "choices go by it");
+        let pairs = comm
+            .split(&[lockstep_mesh::Group::new((0..4).map(lockstep_mesh::Rank).collect())], "all");
+        let later = pairs.unwrap().lock().planner.costs().clone();
+        assert_eq!(later.rehearsal, measured.rehearsal, "those of groups made later too");
+        found.lock().unwrap().push(measured.rehearsal);
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.iter().all(|rehearsal| *rehearsal == found[0]));
+    let trials = found[0].trials();
+    assert!(trials.iter().all(|trial| trial.factor.is_finite() && trial.factor > 0.0));
+    let sizes: std::collections::BTreeSet<_> = trials.iter().map(|trial| trial.bytes).collect();
+    assert!(!sizes.is_empty(), "some algorithms are always close");
+}

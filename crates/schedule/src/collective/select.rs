@@ -7,6 +7,8 @@
 //! While bits must not depend on the layout, only canonical schedules are candidates. Nothing is
 //! taken on trust: the schedule is proven first, and its report must say so.
 
+use std::collections::BTreeSet;
+
 use lockstep_config::Blame;
 use lockstep_config::units::{Bytes, Seconds};
 
@@ -111,6 +113,28 @@ pub fn candidates(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
     found
 }
 
+/// Prices up to so many times the best are close to it.
+const CLOSE: f64 = 1.8;
+
+/// Of algorithms that are close, the best so many are worth a trial.
+const MOST_CONTENDERS: usize = 5;
+
+/// The algorithms whose prices are close to the cheapest, and those of canonical sums that are
+/// close to the cheapest of these; the cheapest first.
+pub fn contenders(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
+    let all = candidates(request, costs);
+    let close = |is_allowed: &dyn Fn(&Candidate) -> bool| {
+        let allowed = all.iter().enumerate().filter(|(_, each)| is_allowed(each));
+        let least = allowed.clone().next().map_or(0.0, |(_, each)| each.seconds.0);
+        let close = allowed.take_while(|(_, each)| each.seconds.0 <= CLOSE * least);
+        close.map(|(index, _)| index).take(MOST_CONTENDERS).collect::<BTreeSet<_>>()
+    };
+    let mut chosen = close(&|_| true);
+    chosen.extend(close(&|each| is_canonical(&each.schedule, request.team)));
+    let all = all.into_iter().enumerate();
+    all.filter(|(index, _)| chosen.contains(index)).map(|(_, each)| each).collect()
+}
+
 /// A range of lengths for which one algorithm is the cheapest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Band {
@@ -168,6 +192,7 @@ mod tests {
     use super::*;
     use crate::addends::Addends;
     use crate::links::Link;
+    use crate::rehearsal::{Rehearsal, Trial};
     use crate::topology::Topology;
 
     const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
@@ -197,6 +222,38 @@ mod tests {
         let broadcast = |count| chosen(Op::Broadcast { root: 3 }, 16, count, false, &OVER_TCP);
         assert_eq!(broadcast(10_000_000), Algorithm::ScatterGather);
         assert_ne!(broadcast(10), Algorithm::ScatterGather);
+    }
+
+    #[test]
+    fn contenders_are_close_in_price_and_include_the_best_of_canonical_sums() {
+        let team = Team::new(5);
+        for count in [10, 100_000, 10_000_000] {
+            let request = request(Op::AllReduce, &team, count);
+            let found = contenders(&request, &OVER_TCP);
+            assert_eq!(found[0], candidates(&request, &OVER_TCP)[0]);
+            let canonical = Request { canonical: true, ..request };
+            let best = select(&canonical, &OVER_TCP, None).unwrap();
+            assert!(found.contains(&best), "{count}: {}", best.algorithm);
+            assert!(found.len() <= 2 * MOST_CONTENDERS);
+        }
+    }
+
+    #[test]
+    fn a_rehearsal_decides_between_algorithms_of_like_price() {
+        let team = Team::new(8);
+        let request = request(Op::AllReduce, &team, 10_000_000);
+        let found = contenders(&request, &OVER_TCP);
+        let (op, bytes) = (Op::AllReduce, Bytes(40_000_000));
+        // The second best by price was twice as fast as that, the others as fast as they should be.
+        let trials = found.iter().enumerate().map(|(index, each)| {
+            let factor = if index == 1 { 0.5 } else { 1.0 };
+            Trial { op, algorithm: each.algorithm, bytes, factor }
+        });
+        let rehearsal = Rehearsal::new(trials.collect());
+        let tried = Costs { rehearsal, ..OVER_TCP };
+        let chosen = select(&request, &tried, None).unwrap();
+        assert_eq!(chosen.algorithm, found[1].algorithm);
+        assert_eq!(chosen.seconds.0.to_bits(), (0.5 * found[1].seconds.0).to_bits());
     }
 
     #[test]

@@ -100,12 +100,14 @@ fn measure_all(
     if plan.has_cores {
         world.threads().stay_on_core(comm.rank().0);
     }
+    let start = world.clock().now();
     let measured = comm.probe()?;
+    let took = world.clock().since(start);
     for case in &plan.cases {
         let measure = if plan.selects { contest } else { measure };
         let point = measure(comm, board, case, plan.budget)?;
         if comm.rank() == Rank(0) {
-            let probe = measured.as_ref().map(|found| select::links(found, plan.num_ranks));
+            let probe = measured.as_ref().map(|found| select::links(found, plan.num_ranks, took));
             report(Row { probe, ..Row::new(plan, case, &point) })?;
         }
     }

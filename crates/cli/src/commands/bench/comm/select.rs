@@ -5,6 +5,7 @@ use super::report::{Candidate, Row, heading};
 use lockstep_comm::Measured;
 use lockstep_config::units::Bytes;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// The choice and the best of the forced algorithms, size by size.
 pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
@@ -65,8 +66,9 @@ pub(super) fn explanation(rows: &[Row]) -> String {
 }
 
 /// What was measured, in a few lines.
-pub(super) fn links(measured: &Measured, num_ranks: usize) -> String {
-    let mut text = String::from("link    latency us   bandwidth GB/s\n");
+pub(super) fn links(measured: &Measured, num_ranks: usize, took: Duration) -> String {
+    let mut text = format!("measured in {} ms\n", took.as_millis());
+    text += "link    latency us   bandwidth GB/s\n";
     let pairs = (0..num_ranks).flat_map(|to| (0..to).map(move |from| (from, to)));
     for (from, to) in pairs {
         if let Some(link) = measured.links.between(from, to) {
@@ -85,5 +87,10 @@ pub(super) fn links(measured: &Measured, num_ranks: usize) -> String {
         measured.per_message.0 * 1e6,
         ring.join("-"),
     );
+    for tried in measured.rehearsal.trials().chunk_by(|one, other| one.bytes == other.bytes) {
+        let words = tried.iter().map(|each| format!("{} x {:.2}", each.algorithm, each.factor));
+        let words = words.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "tried with {}, time over price: {words}", tried[0].bytes);
+    }
     text
 }

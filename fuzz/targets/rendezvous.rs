@@ -1,0 +1,10 @@
+//! The reader of what callers say when they join a run, fed with any bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use lockstep_comm::hostile;
+
+fuzz_target!(|bytes: &[u8]| {
+    hostile::decode(bytes);
+});
