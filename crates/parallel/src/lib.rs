@@ -12,6 +12,8 @@
 //!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
 //!   [`tune`]: in buckets of the right size.
+//! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline; [`pipeline`]: a
+//!   device of it at work, [`link`]: what it hands on.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
 //!   [`losses`] are sums over workers.
 //! - [`trained`]: which blocks have gradients while others are frozen.
@@ -80,6 +82,11 @@ pub mod trained;
 pub mod lane;
 pub mod recompute;
 
+pub mod groups;
+pub mod link;
+pub mod pipeline;
+pub mod stages;
+
 pub mod guards;
 pub mod losses;
 pub mod norm;
@@ -94,9 +101,11 @@ mod testing;
 
 pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;
+pub use groups::Groups;
 pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use shares::Shares;
+pub use stages::Stages;

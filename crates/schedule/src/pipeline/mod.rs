@@ -33,6 +33,7 @@
 //! # Ok::<(), lockstep_schedule::pipeline::NoSuchPipeline>(())
 //! ```
 
+pub mod forward;
 pub mod gpipe;
 pub mod interleaved;
 pub mod one_f_one_b;
@@ -40,11 +41,15 @@ pub mod zero_bubble;
 
 mod verify;
 
-pub use verify::{WrongPipeline, needs, settled, verify};
+pub use verify::{WrongPipeline, comes_from, goes_to, needs, settled, verify};
 
 use lockstep_config::Blame;
 use std::fmt;
 use std::str::FromStr;
+
+/// Buffers of a device for what it sends: with all of them on their way it waits. [`verify`] proves
+/// that they are enough.
+pub const NUM_SEND_BUFFERS: usize = 2;
 
 /// What a device does at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,17 +126,6 @@ pub enum NoSuchPipeline {
         /// Stages that were asked for.
         num_chunks: usize,
     },
-    /// Microbatches go round the devices in groups.
-    #[error(
-        "interleaved needs a multiple of {num_devices} microbatches, one for each device, and \
-         there are {num_microbatches}; try {}", .num_microbatches.next_multiple_of(*.num_devices)
-    )]
-    NotAMultiple {
-        /// Devices.
-        num_devices: usize,
-        /// Microbatches.
-        num_microbatches: usize,
-    },
 }
 
 impl NoSuchPipeline {
@@ -147,20 +141,18 @@ pub fn build(kind: Kind, shape: Shape) -> Result<Pipeline, NoSuchPipeline> {
     if num_devices * num_chunks * num_microbatches == 0 {
         return Err(NoSuchPipeline::Empty);
     }
-    if kind == Kind::Interleaved && !num_microbatches.is_multiple_of(num_devices) {
-        return Err(NoSuchPipeline::NotAMultiple { num_devices, num_microbatches });
-    }
     if kind != Kind::Interleaved && num_chunks > 1 {
         return Err(NoSuchPipeline::SeveralChunks { kind, num_chunks });
     }
-    let program = |device| match kind {
-        Kind::GPipe => gpipe::program(shape),
-        Kind::OneFOneB => one_f_one_b::program(shape, device),
-        Kind::Interleaved => interleaved::program(shape, device),
-        Kind::ZeroBubble => zero_bubble::program(shape, device, 1),
-        Kind::ZeroBubbleTwice => zero_bubble::program(shape, device, 2),
+    let each = |program: &dyn Fn(usize) -> Vec<Task>| (0..num_devices).map(program).collect();
+    let programs = match kind {
+        Kind::GPipe => each(&|_| gpipe::program(shape)),
+        Kind::OneFOneB => each(&|device| one_f_one_b::program(shape, device)),
+        Kind::Interleaved => interleaved::programs(shape),
+        Kind::ZeroBubble => each(&|device| zero_bubble::program(shape, device, 1)),
+        Kind::ZeroBubbleTwice => each(&|device| zero_bubble::program(shape, device, 2)),
     };
-    Ok(Pipeline { kind, shape, programs: (0..num_devices).map(program).collect() })
+    Ok(Pipeline { kind, shape, programs })
 }
 
 impl Shape {
@@ -172,6 +164,28 @@ impl Shape {
     /// The stage that is a device's `chunk`-th: stages go round the devices.
     pub const fn stage(self, device: usize, chunk: usize) -> usize {
         chunk * self.num_devices + device
+    }
+
+    /// The device that a stage is on.
+    pub const fn device(self, stage: usize) -> usize {
+        stage % self.num_devices
+    }
+}
+
+impl Pipeline {
+    /// The most microbatches whose activations a device keeps of each of its stages at a time.
+    pub fn live(&self, device: usize) -> Vec<usize> {
+        let (mut live, mut most) =
+            (vec![0_usize; self.shape.num_chunks], vec![0; self.shape.num_chunks]);
+        for task in &self.programs[device] {
+            match task.pass {
+                Pass::Forward => live[task.chunk] += 1,
+                Pass::Backward | Pass::WeightGrad => live[task.chunk] -= 1,
+                Pass::InputGrad => {}
+            }
+            most[task.chunk] = most[task.chunk].max(live[task.chunk]);
+        }
+        most
     }
 }
 
@@ -266,8 +280,6 @@ mod tests {
         let shape =
             |num_chunks, num_microbatches| Shape { num_devices: 4, num_chunks, num_microbatches };
         let refusal = |kind, shape| build(kind, shape).unwrap_err().to_string();
-        let odd = refusal(Kind::Interleaved, shape(2, 6));
-        assert!(odd.ends_with("and there are 6; try 8"), "{odd}");
         let chunks = refusal(Kind::OneFOneB, shape(2, 8));
         assert_eq!(chunks, "1f1b has one stage a device, not 2; try interleaved");
         assert_eq!(build(Kind::GPipe, shape(1, 0)), Err(NoSuchPipeline::Empty));
