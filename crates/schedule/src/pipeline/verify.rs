@@ -7,9 +7,10 @@
 //!
 //! That nobody waits for ever is proven for wires that buffer nothing: a device has a few buffers
 //! for what it sends ([`NUM_SEND_BUFFERS`]), they leave in the order in which they were filled, and
-//! one leaves only while its receiver waits for a message of that device.
+//! one leaves only while its receiver waits for a message of that device. (Schedules that are only
+//! drawn and priced, [`Kind::is_run`], have wires that hold what is sent.)
 
-use super::{NUM_SEND_BUFFERS, Pass, Pipeline, Shape, Task};
+use super::{Kind, NUM_SEND_BUFFERS, Pass, Pipeline, Shape, Task, chimera};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is wrong with a pipeline.
@@ -44,12 +45,16 @@ pub enum WrongPipeline {
 /// Proves the pipeline, or names the first thing that is wrong.
 pub fn verify(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
     for (device, program) in pipeline.programs.iter().enumerate() {
-        check_program(pipeline.shape, device, program)?;
+        check_program(pipeline, device, program)?;
     }
     run(pipeline)
 }
 
-fn check_program(shape: Shape, device: usize, program: &[Task]) -> Result<(), WrongPipeline> {
+fn check_program(
+    pipeline: &Pipeline,
+    device: usize,
+    program: &[Task],
+) -> Result<(), WrongPipeline> {
     let is_split = program.iter().any(|task| task.pass == Pass::InputGrad);
     let passes: &[Pass] = if is_split {
         &[Pass::Forward, Pass::InputGrad, Pass::WeightGrad]
@@ -58,8 +63,13 @@ fn check_program(shape: Shape, device: usize, program: &[Task]) -> Result<(), Wr
     };
     let mut missing: BTreeSet<Task> = BTreeSet::new();
     for &pass in passes {
-        for chunk in 0..shape.num_chunks {
-            missing.extend((0..shape.num_microbatches).map(|i| Task::new(pass, i, chunk)));
+        for chunk in 0..pipeline.num_chunks() {
+            let passes_here = |i: &usize| {
+                pipeline.kind != Kind::Chimera
+                    || chimera::microbatches(pipeline.shape, chunk).contains(i)
+            };
+            let all = (0..pipeline.shape.num_microbatches).filter(passes_here);
+            missing.extend(all.map(|i| Task::new(pass, i, chunk)));
         }
     }
     let mut next: BTreeMap<(Pass, usize), usize> = BTreeMap::new();
@@ -120,22 +130,24 @@ fn run(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
 /// The message that a device waits for, and from which device.
 fn awaited(pipeline: &Pipeline, device: usize, progress: &Progress) -> Option<(usize, Message)> {
     let task = pipeline.programs[device].get(progress.next)?;
-    let (shape, stage) = (pipeline.shape, pipeline.shape.stage(device, task.chunk));
-    let from = comes_from(shape, stage, task.pass)?;
+    let stage = pipeline.stage(device, task.chunk);
+    let from = comes_from(pipeline.shape, stage, task.pass)?;
+    let from = pipeline.device(from, task.microbatch);
     let message = (stage, settled(task.pass), task.microbatch);
     let waits = !progress.has_run && !progress.arrived.contains(&message);
-    (waits && shape.device(from) != device).then_some((shape.device(from), message))
+    (waits && from != device).then_some((from, message))
 }
 
 /// Lets the oldest message of a device leave if its receiver waits for one of this device.
 fn deliver(pipeline: &Pipeline, device: usize, devices: &mut [Progress]) -> bool {
     let Some(&(to, message)) = devices[device].leaving.front() else { return false };
     let is_awaited = awaited(pipeline, to, &devices[to]).is_some_and(|(from, _)| from == device);
-    if is_awaited {
+    let can_leave = is_awaited || !pipeline.kind.is_run();
+    if can_leave {
         devices[device].leaving.pop_front();
         devices[to].arrived.insert(message);
     }
-    is_awaited
+    can_leave
 }
 
 /// Runs the next task of a device if it can be run, and sends what comes of it if it can be sent.
@@ -146,7 +158,7 @@ fn advance(
     done: &mut BTreeSet<(usize, Pass, usize)>,
 ) -> bool {
     let Some(task) = pipeline.programs[device].get(progress.next) else { return false };
-    let (shape, stage) = (pipeline.shape, pipeline.shape.stage(device, task.chunk));
+    let (shape, stage) = (pipeline.shape, pipeline.stage(device, task.chunk));
     if !progress.has_run {
         let is_done =
             |&(stage, pass): &(usize, Pass)| done.contains(&(stage, pass, task.microbatch));
@@ -157,12 +169,14 @@ fn advance(
         done.insert((stage, settled(task.pass), task.microbatch));
         progress.has_run = true;
     }
-    if let Some(to) = goes_to(shape, stage, task.pass).filter(|to| shape.device(*to) != device) {
+    let target = goes_to(shape, stage, task.pass);
+    let target = target.map(|to| (to, pipeline.device(to, task.microbatch)));
+    if let Some((stage, to)) = target.filter(|(_, to)| *to != device) {
         if progress.leaving.len() == NUM_SEND_BUFFERS {
             return false;
         }
-        let message = (to, settled(task.pass), task.microbatch);
-        progress.leaving.push_back((shape.device(to), message));
+        let message = (stage, settled(task.pass), task.microbatch);
+        progress.leaving.push_back((to, message));
     }
     progress.next += 1;
     progress.has_run = false;
@@ -226,6 +240,24 @@ mod tests {
                             assert_eq!(verify(&pipeline), Ok(()), "{pipeline}");
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_keeps_what_its_schedule_says() {
+        for num_devices in 1..=8 {
+            for num_microbatches in 1..=16 {
+                let shape = Shape { num_devices, num_chunks: 1, num_microbatches };
+                let live = |kind: Kind, device| build(kind, shape).unwrap().live(device)[0];
+                for device in 0..num_devices {
+                    let bound = num_microbatches.min(num_devices - device);
+                    assert_eq!(live(Kind::GPipe, device), num_microbatches);
+                    assert_eq!(live(Kind::OneFOneB, device), bound);
+                    assert!(live(Kind::ZeroBubble, device) <= num_microbatches.min(num_devices));
+                    let pipedream = build(Kind::PipeDream, shape).unwrap();
+                    assert_eq!(pipedream.weight_versions(device), bound);
                 }
             }
         }
