@@ -14,8 +14,8 @@
 //!   [`tune`]: in buckets of the right size.
 //! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline; [`pipeline`]: a
 //!   device of it at work, [`link`]: what it hands on.
-//! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
-//!   [`losses`] are sums over workers.
+//! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`visit`] shows
+//!   it whole, [`norm`] and [`losses`] are sums over workers.
 //! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
 //! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take,
@@ -92,6 +92,7 @@ pub mod losses;
 pub mod norm;
 pub mod replica;
 pub mod store;
+pub mod visit;
 
 pub mod asked;
 pub mod footprint;

@@ -31,6 +31,11 @@ pub struct Device {
     evaluation: Vec<Task>,
     /// By stage of this device, as many as are alive at a time.
     slots: Vec<Vec<Activations>>,
+    /// The microbatch that each of them is kept for, and the most that were at a time.
+    kept: Vec<Vec<Option<usize>>>,
+    most_kept: Vec<usize>,
+    /// What the last run did, in its order.
+    executed: Vec<Task>,
     shared: Shared,
     /// The gradient that passes through.
     d_stream: Vec<f32>,
@@ -97,6 +102,9 @@ impl Device {
         let depth = Shape { num_devices, num_chunks, num_microbatches: num_devices };
         let mut own = Self {
             slots: Vec::new(),
+            kept: Vec::new(),
+            most_kept: Vec::new(),
+            executed: Vec::new(),
             shared: Shared::new(blueprint, lane, recompute, &runs),
             d_stream: vec![0.0; sizes.d_stream_len(&runs)],
             training: Vec::new(),
@@ -115,6 +123,9 @@ impl Device {
         let mut pipeline = self.stages.pipeline(num_microbatches);
         let live = pipeline.live(self.device);
         self.training = pipeline.programs.swap_remove(self.device);
+        self.executed = Vec::with_capacity(self.training.len().max(self.evaluation.len()));
+        self.kept = live.iter().map(|live| vec![None; *live]).collect();
+        self.most_kept = vec![0; live.len()];
         if self.slots.iter().map(Vec::len).eq(live.iter().copied()) {
             return;
         }
@@ -164,6 +175,16 @@ impl Device {
         self.stages.num_devices()
     }
 
+    /// What the last run did, in its order.
+    pub fn executed(&self) -> &[Task] {
+        &self.executed
+    }
+
+    /// The most microbatches whose activations were kept at a time, by stage of this device.
+    pub fn most_kept(&self) -> &[usize] {
+        &self.most_kept
+    }
+
     /// How the model is cut.
     pub fn stages(&self) -> &Stages {
         &self.stages
@@ -180,8 +201,10 @@ impl Device {
         let is_training = job.mode != Mode::Evaluate;
         let num_tasks = if is_training { self.training.len() } else { self.evaluation.len() };
         let mut at_work: Option<(usize, Lane<'_>)> = None;
+        self.executed.clear();
         for index in 0..num_tasks {
             let task = if is_training { self.training[index] } else { self.evaluation[index] };
+            self.executed.push(task);
             if task.microbatch >= job.num_lanes {
                 self.pass_over(store, job.cpu, task)?;
                 continue;
@@ -191,6 +214,9 @@ impl Device {
                 _ => (job.lane)(task.microbatch),
             };
             at_work = Some((task.microbatch, lane));
+            if is_training {
+                self.keep(task);
+            }
             match task.pass {
                 Pass::Forward => self.forward(store, job, task, &lane)?,
                 Pass::Backward | Pass::InputGrad => self.backward(store, job, task, &lane)?,
@@ -198,6 +224,26 @@ impl Device {
             }
         }
         self.link.settle()
+    }
+
+    /// Notes whose activations are kept from now on, or needed for the last time.
+    fn keep(&mut self, task: Task) {
+        let kept = &mut self.kept[task.chunk];
+        let at = task.microbatch % kept.len();
+        match task.pass {
+            Pass::Forward => {
+                assert_eq!(kept[at], None, "what was kept here is needed no more");
+                kept[at] = Some(task.microbatch);
+                let num_kept = kept.iter().flatten().count();
+                self.most_kept[task.chunk] = self.most_kept[task.chunk].max(num_kept);
+            }
+            Pass::InputGrad => {
+                assert_eq!(kept[at], Some(task.microbatch), "it went forward");
+            }
+            Pass::Backward | Pass::WeightGrad => {
+                assert_eq!(kept[at].take(), Some(task.microbatch), "it went forward");
+            }
+        }
     }
 
     fn forward<S: Store>(
