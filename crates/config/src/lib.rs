@@ -67,8 +67,8 @@ pub use recipe::{
     Activation, BatchChange, BatchPlan, BatchStage, Conditions, Data, DecayShape, Distribution,
     Documents, Dtype, Emulate, EmulatedLink, EpochEnd, Family, Group, HeldOut, IsaChoice,
     Isolation, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Order, Parallel,
-    Placement, Precision, Recipe, Recompute, Reduction, Run, SlowWorker, Source, Tokenizer, Train,
-    TransportChoice,
+    PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, SlowWorker, Source,
+    Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

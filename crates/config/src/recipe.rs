@@ -160,7 +160,7 @@ pub struct Numerics {
 /// Where and with how many hands the run happens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Number of workers, at most the number of leaves.
+    /// Number of workers; the copies of the model are at most as many as leaves.
     pub workers: usize,
     /// Threads per worker; 0 divides the cores of the machine, see [`Run::num_threads`].
     pub threads: usize,
@@ -200,7 +200,15 @@ impl Run {
 /// How the work is divided among the workers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parallel {
-    /// Workers that share each batch among them.
+    /// Workers that the blocks of one copy of the model are dealt out to.
+    pub pipeline: usize,
+    /// Stages of each of them.
+    pub virtual_stages: usize,
+    /// The order in which they run microbatches.
+    pub schedule: PipelineSchedule,
+    /// Layers of each stage, or nothing where the work is divided evenly.
+    pub stages: Vec<usize>,
+    /// Copies of the model that share each batch among them.
     pub data: usize,
     /// ZeRO stage: what each worker keeps only its part of. 0 nothing, 1 the optimizer's state, 2
     /// the gradients too, 3 the weights too.
@@ -211,9 +219,21 @@ pub struct Parallel {
     pub bucket_bytes: Bytes,
     /// Whether gradients travel while the backward pass still computes others.
     pub overlap: bool,
-    /// Leaves of each worker, or nothing where they are divided evenly; see
+    /// Leaves of each copy of the model, or nothing where they are divided evenly; see
     /// [`Recipe::leaf_shares`].
     pub shares: Vec<usize>,
+}
+
+impl Parallel {
+    /// Workers that one copy of the model takes.
+    pub const fn workers_per_copy(&self) -> usize {
+        self.pipeline
+    }
+
+    /// Stages that the blocks of the model are cut into.
+    pub const fn num_stages(&self) -> usize {
+        self.pipeline * self.virtual_stages
+    }
 }
 
 /// What the backward pass computes again rather than keeps.
@@ -307,6 +327,20 @@ choices! {
 }
 
 choices! {
+    /// The order in which a pipeline runs its microbatches.
+    PipelineSchedule {
+        /// All forward, then all backward.
+        GPipe = "gpipe",
+        /// One forward, one backward in turn.
+        OneFOneB = "1f1b",
+        /// The same with several stages a worker.
+        Interleaved = "interleaved",
+        /// Weight gradients fill the gaps.
+        ZeroBubble = "zero-bubble",
+    }
+}
+
+choices! {
     /// What a worker is.
     Isolation {
         /// A process of its own.
@@ -360,8 +394,8 @@ impl Recipe {
         self.num_lanes() / self.num_leaves()
     }
 
-    /// Number of consecutive leaves that each worker computes: as asked for, or else as even as
-    /// possible, the first workers having one more.
+    /// Number of consecutive leaves that each copy of the model computes: as asked for, or else as
+    /// even as possible, the first ones having one more.
     pub fn leaf_shares(&self) -> Vec<usize> {
         if self.parallel.shares.is_empty() {
             return even_shares(self.num_leaves(), self.parallel.data);

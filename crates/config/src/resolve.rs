@@ -9,8 +9,9 @@ use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
     Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, IsaChoice, Isolation,
-    LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Parallel, Placement,
-    Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
+    LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Parallel, PipelineSchedule,
+    Placement, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
+    TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -168,6 +169,10 @@ fn blank() -> Recipe {
             save_optimizer: true,
         },
         parallel: Parallel {
+            pipeline: 0,
+            virtual_stages: 0,
+            schedule: PipelineSchedule::ZeroBubble,
+            stages: vec![0],
             data: 0,
             zero: u8::MAX,
             recompute: Recompute::Every(0),

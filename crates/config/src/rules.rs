@@ -3,11 +3,12 @@
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
 //! key whose value was already refused stays silent. Rules about the text are in `data`, about
-//! workers in `layout`, about groups, schedules and goals in `training`.
+//! workers in `layout` and `pipeline`, about groups, schedules and goals in `training`.
 
 mod data;
 mod emulate;
 mod layout;
+mod pipeline;
 mod training;
 
 use crate::error::{ConfigError, Origin, alternatives};
@@ -38,6 +39,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(warmup_ends(&facts));
     errors.extend(training::broken(&facts));
     errors.extend(layout::broken(&facts));
+    errors.extend(pipeline::broken(&facts));
     errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors
@@ -251,7 +253,7 @@ fn leaves_serve_workers(facts: &Facts<'_>, leaves: usize) -> bool {
     let serve = |name: &str, workers: usize| !facts.is_set(name) || workers <= leaves;
     let shares_stay = !facts.is_set("parallel.shares");
     shares_stay
-        && serve("run.workers", facts.recipe.run.workers)
+        && serve("run.workers", facts.recipe.run.workers / facts.recipe.parallel.workers_per_copy())
         && serve("parallel.data", facts.recipe.parallel.data)
 }
 

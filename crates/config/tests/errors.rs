@@ -141,8 +141,8 @@ fn an_unknown_key_suggests_the_nearest() {
         ("layers=2", "layers = 2 is not a known key; did you mean model.layers?"),
         ("train.lr=2", "train.lr = 2 is not a known key; did you mean optim.lr?"),
         (
-            "parallel.schedule=1f1b",
-            "parallel.schedule = \"1f1b\" is not a known key; did you mean optim.schedule?",
+            "parallel.schedul=1f1b",
+            "parallel.schedul = \"1f1b\" is not a known key; did you mean parallel.schedule?",
         ),
         (
             "checkpoint.every=2",

@@ -1,7 +1,9 @@
 //! Workers: what a recipe may ask for, and every message when it asks for too much.
 
 use lockstep_config::units::{Bytes, BytesPerSecond};
-use lockstep_config::{Isolation, Recipe, Recompute, Reduction, Sources, TransportChoice, resolve};
+use lockstep_config::{
+    Isolation, PipelineSchedule, Recipe, Recompute, Reduction, Sources, TransportChoice, resolve,
+};
 use std::time::Duration;
 
 fn with(sets: &[&str]) -> Result<Recipe, String> {
@@ -225,5 +227,73 @@ fn values_of_the_layout_are_checked_one_by_one() {
         ),
     ] {
         assert_eq!(errors(&[argument]), message);
+    }
+}
+
+#[test]
+fn every_key_of_a_pipeline_reaches_its_field_and_the_rest_follows() {
+    let sets = ["run.workers=6", "parallel.pipeline=3", "parallel.stages=2,1,1"];
+    let parallel = recipe(&sets).parallel;
+    assert_eq!((parallel.pipeline, parallel.data, parallel.num_stages()), (3, 2, 3));
+    assert_eq!((parallel.schedule, &parallel.stages), (PipelineSchedule::OneFOneB, &vec![2, 1, 1]));
+    let chunks = recipe(&["parallel.pipeline=2", "parallel.virtual_stages=3"]);
+    assert_eq!(chunks.parallel.schedule, PipelineSchedule::Interleaved);
+    assert_eq!((chunks.parallel.data, chunks.leaf_shares()), (1, vec![8]));
+    assert_eq!(chunks.identity_text(), recipe(&[]).identity_text());
+    let more = ["run.workers=16", "parallel.pipeline=2", "parallel.schedule=zero-bubble"];
+    assert_eq!(recipe(&more).leaf_shares(), [1; 8], "as many copies as leaves");
+}
+
+#[test]
+fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
+    for (sets, message) in [
+        (
+            &["run.workers=4", "parallel.pipeline=3"][..],
+            "parallel.pipeline = 3 does not divide run.workers = 4; \
+             try 1, 2 or 4, or run.workers = 3 or 6",
+        ),
+        (
+            &["run.workers=4", "parallel.pipeline=2", "parallel.data=4"],
+            "parallel.data = 4 times parallel.pipeline = 2 is not run.workers = 4; \
+             try 2 or run.workers = 8",
+        ),
+        (
+            &["run.workers=32", "parallel.pipeline=2"],
+            "run.workers = 32 makes 16 copies of 2 workers each, \
+             which is more than numerics.invariant_up_to = 8; try 16",
+        ),
+        (
+            &["run.workers=8", "parallel.pipeline=8"],
+            "parallel.pipeline = 8 makes 8 stages of the 6 blocks of model.layers = 4, \
+             of which each needs one; try 4 or model.layers = 6",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.virtual_stages=4"],
+            "parallel.virtual_stages = 4 makes 8 stages of the 6 blocks of model.layers = 4, \
+             of which each needs one; try 3 or model.layers = 6",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.virtual_stages=2", "parallel.schedule=1f1b"],
+            "parallel.virtual_stages = 2 needs several stages a worker, and \"1f1b\" has one; \
+             try 1 or parallel.schedule = \"interleaved\"",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.stages=1,1,2"],
+            "parallel.stages = \"1,1,2\" has 3 numbers for 2 stages; try \"2,2\"",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.stages=1,4"],
+            "parallel.stages = \"1,4\" makes 5 layers where model.layers = 4; try \"2,2\"",
+        ),
+        (
+            &["run.workers=6", "parallel.pipeline=2", "parallel.shares=4,4"],
+            "parallel.shares = \"4,4\" has 2 numbers for 3 copies of 2 workers each; try \"3,3,2\"",
+        ),
+        (
+            &["model.family=mlp", "parallel.pipeline=2"],
+            "parallel.pipeline = 2 cuts layers, of which model.family = \"mlp\" has none; try 1",
+        ),
+    ] {
+        assert_eq!(errors(sets), message);
     }
 }

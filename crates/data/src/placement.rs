@@ -43,7 +43,7 @@ impl Seat {
 
     /// A worker of whom nothing is known but its number, to see whether its text can be read.
     pub fn unknown(recipe: &Recipe, worker: usize) -> Self {
-        Self { worker, num_workers: recipe.run.workers, leaves: vec![0] }
+        Self { worker, num_workers: recipe.parallel.data, leaves: vec![0] }
     }
 }
 

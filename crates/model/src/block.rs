@@ -243,6 +243,34 @@ pub trait Block: Send + Sync {
         grads: Grads<'_>,
     );
 
+    /// The half of [`Self::backward`] that others wait for: the gradient of the input, the same
+    /// bits, and `saved` as it was. What is frozen takes no work, so this is backward with
+    /// everything frozen.
+    fn backward_input(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+    ) {
+        self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none());
+    }
+
+    /// The other half: gradients of parameters, the same bits, from what `backward_input` found:
+    /// `d_stream_tc` is the gradient of the output again, and of no meaning afterwards.
+    fn backward_weight(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        grads: Grads<'_>,
+    ) {
+        self.backward(ctx, params, input_tc, saved, d_stream_tc, grads);
+    }
+
     /// Elements of the cache that decoding needs for `num_positions` tokens.
     fn cache_len(&self, _num_positions: usize) -> usize {
         0

@@ -7,8 +7,10 @@ use crate::footprint::Footprint;
 use crate::leaves::Leaves;
 use crate::recompute::RecomputePlan;
 use crate::replica::ReplicaPlan;
+use crate::stages::Stages;
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe};
+use lockstep_mesh::{Degrees, Mesh};
 use lockstep_model::{Blueprint, LaneShape, Recompute, describe};
 use lockstep_optim::Phases;
 
@@ -21,6 +23,12 @@ const ARENA_MARGIN_BYTES: usize = 64 << 20;
 /// The shape of every lane of a recipe, in training and evaluation.
 pub fn lane_shape(recipe: &Recipe) -> LaneShape {
     LaneShape { sequences: recipe.train.microbatch, tokens: recipe.model.context }
+}
+
+/// How the workers of a recipe stand.
+pub fn mesh_of(recipe: &Recipe) -> Mesh {
+    let config::Parallel { pipeline, data, .. } = recipe.parallel;
+    Mesh::new(Degrees { pipeline, data, ..Degrees::ONE }).expect("config has proven it")
 }
 
 /// When which parameters of a model are frozen.
@@ -50,6 +58,8 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         recompute: RecomputePlan { policy, every },
         zero: usize::from(recipe.parallel.zero),
         shares: recipe.leaf_shares(),
+        mesh: mesh_of(recipe),
+        stages: Stages::of(recipe, blueprint),
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
         phase: phases.at(step),
@@ -77,7 +87,13 @@ pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footp
 /// Address space that a worker needs for what it exchanges with the others of its host. Memory is
 /// used only where it is touched, so there is room to spare.
 pub fn arena_bytes(recipe: &Recipe) -> usize {
-    let footprint = footprint(recipe, &describe(&recipe.model), 0);
-    let exchanged = footprint.weights + footprint.gradients + footprint.buffers;
+    let blueprint = describe(&recipe.model);
+    // Stages of a pipeline differ; those who share the batch hardly do, and the first has most.
+    let firsts = (0..recipe.parallel.pipeline).map(|device| device * recipe.parallel.data);
+    let exchanged = firsts.map(|worker| {
+        let footprint = footprint(recipe, &blueprint, worker);
+        footprint.weights + footprint.gradients + footprint.buffers
+    });
+    let exchanged = exchanged.max().unwrap_or(0);
     2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
 }

@@ -36,6 +36,18 @@ pub struct MirrorPair {
     pub owner: (usize, Range<usize>),
 }
 
+impl MirrorPair {
+    /// Whether the copy is among the buckets.
+    pub fn is_mirror_here(&self) -> bool {
+        !self.mirror.1.is_empty()
+    }
+
+    /// Whether the parameter is.
+    pub fn is_owner_here(&self) -> bool {
+        !self.owner.1.is_empty()
+    }
+}
+
 /// All buckets of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
@@ -75,6 +87,17 @@ impl Buckets {
     /// Cuts a model into buckets of at least `min_len` parameters, where there are as many, and
     /// those into parts for `num_workers`.
     pub fn new(blueprint: &Blueprint, min_len: usize, num_workers: usize) -> Self {
+        Self::between(blueprint, min_len, num_workers, &[])
+    }
+
+    /// The same where no bucket has blocks of two stages: `cuts` are the first blocks of all stages
+    /// but the first.
+    pub fn between(
+        blueprint: &Blueprint,
+        min_len: usize,
+        num_workers: usize,
+        cuts: &[usize],
+    ) -> Self {
         let mut list = Vec::new();
         let mut end = blueprint.blocks.len();
         let has_mirror =
@@ -86,6 +109,7 @@ impl Buckets {
             let mut len = blueprint.blocks[start].num_params();
             // A block without parameters needs no bucket of its own.
             while start > 0
+                && !cuts.contains(&start)
                 && (is_empty(start - 1) || (len < min_len && may_join(start, start - 1)))
             {
                 start -= 1;
@@ -163,7 +187,8 @@ impl Buckets {
     }
 
     /// The same buckets with nothing in them but `runs`, stretches of whole parameters by bucket:
-    /// blocks, parts and mirrors lie where they move to when the rest is taken out.
+    /// blocks, parts and mirrors lie where they move to when the rest is taken out. Of a pair of
+    /// which only one is left the other has no elements.
     pub fn only(&self, runs: &[Vec<Range<usize>>]) -> Self {
         let moved = |bucket: usize, place: usize| -> usize {
             runs[bucket].iter().map(|run| place.clamp(run.start, run.end) - run.start).sum()
@@ -186,9 +211,17 @@ impl Buckets {
         });
         Self {
             list: self.list.iter().enumerate().map(thin).collect(),
-            mirrors: pairs.filter(|pair| !pair.mirror.1.is_empty()).collect(),
+            mirrors: pairs.filter(|p| p.is_mirror_here() || p.is_owner_here()).collect(),
             bucket_of: self.bucket_of.clone(),
         }
+    }
+
+    /// The same buckets with nothing in those of other stages: what a worker holds that has the
+    /// blocks for which `is_here`. Parts are where they are on everybody.
+    pub fn here(&self, is_here: impl Fn(usize) -> bool) -> Self {
+        let all =
+            |bucket: &Bucket| vec![0..if is_here(bucket.blocks.start) { bucket.len } else { 0 }];
+        self.only(&self.list.iter().map(all).collect::<Vec<_>>())
     }
 
     fn cut(&mut self, blueprint: &Blueprint, num_workers: usize) {

@@ -4,14 +4,15 @@
 //! [`crate::Replica`] then allocates is the same count, and a test holds the two together.
 
 use crate::buckets::{Bucket, Buckets};
-use crate::lane::Activations;
 use crate::leaves::LeafTree;
+use crate::pipeline::Device;
 use crate::replica::ReplicaPlan;
 use crate::shard_tree::ShardTree;
 use crate::shares::Shares;
 use crate::trained::Trained;
 use crate::zero::NUM_IN_FLIGHT;
 use lockstep_config::OptimName;
+use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
 
@@ -24,9 +25,9 @@ pub struct Footprint {
     pub gradients: usize,
     /// Velocities and running means.
     pub optimizer: usize,
-    /// What one lane leaves between forward and backward, and the gradient that passes through.
+    /// What lanes in flight leave between forward and backward, and the gradient that passes.
     pub activations: usize,
-    /// Short-lived: scratch of the block at work, and buckets on their way between workers.
+    /// Short-lived: scratch of the block at work, buckets and activations on their way to others.
     pub buffers: usize,
 }
 
@@ -39,7 +40,12 @@ impl Footprint {
         worker: usize,
     ) -> Self {
         let num_workers = plan.shares.len();
-        let buckets = Buckets::new(blueprint, plan.bucket_len, num_workers);
+        let (device, worker) = (
+            plan.mesh.index(Axis::Pipeline, Rank(worker)),
+            plan.mesh.index(Axis::Data, Rank(worker)),
+        );
+        let buckets = plan.buckets(blueprint);
+        let buckets = buckets.here(|block| plan.stages.device_of(block) == device);
         let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
         let grads = &trained.grads;
         let parts = |buckets: &Buckets| -> usize {
@@ -66,18 +72,20 @@ impl Footprint {
         let slots = trained.slots(blueprint, &buckets, stepped_of);
         let stepped: usize = slots.iter().map(|slot| slot.range.len()).sum();
         let spare = grads.mirrors.iter().map(|pair| {
-            let (bucket, range) = &pair.mirror;
+            let (bucket, range) = &pair.owner;
             let own = stepped_of(&grads.list[*bucket]);
             range.end.min(own.end).saturating_sub(range.start.max(own.start))
         });
         let spare = spare.max().unwrap_or(0);
-        let activations = Activations::planned_len(blueprint, plan.lane, plan.recompute);
+        let sizes = plan.sizes(blueprint, worker);
+        let (activations, messages) = Device::planned_len(&plan.stages, device, &sizes);
+        let scratch = sizes.scratch_len(&plan.stages, device);
         Self {
             weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
             gradients,
             optimizer: stepped * Optimizer::num_states(optimizer),
-            activations: activations + plan.lane.rows() * blueprint.max_width(),
-            buffers: blueprint.scratch_len(plan.lane) + in_flight + windows + spare,
+            activations,
+            buffers: scratch + messages + in_flight + windows + spare,
         }
     }
 

@@ -7,11 +7,13 @@
 //! and tensor come out the same on all workers.
 
 use crate::lane::Store;
+use crate::pipeline::Job;
 use crate::replica::Replica;
 use crate::store::WorkerStore;
 use lockstep_comm::CommError;
-use lockstep_model::{Blueprint, Context, Grads, Lane, Mode};
+use lockstep_model::{Blueprint, Grads, Lane, Mode};
 use lockstep_tensor::{Cpu, reduce};
+use std::cmp::Reverse;
 
 /// The first gradient that is not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,26 +50,28 @@ impl Replica {
         step: u64,
         lane: &dyn Fn(usize) -> Lane<'a>,
     ) -> Result<Option<NonFinite>, CommError> {
-        let blocks = &self.blueprint.blocks;
-        let longest = blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
-        let blueprint = &self.blueprint;
+        let Self { blueprint, losses, device, scratch, store, .. } = self;
+        let longest = blueprint.blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
+        let num_lanes = vec![0; blueprint.blocks.len()];
         let mut inspector =
-            Inspector { store: &mut self.store, blueprint, grads: vec![0.0; longest], found: None };
-        let mut first: Option<[u64; 4]> = None;
-        for index in 0..self.losses.num_own() {
-            let number = self.losses.own_lane(index);
-            let (lane, mode) = (lane(number), Mode::Train { seed, step });
-            let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
-            self.activations.forward(blocks, &mut inspector, &mut ctx)?;
-            self.activations.backward(blocks, &mut inspector, &mut ctx, &mut self.d_stream)?;
-            if let Some([block, param, element]) = inspector.found.take() {
-                first = first.or(Some([number, block, param, element].map(|n| n as u64)));
-            }
-        }
-        let lanes_per_leaf = self.plan.leaves.lanes_per_leaf;
-        for _ in 0..self.num_passes_without_leaf() * lanes_per_leaf {
-            self.store.pass_over_lane()?;
-        }
+            Inspector { store, blueprint, grads: vec![0.0; longest], num_lanes, found: None };
+        let numbers = losses.own_lanes();
+        device.run(
+            &mut inspector,
+            &mut Job {
+                blueprint,
+                cpu,
+                mode: Mode::Train { seed, step },
+                scratch,
+                num_lanes: numbers.len(),
+                lane: &|index| lane(numbers[index]),
+                loss: &mut |_, _| {},
+            },
+        )?;
+        let first = inspector.found.map(|(index, Reverse(block), param, element)| {
+            // Backward meets the last block first.
+            [numbers[index], usize::MAX - block, param, element].map(|number| number as u64)
+        });
         let control = self.store.overlap.control();
         let mut all = vec![u64::MAX; 4 * control.num_members()];
         control.all_gather(&first.unwrap_or([u64::MAX; 4]), &mut all)?;
@@ -76,7 +80,7 @@ impl Replica {
         let found = found.filter(|(_, at)| at[0] != u64::MAX);
         Ok(found.map(|(worker, at)| {
             let [lane, block, param, element] = at.map(|n| n as usize);
-            let block = &self.blueprint.blocks[block];
+            let block = &self.blueprint.blocks[usize::MAX - block];
             let (name, block) = (block.params()[param].name.clone(), block.name().to_owned());
             NonFinite { worker, lane, block, name, element }
         }))
@@ -107,7 +111,10 @@ impl Replica {
         let by_worker: Vec<&[u64]> = all.chunks_exact(hashes.len()).collect();
         let differs = names.into_iter().enumerate().find_map(|(tensor, name)| {
             let is_other = |hashes: &&[u64]| hashes[tensor] != by_worker[0][tensor];
-            let worker = by_worker.iter().position(is_other)?;
+            // What a worker knows of other stages it knows from its own pipeline.
+            let part = self.groups.part_of(by_worker.iter().position(is_other)?);
+            let (block, _) = self.blueprint.params().find(|(_, param)| param.name == name)?;
+            let worker = self.groups.worker_at(self.plan.stages.device_of(block), part);
             Some(Differs { name, worker })
         });
         Ok(differs)
@@ -119,8 +126,10 @@ struct Inspector<'a> {
     store: &'a mut WorkerStore,
     blueprint: &'a Blueprint,
     grads: Vec<f32>,
-    /// Block, parameter and element.
-    found: Option<[usize; 3]>,
+    /// Lanes whose gradients were looked at, by block.
+    num_lanes: Vec<usize>,
+    /// Lane, block, parameter and element.
+    found: Option<(usize, Reverse<usize>, usize, usize)>,
 }
 
 impl Store for Inspector<'_> {
@@ -157,10 +166,12 @@ impl Store for Inspector<'_> {
             }
             let (own, behind) = rest.split_at(param.len());
             rest = behind;
-            Some([block, index, reduce::first_non_finite(cpu, own)?])
+            let element = reduce::first_non_finite(cpu, own)?;
+            Some((self.num_lanes[block], Reverse(block), index, element))
         });
         let first = bad.min();
-        self.found = self.found.or(first);
+        self.found = [self.found, first].into_iter().flatten().min();
+        self.num_lanes[block] += 1;
         Ok(())
     }
 }

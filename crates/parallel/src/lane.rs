@@ -1,9 +1,9 @@
-//! One lane through all blocks: forward, and backward from what forward saved.
+//! One lane through a run of blocks: forward, and backward from what forward saved.
 //!
 //! What a lane leaves behind between the two is a value, [`Activations`]: the stream at every
-//! boundary between blocks, and what each block saved. One worker needs one of them and uses it for
-//! lane after lane; a pipeline stage keeps as many as its schedule has lanes in flight. All memory
-//! is allocated when the value is made.
+//! boundary between blocks, and what each block saved. A worker that has all blocks needs one of
+//! them and uses it for lane after lane; a stage of a pipeline ([`crate::pipeline`]) keeps as many
+//! as its schedule has lanes in flight. All memory is allocated when the value is made.
 //!
 //! A block's gradients depend on the lane, its parameters and nothing else; where they are added
 //! is the business of a [`Store`].
@@ -14,6 +14,7 @@ use lockstep_model::{
     Block, Blueprint, Context, Grads, LaneShape, Mode, Recompute, Saved, SavedLen,
 };
 use lockstep_tensor::Cpu;
+use std::ops::Range;
 
 /// Where parameters come from and gradients go.
 ///
@@ -38,20 +39,33 @@ pub trait Store {
 
     /// Says that the gradients are added.
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
+
+    /// Says that other workers add gradients of a lane and this one has none.
+    fn pass_over(&mut self, _cpu: &Cpu, _block: usize) -> Result<(), CommError> {
+        Ok(())
+    }
 }
 
-/// What a lane leaves between forward and backward, and what evaluation writes into.
+/// What a lane leaves between forward and backward in a run of blocks, and what evaluation writes
+/// into.
 #[derive(Debug)]
 pub struct Activations {
     recompute: RecomputePlan,
-    /// Stream i is the input of block i; the last one is the output of the last block. Streams
-    /// that are tokens or the loss have no elements.
+    /// The first of the blocks.
+    first: usize,
+    /// Stream i is the input of the i-th of them; the last one is the output of the last block.
+    /// Streams that are tokens or the loss have no elements.
     streams: Vec<Vec<f32>>,
     /// What each block saved and keeps.
     saved: Vec<SavedBuffers>,
-    /// Holds, for the block at work, what it does not keep.
-    shared: SavedBuffers,
+    /// The gradient of each block's output, where gradients of parameters are computed later than
+    /// those of inputs; else nothing.
+    d_outputs: Vec<Vec<f32>>,
 }
+
+/// Holds, for the block at work, what it does not keep. One for all lanes of a worker.
+#[derive(Debug)]
+pub struct Shared(SavedBuffers);
 
 #[derive(Debug)]
 struct SavedBuffers {
@@ -63,9 +77,13 @@ impl SavedBuffers {
     fn new(len: SavedLen) -> Self {
         Self { kept: vec![0.0; len.kept], rebuilt: vec![0.0; len.rebuilt] }
     }
+
+    fn len(&self) -> usize {
+        self.kept.len() + self.rebuilt.len()
+    }
 }
 
-/// How long the parts of [`Activations`] are.
+/// How long the parts of [`Activations`] are, and what [`Shared`] must hold for them.
 struct Lengths {
     streams: Vec<usize>,
     saved: Vec<SavedLen>,
@@ -73,14 +91,19 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn new(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> Self {
-        let blocks = &blueprint.blocks;
+    fn new(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+        run: Range<usize>,
+    ) -> Self {
+        let blocks = &blueprint.blocks[run.clone()];
         let mut streams: Vec<_> =
             blocks.iter().map(|block| shape.rows() * block.io().input_width()).collect();
         streams.push(blocks.last().map_or(0, |last| shape.rows() * last.io().output_width()));
         let mut shared = SavedLen::default();
         let mut saved = Vec::new();
-        for (index, block) in blocks.iter().enumerate() {
+        for (index, block) in run.zip(blocks) {
             let all = block.saved_len(shape);
             let own = match recompute.of_block(index, &**block) {
                 Recompute::None => all,
@@ -95,23 +118,81 @@ impl Lengths {
     }
 }
 
+impl Shared {
+    /// What the runs of blocks of a worker need.
+    pub fn new(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+        runs: &[Range<usize>],
+    ) -> Self {
+        Self(SavedBuffers::new(Self::planned(blueprint, shape, recompute, runs)))
+    }
+
+    /// Number of elements that [`Self::new`] would allocate.
+    pub fn planned_len(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+        runs: &[Range<usize>],
+    ) -> usize {
+        let SavedLen { kept, rebuilt } = Self::planned(blueprint, shape, recompute, runs);
+        kept + rebuilt
+    }
+
+    fn planned(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+        runs: &[Range<usize>],
+    ) -> SavedLen {
+        let of_run =
+            |run: &Range<usize>| Lengths::new(blueprint, shape, recompute, run.clone()).shared;
+        runs.iter().map(of_run).fold(SavedLen::default(), |most, len| SavedLen {
+            kept: most.kept.max(len.kept),
+            rebuilt: most.rebuilt.max(len.rebuilt),
+        })
+    }
+
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.0.len()
+    }
+}
+
 impl Activations {
-    /// Memory for lanes of one shape through the blocks of a model.
-    pub fn new(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> Self {
-        let lengths = Lengths::new(blueprint, shape, recompute);
+    /// Memory for lanes of one shape through some blocks of a model; `is_split` says whether
+    /// backward will come in two halves.
+    pub fn new(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+        run: Range<usize>,
+        is_split: bool,
+    ) -> Self {
+        let lengths = Lengths::new(blueprint, shape, recompute, run.clone());
+        let d_outputs = if is_split { &lengths.streams[1..] } else { &[] };
         Self {
             recompute,
+            first: run.start,
+            d_outputs: d_outputs.iter().map(|len| vec![0.0; *len]).collect(),
             streams: lengths.streams.into_iter().map(|len| vec![0.0; len]).collect(),
             saved: lengths.saved.into_iter().map(SavedBuffers::new).collect(),
-            shared: SavedBuffers::new(lengths.shared),
         }
     }
 
     /// Number of elements that [`Self::new`] would allocate.
-    pub fn planned_len(blueprint: &Blueprint, shape: LaneShape, recompute: RecomputePlan) -> usize {
-        let Lengths { streams, saved, shared } = Lengths::new(blueprint, shape, recompute);
-        let saved: usize = saved.iter().chain([&shared]).map(|len| len.kept + len.rebuilt).sum();
-        saved + streams.iter().sum::<usize>()
+    pub fn planned_len(
+        blueprint: &Blueprint,
+        shape: LaneShape,
+        recompute: RecomputePlan,
+        run: Range<usize>,
+        is_split: bool,
+    ) -> usize {
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, run);
+        let saved: usize = saved.iter().map(|len| len.kept + len.rebuilt).sum();
+        let d_outputs = if is_split { streams[1..].iter().sum() } else { 0 };
+        saved + streams.iter().sum::<usize>() + d_outputs
     }
 
     /// How many of them are each block's own: its input and what it saves. The rest is shared by
@@ -121,49 +202,71 @@ impl Activations {
         shape: LaneShape,
         recompute: RecomputePlan,
     ) -> Vec<usize> {
-        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute);
+        let all = 0..blueprint.blocks.len();
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, all);
         streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
     }
 
-    /// Runs the lane forward and returns the sum of its token losses.
+    /// The blocks that the lane passes through here.
+    pub fn run(&self) -> Range<usize> {
+        self.first..self.first + self.saved.len()
+    }
+
+    /// Where the input of the first block comes to lie; nothing where that reads tokens.
+    pub fn input_mut(&mut self) -> &mut [f32] {
+        &mut self.streams[0]
+    }
+
+    /// The output of the last block; nothing where that is the loss.
+    pub fn output(&self) -> &[f32] {
+        &self.streams[self.saved.len()]
+    }
+
+    /// Runs the lane forward and returns the sum of its token losses, zero where the loss is not
+    /// among the blocks.
     pub fn forward(
         &mut self,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
+        shared: &mut Shared,
     ) -> Result<f64, CommError> {
         let mut loss = 0.0;
-        for (index, block) in blocks.iter().enumerate() {
+        let run = self.run();
+        for (at, index) in run.clone().enumerate() {
+            let block = &blocks[index];
             // Behind the last block comes backward, which starts there.
-            store.fetch(index, Some((index + 1).min(blocks.len() - 1)))?;
-            let (inputs, outputs) = self.streams.split_at_mut(index + 1);
+            store.fetch(index, Some((index + 1).min(run.end - 1)))?;
+            let (inputs, outputs) = self.streams.split_at_mut(at + 1);
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
-            let saved = saved_of(&mut self.saved[index], &mut self.shared, policy, len);
+            let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let params = store.params(index);
-            loss += block.forward(ctx, params, &inputs[index], &mut outputs[0], saved);
+            loss += block.forward(ctx, params, &inputs[at], &mut outputs[0], saved);
         }
         Ok(loss)
     }
 
     /// Runs the lane backward. `d_stream` holds the gradient of the last block's output (of no
     /// meaning where that is the loss) and ends as the gradient of the input of the first block
-    /// that is trained.
+    /// here, or of the first block that is trained if that comes later.
     pub fn backward(
         &mut self,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
+        shared: &mut Shared,
         d_stream: &mut [f32],
     ) -> Result<(), CommError> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
-        let first = store.first_trained();
-        for (index, block) in blocks.iter().enumerate().skip(first).rev() {
+        let first = store.first_trained().max(self.first);
+        for index in (first..self.run().end).rev() {
+            let (at, block) = (index - self.first, &blocks[index]);
             store.fetch(index, (index > first).then(|| index - 1))?;
-            let input = &self.streams[index];
+            let input = &self.streams[at];
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
-            let mut saved = saved_of(&mut self.saved[index], &mut self.shared, policy, len);
+            let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
@@ -173,16 +276,76 @@ impl Activations {
         Ok(())
     }
 
-    /// What block number `index` keeps; a block that ends in the loss keeps its logits first.
-    pub fn kept(&self, index: usize) -> &[f32] {
-        &self.saved[index].kept
+    /// The first half of [`Self::backward`]: gradients of inputs only. What the second half needs
+    /// of them stays here.
+    pub fn backward_inputs(
+        &mut self,
+        blocks: &[Box<dyn Block>],
+        store: &mut impl Store,
+        ctx: &mut Context<'_>,
+        shared: &mut Shared,
+        d_stream: &mut [f32],
+    ) -> Result<(), CommError> {
+        let first = store.first_trained().max(self.first);
+        for index in (first..self.run().end).rev() {
+            let (at, block) = (index - self.first, &blocks[index]);
+            store.fetch(index, (index > first).then(|| index - 1))?;
+            let d_output = &mut self.d_outputs[at];
+            let len = d_output.len();
+            d_output.copy_from_slice(&d_stream[..len]);
+            // Nobody needs the gradient of what the first block that is trained reads.
+            if index == store.first_trained() {
+                continue;
+            }
+            let input = &self.streams[at];
+            let policy = self.recompute.of_block(index, &**block);
+            let len = block.saved_len(ctx.lane.shape);
+            let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
+            let params = store.params(index);
+            block.recompute(ctx, params, input, saved.reborrow(), policy);
+            let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
+            block.backward_input(ctx, params, input, saved, d_stream);
+        }
+        Ok(())
+    }
+
+    /// The second half: gradients of parameters. `d_stream` is memory to work in.
+    pub fn backward_weights(
+        &mut self,
+        blocks: &[Box<dyn Block>],
+        store: &mut impl Store,
+        ctx: &mut Context<'_>,
+        shared: &mut Shared,
+        d_stream: &mut [f32],
+    ) -> Result<(), CommError> {
+        let first = store.first_trained().max(self.first);
+        for index in (first..self.run().end).rev() {
+            let (at, block) = (index - self.first, &blocks[index]);
+            store.fetch(index, (index > first).then(|| index - 1))?;
+            let input = &self.streams[at];
+            let policy = self.recompute.of_block(index, &**block);
+            let len = block.saved_len(ctx.lane.shape);
+            let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
+            let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
+            block.recompute(ctx, params, input, saved.reborrow(), policy);
+            let d_output = &self.d_outputs[at];
+            d_stream[..d_output.len()].copy_from_slice(d_output);
+            let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
+            block.backward_weight(ctx, params, input, saved, d_stream, grads);
+            store.finish_grads(ctx.cpu, index)?;
+        }
+        Ok(())
+    }
+
+    /// What the last block keeps; one that ends in the loss keeps its logits first.
+    pub fn last_kept(&self) -> &[f32] {
+        self.saved.last().map_or(&[], |saved| &saved.kept)
     }
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
-        let buffers = self.saved.iter().chain([&self.shared]);
-        let saved: usize = buffers.map(|b| b.kept.len() + b.rebuilt.len()).sum();
-        saved + self.streams.iter().map(Vec::len).sum::<usize>()
+        let saved: usize = self.saved.iter().map(SavedBuffers::len).sum();
+        saved + self.streams.iter().chain(&self.d_outputs).map(Vec::len).sum::<usize>()
     }
 }
 

@@ -12,8 +12,10 @@
 //!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
 //!   [`tune`]: in buckets of the right size.
-//! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`norm`] and
-//!   [`losses`] are sums over workers.
+//! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline; [`pipeline`]: a
+//!   device of it at work, [`link`]: what it hands on.
+//! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`visit`] shows
+//!   it whole, [`norm`] and [`losses`] are sums over workers.
 //! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
 //! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take,
@@ -80,11 +82,17 @@ pub mod trained;
 pub mod lane;
 pub mod recompute;
 
+pub mod groups;
+pub mod link;
+pub mod pipeline;
+pub mod stages;
+
 pub mod guards;
 pub mod losses;
 pub mod norm;
 pub mod replica;
 pub mod store;
+pub mod visit;
 
 pub mod asked;
 pub mod footprint;
@@ -94,9 +102,11 @@ mod testing;
 
 pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;
+pub use groups::Groups;
 pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use shares::Shares;
+pub use stages::Stages;

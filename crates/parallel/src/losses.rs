@@ -8,7 +8,7 @@ use lockstep_comm::CommError;
 /// Room for the loss of every lane.
 #[derive(Debug)]
 pub struct LaneLosses {
-    /// How many lanes each worker runs.
+    /// How many losses each worker tells.
     lens: Vec<usize>,
     /// The lane of each entry of `gathered`.
     lanes: Vec<usize>,
@@ -16,40 +16,54 @@ pub struct LaneLosses {
     gathered: Vec<f64>,
     /// Losses by lane.
     by_lane: Vec<f64>,
-    /// Where this worker's begin in `gathered`.
+    /// The losses of this worker's lanes.
+    told: Vec<f64>,
+    /// Where they begin in `gathered`.
     start: usize,
-    worker: usize,
+    rank: usize,
+    /// The lanes that this worker runs.
+    own: Vec<usize>,
 }
 
 impl LaneLosses {
-    /// For lanes divided as `shares` say, on worker number `worker`.
-    pub fn new(shares: &Shares, leaves: Leaves, worker: usize) -> Self {
-        let by_worker: Vec<_> =
-            (0..shares.num_workers()).map(|worker| shares.lanes_of(worker, leaves)).collect();
+    /// For lanes divided as `shares` say, on the worker `rank` that has the part `part` of them.
+    /// `tellers` are the workers that know the losses, by part.
+    pub fn new(
+        shares: &Shares,
+        leaves: Leaves,
+        tellers: &[Option<usize>],
+        (rank, part): (usize, usize),
+    ) -> Self {
+        let told = |part: &Option<usize>| part.map_or(Vec::new(), |p| shares.lanes_of(p, leaves));
+        let by_worker: Vec<_> = tellers.iter().map(told).collect();
         let lens: Vec<_> = by_worker.iter().map(Vec::len).collect();
         let lanes = by_worker.concat();
         let zeros = vec![0.0; lanes.len()];
-        let start = lens[..worker].iter().sum();
-        Self { lens, gathered: zeros.clone(), by_lane: zeros, lanes, start, worker }
+        let start = lens[..rank].iter().sum();
+        let own = shares.lanes_of(part, leaves);
+        let (told, by_lane) = (vec![0.0; own.len()], zeros.clone());
+        Self { lens, gathered: zeros, by_lane, lanes, told, start, rank, own }
     }
 
     /// How many lanes this worker runs.
     pub fn num_own(&self) -> usize {
-        self.lens[self.worker]
+        self.own.len()
     }
 
-    /// The number of the lane that this worker runs as its `index`-th.
-    pub fn own_lane(&self, index: usize) -> usize {
-        self.lanes[self.start + index]
+    /// The numbers of the lanes that this worker runs, in its order.
+    pub fn own_lanes(&self) -> &[usize] {
+        &self.own
     }
 
-    /// Notes the loss of this worker's `index`-th lane.
-    pub fn set_own(&mut self, index: usize, loss: f64) {
-        self.gathered[self.start + index] = loss;
+    /// The same, and where their losses are noted.
+    pub fn own_mut(&mut self) -> (&[usize], &mut [f64]) {
+        (&self.own, &mut self.told)
     }
 
     /// The sum over all lanes of all workers, in the order of lanes.
     pub fn gather(&mut self, overlap: &mut Overlap) -> Result<f64, CommError> {
+        let own = &mut self.gathered[self.start..self.start + self.lens[self.rank]];
+        own.copy_from_slice(&self.told[..own.len()]);
         overlap.call(|comm| comm.all_gather_parts(&mut self.gathered, &self.lens))?;
         for (&lane, &loss) in self.lanes.iter().zip(&self.gathered) {
             self.by_lane[lane] = loss;
@@ -77,11 +91,14 @@ mod tests {
         for num_workers in 1..=8 {
             for shares in [Shares::even(8, num_workers), Shares::Cyclic { num_workers }] {
                 let sums = on_workers(num_workers, false, |mut overlap| {
-                    let mut losses = LaneLosses::new(&shares, leaves, overlap.comm().position());
+                    let worker = overlap.comm().position();
+                    let tellers: Vec<_> = (0..num_workers).map(Some).collect();
+                    let at = (worker, worker);
+                    let mut losses = LaneLosses::new(&shares, leaves, &tellers, at);
                     // The second time something is left from the first.
                     let sums = [f64::NAN, 1.0].map(|factor| {
                         for index in 0..losses.num_own() {
-                            losses.set_own(index, factor * loss(losses.own_lane(index)));
+                            losses.told[index] = factor * loss(losses.own[index]);
                         }
                         losses.gather(&mut overlap).unwrap()
                     });

@@ -29,9 +29,10 @@ impl PartedNorm {
         Self { own, lens: None, gathered: vec![0.0; order.len()], order }
     }
 
-    /// For a worker that owns its part of every bucket; `slots_of` gives the parts of all.
+    /// For a worker that owns its part of every bucket; `slots_of` gives the parts of all workers,
+    /// every piece of a parameter once.
     pub fn parted(slots_of: impl Fn(usize) -> Vec<Slot>, overlap: &Overlap) -> Self {
-        let comm = overlap.comm();
+        let comm = overlap.control();
         let mut chunks = Vec::new();
         let mut lens = Vec::new();
         for worker in 0..comm.num_members() {
@@ -92,7 +93,7 @@ impl PartedNorm {
             gathered.copy_from_slice(own);
             return Ok(());
         };
-        let start: usize = lens[..overlap.comm().position()].iter().sum();
+        let start: usize = lens[..overlap.control().position()].iter().sum();
         gathered[start..start + own.len()].copy_from_slice(own);
         overlap.call(|comm| comm.all_gather_parts(gathered, lens))
     }

@@ -1,6 +1,7 @@
 //! A worker's model: parameters, gradients, and the memory that lanes pass through.
 //!
-//! Nothing that is computed here depends on the number of workers: initial weights are a function
+//! A worker has the blocks of its stages of the pipeline, and its part of the batch; see
+//! [`crate::groups`]. Nothing that is computed here depends on the number of workers: initial weights are a function
 //! of (seed, name, element), a lane's loss and gradients are a function of the lane and the
 //! parameters, and the order in which gradients are added is that of [`crate::leaves`]. Workers
 //! only divide the lanes among them, and, from ZeRO-1 on, what they keep.
@@ -13,18 +14,21 @@
 
 use crate::buckets::{Bucket, Buckets};
 use crate::footprint::Footprint;
-use crate::lane::{Activations, Store};
+use crate::groups::Groups;
 use crate::leaves::Leaves;
 use crate::losses::LaneLosses;
 use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
+use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
+use crate::stages::Stages;
 use crate::store::WorkerStore;
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
-use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Param, Scratch, init};
+use lockstep_mesh::{Axis, Degrees, Mesh};
+use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
@@ -42,8 +46,12 @@ pub struct ReplicaPlan {
     pub recompute: RecomputePlan,
     /// The ZeRO stage: what workers keep only their part of.
     pub zero: usize,
-    /// Leaves of each worker, where they are contiguous (stages 0 and 1).
+    /// Leaves of each part of the data axis, where they are contiguous (stages 0 and 1).
     pub shares: Vec<usize>,
+    /// How the workers stand.
+    pub mesh: Mesh,
+    /// How the model is cut along the pipeline.
+    pub stages: Stages,
     /// Parameters that a bucket has at least, where there are as many.
     pub bucket_len: usize,
     /// Whether calls run beside the computation.
@@ -58,16 +66,18 @@ pub struct ReplicaPlan {
 pub struct Replica {
     pub(crate) blueprint: Blueprint,
     pub(crate) plan: ReplicaPlan,
+    pub(crate) groups: Groups,
     shares: Shares,
+    /// The buckets of all stages.
+    pub(crate) all: Buckets,
     pub(crate) store: WorkerStore,
     norm: PartedNorm,
     pub(crate) losses: LaneLosses,
-    pub(crate) activations: Activations,
-    pub(crate) d_stream: Vec<f32>,
+    pub(crate) device: Device,
     pub(crate) scratch: Scratch,
-    /// One number of every worker, and that it is one.
-    one_each: Vec<f64>,
-    ones: Vec<usize>,
+    /// The losses of an evaluation, of every worker that knows any, and how many that are.
+    sums: Vec<f64>,
+    sum_lens: Vec<usize>,
 }
 
 impl ReplicaPlan {
@@ -79,6 +89,8 @@ impl ReplicaPlan {
             recompute: RecomputePlan::NONE,
             zero: 0,
             shares: vec![leaves.num_leaves],
+            mesh: Mesh::new(Degrees::ONE).expect("one worker is a mesh"),
+            stages: Stages::whole(),
             bucket_len: 0,
             overlap: false,
             phases: Phases::default(),
@@ -86,15 +98,41 @@ impl ReplicaPlan {
         }
     }
 
-    /// Who runs which leaves.
+    /// Who runs which leaves: a number for every part of the data axis.
     pub fn leaf_shares(&self) -> Shares {
         Shares::at_stage(self.zero, &self.shares)
+    }
+
+    /// Microbatches that a pipeline with this part of the batch runs in a step, empty ones
+    /// included.
+    pub fn num_microbatches(&self, part: usize) -> usize {
+        let Leaves { num_leaves, lanes_per_leaf } = self.leaves;
+        match self.leaf_shares() {
+            Shares::Contiguous(shares) => shares[part].len() * lanes_per_leaf,
+            Shares::Cyclic { num_workers } => num_leaves.div_ceil(num_workers) * lanes_per_leaf,
+        }
+    }
+
+    /// The buckets of all stages.
+    pub fn buckets(&self, blueprint: &Blueprint) -> Buckets {
+        Buckets::between(blueprint, self.bucket_len, self.shares.len(), self.stages.cuts())
+    }
+
+    /// The sizes of a device's memory whose pipeline has this part of the batch.
+    pub fn sizes<'a>(&self, blueprint: &'a Blueprint, part: usize) -> Sizes<'a> {
+        let (lane, recompute) = (self.lane, self.recompute);
+        Sizes { blueprint, lane, recompute, num_microbatches: self.num_microbatches(part) }
+    }
+
+    /// Whether every worker has the whole model and steps all of it.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.zero == 0 && self.stages.num_devices() == 1
     }
 }
 
 impl Replica {
-    /// Allocates everything and fills in the initial weights. All members of `comm` do so with the
-    /// same blueprint, seed and plan.
+    /// Allocates everything and fills in the initial weights. All members of `comm`, the workers of
+    /// the plan's mesh, do so with the same blueprint, seed and plan.
     pub fn materialize(
         blueprint: Blueprint,
         seed: u64,
@@ -104,66 +142,56 @@ impl Replica {
         world: &World,
     ) -> Result<Self, CommError> {
         let shares = plan.leaf_shares();
-        assert_eq!(shares.num_workers(), comm.num_members(), "a share for every worker");
+        assert_eq!(shares.num_workers(), plan.mesh.degree(Axis::Data), "a share for every part");
+        let groups = Groups::new(comm, plan.mesh)?;
+        let (rank, part) = (groups.rank(), groups.data().position());
+        let device = groups.pipeline().position();
         let addends: Vec<_> = match &shares {
             Shares::Contiguous(leaves) => leaves.clone(),
             Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
         };
-        let data = comm.summing(&addends, "data")?.canonical();
+        let data = groups.data().summing(&addends, "data")?.canonical();
         let overlap = Overlap::new(data, comm.clone(), world.clone(), plan.overlap);
-        let buckets = Buckets::new(&blueprint, plan.bucket_len, comm.num_members());
+        let stages = plan.stages.clone();
+        let all = plan.buckets(&blueprint);
+        let buckets = all.here(|block| stages.device_of(block) == device);
         let trained = Trained::new(&blueprint, &buckets, &plan.phases, plan.phase);
-        let norm = norm_of(&blueprint, &buckets, &trained, plan.zero, &overlap);
-        let losses = LaneLosses::new(&shares, plan.leaves, comm.position());
+        let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap);
+        let tellers = tellers(&stages, &groups);
+        let losses = LaneLosses::new(&shares, plan.leaves, &tellers, (rank, part));
         let sparse = SparseTable::find(&blueprint, &trained, &shares, plan.leaves, plan.lane);
-        let store =
-            WorkerStore::new(buckets, plan.zero, plan.leaves, &shares, sparse, trained, overlap)?;
+        let store = WorkerStore::new(
+            buckets,
+            plan.zero,
+            plan.leaves,
+            &shares,
+            sparse,
+            trained,
+            overlap,
+            stages.clone(),
+        )?;
+        let sizes = plan.sizes(&blueprint, part);
+        let link = Device::link(&sizes, groups.messages()?, world.clone());
+        let depth = stages.num_devices();
         let mut replica = Self {
-            activations: Activations::new(&blueprint, plan.lane, plan.recompute),
-            d_stream: vec![0.0; plan.lane.rows() * blueprint.max_width()],
-            scratch: Scratch::new(blueprint.scratch_len(plan.lane)),
-            one_each: vec![0.0; comm.num_members()],
-            ones: vec![1; comm.num_members()],
+            scratch: Scratch::new(sizes.scratch_len(&stages, device)),
+            device: Device::new(stages, device, link, &sizes),
+            sums: vec![0.0; depth * shares.num_workers()],
+            sum_lens: tellers.iter().map(|part| part.map_or(0, |_| depth)).collect(),
             blueprint,
             plan,
+            groups,
             shares,
+            all,
             store,
             norm,
             losses,
         };
         replica.initialize(seed, cpu)?;
         // The plan of a call is made when it comes for the first time; not in the middle of a run.
-        let Self { store, one_each, ones, .. } = &mut replica;
-        store.overlap.call(|comm| comm.all_gather_parts(one_each, ones))?;
+        let Self { store, sums, sum_lens, .. } = &mut replica;
+        store.overlap.call(|comm| comm.all_gather_parts(sums, sum_lens))?;
         Ok(replica)
-    }
-
-    fn initialize(&mut self, seed: u64, cpu: &Cpu) -> Result<(), CommError> {
-        self.fill(|param, first, values| {
-            init::fill(cpu, seed, param, first, values);
-            Ok(())
-        })
-    }
-
-    /// Sets all parameters without anybody holding them whole: `fill` sets the elements of one from
-    /// a position on, and each worker asks for what it keeps only. A mirror is asked for too.
-    pub fn fill<E: From<CommError>>(
-        &mut self,
-        mut fill: impl FnMut(&Param, usize, &mut [f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.store.settle()?;
-        for (block, param) in self.blueprint.params() {
-            let (bucket, range) = self.store.buckets.place(block, param);
-            let own = self.store.own(&self.store.buckets.list[bucket]);
-            let (start, end) = (range.start.max(own.start), range.end.min(own.end));
-            if start < end {
-                let values =
-                    &mut self.store.own_params_mut(bucket)[start - own.start..end - own.start];
-                fill(param, start - range.start, values)?;
-            }
-        }
-        self.store.publish()?;
-        Ok(self.store.settle()?)
     }
 
     /// Goes over to another phase, or to leaves of another number of lanes: gradients and what
@@ -171,13 +199,15 @@ impl Replica {
     pub fn enter(&mut self, phase: usize, lanes_per_leaf: usize) -> Result<(), CommError> {
         self.plan.phase = phase;
         self.plan.leaves.lanes_per_leaf = lanes_per_leaf;
-        let Self { blueprint, plan, shares, store, .. } = self;
+        let Self { blueprint, plan, groups, shares, store, .. } = self;
         let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
         let sparse = SparseTable::find(blueprint, &trained, shares, plan.leaves, plan.lane);
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
-        let (buckets, trained) = (&store.buckets, store.trained());
-        self.norm = norm_of(blueprint, buckets, trained, plan.zero, &store.overlap);
-        self.losses = LaneLosses::new(shares, plan.leaves, store.overlap.comm().position());
+        self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
+        let (at, tellers) =
+            ((groups.rank(), groups.data().position()), tellers(&plan.stages, groups));
+        self.losses = LaneLosses::new(shares, plan.leaves, &tellers, at);
+        self.device.renew(&plan.sizes(blueprint, at.1));
         Ok(())
     }
 
@@ -193,8 +223,8 @@ impl Replica {
 
     /// How many lanes each worker runs.
     pub fn lanes_by_worker(&self) -> Vec<usize> {
-        let lanes = |worker| self.shares.lanes_of(worker, self.plan.leaves).len();
-        (0..self.shares.num_workers()).map(lanes).collect()
+        let lanes = |rank| self.shares.lanes_of(self.groups.part_of(rank), self.plan.leaves).len();
+        (0..self.groups.world().num_members()).map(lanes).collect()
     }
 
     /// Runs this worker's lanes of a step forward and backward and adds their gradients to their
@@ -207,33 +237,29 @@ impl Replica {
         step: u64,
         lane: &dyn Fn(usize) -> Lane<'a>,
     ) -> Result<f64, CommError> {
-        self.store.restart();
-        self.store.overlap.begin_step(step);
-        let mode = Mode::Train { seed, step };
-        for index in 0..self.losses.num_own() {
-            let lane = lane(self.losses.own_lane(index));
-            assert_eq!(lane.shape, self.plan.lane, "the memory is for this shape");
-            let blocks = &self.blueprint.blocks;
-            let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
-            let loss = self.activations.forward(blocks, &mut self.store, &mut ctx)?;
-            let d_stream = &mut self.d_stream;
-            self.activations.backward(blocks, &mut self.store, &mut ctx, d_stream)?;
-            self.losses.set_own(index, loss);
-            if (index + 1).is_multiple_of(self.plan.leaves.lanes_per_leaf) {
-                self.store.finish_leaf();
-            }
-        }
-        for _ in 0..self.num_passes_without_leaf() {
-            self.store.pass_over(cpu, self.plan.leaves.lanes_per_leaf)?;
-        }
-        self.losses.gather(&mut self.store.overlap)
-    }
-
-    /// How often the other workers run a leaf when this one has none left.
-    pub(crate) fn num_passes_without_leaf(&self) -> usize {
-        let Leaves { num_leaves, lanes_per_leaf } = self.plan.leaves;
-        let num_passes = num_leaves.div_ceil(self.shares.num_workers());
-        num_passes.saturating_sub(self.losses.num_own() / lanes_per_leaf)
+        let Self { blueprint, plan, store, losses, device, scratch, .. } = self;
+        store.restart();
+        store.overlap.begin_step(step);
+        device.link.begin_step(step);
+        let (numbers, told) = losses.own_mut();
+        let of_plan = |index: usize| {
+            let lane = lane(numbers[index]);
+            assert_eq!(lane.shape, plan.lane, "the memory is for this shape");
+            lane
+        };
+        device.run(
+            store,
+            &mut Job {
+                blueprint,
+                cpu,
+                mode: Mode::Train { seed, step },
+                scratch,
+                num_lanes: numbers.len(),
+                lane: &of_plan,
+                loss: &mut |index, loss| told[index] = loss,
+            },
+        )?;
+        losses.gather(&mut store.overlap)
     }
 
     /// Runs lanes forward, without dropout, divided among the workers, and returns the sum of
@@ -244,38 +270,47 @@ impl Replica {
         num_lanes: usize,
         lane: &dyn Fn(usize) -> Lane<'a>,
     ) -> Result<f64, CommError> {
-        let comm = self.store.overlap.comm();
-        let (num_workers, worker) = (comm.num_members(), comm.position());
+        let data = self.groups.data();
+        let (num_parts, part, depth) = (data.num_members(), data.position(), self.device.depth());
         let mut total = 0.0;
-        for first in (0..num_lanes).step_by(num_workers) {
-            if first + worker < num_lanes {
-                let lane = lane(first + worker);
-                assert_eq!(lane.shape, self.plan.lane, "the memory is for this shape");
-                let mode = Mode::Evaluate;
-                let mut ctx = Context { cpu, lane: &lane, mode, scratch: &mut self.scratch };
-                let blocks = &self.blueprint.blocks;
-                let sum = self.activations.forward(blocks, &mut self.store, &mut ctx)?;
-                self.one_each[worker] = sum;
-            } else {
-                self.store.pass_over_forward()?;
-            }
-            let sums = &mut self.one_each;
-            self.store.overlap.call(|comm| comm.all_gather_parts(sums, &self.ones))?;
-            total = sums.iter().take(num_lanes - first).fold(total, |total, sum| total + sum);
+        for first in (0..num_lanes).step_by(num_parts * depth) {
+            let number = |microbatch: usize| first + microbatch * num_parts + part;
+            let Self { blueprint, plan, store, device, scratch, sums, sum_lens, .. } = self;
+            let of_plan = |microbatch: usize| {
+                let lane = lane(number(microbatch));
+                assert_eq!(lane.shape, plan.lane, "the memory is for this shape");
+                lane
+            };
+            device.run(
+                store,
+                &mut Job {
+                    blueprint,
+                    cpu,
+                    mode: Mode::Evaluate,
+                    scratch,
+                    num_lanes: (0..depth).filter(|index| number(*index) < num_lanes).count(),
+                    lane: &of_plan,
+                    loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
+                },
+            )?;
+            store.overlap.call(|comm| comm.all_gather_parts(sums, sum_lens))?;
+            let lanes = 0..(num_lanes - first).min(num_parts * depth);
+            let sum_of = |lane: usize| sums[lane % num_parts * depth + lane / num_parts];
+            total = lanes.map(sum_of).fold(total, |total, sum| total + sum);
         }
         Ok(total)
     }
 
-    /// The logits of the lane that was evaluated last, a row per token.
+    /// The logits of the lane that was evaluated last, a row per token, on the worker that has the
+    /// last block.
     pub fn logits(&self) -> &[f32] {
-        let head = self.blueprint.blocks.len() - 1;
-        &self.activations.kept(head)[..self.plan.lane.rows() * self.blueprint.vocab]
+        &self.device.last_kept()[..self.plan.lane.rows() * self.blueprint.vocab]
     }
 
     /// Ends the sums of a step: all gradients of all workers are added up, and mirrors have given
     /// theirs to their owners.
     pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<(), CommError> {
-        self.store.finish_reduce(cpu)
+        self.store.finish_reduce(cpu, &mut self.device.link)
     }
 
     /// The norm of the summed gradients and the scales that bring it within the limits, the same on
@@ -316,69 +351,7 @@ impl Replica {
             norm.measure_grads(cpu, |bucket| store.own_grads(bucket));
             norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
         }
-        self.store.step(cpu, optimizer, update)
-    }
-
-    /// Gives every parameter that is saved, whole, by name. All workers visit together.
-    pub fn visit_params<E: From<CommError>>(
-        &mut self,
-        mut visit: impl FnMut(&Param, &[f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut params: Vec<_> = self.blueprint.owned_params().collect();
-        params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        for (block, param) in params {
-            self.store.fetch(block, None)?;
-            visit(param, &self.store.params(block)[param.range()])?;
-        }
-        Ok(())
-    }
-
-    /// Gives the optimizer's state of every parameter that is trained, whole, by name, and by kind.
-    /// All workers visit together.
-    pub fn visit_state<E: From<CommError>>(
-        &mut self,
-        optimizer: &Optimizer,
-        mut visit: impl FnMut(&Param, &str, &[f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut params: Vec<_> = self.blueprint.owned_params().collect();
-        params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        params.retain(|(_, param)| self.is_trained(&param.name));
-        for (block, param) in params {
-            let lens = self.store.piece_lens(block, param);
-            for (kind, name) in optimizer.kinds().iter().enumerate() {
-                let own = optimizer.state(&param.name, kind).unwrap_or(&[]);
-                if own.len() == param.len() && self.plan.zero == 0 {
-                    visit(param, name, own)?;
-                    continue;
-                }
-                let worker = self.store.overlap.comm().position();
-                let start: usize = lens[..worker].iter().sum();
-                let mut whole = vec![0.0; param.len()];
-                whole[start..start + own.len()].copy_from_slice(own);
-                self.store.overlap.call(|comm| comm.all_gather_parts(&mut whole, &lens))?;
-                visit(param, name, &whole)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Replaces all parameters; `values` gives each by name.
-    pub fn restore<'a, E: From<CommError>>(
-        &mut self,
-        mut values: impl FnMut(&Param) -> Result<&'a [f32], E>,
-    ) -> Result<(), E> {
-        self.store.settle()?;
-        let Self { store, blueprint, .. } = &*self;
-        let slots = store.buckets.slots(blueprint, |bucket| store.own(bucket));
-        for (_, param) in self.blueprint.owned_params() {
-            let values = values(param)?;
-            if let Some(slot) = slots.iter().find(|slot| slot.name == param.name) {
-                let own = &mut self.store.own_params_mut(slot.block)[slot.range.clone()];
-                own.copy_from_slice(&values[slot.first..][..slot.range.len()]);
-            }
-        }
-        self.store.publish()?;
-        Ok(self.store.settle()?)
+        self.store.step(cpu, optimizer, update, &mut self.device.link)
     }
 
     /// Whether a parameter is trained in this phase.
@@ -391,45 +364,84 @@ impl Replica {
         self.store.settle()
     }
 
-    /// What gradients and parameters have weighed on this worker's wires so far.
+    /// What gradients, parameters and activations have weighed on this worker's wires so far.
     pub fn traffic(&self) -> Traffic {
-        self.store.overlap.comm().counters().total().traffic
+        let (one, other) =
+            (self.store.overlap.comm().counters().total().traffic, self.device.link.traffic());
+        Traffic {
+            messages: one.messages + other.messages,
+            sent_bytes: one.sent_bytes + other.sent_bytes,
+            received_bytes: one.received_bytes + other.received_bytes,
+            read_bytes: one.read_bytes + other.read_bytes,
+            written_bytes: one.written_bytes + other.written_bytes,
+        }
     }
 
-    /// The group of workers that share the batch.
+    /// The group of workers that hold the same blocks and share the batch.
     pub fn comm(&self) -> &Comm {
         self.store.overlap.comm()
     }
 
+    /// The pipeline's device that this worker is.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Who works with whom.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
     /// The time that this worker waited for the others since this was asked last.
     pub fn take_exposed(&mut self) -> Duration {
-        self.store.overlap.take_exposed()
+        self.store.overlap.take_exposed() + self.device.link.take_exposed()
     }
 
     /// The memory this replica and its optimizer hold.
     pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
         let store = self.store.footprint();
+        let (activations, messages) = self.device.num_elements();
         Footprint {
             optimizer: optimizer.state_len(),
-            activations: self.activations.num_elements() + self.d_stream.len(),
-            buffers: store.buffers + self.scratch.len(),
+            activations,
+            buffers: store.buffers + self.scratch.len() + messages,
             ..store
         }
     }
 }
 
-/// Measures what is trained.
+/// The workers that know losses, with the part of the batch that they know them of: those with the
+/// last stage.
+fn tellers(stages: &Stages, groups: &Groups) -> Vec<Option<usize>> {
+    let last = (stages.num_stages() - 1) % stages.num_devices();
+    let told = |rank| (groups.device_of(rank) == last).then(|| groups.part_of(rank));
+    (0..groups.world().num_members()).map(told).collect()
+}
+
+/// Measures what is trained. Every piece of a parameter is measured by one worker: where several
+/// have it, by the one with the first part of the batch.
 fn norm_of(
     blueprint: &Blueprint,
-    buckets: &Buckets,
-    trained: &Trained,
-    zero: usize,
+    all: &Buckets,
+    plan: &ReplicaPlan,
+    groups: &Groups,
     overlap: &Overlap,
 ) -> PartedNorm {
-    let slots =
-        |part: &dyn Fn(&Bucket) -> Range<usize>| trained.slots(blueprint, buckets, |b| part(b));
-    match zero {
-        0 => PartedNorm::whole(&slots(&|bucket| 0..bucket.len)),
-        _ => PartedNorm::parted(|worker| slots(&|bucket| bucket.part(worker)), overlap),
+    let slots = |device: usize, part: &dyn Fn(&Bucket) -> Range<usize>| {
+        let buckets = all.here(|block| plan.stages.device_of(block) == device);
+        let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
+        trained.slots(blueprint, &buckets, |bucket| part(bucket))
+    };
+    if plan.is_replicated() {
+        return PartedNorm::whole(&slots(0, &|bucket| 0..bucket.len));
     }
+    let slots_of = |rank| {
+        let (device, part) = (groups.device_of(rank), groups.part_of(rank));
+        match plan.zero {
+            0 if part > 0 => Vec::new(),
+            0 => slots(device, &|bucket| 0..bucket.len),
+            _ => slots(device, &|bucket| bucket.part(part)),
+        }
+    };
+    PartedNorm::parted(slots_of, overlap)
 }

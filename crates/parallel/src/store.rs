@@ -7,6 +7,8 @@
 //! | 2 | whole | its part | its part |
 //! | 3 | its part | its part | its part |
 //!
+//! A worker holds the blocks of its stages of the pipeline only; the buckets of others are empty.
+//!
 //! What a worker steps is one slice per bucket, [`WorkerStore::own`]: all of it at stage 0, its
 //! part from stage 1 on. Everything behind that (optimizer, norms, checks) is the same at all
 //! stages.
@@ -16,14 +18,16 @@ use crate::data::WholeGradients;
 use crate::footprint::Footprint;
 use crate::lane::Store;
 use crate::leaves::Leaves;
+use crate::link::Link;
 use crate::overlap::Overlap;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
+use crate::stages::Stages;
 use crate::trained::Trained;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
 use lockstep_comm::CommError;
-use lockstep_model::{Grads, Param};
+use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
@@ -40,6 +44,7 @@ pub struct WorkerStore {
     /// Room for a mirror's gradient on its way to the owner.
     spare: Vec<f32>,
     trained: Trained,
+    stages: Stages,
 }
 
 enum Gradients {
@@ -72,7 +77,7 @@ impl Gradients {
 }
 
 impl WorkerStore {
-    /// Zeros for a worker of a ZeRO stage.
+    /// Zeros for a worker of a ZeRO stage; `buckets` has what its stages of the pipeline have.
     pub fn new(
         buckets: Buckets,
         stage: usize,
@@ -81,6 +86,7 @@ impl WorkerStore {
         sparse: Option<SparseTable>,
         trained: Trained,
         overlap: Overlap,
+        stages: Stages,
     ) -> Result<Self, CommError> {
         let buckets = Arc::new(buckets);
         let worker = overlap.comm().position();
@@ -90,7 +96,8 @@ impl WorkerStore {
         };
         let grads = Gradients::new(&trained.grads, stage, leaves, shares, sparse, &overlap)?;
         let spare = Vec::new();
-        let mut store = Self { buckets, overlap, weights, grads, stage, worker, spare, trained };
+        let mut store =
+            Self { buckets, overlap, weights, grads, stage, worker, spare, trained, stages };
         store.spare = store.room_for_mirrors();
         Ok(store)
     }
@@ -98,8 +105,8 @@ impl WorkerStore {
     /// See [`Self::spare`].
     fn room_for_mirrors(&self) -> Vec<f32> {
         let grads = &self.trained.grads;
-        let mirrors = grads.mirrors.iter().map(|pair| self.own_of_pair(grads, pair).1.len());
-        vec![0.0; mirrors.max().unwrap_or(0)]
+        let owners = grads.mirrors.iter().map(|pair| self.own_of_pair(grads, pair).0.len());
+        vec![0.0; owners.max().unwrap_or(0)]
     }
 
     /// Makes room for the gradients of another phase of the run, or of leaves of another size, in
@@ -174,13 +181,6 @@ impl WorkerStore {
         }
     }
 
-    /// Ends a leaf of this worker.
-    pub fn finish_leaf(&mut self) {
-        if let Gradients::Sharded(sharded) = &mut self.grads {
-            sharded.finish_pass();
-        }
-    }
-
     /// Whether a bucket has all its gradients once backward has passed a block. Backward ends at
     /// the first block that is trained, which may not be its bucket's first.
     fn fills_bucket(&self, block: usize) -> bool {
@@ -189,52 +189,9 @@ impl WorkerStore {
         block == last && self.trained.grads.list[bucket].len > 0
     }
 
-    /// Does what the other workers need of this one while they run a leaf and it has none left.
-    pub fn pass_over(&mut self, cpu: &Cpu, lanes_per_leaf: usize) -> Result<(), CommError> {
-        let Gradients::Sharded(_) = self.grads else { return Ok(()) };
-        let first = self.trained.first_block;
-        for lane in 1..=lanes_per_leaf {
-            self.pass_over_forward()?;
-            for block in (first..self.num_blocks()).rev() {
-                self.fetch(block, (block > first).then(|| block - 1))?;
-                let bucket = self.buckets.of_block(block);
-                if lane == lanes_per_leaf
-                    && self.fills_bucket(block)
-                    && let Gradients::Sharded(sharded) = &mut self.grads
-                {
-                    sharded.pass_over(cpu, bucket, &mut self.overlap)?;
-                }
-            }
-        }
-        self.finish_leaf();
-        Ok(())
-    }
-
-    /// Does what the other workers need of this one while they run a lane and keep no gradients.
-    pub fn pass_over_lane(&mut self) -> Result<(), CommError> {
-        self.pass_over_forward()?;
-        let first = self.trained.first_block;
-        for block in (first..self.num_blocks()).rev() {
-            self.fetch(block, (block > first).then(|| block - 1))?;
-        }
-        Ok(())
-    }
-
-    /// Does what the other workers need of this one while they evaluate a lane and it has none.
-    pub fn pass_over_forward(&mut self) -> Result<(), CommError> {
-        let num_blocks = self.num_blocks();
-        for block in 0..num_blocks {
-            self.fetch(block, Some((block + 1).min(num_blocks - 1)))?;
-        }
-        Ok(())
-    }
-
-    fn num_blocks(&self) -> usize {
-        self.buckets.list.last().map_or(0, |bucket| bucket.blocks.end)
-    }
-
-    /// Waits until all gradients are reduced; mirrors give theirs to their owners.
-    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<(), CommError> {
+    /// Waits until all gradients are reduced; mirrors give theirs to their owners, on another stage
+    /// of the pipeline where that is.
+    pub fn finish_reduce(&mut self, cpu: &Cpu, link: &mut Link) -> Result<(), CommError> {
         match &mut self.grads {
             Gradients::Whole(whole) => whole.finish(&mut self.overlap)?,
             Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
@@ -242,10 +199,22 @@ impl WorkerStore {
         let grads = Arc::clone(&self.trained.grads);
         for pair in &grads.mirrors {
             let (owner, mirror) = self.own_of_pair(&grads, pair);
+            let (tag, [owner_device, mirror_device]) = (mirror_tag(pair), self.devices(pair));
+            if !pair.is_owner_here() {
+                let addend = &self.own_grads(pair.mirror.0)[mirror];
+                if !addend.is_empty() {
+                    link.call(|comm| comm.send(addend, owner_device, tag))?;
+                }
+                continue;
+            }
             // The two lie in buffers that cannot be borrowed together.
             let mut spare = std::mem::take(&mut self.spare);
-            let addend = &mut spare[..mirror.len()];
-            addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+            let addend = &mut spare[..owner.len()];
+            if pair.is_mirror_here() {
+                addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+            } else if !addend.is_empty() {
+                link.call(|comm| comm.recv(addend, mirror_device, tag))?;
+            }
             reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
             self.spare = spare;
         }
@@ -258,13 +227,14 @@ impl WorkerStore {
         cpu: &Cpu,
         optimizer: &mut Optimizer,
         update: &Update,
+        link: &mut Link,
     ) -> Result<(), CommError> {
         for bucket in 0..self.buckets.list.len() {
             if let Some((params, grads)) = self.own_pair_mut(bucket) {
                 optimizer.step_block(cpu, update, bucket, params, grads);
             }
         }
-        self.show_changes(false)
+        self.show_changes(false, link)
     }
 
     /// Brings gradients to what the optimizer wants measured.
@@ -296,28 +266,18 @@ impl WorkerStore {
     }
 
     /// Copies owners over their mirrors and shows all parameters to the other workers.
-    pub fn publish(&mut self) -> Result<(), CommError> {
-        self.show_changes(true)
+    pub fn publish(&mut self, link: &mut Link) -> Result<(), CommError> {
+        self.show_changes(true, link)
     }
 
     /// See [`Self::publish`]; a step changes only what is trained.
-    fn show_changes(&mut self, has_all_changed: bool) -> Result<(), CommError> {
+    fn show_changes(&mut self, has_all_changed: bool, link: &mut Link) -> Result<(), CommError> {
         let buckets = Arc::clone(&self.buckets);
         for pair in &buckets.mirrors {
-            let (owner, mirror) = self.own_of_pair(&buckets, pair);
-            let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
-            let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));
-            let shift = |range: Range<usize>, by: usize| range.start + by..range.end + by;
-            match &mut self.weights {
-                Weights::Whole(whole) => {
-                    let [from, into] = whole.two_mut(pair.owner.0, pair.mirror.0);
-                    into[shift(mirror, mirror_base)]
-                        .copy_from_slice(&from[shift(owner, owner_base)]);
-                }
-                Weights::Sharded(sharded) => {
-                    let [from, into] = sharded.two_mut(pair.owner.0, pair.mirror.0);
-                    into[mirror].copy_from_slice(&from[owner]);
-                }
+            if pair.is_mirror_here() && pair.is_owner_here() {
+                self.copy_to_mirror(&buckets, pair);
+            } else if has_all_changed || self.is_pair_trained(pair) {
+                self.hand_to_mirror(&buckets, pair, link)?;
             }
         }
         match &mut self.weights {
@@ -335,6 +295,59 @@ impl WorkerStore {
         }
     }
 
+    /// Copies what this worker steps of a parameter over its part of the mirror.
+    fn copy_to_mirror(&mut self, buckets: &Buckets, pair: &MirrorPair) {
+        let (owner, mirror) = self.own_of_pair(buckets, pair);
+        let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
+        let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));
+        let shift = |range: Range<usize>, by: usize| range.start + by..range.end + by;
+        match &mut self.weights {
+            Weights::Whole(whole) => {
+                let [from, into] = whole.two_mut(pair.owner.0, pair.mirror.0);
+                into[shift(mirror, mirror_base)].copy_from_slice(&from[shift(owner, owner_base)]);
+            }
+            Weights::Sharded(sharded) => {
+                let [from, into] = sharded.two_mut(pair.owner.0, pair.mirror.0);
+                into[mirror].copy_from_slice(&from[owner]);
+            }
+        }
+    }
+
+    /// The same where one of the two is on another stage: it travels.
+    fn hand_to_mirror(
+        &mut self,
+        buckets: &Buckets,
+        pair: &MirrorPair,
+        link: &mut Link,
+    ) -> Result<(), CommError> {
+        let ((owner, mirror), tag) = (self.own_of_pair(buckets, pair), mirror_tag(pair));
+        let [owner_device, mirror_device] = self.devices(pair);
+        if pair.is_owner_here() {
+            let values = &self.own_params(pair.owner.0)[owner];
+            return match values.is_empty() {
+                true => Ok(()),
+                false => link.call(|comm| comm.send(values, mirror_device, tag)),
+            };
+        }
+        let values = &mut self.own_params_mut(pair.mirror.0)[mirror];
+        match values.is_empty() {
+            true => Ok(()),
+            false => link.call(|comm| comm.recv(values, owner_device, tag)),
+        }
+    }
+
+    /// The devices of a pair's owner and mirror.
+    fn devices(&self, pair: &MirrorPair) -> [usize; 2] {
+        let device = |bucket: usize| self.stages.device_of(self.buckets.list[bucket].blocks.start);
+        [device(pair.owner.0), device(pair.mirror.0)]
+    }
+
+    fn is_pair_trained(&self, pair: &MirrorPair) -> bool {
+        let is_it =
+            |other: &MirrorPair| (other.owner.0, other.mirror.0) == (pair.owner.0, pair.mirror.0);
+        self.trained.grads.mirrors.iter().any(is_it)
+    }
+
     /// Waits until whole parameters are complete.
     pub fn settle(&mut self) -> Result<(), CommError> {
         if let Weights::Whole(whole) = &mut self.weights {
@@ -343,12 +356,6 @@ impl WorkerStore {
             }
         }
         Ok(())
-    }
-
-    /// How much of a parameter each worker has where workers have parts.
-    pub fn piece_lens(&self, block: usize, param: &Param) -> Vec<usize> {
-        let (bucket, range) = self.buckets.place(block, param);
-        self.buckets.list[bucket].part_lens_of(&range)
     }
 
     /// The memory that is held; activations and the optimizer are not part of it.
@@ -432,4 +439,20 @@ impl Store for WorkerStore {
             Gradients::Sharded(sharded) => sharded.finish_lane(cpu, bucket, &mut self.overlap),
         }
     }
+
+    fn pass_over(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+        let (bucket, is_filled) = (self.buckets.of_block(block), self.fills_bucket(block));
+        match &mut self.grads {
+            Gradients::Sharded(sharded) if is_filled => {
+                sharded.pass_over(cpu, bucket, &mut self.overlap)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The tag of what passes between the stages of a mirror and its owner; boundaries between stages
+/// have the small numbers.
+fn mirror_tag(pair: &MirrorPair) -> u64 {
+    u64::MAX - pair.mirror.0 as u64
 }

@@ -21,12 +21,13 @@ pub struct Trained {
     pub of_bucket: Vec<Vec<Range<usize>>>,
     /// The buckets of gradients; those without any are empty.
     pub grads: Arc<Buckets>,
-    /// Where backward ends.
+    /// Where backward ends, on whatever stage that is.
     pub first_block: usize,
 }
 
 impl Trained {
-    /// What is trained in `phase` of a model whose parameters lie in `buckets`.
+    /// What is trained in `phase` of a model whose parameters lie in `buckets`. Blocks of other
+    /// stages have no parameters there, hence no gradients; backward ends where it ends for all.
     pub fn new(blueprint: &Blueprint, buckets: &Buckets, phases: &Phases, phase: usize) -> Self {
         let is_trained = |param: &Param| {
             let owner = param.mirror_of.as_ref().unwrap_or(&param.name);
@@ -36,16 +37,23 @@ impl Trained {
             let trained = block.params().iter().filter(|param| is_trained(param));
             joined(trained.map(Param::range))
         });
-        Self::of(buckets, of_block.collect())
+        let mut of_block: Vec<_> = of_block.collect();
+        let first_block = of_block.iter().take_while(|runs| runs.is_empty()).count();
+        for (block, runs) in of_block.iter_mut().enumerate() {
+            if buckets.list[buckets.of_block(block)].len == 0 {
+                runs.clear();
+            }
+        }
+        Self::of(buckets, of_block, first_block)
     }
 
     /// Nothing.
     pub fn nothing(buckets: &Buckets) -> Self {
         let num_blocks = buckets.list.last().map_or(0, |last| last.blocks.end);
-        Self::of(buckets, vec![Vec::new(); num_blocks])
+        Self::of(buckets, vec![Vec::new(); num_blocks], num_blocks)
     }
 
-    fn of(buckets: &Buckets, of_block: Vec<Vec<Range<usize>>>) -> Self {
+    fn of(buckets: &Buckets, of_block: Vec<Vec<Range<usize>>>, first_block: usize) -> Self {
         let of_bucket = buckets.list.iter().map(|bucket| {
             let runs = bucket.blocks.clone().flat_map(|block| {
                 let start = bucket.block(block).start;
@@ -54,8 +62,6 @@ impl Trained {
             joined(runs)
         });
         let of_bucket: Vec<_> = of_bucket.collect();
-        let is_frozen = |runs: &Vec<_>| runs.is_empty();
-        let first_block = of_block.iter().take_while(|runs| is_frozen(runs)).count();
         let grads = Arc::new(buckets.only(&of_bucket));
         Self { of_block, of_bucket, grads, first_block }
     }

@@ -9,6 +9,7 @@ use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_platform::World;
 use std::time::Duration;
 
+use crate::groups::Groups;
 use crate::memory::Floats;
 
 /// What is tried, in bytes.
@@ -29,8 +30,17 @@ pub fn possible_bucket_lens(num_workers: usize, num_params: usize) -> Vec<usize>
     if tried.is_empty() { vec![lens[0]] } else { tried }
 }
 
-/// The length, in parameters, of the buckets of a model of `num_params` parameters.
-pub fn bucket_len(comm: &Comm, world: &World, num_params: usize) -> Result<usize, CommError> {
+/// The length, in parameters, of the buckets of a model of `num_params` parameters, the same for
+/// all workers. Groups that share the batch try at the same time, as they will work.
+pub fn bucket_len(groups: &Groups, world: &World, num_params: usize) -> Result<usize, CommError> {
+    let found = tried(groups.data(), world, num_params)?;
+    let mut len = [found as u64];
+    groups.world().broadcast(&mut len, 0)?;
+    Ok(len[0] as usize)
+}
+
+/// What the first worker of a group finds.
+fn tried(comm: &Comm, world: &World, num_params: usize) -> Result<usize, CommError> {
     let mut costs: Vec<(usize, f64)> = Vec::new();
     let started = world.clock().now();
     for bytes in CANDIDATES {
@@ -51,15 +61,14 @@ pub fn bucket_len(comm: &Comm, world: &World, num_params: usize) -> Result<usize
     }
     let cheapest = costs.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
     let found = costs.iter().find(|(_, cost)| *cost <= TOLERANCE * cheapest);
-    let mut len = [found.map_or(CANDIDATES[0] / size_of::<f32>(), |(len, _)| *len) as u64];
-    comm.broadcast(&mut len, 0)?;
-    Ok(len[0] as usize)
+    Ok(found.map_or(CANDIDATES[0] / size_of::<f32>(), |(len, _)| *len))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use lockstep_comm::Options;
+    use lockstep_mesh::{Degrees, Mesh};
     use lockstep_platform::real;
 
     #[test]
@@ -68,7 +77,11 @@ mod tests {
         for (num_workers, num_params) in [(1, 1 << 24), (2, 1 << 24), (3, 1 << 10)] {
             let ends = Comm::threads(&world, num_workers, &Options::default()).unwrap();
             let answers: Vec<usize> = std::thread::scope(|scope| {
-                let ask = |end| scope.spawn(move || bucket_len(end, &real(), num_params).unwrap());
+                let ask = |end| {
+                    let mesh = Mesh::new(Degrees { data: num_workers, ..Degrees::ONE }).unwrap();
+                    let groups = Groups::new(end, mesh).unwrap();
+                    scope.spawn(move || bucket_len(&groups, &real(), num_params).unwrap())
+                };
                 let workers: Vec<_> = ends.iter().map(ask).collect();
                 workers.into_iter().map(|worker| worker.join().unwrap()).collect()
             });

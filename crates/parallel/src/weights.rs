@@ -67,7 +67,7 @@ impl WholeWeights {
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let buffer = |len| {
-            if is_exchanged {
+            if is_exchanged && len > 0 {
                 Floats::exchanged(overlap.comm(), len)
             } else {
                 Ok(Floats::private(len))
@@ -103,8 +103,8 @@ impl WholeWeights {
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
         for (index, bucket) in buckets.list.iter().enumerate() {
-            let runs: Vec<_> =
-                changed(index).iter().map(|run| (run.clone(), bucket.part_lens_of(run))).collect();
+            let runs = changed(index).iter().filter(|run| !run.is_empty());
+            let runs: Vec<_> = runs.map(|run| (run.clone(), bucket.part_lens_of(run))).collect();
             if runs.is_empty() {
                 continue;
             }

@@ -36,8 +36,9 @@ pub struct ShardedGradients {
     /// Lanes that are in the leaf at work, by bucket.
     num_lanes: Vec<usize>,
     is_open: Vec<bool>,
-    /// The first leaf of the pass at work.
-    first_leaf: usize,
+    /// The first leaf of the pass at work, by bucket: several stages of a pipeline on one worker
+    /// are in different passes.
+    first_leaf: Vec<usize>,
 }
 
 /// Parts of a leaf of every worker on their way.
@@ -86,7 +87,7 @@ impl ShardedGradients {
             on_their_way: VecDeque::with_capacity(list.len()),
             num_lanes: vec![0; list.len()],
             is_open: vec![false; list.len()],
-            first_leaf: 0,
+            first_leaf: vec![0; list.len()],
         })
     }
 
@@ -94,7 +95,7 @@ impl ShardedGradients {
     pub fn restart(&mut self) {
         assert!(self.on_their_way.is_empty(), "the last step was finished");
         self.trees.iter_mut().for_each(ShardTree::restart);
-        self.first_leaf = 0;
+        self.first_leaf.fill(0);
     }
 
     /// Where the lane at work adds its gradients of a bucket.
@@ -139,19 +140,20 @@ impl ShardedGradients {
         self.exchange(cpu, bucket, leaf, overlap)
     }
 
-    /// Takes part in the exchange of a bucket in a pass in which this worker has no leaf.
+    /// Stands in for a lane of a bucket in a pass in which this worker has no leaf: after as many
+    /// as a leaf has it takes part in the exchange.
     pub fn pass_over(
         &mut self,
         cpu: &Cpu,
         bucket: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
+        self.num_lanes[bucket] += 1;
+        if self.num_lanes[bucket] < self.leaves.lanes_per_leaf {
+            return Ok(());
+        }
+        self.num_lanes[bucket] = 0;
         self.exchange(cpu, bucket, Floats::default(), overlap)
-    }
-
-    /// Ends a pass: the next leaf of every worker follows.
-    pub fn finish_pass(&mut self) {
-        self.first_leaf += self.num_workers;
     }
 
     /// Waits until all buckets are reduced.
@@ -196,7 +198,8 @@ impl ShardedGradients {
                 None => self.finish_oldest(cpu, overlap)?,
             }
         };
-        let num_pieces = self.num_workers.min(self.leaves.num_leaves - self.first_leaf);
+        let num_pieces = self.num_workers.min(self.leaves.num_leaves - self.first_leaf[bucket]);
+        self.first_leaf[bucket] += self.num_workers;
         let parts = self.buckets.list[bucket].part_lens();
         let has_leaf = |worker: usize| worker < num_pieces;
         let lens: Vec<usize> = (0..self.num_workers)
@@ -277,12 +280,11 @@ mod tests {
                         };
                         buffer.iter_mut().enumerate().for_each(add);
                         grads.finish_lane(cpu, bucket, overlap).unwrap();
-                    } else if lane + 1 == lanes_per_leaf {
+                    } else {
                         grads.pass_over(cpu, bucket, overlap).unwrap();
                     }
                 }
             }
-            grads.finish_pass();
         }
         grads.finish(cpu, overlap).unwrap();
     }

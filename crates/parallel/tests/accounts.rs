@@ -6,9 +6,12 @@ use lockstep_comm::Count;
 use lockstep_config::{Group, Model, OptimName};
 use lockstep_model::describe;
 use lockstep_optim::{Optimizer, Phases};
-use lockstep_parallel::{Buckets, Footprint, ReplicaPlan, Shares};
+use lockstep_parallel::{Buckets, Footprint, ReplicaPlan, Shares, Stages, stages};
+use lockstep_schedule::pipeline::{Kind, Task, goes_to};
 use std::collections::BTreeMap;
-use support::{BUCKET_LENS, Batch, LARGE, Layout, RECOMPUTE, TINY, on_ranks, settings, train_step};
+use support::{
+    BUCKET_LENS, Batch, LANE, LARGE, Layout, RECOMPUTE, TINY, on_ranks, settings, train_step,
+};
 
 #[test]
 fn memory_is_what_was_counted_before() {
@@ -82,6 +85,112 @@ fn memory_of_every_phase_of_freezing_is_what_was_counted_before() {
             }
         }
     }
+}
+
+/// A pipeline of the model.
+fn cut(model: &Model, num_devices: usize, num_chunks: usize, kind: Kind) -> Stages {
+    let costs = stages::costs(&describe(model));
+    Stages::balanced(&costs, num_devices * num_chunks, num_devices, kind)
+}
+
+const PIPELINES: [(usize, usize, Kind); 7] = [
+    (2, 1, Kind::OneFOneB),
+    (3, 1, Kind::GPipe),
+    (2, 2, Kind::Interleaved),
+    (4, 1, Kind::OneFOneB),
+    (2, 1, Kind::ZeroBubble),
+    (3, 1, Kind::ZeroBubble),
+    (1, 2, Kind::Interleaved),
+];
+
+#[test]
+fn memory_of_a_stage_is_what_was_counted_before() {
+    let mut turn = 0;
+    for model in [LARGE, Model { tied: true, ..LARGE }] {
+        for (num_devices, num_chunks, kind) in PIPELINES {
+            for zero in 0..4 {
+                turn += 1;
+                let layout = Layout {
+                    recompute: RECOMPUTE[turn % 4],
+                    bucket_len: BUCKET_LENS[turn % 3],
+                    stages: cut(&model, num_devices, num_chunks, kind),
+                    ..Layout::even(8, [1, 2, 3][turn % 3], zero)
+                };
+                let plan = layout.plan([1, 3][turn % 2]);
+                let held = on_ranks(layout.num_workers(), |worker| {
+                    let replica = worker.replica(&model, plan.clone()).expect("room");
+                    let settings = settings(OptimName::AdamW);
+                    replica.footprint(&Optimizer::new(&settings, &replica.slots()))
+                });
+                for (worker, held) in held.into_iter().enumerate() {
+                    let counted =
+                        Footprint::plan(&describe(&model), &plan, OptimName::AdamW, worker);
+                    assert_eq!(held, counted, "worker {worker} of {layout:?}");
+                }
+            }
+        }
+    }
+}
+
+/// What a device should send in a step: an activation or a gradient for every pass whose output
+/// another device takes, and the gradients or the values of a tied table.
+fn sent_by_hand(model: &Model, layout: &Layout, device: usize, num_microbatches: usize) -> u64 {
+    let pipeline = layout.stages.pipeline(num_microbatches);
+    let leaves = |task: &&Task| {
+        let stage = pipeline.stage(device, task.chunk);
+        let to = goes_to(pipeline.shape, stage, task.pass);
+        to.is_some_and(|to| pipeline.shape.device(to) != device)
+    };
+    let num_messages = pipeline.programs[device].iter().filter(leaves).count();
+    let last = layout.stages.num_devices() - 1;
+    let has_table = model.tied && last > 0 && (device == 0 || device == last);
+    let table = if has_table { model.vocab * model.width } else { 0 };
+    4 * (num_messages * LANE.rows() * model.width + table) as u64
+}
+
+#[test]
+fn a_pipeline_does_what_its_schedule_says_and_moves_no_more() {
+    for tied in [false, true] {
+        let model = Model { tied, ..LARGE };
+        for (num_devices, num_chunks, kind) in PIPELINES {
+            let layout = Layout {
+                stages: cut(&model, num_devices, num_chunks, kind),
+                ..Layout::even(8, 1, 0)
+            };
+            let pipeline = layout.stages.pipeline(8);
+            let found = on_ranks(num_devices, |worker| {
+                let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
+                let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
+                let batch = Batch::new(&model, 8, 1);
+                let before = replica.traffic();
+                train_step(worker, &mut replica, &mut optimizer, &batch, 0).expect("a step");
+                let device = replica.device();
+                let sent = replica.traffic().sent_bytes - before.sent_bytes;
+                (device.executed().to_vec(), device.most_kept().to_vec(), sent)
+            });
+            for (device, (executed, most_kept, sent)) in found.into_iter().enumerate() {
+                assert_eq!(executed, pipeline.programs[device], "{kind}, device {device}");
+                assert_eq!(most_kept, pipeline.live(device), "{kind}, device {device}");
+                let by_hand = sent_by_hand(&model, &layout, device, 8);
+                assert_eq!(sent, by_hand, "{kind}, device {device}");
+            }
+        }
+    }
+}
+
+#[test]
+fn twice_as_many_stages_hold_half_of_what_they_divide() {
+    let model = Model { layers: 14, ..LARGE };
+    let blueprint = describe(&model);
+    let most = |num_devices: usize| {
+        let stages = cut(&model, num_devices, 1, Kind::OneFOneB);
+        let layout = Layout { stages, ..Layout::even(8, 1, 0) };
+        let plan = layout.plan(1);
+        let held = |worker| Footprint::plan(&blueprint, &plan, OptimName::AdamW, worker);
+        (0..num_devices).map(held).map(|held| held.weights + held.gradients).max().unwrap()
+    };
+    let [one, two, four] = [1, 2, 4].map(most);
+    assert!(2 * two <= one + one / 5 && 4 * four <= one + one / 3, "{one}, {two}, {four}");
 }
 
 #[test]

@@ -7,7 +7,10 @@
 mod support;
 
 use lockstep_config::{Family, Model, OptimName};
+use lockstep_model::describe;
 use lockstep_optim::Optimizer;
+use lockstep_parallel::{Stages, stages};
+use lockstep_schedule::pipeline::Kind;
 use support::{
     BUCKET_LENS, Batch, LARGE, Layout, Named, RECOMPUTE, TINY, Worker, all_params, all_state,
     alone, assert_all_same, on_ranks, settings, train_step,
@@ -76,7 +79,7 @@ fn assert_layouts_agree(task: &Task, layouts: &[Layout]) {
     let losses: Vec<_> = expected.numbers.iter().map(|bits| f64::from_bits(*bits)).collect();
     assert!(losses.iter().all(|number| number.is_finite()), "{losses:?}");
     for layout in layouts {
-        let outcomes = on_ranks(layout.shares.len(), |worker| train(worker, task, layout));
+        let outcomes = on_ranks(layout.num_workers(), |worker| train(worker, task, layout));
         for (rank, outcome) in outcomes.iter().enumerate() {
             outcome.assert_same(&expected, &format!("{task:?}, {layout:?}, rank {rank}"));
         }
@@ -159,9 +162,63 @@ fn unequal_shares_give_the_same_bits() {
                 recompute: RECOMPUTE[turn % 4],
                 bucket_len: BUCKET_LENS[turn % 3],
                 overlap: turn.is_multiple_of(2),
+                stages: Stages::whole(),
             });
         }
     }
     let task = Task { model: llama(true), lanes_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &list);
+}
+
+/// Pipelines of this many devices and chunks; the other settings take turns.
+fn pipelines(task: &Task, kind: Kind, shapes: &[(usize, usize)]) -> Vec<Layout> {
+    let costs = stages::costs(&describe(&task.model));
+    let mut list = Vec::new();
+    for &(num_devices, num_chunks) in shapes {
+        for data in [1, 2, 3] {
+            for zero in 0..4 {
+                let turn = list.len();
+                let num_stages = num_devices * num_chunks;
+                list.push(Layout {
+                    recompute: RECOMPUTE[turn % 4],
+                    bucket_len: BUCKET_LENS[turn / 2 % 3],
+                    overlap: (turn / 3).is_multiple_of(2),
+                    stages: Stages::balanced(&costs, num_stages, num_devices, kind),
+                    ..Layout::even(NUM_LEAVES, data, zero)
+                });
+            }
+        }
+    }
+    list
+}
+
+#[test]
+fn a_pipeline_of_two_gives_the_same_bits() {
+    for (tied, lanes_per_leaf) in [(false, 1), (true, 2)] {
+        let task = Task { model: llama(tied), lanes_per_leaf, optim: OptimName::AdamW };
+        assert_layouts_agree(&task, &pipelines(&task, Kind::OneFOneB, &[(2, 1)]));
+    }
+}
+
+#[test]
+fn pipelines_of_three_and_four_with_uneven_stages_give_the_same_bits() {
+    let model = Model { layers: 3, ..gpt2(true) };
+    let task = Task { model, lanes_per_leaf: 1, optim: OptimName::AdamW };
+    assert_layouts_agree(&task, &pipelines(&task, Kind::GPipe, &[(3, 1)]));
+    assert_layouts_agree(&task, &pipelines(&task, Kind::OneFOneB, &[(4, 1)]));
+}
+
+#[test]
+fn several_stages_a_device_give_the_same_bits() {
+    let model = Model { layers: 4, ..llama(true) };
+    let task = Task { model, lanes_per_leaf: 1, optim: OptimName::AdamW };
+    assert_layouts_agree(&task, &pipelines(&task, Kind::Interleaved, &[(1, 2), (2, 2), (3, 2)]));
+}
+
+#[test]
+fn backward_in_two_halves_gives_the_same_bits() {
+    for model in [llama(false), gpt2(true)] {
+        let task = Task { model, lanes_per_leaf: 1, optim: OptimName::AdamW };
+        assert_layouts_agree(&task, &pipelines(&task, Kind::ZeroBubble, &[(1, 1), (2, 1), (3, 1)]));
+    }
 }

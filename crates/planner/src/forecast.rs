@@ -47,9 +47,14 @@ impl Forecast {
         let memory = memory::check(recipe, room)?;
         let blueprint = describe(&recipe.model);
         let wires = wires(recipe);
-        let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
+        let (calls, mut traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
         // Small problems are over before anything could be said about a step.
         let machine = machine.filter(|_| !recipe.model.family.is_problem());
+        // What stages of a pipeline hand each other, and how long they wait, is not counted yet.
+        let machine = machine.filter(|_| !has_stages(recipe));
+        if has_stages(recipe) {
+            traffic.clear();
+        }
         let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, &wires);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
@@ -71,6 +76,9 @@ impl Forecast {
     /// The same with the bytes that will pass over wires which are known by now: workers measure
     /// them when they have met, and choose algorithms by that.
     pub fn over(mut self, recipe: &Recipe, wires: &Wires) -> Self {
+        if has_stages(recipe) {
+            return self;
+        }
         let blueprint = describe(&recipe.model);
         (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires);
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, wires);
@@ -97,10 +105,15 @@ impl Forecast {
     }
 }
 
+/// Whether the model is dealt out to the workers of a pipeline.
+fn has_stages(recipe: &Recipe) -> bool {
+    recipe.parallel.pipeline > 1
+}
+
 /// How the workers of a recipe reach each other on one machine.
 pub fn wires(recipe: &Recipe) -> Wires {
     match recipe.run.transport {
-        TransportChoice::Tcp => Wires::messages(recipe.run.workers),
-        _ => Wires::memory(recipe.run.workers),
+        TransportChoice::Tcp => Wires::messages(recipe.parallel.data),
+        _ => Wires::memory(recipe.parallel.data),
     }
 }

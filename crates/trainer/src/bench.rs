@@ -8,6 +8,8 @@ use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::Cursor;
 use lockstep_optim::Update;
+use lockstep_parallel::Groups;
+use lockstep_parallel::asked::mesh_of;
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
@@ -54,10 +56,11 @@ fn bench_on(
     comm: &Comm,
     num_steps: u64,
 ) -> Result<BenchTrain, TrainError> {
-    let mut feed = feed::open(recipe, world, comm)?;
+    let groups = Groups::new(comm, mesh_of(recipe))?;
+    let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let mut loader = feed.loader(world, Cursor::start())?;
-    let mut targets = feed::Targets::new(&feed, comm);
+    let mut targets = feed::Targets::new(&feed, groups.data());
     let mut step_seconds = Vec::new();
     for step in 0..WARM_UP_STEPS + num_steps {
         let start = world.clock().now();

@@ -34,7 +34,7 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     device::isa(recipe)?;
     groups(recipe)?;
     let num_texts = match recipe.data.placement {
-        Placement::Local => recipe.run.workers,
+        Placement::Local => recipe.parallel.data,
         Placement::Shared | Placement::Partitioned | Placement::Served => 1,
     };
     for worker in 0..num_texts {

@@ -1,5 +1,6 @@
 //! How a worker's text becomes part of the run: opened for its seat, and agreed on with the others
-//! where each has a text of its own.
+//! where each has a text of its own. Seats are those of the data group: workers that only differ in
+//! their stage of the pipeline read the same text.
 
 use crate::{TrainError, saved};
 use lockstep_comm::{Comm, CommError};

@@ -105,7 +105,7 @@ impl Journal {
             // Only the first worker speaks for the run.
             None => sinks.clear(),
         }
-        let worker = learner.replica.comm().position();
+        let worker = learner.replica.groups().rank();
         let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
         telemetry.record(&Event::RunStarted {
             recipe_hash: recipe.hash(),

@@ -16,7 +16,7 @@ use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, describe};
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
 use lockstep_parallel::tune;
-use lockstep_parallel::{Replica, Shares};
+use lockstep_parallel::{Groups, Replica, Shares};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -63,7 +63,8 @@ impl Learner {
         let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
         let mut plan = plan_at(recipe, &blueprint, 0);
         if recipe.parallel.bucket_bytes == Bytes(0) {
-            plan.bucket_len = tune::bucket_len(comm, world, blueprint.num_params())?;
+            let groups = Groups::new(comm, plan.mesh)?;
+            plan.bucket_len = tune::bucket_len(&groups, world, blueprint.num_params())?;
         }
         let batches = recipe.batch_plan();
         let now = Moment { phase: plan.phase, batch: batches.at(0).batch };
@@ -110,10 +111,10 @@ impl Learner {
     }
 }
 
-/// The leaves of the gradient sum that a worker computes.
-pub(crate) fn leaves_of(recipe: &Recipe, worker: usize) -> Vec<usize> {
+/// The leaves of the gradient sum that a worker with this part of the batch computes.
+pub(crate) fn leaves_of(recipe: &Recipe, part: usize) -> Vec<usize> {
     let shares = Shares::at_stage(usize::from(recipe.parallel.zero), &recipe.leaf_shares());
-    shares.leaves_of(worker, recipe.num_leaves())
+    shares.leaves_of(part, recipe.num_leaves())
 }
 
 /// Where training starts.

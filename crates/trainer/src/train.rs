@@ -10,7 +10,9 @@ use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
 use lockstep_model::Lane;
 use lockstep_optim::Update;
+use lockstep_parallel::Groups;
 pub(crate) use lockstep_parallel::asked::lane_shape;
+use lockstep_parallel::asked::mesh_of;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
@@ -51,13 +53,15 @@ fn train_on(
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
     check::groups(recipe)?;
-    let mut feed = feed::open(recipe, world, comm)?;
+    let groups = Groups::new(comm, mesh_of(recipe))?;
+    let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
     let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
-    let examiner = Examiner::new(recipe, feed::validation(&mut feed, recipe, comm)?, comm);
+    let held_out = feed::validation(&mut feed, recipe, groups.data())?;
+    let examiner = Examiner::new(recipe, held_out, comm);
     let tokenizer = feed.tokenizer_json()?;
     let mut loader = feed.loader(world, start.cursor)?;
-    let mut targets = feed::Targets::new(&feed, comm);
+    let mut targets = feed::Targets::new(&feed, groups.data());
     let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
@@ -97,7 +101,7 @@ fn train_on(
     let Some(folder) = folder else { return Ok(None) };
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
-            .beside(&options.predicted, learner.replica.bucket_len());
+            .beside(&options.predicted, recipe, learner.replica.bucket_len());
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))

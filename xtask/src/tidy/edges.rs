@@ -20,7 +20,7 @@ const EDGES: &[(&str, &str)] = &[
     ("optim", "config tensor"),
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
-    ("parallel", "config platform tensor comm model optim"),
+    ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config schedule model parallel"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (

@@ -11,6 +11,7 @@
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
+//! - `pipelines`: stages of a model on workers of every kind give the bits of one.
 //! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
@@ -29,6 +30,7 @@ mod launch;
 mod layouts;
 mod leftovers;
 mod links;
+mod pipelines;
 mod plan;
 mod problems;
 mod process;

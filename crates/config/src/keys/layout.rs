@@ -3,7 +3,7 @@
 use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind, parse_shares, shares_text};
-use crate::recipe::{IsaChoice, Isolation, Recipe, Recompute, TransportChoice};
+use crate::recipe::{IsaChoice, Isolation, PipelineSchedule, Recipe, Recompute, TransportChoice};
 use crate::units::{Bytes, Seconds};
 use crate::value::Value;
 
@@ -19,7 +19,7 @@ pub(super) const RUN: &[Key] = &[
             from: usual_workers,
         },
         field!(run.workers: integer usize),
-        "Number of workers; at most numerics.invariant_up_to.",
+        "Number of workers: the product of parallel.data and parallel.pipeline.",
     ),
     Key::new(
         "run.threads",
@@ -96,13 +96,63 @@ fn usual_workers(recipe: &Recipe) -> Value {
     integer_value(recipe.num_leaves().min(2))
 }
 
+/// What several stages a worker need, and one stage a worker is best served with.
+fn usual_schedule(recipe: &Recipe) -> Value {
+    let several = recipe.parallel.virtual_stages > 1;
+    let schedule = if several { PipelineSchedule::Interleaved } else { PipelineSchedule::OneFOneB };
+    Value::Text(schedule.name().to_owned())
+}
+
+/// The workers that a copy of the model does not take share the batch.
+fn usual_data(recipe: &Recipe) -> Value {
+    integer_value((recipe.run.workers / recipe.parallel.workers_per_copy()).max(1))
+}
+
 pub(super) const PARALLEL: &[Key] = &[
+    Key::new(
+        "parallel.pipeline",
+        integer(1, MAX_WORKERS),
+        Fixed("1"),
+        field!(parallel.pipeline: integer usize),
+        "Workers that the blocks of one copy of the model are dealt out to, as stages of a \
+         pipeline; divides run.workers.",
+    ),
+    Key::new(
+        "parallel.virtual_stages",
+        integer(1, MAX_WORKERS),
+        Fixed("1"),
+        field!(parallel.virtual_stages: integer usize),
+        "Stages of each worker of a pipeline; more than one needs parallel.schedule = interleaved.",
+    ),
+    Key::new(
+        "parallel.schedule",
+        Kind::Choice(PipelineSchedule::NAMES),
+        Derived {
+            text: "= \"interleaved\" with several virtual stages, else \"1f1b\"",
+            from: usual_schedule,
+        },
+        field!(parallel.schedule: choice PipelineSchedule),
+        "The order in which a pipeline runs its microbatches forward and backward.",
+    ),
+    Key::new(
+        "parallel.stages",
+        Kind::Shares,
+        Fixed("\"\""),
+        Field {
+            get: |r| Some(Value::Text(shares_text(&r.parallel.stages))),
+            set: |r, v| {
+                r.parallel.stages = parse_shares(v.as_text()).expect("the kind accepted it");
+            },
+        },
+        "Layers of each stage of a pipeline, such as \"3,2\", in the order of the model; empty \
+         divides the work of all blocks as evenly as it can be.",
+    ),
     Key::new(
         "parallel.data",
         integer(1, MAX_WORKERS),
-        Derived { text: "= run.workers", from: |r| integer_value(r.run.workers) },
+        Derived { text: "= run.workers / parallel.pipeline", from: usual_data },
         field!(parallel.data: integer usize),
-        "Workers that share each batch among them; all of them, for now.",
+        "Copies of the model that share each batch among them.",
     ),
     Key::new(
         "parallel.zero",
@@ -154,7 +204,7 @@ pub(super) const PARALLEL: &[Key] = &[
                 r.parallel.shares = parse_shares(v.as_text()).expect("the kind accepted it");
             },
         },
-        "Leaves of each worker, such as \"5,3\", one number a worker, together \
+        "Leaves of each copy of the model, such as \"5,3\", one number a copy, together \
          numerics.invariant_up_to; empty divides them evenly. Needs parallel.zero = 0 or 1.",
     ),
 ];

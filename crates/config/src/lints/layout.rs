@@ -75,7 +75,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "many-passes",
         condition: "ZeRO-2 and 3 exchange everything once a pass over the workers' leaves",
-        threshold: "leaves / run.workers > 2 at parallel.zero >= 2",
+        threshold: "leaves / parallel.data > 2 at parallel.zero >= 2",
         advice: "lower numerics.invariant_up_to to the workers you have, or use parallel.zero = 1",
         rows: &["F10.7", "H55"],
         check: many_passes,
@@ -125,12 +125,12 @@ fn uneven_shares(recipe: &Recipe) -> Option<String> {
 }
 
 fn idle_workers(recipe: &Recipe) -> Option<String> {
-    let (leaves, workers) = (recipe.num_leaves(), recipe.run.workers);
-    let busy = leaves as f64 / (workers * leaves.div_ceil(workers)) as f64;
+    let (leaves, copies) = (recipe.num_leaves(), recipe.parallel.data);
+    let busy = leaves as f64 / (copies * leaves.div_ceil(copies)) as f64;
     (recipe.parallel.shares.is_empty() && 1.0 - busy > MAX_IDLE).then(|| {
         let idle = 100.0 * (1.0 - busy);
         format!(
-            "run.workers = {workers} do not divide numerics.invariant_up_to = {leaves} leaves: \
+            "parallel.data = {copies} does not divide numerics.invariant_up_to = {leaves} leaves: \
              {idle:.0} % of their time is spent waiting"
         )
     })
@@ -157,9 +157,9 @@ fn no_overlap(recipe: &Recipe) -> Option<String> {
 }
 
 fn many_passes(recipe: &Recipe) -> Option<String> {
-    let (leaves, workers, zero) = (recipe.num_leaves(), recipe.run.workers, recipe.parallel.zero);
-    let passes = leaves.div_ceil(workers);
-    (has_several(recipe) && zero >= 2 && passes > MAX_PASSES).then(|| {
+    let (leaves, copies, zero) = (recipe.num_leaves(), recipe.parallel.data, recipe.parallel.zero);
+    let passes = leaves.div_ceil(copies);
+    (copies > 1 && zero >= 2 && passes > MAX_PASSES).then(|| {
         format!(
             "parallel.zero = {zero} exchanges gradients {passes} times a step ({leaves} leaves)"
         )

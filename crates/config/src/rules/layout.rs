@@ -12,13 +12,23 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
-/// A worker computes whole leaves, at least one.
+/// A copy of the model computes whole leaves, at least one.
 fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["run.workers", "numerics.invariant_up_to"];
+    let involved = ["run.workers", "numerics.invariant_up_to", "parallel.pipeline"];
     let (workers, leaves) = (facts.recipe.run.workers, facts.recipe.num_leaves());
-    if !facts.sound(&involved) || workers <= leaves {
+    let each = facts.recipe.parallel.workers_per_copy();
+    let copies = workers / each;
+    if !facts.sound(&involved) || copies <= leaves {
         return None;
     }
+    if each > 1 {
+        let rule = format!(
+            "makes {copies} copies of {each} workers each, which is more than \
+             numerics.invariant_up_to = {leaves}"
+        );
+        return Some(facts.error(&involved, rule, format!("try {}", leaves * each)));
+    }
+    let involved = &involved[..2];
     let more_leaves = workers.next_power_of_two();
     let depends = ["parallel.data", "parallel.shares"].iter().any(|name| facts.is_set(name));
     let sound = facts.sound(&["train.batch", "train.microbatch"]);
@@ -30,7 +40,7 @@ fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
     } else {
         format!("try {leaves}")
     };
-    Some(facts.error(&involved, format!("is more than numerics.invariant_up_to = {leaves}"), fix))
+    Some(facts.error(involved, format!("is more than numerics.invariant_up_to = {leaves}"), fix))
 }
 
 /// Threads share the memory of their process, and only processes share any other.
@@ -50,42 +60,55 @@ fn transport_suits_isolation(facts: &Facts<'_>) -> Option<ConfigError> {
     Some(facts.error(&involved, rule, fix))
 }
 
-/// The data axis is the only one so far, so it has all workers.
+/// The axes together have all workers: what copies of the model do not take is how many there are.
 fn data_is_workers(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["parallel.data", "run.workers", "numerics.invariant_up_to"];
+    let involved =
+        ["parallel.data", "run.workers", "parallel.pipeline", "numerics.invariant_up_to"];
     let (data, workers) = (facts.recipe.parallel.data, facts.recipe.run.workers);
-    let leaves = facts.recipe.num_leaves();
+    let (leaves, each) = (facts.recipe.num_leaves(), facts.recipe.parallel.workers_per_copy());
     let is_set = facts.is_set("parallel.data");
-    if !facts.sound(&involved) || !is_set || (data == workers && data <= leaves) {
+    // A pipeline that does not divide the workers has an error of its own.
+    let is_possible = workers.is_multiple_of(each);
+    let is_right = data * each == workers && data <= leaves;
+    if !facts.sound(&involved) || !is_set || !is_possible || is_right {
         return None;
     }
+    let copies = workers / each;
     if data > leaves {
         let rule = format!("is more than numerics.invariant_up_to = {leaves}");
-        return Some(facts.error(&involved, rule, format!("try {}", workers.min(leaves))));
+        return Some(facts.error(&involved, rule, format!("try {}", copies.min(leaves))));
     }
-    let rule = format!("is not run.workers = {workers}");
-    let fix = if workers <= leaves && !facts.is_set("parallel.shares") {
-        format!("try {workers} or run.workers = {data}")
-    } else {
-        format!("try {}", workers.min(leaves))
+    let rule = match each {
+        1 => format!("is not run.workers = {workers}"),
+        _ => format!("times parallel.pipeline = {each} is not run.workers = {workers}"),
     };
-    Some(facts.error(&involved[..2], rule, fix))
+    let fix = if copies <= leaves && !facts.is_set("parallel.shares") {
+        format!("try {copies} or run.workers = {}", data * each)
+    } else {
+        format!("try {}", copies.min(leaves))
+    };
+    Some(facts.error(&involved[..3], rule, fix))
 }
 
-/// Unequal shares are whole leaves, one number a worker, and stay where they are in a step.
+/// Unequal shares are whole leaves, one number a copy, and stay where they are in a step.
 fn shares_are_whole(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["parallel.shares", "run.workers", "numerics.invariant_up_to", "parallel.zero"];
     let (shares, workers) = (&facts.recipe.parallel.shares, facts.recipe.run.workers);
-    let leaves = facts.recipe.num_leaves();
-    let possible = workers <= leaves.min(MAX_WORKERS as usize);
+    let (leaves, each) = (facts.recipe.num_leaves(), facts.recipe.parallel.workers_per_copy());
+    let copies = workers / each;
+    let possible = (1..=leaves.min(MAX_WORKERS as usize)).contains(&copies);
     if !facts.sound(&involved) || shares.is_empty() || !possible {
         return None;
     }
-    let even = shares_text(&even_shares(leaves, workers));
-    if shares.len() != workers {
+    let even = shares_text(&even_shares(leaves, copies));
+    if shares.len() != copies {
         let (num_shares, word) =
             (shares.len(), if shares.len() == 1 { "number" } else { "numbers" });
-        let rule = format!("has {num_shares} {word} for run.workers = {workers}");
+        let of_what = match each {
+            1 => format!("run.workers = {workers}"),
+            _ => format!("{copies} copies of {each} workers each"),
+        };
+        let rule = format!("has {num_shares} {word} for {of_what}");
         return Some(facts.error(&involved[..2], rule, format!("try \"{even}\"")));
     }
     // Far too large numbers must not overflow on the way to being refused.

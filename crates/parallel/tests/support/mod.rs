@@ -4,9 +4,10 @@
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
+use lockstep_mesh::{Degrees, Mesh};
 use lockstep_model::{Lane, LaneShape, Recompute, describe};
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
-use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan};
+use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
@@ -86,6 +87,7 @@ pub(crate) struct Layout {
     pub(crate) recompute: RecomputePlan,
     pub(crate) bucket_len: usize,
     pub(crate) overlap: bool,
+    pub(crate) stages: Stages,
 }
 
 pub(crate) const RECOMPUTE: [RecomputePlan; 4] = [
@@ -103,17 +105,27 @@ impl Layout {
     pub(crate) fn even(num_leaves: usize, num_workers: usize, zero: usize) -> Self {
         let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
         let shares = (0..num_workers).map(|worker| each + usize::from(worker < more)).collect();
-        Self { shares, zero, recompute: RecomputePlan::NONE, bucket_len: 0, overlap: false }
+        let (recompute, stages) = (RecomputePlan::NONE, Stages::whole());
+        Self { shares, zero, recompute, bucket_len: 0, overlap: false, stages }
+    }
+
+    /// Workers that it takes.
+    pub(crate) fn num_workers(&self) -> usize {
+        self.shares.len() * self.stages.num_devices()
     }
 
     pub(crate) fn plan(&self, lanes_per_leaf: usize) -> ReplicaPlan {
         let leaves = Leaves { num_leaves: self.shares.iter().sum(), lanes_per_leaf };
+        let (pipeline, data) = (self.stages.num_devices(), self.shares.len());
+        let degrees = Degrees { pipeline, data, ..Degrees::ONE };
         ReplicaPlan {
             lane: LANE,
             leaves,
             recompute: self.recompute,
             zero: self.zero,
             shares: self.shares.clone(),
+            mesh: Mesh::new(degrees).expect("a mesh"),
+            stages: self.stages.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
             phases: Phases::default(),

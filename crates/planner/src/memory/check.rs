@@ -121,9 +121,10 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
         }
     }
     // Workers of one machine share its memory, so fewer of them need less.
-    for workers in (1..recipe.run.workers).rev() {
+    for copies in (1..recipe.parallel.data).rev() {
+        let workers = copies * recipe.parallel.workers_per_copy();
         changed.run.workers = workers;
-        changed.parallel.data = workers;
+        changed.parallel.data = copies;
         changed.parallel.shares.clear();
         if fits(&changed) {
             settings.push(format!("run.workers = {workers}"));

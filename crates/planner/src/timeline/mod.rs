@@ -88,7 +88,7 @@ pub fn play(pipeline: &Pipeline, pace: &Pace) -> Option<Timeline> {
         let mut has_moved = false;
         for (device, spans) in devices.iter_mut().enumerate() {
             while let Some(&task) = pipeline.programs[device].get(spans.len()) {
-                let stage = shape.stage(device, task.chunk);
+                let stage = pipeline.stage(device, task.chunk);
                 let Some(arrived) = arrival(shape, pace, &ends, stage, task) else { break };
                 let start = spans.last().map_or(Seconds(0.0), |last| last.end).max(arrived);
                 let end = start + pace.seconds(stage, task.pass);

@@ -12,6 +12,8 @@
 //! | [`interleaved`] | (p-1)(F+B)/v | p + (p-1)/v |
 //! | [`zero_bubble`], as much memory | (p-1)(F+I-W) | p |
 //! | [`zero_bubble`], twice the memory | (p-1)(F+I-2W) or less | 2p-1 |
+//! | [`chimera`], the weights twice | about half of 1F1B's | p |
+//! | [`pipedream`], p versions of the weights | none once it is full | p |
 //!
 //! p devices, m microbatches, v chunks a device; F forward, B = I + W backward, of which I is the
 //! gradient of the input and W that of the weights; transfers take no time.
@@ -33,18 +35,26 @@
 //! # Ok::<(), lockstep_schedule::pipeline::NoSuchPipeline>(())
 //! ```
 
+pub mod chimera;
+pub mod forward;
 pub mod gpipe;
 pub mod interleaved;
 pub mod one_f_one_b;
+pub mod pipedream;
 pub mod zero_bubble;
 
+mod play;
 mod verify;
 
-pub use verify::{WrongPipeline, needs, settled, verify};
+pub use verify::{WrongPipeline, comes_from, goes_to, needs, settled, verify};
 
 use lockstep_config::Blame;
 use std::fmt;
 use std::str::FromStr;
+
+/// Buffers of a device for what it sends: with all of them on their way it waits. [`verify`] proves
+/// that they are enough.
+pub const NUM_SEND_BUFFERS: usize = 2;
 
 /// What a device does at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +104,10 @@ pub enum Kind {
     ZeroBubble,
     /// The same with twice the memory (H2).
     ZeroBubbleTwice,
+    /// Two pipelines in opposite directions, with the model there twice.
+    Chimera,
+    /// One forward, one backward in turn for ever, with old versions of the weights.
+    PipeDream,
 }
 
 /// A program for each device.
@@ -121,17 +135,6 @@ pub enum NoSuchPipeline {
         /// Stages that were asked for.
         num_chunks: usize,
     },
-    /// Microbatches go round the devices in groups.
-    #[error(
-        "interleaved needs a multiple of {num_devices} microbatches, one for each device, and \
-         there are {num_microbatches}; try {}", .num_microbatches.next_multiple_of(*.num_devices)
-    )]
-    NotAMultiple {
-        /// Devices.
-        num_devices: usize,
-        /// Microbatches.
-        num_microbatches: usize,
-    },
 }
 
 impl NoSuchPipeline {
@@ -147,20 +150,20 @@ pub fn build(kind: Kind, shape: Shape) -> Result<Pipeline, NoSuchPipeline> {
     if num_devices * num_chunks * num_microbatches == 0 {
         return Err(NoSuchPipeline::Empty);
     }
-    if kind == Kind::Interleaved && !num_microbatches.is_multiple_of(num_devices) {
-        return Err(NoSuchPipeline::NotAMultiple { num_devices, num_microbatches });
-    }
     if kind != Kind::Interleaved && num_chunks > 1 {
         return Err(NoSuchPipeline::SeveralChunks { kind, num_chunks });
     }
-    let program = |device| match kind {
-        Kind::GPipe => gpipe::program(shape),
-        Kind::OneFOneB => one_f_one_b::program(shape, device),
-        Kind::Interleaved => interleaved::program(shape, device),
-        Kind::ZeroBubble => zero_bubble::program(shape, device, 1),
-        Kind::ZeroBubbleTwice => zero_bubble::program(shape, device, 2),
+    let each = |program: &dyn Fn(usize) -> Vec<Task>| (0..num_devices).map(program).collect();
+    let programs = match kind {
+        Kind::GPipe => each(&|_| gpipe::program(shape)),
+        Kind::OneFOneB => each(&|device| one_f_one_b::program(shape, device)),
+        Kind::Interleaved => each(&|device| interleaved::program(shape, device)),
+        Kind::ZeroBubble => each(&|device| zero_bubble::program(shape, device, 1)),
+        Kind::ZeroBubbleTwice => each(&|device| zero_bubble::program(shape, device, 2)),
+        Kind::Chimera => chimera::pipeline(shape).programs,
+        Kind::PipeDream => each(&|device| pipedream::program(shape, device)),
     };
-    Ok(Pipeline { kind, shape, programs: (0..num_devices).map(program).collect() })
+    Ok(Pipeline { kind, shape, programs })
 }
 
 impl Shape {
@@ -173,6 +176,60 @@ impl Shape {
     pub const fn stage(self, device: usize, chunk: usize) -> usize {
         chunk * self.num_devices + device
     }
+
+    /// The device that a stage is on.
+    pub const fn device(self, stage: usize) -> usize {
+        stage % self.num_devices
+    }
+}
+
+impl Pipeline {
+    /// The stage that is a device's `chunk`-th. Devices of [`Kind::Chimera`] have one of each
+    /// direction.
+    pub fn stage(&self, device: usize, chunk: usize) -> usize {
+        match (self.kind, chunk) {
+            (Kind::Chimera, 1) => self.shape.num_devices - 1 - device,
+            _ => self.shape.stage(device, chunk),
+        }
+    }
+
+    /// The device on which a microbatch passes through a stage.
+    pub fn device(&self, stage: usize, microbatch: usize) -> usize {
+        let goes_up = || chimera::microbatches(self.shape, 1).contains(&microbatch);
+        if self.kind == Kind::Chimera && goes_up() {
+            return self.shape.num_devices - 1 - stage;
+        }
+        self.shape.device(stage)
+    }
+
+    /// Stages that each device has.
+    pub const fn num_chunks(&self) -> usize {
+        if matches!(self.kind, Kind::Chimera) { 2 } else { self.shape.num_chunks }
+    }
+
+    /// The most microbatches whose activations a device keeps of each of its stages at a time.
+    pub fn live(&self, device: usize) -> Vec<usize> {
+        let (mut live, mut most) = (vec![0_usize; self.num_chunks()], vec![0; self.num_chunks()]);
+        for task in &self.programs[device] {
+            match task.pass {
+                Pass::Forward => live[task.chunk] += 1,
+                Pass::Backward | Pass::WeightGrad => live[task.chunk] -= 1,
+                Pass::InputGrad => {}
+            }
+            most[task.chunk] = most[task.chunk].max(live[task.chunk]);
+        }
+        most
+    }
+
+    /// Versions of its weights that a device must keep: one for each direction of a pipeline that
+    /// drains, one for each microbatch in flight of one that does not.
+    pub fn weight_versions(&self, device: usize) -> usize {
+        match self.kind {
+            Kind::PipeDream => self.live(device).into_iter().sum(),
+            Kind::Chimera => 2,
+            _ => 1,
+        }
+    }
 }
 
 impl Task {
@@ -183,8 +240,22 @@ impl Task {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::GPipe, Self::OneFOneB, Self::Interleaved, Self::ZeroBubble, Self::ZeroBubbleTwice];
+    pub const ALL: [Self; 7] = [
+        Self::GPipe,
+        Self::OneFOneB,
+        Self::Interleaved,
+        Self::ZeroBubble,
+        Self::ZeroBubbleTwice,
+        Self::Chimera,
+        Self::PipeDream,
+    ];
+}
+
+impl Kind {
+    /// Whether the engine runs it: the others give other sums than one worker.
+    pub const fn is_run(self) -> bool {
+        !matches!(self, Self::Chimera | Self::PipeDream)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -195,6 +266,8 @@ impl fmt::Display for Kind {
             Self::Interleaved => "interleaved",
             Self::ZeroBubble => "zero-bubble",
             Self::ZeroBubbleTwice => "zero-bubble-2x",
+            Self::Chimera => "chimera",
+            Self::PipeDream => "pipedream",
         })
     }
 }
@@ -257,7 +330,8 @@ mod tests {
         }
         assert_eq!(
             "2f1b".parse::<Kind>().unwrap_err().to_string(),
-            "`2f1b` is no schedule; try gpipe, 1f1b, interleaved, zero-bubble, zero-bubble-2x"
+            "`2f1b` is no schedule; try gpipe, 1f1b, interleaved, zero-bubble, zero-bubble-2x, \
+             chimera, pipedream"
         );
     }
 
@@ -266,8 +340,6 @@ mod tests {
         let shape =
             |num_chunks, num_microbatches| Shape { num_devices: 4, num_chunks, num_microbatches };
         let refusal = |kind, shape| build(kind, shape).unwrap_err().to_string();
-        let odd = refusal(Kind::Interleaved, shape(2, 6));
-        assert!(odd.ends_with("and there are 6; try 8"), "{odd}");
         let chunks = refusal(Kind::OneFOneB, shape(2, 8));
         assert_eq!(chunks, "1f1b has one stage a device, not 2; try interleaved");
         assert_eq!(build(Kind::GPipe, shape(1, 0)), Err(NoSuchPipeline::Empty));

@@ -1,8 +1,17 @@
 //! Proves a pipeline: everything is done once, in an order in which nobody waits for ever, and
-//! weight gradients are added in ascending order of microbatches.
+//! every pass of a stage takes microbatches in ascending order.
+//!
+//! The order of weight gradients is what makes sums independent of the schedule. The order of the
+//! other passes makes messages across a boundary arrive as they were sent, and lets activations be
+//! kept in a ring.
+//!
+//! That nobody waits for ever is proven for wires that buffer nothing: a device has a few buffers
+//! for what it sends ([`NUM_SEND_BUFFERS`]), they leave in the order in which they were filled, and
+//! one leaves only while its receiver waits for a message of that device. (Schedules that are only
+//! drawn and priced, [`Kind::is_run`], have wires that hold what is sent.)
 
-use super::{Pass, Pipeline, Shape, Task};
-use std::collections::BTreeSet;
+use super::{Kind, NUM_SEND_BUFFERS, Pass, Pipeline, Shape, Task, chimera};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is wrong with a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +24,8 @@ pub enum WrongPipeline {
         /// What.
         task: Task,
     },
-    /// Sums would depend on the schedule.
-    #[error("device {device} adds the weight gradients of {task} after later ones")]
+    /// Sums would depend on the schedule, or messages would be taken for each other.
+    #[error("device {device} runs {task} after the same pass of a later microbatch")]
     NotAscending {
         /// Whose.
         device: usize,
@@ -36,12 +45,16 @@ pub enum WrongPipeline {
 /// Proves the pipeline, or names the first thing that is wrong.
 pub fn verify(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
     for (device, program) in pipeline.programs.iter().enumerate() {
-        check_program(pipeline.shape, device, program)?;
+        check_program(pipeline, device, program)?;
     }
     run(pipeline)
 }
 
-fn check_program(shape: Shape, device: usize, program: &[Task]) -> Result<(), WrongPipeline> {
+fn check_program(
+    pipeline: &Pipeline,
+    device: usize,
+    program: &[Task],
+) -> Result<(), WrongPipeline> {
     let is_split = program.iter().any(|task| task.pass == Pass::InputGrad);
     let passes: &[Pass] = if is_split {
         &[Pass::Forward, Pass::InputGrad, Pass::WeightGrad]
@@ -50,44 +63,55 @@ fn check_program(shape: Shape, device: usize, program: &[Task]) -> Result<(), Wr
     };
     let mut missing: BTreeSet<Task> = BTreeSet::new();
     for &pass in passes {
-        for chunk in 0..shape.num_chunks {
-            missing.extend((0..shape.num_microbatches).map(|i| Task::new(pass, i, chunk)));
+        for chunk in 0..pipeline.num_chunks() {
+            let passes_here = |i: &usize| {
+                pipeline.kind != Kind::Chimera
+                    || chimera::microbatches(pipeline.shape, chunk).contains(i)
+            };
+            let all = (0..pipeline.shape.num_microbatches).filter(passes_here);
+            missing.extend(all.map(|i| Task::new(pass, i, chunk)));
         }
     }
-    let mut next_sum = vec![0; shape.num_chunks];
+    let mut next: BTreeMap<(Pass, usize), usize> = BTreeMap::new();
     for &task in program {
         if !missing.remove(&task) {
             return Err(WrongPipeline::NotOnce { device, task });
         }
-        if matches!(task.pass, Pass::Backward | Pass::WeightGrad) {
-            if task.microbatch != next_sum[task.chunk] {
-                return Err(WrongPipeline::NotAscending { device, task });
-            }
-            next_sum[task.chunk] += 1;
+        let next = next.entry((task.pass, task.chunk)).or_default();
+        if task.microbatch < *next {
+            return Err(WrongPipeline::NotAscending { device, task });
         }
+        *next = task.microbatch;
     }
     missing.pop_first().map_or(Ok(()), |task| Err(WrongPipeline::NotOnce { device, task }))
+}
+
+/// What passes from one device to another: the stage that it is for, and what it is.
+type Message = (usize, Pass, usize);
+
+/// How far a device is.
+#[derive(Default)]
+struct Progress {
+    next: usize,
+    /// Whether the task that is next has been run, and its output waits for a buffer.
+    has_run: bool,
+    /// What is on its way, to which device.
+    leaving: VecDeque<(usize, Message)>,
+    arrived: BTreeSet<Message>,
 }
 
 /// Runs every device as far as it can go, until all are done or none can go on.
 fn run(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
     let mut done: BTreeSet<(usize, Pass, usize)> = BTreeSet::new();
-    let mut next = vec![0; pipeline.programs.len()];
+    let mut devices: Vec<Progress> = Vec::new();
+    devices.resize_with(pipeline.programs.len(), Progress::default);
     loop {
         let mut has_moved = false;
-        for (device, program) in pipeline.programs.iter().enumerate() {
-            while let Some(task) = program.get(next[device]) {
-                let stage = pipeline.shape.stage(device, task.chunk);
-                let needs = needs(pipeline.shape, stage, task.pass);
-                if !needs
-                    .iter()
-                    .flatten()
-                    .all(|&(stage, pass)| done.contains(&(stage, pass, task.microbatch)))
-                {
-                    break;
-                }
-                done.insert((stage, settled(task.pass), task.microbatch));
-                next[device] += 1;
+        for device in 0..devices.len() {
+            while deliver(pipeline, device, &mut devices) {
+                has_moved = true;
+            }
+            while advance(pipeline, device, &mut devices[device], &mut done) {
                 has_moved = true;
             }
         }
@@ -95,13 +119,88 @@ fn run(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
             break;
         }
     }
-    let stuck = pipeline.programs.iter().zip(&next).enumerate();
-    for (device, (program, &next)) in stuck {
-        if let Some(&task) = program.get(next) {
+    for (device, (program, progress)) in pipeline.programs.iter().zip(&devices).enumerate() {
+        if let Some(&task) = program.get(progress.next) {
             return Err(WrongPipeline::Stuck { device, task });
         }
     }
     Ok(())
+}
+
+/// The message that a device waits for, and from which device.
+fn awaited(pipeline: &Pipeline, device: usize, progress: &Progress) -> Option<(usize, Message)> {
+    let task = pipeline.programs[device].get(progress.next)?;
+    let stage = pipeline.stage(device, task.chunk);
+    let from = comes_from(pipeline.shape, stage, task.pass)?;
+    let from = pipeline.device(from, task.microbatch);
+    let message = (stage, settled(task.pass), task.microbatch);
+    let waits = !progress.has_run && !progress.arrived.contains(&message);
+    (waits && from != device).then_some((from, message))
+}
+
+/// Lets the oldest message of a device leave if its receiver waits for one of this device.
+fn deliver(pipeline: &Pipeline, device: usize, devices: &mut [Progress]) -> bool {
+    let Some(&(to, message)) = devices[device].leaving.front() else { return false };
+    let is_awaited = awaited(pipeline, to, &devices[to]).is_some_and(|(from, _)| from == device);
+    let can_leave = is_awaited || !pipeline.kind.is_run();
+    if can_leave {
+        devices[device].leaving.pop_front();
+        devices[to].arrived.insert(message);
+    }
+    can_leave
+}
+
+/// Runs the next task of a device if it can be run, and sends what comes of it if it can be sent.
+fn advance(
+    pipeline: &Pipeline,
+    device: usize,
+    progress: &mut Progress,
+    done: &mut BTreeSet<(usize, Pass, usize)>,
+) -> bool {
+    let Some(task) = pipeline.programs[device].get(progress.next) else { return false };
+    let (shape, stage) = (pipeline.shape, pipeline.stage(device, task.chunk));
+    if !progress.has_run {
+        let is_done =
+            |&(stage, pass): &(usize, Pass)| done.contains(&(stage, pass, task.microbatch));
+        let needs = needs(shape, stage, task.pass);
+        if awaited(pipeline, device, progress).is_some() || !needs.iter().flatten().all(is_done) {
+            return false;
+        }
+        done.insert((stage, settled(task.pass), task.microbatch));
+        progress.has_run = true;
+    }
+    let target = goes_to(shape, stage, task.pass);
+    let target = target.map(|to| (to, pipeline.device(to, task.microbatch)));
+    if let Some((stage, to)) = target.filter(|(_, to)| *to != device) {
+        if progress.leaving.len() == NUM_SEND_BUFFERS {
+            return false;
+        }
+        let message = (stage, settled(task.pass), task.microbatch);
+        progress.leaving.push_back((to, message));
+    }
+    progress.next += 1;
+    progress.has_run = false;
+    true
+}
+
+/// The stage whose output a pass takes.
+pub fn comes_from(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
+    let is_last = stage + 1 == shape.num_stages();
+    match pass {
+        Pass::Forward => stage.checked_sub(1),
+        Pass::Backward | Pass::InputGrad => (!is_last).then_some(stage + 1),
+        Pass::WeightGrad => None,
+    }
+}
+
+/// The stage that takes the output of a pass.
+pub fn goes_to(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
+    let is_last = stage + 1 == shape.num_stages();
+    match pass {
+        Pass::Forward => (!is_last).then_some(stage + 1),
+        Pass::Backward | Pass::InputGrad => stage.checked_sub(1),
+        Pass::WeightGrad => None,
+    }
 }
 
 /// What a pass waits for: passes of its own stage and of a neighbour. Whole backward passes count
@@ -134,13 +233,31 @@ mod tests {
     fn every_schedule_of_every_small_shape_is_right() {
         for kind in Kind::ALL {
             for num_devices in 1..=8 {
-                for num_chunks in 1..=3 {
+                for num_chunks in 1..=4 {
                     for num_microbatches in 1..=16 {
                         let shape = Shape { num_devices, num_chunks, num_microbatches };
                         if let Ok(pipeline) = build(kind, shape) {
                             assert_eq!(verify(&pipeline), Ok(()), "{pipeline}");
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_keeps_what_its_schedule_says() {
+        for num_devices in 1..=8 {
+            for num_microbatches in 1..=16 {
+                let shape = Shape { num_devices, num_chunks: 1, num_microbatches };
+                let live = |kind: Kind, device| build(kind, shape).unwrap().live(device)[0];
+                for device in 0..num_devices {
+                    let bound = num_microbatches.min(num_devices - device);
+                    assert_eq!(live(Kind::GPipe, device), num_microbatches);
+                    assert_eq!(live(Kind::OneFOneB, device), bound);
+                    assert!(live(Kind::ZeroBubble, device) <= num_microbatches.min(num_devices));
+                    let pipedream = build(Kind::PipeDream, shape).unwrap();
+                    assert_eq!(pipedream.weight_versions(device), bound);
                 }
             }
         }
@@ -160,7 +277,7 @@ mod tests {
         // F0 B0 F1 B1 becomes F0 B1 F1 B0.
         assert_eq!(
             broken(&|tasks| tasks.swap(1, 3)),
-            "device 1 adds the weight gradients of B1 after later ones"
+            "device 1 runs B0 after the same pass of a later microbatch"
         );
         // B0 F0 F1 B1: backward before forward.
         assert_eq!(broken(&|tasks| tasks.swap(0, 1)), "device 0 waits for ever to begin B0");

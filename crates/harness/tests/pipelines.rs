@@ -1,0 +1,129 @@
+//! Pipelines of the real trainer: the same bits as one worker, whatever the schedule, the number
+//! of stages, and what else is divided.
+//!
+//! Every value of a setting comes up with every schedule; with `LOCKSTEP_SOAK=1` all combinations
+//! do. Ranks are threads; the command line's tests start processes.
+
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
+use lockstep_harness::runs::{Runs, soak};
+
+/// Devices and stages of each, with the schedules that have as many.
+const PIPELINES: [(usize, usize, &str); 10] = [
+    (2, 1, "1f1b"),
+    (2, 1, "zero-bubble"),
+    (4, 1, "zero-bubble"),
+    (2, 1, "gpipe"),
+    (2, 2, "interleaved"),
+    (3, 1, "1f1b"),
+    (3, 1, "gpipe"),
+    (4, 1, "1f1b"),
+    (4, 1, "interleaved"),
+    (1, 2, "interleaved"),
+];
+
+/// Settings of a run of this pipeline.
+fn sets(
+    (devices, chunks, schedule): (usize, usize, &str),
+    data: usize,
+    zero: usize,
+) -> Vec<String> {
+    vec![
+        format!("run.workers={}", devices * data),
+        format!("parallel.pipeline={devices}"),
+        format!("parallel.virtual_stages={chunks}"),
+        format!("parallel.schedule={schedule}"),
+        format!("parallel.zero={zero}"),
+    ]
+}
+
+/// Every schedule with every ZeRO stage; the number of copies and what is computed again take
+/// turns.
+fn layouts() -> Vec<Vec<String>> {
+    let recomputes = ["none", "selective", "full", "every-2"];
+    let mut list = Vec::new();
+    for pipeline in PIPELINES {
+        for zero in 0..4 {
+            let turn = list.len();
+            let copies = if soak() { vec![1, 2, 3] } else { vec![[1, 2, 3, 2, 1][turn % 5]] };
+            for data in copies {
+                let mut sets = sets(pipeline, data, zero);
+                sets.push(format!("parallel.recompute={}", recomputes[turn / 3 % 4]));
+                sets.push(format!("parallel.overlap={}", turn % 2 == 0));
+                sets.push(format!("parallel.bucket_bytes={}", ["0", "1", "64KiB"][turn % 3]));
+                list.push(sets);
+            }
+        }
+    }
+    list
+}
+
+/// Trains as one worker and under each layout.
+fn same_on_all(small: &Small, more: &[&str], layouts: &[Vec<String>]) {
+    let mut runs = Runs::new("pipelines");
+    let mut hashes = |sets: &[String]| {
+        let own = ["train.steps=3", "train.eval_every=2"].iter().chain(more);
+        let sets: Vec<String> = own.map(|set| (*set).to_owned()).chain(sets.to_vec()).collect();
+        let outcome = runs.finish(&small.with(&sets));
+        (outcome.hashes(), outcome.summary.validation_loss.map(f64::to_bits))
+    };
+    let alone = hashes(&["run.workers=1".to_owned()]);
+    for layout in layouts {
+        assert_eq!(hashes(layout), alone, "{}: {layout:?} against one worker", small.name);
+    }
+}
+
+/// Every so-manieth of them, from another one on for each recipe; all of them in the long suite.
+fn some(first: usize, step: usize) -> Vec<Vec<String>> {
+    let step = if soak() { 1 } else { step };
+    layouts().into_iter().skip(if soak() { 0 } else { first }).step_by(step).collect()
+}
+
+#[test]
+fn a_llama_is_the_same_in_every_pipeline() {
+    same_on_all(&LLAMA, &[], &some(0, 1));
+}
+
+#[test]
+fn a_tied_gpt2_is_the_same_in_every_pipeline() {
+    same_on_all(&GPT2, &["model.layers=3"], &some(0, 3));
+}
+
+#[test]
+fn dropout_is_the_same_in_every_pipeline() {
+    same_on_all(&DROPOUT, &[], &some(1, 5));
+}
+
+#[test]
+fn three_lanes_a_leaf_are_the_same_in_every_pipeline() {
+    same_on_all(&THREE_LANES, &[], &some(2, 4));
+}
+
+#[test]
+fn stages_that_were_asked_for_are_the_same() {
+    let more = ["model.layers=5"];
+    let asked = |stages: &str, data: usize| {
+        let devices = stages.split(',').count();
+        let mut sets = sets((devices, 1, "1f1b"), data, 1);
+        sets.push(format!("parallel.stages={stages}"));
+        sets
+    };
+    same_on_all(&LLAMA, &more, &[asked("4,1", 2), asked("1,3,1", 1), asked("1,1,2,1", 2)]);
+}
+
+#[test]
+fn what_is_frozen_is_the_same_in_every_pipeline() {
+    let frozen = [
+        r#"optim.groups=[{match="*embed*",frozen=true},{match="*layers.0*",freeze_after=2}]"#,
+        r#"optim.groups=[{match="*lm_head*"},{match="*norm*"},{match="*",frozen=true}]"#,
+        r#"optim.groups=[{match="*embed*",unfreeze_at=1},{match="*",freeze_after=2}]"#,
+    ];
+    for groups in frozen {
+        for tied in ["model.tied=true", "model.tied=false"] {
+            if tied.ends_with("true") && groups.contains("lm_head") {
+                continue;
+            }
+            let layouts = [sets((3, 1, "1f1b"), 1, 0), sets((2, 1, "1f1b"), 2, 2)];
+            same_on_all(&LLAMA, &[groups, tied], &layouts);
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! A pipeline at work: this device's program, task by task.
+//!
+//! Every device walks its program of [`lockstep_schedule::pipeline`]. A forward pass takes its
+//! input from the stage before, runs its blocks and hands the output on; a backward pass takes the
+//! gradient of that output and hands the gradient of its input back. One device is the program
+//! F0 B0 F1 B1 ... in which nothing is handed on, and the only path there is.
+//!
+//! What a microbatch leaves between its passes stays in one of as many [`Activations`] as the
+//! schedule keeps alive. Microbatches are forward in ascending order at each stage, and their
+//! activations are let go in that order too, so microbatch i uses number i mod n of the n there are.
+//!
+//! Microbatches behind the last lane of a worker are *empty*: where workers that share the batch
+//! have unequal numbers of lanes and exchange something with every one (ZeRO-2 and 3), a worker
+//! without a lane takes part in the exchanges and computes nothing. Nothing is handed on either.
+
+use crate::lane::{Activations, Shared, Store};
+use crate::link::{Link, Parcel, Way};
+use crate::recompute::RecomputePlan;
+use crate::stages::Stages;
+use lockstep_comm::CommError;
+use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Scratch};
+use lockstep_schedule::pipeline::{Pass, Shape, Task, forward};
+use lockstep_tensor::Cpu;
+use std::ops::Range;
+
+/// One device of a pipeline and the memory that microbatches pass through.
+pub struct Device {
+    stages: Stages,
+    device: usize,
+    training: Vec<Task>,
+    evaluation: Vec<Task>,
+    /// By stage of this device, as many as are alive at a time.
+    slots: Vec<Vec<Activations>>,
+    /// The microbatch that each of them is kept for, and the most that were at a time.
+    kept: Vec<Vec<Option<usize>>>,
+    most_kept: Vec<usize>,
+    /// What the last run did, in its order.
+    executed: Vec<Task>,
+    shared: Shared,
+    /// The gradient that passes through.
+    d_stream: Vec<f32>,
+    pub(crate) link: Link,
+}
+
+/// Microbatches to run, and what they need.
+pub struct Job<'a, 'l> {
+    /// The model.
+    pub blueprint: &'a Blueprint,
+    /// The device that computes.
+    pub cpu: &'a Cpu,
+    /// What for.
+    pub mode: Mode,
+    /// Memory for the block at work.
+    pub scratch: &'a mut Scratch,
+    /// How many lanes there are; microbatches behind them are empty.
+    pub num_lanes: usize,
+    /// The lane that is a microbatch.
+    pub lane: &'a dyn Fn(usize) -> Lane<'l>,
+    /// Takes the loss of a microbatch, where the loss is computed.
+    pub loss: &'a mut dyn FnMut(usize, f64),
+}
+
+/// The sizes of a device's memory.
+#[derive(Clone, Copy)]
+pub struct Sizes<'a> {
+    /// The model.
+    pub blueprint: &'a Blueprint,
+    /// Of every lane.
+    pub lane: LaneShape,
+    /// What is computed again.
+    pub recompute: RecomputePlan,
+    /// Of a step.
+    pub num_microbatches: usize,
+}
+
+impl Sizes<'_> {
+    /// Elements of the gradient that passes through a device's blocks.
+    fn d_stream_len(&self, runs: &[Range<usize>]) -> usize {
+        let widths = runs.iter().flat_map(|run| &self.blueprint.blocks[run.clone()]);
+        self.lane.rows() * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
+    }
+
+    /// Elements that pass between stages at a time.
+    fn message_len(&self) -> usize {
+        self.lane.rows() * self.blueprint.max_width()
+    }
+
+    /// Scratch that is enough for a device's blocks.
+    pub fn scratch_len(&self, stages: &Stages, device: usize) -> usize {
+        let runs = stages.runs_of(device, self.blueprint.blocks.len());
+        let blocks = runs.into_iter().flat_map(|run| &self.blueprint.blocks[run]);
+        blocks.map(|block| block.scratch_len(self.lane)).max().unwrap_or(0)
+    }
+}
+
+impl Device {
+    /// A device of a pipeline that is cut as `stages` say.
+    pub fn new(stages: Stages, device: usize, link: Link, sizes: &Sizes<'_>) -> Self {
+        let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
+        let Sizes { blueprint, lane, recompute, .. } = *sizes;
+        let (num_devices, num_chunks) = (stages.num_devices(), stages.num_chunks());
+        let depth = Shape { num_devices, num_chunks, num_microbatches: num_devices };
+        let mut own = Self {
+            slots: Vec::new(),
+            kept: Vec::new(),
+            most_kept: Vec::new(),
+            executed: Vec::new(),
+            shared: Shared::new(blueprint, lane, recompute, &runs),
+            d_stream: vec![0.0; sizes.d_stream_len(&runs)],
+            training: Vec::new(),
+            evaluation: forward::program(depth),
+            stages,
+            device,
+            link,
+        };
+        own.renew(sizes);
+        own
+    }
+
+    /// Goes over to another number of microbatches.
+    pub fn renew(&mut self, sizes: &Sizes<'_>) {
+        let Sizes { blueprint, lane, recompute, num_microbatches } = *sizes;
+        let mut pipeline = self.stages.pipeline(num_microbatches);
+        let live = pipeline.live(self.device);
+        self.training = pipeline.programs.swap_remove(self.device);
+        self.executed = Vec::with_capacity(self.training.len().max(self.evaluation.len()));
+        self.kept = live.iter().map(|live| vec![None; *live]).collect();
+        self.most_kept = vec![0; live.len()];
+        if self.slots.iter().map(Vec::len).eq(live.iter().copied()) {
+            return;
+        }
+        // What there was goes first, so that there is never room for both.
+        self.slots.clear();
+        let runs = self.stages.runs_of(self.device, blueprint.blocks.len());
+        let is_split = self.stages.is_split();
+        let slot = |run: &Range<usize>| {
+            Activations::new(blueprint, lane, recompute, run.clone(), is_split)
+        };
+        let slots = runs.iter().zip(live);
+        self.slots = slots.map(|(run, live)| (0..live).map(|_| slot(run)).collect()).collect();
+    }
+
+    /// Wires for messages of this size.
+    pub fn link(
+        sizes: &Sizes<'_>,
+        comm: lockstep_comm::Comm,
+        world: lockstep_platform::World,
+    ) -> Link {
+        Link::new(comm, world, sizes.message_len())
+    }
+
+    /// Numbers of elements that [`Self::new`] would allocate: for activations, and for messages.
+    pub fn planned_len(stages: &Stages, device: usize, sizes: &Sizes<'_>) -> (usize, usize) {
+        let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
+        let live = stages.pipeline(sizes.num_microbatches).live(device);
+        let Sizes { blueprint, lane, recompute, .. } = *sizes;
+        let slots = runs.iter().zip(live).map(|(run, live)| {
+            let (run, is_split) = (run.clone(), stages.is_split());
+            live * Activations::planned_len(blueprint, lane, recompute, run, is_split)
+        });
+        let shared = Shared::planned_len(blueprint, lane, recompute, &runs);
+        let activations = slots.sum::<usize>() + shared + sizes.d_stream_len(&runs);
+        (activations, Link::planned_len(stages.num_devices(), sizes.message_len()))
+    }
+
+    /// Numbers of elements held: for activations, and for messages.
+    pub fn num_elements(&self) -> (usize, usize) {
+        let slots = self.slots.iter().flatten().map(Activations::num_elements).sum::<usize>();
+        let activations = slots + self.shared.num_elements() + self.d_stream.len();
+        (activations, self.link.num_elements())
+    }
+
+    /// How many microbatches an evaluation runs at a time.
+    pub fn depth(&self) -> usize {
+        self.stages.num_devices()
+    }
+
+    /// What the last run did, in its order.
+    pub fn executed(&self) -> &[Task] {
+        &self.executed
+    }
+
+    /// The most microbatches whose activations were kept at a time, by stage of this device.
+    pub fn most_kept(&self) -> &[usize] {
+        &self.most_kept
+    }
+
+    /// How the model is cut.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
+    }
+
+    /// What the last block kept of the microbatch that passed it last.
+    pub fn last_kept(&self) -> &[f32] {
+        let slots = self.slots.last().expect("a device has a stage");
+        slots[(self.depth() - 1) % slots.len()].last_kept()
+    }
+
+    /// Runs microbatches: forward and backward, or forward only to evaluate.
+    pub fn run<S: Store>(&mut self, store: &mut S, job: &mut Job<'_, '_>) -> Result<(), CommError> {
+        let is_training = job.mode != Mode::Evaluate;
+        let num_tasks = if is_training { self.training.len() } else { self.evaluation.len() };
+        let mut at_work: Option<(usize, Lane<'_>)> = None;
+        self.executed.clear();
+        for index in 0..num_tasks {
+            let task = if is_training { self.training[index] } else { self.evaluation[index] };
+            self.executed.push(task);
+            if task.microbatch >= job.num_lanes {
+                self.pass_over(store, job.cpu, task)?;
+                continue;
+            }
+            let lane = match at_work {
+                Some((microbatch, lane)) if microbatch == task.microbatch => lane,
+                _ => (job.lane)(task.microbatch),
+            };
+            at_work = Some((task.microbatch, lane));
+            if is_training {
+                self.keep(task);
+            }
+            match task.pass {
+                Pass::Forward => self.forward(store, job, task, &lane)?,
+                Pass::Backward | Pass::InputGrad => self.backward(store, job, task, &lane)?,
+                Pass::WeightGrad => self.backward_weights(store, job, task, &lane)?,
+            }
+        }
+        self.link.settle()
+    }
+
+    /// Notes whose activations are kept from now on, or needed for the last time.
+    fn keep(&mut self, task: Task) {
+        let kept = &mut self.kept[task.chunk];
+        let at = task.microbatch % kept.len();
+        match task.pass {
+            Pass::Forward => {
+                assert_eq!(kept[at], None, "what was kept here is needed no more");
+                kept[at] = Some(task.microbatch);
+                let num_kept = kept.iter().flatten().count();
+                self.most_kept[task.chunk] = self.most_kept[task.chunk].max(num_kept);
+            }
+            Pass::InputGrad => {
+                assert_eq!(kept[at], Some(task.microbatch), "it went forward");
+            }
+            Pass::Backward | Pass::WeightGrad => {
+                assert_eq!(kept[at].take(), Some(task.microbatch), "it went forward");
+            }
+        }
+    }
+
+    fn forward<S: Store>(
+        &mut self,
+        store: &mut S,
+        job: &mut Job<'_, '_>,
+        task: Task,
+        lane: &Lane<'_>,
+    ) -> Result<(), CommError> {
+        let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
+        let microbatch = task.microbatch;
+        if stage > 0 {
+            self.take_input(task, stage)?;
+        }
+        let slots = &mut self.slots[task.chunk];
+        let at = microbatch % slots.len();
+        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch };
+        let blocks = &job.blueprint.blocks;
+        let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
+        let to = (stage + 1) % num_devices;
+        if stage + 1 == self.stages.num_stages() {
+            (job.loss)(microbatch, loss);
+        } else if to != self.device {
+            let parcel = Parcel { boundary: stage, way: Way::On, microbatch };
+            self.link.send(to, parcel, slots[at].output())?;
+        }
+        Ok(())
+    }
+
+    /// Brings what the stage before has computed.
+    fn take_input(&mut self, task: Task, stage: usize) -> Result<(), CommError> {
+        let microbatch = task.microbatch;
+        let from = (stage - 1) % self.stages.num_devices();
+        if from == self.device {
+            let [before, own] = self
+                .slots
+                .get_disjoint_mut([task.chunk - 1, task.chunk])
+                .expect("two stages of one device");
+            let output = before[microbatch % before.len()].output();
+            let at = microbatch % own.len();
+            own[at].input_mut().copy_from_slice(output);
+            return Ok(());
+        }
+        let slots = &mut self.slots[task.chunk];
+        let at = microbatch % slots.len();
+        let parcel = Parcel { boundary: stage - 1, way: Way::On, microbatch };
+        self.link.recv(from, parcel, slots[at].input_mut())
+    }
+
+    fn backward<S: Store>(
+        &mut self,
+        store: &mut S,
+        job: &mut Job<'_, '_>,
+        task: Task,
+        lane: &Lane<'_>,
+    ) -> Result<(), CommError> {
+        let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
+        let microbatch = task.microbatch;
+        let (first, rows) = (store.first_trained(), lane.shape.rows());
+        let slots = &mut self.slots[task.chunk];
+        let at = microbatch % slots.len();
+        let (blocks, run) = (&job.blueprint.blocks, slots[at].run());
+        if first >= run.end {
+            return Ok(());
+        }
+        let from = (stage + 1) % num_devices;
+        // From a stage of the same device it lies there already: nothing ran backward in between.
+        if stage + 1 < self.stages.num_stages() && from != self.device {
+            let parcel = Parcel { boundary: stage, way: Way::Back, microbatch };
+            let len = rows * blocks[run.end - 1].io().output_width();
+            self.link.recv(from, parcel, &mut self.d_stream[..len])?;
+        }
+        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch };
+        let (slot, shared, d_stream) = (&mut slots[at], &mut self.shared, &mut self.d_stream[..]);
+        match task.pass {
+            Pass::InputGrad => slot.backward_inputs(blocks, store, &mut ctx, shared, d_stream)?,
+            _ => slot.backward(blocks, store, &mut ctx, shared, d_stream)?,
+        }
+        if first < run.start && stage > 0 && (stage - 1) % num_devices != self.device {
+            let parcel = Parcel { boundary: stage - 1, way: Way::Back, microbatch };
+            let len = rows * blocks[run.start].io().input_width();
+            self.link.send((stage - 1) % num_devices, parcel, &self.d_stream[..len])?;
+        }
+        Ok(())
+    }
+
+    /// The half of backward that nobody waits for.
+    fn backward_weights<S: Store>(
+        &mut self,
+        store: &mut S,
+        job: &mut Job<'_, '_>,
+        task: Task,
+        lane: &Lane<'_>,
+    ) -> Result<(), CommError> {
+        let slots = &mut self.slots[task.chunk];
+        let at = task.microbatch % slots.len();
+        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch };
+        let (blocks, shared) = (&job.blueprint.blocks, &mut self.shared);
+        slots[at].backward_weights(blocks, store, &mut ctx, shared, &mut self.d_stream)
+    }
+
+    /// Does what other workers need of this one while they run a microbatch and it has none.
+    fn pass_over<S: Store>(
+        &mut self,
+        store: &mut S,
+        cpu: &Cpu,
+        task: Task,
+    ) -> Result<(), CommError> {
+        let run = self.slots[task.chunk][0].run();
+        if task.pass == Pass::Forward {
+            return run
+                .clone()
+                .try_for_each(|block| store.fetch(block, Some((block + 1).min(run.end - 1))));
+        }
+        let first = store.first_trained().max(run.start);
+        for block in (first..run.end).rev() {
+            store.fetch(block, (block > first).then(|| block - 1))?;
+            if task.pass != Pass::InputGrad {
+                store.pass_over(cpu, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stage(&self, task: Task) -> usize {
+        task.chunk * self.stages.num_devices() + self.device
+    }
+}
