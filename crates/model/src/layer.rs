@@ -5,12 +5,16 @@
 
 use crate::attention::{Attention, AttentionSaved};
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Pass, Recompute, Saved, SavedLen,
 };
+use crate::exchange::ExchangeCall;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::grads::Grads;
+use crate::norm::Norm;
 use crate::param::Param;
+use crate::row::Row;
 use crate::scratch::Frame;
+use std::ops::Range;
 
 /// See the module's text.
 pub(crate) struct Layer {
@@ -33,7 +37,7 @@ impl Layer {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
-            middle_tc: kept.take(shape.rows() * self.width),
+            middle_tc: kept.take(self.attention.cut.rows(shape.rows()).len() * self.width),
             feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
         };
         kept.finish();
@@ -57,7 +61,7 @@ impl Block for Layer {
 
     fn saved_len(&self, shape: LaneShape) -> SavedLen {
         let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
-        let middle = shape.rows() * self.width;
+        let middle = self.attention.cut.rows(shape.rows()).len() * self.width;
         SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
     }
 
@@ -69,6 +73,28 @@ impl Block for Layer {
         let (a, b) =
             (self.attention.flops_per_token(num_tokens), self.feed_forward.flops_per_token());
         Flops { forward: a.forward + b.forward, backward: a.backward + b.backward }
+    }
+
+    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+        let Self { attention, feed_forward, .. } = self;
+        let (cut, rows) = (&attention.cut, shape.rows() * self.width);
+        let (gather, sum) = (cut.gather_call(rows), cut.sum_call(rows));
+        let half = || gather.into_iter().chain([sum]);
+        let back = |norm: &Norm, out: &Row, trained: &[Range<usize>]| {
+            let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
+            let norm = cut.row_blocks_call(&norm.params(), trained);
+            gather.into_iter().chain(bias).chain(half()).chain(norm).collect::<Vec<_>>()
+        };
+        match pass {
+            Pass::Forward => half().chain(half()).collect(),
+            Pass::Recompute(Recompute::Full) => half().chain(gather).collect(),
+            Pass::Recompute(_) => Vec::new(),
+            Pass::Backward(trained) => [
+                back(&feed_forward.norm, &feed_forward.down, trained),
+                back(&attention.norm, &attention.out, trained),
+            ]
+            .concat(),
+        }
     }
 
     fn forward(
