@@ -8,7 +8,7 @@ use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_parallel::asked;
 use lockstep_planner::memory::zero::PerParameter;
-use lockstep_planner::memory::{Memory, Room, activations_by_block, check};
+use lockstep_planner::memory::{Memory, Process, Room, activations_by_block, check};
 
 const GB: u64 = 1_000_000_000;
 
@@ -141,7 +141,8 @@ fn what_does_not_fit_is_refused_with_what_does() {
     let sets = ["run.workers=4", "model.width=1024", "model.heads=8", "model.layers=12"];
     let recipe = recipe(&sets);
     let needed = Memory::of(&recipe, &describe(&recipe.model)).total();
-    let room = |memory: u64| Room { memory: Bytes(memory), process: Bytes(10 << 20) };
+    let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
+    let room = |memory: u64| Room { memory: Bytes(memory), process };
     assert!(check(&recipe, room(0)).is_ok(), "a machine that says nothing refuses nothing");
     assert!(check(&recipe, room(2 * needed.0)).is_ok());
     let refusal = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");

@@ -19,6 +19,10 @@ const LINE_BYTES: usize = 64;
 /// Blocks of at least this many bytes start at multiples of it: the size of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Blocks of at least this many bytes give their pages back to the system when they go. Smaller ones
+/// are not worth a call.
+const RELEASED_BYTES: usize = 1 << 20;
+
 /// The allocator of one segment.
 pub struct Arena {
     segment: Segment,
@@ -49,7 +53,7 @@ impl Arena {
     }
 
     /// A block of at least `bytes` bytes, or nothing when no hole is large enough. Memory that was
-    /// in use before keeps its old contents.
+    /// in use before may keep its old contents.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Option<Block> {
         let bytes = bytes.max(1).checked_next_multiple_of(LINE_BYTES)?;
         let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
@@ -75,6 +79,10 @@ impl Arena {
     }
 
     fn give_back(&self, range: &Range<usize>) {
+        // What is large may not be needed again, and all who looked into it would keep its pages.
+        if range.len() >= RELEASED_BYTES {
+            self.segment.release(range);
+        }
         let mut holes = self.holes();
         let Range { mut start, mut end } = range.clone();
         let before = holes.range(..start).next_back().map(|(&start, &end)| (start, end));
@@ -193,6 +201,21 @@ mod tests {
         let large = arena.allocate(3 << 20).unwrap();
         assert!(large.range().start.is_multiple_of(HUGE_BYTES));
         assert!(small.range().end <= large.range().start);
+    }
+
+    #[test]
+    fn large_blocks_give_their_pages_back() {
+        let segment = crate::real().shared().create(64, 8 << 20).unwrap();
+        let arena = Arena::new(&segment);
+        let bytes_after_use = |bytes: usize| {
+            let mut block = arena.allocate(bytes).unwrap();
+            block.as_mut_slice::<u8>(bytes).fill(7);
+            drop(block);
+            let again = arena.allocate(bytes).unwrap();
+            again.as_slice::<u8>(bytes).iter().filter(|&&byte| byte == 7).count()
+        };
+        assert_eq!(bytes_after_use(2 << 20), 0);
+        assert_eq!(bytes_after_use(1 << 10), 1 << 10);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! that fits, in the order in which changes cost least: compute activations again, divide more
 //! among the workers, smaller microbatches. None of them changes the result, but the last.
 
-use super::Memory;
+use super::{Memory, Process};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Blame, Recipe, Recompute};
 use lockstep_model::describe;
@@ -15,8 +15,8 @@ use lockstep_model::describe;
 pub struct Room {
     /// Memory that processes may use; 0 if nobody knows.
     pub memory: Bytes,
-    /// What one process takes before it has a model.
-    pub process: Bytes,
+    /// A process of the run before it has a model.
+    pub process: Process,
 }
 
 /// A run that does not fit.
@@ -64,7 +64,7 @@ pub fn check(recipe: &Recipe, room: Room) -> Result<Memory, TooLarge> {
 
 /// Every worker has a process of its own at most; what they share is counted once.
 fn needed(memory: &Memory, room: Room) -> Bytes {
-    memory.total() + room.process * memory.ranks.len() as u64
+    memory.total() + room.process.besides(1, 0) * memory.ranks.len() as u64
 }
 
 fn largest_part(memory: &Memory) -> (&'static str, Bytes) {
