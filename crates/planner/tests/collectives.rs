@@ -245,7 +245,8 @@ fn two_levels_are_the_price_of_their_schedule_to_the_last_digit() {
         let members = (0..num_nodes).map(node).collect();
         let topology = Topology::Group { medium: Medium::Messages, members };
         let team = Team { topology: Some(topology.clone()), ..Team::new(num_ranks) };
-        let schedule = build(Op::AllReduce, Algorithm::Hierarchical, &team).expect("it is for this");
+        let schedule =
+            build(Op::AllReduce, Algorithm::Hierarchical, &team).expect("it is for this");
         let links = Links::new(num_ranks, |one, other| {
             if one / ranks_per_node == other / ranks_per_node { inside } else { between }
         });

@@ -147,9 +147,19 @@ fn what_does_not_fit_is_refused_with_what_does() {
     assert!(check(&recipe, room(2 * needed.0)).is_ok());
     let refusal = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");
     let text = refusal.to_string();
-    assert!(text.starts_with("run.workers = 4 need "), "{text}");
+    assert!(text.starts_with("run.workers = 4 takes "), "{text}");
     assert!(text.contains("; try parallel."), "{text}");
     assert_eq!(refusal.part, "optimizer", "{text}");
+    // What is offered fits, and one layer more would not.
+    let few = check(&recipe, room(needed.0 / 4)).expect_err("it does not fit");
+    let instead = few.instead.expect("fewer layers fit");
+    let layers: usize = instead.strip_prefix("model.layers = ").expect("layers").parse().unwrap();
+    let with = |layers: usize| {
+        let mut changed = recipe.clone();
+        changed.model.layers = layers;
+        check(&changed, room(needed.0 / 4))
+    };
+    assert!(with(layers).is_ok() && with(layers + 1).is_err(), "{instead}");
     let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
-    assert!(hopeless.ends_with("so try a smaller model"), "{hopeless}");
+    assert!(hopeless.ends_with("so try a machine with more"), "{hopeless}");
 }

@@ -66,7 +66,9 @@ fn steps_and_workers() {
     row("a O170", s(135.0) / s(43.0), "3.1");
     // Printed: 62 times and 97 %; then 92, 85 and 80 %.
     row("a O171", strong_efficiency(s(810.0), 64, s(22.5)), "0.56");
-    for (times, workers, expected) in [(45.0, 64, "0.703"), (82.0, 128, "0.641"), (160.0, 256, "0.625")] {
+    for (times, workers, expected) in
+        [(45.0, 64, "0.703"), (82.0, 128, "0.641"), (160.0, 256, "0.625")]
+    {
         row("a O172", strong_efficiency(s(times), workers, s(1.0)), expected);
     }
     row("a O173", strong_efficiency(s(47.0), 48, s(1.0)), "0.979");
@@ -249,14 +251,16 @@ fn largest_models_of_published_clusters() {
             let largest = groups as f64 * 32.0 / one;
             // Multiples of rounded figures: 512 is printed as 500.
             let error = (printed / largest - 1.0).abs();
-            assert!(error < 0.025, "zero-max-model-table2 {devices}, {stage}: {largest}, {printed}");
+            assert!(
+                error < 0.025,
+                "zero-max-model-table2 {devices}, {stage}: {largest}, {printed}"
+            );
         }
     }
 }
 
 fn played(kind: Kind, [devices, microbatches, chunks]: [usize; 3], stage: [f64; 3]) -> Timeline {
-    let shape =
-        Shape { num_devices: devices, num_chunks: chunks, num_microbatches: microbatches };
+    let shape = Shape { num_devices: devices, num_chunks: chunks, num_microbatches: microbatches };
     let [forward, input_grad, weight_grad] = stage.map(Seconds);
     let pace = Pace::even(shape, StagePace { forward, input_grad, weight_grad }, s(0.0));
     play(&build(kind, shape).expect("it is for this"), &pace).expect("it ends")
@@ -277,16 +281,18 @@ fn pipelines_and_what_they_keep() {
     // Printed: 1.6 and 3.2 GB.
     row("a O55", 0.05 * kept(16), "0.8");
     row("a O55", 0.05 * kept(32), "1.6");
-    for (m, expected) in [(1, "1.5"), (2, "3.0"), (4, "6.0"), (8, "12.0"), (16, "24.0"), (32, "48.0")] {
+    for (m, expected) in
+        [(1, "1.5"), (2, "3.0"), (4, "6.0"), (8, "12.0"), (16, "24.0"), (32, "48.0")]
+    {
         row("b O18", 1.5 * kept(m), expected);
     }
     for (p, m) in [(4, 2), (4, 4), (4, 16), (8, 5), (8, 32)] {
         let one = played(Kind::OneFOneB, [p, m, 1], [1.0, 1.0, 1.0]);
         for device in 0..p {
-            let expected = (p - device).min(m) as f64;
-            assert_eq!(one.peak_live_microbatches(device), expected, "p 2c, 1F1B stage {device}");
+            let name = format!("p 2c, 1F1B stage {device} of {p}");
+            row(&name, one.peak_live_microbatches(device), &(p - device).min(m).to_string());
         }
-        assert_eq!(kept(m), m as f64, "p 2c, GPipe");
+        row("p 2c, GPipe", kept(m), &m.to_string());
     }
     for (p, v) in [(4, 2), (8, 2), (8, 4)] {
         let factor = live_microbatches_interleaved(p, v) / p as f64;

@@ -6,7 +6,7 @@
 //! counts for everybody who touches it.
 //!
 //! - [`zero`]: what the stages of ZeRO save, by closed form.
-//! - [`process`]: what a process holds besides its model; `seen`: pages of other ranks.
+//! - [`process`]: what a process holds besides its model; `seen`: what calls take.
 //! - [`check`](mod@check): does it fit, and what would?
 
 pub mod check;
@@ -37,7 +37,7 @@ pub struct RankMemory {
     pub activations: Bytes,
     /// Scratch, buckets on their way, windows for parameters that are brought.
     pub buffers: Bytes,
-    /// Pages of other ranks that this one looks into.
+    /// What calls take: pages of other ranks that this one looks into, and working memory.
     pub shared: Bytes,
 }
 
@@ -117,14 +117,16 @@ impl Memory {
         self.ranks.iter().map(RankMemory::own).sum()
     }
 
-    /// The same with the pages of others that each rank will have looked into.
+    /// The same with what calls take.
     pub fn with_seen(mut self, recipe: &Recipe, blueprint: &Blueprint) -> Self {
         let plan = asked::plan_at(recipe, blueprint, self.peak_step);
         let plan = ReplicaPlan { bucket_len: self.bucket_len, ..plan };
         let calls = calls::of_plan(&plan, blueprint);
-        let seen = seen::bytes_by_rank(&calls, &plan, &wires(recipe));
-        for (rank, seen) in self.ranks.iter_mut().zip(seen) {
-            rank.shared = seen;
+        let wires = wires(recipe);
+        let seen = seen::bytes_by_rank(&calls, &wires).into_iter();
+        let working = seen::working_by_rank(&calls, &wires);
+        for (rank, (seen, working)) in self.ranks.iter_mut().zip(seen.zip(working)) {
+            rank.shared = seen + working;
         }
         self
     }

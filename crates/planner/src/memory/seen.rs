@@ -4,68 +4,85 @@
 //! sums where they belong. Every page that it touches counts as its own from then on, although it
 //! exists once. Which pages these are follows from the schedules: their steps name the rank, the
 //! buffer and the elements. Buffers that several buckets use in turn count once.
+//!
+//! Linux maps shared memory that others have filled in windows of 64 KiB around the page that is
+//! touched, so what counts are whole windows.
 
 use crate::traffic::{Call, Chosen, StepCalls, Wires};
 use lockstep_config::units::Bytes;
-use lockstep_parallel::ReplicaPlan;
 use lockstep_schedule::{Buffer, Layout, Op, Place, Schedule, Step};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The size of a page.
-const PAGE: u64 = 4096;
+/// What the system maps at once.
+const WINDOW: u64 = 64 << 10;
 
 /// A buffer of another rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Region {
     rank: usize,
     op: Op,
-    /// Which call's, or none where all calls of the operation use it in turn.
+    /// Whose, or none where all calls of the operation use it in turn.
     call: Option<usize>,
     /// Which of the rank's addends, or of the buffers that are used in turn.
     number: usize,
 }
 
 /// What each rank will have looked into after a step.
-pub(super) fn bytes_by_rank(calls: &StepCalls, plan: &ReplicaPlan, wires: &Wires) -> Vec<Bytes> {
-    let mut ranks = vec![BTreeMap::<Region, Vec<Range<u64>>>::new(); plan.shares.len()];
+pub(super) fn bytes_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
+    let mut ranks = vec![BTreeMap::<Region, Vec<Range<u64>>>::new(); calls.addends.num_ranks()];
     let mut chosen = Chosen::new(wires, &calls.addends);
     for (index, call) in calls.list.iter().enumerate() {
         let schedule = chosen.of(call);
         let layout = call.layout(schedule);
-        let num_in_turn = num_in_turn(call, plan);
+        // A buffer of its own, or those that it shares with others.
+        let turns = if call.turns.is_empty() { &[0][..] } else { &call.turns };
         for (rank, seen) in ranks.iter_mut().enumerate() {
-            for (place, pages) in places(schedule, &layout, call, rank) {
-                for number in 0..num_in_turn.unwrap_or(1) {
-                    let call_index = if num_in_turn.is_some() { None } else { Some(index) };
-                    let addend = input_number(place.buffer);
+            for (place, windows) in places(schedule, &layout, call, rank) {
+                for turn in turns {
+                    // Stretches of a bucket are gathered one by one; all else is of whole buckets.
+                    let own = if call.op == Op::AllGather { index } else { call.bucket };
                     let region = Region {
                         rank: place.rank,
                         op: call.op,
-                        call: call_index,
-                        number: number + addend,
+                        call: call.turns.is_empty().then_some(own),
+                        number: turn + input_number(place.buffer),
                     };
-                    seen.entry(region).or_default().push(pages.clone());
+                    seen.entry(region).or_default().push(windows.clone());
                 }
             }
         }
     }
-    ranks.into_iter().map(|seen| Bytes(PAGE * seen.into_values().map(num_pages).sum::<u64>())).collect()
+    ranks
+        .into_iter()
+        .map(|seen| Bytes(WINDOW * seen.into_values().map(num_windows).sum::<u64>()))
+        .collect()
 }
 
-/// How many buffers all calls of an operation share, or nothing where each bucket has its own:
-/// leaves of one lane are filled in two, and parameters that are brought lie in two.
-fn num_in_turn(call: &Call, plan: &ReplicaPlan) -> Option<usize> {
-    let is_shared = match call.op {
-        Op::AllToAll => plan.leaves.lanes_per_leaf == 1,
-        Op::AllGather => plan.zero == 3,
-        _ => false,
-    };
-    is_shared.then_some(lockstep_parallel::zero::NUM_IN_FLIGHT)
+/// The working memory of each rank's calls: what schedules keep aside, and messages that are added to
+/// something when they have come. It grows to the largest call and stays.
+pub(super) fn working_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
+    let mut chosen = Chosen::new(wires, &calls.addends);
+    let mut most = vec![(0, 0); calls.addends.num_ranks()];
+    for call in &calls.list {
+        let schedule = chosen.of(call);
+        let layout = call.layout(schedule);
+        let scratch = layout.scratch_lens(schedule);
+        for (rank, (kept, coming)) in most.iter_mut().enumerate() {
+            *kept = (*kept).max(scratch[rank].iter().sum());
+            let added = |step: &&Step| matches!(step, Step::RecvReduce { .. });
+            let rounds = schedule.programs[rank].iter().map(|round| {
+                let lens = round.iter().filter(added).map(|step| layout.len(step.chunks()));
+                lens.sum::<usize>()
+            });
+            *coming = rounds.fold(*coming, usize::max);
+        }
+    }
+    most.into_iter().map(|(kept, coming)| Bytes(4 * (kept + coming) as u64)).collect()
 }
 
-/// The pages of other ranks' buffers that a rank touches in a call. A buffer begins with a page, or
-/// nearly so.
+/// The windows of other ranks' buffers that a rank touches in a call, counted from the beginning of
+/// the buffer.
 fn places<'a>(
     schedule: &'a Schedule,
     layout: &'a Layout,
@@ -82,8 +99,8 @@ fn places<'a>(
             let buffer = if call.op == Op::AllGather { Buffer::Output } else { place.buffer };
             let elements = layout.range(place.rank, buffer, step.chunks());
             let bytes = elements.start as u64 * 4..elements.end as u64 * 4;
-            let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
-            (!elements.is_empty()).then_some((place, pages))
+            let windows = bytes.start / WINDOW..bytes.end.div_ceil(WINDOW);
+            (!elements.is_empty()).then_some((place, windows))
         })
     })
 }
@@ -96,8 +113,8 @@ const fn input_number(buffer: Buffer) -> usize {
     }
 }
 
-/// The number of pages in any of the ranges.
-fn num_pages(mut ranges: Vec<Range<u64>>) -> u64 {
+/// The number of windows in any of the ranges.
+fn num_windows(mut ranges: Vec<Range<u64>>) -> u64 {
     ranges.sort_by_key(|range| range.start);
     let count = |(total, end): (u64, u64), range: Range<u64>| {
         let new = range.end.saturating_sub(range.start.max(end));
@@ -111,8 +128,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_count_once() {
-        assert_eq!(num_pages(vec![4..6, 0..2, 1..3, 5..6]), 5);
-        assert_eq!(num_pages(Vec::new()), 0);
+    fn windows_count_once() {
+        assert_eq!(num_windows(vec![4..6, 0..2, 1..3, 5..6]), 5);
+        assert_eq!(num_windows(Vec::new()), 0);
     }
 }

@@ -61,10 +61,12 @@ pub fn step(
     // With fewer threads than cores a part of the machine stands still.
     let all = num_busy / machine.cores as f64;
     let one = threads.min(machine.cores) as f64 / machine.cores as f64;
-    let lane = lane_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
+    let lane =
+        lane_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
     // More workers than cores wait for each other.
     let crowd = (workers * threads) as f64 / num_busy;
-    let blocks = machine.block(threads) * (blueprint.blocks.len() as f64 * again(recipe, blueprint));
+    let blocks =
+        machine.block(threads) * (blueprint.blocks.len() as f64 * again(recipe, blueprint));
     let compute = (lane * (total / all)).max(lane * (most / one)) + blocks * (most * crowd);
     let num_updates = if recipe.parallel.zero == 0 { workers as f64 } else { 1.0 };
     let per_param = Seconds(machine.update_seconds_per_param / all);

@@ -99,9 +99,9 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let points: Vec<Point> = points.collect();
     // The first model has next to no parameters; of the large ones nothing fits into a cache.
     let step_overhead_seconds = measured[0].1.besides;
-    let of_large = measured[3..].iter().map(|(_, lanes)| {
-        (lanes.besides - step_overhead_seconds).max(0.0) / lanes.num_params
-    });
+    let of_large = measured[3..]
+        .iter()
+        .map(|(_, lanes)| (lanes.besides - step_overhead_seconds).max(0.0) / lanes.num_params);
     let update_seconds_per_param = of_large.sum::<f64>() / 3.0;
     let bench: BenchTrain = measured.pop().expect("there are widths").1.bench;
     workers::tell("calls between workers ...\n");
@@ -263,7 +263,8 @@ fn factors(world: &World) -> Result<[f64; 2], Failure> {
     let (wires, addends) = (Wires::memory(2), Addends::one_each(2));
     let mut factors = [1.0; 2];
     for (factor, count) in factors.iter_mut().zip(CALLS) {
-        let call = Call { op: Op::AllReduce, bucket: 0, lengths: Lengths::Even(count), times: 1 };
+        let lengths = Lengths::Even(count);
+        let call = Call { op: Op::AllReduce, bucket: 0, lengths, times: 1, turns: Vec::new() };
         let mut chosen = Chosen::new(&wires, &addends);
         let assumed = wires.call_seconds(chosen.of(&call), &call, &wires.costs);
         *factor = (time_all_reduce(world, &ends, count).map_err(bug)? / assumed).clamp(0.05, 200.0);
