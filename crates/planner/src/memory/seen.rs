@@ -5,8 +5,9 @@
 //! exists once. Which pages these are follows from the schedules: their steps name the rank, the
 //! buffer and the elements. Buffers that several buckets use in turn count once.
 //!
-//! Linux maps shared memory that others have filled in windows of 64 KiB around the page that is
-//! touched, so what counts are whole windows.
+//! Linux maps shared memory in windows of 64 KiB around the page that is touched, as far as somebody
+//! has filled it. So of gradients, which are whole before anybody looks, whole windows count; of
+//! what is gathered the owner has filled its own part only, and that is all that is mapped.
 
 use crate::traffic::{Call, Chosen, StepCalls, Wires};
 use lockstep_config::units::Bytes;
@@ -14,7 +15,10 @@ use lockstep_schedule::{Buffer, Layout, Op, Place, Schedule, Step};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What the system maps at once.
+/// The size of a page.
+const PAGE: u64 = 4 << 10;
+
+/// What the system maps at once where all of it is there.
 const WINDOW: u64 = 64 << 10;
 
 /// A buffer of another rank.
@@ -38,7 +42,7 @@ pub(super) fn bytes_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
         // A buffer of its own, or those that it shares with others.
         let turns = if call.turns.is_empty() { &[0][..] } else { &call.turns };
         for (rank, seen) in ranks.iter_mut().enumerate() {
-            for (place, windows) in places(schedule, &layout, call, rank) {
+            for (place, pages) in places(schedule, &layout, call, rank) {
                 for turn in turns {
                     // Stretches of a bucket are gathered one by one; all else is of whole buckets.
                     let own = if call.op == Op::AllGather { index } else { call.bucket };
@@ -48,14 +52,14 @@ pub(super) fn bytes_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
                         call: call.turns.is_empty().then_some(own),
                         number: turn + input_number(place.buffer),
                     };
-                    seen.entry(region).or_default().push(windows.clone());
+                    seen.entry(region).or_default().push(pages.clone());
                 }
             }
         }
     }
     ranks
         .into_iter()
-        .map(|seen| Bytes(WINDOW * seen.into_values().map(num_windows).sum::<u64>()))
+        .map(|seen| Bytes(PAGE * seen.into_values().map(num_pages).sum::<u64>()))
         .collect()
 }
 
@@ -81,7 +85,7 @@ pub(super) fn working_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
     most.into_iter().map(|(kept, coming)| Bytes(4 * (kept + coming) as u64)).collect()
 }
 
-/// The windows of other ranks' buffers that a rank touches in a call, counted from the beginning of
+/// The pages of other ranks' buffers that a rank gets to see in a call, counted from the beginning of
 /// the buffer.
 fn places<'a>(
     schedule: &'a Schedule,
@@ -99,8 +103,9 @@ fn places<'a>(
             let buffer = if call.op == Op::AllGather { Buffer::Output } else { place.buffer };
             let elements = layout.range(place.rank, buffer, step.chunks());
             let bytes = elements.start as u64 * 4..elements.end as u64 * 4;
-            let windows = bytes.start / WINDOW..bytes.end.div_ceil(WINDOW);
-            (!elements.is_empty()).then_some((place, windows))
+            let once = if call.op == Op::AllGather { PAGE } else { WINDOW };
+            let pages = bytes.start / once * once..bytes.end.next_multiple_of(once);
+            (!elements.is_empty()).then_some((place, pages.start / PAGE..pages.end / PAGE))
         })
     })
 }
@@ -113,8 +118,8 @@ const fn input_number(buffer: Buffer) -> usize {
     }
 }
 
-/// The number of windows in any of the ranges.
-fn num_windows(mut ranges: Vec<Range<u64>>) -> u64 {
+/// The number of pages in any of the ranges.
+fn num_pages(mut ranges: Vec<Range<u64>>) -> u64 {
     ranges.sort_by_key(|range| range.start);
     let count = |(total, end): (u64, u64), range: Range<u64>| {
         let new = range.end.saturating_sub(range.start.max(end));
@@ -128,8 +133,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_count_once() {
-        assert_eq!(num_windows(vec![4..6, 0..2, 1..3, 5..6]), 5);
-        assert_eq!(num_windows(Vec::new()), 0);
+    fn pages_count_once() {
+        assert_eq!(num_pages(vec![4..6, 0..2, 1..3, 5..6]), 5);
+        assert_eq!(num_pages(Vec::new()), 0);
     }
 }
