@@ -78,10 +78,8 @@ fn parameters_are_paid_for_by_lane_leaf_and_update() {
 
 #[test]
 fn what_is_computed_again_takes_its_time_again() {
-    let machine = Calibration {
-        points: vec![Point { width: 64, flops_per_second: 1e9 }],
-        ..machine()
-    };
+    let machine =
+        Calibration { points: vec![Point { width: 64, flops_per_second: 1e9 }], ..machine() };
     let compute = |policy: &str| {
         let policy = format!("parallel.recompute={policy}");
         time(&recipe(&["run.workers=1", &policy]), &machine).compute.0

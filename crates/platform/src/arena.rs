@@ -11,6 +11,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::mm::{Advice, madvise};
+
+use crate::memory::PAGE_BYTES;
 use crate::{Plain, Segment};
 
 /// Blocks start at multiples of this, a cache line, so that no two share one.
@@ -19,8 +22,8 @@ const LINE_BYTES: usize = 64;
 /// Blocks of at least this many bytes start at multiples of it: the size of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Blocks of at least this many bytes give their pages back to the system when they go. Smaller ones
-/// are not worth a call.
+/// Blocks of at least this many bytes give their pages back to the system when they go. Smaller
+/// ones are not worth a call.
 const RELEASED_BYTES: usize = 1 << 20;
 
 /// The allocator of one segment.
@@ -81,7 +84,7 @@ impl Arena {
     fn give_back(&self, range: &Range<usize>) {
         // What is large may not be needed again, and all who looked into it would keep its pages.
         if range.len() >= RELEASED_BYTES {
-            self.segment.release(range);
+            release(&self.segment, range);
         }
         let mut holes = self.holes();
         let Range { mut start, mut end } = range.clone();
@@ -100,6 +103,21 @@ impl Arena {
         // Every change completes before anything can panic.
         self.holes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Gives the pages of a range back to the system, in every process that has them mapped; they are
+/// zeros when they are touched again. Memory of a single process keeps its pages.
+fn release(segment: &Segment, range: &Range<usize>) {
+    let start = range.start.next_multiple_of(PAGE_BYTES);
+    let end = range.end / PAGE_BYTES * PAGE_BYTES;
+    if segment.descriptor().is_none() || start >= end {
+        return;
+    }
+    // SAFETY: whole pages inside the mapping, which stays; their owner has no more use for what
+    // they hold. Where the system declines they only go on to take room.
+    let _ = unsafe {
+        madvise(segment.base().add(start).as_ptr().cast(), end - start, Advice::LinuxRemove)
+    };
 }
 
 impl Block {

@@ -25,8 +25,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::mm::{Advice, madvise};
-
 /// Alignment of every segment, and the page size of the machines we know.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -194,21 +192,6 @@ impl Segment {
         let before = self.mapping.is_claimed.swap(true, Ordering::Relaxed);
         assert!(!before, "a segment has one allocator");
         self.mapping.header_bytes..self.mapping.bytes
-    }
-
-    /// Gives the pages of a range back to the system, in every process that has them mapped; they
-    /// are zeros when they are touched again. Memory of a single process keeps its pages.
-    pub(crate) fn release(&self, range: &Range<usize>) {
-        let start = range.start.next_multiple_of(PAGE_BYTES);
-        let end = range.end.min(self.mapping.bytes) / PAGE_BYTES * PAGE_BYTES;
-        if self.mapping.descriptor.is_none() || start >= end {
-            return;
-        }
-        // SAFETY: whole pages inside the mapping, which stays; their owner has no more use for what
-        // they hold. Where the system declines they only go on to take room.
-        let _ = unsafe {
-            madvise(self.mapping.base.add(start).as_ptr().cast(), end - start, Advice::LinuxRemove)
-        };
     }
 
     /// Where the mapping starts.

@@ -5,9 +5,10 @@
 //! exists once. Which pages these are follows from the schedules: their steps name the rank, the
 //! buffer and the elements. Buffers that several buckets use in turn count once.
 //!
-//! Linux maps shared memory in windows of 64 KiB around the page that is touched, as far as somebody
-//! has filled it. So of gradients, which are whole before anybody looks, whole windows count; of
-//! what is gathered the owner has filled its own part only, and that is all that is mapped.
+//! Linux maps shared memory in windows of 64 KiB around the page that is touched, as far as
+//! somebody has filled it. So of gradients, which are whole before anybody looks, whole windows
+//! count; of what is gathered the owner has filled its own part only, and that is all that is
+//! mapped.
 
 use crate::traffic::{Call, Chosen, StepCalls, Wires};
 use lockstep_config::units::Bytes;
@@ -63,8 +64,8 @@ pub(super) fn bytes_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
         .collect()
 }
 
-/// The working memory of each rank's calls: what schedules keep aside, and messages that are added to
-/// something when they have come. It grows to the largest call and stays.
+/// The working memory of each rank's calls: what schedules keep aside, and messages that are added
+/// to something when they have come. It grows to the largest call and stays.
 pub(super) fn working_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
     let mut chosen = Chosen::new(wires, &calls.addends);
     let mut most = vec![(0, 0); calls.addends.num_ranks()];
@@ -85,8 +86,8 @@ pub(super) fn working_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
     most.into_iter().map(|(kept, coming)| Bytes(4 * (kept + coming) as u64)).collect()
 }
 
-/// The pages of other ranks' buffers that a rank gets to see in a call, counted from the beginning of
-/// the buffer.
+/// The pages of other ranks' buffers that a rank gets to see in a call, counted from the beginning
+/// of the buffer.
 fn places<'a>(
     schedule: &'a Schedule,
     layout: &'a Layout,

@@ -1,17 +1,17 @@
 //! What was measured of a machine: a few numbers in a file.
 //!
-//! A step is arithmetic and much else. Arithmetic has a speed, which depends on the model's width far
-//! more than on anything else: narrow products leave a processor waiting for memory. So it is
+//! A step is arithmetic and much else. Arithmetic has a speed, which depends on the model's width
+//! far more than on anything else: narrow products leave a processor waiting for memory. So it is
 //! measured for some widths, and between them it is read off a line over the logarithm. The rest
 //! does not depend on how many tokens a lane has, and so weighs most where lanes are short:
 //!
 //! | what | for each | because |
 //! |---|---|---|
-//! | [`block_seconds`](Calibration::block_seconds) | block of a lane | kernels start, threads meet |
-//! | [`lane_seconds_per_param`](Calibration::lane_seconds_per_param) | lane and parameter | weights are read, gradients read and written |
-//! | [`leaf_seconds_per_param`](Calibration::leaf_seconds_per_param) | leaf and parameter | a new sum is cleared, and added to its sibling |
-//! | [`update_seconds_per_param`](Calibration::update_seconds_per_param) | parameter | norm and optimizer |
-//! | [`step_overhead_seconds`](Calibration::step_overhead_seconds) | step | a batch, a record |
+//! | `block_seconds` | block of a lane | kernels start, threads meet |
+//! | `lane_seconds_per_param` | lane and parameter | weights are read, gradients written |
+//! | `leaf_seconds_per_param` | leaf and parameter | a sum is cleared, and added to its sibling |
+//! | `update_seconds_per_param` | parameter | norm and optimizer |
+//! | `step_overhead_seconds` | step | a batch, a record |
 //!
 //! Besides: by how much calls between workers are slower or faster than the engine assumes.
 
@@ -153,7 +153,8 @@ mod tests {
     fn links_that_were_measured_are_taken_as_they_are() {
         let assumed = Costs::of_one_host(false);
         let slower = machine().costs(&assumed);
-        assert_eq!(slower.messages.bandwidth.0, assumed.messages.bandwidth.0 / 2.0);
+        let half = BytesPerSecond(assumed.messages.bandwidth.0 / 2.0);
+        assert_eq!(slower.messages.bandwidth, half);
         let measured = Costs { port: Some(BytesPerSecond(1e9)), ..assumed };
         assert_eq!(machine().costs(&measured), measured);
     }

@@ -4,7 +4,8 @@
 //! A step of a worker is its lanes, one after the other, then its share of the update; calls run
 //! beside backward where cores are free for them. A lane is arithmetic, which has a speed, and what
 //! it takes besides, however short it is ([`calibration`]). Workers of one machine share its cores,
-//! so what counts is the work of all of them together, and at least that of the one with most lanes.
+//! so what counts is the work of all of them together, and at least that of the one with most
+//! lanes.
 
 pub mod calibration;
 

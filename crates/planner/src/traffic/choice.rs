@@ -1,5 +1,5 @@
-//! Which schedule a call will follow: the engine's own choice ([`Selector`]), made before there is a
-//! group.
+//! Which schedule a call will follow: the engine's own choice ([`Selector`]), made before there is
+//! a group.
 
 use super::calls::{Call, ELEMENT};
 use lockstep_config::units::Seconds;

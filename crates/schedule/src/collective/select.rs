@@ -7,8 +7,8 @@
 //! While bits must not depend on the layout, only canonical schedules are candidates. Nothing is
 //! taken on trust: the schedule is proven first, and its report must say so.
 //!
-//! [`Selector`] is the choice that a group makes for its calls: the engine asks it when a call comes
-//! for the first time, and the planner before there is a group.
+//! [`Selector`] is the choice that a group makes for its calls: the engine asks it when a call
+//! comes for the first time, and the planner before there is a group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -68,8 +68,34 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             "there is no home folder to keep the result in; name a file in LOCKSTEP_CALIBRATION",
         ));
     };
-    let steps = arguments.steps;
-    let bench = |trial: Trial| measure(world, trial, steps);
+    let found = calibrate(world, arguments.steps)?;
+    if let Some(folder) = path.parent() {
+        world.files().create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string_pretty(&found).expect("our values are JSON") + "\n";
+    world.files().write_atomic(&path, text.as_bytes())?;
+    if arguments.json {
+        return output::json(&found);
+    }
+    let speeds: Vec<String> = found
+        .points
+        .iter()
+        .map(|point| format!("{:>5}  {:.1} GFLOP/s", point.width, point.flops_per_second / 1e9))
+        .collect();
+    output::text(&format!(
+        "width  speed\n{}\na block takes {} besides, {} on one thread\nkept in {}\n",
+        speeds.join("\n"),
+        Seconds(found.block_seconds),
+        Seconds(found.block_seconds_alone),
+        path.display()
+    ))
+}
+
+/// Everything that is measured.
+fn calibrate(world: &World, steps: u64) -> Result<Calibration, Failure> {
+    // Steps of narrow models are over in a moment, so there can be more of them.
+    let num_steps = |trial: &Trial| if trial.width <= 128 { 8 * steps } else { steps };
+    let bench = |trial: Trial| measure(world, trial, num_steps(&trial));
     workers::tell("short lanes ...\n");
     let block_seconds = block_seconds(&bench, 0)?;
     let block_seconds_alone = block_seconds_of_one(&bench, block_seconds)?;
@@ -106,7 +132,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let bench: BenchTrain = measured.pop().expect("there are widths").1.bench;
     workers::tell("calls between workers ...\n");
     let [latency_factor, transfer_factor] = factors(world)?;
-    let found = Calibration {
+    Ok(Calibration {
         version: VERSION,
         host: world.host().name(),
         cores: world.threads().available(),
@@ -121,27 +147,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         step_overhead_seconds,
         latency_factor,
         transfer_factor,
-    };
-    if let Some(folder) = path.parent() {
-        world.files().create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string_pretty(&found).expect("our values are JSON") + "\n";
-    world.files().write_atomic(&path, text.as_bytes())?;
-    if arguments.json {
-        return output::json(&found);
-    }
-    let speeds: Vec<String> = found
-        .points
-        .iter()
-        .map(|point| format!("{:>5}  {:.1} GFLOP/s", point.width, point.flops_per_second / 1e9))
-        .collect();
-    output::text(&format!(
-        "width  speed\n{}\na block takes {} besides, {} on one thread\nkept in {}\n",
-        speeds.join("\n"),
-        Seconds(found.block_seconds),
-        Seconds(found.block_seconds_alone),
-        path.display()
-    ))
+    })
 }
 
 /// A step that few are quicker than: other programs can only slow one down, but the very quickest
@@ -184,8 +190,8 @@ impl Lanes {
         }
     }
 
-    /// What a lane costs a parameter, however short it is: what is left where lines through lanes of
-    /// two lengths meet no tokens.
+    /// What a lane costs a parameter, however short it is: what is left where a line through lanes
+    /// of two lengths meets no tokens.
     fn intercept(&self, shorter: &Self, block_seconds: f64) -> f64 {
         let slope = (self.seconds - shorter.seconds) / (self.tokens - shorter.tokens);
         let at_none = self.seconds - slope * self.tokens - self.num_blocks * block_seconds;
