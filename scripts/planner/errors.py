@@ -1,16 +1,24 @@
 #!/usr/bin/env python3
-"""Predicted beside measured, over many recipes: memory, bytes and time.
+"""Predicted beside measured, over many recipes: memory and bytes, or time.
 
-    scripts/planner/errors.py --binary target/release/lockstep            # everything
+    scripts/planner/errors.py --binary target/release/lockstep            # memory and bytes
     scripts/planner/errors.py --binary target/release/lockstep --models 1M,10M
+    scripts/planner/errors.py --binary target/release/lockstep --time     # calibrates first
 
-Trains every recipe for some steps with `lockstep train --json` and prints a table: what was
-predicted before the run, what was measured, and the error in percent. Time needs a machine that
-was measured (`lockstep plan calibrate`). The last lines have the median and the worst error.
+Memory: trains every model in every layout for a step or more with `lockstep train --json` and
+prints, of the rank that is off by most, what was predicted before the run, what was measured and
+the error in percent. A recipe that does not fit into the machine is refused by `train` itself, and
+the line says so. One that fits, but not beside what else runs right now, is left out.
+
+Time: measures the machine once (`lockstep plan calibrate`), then runs five recipes in turns, several
+rounds, and compares the median step with what was predicted. Let nothing else run meanwhile.
+
+The last lines have the median and the worst error.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import tempfile
@@ -25,76 +33,152 @@ MODELS = [
     ("50M", ["model.width=768", "model.heads=12", "model.kv_heads=12", "model.ffn=2048", "model.layers=7", *SHORT]),
     ("200M", ["model.width=1024", "model.heads=16", "model.kv_heads=16", "model.ffn=4096", "model.layers=12", *SHORT]),
 ]
-# Workers, ZeRO stage, recompute: every value meets most others.
+
+# Workers x ZeRO stage, each pair once; recompute goes round, so that every stage and every number of
+# workers meets each kind.
+WORKERS = [1, 2, 3, 4, 8]
+RECOMPUTE = ["none", "selective", "full"]
 LAYOUTS = [
-    (1, 0, "none"),
-    (1, 0, "selective"),
-    (1, 0, "full"),
-    (2, 0, "none"),
-    (2, 1, "full"),
-    (2, 2, "selective"),
-    (2, 3, "none"),
-    (4, 1, "none"),
-    (4, 3, "full"),
-    (8, 0, "full"),
-    (8, 2, "none"),
-    (8, 3, "selective"),
+    (workers, zero, RECOMPUTE[(index + zero) % len(RECOMPUTE)])
+    for index, workers in enumerate(WORKERS)
+    for zero in range(4)
 ]
 COMMON = ["train.batch=16", "train.microbatch=2", "train.eval_batches=1", "run.save_optimizer=false"]
 
+# Realistic recipes for time: name, arguments.
+TIMED = [
+    ("tiny", ["--preset", "tiny", "--set", "train.steps=300"]),
+    ("bench", ["--set", "model.width=384", "--set", "model.heads=6", "--set", "model.kv_heads=6",
+               "--set", "model.layers=6", "--set", "model.ffn=1024", "--set", "model.context=256",
+               "--set", "run.workers=1", "--set", "train.steps=6"]),
+    ("10M zero 1", ["--set", "model.width=384", "--set", "model.heads=6", "--set", "model.kv_heads=6",
+                    "--set", "model.layers=6", "--set", "model.ffn=1024", "--set", "model.context=128",
+                    "--set", "run.workers=2", "--set", "parallel.zero=1", "--set", "train.steps=10"]),
+    ("llama gqa", ["--set", "model.width=256", "--set", "model.heads=8", "--set", "model.kv_heads=2",
+                   "--set", "model.layers=4", "--set", "model.ffn=704", "--set", "model.context=256",
+                   "--set", "run.workers=1", "--set", "train.steps=15"]),
+    ("tcp", ["--set", "model.width=192", "--set", "model.heads=6", "--set", "model.kv_heads=6",
+             "--set", "model.layers=4", "--set", "model.ffn=512", "--set", "model.context=256",
+             "--set", "run.workers=2", "--set", "run.transport=tcp", "--set", "train.steps=20"]),
+]
 
-def train(binary, sets, steps):
+# Left to the rest of the machine.
+SPARE_BYTES = 3 << 30
+
+
+def lockstep(binary, arguments):
+    """The JSON of a command, or the last line of what it said when it failed."""
+    finished = subprocess.run([binary, *arguments], capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        lines = finished.stderr.strip().splitlines() or ["no reason given"]
+        return lines[-1]
+    return json.loads(finished.stdout)
+
+
+def train(binary, arguments):
     with tempfile.TemporaryDirectory() as folder:
-        command = [binary, "train", "--json", "--quiet", "--set", f"run.dir={folder}/run"]
-        for setting in [*COMMON, f"train.steps={steps}", *sets]:
-            command += ["--set", setting]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False)
-        if finished.returncode != 0:
-            return finished.stderr.strip().splitlines()[-1]
-        return json.loads(finished.stdout)
+        return lockstep(binary, ["train", "--json", "--quiet", *arguments,
+                                 "--set", "train.eval_batches=1", "--set", f"run.dir={folder}/run"])
+
+
+def settings(sets):
+    return [argument for setting in sets for argument in ("--set", setting)]
+
+
+def available_bytes():
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        fields = dict(line.split(":", 1) for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def error(predicted, measured):
     return None if predicted is None else 100 * (predicted / measured - 1)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--binary", default="target/release/lockstep")
-    parser.add_argument("--models", default=",".join(name for name, _ in MODELS))
-    parser.add_argument("--layouts", type=int, default=len(LAYOUTS), help="only so many layouts")
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=3)
-    arguments = parser.parse_args()
-    print(f"{'model':>5} {'workers':>7} {'zero':>4} {'recompute':>9}   peak MiB: said, was, error"
-          f"     step s: said, was, error      moved")
-    errors = {"peak": [], "step": []}
+def worst_rank(found):
+    """The predicted and measured peak of the rank that is off by most."""
+    pairs = zip(found["predicted_peak_bytes_by_rank"], found["peak_rss_bytes_by_rank"])
+    return max(pairs, key=lambda pair: abs(error(*pair)))
+
+
+def memory(arguments):
+    print(f"{'model':>5} {'workers':>7} {'zero':>4} {'recompute':>9}   peak MiB: said, was, error     moved")
+    errors = []
     wanted = arguments.models.split(",")
     for name, model in (pair for pair in MODELS if pair[0] in wanted):
-        for workers, zero, recompute in LAYOUTS[: arguments.layouts]:
-            sets = [f"model.context={arguments.context}", *model, f"run.workers={workers}",
-                    f"parallel.zero={zero}", f"parallel.recompute={recompute}"]
-            found = train(arguments.binary, sets, arguments.steps)
+        for workers, zero, recompute in LAYOUTS[arguments.skip:]:
+            sets = settings([*COMMON, f"train.steps={arguments.steps}", "model.context=128", *model,
+                             f"run.workers={workers}", f"parallel.zero={zero}",
+                             f"parallel.recompute={recompute}"])
             head = f"{name:>5} {workers:>7} {zero:>4} {recompute:>9}"
-            if isinstance(found, str):
-                print(head, found)
+            plan = lockstep(arguments.binary, ["plan", "--json", *sets])
+            if isinstance(plan, str):
+                print(head, " refused:", plan, flush=True)
                 continue
-            peak = error(found["predicted_peak_bytes"], found["peak_rss_bytes"])
-            errors["peak"].append(abs(peak))
-            line = (f"{head}   {found['predicted_peak_bytes'] / 2**20:9.1f}"
-                    f" {found['peak_rss_bytes'] / 2**20:9.1f} {peak:+6.1f} %")
-            step = error(found["predicted_step_seconds"], found["step_seconds_median"])
-            if step is not None:
-                errors["step"].append(abs(step))
-                line += (f"   {found['predicted_step_seconds']:8.3f}"
-                         f" {found['step_seconds_median']:8.3f} {step:+6.1f} %")
-            if found["predicted_wire_bytes"] is not None:
-                same = found["predicted_wire_bytes"] == found["wire_bytes"]
-                line += "   exact" if same else f"   {found['predicted_wire_bytes']} != {found['wire_bytes']}"
-            print(line, flush=True)
-    for what, values in errors.items():
-        if values:
-            print(f"{what}: median {statistics.median(values):.1f} %, worst {max(values):.1f} %")
+            needed = sum(rank["total_bytes"] for rank in plan["memory_by_rank"])
+            if needed > available_bytes() - SPARE_BYTES:
+                print(head, f"  left out: needs {needed / 2**30:.1f} GiB, which others use now", flush=True)
+                continue
+            found = train(arguments.binary, sets)
+            if isinstance(found, str):
+                print(head, found, flush=True)
+                continue
+            said, was = worst_rank(found)
+            errors.append(error(said, was))
+            moved = (found["predicted_wire_bytes"], found["wire_bytes"])
+            verdict = "exact" if moved[0] == moved[1] else f"{moved[0]} != {moved[1]}"
+            print(f"{head}   {said / 2**20:9.1f} {was / 2**20:9.1f} {errors[-1]:+6.1f} %   {verdict}", flush=True)
+    summary("peak", errors)
+
+
+def time(arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("LOCKSTEP_CALIBRATION", f"{folder}/calibration.json")
+        print("calibrating ...", flush=True)
+        found = lockstep(arguments.binary, ["plan", "calibrate", "--json"])
+        if isinstance(found, str):
+            raise SystemExit(found)
+        runs = {name: [] for name, _ in TIMED}
+        for turn in range(arguments.rounds):
+            print(f"round {turn + 1} of {arguments.rounds} ...", flush=True)
+            for name, recipe in TIMED:
+                found = train(arguments.binary, recipe)
+                if isinstance(found, str):
+                    raise SystemExit(f"{name}: {found}")
+                runs[name].append((found["predicted_step_seconds"], found["step_seconds_median"]))
+    print(f"\n{'recipe':<12} step ms: said, was (median; least to most), error")
+    errors = []
+    for name, pairs in runs.items():
+        said = statistics.median(pair[0] for pair in pairs)
+        steps = sorted(pair[1] for pair in pairs)
+        was = statistics.median(steps)
+        errors.append(error(said, was))
+        print(f"{name:<12} {1e3 * said:9.2f} {1e3 * was:9.2f} ({1e3 * steps[0]:.2f} to "
+              f"{1e3 * steps[-1]:.2f}) {errors[-1]:+6.1f} %")
+    summary("step", errors)
+
+
+def summary(what, errors):
+    if errors:
+        sizes = [abs(each) for each in errors]
+        within = sum(size <= 5 for size in sizes)
+        print(f"{what}: {len(sizes)} recipes, median error {statistics.median(sizes):.1f} %, worst "
+              f"{max(sizes):.1f} %, within 5 %: {within}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--binary", default="target/release/lockstep")
+    parser.add_argument("--models", default=",".join(name for name, _ in MODELS))
+    parser.add_argument("--skip", type=int, default=0, help="leave the first layouts out")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--time", action="store_true", help="step times instead of memory")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of every timed recipe")
+    arguments = parser.parse_args()
+    if arguments.time:
+        time(arguments)
+    else:
+        memory(arguments)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 //! What a run will cost on this machine, and the file that keeps what the machine was measured at.
+//!
+//! The process that was typed makes the forecast once its checks have opened the text; workers that
+//! it starts are told how much text there is, so that none of them opens it for that only, and only
+//! rank 0, which shows the forecast, makes it again.
 
 use crate::failure::Failure;
+use crate::workers::Told;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, Source};
 use lockstep_data::{Feed, Seat};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
-use lockstep_planner::memory::{Room, TooLarge};
+use lockstep_planner::memory::{self, Process, Room, TooLarge};
 use lockstep_planner::time::Calibration;
 use lockstep_platform::World;
 use lockstep_trainer::{Predicted, PredictedBytes};
@@ -18,26 +23,49 @@ impl From<TooLarge> for Failure {
     }
 }
 
+/// The variable by which rank 0 is told how much text a worker holds.
+const TEXT_BYTES: &str = "LOCKSTEP_TEXT_BYTES";
+
 /// The forecast for this machine; refuses what does not fit.
-pub(crate) fn of(recipe: &Recipe, world: &World) -> Result<Forecast, Failure> {
-    Ok(Forecast::of(recipe, room(recipe, world), calibration(world).as_ref())?)
+pub(crate) fn of(recipe: &Recipe, world: &World, process: Process) -> Result<Forecast, Failure> {
+    let machine = calibration(world);
+    Ok(Forecast::of(recipe, room(world, process), machine.as_ref())?)
 }
 
-/// What this machine has, and what a process like this one takes before it has a model.
-fn room(recipe: &Recipe, world: &World) -> Room {
-    let host = world.host();
-    let process = Bytes(host.current_rss_bytes()) + text_bytes(recipe, world);
-    Room { memory: Bytes(host.memory_bytes()), process }
+/// Refuses what does not fit, which takes no time.
+pub(crate) fn fits(recipe: &Recipe, world: &World, process: Process) -> Result<(), Failure> {
+    memory::check(recipe, room(world, process))?;
+    Ok(())
 }
 
-/// What the text takes where that is quick to find out: the corpus inside the binary. Others are
-/// opened by the workers only, since that may take minutes.
-fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
+fn room(world: &World, process: Process) -> Room {
+    Room { memory: Bytes(world.host().memory_bytes()), process }
+}
+
+/// This process, before it has a model or a text. Ask before anything else is done.
+pub(crate) fn process(world: &World) -> Process {
+    Process { start: Bytes(world.host().current_rss_bytes()), text: Bytes(0) }
+}
+
+/// What a worker's text takes where that is quick to find out: the corpus inside the binary. Others
+/// are opened by a run only, since that may take minutes.
+pub(crate) fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
     if recipe.data.source != Source::Bundled {
         return Bytes(0);
     }
     let feed = Feed::open(recipe, world, &Seat::unknown(recipe, 0));
     Bytes(feed.map_or(0, |feed| feed.held_bytes()) as u64)
+}
+
+/// The words in which started workers are told how much text there is.
+pub(crate) fn told(text: Bytes) -> Told {
+    vec![(TEXT_BYTES, text.0.to_string())]
+}
+
+/// How much text there is, as the launcher said; another one's workers look for themselves.
+pub(crate) fn text_bytes_told(recipe: &Recipe, world: &World) -> Bytes {
+    let told = world.host().env(TEXT_BYTES).and_then(|text| text.parse().ok());
+    told.map_or_else(|| text_bytes(recipe, world), Bytes)
 }
 
 /// What this machine was measured at, if it was.
@@ -62,7 +90,7 @@ pub(crate) fn path(world: &World) -> Option<PathBuf> {
 pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
     let bytes = |of: &BucketForecast| PredictedBytes {
         bucket_len: of.bucket_len,
-        peak_bytes: of.peak_bytes.0,
+        peak_bytes_by_rank: of.peak_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: of.wire_bytes.0,
     };
     Predicted {
@@ -73,7 +101,7 @@ pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
 
 /// One line of it, at the start of a run.
 pub(crate) fn line(forecast: &Forecast) -> String {
-    let peak = forecast.peak_bytes;
+    let peak = forecast.peak_bytes();
     let moved = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
         bytes if forecast.calls.is_exact => format!(", {bytes} moved a step"),

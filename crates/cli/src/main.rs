@@ -12,6 +12,7 @@
 mod commands;
 mod failure;
 mod forecast;
+mod memory_report;
 mod output;
 mod recipe_args;
 mod workers;

@@ -19,23 +19,26 @@ use std::io::{IsTerminal, Write};
 /// Threads for each core beyond which more of them are a mistake.
 const MAX_THREADS_PER_CORE: usize = 4;
 
-/// Carries out `life` as every worker of the recipe, after `check` found nothing to refuse. Returns
-/// what rank 0 brought back if rank 0 lives in this process.
+/// Variables that tell started workers what was found out before.
+pub(crate) type Told = Vec<(&'static str, String)>;
+
+/// Carries out `life` as every worker of the recipe, after `check` found nothing to refuse; what it
+/// returns, workers that are started find in their environment. Returns what rank 0 brought back if
+/// rank 0 lives in this process.
 pub(crate) fn run<T: Send + 'static>(
     recipe: &Recipe,
     world: &World,
     quiet: bool,
-    check: impl FnOnce() -> Result<(), Failure>,
+    check: impl FnOnce() -> Result<Told, Failure>,
     life: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError> + Send + Sync + 'static,
 ) -> Result<Option<T>, Failure> {
     world.processes().accept_interrupts();
     let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     let role = role(recipe, world)?;
-    if !matches!(role, Role::Worker(_)) {
-        check()?;
-        if !quiet {
-            warn_of_threads(recipe, world);
-        }
+    let is_started = matches!(role, Role::Worker(_));
+    let told = if is_started { Told::new() } else { check()? };
+    if !is_started && !quiet {
+        warn_of_threads(recipe, world);
     }
     match role {
         Role::Alone => {
@@ -59,7 +62,8 @@ pub(crate) fn run<T: Send + 'static>(
         Role::Launcher => {
             let arguments = std::env::args_os().skip(1).collect();
             let is_terminal = std::io::stderr().is_terminal();
-            let command = Launch { arguments, num_workers: recipe.run.workers, is_terminal };
+            let num_workers = recipe.run.workers;
+            let command = Launch { arguments, num_workers, told, is_terminal };
             launch(world, &command, Box::new(std::io::stderr()))??;
             Ok(None)
         }

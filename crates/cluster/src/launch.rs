@@ -45,6 +45,8 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
     /// How many.
     pub num_workers: usize,
+    /// What they are told besides, as variables of their environment.
+    pub told: Vec<(&'static str, String)>,
     /// Whether a person watches `out`, so that progress may be rewritten in place.
     pub is_terminal: bool,
 }
@@ -195,6 +197,7 @@ fn command(
         (LAUNCHER, world.processes().own_id().to_string()),
     ];
     environment.extend(meeting.ticket.to_env());
+    environment.extend(launch.told.iter().cloned());
     if launch.is_terminal {
         environment.push((TERMINAL, "1".to_owned()));
     }

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_mesh::Rank;
-use lockstep_schedule::collective::select::{Candidate, Request, candidates, contenders, select};
-use lockstep_schedule::collective::{Team, algorithms, build, sparse};
+use lockstep_schedule::collective::select::{
+    Candidate, Kind, Request, Selector, candidates, contenders,
+};
+use lockstep_schedule::collective::{build, sparse};
 use lockstep_schedule::{
-    Addends, Algorithm, Costs, Layout, Medium, Op, Rehearsal, Schedule, Topology, price,
+    Addends, Algorithm, Costs, Layout, Op, Rehearsal, Schedule, Topology, price,
 };
 
 use crate::element::{Dtype, Reduction};
@@ -68,15 +70,10 @@ pub struct Forecast {
 
 /// The plans of one rank's end of a group.
 pub(crate) struct Planner {
-    team: Team,
+    selector: Selector,
     position: usize,
-    costs: Costs,
-    /// Whether all members see each other's memory.
-    is_one_host: bool,
-    /// The schedules without messages for each operation that was asked for.
-    direct: BTreeMap<Op, Vec<Arc<Known>>>,
     /// The schedules that were chosen.
-    chosen: BTreeMap<Key, Arc<Known>>,
+    chosen: BTreeMap<Kind, Arc<Known>>,
     plans: VecDeque<Ready>,
     /// Looks at whether the links are still as they were.
     pub(crate) watch: Watch,
@@ -85,18 +82,11 @@ pub(crate) struct Planner {
 impl Planner {
     pub(crate) fn new(node: &Node, members: &[Rank], position: usize, addends: Addends) -> Self {
         let domains: Vec<usize> = members.iter().map(|rank| node.domains()[rank.0]).collect();
-        let is_one_host =
-            node.shared().is_some() && domains.iter().all(|&domain| domain == domains[0]);
-        let topology = if is_one_host {
-            Topology::flat(members.len(), Medium::Memory)
-        } else {
-            Topology::by_host(&domains)
-        };
-        let team = Team { addends, topology: Some(topology), ring: Vec::new() };
         let costs = Costs::of_one_host(node.shared().is_some());
-        let (direct, chosen) = (BTreeMap::new(), BTreeMap::new());
-        let (plans, watch) = (VecDeque::new(), Watch::default());
-        let mut planner = Self { team, position, costs, is_one_host, direct, chosen, plans, watch };
+        let selector = Selector::new(addends, &domains, costs);
+        let is_one_host = selector.is_one_host();
+        let (chosen, plans, watch) = (BTreeMap::new(), VecDeque::new(), Watch::default());
+        let mut planner = Self { selector, position, chosen, plans, watch };
         if let Some(measured) = node.measured().filter(|_| !is_one_host && members.len() > 1) {
             let ranks: Vec<usize> = members.iter().map(|rank| rank.0).collect();
             let links = measured.links.among(&ranks);
@@ -112,39 +102,39 @@ impl Planner {
 
     /// Whether some members are reached by messages only.
     pub(crate) fn has_links(&self) -> bool {
-        !self.is_one_host
+        !self.selector.is_one_host()
     }
 
     /// What algorithms are chosen by.
     pub(crate) fn costs(&self) -> &Costs {
-        &self.costs
+        self.selector.costs()
     }
 
     /// Chooses by what was measured from now on.
     pub(crate) fn reprice(&mut self, measured: &Measured) {
-        let Measured { links, port, per_message, local, near, crowd, rehearsal } = measured;
-        self.team.ring = links.ring_order();
-        self.costs.links = links.clone();
-        (self.costs.port, self.costs.per_message) = (Some(*port), *per_message);
-        (self.costs.local, self.costs.near, self.costs.crowd) = (*local, *near, *crowd);
-        self.costs.rehearsal = rehearsal.clone();
+        let &Measured { ref links, port, per_message, local, near, crowd, ref rehearsal } = measured;
+        let &Costs { messages, memory, .. } = self.costs();
+        let (links, port, rehearsal) = (links.clone(), Some(port), rehearsal.clone());
+        let costs =
+            Costs { messages, links, port, per_message, near, crowd, memory, local, rehearsal };
+        self.selector.reprice(costs);
         self.chosen.clear();
         self.plans.clear();
-        self.direct.clear();
         self.watch.begin();
     }
 
     /// Chooses by prices that are corrected from now on.
     pub(crate) fn correct(&mut self, rehearsal: &Rehearsal) {
-        self.costs.rehearsal = rehearsal.clone();
+        let costs = Costs { rehearsal: rehearsal.clone(), ..self.costs().clone() };
+        self.selector.reprice(costs);
         self.chosen.clear();
         self.plans.clear();
     }
 
     /// The algorithms that are worth trying out.
     pub(crate) fn contenders(&self, op: Op, bytes: usize) -> Vec<Candidate> {
-        let (team, element, canonical) = (&self.team, Bytes(1), false);
-        contenders(&Request { op, team, count: bytes, element, canonical }, &self.costs)
+        let (team, element, canonical) = (self.selector.team(), Bytes(1), false);
+        contenders(&Request { op, team, count: bytes, element, canonical }, self.costs())
     }
 
     /// Notes how long the call took that was found last.
@@ -161,10 +151,8 @@ impl Planner {
     pub(crate) fn forecasts(&mut self, wanted: &Wanted) -> Result<Vec<Forecast>, String> {
         let known = self.schedule(wanted)?;
         let chosen = known.schedule.algorithm;
-        let key = Key::of(wanted);
-        let (team, count, element) = (&self.team, key.size_class, Bytes(1));
-        let request = Request { op: key.op, team, count, element, canonical: key.canonical };
-        let all = candidates(&request, &self.costs).into_iter();
+        let request = wanted.kind().request(self.selector.team());
+        let all = candidates(&request, self.costs()).into_iter();
         let mut forecasts: Vec<Forecast> =
             all.map(|each| Forecast { algorithm: each.algorithm, seconds: each.seconds }).collect();
         forecasts.sort_by_key(|forecast| forecast.algorithm != chosen);
@@ -173,8 +161,9 @@ impl Planner {
 
     /// Whether an algorithm can carry out an operation in this group.
     pub(crate) fn offers(&self, op: Op, algorithm: Algorithm) -> bool {
-        let Ok(schedule) = build(op, algorithm, &self.team) else { return false };
-        let domains = self.team.topology.as_ref().map(Topology::memory_domains);
+        let team = self.selector.team();
+        let Ok(schedule) = build(op, algorithm, team) else { return false };
+        let domains = team.topology.as_ref().map(Topology::memory_domains);
         schedule.memory_pairs().all(|(one, other)| {
             domains.as_ref().is_some_and(|domains| domains[one] == domains[other])
         })
@@ -205,7 +194,7 @@ impl Planner {
 
     fn make(&mut self, wanted: &Wanted, lengths: &[usize]) -> Result<Ready, String> {
         let &Wanted { op, dtype, reduction, count, .. } = wanted;
-        let num_ranks = self.team.num_ranks();
+        let num_ranks = self.selector.team().num_ranks();
         if op.root().is_some_and(|root| root >= num_ranks) {
             return Err(format!("there are {num_ranks} ranks, counted from 0"));
         }
@@ -219,8 +208,9 @@ impl Planner {
         let algorithm = known.schedule.algorithm;
         let signature = Signature::new(op, dtype, reduction, algorithm, count, wanted.lengths);
         let (lengths, notebook) = (lengths.to_vec(), Notebook::default());
-        let (topology, element) = (self.team.topology.as_ref(), Bytes(dtype.bytes() as u64));
-        let seconds = price(&known.schedule, &layout, element, &self.costs, topology).0;
+        let topology = self.selector.team().topology.as_ref();
+        let element = Bytes(dtype.bytes() as u64);
+        let seconds = price(&known.schedule, &layout, element, self.costs(), topology).0;
         let predicted = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let (wanted, quickest) = (*wanted, Duration::MAX);
         Ok(Ready { wanted, lengths, plan, algorithm, signature, notebook, predicted, quickest })
@@ -241,7 +231,7 @@ impl Planner {
     /// The order of a ring, where it was chosen.
     #[cfg(test)]
     pub(crate) fn ring(&self) -> &[usize] {
-        &self.team.ring
+        &self.selector.team().ring
     }
 
     /// Every call from now on counts as a slow one until links are measured again.
@@ -256,83 +246,45 @@ impl Planner {
     /// From now on calls like this one follow `schedule`, whatever it does.
     #[cfg(test)]
     pub(crate) fn follow(&mut self, wanted: &Wanted, schedule: Schedule) {
-        let known = Arc::new(Known::new(schedule, self.position));
+        let known = Arc::new(Known::new(Arc::new(schedule), self.position));
         self.plans.clear();
-        self.chosen.insert(Key::of(wanted), known);
+        self.chosen.insert(wanted.kind(), known);
     }
 
-    /// The schedule for a call. It depends on the size only roughly, so that all ranks, and calls
-    /// of nearly the same size, find the same one.
+    /// The schedule for a call.
     fn schedule(&mut self, wanted: &Wanted) -> Result<Arc<Known>, String> {
-        let key = Key::of(wanted);
-        let Key { op, algorithm, canonical, size_class } = key;
-        if let Some(known) = self.chosen.get(&key) {
+        let kind = wanted.kind();
+        if let Some(known) = self.chosen.get(&kind) {
             return Ok(Arc::clone(known));
         }
-        let chosen = match algorithm {
-            None if self.is_one_host => self.cheapest_direct(op, size_class),
-            _ => None,
-        };
-        let select_any = || -> Result<Arc<Known>, String> {
-            let (team, count, element) = (&self.team, size_class, Bytes(1));
-            let request = Request { op, team, count, element, canonical };
-            let found = select(&request, &self.costs, algorithm).map_err(|e| e.to_string())?;
-            Ok(Arc::new(Known::new(found.schedule, self.position)))
-        };
-        let known = chosen.map_or_else(select_any, Ok)?;
+        let schedule = self.selector.choose(&kind).map_err(|error| error.to_string())?;
+        let known = Arc::new(Known::new(schedule, self.position));
         if self.chosen.len() == MAX_CHOICES {
             self.chosen.pop_first();
         }
-        self.chosen.insert(key, Arc::clone(&known));
+        self.chosen.insert(kind, Arc::clone(&known));
         Ok(known)
-    }
-
-    /// Where all see each other's memory, a message is a detour: it is copied into a ring and out
-    /// of it. So there only schedules without messages are compared, all of which add canonically.
-    fn cheapest_direct(&mut self, op: Op, bytes: usize) -> Option<Arc<Known>> {
-        let (team, position) = (&self.team, self.position);
-        let direct = self.direct.entry(op).or_insert_with(|| {
-            let built = algorithms(op).iter().filter_map(|&each| build(op, each, team).ok());
-            let direct = built.filter(|schedule| !schedule.needs_messages());
-            direct.map(|schedule| Arc::new(Known::new(schedule, position))).collect()
-        });
-        let seconds = |known: &Arc<Known>| {
-            let layout = Layout::even(&known.schedule, bytes);
-            price(&known.schedule, &layout, Bytes(1), &self.costs, team.topology.as_ref()).0
-        };
-        let priced = direct.iter().map(|known| (seconds(known), known));
-        let cheapest = priced.min_by(|(one, _), (other, _)| one.total_cmp(other));
-        cheapest.map(|(_, known)| Arc::clone(known))
     }
 }
 
 /// A schedule and what is known about it.
 struct Known {
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     facts: Facts,
 }
 
 impl Known {
-    fn new(schedule: Schedule, position: usize) -> Self {
+    fn new(schedule: Arc<Schedule>, position: usize) -> Self {
         let facts = Facts::new(&schedule, position);
         Self { schedule, facts }
     }
 }
 
-/// What the choice of a schedule depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    op: Op,
-    algorithm: Option<Algorithm>,
-    canonical: bool,
-    size_class: usize,
-}
-
-impl Key {
-    fn of(wanted: &Wanted) -> Self {
-        let bytes = wanted.count.saturating_mul(wanted.dtype.bytes());
-        let Wanted { op, algorithm, canonical, .. } = *wanted;
-        Self { op, algorithm, canonical, size_class: bytes.next_power_of_two() }
+impl Wanted {
+    /// What the choice of a schedule depends on.
+    fn kind(&self) -> Kind {
+        let bytes = self.count.saturating_mul(self.dtype.bytes());
+        Kind::new(self.op, bytes, self.canonical, self.algorithm)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn text() -> Vec<u8> {
 }
 
 /// A gzip file ends with its uncompressed length, so one allocation of the right size is enough.
-fn length_bytes() -> usize {
+pub(crate) fn length_bytes() -> usize {
     let trailer = COMPRESSED.last_chunk::<4>().expect("a gzip file is longer than its trailer");
     u32::from_le_bytes(*trailer) as usize
 }

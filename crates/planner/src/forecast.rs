@@ -12,8 +12,8 @@ use lockstep_parallel::asked::blueprint_on;
 pub struct Forecast {
     /// By rank and part.
     pub memory: Memory,
-    /// What the largest process will show as its own.
-    pub peak_bytes: Bytes,
+    /// What the process of each rank will show as its own.
+    pub peak_by_rank: Vec<Bytes>,
     /// The calls of a step.
     pub calls: StepCalls,
     /// What every rank moves in its first step.
@@ -27,12 +27,12 @@ pub struct Forecast {
 }
 
 /// What depends on the length of buckets, which may be measured when a run starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketForecast {
     /// Parameters of a bucket.
     pub bucket_len: usize,
-    /// What the largest process will show as its own.
-    pub peak_bytes: Bytes,
+    /// What the process of each rank will show as its own.
+    pub peak_by_rank: Vec<Bytes>,
     /// What the busiest rank moves in a step.
     pub wire_bytes: Bytes,
 }
@@ -46,6 +46,7 @@ impl Forecast {
     ) -> Result<Self, TooLarge> {
         let memory = memory::check(recipe, room)?;
         let blueprint = blueprint_on(recipe, 0);
+        let memory = memory.with_seen(recipe, &blueprint);
         let wires = wires(recipe);
         let (calls, mut traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
         // Small problems are over before anything could be said about a step.
@@ -60,12 +61,13 @@ impl Forecast {
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, &wires);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
             let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
-            let peak_bytes = memory.largest_process(recipe, room.process);
-            BucketForecast { bucket_len, peak_bytes, wire_bytes }
+            let memory = memory.with_seen(recipe, &blueprint);
+            let peak_by_rank = memory.processes(recipe, room.process);
+            BucketForecast { bucket_len, peak_by_rank, wire_bytes }
         };
         Ok(Self {
             by_bucket_len: busiest.into_iter().map(of_bucket_len).collect(),
-            peak_bytes: memory.largest_process(recipe, room.process),
+            peak_by_rank: memory.processes(recipe, room.process),
             traffic,
             tokens: Tokens(recipe.tokens_per_step() as u64),
             memory,
@@ -74,19 +76,27 @@ impl Forecast {
         })
     }
 
-    /// The same with the bytes that will pass over wires which are known by now: workers measure
-    /// them when they have met, and choose algorithms by that.
-    pub fn over(mut self, recipe: &Recipe, wires: &Wires) -> Self {
+    /// The same with the bytes that will pass over wires which are known by now, and the time that
+    /// takes: workers measure them when they have met, and choose algorithms by that.
+    pub fn over(mut self, recipe: &Recipe, wires: &Wires, machine: Option<&Calibration>) -> Self {
         if is_cut(recipe) {
             return self;
         }
         let blueprint = blueprint_on(recipe, 0);
         (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires);
+        if let (Some(step), Some(machine)) = (&mut self.step, machine) {
+            *step = time::step(recipe, &blueprint, &self.calls, wires, machine);
+        }
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, wires);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
             forecast.wire_bytes = wire_bytes;
         }
         self
+    }
+
+    /// What the largest process will show as its own.
+    pub fn peak_bytes(&self) -> Bytes {
+        self.peak_by_rank.iter().copied().max().unwrap_or_default()
     }
 
     /// What the busiest rank moves in a step.

@@ -13,7 +13,7 @@ use lockstep_planner::collective::{
     ClosedForm, all_to_all, butterfly, parameter_server, rabenseifner, ring, tree,
 };
 use lockstep_schedule::collective::{Team, build};
-use lockstep_schedule::{Algorithm, Costs, Layout, Link, Op, price};
+use lockstep_schedule::{Algorithm, Costs, Layout, Link, Links, Medium, Op, Topology, price};
 
 const MB: u64 = 1_000_000;
 const GB: u64 = 1_000_000_000;
@@ -230,6 +230,36 @@ fn two_levels_against_a_flat_ring() {
     let eight = Nodes { num_nodes: 8, cards_per_node: 1, between: link(0.0, 25.0), ..nodes };
     row("a O209", ms(eight.flat_ring(Bytes(800 * MB))), "63");
     row("a O210", ms(eight.between(Bytes(800 * MB))), "56");
+}
+
+#[test]
+fn two_levels_are_the_price_of_their_schedule_to_the_last_digit() {
+    let inside = Link { bandwidth: BytesPerSecond(8.0 * EXACT.bandwidth.0), ..EXACT };
+    let between = Link { latency: Seconds(4.0 * EXACT.latency.0), ..EXACT };
+    for (num_nodes, ranks_per_node) in [(2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (2, 8), (3, 4)] {
+        let num_ranks = num_nodes * ranks_per_node;
+        let node = |node: usize| {
+            let members = (0..ranks_per_node).map(|i| Topology::Rank(node * ranks_per_node + i));
+            Topology::Group { medium: Medium::Messages, members: members.collect() }
+        };
+        let members = (0..num_nodes).map(node).collect();
+        let topology = Topology::Group { medium: Medium::Messages, members };
+        let team = Team { topology: Some(topology.clone()), ..Team::new(num_ranks) };
+        let schedule =
+            build(Op::AllReduce, Algorithm::Hierarchical, &team).expect("it is for this");
+        let links = Links::new(num_ranks, |one, other| {
+            if one / ranks_per_node == other / ranks_per_node { inside } else { between }
+        });
+        let costs = Costs { links, ..Costs::plain(EXACT, BytesPerSecond(f64::INFINITY)) };
+        // Every level divides what it gets without a rest.
+        let count = 3 * 1024 * num_ranks;
+        let layout = Layout::even(&schedule, count);
+        let priced = price(&schedule, &layout, Bytes(4), &costs, Some(&topology));
+        let cards_per_node = ranks_per_node;
+        let nodes = Nodes { num_nodes, ranks_per_node, cards_per_node, inside, between };
+        let closed = nodes.all_reduce_as_scheduled(Bytes(4 * count as u64));
+        assert_eq!(closed.0.to_bits(), priced.0.to_bits(), "{num_nodes} x {ranks_per_node}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_parallel::asked;
 use lockstep_planner::memory::zero::PerParameter;
-use lockstep_planner::memory::{Memory, Room, activations_by_block, check};
+use lockstep_planner::memory::{Memory, Process, Room, activations_by_block, check};
 
 const GB: u64 = 1_000_000_000;
 
@@ -141,14 +141,25 @@ fn what_does_not_fit_is_refused_with_what_does() {
     let sets = ["run.workers=4", "model.width=1024", "model.heads=8", "model.layers=12"];
     let recipe = recipe(&sets);
     let needed = Memory::of(&recipe, &describe(&recipe.model)).total();
-    let room = |memory: u64| Room { memory: Bytes(memory), process: Bytes(10 << 20) };
+    let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
+    let room = |memory: u64| Room { memory: Bytes(memory), process };
     assert!(check(&recipe, room(0)).is_ok(), "a machine that says nothing refuses nothing");
     assert!(check(&recipe, room(2 * needed.0)).is_ok());
     let refusal = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");
     let text = refusal.to_string();
-    assert!(text.starts_with("run.workers = 4 need "), "{text}");
+    assert!(text.starts_with("run.workers = 4 takes "), "{text}");
     assert!(text.contains("; try parallel."), "{text}");
     assert_eq!(refusal.part, "optimizer", "{text}");
+    // What is offered fits, and one layer more would not.
+    let few = check(&recipe, room(needed.0 / 4)).expect_err("it does not fit");
+    let instead = few.instead.expect("fewer layers fit");
+    let layers: usize = instead.strip_prefix("model.layers = ").expect("layers").parse().unwrap();
+    let with = |layers: usize| {
+        let mut changed = recipe.clone();
+        changed.model.layers = layers;
+        check(&changed, room(needed.0 / 4))
+    };
+    assert!(with(layers).is_ok() && with(layers + 1).is_err(), "{instead}");
     let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
-    assert!(hopeless.ends_with("so try a smaller model"), "{hopeless}");
+    assert!(hopeless.ends_with("so try a machine with more"), "{hopeless}");
 }

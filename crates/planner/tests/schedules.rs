@@ -54,3 +54,14 @@ fn two_directions_idle_less_and_a_pipeline_that_never_drains_not_at_all() {
         }
     }
 }
+
+#[test]
+fn memory_is_used_where_it_is_and_messages_where_it_is_not() {
+    let lengths = Lengths::Even(1 << 20);
+    let call = Call { op: Op::AllReduce, bucket: 0, lengths, times: 1, turns: Vec::new() };
+    let addends = Addends::one_each(4);
+    for (wires, has_messages) in [(Wires::memory(4), false), (Wires::messages(4), true)] {
+        let mut chosen = Chosen::new(&wires, &addends);
+        assert_eq!(chosen.of(&call).needs_messages(), has_messages);
+    }
+}

@@ -11,6 +11,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::mm::{Advice, madvise};
+
+use crate::memory::PAGE_BYTES;
 use crate::{Plain, Segment};
 
 /// Blocks start at multiples of this, a cache line, so that no two share one.
@@ -18,6 +21,10 @@ const LINE_BYTES: usize = 64;
 
 /// Blocks of at least this many bytes start at multiples of it: the size of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// Blocks of at least this many bytes give their pages back to the system when they go. Smaller
+/// ones are not worth a call.
+const RELEASED_BYTES: usize = 1 << 20;
 
 /// The allocator of one segment.
 pub struct Arena {
@@ -49,7 +56,7 @@ impl Arena {
     }
 
     /// A block of at least `bytes` bytes, or nothing when no hole is large enough. Memory that was
-    /// in use before keeps its old contents.
+    /// in use before may keep its old contents.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Option<Block> {
         let bytes = bytes.max(1).checked_next_multiple_of(LINE_BYTES)?;
         let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
@@ -75,6 +82,10 @@ impl Arena {
     }
 
     fn give_back(&self, range: &Range<usize>) {
+        // What is large may not be needed again, and all who looked into it would keep its pages.
+        if range.len() >= RELEASED_BYTES {
+            release(&self.segment, range);
+        }
         let mut holes = self.holes();
         let Range { mut start, mut end } = range.clone();
         let before = holes.range(..start).next_back().map(|(&start, &end)| (start, end));
@@ -92,6 +103,21 @@ impl Arena {
         // Every change completes before anything can panic.
         self.holes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Gives the pages of a range back to the system, in every process that has them mapped; they are
+/// zeros when they are touched again. Memory of a single process keeps its pages.
+fn release(segment: &Segment, range: &Range<usize>) {
+    let start = range.start.next_multiple_of(PAGE_BYTES);
+    let end = range.end / PAGE_BYTES * PAGE_BYTES;
+    if segment.descriptor().is_none() || start >= end {
+        return;
+    }
+    // SAFETY: whole pages inside the mapping, which stays; their owner has no more use for what
+    // they hold. Where the system declines they only go on to take room.
+    let _ = unsafe {
+        madvise(segment.base().add(start).as_ptr().cast(), end - start, Advice::LinuxRemove)
+    };
 }
 
 impl Block {
@@ -193,6 +219,21 @@ mod tests {
         let large = arena.allocate(3 << 20).unwrap();
         assert!(large.range().start.is_multiple_of(HUGE_BYTES));
         assert!(small.range().end <= large.range().start);
+    }
+
+    #[test]
+    fn large_blocks_give_their_pages_back() {
+        let segment = crate::real().shared().create(64, 8 << 20).unwrap();
+        let arena = Arena::new(&segment);
+        let bytes_after_use = |bytes: usize| {
+            let mut block = arena.allocate(bytes).unwrap();
+            block.as_mut_slice::<u8>(bytes).fill(7);
+            drop(block);
+            let again = arena.allocate(bytes).unwrap();
+            again.as_slice::<u8>(bytes).iter().filter(|&&byte| byte == 7).count()
+        };
+        assert_eq!(bytes_after_use(2 << 20), 0);
+        assert_eq!(bytes_after_use(1 << 10), 1 << 10);
     }
 
     #[test]

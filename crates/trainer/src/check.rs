@@ -12,9 +12,9 @@ use lockstep_model::describe;
 use lockstep_platform::World;
 
 /// Refuses a run that could not begin here: instructions, text, the run to go on from or
-/// the weights to start from, the folder.
-pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), TrainError> {
-    check_inputs(recipe, world)?;
+/// the weights to start from, the folder. Returns the most bytes of text that a worker will hold.
+pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize, TrainError> {
+    let held_bytes = check_inputs(recipe, world)?;
     let done = if let Some(dir) = &options.resume {
         saved::open(dir, recipe, world)?.1.step
     } else {
@@ -26,21 +26,23 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), Tr
         return Err(TrainError::NothingToDo { done, asked });
     }
     RunFolder::planned(recipe, world)?;
-    Ok(())
+    Ok(held_bytes)
 }
 
 /// The part of it that does not depend on a run's folders: instructions, groups and text.
-pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
+pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::isa(recipe)?;
     groups(recipe)?;
     let num_texts = match recipe.data.placement {
         Placement::Local => recipe.parallel.data,
         Placement::Shared | Placement::Partitioned | Placement::Served => 1,
     };
+    let mut held_bytes = 0;
     for worker in 0..num_texts {
-        Feed::open(recipe, world, &Seat::unknown(recipe, worker))?;
+        let feed = Feed::open(recipe, world, &Seat::unknown(recipe, worker))?;
+        held_bytes = held_bytes.max(feed.held_bytes());
     }
-    Ok(())
+    Ok(held_bytes)
 }
 
 /// Refuses groups of parameters that the model does not have, and to train nothing.

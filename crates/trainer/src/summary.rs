@@ -40,6 +40,7 @@ pub struct Summary {
     pub staleness_max: u64,
     pub predicted_step_seconds: Option<f64>,
     pub predicted_peak_bytes: Option<u64>,
+    pub predicted_peak_bytes_by_rank: Option<Vec<u64>>,
     pub predicted_wire_bytes: Option<u64>,
     pub run_dir: String,
     pub num_params: u64,
@@ -104,11 +105,11 @@ pub struct Predicted {
 }
 
 /// What depends on the length of buckets, which may be measured when a run starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names and units are the documentation")]
 pub struct PredictedBytes {
     pub bucket_len: usize,
-    pub peak_bytes: u64,
+    pub peak_bytes_by_rank: Vec<u64>,
     pub wire_bytes: u64,
 }
 
@@ -120,7 +121,8 @@ impl Summary {
         let bytes = predicted.bytes.iter().find(is_ours).or(predicted.bytes.first());
         Self {
             predicted_step_seconds: predicted.step_seconds,
-            predicted_peak_bytes: bytes.map(|bytes| bytes.peak_bytes),
+            predicted_peak_bytes: bytes.and_then(|b| b.peak_bytes_by_rank.iter().copied().max()),
+            predicted_peak_bytes_by_rank: bytes.map(|bytes| bytes.peak_bytes_by_rank.clone()),
             predicted_wire_bytes: bytes
                 .filter(|_| recipe.parallel.pipeline == 1)
                 .map(|bytes| bytes.wire_bytes),
@@ -184,6 +186,7 @@ impl Summary {
             staleness_max: 0,
             predicted_step_seconds: None,
             predicted_peak_bytes: None,
+            predicted_peak_bytes_by_rank: None,
             predicted_wire_bytes: None,
             run_dir: folder.path().display().to_string(),
             num_params: learner.replica.blueprint().num_params() as u64,

@@ -1,12 +1,13 @@
 //! `lockstep inspect`: what a recipe's model consists of, before anything is allocated.
 
 use crate::failure::Failure;
+use crate::memory_report::Memory;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_model::{Blueprint, Param, describe};
-use lockstep_parallel::Footprint;
+use lockstep_planner::memory::RankMemory;
 use lockstep_platform::World;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
@@ -58,17 +59,6 @@ struct Tensor {
     mirror_of: Option<String>,
 }
 
-#[derive(Serialize)]
-#[expect(clippy::struct_field_names, reason = "names that scripts rely on carry their unit")]
-struct Memory {
-    weights_bytes: u64,
-    gradients_bytes: u64,
-    optimizer_bytes: u64,
-    activations_bytes: u64,
-    buffers_bytes: u64,
-    total_bytes: u64,
-}
-
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
     let blueprint = describe(&recipe.model);
@@ -84,7 +74,7 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
         params: blueprint.params().map(|(_, param)| tensor(param)).collect(),
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
-        memory: memory(&footprint(recipe, &blueprint_on(recipe, 0), 0)),
+        memory: Memory::from(&RankMemory::from(&footprint(recipe, &blueprint_on(recipe, 0), 0))),
         logits: Vec::new(),
     }
 }
@@ -121,18 +111,6 @@ fn tensor(param: &Param) -> Tensor {
         shape: param.shape.clone(),
         num_params: param.len() as u64,
         mirror_of: param.mirror_of.clone(),
-    }
-}
-
-fn memory(footprint: &Footprint) -> Memory {
-    let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
-    Memory {
-        weights_bytes: bytes(footprint.weights),
-        gradients_bytes: bytes(footprint.gradients),
-        optimizer_bytes: bytes(footprint.optimizer),
-        activations_bytes: bytes(footprint.activations),
-        buffers_bytes: bytes(footprint.buffers),
-        total_bytes: bytes(footprint.total()),
     }
 }
 

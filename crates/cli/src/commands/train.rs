@@ -9,6 +9,7 @@ use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Placement, Recipe, lints};
 use lockstep_planner::Forecast;
+use lockstep_planner::memory::Process;
 use lockstep_planner::traffic::Wires;
 use lockstep_platform::World;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
@@ -18,6 +19,7 @@ use lockstep_trainer::{Options, RunFolder, Summary, Target};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 /// Characters of sample text after a run.
 const SAMPLE_TOKENS: usize = 400;
@@ -56,18 +58,23 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let process = forecast::process(world);
     let recipe = arguments.recipe.resolve(world)?;
-    let forecast = forecast::of(&recipe, world)?;
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
     let options = move || Options { resume: resume.clone(), stop_after, ..Options::default() };
     let asked = options();
+    // Known where the checks were made in this process.
+    let text = Arc::new(OnceLock::new());
+    let found = Arc::clone(&text);
     let check = || {
-        lockstep_trainer::check(&recipe, world, &asked)?;
+        forecast::fits(&recipe, world, process)?;
+        let held = Bytes(lockstep_trainer::check(&recipe, world, &asked)? as u64);
+        forecast::fits(&recipe, world, Process { text: held, ..process })?;
         let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
         for finding in findings {
             workers::tell(&format!("warning: {finding}\n"));
         }
-        Ok(())
+        Ok(forecast::told(*found.get_or_init(|| held)))
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {
@@ -75,10 +82,17 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         // The others neither say nor keep anything of the forecast.
         if comm.rank().0 == 0 {
             let (costs, domains) = comm.costs();
-            let forecast = forecast.clone().over(recipe, &Wires { costs, domains });
-            options.predicted = forecast::predicted(&forecast);
-            if !quiet {
-                options.sinks = sinks(recipe, &own_world, &forecast);
+            let told = || forecast::text_bytes_told(recipe, &own_world);
+            let process = Process { text: *text.get_or_init(told), ..process };
+            // What does not fit has been refused; other hosts may have more room than this one.
+            if let Ok(forecast) = forecast::of(recipe, &own_world, process) {
+                let machine = forecast::calibration(&own_world);
+                let wires = Wires { costs, domains };
+                let forecast = forecast.over(recipe, &wires, machine.as_ref());
+                options.predicted = forecast::predicted(&forecast);
+                if !quiet {
+                    options.sinks = sinks(recipe, &own_world, &forecast);
+                }
             }
         }
         lockstep_trainer::train(recipe, &own_world, comm, options)

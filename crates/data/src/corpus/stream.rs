@@ -54,6 +54,10 @@ impl Whole {
     pub(super) fn read(text: &Text<'_>) -> Result<Self, DataError> {
         let vocab = text.tokenizer.vocab();
         let mut run = Run::for_vocab(vocab);
+        // Its length is known, so it need not grow step by step, and be copied each time.
+        if text.source == BUNDLED && text.tokenizer.is_bytes() {
+            run.reserve(bundled::length_bytes());
+        }
         let mut ends = Vec::new();
         let num_bytes = text.visit(&mut |part| match part {
             Part::Bytes(bytes) => run.extend_bytes(bytes),

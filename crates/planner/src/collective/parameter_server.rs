@@ -18,6 +18,12 @@ pub fn bytes_over_ring(num_workers: usize, num_servers: usize) -> f64 {
         / ring::all_reduce(num_workers).bytes(vector)
 }
 
+/// The share of linear speed-up that is left where the servers' links are all that counts:
+/// 1/(1+(n-1)/s).
+pub fn efficiency(num_workers: usize, num_servers: usize) -> f64 {
+    1.0 / (1.0 + (num_workers as f64 - 1.0) / num_servers as f64)
+}
+
 /// The bandwidth that each server needs to serve all workers once a step.
 pub fn server_bandwidth(
     num_workers: usize,

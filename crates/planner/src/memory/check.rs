@@ -3,9 +3,10 @@
 //! A run that cannot fit is refused before a worker starts: the machine would otherwise find out by
 //! killing one of them in the middle of the night. What is offered instead is the nearest recipe
 //! that fits, in the order in which changes cost least: compute activations again, divide more
-//! among the workers, smaller microbatches. None of them changes the result, but the last.
+//! among the workers, smaller microbatches, fewer workers, which all leave the model as it is; then
+//! fewer layers, and narrower ones.
 
-use super::Memory;
+use super::{Memory, Process};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Blame, Recipe, Recompute};
 use lockstep_parallel::asked::blueprint_on;
@@ -15,16 +16,16 @@ use lockstep_parallel::asked::blueprint_on;
 pub struct Room {
     /// Memory that processes may use; 0 if nobody knows.
     pub memory: Bytes,
-    /// What one process takes before it has a model.
-    pub process: Bytes,
+    /// A process of the run before it has a model.
+    pub process: Process,
 }
 
 /// A run that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "run.workers = {workers} need {needed} of memory and this machine has {room}: {part} are \
-     {part_bytes} of it; {}", .instead.as_deref().map_or_else(
-        || "no setting of parallel.* makes it fit, so try a smaller model".to_owned(),
+    "run.workers = {workers} takes {needed} of memory and this machine has {room}: the largest \
+     part, {part}, takes {part_bytes}; {}", .instead.as_deref().map_or_else(
+        || "not even a small model fits, so try a machine with more".to_owned(),
         |instead| format!("try {instead}"))
 )]
 pub struct TooLarge {
@@ -57,14 +58,14 @@ pub fn check(recipe: &Recipe, room: Room) -> Result<Memory, TooLarge> {
         return Ok(memory);
     }
     let (part, part_bytes) = largest_part(&memory);
-    let instead = nearest(recipe, room);
+    let instead = nearest(recipe, room).or_else(|| smaller(recipe, room));
     let workers = recipe.run.workers;
     Err(TooLarge { workers, needed, room: room.memory, part, part_bytes, instead })
 }
 
 /// Every worker has a process of its own at most; what they share is counted once.
 fn needed(memory: &Memory, room: Room) -> Bytes {
-    memory.total() + room.process * memory.ranks.len() as u64
+    memory.total() + room.process.besides(1, 0) * memory.ranks.len() as u64
 }
 
 fn largest_part(memory: &Memory) -> (&'static str, Bytes) {
@@ -132,6 +133,37 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
         }
     }
     None
+}
+
+/// The largest model of the same kind that fits as the recipe divides it.
+fn smaller(recipe: &Recipe, room: Room) -> Option<String> {
+    let mut changed = recipe.clone();
+    let mut fits = |layers: usize, halvings: u32| {
+        changed.model.layers = layers;
+        changed.model.width = recipe.model.width >> halvings;
+        changed.model.ffn = recipe.model.ffn >> halvings;
+        needed(&Memory::of(&changed, &describe(&changed.model)), room) <= room.memory
+    };
+    if recipe.model.family.is_problem() {
+        return None;
+    }
+    if fits(1, 0) {
+        let (mut fitting, mut too_many) = (1, recipe.model.layers);
+        while too_many - fitting > 1 {
+            let middle = usize::midpoint(fitting, too_many);
+            if fits(middle, 0) { fitting = middle } else { too_many = middle }
+        }
+        return Some(format!("model.layers = {fitting}"));
+    }
+    // Heads of two numbers are the narrowest that a position can turn.
+    let width_of = |halvings: u32| recipe.model.width >> halvings;
+    let is_sound = |halvings: &u32| {
+        let width = width_of(*halvings);
+        width << halvings == recipe.model.width && width.is_multiple_of(2 * recipe.model.heads)
+    };
+    let halvings = (1..usize::BITS).take_while(is_sound).find(|halvings| fits(1, *halvings))?;
+    let (width, ffn) = (width_of(halvings), recipe.model.ffn >> halvings);
+    Some(format!("model.layers = 1, model.width = {width} and model.ffn = {ffn}"))
 }
 
 const fn name(recompute: Recompute) -> &'static str {

@@ -2,8 +2,10 @@
 //! communication at the price of its schedules.
 //!
 //! A step of a worker is its lanes, one after the other, then its share of the update; calls run
-//! beside backward where cores are free for them. Workers of one machine share its cores, so what
-//! counts is the work of all of them together, and at least that of the one with most lanes.
+//! beside backward where cores are free for them. A lane is arithmetic, which has a speed, and what
+//! it takes besides, however short it is ([`calibration`]). Workers of one machine share its cores,
+//! so what counts is the work of all of them together, and at least that of the one with most
+//! lanes.
 
 pub mod calibration;
 
@@ -50,32 +52,45 @@ pub fn step(
     wires: &Wires,
     machine: &Calibration,
 ) -> StepTime {
-    let lanes: Vec<f64> = recipe
-        .leaf_shares()
-        .iter()
-        .map(|leaves| (leaves * recipe.lanes_per_leaf()) as f64)
-        .collect();
-    let workers = lanes.len();
+    let leaves = recipe.leaf_shares();
+    let workers = leaves.len();
     let threads = recipe.run.num_threads(machine.cores, workers);
     let num_busy = (threads * workers).min(machine.cores) as f64;
-    let rate = machine.rate(recipe.model.width);
+    let per_leaf = recipe.lanes_per_leaf() as f64;
+    let most = per_leaf * leaves.iter().copied().max().unwrap_or(0) as f64;
+    let total = per_leaf * leaves.iter().sum::<usize>() as f64;
     // With fewer threads than cores a part of the machine stands still.
-    let all = rate * (num_busy / machine.cores as f64);
-    let one = rate * (threads.min(machine.cores) as f64 / machine.cores as f64);
-    let lane = lane_flops(recipe, blueprint);
-    let total: f64 = lanes.iter().sum();
-    let most = lanes.iter().copied().fold(0.0, f64::max);
-    let compute = (lane * total / all).max(lane * most / one);
+    let all = num_busy / machine.cores as f64;
+    let one = threads.min(machine.cores) as f64 / machine.cores as f64;
+    let lane =
+        lane_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
+    // More workers than cores wait for each other.
+    let crowd = (workers * threads) as f64 / num_busy;
+    let blocks =
+        machine.block(threads) * (blueprint.blocks.len() as f64 * again(recipe, blueprint));
+    let compute = (lane * (total / all)).max(lane * (most / one)) + blocks * (most * crowd);
     let num_updates = if recipe.parallel.zero == 0 { workers as f64 } else { 1.0 };
-    let share = machine.cores as f64 / num_busy;
-    let per_param = Seconds(machine.update_seconds_per_param * share);
+    let per_param = Seconds(machine.update_seconds_per_param / all);
     let update = per_param * (blueprint.num_params() as f64 * num_updates)
-        + Seconds(machine.step_overhead_seconds);
+        + Seconds(machine.step_overhead_seconds * crowd);
     let lane_seconds = compute * (1.0 / most);
     let (communication, exposed) =
         communication(recipe, calls, wires, machine, lane_seconds, threads);
     let flops = Flops(total * lane_flops_of_model(recipe, blueprint).0);
     StepTime { compute, update, communication, exposed, flops }
+}
+
+/// What a lane takes on all cores, but for the blocks' own price.
+fn lane_seconds(recipe: &Recipe, blueprint: &Blueprint, machine: &Calibration) -> Seconds {
+    let passing = machine.lane_seconds_per_param * blueprint.num_params() as f64;
+    let again = again(recipe, blueprint);
+    lane_flops_of_model(recipe, blueprint) * again / machine.rate(recipe.model.width)
+        + Seconds(passing * again)
+}
+
+/// What a lane's part of a leaf takes on all cores.
+fn leaf_seconds(blueprint: &Blueprint, machine: &Calibration, lanes_per_leaf: f64) -> Seconds {
+    Seconds(machine.leaf_seconds_per_param * blueprint.num_params() as f64 / lanes_per_leaf)
 }
 
 /// Arithmetic of one lane, forward and backward, as a model is counted.
@@ -85,9 +100,8 @@ fn lane_flops_of_model(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
     Flops((per_token.forward + per_token.backward) as f64 * tokens)
 }
 
-/// The same with what is computed again.
-fn lane_flops(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
-    let tokens = (recipe.train.microbatch * recipe.model.context) as f64;
+/// How many times that is computed, where some of it is computed again.
+fn again(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
     let layers = blueprint.blocks.iter().filter(|block| block.io().is_layer());
     let forward: u64 =
         layers.map(|block| block.flops_per_token(recipe.model.context).forward).sum();
@@ -103,7 +117,8 @@ fn lane_flops(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
             forward as f64 * (model.layers.div_ceil(k)) as f64 / model.layers.max(1) as f64
         }
     };
-    lane_flops_of_model(recipe, blueprint) + Flops(again * tokens)
+    let once = blueprint.flops_per_token();
+    1.0 + again / (once.forward + once.backward) as f64
 }
 
 /// All calls of a step, and what of them sticks out.
@@ -124,10 +139,14 @@ fn communication(
         all += seconds * call.times as f64;
         last_lane.push((call.bucket, seconds * call.times as f64));
     }
-    // A call in shared memory is work of the cores that compute.
+    // A call in memory, or between processes of one machine, is work of the cores that compute; so
+    // are all of them unless workers found that they do not share their cores.
     let has_free_cores = threads * recipe.run.workers < machine.cores;
-    let is_hidden = recipe.parallel.overlap && (has_free_cores || !wires.is_one_host());
-    if !is_hidden {
+    let is_network = wires.costs.port.is_some() && wires.costs.crowd.is_none();
+    if !recipe.parallel.overlap || !(has_free_cores || is_network) {
+        // What is priced are ranks with a core each.
+        let crowd = (recipe.run.workers as f64 / machine.cores as f64).max(1.0);
+        let all = if wires.costs.crowd.is_some() { all } else { all * crowd };
         return (all, all);
     }
     // Buckets leave from the last to the first while backward, two thirds of a lane, goes on.

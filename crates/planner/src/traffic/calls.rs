@@ -43,6 +43,9 @@ pub struct Call {
     pub lengths: Lengths,
     /// How often in a step.
     pub times: u64,
+    /// Which of the buffers that buckets use in turn it is made on; none where the bucket has a
+    /// buffer of its own.
+    pub turns: Vec<usize>,
 }
 
 /// All calls of a step.
@@ -103,12 +106,19 @@ pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint) -> StepCalls {
         Shares::Cyclic { num_workers } => Addends::one_each(*num_workers),
     };
     let mut list = Vec::new();
-    for (index, bucket) in trained.grads.list.iter().enumerate().filter(|(_, b)| b.len > 0) {
+    let of_grads = trained.grads.list.iter().enumerate().filter(|(_, bucket)| bucket.len > 0);
+    let num_filled = of_grads.clone().count();
+    for (place, (index, bucket)) in of_grads.enumerate() {
         let parts = bucket.part_lens();
+        let turns = filled_in(plan, num_filled, num_filled - 1 - place);
         match plan.zero {
             0 => list.push(call(Op::AllReduce, index, Lengths::Even(bucket.len), 1)),
             1 => list.push(call(Op::ReduceScatter, index, Lengths::Parts(parts), 1)),
-            _ => list.extend(exchanges(plan, index, &parts)),
+            _ => list.extend(
+                exchanges(plan, index, &parts)
+                    .into_iter()
+                    .map(|call| Call { turns: turns.clone(), ..call }),
+            ),
         }
     }
     list.extend(gathers(plan, &buckets, &trained));
@@ -117,7 +127,20 @@ pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint) -> StepCalls {
 }
 
 fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call {
-    Call { op, bucket, lengths, times }
+    Call { op, bucket, lengths, times, turns: Vec::new() }
+}
+
+/// The buffers that the bucket which backward fills as number `place` of `num_filled` comes to lie
+/// in, where leaves of one lane are filled in two buffers in turn. A step begins with the buffer
+/// that came back last: so the turns of a bucket alternate, unless a step has one pass and an odd
+/// number of them.
+fn filled_in(plan: &ReplicaPlan, num_filled: usize, place: usize) -> Vec<usize> {
+    let num_passes = plan.leaves.num_leaves.div_ceil(plan.shares.len());
+    match plan.leaves.lanes_per_leaf {
+        1 if num_passes == 1 && num_filled % 2 == 1 => vec![place % 2],
+        1 => vec![0, 1],
+        _ => Vec::new(),
+    }
 }
 
 /// The exchanges of a bucket: whole passes, and a last one in which some workers have no leaf.
@@ -162,9 +185,13 @@ fn gathers(plan: &ReplicaPlan, buckets: &Buckets, trained: &Trained) -> Vec<Call
                     windows.fetch(block, (block > first).then(|| block - 1));
                 }
             }
-            let times = windows.num_gathers.into_iter().enumerate();
-            times
-                .map(|(index, times)| gather(index, &(0..buckets.list[index].len), times))
+            let brought = windows.num_gathers.into_iter().enumerate();
+            brought
+                .map(|(index, times)| {
+                    let turns = (0..2).filter(|window| times[*window] > 0).collect();
+                    let whole = 0..buckets.list[index].len;
+                    Call { turns, ..gather(index, &whole, times.iter().sum()) }
+                })
                 .collect()
         }
     }
@@ -175,12 +202,13 @@ fn gathers(plan: &ReplicaPlan, buckets: &Buckets, trained: &Trained) -> Vec<Call
 struct Windows<'a> {
     buckets: &'a Buckets,
     held: [Option<usize>; 2],
-    num_gathers: Vec<u64>,
+    /// By bucket and window.
+    num_gathers: Vec<[u64; 2]>,
 }
 
 impl<'a> Windows<'a> {
     fn new(buckets: &'a Buckets) -> Self {
-        Self { buckets, held: [None; 2], num_gathers: vec![0; buckets.list.len()] }
+        Self { buckets, held: [None; 2], num_gathers: vec![[0; 2]; buckets.list.len()] }
     }
 
     fn fetch(&mut self, block: usize, next: Option<usize>) {
@@ -199,7 +227,7 @@ impl<'a> Windows<'a> {
             return at;
         }
         self.held[window] = Some(bucket);
-        self.num_gathers[bucket] += 1;
+        self.num_gathers[bucket][window] += 1;
         window
     }
 }

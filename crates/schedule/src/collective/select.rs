@@ -6,6 +6,12 @@
 //!
 //! While bits must not depend on the layout, only canonical schedules are candidates. Nothing is
 //! taken on trust: the schedule is proven first, and its report must say so.
+//!
+//! [`Selector`] is the choice that a group makes for its calls: the engine asks it when a call
+//! comes for the first time, and the planner before there is a group.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use std::collections::BTreeSet;
 
@@ -13,11 +19,13 @@ use lockstep_config::Blame;
 use lockstep_config::units::{Bytes, Seconds};
 
 use super::{BuildError, Team, algorithms, build};
+use crate::addends::Addends;
 use crate::algorithm::Algorithm;
 use crate::layout::Layout;
 use crate::op::Op;
 use crate::price::{Costs, price};
 use crate::schedule::Schedule;
+use crate::topology::{Medium, Topology};
 use crate::verify::verify;
 
 /// What is to be done.
@@ -79,6 +87,107 @@ impl SelectError {
     /// Who must act: whoever asked for the algorithm.
     pub const fn blame(&self) -> Blame {
         Blame::User
+    }
+}
+
+/// A call, as far as the choice of its schedule depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// The operation.
+    pub op: Op,
+    /// The algorithm, where one was asked for.
+    pub algorithm: Option<Algorithm>,
+    /// Whether sums must have the canonical order.
+    pub canonical: bool,
+    size_class: usize,
+}
+
+impl Kind {
+    /// Calls on so many bytes. They are looked at roughly, by powers of two, so that all ranks, and
+    /// calls of nearly the same size, find the same schedule.
+    pub const fn new(op: Op, bytes: usize, canonical: bool, algorithm: Option<Algorithm>) -> Self {
+        Self { op, algorithm, canonical, size_class: bytes.next_power_of_two() }
+    }
+
+    /// What is asked of a group.
+    pub const fn request<'a>(&self, team: &'a Team) -> Request<'a> {
+        let (op, count, canonical) = (self.op, self.size_class, self.canonical);
+        Request { op, team, count, element: Bytes(1), canonical }
+    }
+}
+
+/// Chooses the schedules of a group's calls.
+#[derive(Debug, Clone)]
+pub struct Selector {
+    team: Team,
+    costs: Costs,
+    /// Whether all members see each other's memory.
+    is_one_host: bool,
+    /// The schedules without messages for each operation that was asked for.
+    direct: BTreeMap<Op, Vec<Arc<Schedule>>>,
+}
+
+impl Selector {
+    /// For a group whose members see each other's memory where they have the same domain, if the
+    /// costs know of memory.
+    pub fn new(addends: Addends, domains: &[usize], costs: Costs) -> Self {
+        let is_one_host = costs.memory.is_some() && domains.iter().all(|d| *d == domains[0]);
+        let topology = if is_one_host {
+            Topology::flat(domains.len(), Medium::Memory)
+        } else {
+            Topology::by_host(domains)
+        };
+        let ring = costs.links.ring_order();
+        let team = Team { addends, topology: Some(topology), ring };
+        Self { team, costs, is_one_host, direct: BTreeMap::new() }
+    }
+
+    /// Chooses by other costs from now on.
+    pub fn reprice(&mut self, costs: Costs) {
+        self.team.ring = costs.links.ring_order();
+        self.costs = costs;
+        self.direct.clear();
+    }
+
+    /// Who makes the calls.
+    pub const fn team(&self) -> &Team {
+        &self.team
+    }
+
+    /// What is chosen by.
+    pub const fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// Whether all members see each other's memory.
+    pub const fn is_one_host(&self) -> bool {
+        self.is_one_host
+    }
+
+    /// The schedule of a kind of calls.
+    pub fn choose(&mut self, kind: &Kind) -> Result<Arc<Schedule>, SelectError> {
+        if self.is_one_host
+            && kind.algorithm.is_none()
+            && let Some(direct) = self.cheapest_direct(kind)
+        {
+            return Ok(direct);
+        }
+        let found = select(&kind.request(&self.team), &self.costs, kind.algorithm)?;
+        Ok(Arc::new(found.schedule))
+    }
+
+    /// Where all see each other's memory, a message is a detour: it is copied into a ring and out
+    /// of it. So there only schedules without messages are compared, all of which add canonically.
+    fn cheapest_direct(&mut self, kind: &Kind) -> Option<Arc<Schedule>> {
+        let (op, team) = (kind.op, &self.team);
+        let direct = self.direct.entry(op).or_insert_with(|| {
+            let built = algorithms(op).iter().filter_map(|&each| build(op, each, team).ok());
+            built.filter(|schedule| !schedule.needs_messages()).map(Arc::new).collect()
+        });
+        let request = kind.request(team);
+        let priced = direct.iter().map(|each| (seconds(&request, &self.costs, each).0, each));
+        let cheapest = priced.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        cheapest.map(|(_, schedule)| Arc::clone(schedule))
     }
 }
 
@@ -172,9 +281,13 @@ fn candidate(
     algorithm: Algorithm,
 ) -> Result<Candidate, BuildError> {
     let schedule = build(request.op, algorithm, request.team)?;
-    let layout = Layout::even(&schedule, request.count);
-    let seconds = price(&schedule, &layout, request.element, costs, request.team.topology.as_ref());
+    let seconds = seconds(request, costs, &schedule);
     Ok(Candidate { algorithm, schedule, seconds })
+}
+
+fn seconds(request: &Request<'_>, costs: &Costs, schedule: &Schedule) -> Seconds {
+    let layout = Layout::even(schedule, request.count);
+    price(schedule, &layout, request.element, costs, request.team.topology.as_ref())
 }
 
 /// Whether it adds as one worker would who has all leaves of the team. Some algorithms add one

@@ -5,6 +5,7 @@ use crate::{forecast, output, workers};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
 use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_model::describe;
 use lockstep_planner::time::{Calibration, Point, calibration::VERSION};
 use lockstep_planner::traffic::{Call, Chosen, Lengths, Wires};
 use lockstep_platform::World;
@@ -36,6 +37,25 @@ const WIDTHS: [(usize, usize); 6] = [(32, 2), (64, 2), (128, 4), (256, 4), (512,
 /// Lanes of the shorter and the longer step of every model: what they have in common is the update.
 const LANES: [usize; 2] = [1, 4];
 
+/// Lanes, all of one short sequence, of the steps that show what blocks take besides arithmetic.
+const SHORT_LANES: [usize; 2] = [1, 33];
+
+/// What a step is measured of: a model of two layers, lanes of two sequences.
+#[derive(Clone, Copy)]
+struct Trial {
+    width: usize,
+    heads: usize,
+    context: usize,
+    lanes: usize,
+    /// At most one for each lane.
+    leaves: usize,
+    /// 0: as many as there are cores.
+    threads: usize,
+}
+
+/// Tokens of a sequence, where it is not the subject.
+const CONTEXT: usize = 256;
+
 /// Elements of a short call and of a long one.
 const CALLS: [usize; 2] = [16, 1 << 20];
 
@@ -48,44 +68,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             "there is no home folder to keep the result in; name a file in LOCKSTEP_CALIBRATION",
         ));
     };
-    let mut points = Vec::new();
-    let mut updates = Vec::new();
-    let mut step_overhead_seconds = None;
-    let mut last = None;
-    for (width, heads) in WIDTHS {
-        workers::tell(&format!("width {width} ...\n"));
-        let [short, long] = LANES.map(|lanes| measure(world, width, heads, lanes, arguments.steps));
-        let (short, long) = (short?, long?);
-        let [few, many] = [&short, &long].map(usual_step);
-        // Whatever disturbs the shorter step would make lanes look free.
-        let per_lane =
-            ((many - few) / (LANES[1] - LANES[0]) as f64).max(0.8 * many / LANES[1] as f64);
-        let lane_flops = long.gflops * 1e9 * long.step_seconds_median / LANES[1] as f64;
-        points.push(Point { width, flops_per_second: lane_flops / per_lane });
-        let besides = (many - per_lane * LANES[1] as f64).max(0.0);
-        // The first model has next to no parameters.
-        let overhead = *step_overhead_seconds.get_or_insert(besides);
-        updates.push((besides - overhead).max(0.0) / long.num_params as f64);
-        last = Some(long);
-    }
-    workers::tell("calls between workers ...\n");
-    let [latency_factor, transfer_factor] = factors(world)?;
-    let bench: BenchTrain = last.expect("there are widths");
-    // Of large models, whose parameters do not fit into a cache.
-    let large = &updates[updates.len() - 3..];
-    let update_seconds_per_param = large.iter().sum::<f64>() / large.len() as f64;
-    let found = Calibration {
-        version: VERSION,
-        host: world.host().name(),
-        cores: world.threads().available(),
-        kernels: bench.kernels,
-        peak_flops_per_second: bench.fma_peak_gflops * 1e9,
-        points,
-        update_seconds_per_param,
-        step_overhead_seconds: step_overhead_seconds.unwrap_or(0.0),
-        latency_factor,
-        transfer_factor,
-    };
+    let found = calibrate(world, arguments.steps)?;
     if let Some(folder) = path.parent() {
         world.files().create_dir_all(folder)?;
     }
@@ -99,7 +82,72 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         .iter()
         .map(|point| format!("{:>5}  {:.1} GFLOP/s", point.width, point.flops_per_second / 1e9))
         .collect();
-    output::text(&format!("width  speed\n{}\nkept in {}\n", speeds.join("\n"), path.display()))
+    output::text(&format!(
+        "width  speed\n{}\na block takes {} besides, {} on one thread\nkept in {}\n",
+        speeds.join("\n"),
+        Seconds(found.block_seconds),
+        Seconds(found.block_seconds_alone),
+        path.display()
+    ))
+}
+
+/// Everything that is measured.
+fn calibrate(world: &World, steps: u64) -> Result<Calibration, Failure> {
+    // Steps of narrow models are over in a moment, so there can be more of them.
+    let num_steps = |trial: &Trial| if trial.width <= 128 { 8 * steps } else { steps };
+    let bench = |trial: Trial| measure(world, trial, num_steps(&trial));
+    workers::tell("short lanes ...\n");
+    let block_seconds = block_seconds(&bench, 0)?;
+    let block_seconds_alone = block_seconds_of_one(&bench, block_seconds)?;
+    let mut measured = Vec::new();
+    for (width, heads) in WIDTHS {
+        workers::tell(&format!("width {width} ...\n"));
+        let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
+        let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
+        measured.push((width, Lanes::of(&short?, &long?, LANES, CONTEXT)));
+    }
+    workers::tell("leaves and parameters ...\n");
+    let (width, heads) = WIDTHS[4];
+    let large = &measured[4].1;
+    let trial = Trial { width, heads, context: CONTEXT, lanes: 4, leaves: 4, threads: 0 };
+    let many_leaves = usual_step(&bench(trial)?);
+    // One leaf more is cleared, and added to another.
+    let leaf = ((many_leaves - large.longer_step) / 3.0).max(0.0);
+    let leaf_seconds_per_param = leaf / large.num_params;
+    let [short, long] =
+        LANES.map(|lanes| bench(Trial { context: CONTEXT / 4, lanes, leaves: 1, ..trial }));
+    let quarter = Lanes::of(&short?, &long?, LANES, CONTEXT / 4);
+    let lane_seconds_per_param = large.intercept(&quarter, block_seconds);
+    let points = measured.iter().map(|(width, lanes)| Point {
+        width: *width,
+        flops_per_second: lanes.rate(block_seconds, lane_seconds_per_param),
+    });
+    let points: Vec<Point> = points.collect();
+    // The first model has next to no parameters; of the large ones nothing fits into a cache.
+    let step_overhead_seconds = measured[0].1.besides;
+    let of_large = measured[3..]
+        .iter()
+        .map(|(_, lanes)| (lanes.besides - step_overhead_seconds).max(0.0) / lanes.num_params);
+    let update_seconds_per_param = of_large.sum::<f64>() / 3.0;
+    let bench: BenchTrain = measured.pop().expect("there are widths").1.bench;
+    workers::tell("calls between workers ...\n");
+    let [latency_factor, transfer_factor] = factors(world)?;
+    Ok(Calibration {
+        version: VERSION,
+        host: world.host().name(),
+        cores: world.threads().available(),
+        kernels: bench.kernels,
+        peak_flops_per_second: bench.fma_peak_gflops * 1e9,
+        points,
+        block_seconds,
+        block_seconds_alone,
+        lane_seconds_per_param,
+        leaf_seconds_per_param,
+        update_seconds_per_param,
+        step_overhead_seconds,
+        latency_factor,
+        transfer_factor,
+    })
 }
 
 /// A step that few are quicker than: other programs can only slow one down, but the very quickest
@@ -110,32 +158,104 @@ fn usual_step(bench: &BenchTrain) -> f64 {
     steps[steps.len() / 4]
 }
 
+/// What lanes of a model take, and a step besides.
+struct Lanes {
+    /// Of one lane.
+    seconds: f64,
+    /// Of what a step does for all lanes together.
+    besides: f64,
+    longer_step: f64,
+    flops: f64,
+    num_params: f64,
+    tokens: f64,
+    num_blocks: f64,
+    bench: BenchTrain,
+}
+
+impl Lanes {
+    fn of(short: &BenchTrain, long: &BenchTrain, lanes: [usize; 2], context: usize) -> Self {
+        let [few, many] = [short, long].map(usual_step);
+        let num_lanes = lanes[1] as f64;
+        // Whatever disturbs the shorter step would make lanes look free.
+        let seconds = ((many - few) / (lanes[1] - lanes[0]) as f64).max(0.8 * many / num_lanes);
+        Self {
+            seconds,
+            besides: (many - seconds * num_lanes).max(0.0),
+            longer_step: many,
+            flops: long.gflops * 1e9 * long.step_seconds_median / num_lanes,
+            num_params: long.num_params as f64,
+            tokens: (SEQUENCES * context) as f64,
+            num_blocks: NUM_BLOCKS as f64,
+            bench: long.clone(),
+        }
+    }
+
+    /// What a lane costs a parameter, however short it is: what is left where a line through lanes
+    /// of two lengths meets no tokens.
+    fn intercept(&self, shorter: &Self, block_seconds: f64) -> f64 {
+        let slope = (self.seconds - shorter.seconds) / (self.tokens - shorter.tokens);
+        let at_none = self.seconds - slope * self.tokens - self.num_blocks * block_seconds;
+        // More than half of the shorter lane is a measurement gone wrong.
+        at_none.clamp(0.0, shorter.seconds / 2.0) / self.num_params
+    }
+
+    /// The speed of the arithmetic alone.
+    fn rate(&self, block_seconds: f64, seconds_per_param: f64) -> f64 {
+        let besides = self.num_blocks * block_seconds + self.num_params * seconds_per_param;
+        self.flops / (self.seconds - besides).max(0.5 * self.seconds)
+    }
+}
+
+/// What a block of a lane takes besides arithmetic: lanes of 16 tokens have next to none.
+fn block_seconds(
+    bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>,
+    threads: usize,
+) -> Result<f64, Failure> {
+    let (width, heads) = WIDTHS[0];
+    let trial = Trial { width, heads, context: 8, lanes: 1, leaves: 1, threads };
+    let [short, long] = SHORT_LANES.map(|lanes| bench(Trial { lanes, ..trial }));
+    let lanes = Lanes::of(&short?, &long?, SHORT_LANES, trial.context);
+    Ok(lanes.seconds / lanes.num_blocks)
+}
+
+/// The same with one thread, where a worker has several.
+fn block_seconds_of_one(
+    bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>,
+    of_all: f64,
+) -> Result<f64, Failure> {
+    Ok(block_seconds(bench, 1)?.min(of_all))
+}
+
+/// Layers of the models that are measured, and the blocks that have to do with them.
+const NUM_LAYERS: usize = 2;
+const NUM_BLOCKS: usize = NUM_LAYERS + 2;
+
+/// Sequences of a lane.
+const SEQUENCES: usize = 2;
+
 /// Steps of a model of two layers.
-fn measure(
-    world: &World,
-    width: usize,
-    heads: usize,
-    lanes: usize,
-    num_steps: u64,
-) -> Result<BenchTrain, Failure> {
-    let recipe = recipe(width, heads, lanes);
+fn measure(world: &World, trial: Trial, num_steps: u64) -> Result<BenchTrain, Failure> {
+    let recipe = recipe(trial);
+    assert_eq!(describe(&recipe.model).blocks.len(), NUM_BLOCKS, "blocks are counted as they are");
     let comm = &Comm::threads(world, 1, &lockstep_comm::Options::default())
         .map_err(|error| Failure::bug(error.to_string()))?[0];
     let bench = bench_train(&recipe, world, comm, num_steps)?;
     Ok(bench.expect("a worker alone is the first"))
 }
 
-fn recipe(width: usize, heads: usize, lanes: usize) -> Recipe {
+fn recipe(trial: Trial) -> Recipe {
+    let Trial { width, heads, context, lanes, leaves, threads } = trial;
     let sets = [
-        "model.layers=2".to_owned(),
+        format!("model.layers={NUM_LAYERS}"),
         format!("model.width={width}"),
         format!("model.heads={heads}"),
         format!("model.kv_heads={heads}"),
         format!("model.ffn={}", 3 * width),
-        "model.context=256".to_owned(),
-        "train.microbatch=2".to_owned(),
-        format!("train.batch={}", 2 * lanes),
-        "numerics.invariant_up_to=1".to_owned(),
+        format!("model.context={context}"),
+        format!("train.microbatch={SEQUENCES}"),
+        format!("train.batch={}", SEQUENCES * lanes),
+        format!("numerics.invariant_up_to={leaves}"),
+        format!("run.threads={threads}"),
         "run.workers=1".to_owned(),
     ];
     resolve(&Sources { sets: sets.into(), ..Sources::default() }).expect("a sound recipe")
@@ -149,7 +269,8 @@ fn factors(world: &World) -> Result<[f64; 2], Failure> {
     let (wires, addends) = (Wires::memory(2), Addends::one_each(2));
     let mut factors = [1.0; 2];
     for (factor, count) in factors.iter_mut().zip(CALLS) {
-        let call = Call { op: Op::AllReduce, bucket: 0, lengths: Lengths::Even(count), times: 1 };
+        let lengths = Lengths::Even(count);
+        let call = Call { op: Op::AllReduce, bucket: 0, lengths, times: 1, turns: Vec::new() };
         let mut chosen = Chosen::new(&wires, &addends);
         let assumed = wires.call_seconds(chosen.of(&call), &call, &wires.costs);
         *factor = (time_all_reduce(world, &ends, count).map_err(bug)? / assumed).clamp(0.05, 200.0);

@@ -2,13 +2,14 @@
 
 use crate::failure::Failure;
 use crate::forecast;
+use crate::memory_report::Memory;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
 use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_model::describe;
 use lockstep_planner::Forecast;
-use lockstep_planner::memory::{RankMemory, activations_by_block};
+use lockstep_planner::memory::{Process, activations_by_block};
 use lockstep_planner::traffic::{self, Moved};
 use lockstep_platform::World;
 use serde::Serialize;
@@ -25,6 +26,7 @@ struct Report {
     activations_by_block: Vec<BlockBytes>,
     peak_step: u64,
     peak_process_bytes: u64,
+    peak_process_bytes_by_rank: Vec<u64>,
     wire_bytes: u64,
     wire_bytes_by_rank: Vec<u64>,
     wire_is_exact: bool,
@@ -41,17 +43,6 @@ struct Report {
     dollars: Option<f64>,
     layout: Layout,
     alternatives: Vec<Layout>,
-}
-
-#[derive(Serialize)]
-#[expect(clippy::struct_field_names, reason = "names that scripts rely on carry their unit")]
-struct Memory {
-    weights_bytes: u64,
-    gradients_bytes: u64,
-    optimizer_bytes: u64,
-    activations_bytes: u64,
-    buffers_bytes: u64,
-    total_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -79,8 +70,11 @@ struct Layout {
 }
 
 pub(super) fn run(arguments: &RecipeArguments, json: bool, world: &World) -> Result<(), Failure> {
+    let process = forecast::process(world);
     let recipe = arguments.resolve(world)?;
-    let forecast = forecast::of(&recipe, world)?;
+    forecast::fits(&recipe, world, process)?;
+    let process = Process { text: forecast::text_bytes(&recipe, world), ..process };
+    let forecast = forecast::of(&recipe, world, process)?;
     let report = report(&recipe, &forecast, world);
     if json { output::json(&report) } else { output::text(&render(&recipe, &forecast, &report)) }
 }
@@ -98,14 +92,15 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
     Report {
         feasible: true,
         num_params: blueprint.num_params() as u64,
-        memory: memory(&forecast.memory.ranks[0]),
-        memory_by_rank: forecast.memory.ranks.iter().map(memory).collect(),
+        memory: Memory::from(&forecast.memory.ranks[0]),
+        memory_by_rank: forecast.memory.ranks.iter().map(Memory::from).collect(),
         activations_by_block: by_block
             .into_iter()
             .map(|(block, bytes)| BlockBytes { block, bytes: bytes.0 })
             .collect(),
         peak_step: forecast.memory.peak_step,
-        peak_process_bytes: forecast.peak_bytes.0,
+        peak_process_bytes: forecast.peak_bytes().0,
+        peak_process_bytes_by_rank: forecast.peak_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
         wire_is_exact: forecast.calls.is_exact,
@@ -131,17 +126,6 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
             recompute: recipe.parallel.recompute.to_string(),
         },
         alternatives: Vec::new(),
-    }
-}
-
-fn memory(rank: &RankMemory) -> Memory {
-    Memory {
-        weights_bytes: rank.weights.0,
-        gradients_bytes: rank.gradients.0,
-        optimizer_bytes: rank.optimizer.0,
-        activations_bytes: rank.activations.0,
-        buffers_bytes: rank.buffers.0,
-        total_bytes: rank.own().0,
     }
 }
 
@@ -184,7 +168,7 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report) -> String {
         );
     }
     let step = forecast.memory.peak_step;
-    let peak = forecast.peak_bytes;
+    let peak = forecast.peak_bytes();
     let _ = writeln!(text, "the largest process holds {peak}, most of it from step {step} on\n");
     render_traffic(forecast, &mut text);
     render_time(recipe, forecast, report, &mut text);

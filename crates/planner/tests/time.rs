@@ -1,0 +1,91 @@
+//! Where the time of a step goes: each price of a machine by itself.
+
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_model::describe;
+use lockstep_planner::forecast::wires;
+use lockstep_planner::time::calibration::VERSION;
+use lockstep_planner::time::{Calibration, Point, StepTime, step};
+use lockstep_planner::traffic;
+
+fn recipe(sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe")
+}
+
+/// Two cores on which arithmetic and calls take no time.
+fn machine() -> Calibration {
+    Calibration {
+        version: VERSION,
+        host: "here".to_owned(),
+        cores: 2,
+        kernels: "portable".to_owned(),
+        peak_flops_per_second: 1.0,
+        points: vec![Point { width: 64, flops_per_second: f64::INFINITY }],
+        block_seconds: 0.0,
+        block_seconds_alone: 0.0,
+        lane_seconds_per_param: 0.0,
+        leaf_seconds_per_param: 0.0,
+        update_seconds_per_param: 0.0,
+        step_overhead_seconds: 0.0,
+        latency_factor: 0.0,
+        transfer_factor: 0.0,
+    }
+}
+
+fn time(recipe: &Recipe, machine: &Calibration) -> StepTime {
+    let blueprint = describe(&recipe.model);
+    let (calls, _) = traffic::of_recipe(recipe, &blueprint, 0, &wires(recipe));
+    step(recipe, &blueprint, &calls, &wires(recipe), machine)
+}
+
+fn close(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "{found}, not {expected}");
+}
+
+#[test]
+fn short_lanes_pay_for_their_blocks_and_workers_share_the_lanes() {
+    // An embedding, four layers and a head; eight lanes of two sequences.
+    let base = ["model.layers=4", "train.batch=16", "train.microbatch=2"];
+    let with = |more: &[&str]| recipe(&[&base[..], more].concat());
+    let machine = Calibration { block_seconds: 2.0, block_seconds_alone: 1.0, ..machine() };
+    let compute = |more: &[&str]| time(&with(more), &machine).compute.0;
+    close(compute(&["run.workers=1"]), 8.0 * 6.0 * 2.0);
+    close(compute(&["run.workers=1", "run.threads=1"]), 8.0 * 6.0);
+    close(compute(&["run.workers=2"]), 4.0 * 6.0);
+    // Four workers on two cores wait for each other.
+    close(compute(&["run.workers=4"]), 2.0 * 6.0 * 2.0);
+}
+
+#[test]
+fn parameters_are_paid_for_by_lane_leaf_and_update() {
+    let alone = recipe(&["run.workers=1", "train.batch=32", "train.microbatch=2"]);
+    let params = describe(&alone.model).num_params() as f64;
+    // Sixteen lanes in eight leaves.
+    let by_lane = Calibration { lane_seconds_per_param: 1.0, ..machine() };
+    close(time(&alone, &by_lane).compute.0, 16.0 * params);
+    let by_leaf = Calibration { leaf_seconds_per_param: 1.0, ..machine() };
+    close(time(&alone, &by_leaf).compute.0, 8.0 * params);
+    let by_update = Calibration { update_seconds_per_param: 1.0, ..machine() };
+    close(time(&alone, &by_update).update.0, params);
+    // Both workers of stage 0 update everything, on half of the machine each.
+    let update = |zero: &str| {
+        let recipe = recipe(&["run.workers=2", "train.batch=32", zero]);
+        time(&recipe, &by_update).update.0
+    };
+    close(update("parallel.zero=0"), 2.0 * params);
+    close(update("parallel.zero=1"), params);
+}
+
+#[test]
+fn what_is_computed_again_takes_its_time_again() {
+    let machine =
+        Calibration { points: vec![Point { width: 64, flops_per_second: 1e9 }], ..machine() };
+    let compute = |policy: &str| {
+        let policy = format!("parallel.recompute={policy}");
+        time(&recipe(&["run.workers=1", &policy]), &machine).compute.0
+    };
+    let (none, selective, full) = (compute("none"), compute("selective"), compute("full"));
+    assert!(none < selective && selective < full, "{none}, {selective}, {full}");
+    // One forward more: a third, but for the head.
+    assert!(full / none > 1.25 && full / none < 1.0 + 1.0 / 3.0, "{}", full / none);
+}
