@@ -92,7 +92,11 @@ dir = \"\"
 save_optimizer = true
 
 [parallel]
-# data = 2  # = run.workers
+pipeline = 1
+virtual_stages = 1
+# schedule = \"1f1b\"  # = \"interleaved\" with several virtual stages, else \"1f1b\"
+stages = \"\"
+# data = 2  # = run.workers / parallel.pipeline
 zero = 0
 recompute = \"none\"
 bucket_bytes = 0
