@@ -1,10 +1,11 @@
 //! A worker's model: parameters, gradients, and the memory that lanes pass through.
 //!
 //! A worker has the blocks of its stages of the pipeline, and its part of the batch; see
-//! [`crate::groups`]. Nothing that is computed here depends on the number of workers: initial weights are a function
-//! of (seed, name, element), a lane's loss and gradients are a function of the lane and the
-//! parameters, and the order in which gradients are added is that of [`crate::leaves`]. Workers
-//! only divide the lanes among them, and, from ZeRO-1 on, what they keep.
+//! [`crate::groups`]. Nothing that is computed here depends on the number of workers: initial
+//! weights are a function of (seed, name, element), a lane's loss and gradients are a function of
+//! the lane and the parameters, and the order in which gradients are added is that of
+//! [`crate::leaves`]. Workers only divide the lanes and the blocks among them, and, from ZeRO-1 on,
+//! what they keep.
 //!
 //! A step is: [`Replica::run_lanes`], [`Replica::finish_reduce`], [`Replica::clip`], then
 //! [`Replica::step`]. A mirror (the head's copy of a tied embedding) has its own tree of sums; its

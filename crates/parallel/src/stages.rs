@@ -120,11 +120,8 @@ impl Stages {
 
 /// What the blocks of a model cost, forward and backward.
 pub fn costs(blueprint: &Blueprint) -> Vec<u64> {
-    let cost = |block: &Box<dyn lockstep_model::Block>| {
-        let flops = block.flops_per_token(blueprint.context);
-        flops.forward + flops.backward
-    };
-    blueprint.blocks.iter().map(cost).collect()
+    let flops = blueprint.blocks.iter().map(|block| block.flops_per_token(blueprint.context));
+    flops.map(|flops| flops.forward + flops.backward).collect()
 }
 
 /// The cuts of consecutive, non-empty groups whose dearest costs least; among those, the first

@@ -324,16 +324,16 @@ impl WorkerStore {
         let [owner_device, mirror_device] = self.devices(pair);
         if pair.is_owner_here() {
             let values = &self.own_params(pair.owner.0)[owner];
-            return match values.is_empty() {
-                true => Ok(()),
-                false => link.call(|comm| comm.send(values, mirror_device, tag)),
-            };
+            if values.is_empty() {
+                return Ok(());
+            }
+            return link.call(|comm| comm.send(values, mirror_device, tag));
         }
         let values = &mut self.own_params_mut(pair.mirror.0)[mirror];
-        match values.is_empty() {
-            true => Ok(()),
-            false => link.call(|comm| comm.recv(values, owner_device, tag)),
+        if values.is_empty() {
+            return Ok(());
         }
+        link.call(|comm| comm.recv(values, owner_device, tag))
     }
 
     /// The devices of a pair's owner and mirror.

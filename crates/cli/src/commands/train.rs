@@ -142,18 +142,20 @@ fn batch_line(recipe: &Recipe) -> String {
     let (batch, microbatch) = (recipe.train.batch, recipe.train.microbatch);
     let shares = recipe.leaf_shares();
     let lanes: Vec<_> = shares.iter().map(|leaves| leaves * recipe.lanes_per_leaf()).collect();
-    let workers = lanes.len();
-    let plural = if workers == 1 { "" } else { "s" };
+    let (copies, each) = (lanes.len(), recipe.parallel.workers_per_copy());
+    let plural = if copies == 1 { "" } else { "s" };
+    let workers = match each {
+        1 => format!("{copies} worker{plural}"),
+        _ => format!("{copies} cop{} of {each} workers", if copies == 1 { "y" } else { "ies" }),
+    };
     if lanes.iter().all(|each| *each == lanes[0]) {
         let each = lanes[0];
-        let work = format!("microbatch {microbatch} x {each} lanes x {workers} worker{plural}");
+        let work = format!("microbatch {microbatch} x {each} lanes x {workers}");
         return format!("batch {batch} sequences = {work}\n");
     }
     let lanes: Vec<_> = lanes.iter().map(ToString::to_string).collect();
     let lanes = lanes.join(" + ");
-    format!(
-        "batch {batch} sequences = microbatch {microbatch} x ({lanes}) lanes on {workers} workers\n"
-    )
+    format!("batch {batch} sequences = microbatch {microbatch} x ({lanes}) lanes on {workers}\n")
 }
 
 /// What the run cannot promise.
@@ -273,5 +275,7 @@ mod tests {
         assert_eq!(three, "batch 32 sequences = microbatch 2 x (6 + 6 + 4) lanes on 3 workers\n");
         let unequal = line(&["run.workers=2", "parallel.shares=5,3"]);
         assert_eq!(unequal, "batch 16 sequences = microbatch 2 x (5 + 3) lanes on 2 workers\n");
+        let stages = line(&["run.workers=6", "parallel.pipeline=3"]);
+        assert_eq!(stages, "batch 16 sequences = microbatch 2 x 4 lanes x 2 copies of 3 workers\n");
     }
 }
