@@ -12,7 +12,7 @@ fn recipe(sets: &[&str]) -> Recipe {
     resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe")
 }
 
-/// Two cores on which arithmetic and calls take no time.
+/// Two cores on which arithmetic and calls take as good as no time.
 fn machine() -> Calibration {
     Calibration {
         version: VERSION,
@@ -20,7 +20,7 @@ fn machine() -> Calibration {
         cores: 2,
         kernels: "portable".to_owned(),
         peak_flops_per_second: 1.0,
-        points: vec![Point { width: 64, flops_per_second: f64::INFINITY }],
+        points: vec![Point { width: 64, flops_per_second: 1e40 }],
         block_seconds: 0.0,
         block_seconds_alone: 0.0,
         lane_seconds_per_param: 0.0,
