@@ -142,13 +142,15 @@ fn smaller(recipe: &Recipe, room: Room) -> Option<String> {
         changed.model.layers = layers;
         changed.model.width = recipe.model.width >> halvings;
         changed.model.ffn = recipe.model.ffn >> halvings;
-        needed(&Memory::of(&changed, &describe(&changed.model)), room) <= room.memory
+        needed(&Memory::of(&changed, &blueprint_on(&changed, 0)), room) <= room.memory
     };
-    if recipe.model.family.is_problem() {
+    if recipe.model.family.is_problem() || !recipe.parallel.stages.is_empty() {
         return None;
     }
-    if fits(1, 0) {
-        let (mut fitting, mut too_many) = (1, recipe.model.layers);
+    // Every stage of a pipeline has a layer.
+    let fewest = recipe.parallel.num_stages();
+    if fits(fewest, 0) {
+        let (mut fitting, mut too_many) = (fewest, recipe.model.layers);
         while too_many - fitting > 1 {
             let middle = usize::midpoint(fitting, too_many);
             if fits(middle, 0) { fitting = middle } else { too_many = middle }
@@ -161,9 +163,9 @@ fn smaller(recipe: &Recipe, room: Room) -> Option<String> {
         let width = width_of(*halvings);
         width << halvings == recipe.model.width && width.is_multiple_of(2 * recipe.model.heads)
     };
-    let halvings = (1..usize::BITS).take_while(is_sound).find(|halvings| fits(1, *halvings))?;
+    let halvings = (1..usize::BITS).take_while(is_sound).find(|halvings| fits(fewest, *halvings))?;
     let (width, ffn) = (width_of(halvings), recipe.model.ffn >> halvings);
-    Some(format!("model.layers = 1, model.width = {width} and model.ffn = {ffn}"))
+    Some(format!("model.layers = {fewest}, model.width = {width} and model.ffn = {ffn}"))
 }
 
 const fn name(recompute: Recompute) -> &'static str {
