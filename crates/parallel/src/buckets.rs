@@ -226,8 +226,8 @@ impl Buckets {
     /// The same buckets with nothing in those of other stages: what a worker holds that has the
     /// blocks for which `is_here`. Parts are where they are on everybody.
     pub fn here(&self, is_here: impl Fn(usize) -> bool) -> Self {
-        let all =
-            |bucket: &Bucket| vec![0..if is_here(bucket.blocks.start) { bucket.len } else { 0 }];
+        let len = |bucket: &Bucket| if is_here(bucket.blocks.start) { bucket.len } else { 0 };
+        let all = |bucket: &Bucket| std::iter::once(0..len(bucket)).collect();
         self.only(&self.list.iter().map(all).collect::<Vec<_>>())
     }
 

@@ -28,7 +28,8 @@ use std::ops::Range;
 /// One device of a pipeline and the memory that microbatches pass through.
 pub struct Device {
     stages: Stages,
-    device: usize,
+    /// Which device of the pipeline this is.
+    index: usize,
     training: Vec<Task>,
     evaluation: Vec<Task>,
     /// By stage of this device, as many as are alive at a time.
@@ -119,7 +120,7 @@ impl Device {
             training: Vec::new(),
             evaluation: forward::program(depth),
             stages,
-            device,
+            index: device,
             link,
             slicing,
         };
@@ -131,8 +132,8 @@ impl Device {
     pub fn renew(&mut self, sizes: &Sizes<'_>) {
         let Sizes { blueprint, lane, recompute, num_microbatches } = *sizes;
         let mut pipeline = self.stages.pipeline(num_microbatches);
-        let live = pipeline.live(self.device);
-        self.training = pipeline.programs.swap_remove(self.device);
+        let live = pipeline.live(self.index);
+        self.training = pipeline.programs.swap_remove(self.index);
         self.executed = Vec::with_capacity(self.training.len().max(self.evaluation.len()));
         self.kept = live.iter().map(|live| vec![None; *live]).collect();
         self.most_kept = vec![0; live.len()];
@@ -141,7 +142,7 @@ impl Device {
         }
         // What there was goes first, so that there is never room for both.
         self.slots.clear();
-        let runs = self.stages.runs_of(self.device, blueprint.blocks.len());
+        let runs = self.stages.runs_of(self.index, blueprint.blocks.len());
         let is_split = self.stages.is_split();
         let slot = |run: &Range<usize>| {
             Activations::new(blueprint, lane, recompute, run.clone(), is_split)
@@ -279,7 +280,7 @@ impl Device {
         let to = (stage + 1) % num_devices;
         if stage + 1 == self.stages.num_stages() {
             (job.loss)(microbatch, loss);
-        } else if to != self.device {
+        } else if to != self.index {
             let parcel = Parcel { boundary: stage, way: Way::On, microbatch };
             self.link.send(to, parcel, slots[at].output())?;
         }
@@ -290,7 +291,7 @@ impl Device {
     fn take_input(&mut self, task: Task, stage: usize) -> Result<(), CommError> {
         let microbatch = task.microbatch;
         let from = (stage - 1) % self.stages.num_devices();
-        if from == self.device {
+        if from == self.index {
             let [before, own] = self
                 .slots
                 .get_disjoint_mut([task.chunk - 1, task.chunk])
@@ -324,7 +325,7 @@ impl Device {
         }
         let from = (stage + 1) % num_devices;
         // From a stage of the same device it lies there already: nothing ran backward in between.
-        if stage + 1 < self.stages.num_stages() && from != self.device {
+        if stage + 1 < self.stages.num_stages() && from != self.index {
             let parcel = Parcel { boundary: stage, way: Way::Back, microbatch };
             let len = rows * blocks[run.end - 1].io().output_width();
             self.link.recv(from, parcel, &mut self.d_stream[..len])?;
@@ -338,7 +339,7 @@ impl Device {
             _ => slot.backward(blocks, store, &mut ctx, shared, d_stream)?,
         }
         self.slicing.check()?;
-        if first < run.start && stage > 0 && (stage - 1) % num_devices != self.device {
+        if first < run.start && stage > 0 && (stage - 1) % num_devices != self.index {
             let parcel = Parcel { boundary: stage - 1, way: Way::Back, microbatch };
             let len = rows * blocks[run.start].io().input_width();
             self.link.send((stage - 1) % num_devices, parcel, &self.d_stream[..len])?;
@@ -388,6 +389,6 @@ impl Device {
     }
 
     fn stage(&self, task: Task) -> usize {
-        task.chunk * self.stages.num_devices() + self.device
+        task.chunk * self.stages.num_devices() + self.index
     }
 }

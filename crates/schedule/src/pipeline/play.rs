@@ -54,7 +54,9 @@ pub(super) fn play(pipeline: &mut Pipeline, devices: Vec<(Vec<Stream>, usize)>) 
             is_anybody_busy |= player.free_at > now;
         }
         if !is_anybody_busy {
-            players.iter_mut().for_each(|player| player.limit += 1);
+            for player in &mut players {
+                player.limit += 1;
+            }
         }
         now += 1;
     }

@@ -24,7 +24,8 @@ Examples:
   lockstep plan timeline --devices 8 --microbatches 24 --forward 18.5 --input-grad 18.1 \\
       --weight-grad 9.3 --transfer 0.6 --json")]
 pub(crate) struct Arguments {
-    /// Schedules, with commas between: gpipe, 1f1b, interleaved, zero-bubble, zero-bubble-2x
+    /// Schedules, with commas between: gpipe, 1f1b, interleaved, zero-bubble, zero-bubble-2x,
+    /// chimera, pipedream
     #[arg(long, default_value = "1f1b", value_delimiter = ',')]
     schedule: Vec<String>,
     /// Devices
