@@ -1,36 +1,44 @@
 //! The first half of a layer: `y = x + attention(norm(x))`.
 //!
-//! Query, key and value projections lie one after the other in memory, so one product makes all
-//! three; a row of `qkv` is h query heads, g key heads, g value heads of d numbers each (g < h is
-//! grouped-query attention). Rotary positions turn queries and keys in place. The residual is
-//! added after the output product, not inside it: the product is a sum over heads that other
-//! layouts split, and `x` must enter it once.
+//! Query, key and value projections of a slice of heads lie one after the other in memory, so one
+//! product makes all three; a row of `qkv` is h query heads, g key heads, g value heads of d numbers
+//! each (g < h is grouped-query attention). Slices of heads follow each other, each with all rows:
+//! to rotation and attention they are more sequences. Rotary positions turn queries and keys in
+//! place. The residual is added after the output product, not inside it: the product is a sum over
+//! heads that other layouts split, and `x` must enter it once.
 //!
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and the
 //! logarithms of its denominators can be rebuilt from them.
 
 use crate::block::{Context, Flops, LaneShape, SavedLen};
+use crate::column::Column;
 use crate::dropout::{Dropout, Site};
+use crate::exchange::AllHere;
 use crate::grads::Grads;
-use crate::linear::Linear;
 use crate::norm::Norm;
+use crate::row::Row;
+use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use lockstep_tensor::attention::{self, Rows, Shape};
+use crate::slices::Slices;
+use lockstep_tensor::attention::{self, Heads, Rows, Shape};
 use lockstep_tensor::rope::{self, Rotation};
 use lockstep_tensor::{Cpu, reduce};
 use std::sync::Arc;
 
 /// See the module's text.
 pub(crate) struct Attention {
+    /// Query heads of one slice.
     pub(crate) heads: usize,
+    /// Key and value heads of one slice.
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) norm: Norm,
-    pub(crate) qkv: Linear,
+    pub(crate) qkv: Column,
     /// Rotary positions, where the family has them.
     pub(crate) rope: Option<Arc<rope::Table>>,
-    pub(crate) out: Linear,
+    pub(crate) out: Row,
     pub(crate) dropout: Dropout,
+    pub(crate) cut: Slices,
 }
 
 /// What forward saves.
@@ -43,10 +51,10 @@ pub(crate) struct AttentionSaved<'a> {
 
 impl Attention {
     pub(crate) fn saved_len(&self, shape: LaneShape) -> SavedLen {
-        let t = shape.rows();
+        let (t, own) = (shape.rows(), self.cut.rows(shape.rows()).len());
         SavedLen {
-            kept: t * self.qkv.num_outputs + self.norm.stats_len(t),
-            rebuilt: t * self.out.num_inputs + t * self.heads,
+            kept: t * self.qkv.num_held_outputs() + self.norm.stats_len(own),
+            rebuilt: t * self.out.num_held_inputs() + t * self.heads * self.cut.num_held(),
         }
     }
 
@@ -56,27 +64,30 @@ impl Attention {
         kept: &mut Frame<'a>,
         rebuilt: &mut Frame<'a>,
     ) -> AttentionSaved<'a> {
-        let t = shape.rows();
+        let (t, own) = (shape.rows(), self.cut.rows(shape.rows()).len());
         AttentionSaved {
-            qkv: kept.take(t * self.qkv.num_outputs),
-            stats: kept.take(self.norm.stats_len(t)),
-            out_thd: rebuilt.take(t * self.out.num_inputs),
-            lse_bht: rebuilt.take(t * self.heads),
+            qkv: kept.take(t * self.qkv.num_held_outputs()),
+            stats: kept.take(self.norm.stats_len(own)),
+            out_thd: rebuilt.take(t * self.out.num_held_inputs()),
+            lse_bht: rebuilt.take(t * self.heads * self.cut.num_held()),
         }
     }
 
     pub(crate) fn scratch_len(&self, shape: LaneShape) -> usize {
-        let t = shape.rows();
-        let (c, qkv) = (self.norm.width, self.qkv.num_outputs);
-        let masked = if self.dropout.is_on() { t * c } else { 0 };
-        let backward = t * (self.out.num_inputs + qkv + 2 * c) + masked;
-        backward + attention::scratch_len(self.shape(shape))
+        let (t, c) = (shape.rows(), self.norm.width);
+        let own = if self.dropout.is_on() || self.cut.sequence { t * c } else { 0 };
+        let grads = t * (self.out.num_held_inputs() + self.qkv.num_held_outputs() + 2 * c);
+        let sums = self.norm.scratch_len(&self.cut).max(RowSums::scratch_len(&self.cut, c));
+        let spare = self.qkv.spare_len(t).max(sums);
+        let backward = own + grads + spare + attention::scratch_len(self.shape(shape));
+        backward.max(self.out.scratch_len(t))
     }
 
     pub(crate) fn flops_per_token(&self, num_tokens: usize) -> Flops {
         // A token looks at half of the sequence on average, itself included; a pair of tokens costs
         // one multiply-add per element for its score and one for its share of the output.
-        let pairs = 2 * (num_tokens as u64 + 1) * (self.heads * self.head_dim) as u64;
+        let width = self.heads * self.head_dim * self.cut.num;
+        let pairs = 2 * (num_tokens as u64 + 1) * width as u64;
         let forward = self.qkv.flops() + self.out.flops() + pairs;
         Flops { forward, backward: 2 * forward }
     }
@@ -89,21 +100,28 @@ impl Attention {
         y_tc: &mut [f32],
         saved: &mut AttentionSaved<'_>,
     ) {
-        let mut frame = ctx.scratch.frame();
-        let tokens = ctx.lane.shape.tokens;
-        self.project(ctx.cpu, params, x_tc, (tokens, 0), &mut frame, saved.qkv, saved.stats);
+        let (cpu, tokens) = (ctx.cpu, ctx.lane.shape.tokens);
+        let own = self.cut.rows(ctx.lane.shape.rows());
+        let normed_tc = ctx.scratch.frame().take(ctx.lane.shape.rows() * self.norm.width);
+        let normed_own = &mut normed_tc[own.start * self.norm.width..own.end * self.norm.width];
+        self.norm.forward(cpu, params, x_tc, normed_own, saved.stats);
+        self.cut.gather_rows(ctx.exchange, normed_tc);
+        self.qkv.forward(cpu, params, normed_tc, saved.qkv);
+        self.rotate(cpu, saved.qkv, (tokens, 0), false);
         self.attend(ctx, saved);
-        self.out.forward(ctx.cpu, params, saved.out_thd, y_tc);
-        if let Some(mask) = self.dropout.mask(ctx, Site::AttentionOutput, self.norm.width) {
-            mask.apply(ctx.cpu, y_tc);
+        let frame = ctx.scratch.frame();
+        self.out.forward(cpu, ctx.exchange, params, saved.out_thd, y_tc, frame);
+        let mask = self.dropout.mask(ctx, Site::AttentionOutput, own.start, self.norm.width);
+        if let Some(mask) = mask {
+            mask.apply(cpu, y_tc);
         }
-        reduce::add_assign(ctx.cpu, y_tc, x_tc);
+        reduce::add_assign(cpu, y_tc, x_tc);
     }
 
     /// Rebuilds what depends on the kept values only.
     pub(crate) fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) {
         let shape = self.shape(ctx.lane.shape);
-        let mask = self.dropout.attention_mask(ctx);
+        let mask = self.dropout.attention_mask(ctx, self.all_heads(ctx.lane.shape));
         let scratch = ctx.scratch.frame().take(attention::scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
         attention::forward(
@@ -131,25 +149,31 @@ impl Attention {
         mut grads: Grads<'_>,
     ) {
         let (cpu, lane) = (ctx.cpu, ctx.lane.shape);
-        let t = lane.rows();
-        let mask = self.dropout.mask(ctx, Site::AttentionOutput, self.norm.width);
-        let attention_mask = self.dropout.attention_mask(ctx);
+        let (t, c) = (lane.rows(), self.norm.width);
+        let own = self.cut.rows(t);
+        let own = own.start * c..own.end * c;
+        let mask = self.dropout.mask(ctx, Site::AttentionOutput, own.start / c, c);
+        let attention_mask = self.dropout.attention_mask(ctx, self.all_heads(lane));
         let mut frame = ctx.scratch.frame();
 
-        let masked;
-        let dz_tc: &[f32] = if let Some(mask) = mask {
-            masked = frame.take(d_stream_tc.len());
-            masked.copy_from_slice(d_stream_tc);
-            mask.apply(cpu, masked);
-            masked
+        let all_rows;
+        let dz_tc: &[f32] = if mask.is_some() || self.cut.sequence {
+            all_rows = frame.take(t * c);
+            all_rows[own.clone()].copy_from_slice(d_stream_tc);
+            if let Some(mask) = mask {
+                mask.apply(cpu, &mut all_rows[own.clone()]);
+            }
+            self.cut.gather_rows(ctx.exchange, all_rows);
+            all_rows
         } else {
             d_stream_tc
         };
-        self.out.backward_weight(cpu, saved.out_thd, dz_tc, grads.reborrow());
-        let d_out_thd = frame.take(t * self.out.num_inputs);
+        let (x, spare) = (&saved.out_thd, frame.nested());
+        self.out.backward_weight(cpu, ctx.exchange, x, dz_tc, grads.reborrow(), spare);
+        let d_out_thd = frame.take(t * self.out.num_held_inputs());
         self.out.backward_input(cpu, params, dz_tc, d_out_thd);
 
-        let d_qkv = frame.take(t * self.qkv.num_outputs);
+        let d_qkv = frame.take(t * self.qkv.num_held_outputs());
         let shape = self.shape(lane);
         let kernel_scratch = frame.take(attention::scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
@@ -168,24 +192,40 @@ impl Attention {
         );
         self.rotate(cpu, d_qkv, (lane.tokens, 0), true);
 
-        let normed_tc = frame.take(x_tc.len());
-        self.norm.normalize(cpu, params, x_tc, saved.stats, normed_tc);
+        let normed_tc = frame.take(t * c);
+        self.norm.normalize(cpu, params, x_tc, saved.stats, &mut normed_tc[own.clone()]);
+        self.cut.gather_rows(ctx.exchange, normed_tc);
         self.qkv.backward_weight(cpu, normed_tc, d_qkv, grads.reborrow());
-        let d_normed_tc = frame.take(x_tc.len());
-        self.qkv.backward_input(cpu, params, d_qkv, d_normed_tc);
-        self.norm.backward(cpu, params, x_tc, saved.stats, d_normed_tc, d_stream_tc, grads);
+        let d_normed_tc = frame.take(t * c);
+        let spare = frame.nested().take(self.qkv.spare_len(t));
+        self.qkv.backward_input(cpu, params, d_qkv, d_normed_tc, spare);
+        self.cut.sum_rows(ctx.exchange, d_normed_tc);
+        let (d_normed, sums) = (&d_normed_tc[own], RowSums { cut: &self.cut, num_rows: t });
+        self.norm.backward(
+            cpu,
+            ctx.exchange,
+            params,
+            x_tc,
+            saved.stats,
+            d_normed,
+            d_stream_tc,
+            grads,
+            &sums,
+            frame,
+        );
     }
 
     /// A key and a value row per position.
-    pub(crate) const fn cache_len(&self, num_positions: usize) -> usize {
-        num_positions * 2 * self.kv_heads * self.head_dim
+    pub(crate) fn cache_len(&self, num_positions: usize) -> usize {
+        num_positions * 2 * self.kv_heads * self.head_dim * self.cut.num_held()
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let lane = LaneShape { sequences: 1, tokens: num_tokens };
         let SavedLen { kept, rebuilt } = self.saved_len(lane);
         let normed = num_tokens * self.norm.width;
-        kept + rebuilt + normed.max(attention::scratch_len(self.shape(lane)))
+        let spare = self.out.scratch_len(num_tokens);
+        kept + rebuilt + normed.max(spare).max(attention::scratch_len(self.shape(lane)))
     }
 
     /// Forward for `num_tokens` new tokens of one sequence, the first of them at position `first`,
@@ -200,49 +240,43 @@ impl Attention {
         cache: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let qkv = frame.take(num_tokens * self.qkv.num_outputs);
-        let stats = frame.take(self.norm.stats_len(num_tokens));
-        let out_thd = frame.take(num_tokens * self.out.num_inputs);
-        let lse_ht = frame.take(num_tokens * self.heads);
+        let lane = LaneShape { sequences: 1, tokens: num_tokens };
+        let mut rebuilt = Frame::over(frame.take(self.saved_len(lane).rebuilt));
+        let AttentionSaved { qkv, stats, out_thd, lse_bht } =
+            self.split(lane, &mut frame, &mut rebuilt);
+        let normed_tc = frame.nested().take(x_tc.len());
+        self.norm.forward(cpu, params, x_tc, normed_tc, stats);
+        self.qkv.forward(cpu, params, normed_tc, qkv);
+        self.rotate(cpu, qkv, (num_tokens, first), false);
 
-        self.project(cpu, params, x_tc, (num_tokens, first), &mut frame.nested(), qkv, stats);
-        let kv_len = 2 * self.kv_heads * self.head_dim;
-        let rows = qkv.chunks_exact(self.qkv.num_outputs);
-        for (row, cached) in rows.zip(cache[first * kv_len..].chunks_exact_mut(kv_len)) {
-            cached.copy_from_slice(&row[self.heads * self.head_dim..]);
+        let num_slices = self.cut.num_held();
+        let shape = Shape { sequences: 1, ..self.shape(lane) };
+        let (width, kv_len) = (self.qkv.num_outputs(), 2 * self.kv_heads * self.head_dim);
+        let qkv = qkv.chunks_exact(num_tokens * width);
+        let outs = out_thd.chunks_exact_mut(out_thd.len() / num_slices);
+        let lses = lse_bht.chunks_exact_mut(lse_bht.len() / num_slices);
+        let caches = cache.chunks_exact_mut(cache.len() / num_slices);
+        for (((qkv, out), lse), cache) in qkv.zip(outs).zip(lses).zip(caches) {
+            let new = cache[first * kv_len..].chunks_exact_mut(kv_len);
+            for (row, cached) in qkv.chunks_exact(width).zip(new) {
+                cached.copy_from_slice(&row[self.heads * self.head_dim..]);
+            }
+            let q = Rows { data: qkv, stride: width };
+            let k = Rows { data: cache, stride: kv_len };
+            let v = Rows { data: &cache[kv_len / 2..], stride: kv_len };
+            let scratch = frame.nested().take(attention::scratch_len(shape));
+            attention::forward(cpu, shape, q, k, v, first, None, out, lse, scratch);
         }
-        let shape = self.shape(LaneShape { sequences: 1, tokens: num_tokens });
-        let q = Rows { data: qkv, stride: self.qkv.num_outputs };
-        let k = Rows { data: cache, stride: kv_len };
-        let v = Rows { data: &cache[kv_len / 2..], stride: kv_len };
-        let scratch = frame.take(attention::scratch_len(shape));
-        attention::forward(cpu, shape, q, k, v, first, None, out_thd, lse_ht, scratch);
-        self.out.forward(cpu, params, out_thd, y_tc);
+        self.out.forward(cpu, &mut AllHere, params, out_thd, y_tc, frame);
         reduce::add_assign(cpu, y_tc, x_tc);
     }
 
-    /// Normalises, projects to queries, keys and values, and turns the first two.
-    /// `positions` is (tokens per sequence, position of each sequence's first token).
-    fn project(
-        &self,
-        cpu: &Cpu,
-        params: &[f32],
-        x_tc: &[f32],
-        positions: (usize, usize),
-        frame: &mut Frame<'_>,
-        qkv: &mut [f32],
-        stats: &mut [f32],
-    ) {
-        let normed_tc = frame.take(x_tc.len());
-        self.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.qkv.forward(cpu, params, normed_tc, qkv);
-        self.rotate(cpu, qkv, positions, false);
-    }
-
+    /// Turns queries and keys. `positions` is (tokens per sequence, position of each sequence's
+    /// first token).
     fn rotate(&self, cpu: &Cpu, qkv: &mut [f32], positions: (usize, usize), inverse: bool) {
         let Some(table) = &self.rope else { return };
         let rotation = Rotation {
-            row_stride: self.qkv.num_outputs,
+            row_stride: self.qkv.num_outputs(),
             num_heads: self.heads + self.kv_heads,
             tokens_per_sequence: positions.0,
             first_position: positions.1,
@@ -254,17 +288,27 @@ impl Attention {
     /// Queries, keys and values inside the rows of `qkv`.
     fn rows<'a>(&self, qkv: &'a [f32]) -> (Rows<'a>, Rows<'a>, Rows<'a>) {
         let (q_len, kv_len) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let at = |start: usize| Rows { data: &qkv[start..], stride: self.qkv.num_outputs };
+        let at = |start: usize| Rows { data: &qkv[start..], stride: self.qkv.num_outputs() };
         (at(0), at(q_len), at(q_len + kv_len))
     }
 
-    const fn shape(&self, lane: LaneShape) -> Shape {
+    /// What attention runs: every slice that is held is more sequences.
+    fn shape(&self, lane: LaneShape) -> Shape {
         Shape {
-            sequences: lane.sequences,
+            sequences: lane.sequences * self.cut.num_held(),
             tokens: lane.tokens,
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
+        }
+    }
+
+    /// Which heads of the model those are.
+    fn all_heads(&self, lane: LaneShape) -> Heads {
+        Heads {
+            num: self.heads * self.cut.num,
+            first: self.heads * self.cut.held.start,
+            sequences: lane.sequences,
         }
     }
 }

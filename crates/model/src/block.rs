@@ -11,6 +11,7 @@
 //! Shapes, here and in the blocks: t rows of a lane (sequences x tokens), c width, h query heads,
 //! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
+use crate::exchange::Exchange;
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
@@ -74,6 +75,8 @@ pub struct Context<'a> {
     pub mode: Mode,
     /// Memory for the duration of the call.
     pub scratch: &'a mut Scratch,
+    /// Completes what the slices of the model that are held here make.
+    pub exchange: &'a mut dyn Exchange,
 }
 
 /// What a decoding call receives: new tokens of one sequence whose past is in the cache.

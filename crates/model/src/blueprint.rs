@@ -7,11 +7,13 @@
 //! to the other, once.
 
 use crate::block::{Block, Flops, LaneShape};
+use crate::column::Column;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
-use crate::param::{Param, ParamList};
+use crate::param::{Param, ParamList, Piece};
+use crate::slices::Slices;
 use crate::{gpt2, init, llama, problem};
 use lockstep_config::{Family, Model};
 
@@ -23,6 +25,8 @@ pub struct Blueprint {
     pub vocab: usize,
     /// Longest sequence.
     pub context: usize,
+    /// Which slices of the model the blocks are.
+    pub slices: Slices,
 }
 
 /// Where a mirrored parameter and its owner lie.
@@ -38,27 +42,41 @@ pub struct Mirror<'a> {
     pub owner: &'a Param,
 }
 
-/// Describes the model of a recipe.
+/// Describes the model of a recipe, in one piece.
 pub fn describe(model: &Model) -> Blueprint {
-    if model.family.is_problem() { problem::describe(model) } else { transformer(model) }
+    describe_slices(model, &Slices::WHOLE)
 }
 
-fn transformer(model: &Model) -> Blueprint {
-    let embedding = embedding(model);
-    let head = head(model, &embedding.params[0]);
+/// Describes some slices of the model of a recipe.
+///
+/// # Panics
+/// When the model cannot be cut so: the number of slices divides heads, key heads, hidden numbers
+/// and vocabulary of a transformer; a small problem is one slice.
+pub fn describe_slices(model: &Model, slices: &Slices) -> Blueprint {
+    let is_problem = model.family.is_problem();
+    assert!(!is_problem || slices.num == 1, "a {:?} has one slice", model.family);
+    if is_problem { problem::describe(model) } else { transformer(model, slices) }
+}
+
+fn transformer(model: &Model, cut: &Slices) -> Blueprint {
+    for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
+        assert!(len.is_multiple_of(cut.num), "{len} in {} slices", cut.num);
+    }
+    let embedding = embedding(model, cut);
+    let head = head(model, cut, &embedding.params);
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
     if model.family == Family::Gpt2 {
         for index in 0..model.layers {
-            blocks.push(Box::new(gpt2::layer(model, index)));
+            blocks.push(Box::new(gpt2::layer(model, cut, index)));
         }
     } else {
         let rope = llama::rope_table(model);
         for index in 0..model.layers {
-            blocks.push(Box::new(llama::layer(model, index, &rope)));
+            blocks.push(Box::new(llama::layer(model, cut, index, &rope)));
         }
     }
     blocks.push(Box::new(head));
-    Blueprint { blocks, vocab: model.vocab, context: model.context }
+    Blueprint { blocks, vocab: model.vocab, context: model.context, slices: cut.clone() }
 }
 
 impl Blueprint {
@@ -79,15 +97,29 @@ impl Blueprint {
             let owner_name = mirror.mirror_of.as_ref()?;
             let (owner_block, owner) = self
                 .params()
-                .find(|(_, param)| param.name == *owner_name)
+                .find(|(_, param)| param.name == *owner_name && param.piece == mirror.piece)
                 .expect("a mirror has an owner");
             Some(Mirror { mirror_block, mirror, owner_block, owner })
         })
     }
 
-    /// Number of parameters, tied ones once.
+    /// The tensors that are saved, whole, by name: the first piece of each that is held here, with
+    /// the number of its block.
+    pub fn tensors(&self) -> Vec<(usize, &Param)> {
+        let mut tensors: Vec<_> = self.owned_params().collect();
+        tensors.sort_by(|(_, a), (_, b)| (&a.name, a.offset).cmp(&(&b.name, b.offset)));
+        tensors.dedup_by(|(_, a), (_, b)| a.name == b.name);
+        tensors
+    }
+
+    /// Number of parameters of the whole model, tied ones once.
     pub fn num_params(&self) -> usize {
-        self.owned_params().map(|(_, param)| param.len()).sum()
+        self.tensors().iter().map(|(_, param)| param.tensor_len()).sum()
+    }
+
+    /// Rows of a lane that the stream between blocks has.
+    pub fn stream_rows(&self, shape: LaneShape) -> usize {
+        self.slices.rows(shape.rows()).len()
     }
 
     /// Width of the widest row that passes from block to block.
@@ -112,13 +144,18 @@ impl Blueprint {
     }
 }
 
-fn embedding(model: &Model) -> Embedding {
+fn embedding(model: &Model, cut: &Slices) -> Embedding {
     let mut params = ParamList::default();
     let (name, table, position_table) = match model.family {
         Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
         _ => ("model.embed_tokens", llama::TOKEN_TABLE, None),
     };
-    let tokens = params.push(table.to_string(), &[model.vocab, model.width], init::MATRIX);
+    let shape = [model.vocab, model.width];
+    let slices = cut.held.clone().map(|slice| {
+        let piece = Piece::rows(&shape, slice, cut.num, cut.of(model.vocab, slice));
+        params.push_piece(table.to_string(), &shape, piece, init::MATRIX)
+    });
+    let tokens = slices.reduce(|all, next| all.start..next.end).expect("at least one slice");
     let positions = position_table
         .map(|table| params.push(table.to_string(), &[model.context, model.width], init::MATRIX));
     Embedding {
@@ -126,30 +163,35 @@ fn embedding(model: &Model) -> Embedding {
         width: model.width,
         params: params.finish(),
         tokens,
+        first_token: cut.of(model.vocab, cut.held.start).start,
         positions,
         dropout: Dropout { rate: model.dropout, block: 0 },
+        cut: cut.clone(),
     }
 }
 
-fn head(model: &Model, token_table: &Param) -> Head {
+fn head(model: &Model, cut: &Slices, token_tables: &[Param]) -> Head {
     let mut params = ParamList::default();
     let norm = match model.family {
         Family::Gpt2 => gpt2::norm(model, gpt2::FINAL_NORM, &mut params),
         _ => llama::norm(model, llama::FINAL_NORM, &mut params),
     };
     let name = "lm_head".to_string();
-    let weight_name = format!("{name}.weight");
-    let weight = if model.tied {
-        params.push_mirror(weight_name, token_table)
-    } else {
-        params.push(weight_name, &token_table.shape, init::MATRIX)
-    };
-    let project = Linear {
-        num_inputs: model.width,
-        num_outputs: model.vocab,
-        layout: WeightLayout::OutIn,
-        weight,
-        bias: None,
-    };
-    Head { name, params: params.finish(), norm, project }
+    let slices = token_tables[..cut.num_held()].iter().map(|table| {
+        let weight_name = format!("{name}.weight");
+        let weight = if model.tied {
+            params.push_mirror(weight_name, table)
+        } else {
+            params.push_piece(weight_name, &table.shape, table.piece.clone(), init::MATRIX)
+        };
+        Linear {
+            num_inputs: model.width,
+            num_outputs: model.vocab / cut.num,
+            layout: WeightLayout::OutIn,
+            weight,
+            bias: None,
+        }
+    });
+    let project = Column { slices: slices.collect(), num_slices: cut.num };
+    Head { name, params: params.finish(), norm, project, cut: cut.clone() }
 }

@@ -43,23 +43,35 @@ impl Dropout {
         }
     }
 
-    /// The mask of a site for rows of `width` elements.
-    pub(crate) fn mask(&self, ctx: &Context<'_>, site: Site, width: usize) -> Option<RowMask> {
+    /// The mask of a site for rows of `width` elements, of which the first is `first_row` of the
+    /// lane.
+    pub(crate) fn mask(
+        &self,
+        ctx: &Context<'_>,
+        site: Site,
+        first_row: usize,
+        width: usize,
+    ) -> Option<RowMask> {
         let key = self.key(ctx.mode, site)?;
         let Lane { shape, first_sample, .. } = *ctx.lane;
-        let first_element = first_sample * (shape.tokens * width) as u64;
+        let first_element =
+            first_sample * (shape.tokens * width) as u64 + (first_row * width) as u64;
         Some(RowMask { mask: DropoutMask { key, rate: self.rate }, first_element })
     }
 
-    /// The mask inside attention.
-    pub(crate) fn attention_mask(&self, ctx: &Context<'_>) -> Option<attention::Dropout> {
+    /// The mask inside attention, where `heads` are run.
+    pub(crate) fn attention_mask(
+        &self,
+        ctx: &Context<'_>,
+        heads: attention::Heads,
+    ) -> Option<attention::Dropout> {
         let key = self.key(ctx.mode, Site::AttentionWeights)?;
         let first_sample = ctx.lane.first_sample;
-        Some(attention::Dropout { key, rate: self.rate, first_sample })
+        Some(attention::Dropout { key, rate: self.rate, first_sample, heads })
     }
 }
 
-/// A mask over the rows of one lane.
+/// A mask over rows of one lane.
 pub(crate) struct RowMask {
     mask: DropoutMask,
     first_element: u64,

@@ -1,13 +1,18 @@
 //! The first block: tokens to vectors.
 //!
-//! A row of the token table per token; GPT-2 adds a learned vector per position, Llama encodes
+//! A row of the token table per token; the table's rows are cut into slices, and a token whose row
+//! is elsewhere adds nothing to the sum over slices. GPT-2 adds a learned vector per position, Llama encodes
 //! positions inside attention. Nothing is saved: the gradient needs only the lane's tokens.
 
-use crate::block::{Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Saved, SavedLen};
+use crate::block::{
+    Block, BlockIo, Context, DecodeContext, Flops, Lane, LaneShape, Saved, SavedLen,
+};
 use crate::dropout::{Dropout, Site};
+use crate::exchange::Exchange;
 use crate::grads::Grads;
 use crate::param::Param;
-use lockstep_tensor::embedding;
+use crate::slices::Slices;
+use lockstep_tensor::{Cpu, embedding};
 use std::ops::Range;
 
 /// See the module's text.
@@ -15,9 +20,34 @@ pub(crate) struct Embedding {
     pub(crate) name: String,
     pub(crate) width: usize,
     pub(crate) params: Vec<Param>,
+    /// The rows of the table that are held, one behind the other.
     pub(crate) tokens: Range<usize>,
+    /// The first of them.
+    pub(crate) first_token: usize,
     pub(crate) positions: Option<Range<usize>>,
     pub(crate) dropout: Dropout,
+    pub(crate) cut: Slices,
+}
+
+impl Embedding {
+    /// The rows of tokens and of their positions, summed over all slices.
+    fn embed(
+        &self,
+        cpu: &Cpu,
+        exchange: &mut dyn Exchange,
+        lane: &Lane<'_>,
+        params: &[f32],
+        all_tc: &mut [f32],
+    ) {
+        let table = &params[self.tokens.clone()];
+        let first = self.first_token;
+        embedding::forward_part(cpu, lane.inputs, table, first, self.width, all_tc);
+        self.cut.sum_rows(exchange, all_tc);
+        if let Some(at) = &self.positions {
+            let table = &params[at.clone()];
+            embedding::add_positions(cpu, table, lane.shape.tokens, 0, self.width, all_tc);
+        }
+    }
 }
 
 impl Block for Embedding {
@@ -37,8 +67,8 @@ impl Block for Embedding {
         SavedLen::default()
     }
 
-    fn scratch_len(&self, _shape: LaneShape) -> usize {
-        0
+    fn scratch_len(&self, shape: LaneShape) -> usize {
+        if self.cut.sequence { shape.rows() * self.width } else { 0 }
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
@@ -53,14 +83,16 @@ impl Block for Embedding {
         output_tc: &mut [f32],
         _saved: Saved<'_>,
     ) -> f64 {
-        let (cpu, lane) = (ctx.cpu, ctx.lane);
-        let table = &params[self.tokens.clone()];
-        embedding::forward(cpu, lane.inputs, table, self.width, output_tc);
-        if let Some(at) = &self.positions {
-            let table = &params[at.clone()];
-            embedding::add_positions(cpu, table, lane.shape.tokens, 0, self.width, output_tc);
+        let (cpu, width) = (ctx.cpu, self.width);
+        let own = self.cut.rows(ctx.lane.shape.rows());
+        if self.cut.sequence {
+            let all_tc = ctx.scratch.frame().take(ctx.lane.shape.rows() * width);
+            self.embed(cpu, ctx.exchange, ctx.lane, params, all_tc);
+            output_tc.copy_from_slice(&all_tc[own.start * width..own.end * width]);
+        } else {
+            self.embed(cpu, ctx.exchange, ctx.lane, params, output_tc);
         }
-        if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, self.width) {
+        if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start, width) {
             mask.apply(cpu, output_tc);
         }
         0.0
@@ -75,19 +107,30 @@ impl Block for Embedding {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, lane) = (ctx.cpu, ctx.lane);
-        if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, self.width) {
-            mask.apply(cpu, d_stream_tc);
+        let (cpu, lane, width) = (ctx.cpu, ctx.lane, self.width);
+        let own = self.cut.rows(lane.shape.rows());
+        let own = own.start * width..own.end * width;
+        let d_own = &mut d_stream_tc[..own.len()];
+        if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start / width, width) {
+            mask.apply(cpu, d_own);
         }
+        let d_all: &[f32] = if self.cut.sequence {
+            let all_tc = ctx.scratch.frame().take(lane.shape.rows() * width);
+            all_tc[own].copy_from_slice(d_own);
+            self.cut.gather_rows(ctx.exchange, all_tc);
+            all_tc
+        } else {
+            d_own
+        };
         if let Some(at) = &self.positions {
             let (grads, tokens) = (grads.of(at), lane.shape.tokens);
             if !grads.is_empty() {
-                embedding::positions_backward(cpu, d_stream_tc, tokens, self.width, grads);
+                embedding::positions_backward(cpu, d_all, tokens, width, grads);
             }
         }
         let grads = grads.of(&self.tokens);
         if !grads.is_empty() {
-            embedding::backward(cpu, lane.inputs, d_stream_tc, self.width, grads);
+            embedding::backward_part(cpu, lane.inputs, d_all, self.first_token, width, grads);
         }
     }
 

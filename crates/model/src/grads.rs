@@ -64,9 +64,16 @@ impl<'a> Grads<'a> {
     fn places<const N: usize>(&self, params: [&Range<usize>; N]) -> [Range<usize>; N] {
         params.map(|param| {
             let mut before = 0;
+            // Neighbours may be runs of their own, and a parameter reach over several.
+            let (mut start, mut covered) = (0, param.start);
             for run in self.runs {
-                if run.start <= param.start && param.end <= run.end {
-                    let start = before + param.start - run.start;
+                if run.contains(&covered) {
+                    if covered == param.start {
+                        start = before + param.start - run.start;
+                    }
+                    covered = run.end.min(param.end);
+                }
+                if covered == param.end {
                     return start..start + param.len();
                 }
                 before += run.len();
@@ -93,6 +100,16 @@ mod tests {
         assert_eq!((&*one, &*other), (&[3.0][..], &[0.0][..]));
         let [one, other] = grads.of_two([&(0..2), &(2..3)]);
         assert_eq!((&*one, &*other), (&[][..], &[0.0][..]));
+    }
+
+    #[test]
+    fn a_parameter_may_reach_over_several_neighbours() {
+        let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
+        let runs = [2..5, 5..7, 8..10];
+        let mut grads = Grads::new(&mut values, &runs);
+        assert_eq!(grads.of(&(2..7)), [0.0, 1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(grads.of(&(4..6)), [2.0, 3.0]);
+        assert!(grads.of(&(5..10)).is_empty(), "there is a gap");
     }
 
     #[test]

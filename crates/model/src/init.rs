@@ -20,13 +20,14 @@ pub(crate) fn residual_projection(num_layers: usize) -> Init {
 /// Fills `out` with the initial values of `param` from `first_element` on.
 ///
 /// ```
-/// use lockstep_model::{Init, Param, init};
+/// use lockstep_model::{Init, Param, Piece, init};
 /// use lockstep_tensor::{Cpu, Isa};
 ///
 /// let cpu = Cpu::single(Isa::detect());
 /// let param = Param {
 ///     name: "transformer.wte.weight".to_string(),
 ///     shape: vec![5, 4],
+///     piece: Piece::whole(&[5, 4]),
 ///     offset: 0,
 ///     init: Init::Normal { std: 0.02 },
 ///     decay: true,
@@ -44,7 +45,10 @@ pub fn fill(cpu: &Cpu, seed: u64, param: &Param, first_element: usize, out: &mut
         Init::Ones => out.fill(1.0),
         Init::Normal { std } => {
             let key = Key::new(seed, param.mirror_of.as_ref().unwrap_or(&param.name));
-            random::fill_normal(cpu, key, first_element as u64, std, out);
+            for (run, place) in param.runs(first_element..first_element + out.len()) {
+                let out = &mut out[run.start - first_element..run.end - first_element];
+                random::fill_normal(cpu, key, place as u64, std, out);
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ impl Layer {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
-            middle_tc: kept.take(shape.rows() * self.width),
+            middle_tc: kept.take(self.attention.cut.rows(shape.rows()).len() * self.width),
             feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
         };
         kept.finish();
@@ -57,7 +57,7 @@ impl Block for Layer {
 
     fn saved_len(&self, shape: LaneShape) -> SavedLen {
         let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
-        let middle = shape.rows() * self.width;
+        let middle = self.attention.cut.rows(shape.rows()).len() * self.width;
         SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
     }
 

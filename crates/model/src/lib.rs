@@ -7,6 +7,8 @@
 //! - [`blueprint`]: [`describe`] turns a recipe's model into blocks, counts and FLOPs.
 //! - `llama`, `gpt2`: the two families, as declarations.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
+//! - [`slices`], [`exchange`], `tree`: a model cut for tensor and sequence parallelism; `column` and
+//!   `row`, the two ways in which a linear layer is cut, and `row_sums`.
 //! - `linear`, `norm`, `dropout`: kernels bound to places in a flat buffer.
 //! - [`problem`]: a classifier and three convex problems made of blocks, with their optimum.
 //! - [`decode`]: generating token by token through the same kernels.
@@ -42,6 +44,10 @@ pub mod scratch;
 
 pub mod blueprint;
 
+pub mod exchange;
+pub mod slices;
+mod tree;
+
 mod gpt2;
 mod llama;
 
@@ -51,6 +57,10 @@ mod layer;
 
 mod attention;
 mod feed_forward;
+
+mod column;
+mod row;
+mod row_sums;
 
 mod dropout;
 mod linear;
@@ -65,8 +75,10 @@ pub use block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Recompute, Saved,
     SavedLen,
 };
-pub use blueprint::{Blueprint, Mirror, describe};
+pub use blueprint::{Blueprint, Mirror, describe, describe_slices};
 pub use decode::Decoder;
+pub use exchange::{AllHere, Exchange};
 pub use grads::Grads;
-pub use param::{Init, Param};
+pub use param::{Init, Param, Piece};
 pub use scratch::{Frame, Scratch};
+pub use slices::Slices;

@@ -37,21 +37,45 @@ impl Linear {
 
     /// Overwrites `y`.
     pub(crate) fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
-        let num_rows = x.len() / self.num_inputs;
-        let y_mat = MatMut::new(y, num_rows, self.num_outputs);
-        let x_mat = Mat::new(x, num_rows, self.num_inputs);
-        matmul(cpu, x_mat, self.weight_io(params), y_mat, Write::Set);
+        self.product(cpu, params, x, y, Write::Set);
         if let Some(at) = &self.bias {
             bias::add(cpu, y, &params[at.clone()]);
         }
     }
 
+    /// Sets `y` to the product, or adds it, without the bias.
+    pub(crate) fn product(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        x: &[f32],
+        y: &mut [f32],
+        write: Write,
+    ) {
+        let num_rows = x.len() / self.num_inputs;
+        let y_mat = MatMut::new(y, num_rows, self.num_outputs);
+        let x_mat = Mat::new(x, num_rows, self.num_inputs);
+        matmul(cpu, x_mat, self.weight_io(params), y_mat, write);
+    }
+
     /// Overwrites `dx` with the gradient of the input.
     pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
+        self.input_product(cpu, params, dy, dx, Write::Set);
+    }
+
+    /// Sets `dx` to the gradient of the input, or adds it.
+    pub(crate) fn input_product(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+        write: Write,
+    ) {
         let num_rows = dy.len() / self.num_outputs;
         let dx = MatMut::new(dx, num_rows, self.num_inputs);
         let dy = Mat::new(dy, num_rows, self.num_outputs);
-        matmul(cpu, dy, self.weight_io(params).t(), dx, Write::Set);
+        matmul(cpu, dy, self.weight_io(params).t(), dx, write);
     }
 
     /// Adds the gradients of what is trained of weight and bias to `grads`.

@@ -5,13 +5,16 @@
 //! and up.
 
 use crate::attention::Attention;
+use crate::column::Column;
 use crate::dropout::Dropout;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
 use crate::norm::{Norm, NormKind};
-use crate::param::{Init, ParamList};
+use crate::param::{Init, ParamList, Piece};
+use crate::row::Row;
+use crate::slices::Slices;
 use lockstep_config::Model;
 use lockstep_tensor::rope;
 use std::sync::Arc;
@@ -27,12 +30,17 @@ pub(crate) fn rope_table(model: &Model) -> Arc<rope::Table> {
 }
 
 /// Layer number `index`.
-pub(crate) fn layer(model: &Model, index: usize, rope: &Arc<rope::Table>) -> Layer {
+pub(crate) fn layer(
+    model: &Model,
+    cut: &Slices,
+    index: usize,
+    rope: &Arc<rope::Table>,
+) -> Layer {
     let name = format!("model.layers.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
     let mut params = ParamList::default();
-    let attention = attention(model, &name, &mut params, Arc::clone(rope), dropout);
-    let feed_forward = feed_forward(model, &name, &mut params, dropout);
+    let attention = attention(model, cut, &name, &mut params, Arc::clone(rope), dropout);
+    let feed_forward = feed_forward(model, cut, &name, &mut params, dropout);
     Layer { name, width: model.width, params: params.finish(), attention, feed_forward }
 }
 
@@ -44,6 +52,7 @@ pub(crate) fn norm(model: &Model, prefix: &str, params: &mut ParamList) -> Norm 
 
 fn attention(
     model: &Model,
+    cut: &Slices,
     layer: &str,
     params: &mut ParamList,
     rope: Arc<rope::Table>,
@@ -53,14 +62,16 @@ fn attention(
     let residual = init::residual_projection(model.layers);
     let norm = norm(model, &format!("{layer}.input_layernorm"), params);
     let outputs = [("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)];
-    let qkv = linear(&format!("{layer}.self_attn"), &outputs, model.width, init::MATRIX, params);
-    let outputs = [("o", model.width)];
-    let out = linear(&format!("{layer}.self_attn"), &outputs, heads * head_dim, residual, params);
-    Attention { heads, kv_heads, head_dim, norm, qkv, rope: Some(rope), out, dropout }
+    let prefix = format!("{layer}.self_attn");
+    let qkv = column(&prefix, &outputs, model.width, cut, params);
+    let out = row(&prefix, "o", heads * head_dim, model.width, residual, cut, params);
+    let (heads, kv_heads, cut) = (heads / cut.num, kv_heads / cut.num, cut.clone());
+    Attention { heads, kv_heads, head_dim, norm, qkv, rope: Some(rope), out, dropout, cut }
 }
 
 fn feed_forward(
     model: &Model,
+    cut: &Slices,
     layer: &str,
     params: &mut ParamList,
     dropout: Dropout,
@@ -68,24 +79,52 @@ fn feed_forward(
     let residual = init::residual_projection(model.layers);
     let norm = norm(model, &format!("{layer}.post_attention_layernorm"), params);
     let outputs = [("gate", model.ffn), ("up", model.ffn)];
-    let up = linear(&format!("{layer}.mlp"), &outputs, model.width, init::MATRIX, params);
-    let outputs = [("down", model.width)];
-    let down = linear(&format!("{layer}.mlp"), &outputs, model.ffn, residual, params);
-    FeedForward { norm, up, activation: Activation::SwiGlu, down, dropout }
+    let prefix = format!("{layer}.mlp");
+    let up = column(&prefix, &outputs, model.width, cut, params);
+    let down = row(&prefix, "down", model.ffn, model.width, residual, cut, params);
+    let (activation, cut) = (Activation::SwiGlu, cut.clone());
+    FeedForward { norm, up, activation, down, dropout, cut }
 }
 
-/// One product over the tensors `{prefix}.{name}_proj.weight`, each with so many outputs.
-fn linear(
+/// The tensors `{prefix}.{name}_proj.weight`, each with so many outputs; a slice has its part of
+/// each, one behind the other, and multiplies with all of them at once.
+fn column(
     prefix: &str,
     outputs: &[(&str, usize)],
     num_inputs: usize,
-    init: Init,
+    cut: &Slices,
     params: &mut ParamList,
-) -> Linear {
-    let ranges = outputs.iter().map(|&(name, num_outputs)| {
-        params.push(format!("{prefix}.{name}_proj.weight"), &[num_outputs, num_inputs], init)
+) -> Column {
+    let num_outputs = outputs.iter().map(|&(_, num_outputs)| num_outputs).sum::<usize>() / cut.num;
+    let slices = cut.held.clone().map(|slice| {
+        let ranges = outputs.iter().map(|&(name, num_outputs)| {
+            let shape = [num_outputs, num_inputs];
+            let piece = Piece::rows(&shape, slice, cut.num, cut.of(num_outputs, slice));
+            params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init::MATRIX)
+        });
+        let weight = ranges.reduce(|all, next| all.start..next.end).expect("at least one tensor");
+        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None }
     });
-    let weight = ranges.reduce(|all, next| all.start..next.end).expect("at least one tensor");
-    let num_outputs = outputs.iter().map(|&(_, num_outputs)| num_outputs).sum();
-    Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None }
+    Column { slices: slices.collect(), num_slices: cut.num }
+}
+
+/// The tensor `{prefix}.{name}_proj.weight`, whose inputs are cut.
+fn row(
+    prefix: &str,
+    name: &str,
+    num_inputs: usize,
+    num_outputs: usize,
+    init: Init,
+    cut: &Slices,
+    params: &mut ParamList,
+) -> Row {
+    let shape = [num_outputs, num_inputs];
+    let slices = cut.held.clone().map(|slice| {
+        let cols = cut.of(num_inputs, slice);
+        let piece = Piece::cols(&shape, slice, cut.num, vec![cols]);
+        let weight = params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init);
+        let num_inputs = num_inputs / cut.num;
+        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None }
+    });
+    Row { slices: slices.collect(), bias: None, cut: cut.clone() }
 }

@@ -3,7 +3,11 @@
 //! RMSNorm saves one number per row, LayerNorm two; the normalised rows themselves are not saved,
 //! because computing them again from the input costs one pass over memory.
 
+use crate::exchange::Exchange;
 use crate::grads::Grads;
+use crate::row_sums::RowSums;
+use crate::scratch::Frame;
+use crate::slices::Slices;
 use lockstep_tensor::{Cpu, norm_layer, norm_rms};
 use std::ops::Range;
 
@@ -73,26 +77,52 @@ impl Norm {
         }
     }
 
-    /// Adds the gradient of the input to `dx_tc` and those of what is trained to `grads`.
+    /// Adds the gradient of the input to `dx_tc` and those of what is trained to `grads`. All
+    /// slices of rows are those that the stream has of the lane's `sums.num_rows`.
     pub(crate) fn backward(
         &self,
         cpu: &Cpu,
+        exchange: &mut dyn Exchange,
         params: &[f32],
         x_tc: &[f32],
         stats: &[f32],
         dy_tc: &[f32],
         dx_tc: &mut [f32],
         mut grads: Grads<'_>,
+        sums: &RowSums<'_>,
+        frame: Frame<'_>,
     ) {
         let (weight, _) = params[self.at.clone()].split_at(self.width);
         let middle = self.at.start + self.width;
-        let [dweight, dbias] = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
+        let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
+        let (mean, rstd) = stats.split_at(stats.len() - x_tc.len() / self.width);
         match self.kind {
-            NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, stats, dy_tc, dx_tc, dweight),
-            NormKind::Layer => {
-                let (mean, rstd) = stats.split_at(stats.len() / 2);
-                norm_layer::backward(cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, dweight, dbias);
-            }
+            NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, rstd, dy_tc, dx_tc, &mut []),
+            NormKind::Layer => norm_layer::backward(
+                cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, &mut [], &mut [],
+            ),
         }
+        if targets.iter().all(|target| target.is_empty()) {
+            return;
+        }
+        let first = sums.cut.rows(sums.num_rows).start;
+        sums.add_to(cpu, exchange, targets, frame, &mut |rows, [dweight, dbias]| {
+            let rows = rows.start - first..rows.end - first;
+            let elements = rows.start * self.width..rows.end * self.width;
+            let (x_tc, dy_tc) = (&x_tc[elements.clone()], &dy_tc[elements]);
+            let rstd = &rstd[rows.clone()];
+            match self.kind {
+                NormKind::Rms => norm_rms::weight_backward(cpu, x_tc, rstd, dy_tc, dweight),
+                NormKind::Layer => {
+                    let mean = &mean[rows];
+                    norm_layer::weight_backward(cpu, x_tc, mean, rstd, dy_tc, dweight, dbias);
+                }
+            }
+        });
+    }
+
+    /// Memory that [`Self::backward`] needs besides.
+    pub(crate) fn scratch_len(&self, cut: &Slices) -> usize {
+        RowSums::scratch_len(cut, self.at.len())
     }
 }

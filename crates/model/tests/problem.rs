@@ -3,7 +3,8 @@
 
 use lockstep_config::{Activation, Family, Model, Problem};
 use lockstep_model::{
-    Blueprint, Context, Grads, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe, init,
+    AllHere, Blueprint, Context, Grads, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe,
+    init,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -68,7 +69,8 @@ impl Setup {
         let lane = Lane { shape, inputs, targets, first_sample: 0, num_targets };
         let blocks = &self.blueprint.blocks;
         let mut scratch = Scratch::new(self.blueprint.scratch_len(shape));
-        let mut ctx = Context { cpu: &self.cpu, lane: &lane, mode: TRAIN, scratch: &mut scratch };
+        let (cpu, scratch, exchange) = (&self.cpu, &mut scratch, &mut AllHere);
+        let mut ctx = Context { cpu, lane: &lane, mode: TRAIN, scratch, exchange };
         let mut kept: Vec<_> = blocks.iter().map(|b| vec![0.0; b.saved_len(shape).kept]).collect();
         let mut streams = vec![Vec::new()];
         let mut loss = 0.0;

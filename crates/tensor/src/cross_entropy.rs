@@ -11,6 +11,10 @@
 //! `f64`, tokens ascending.
 //!
 //! Shapes: t tokens (rows), v vocabulary (columns).
+//!
+//! - [`slices`]: the same for a vocabulary in slices.
+
+pub mod slices;
 
 use crate::Cpu;
 use crate::math::{exp, scalar};

@@ -26,10 +26,27 @@ const TABLE_TASKS: usize = 64;
 /// Sets each row of `out_tc` to the table's row of its id.
 pub fn forward(cpu: &Cpu, ids: &[u32], table_vc: &[f32], width: usize, out_tc: &mut [f32]) {
     check_ids(ids, table_vc, width);
+    forward_part(cpu, ids, table_vc, 0, width, out_tc);
+}
+
+/// As [`forward`] with some rows of a table, the first of which is row `first_row`. A token whose
+/// row is elsewhere gets −0, which changes nothing that it is added to, not even a zero's sign.
+pub fn forward_part(
+    cpu: &Cpu,
+    ids: &[u32],
+    table_vc: &[f32],
+    first_row: usize,
+    width: usize,
+    out_tc: &mut [f32],
+) {
     assert_eq!(out_tc.len(), ids.len() * width, "one row of {width} for each token");
     cpu.for_each_part(out_tc, ROWS * width, |i, out_tc| {
         for (out, &id) in out_tc.chunks_exact_mut(width).zip(&ids[i * ROWS..]) {
-            out.copy_from_slice(&table_vc[id as usize * width..][..width]);
+            let row = (id as usize).checked_sub(first_row);
+            match row.and_then(|row| table_vc.get(row * width..(row + 1) * width)) {
+                Some(row) => out.copy_from_slice(row),
+                None => out.fill(-0.0),
+            }
         }
     });
 }
@@ -37,10 +54,24 @@ pub fn forward(cpu: &Cpu, ids: &[u32], table_vc: &[f32], width: usize, out_tc: &
 /// Adds the gradient of each token to the table's row of its id, tokens ascending.
 pub fn backward(cpu: &Cpu, ids: &[u32], dout_tc: &[f32], width: usize, dtable_vc: &mut [f32]) {
     check_ids(ids, dtable_vc, width);
+    backward_part(cpu, ids, dout_tc, 0, width, dtable_vc);
+}
+
+/// As [`backward`] for some rows of a table, the first of which is row `first_row`; tokens whose
+/// rows are elsewhere are passed over.
+pub fn backward_part(
+    cpu: &Cpu,
+    ids: &[u32],
+    dout_tc: &[f32],
+    first_row: usize,
+    width: usize,
+    dtable_vc: &mut [f32],
+) {
     assert_eq!(dout_tc.len(), ids.len() * width, "one row of {width} for each token");
     let task_rows = (dtable_vc.len() / width).div_ceil(TABLE_TASKS).max(1);
     cpu.for_each_part(dtable_vc, task_rows * width, |i, dtable_vc| {
-        cpu.run(Scatter { ids, dout_tc, width, first_row: i * task_rows, dtable_vc });
+        let first_row = first_row + i * task_rows;
+        cpu.run(Scatter { ids, dout_tc, width, first_row, dtable_vc });
     });
 }
 

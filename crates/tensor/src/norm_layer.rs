@@ -89,6 +89,25 @@ pub fn backward(
         let (mean_t, rstd_t) = (&mean_t[i * ROWS..], &rstd_t[i * ROWS..]);
         cpu.run(InputGradient { x_tc, weight_c, mean_t, rstd_t, dy_tc, dx_tc });
     });
+    if wants_weight || wants_bias {
+        weight_backward(cpu, x_tc, mean_t, rstd_t, dy_tc, dweight_c, dbias_c);
+    }
+}
+
+/// Adds the gradients of weight and bias, or of the one that is not empty: a column's terms are
+/// summed from zero with rows ascending, then added once.
+pub fn weight_backward(
+    cpu: &Cpu,
+    x_tc: &[f32],
+    mean_t: &[f32],
+    rstd_t: &[f32],
+    dy_tc: &[f32],
+    dweight_c: &mut [f32],
+    dbias_c: &mut [f32],
+) {
+    let (wants_weight, wants_bias) = (!dweight_c.is_empty(), !dbias_c.is_empty());
+    let width = dweight_c.len().max(dbias_c.len());
+    assert_eq!(x_tc.len(), rstd_t.len() * width, "one factor for each row of {width}");
     let terms = WeightTerms { width, x_tc, mean_t, rstd_t, dy_tc };
     match (wants_weight, wants_bias) {
         (true, true) => add_column_sums(cpu, rstd_t.len(), terms, [dweight_c, dbias_c]),

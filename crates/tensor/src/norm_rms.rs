@@ -69,9 +69,23 @@ pub fn backward(
         cpu.run(InputGradient { x_tc, weight_c, rstd_t: &rstd_t[i * ROWS..], dy_tc, dx_tc });
     });
     if wants_weight {
-        let terms = WeightTerms { width, x_tc, rstd_t, dy_tc };
-        add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]);
+        weight_backward(cpu, x_tc, rstd_t, dy_tc, dweight_c);
     }
+}
+
+/// Adds the gradient of the weight: a column's terms are summed from zero with rows ascending, then
+/// added once.
+pub fn weight_backward(
+    cpu: &Cpu,
+    x_tc: &[f32],
+    rstd_t: &[f32],
+    dy_tc: &[f32],
+    dweight_c: &mut [f32],
+) {
+    let width = check_shapes(x_tc, dweight_c, rstd_t);
+    assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
+    let terms = WeightTerms { width, x_tc, rstd_t, dy_tc };
+    add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]);
 }
 
 /// Checks what every pass shares, and returns the width.

@@ -34,6 +34,7 @@ pub use judge::{Assessment, Judge};
 
 use crate::block::Block;
 use crate::blueprint::Blueprint;
+use crate::slices::Slices;
 use bowl::Bowl;
 use classifier::Classifier;
 use dense::Dense;
@@ -61,7 +62,7 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
             (vec![Box::new(features), Box::new(Regression::new(model, samples))], 1)
         }
     };
-    Blueprint { blocks, vocab, context: 1 }
+    Blueprint { blocks, vocab, context: 1, slices: Slices::WHOLE }
 }
 
 fn classifier(model: &Model) -> Vec<Box<dyn Block>> {

@@ -4,4 +4,5 @@ mod counts;
 mod decoding;
 mod gradients;
 mod invariance;
+mod slices;
 mod tiny;

@@ -2,8 +2,8 @@
 
 use lockstep_config::{Family, Model, Problem};
 use lockstep_model::{
-    Blueprint, Context, Grads, IGNORE, Init, Lane, LaneShape, Mode, Param, Recompute, Saved,
-    Scratch, describe,
+    AllHere, Blueprint, Context, Exchange, Grads, IGNORE, Init, Lane, LaneShape, Mode, Param,
+    Recompute, Saved, Scratch, Slices, describe_slices,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -104,7 +104,12 @@ pub(crate) struct Outcome {
 
 impl Tiny {
     pub(crate) fn new(model: &Model) -> Self {
-        let blueprint = describe(model);
+        Self::of_slices(model, &Slices::WHOLE)
+    }
+
+    /// Some slices of the same model: parameters go by their places in whole tensors.
+    pub(crate) fn of_slices(model: &Model, slices: &Slices) -> Self {
+        let blueprint = describe_slices(model, slices);
         let blocks = &blueprint.blocks;
         let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
         let cpu = Cpu::single(Isa::detect());
@@ -116,7 +121,9 @@ impl Tiny {
                 Init::Ones => (1.0, 0.2),
                 Init::Zeros => (0.0, 0.2),
             };
-            random::fill_normal(&cpu, Key::new(7, name), 0, std, values);
+            let mut tensor = vec![0.0; param.tensor_len()];
+            random::fill_normal(&cpu, Key::new(7, name), 0, std, &mut tensor);
+            param.pick(0, &tensor, values);
             for value in values {
                 *value += middle;
             }
@@ -136,6 +143,18 @@ impl Tiny {
         self.run_part(cpu, lane, mode, recompute, start, &|_| true)
     }
 
+    /// The same where other slices are elsewhere.
+    pub(crate) fn run_slices(
+        &self,
+        cpu: &Cpu,
+        lane: &Lane<'_>,
+        mode: Mode,
+        recompute: Recompute,
+        exchange: &mut dyn Exchange,
+    ) -> Outcome {
+        self.run_all(cpu, lane, mode, recompute, 0.0, &|_| true, exchange)
+    }
+
     /// The same with gradients for those parameters only that are trained, one behind the other.
     pub(crate) fn run_part(
         &self,
@@ -146,21 +165,36 @@ impl Tiny {
         start: f32,
         is_trained: &dyn Fn(&Param) -> bool,
     ) -> Outcome {
+        self.run_all(cpu, lane, mode, recompute, start, is_trained, &mut AllHere)
+    }
+
+    fn run_all(
+        &self,
+        cpu: &Cpu,
+        lane: &Lane<'_>,
+        mode: Mode,
+        recompute: Recompute,
+        start: f32,
+        is_trained: &dyn Fn(&Param) -> bool,
+        exchange: &mut dyn Exchange,
+    ) -> Outcome {
         let blocks = &self.blueprint.blocks;
-        let stream_len = lane.shape.rows() * self.blueprint.max_width();
+        let stream_len = self.blueprint.stream_rows(lane.shape) * self.blueprint.max_width();
         let mut streams = vec![vec![0.0; stream_len]; blocks.len() + 1];
         let lens: Vec<_> = blocks.iter().map(|b| b.saved_len(lane.shape)).collect();
         let mut kept: Vec<_> = lens.iter().map(|len| vec![0.0; len.kept]).collect();
         let mut rebuilt: Vec<_> = lens.iter().map(|len| vec![0.0; len.rebuilt]).collect();
         let mut scratch = Scratch::new(self.blueprint.scratch_len(lane.shape));
-        let mut ctx = Context { cpu, lane, mode, scratch: &mut scratch };
+        let mut ctx = Context { cpu, lane, mode, scratch: &mut scratch, exchange };
         let mut loss = 0.0;
         for (i, block) in blocks.iter().enumerate() {
             let (inputs, outputs) = streams.split_at_mut(i + 1);
             let saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
             loss += block.forward(&mut ctx, &self.params[i], &inputs[i], &mut outputs[0], saved);
         }
-        let num_logits = lane.shape.rows() * self.blueprint.vocab;
+        let slices = &self.blueprint.slices;
+        let vocab = self.blueprint.vocab / slices.num * slices.num_held();
+        let num_logits = lane.shape.rows() * vocab;
         let logits = kept[blocks.len() - 1][..num_logits].to_vec();
         let runs: Vec<Vec<_>> = blocks
             .iter()

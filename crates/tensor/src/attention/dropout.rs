@@ -2,7 +2,7 @@
 //!
 //! The probability of (sample, head, query, key) is element
 //! `((sample * heads + head) * tokens + query) * tokens + key`, whichever worker, lane or tile
-//! computes it, forward or backward. It is kept when its random number is at least
+//! computes it, forward or backward, where head and heads are those of the whole model. It is kept when its random number is at least
 //! `rate * 2^32`, and then divided by `1 - rate`.
 
 use super::tile::Tile;
@@ -20,6 +20,27 @@ pub struct Dropout {
     pub rate: f32,
     /// Global index of the first sequence.
     pub first_sample: u64,
+    /// Which heads of the model these are.
+    pub heads: Heads,
+}
+
+/// Where the heads of a call lie among those of the model. A call may run several slices of heads,
+/// as if each were more sequences: first all sequences with the first slice, then with the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// Number of heads that the model has.
+    pub num: usize,
+    /// The first head of the first slice.
+    pub first: usize,
+    /// Sequences that one slice has.
+    pub sequences: usize,
+}
+
+impl Heads {
+    /// All heads of the model, in one slice.
+    pub const fn all(shape: &Shape) -> Self {
+        Self { num: shape.heads, first: 0, sequences: shape.sequences }
+    }
 }
 
 impl Dropout {
@@ -27,12 +48,15 @@ impl Dropout {
     pub(super) fn of_head(&self, shape: &Shape, sequence: usize, head: usize) -> HeadMask {
         let mask = DropoutMask { key: self.key, rate: self.rate };
         let tokens = shape.tokens as u64;
+        let Heads { num, first, sequences } = self.heads;
+        let (slice, sequence) = (sequence / sequences, sequence % sequences);
+        let head = first + slice * shape.heads + head;
         let sample = self.first_sample + sequence as u64;
         HeadMask {
             key: self.key,
             threshold: mask.threshold(),
             kept: mask.scale(),
-            first_element: (sample * shape.heads as u64 + head as u64) * tokens * tokens,
+            first_element: (sample * num as u64 + head as u64) * tokens * tokens,
             tokens,
         }
     }

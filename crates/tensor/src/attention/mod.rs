@@ -33,7 +33,7 @@ mod forward;
 mod tile;
 
 pub use backward::backward;
-pub use dropout::Dropout;
+pub use dropout::{Dropout, Heads};
 pub use forward::forward;
 
 use crate::simd::{LANES, Simd};

@@ -41,7 +41,8 @@ impl Case {
     }
 
     fn dropping(mut self, rate: f32, first_sample: u64) -> Self {
-        self.dropout = Some(Dropout { key: Key::new(7, "attention"), rate, first_sample });
+        let (key, heads) = (Key::new(7, "attention"), Heads::all(&self.shape));
+        self.dropout = Some(Dropout { key, rate, first_sample, heads });
         self
     }
 
@@ -378,4 +379,37 @@ fn a_buffer_that_is_too_short_is_refused() {
     let mut case = Case::new(1, 8, (2, 1), 8);
     case.k.truncate(60);
     case.run(&single());
+}
+
+#[test]
+fn slices_of_heads_are_bit_for_bit_those_of_all_heads() {
+    let case = Case::new(2, 70, (6, 2), 16).dropping(0.3, 5);
+    let whole = case.run(&single());
+    let sliced = Shape { sequences: 2 * 2, heads: 3, kv_heads: 1, ..case.shape };
+    // Rows of all heads, as rows of the first half of them, then of the second.
+    let halves = |x: &[f32], width: usize| -> Vec<f32> {
+        let half = |i: usize| {
+            x.chunks_exact(width).flat_map(move |row| &row[i * width / 2..(i + 1) * width / 2])
+        };
+        half(0).chain(half(1)).copied().collect()
+    };
+    let (q_width, kv_width) = (6 * 16, 2 * 16);
+    let [q, dout] = [&case.q, &case.dout].map(|x| halves(x, q_width));
+    let [k, v] = [&case.k, &case.v].map(|x| halves(x, kv_width));
+    let rows = [(&q, q_width), (&k, kv_width), (&v, kv_width)]
+        .map(|(data, width)| Rows { data, stride: width / 2 });
+    let heads = Heads { num: 6, first: 0, sequences: 2 };
+    let dropout = case.dropout.map(|dropout| Dropout { heads, ..dropout });
+    let got = run(&single(), sliced, rows, &dout, dropout.as_ref());
+    assert_eq!(bits(&got.out), bits(&halves(&whole.out, q_width)));
+    let of_slice = |slice: usize| -> Vec<f32> {
+        let widths = [q_width, kv_width, kv_width];
+        let parts = |row: &[f32]| -> Vec<f32> {
+            let starts = [0, q_width, q_width + kv_width];
+            let part = |i: usize| &row[starts[i] + slice * widths[i] / 2..][..widths[i] / 2];
+            (0..3).flat_map(part).copied().collect()
+        };
+        whole.dqkv.chunks_exact(q_width + 2 * kv_width).flat_map(parts).collect()
+    };
+    assert_eq!(bits(&got.dqkv), bits(&[of_slice(0), of_slice(1)].concat()));
 }

@@ -133,3 +133,30 @@ fn a_position_without_a_row_is_named() {
     let cpu = Cpu::single(Isa::Portable);
     add_positions(&cpu, &[0.0; 8], 3, 2, 2, &mut [0.0; 6]);
 }
+
+#[test]
+fn parts_of_a_table_add_up_to_the_whole_with_the_sign_of_zero() {
+    let (vocab, width) = (12, 5);
+    let mut table = numbers(1, vocab * width);
+    table[3 * width] = -0.0;
+    table[3 * width + 1] = 0.0;
+    let ids: Vec<u32> = (0..vocab as u32).chain([3, 3, 11]).collect();
+    let dout = numbers(2, ids.len() * width);
+    let cpu = Cpu::single(Isa::detect());
+    let (mut whole, mut dwhole) = (vec![f32::NAN; dout.len()], vec![0.5; table.len()]);
+    forward(&cpu, &ids, &table, width, &mut whole);
+    backward(&cpu, &ids, &dout, width, &mut dwhole);
+    let (mut sum, mut dparts) = (vec![-0.0; dout.len()], Vec::new());
+    for first_row in [0, 4, 8] {
+        let part = &table[first_row * width..][..4 * width];
+        let mut out = vec![f32::NAN; dout.len()];
+        forward_part(&cpu, &ids, part, first_row, width, &mut out);
+        crate::reduce::add_assign(&cpu, &mut sum, &out);
+        let mut dpart = vec![0.5; part.len()];
+        backward_part(&cpu, &ids, &dout, first_row, width, &mut dpart);
+        dparts.extend(dpart);
+    }
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&sum), bits(&whole));
+    assert_eq!(bits(&dparts), bits(&dwhole));
+}

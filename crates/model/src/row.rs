@@ -1,0 +1,128 @@
+//! A linear layer whose inputs are cut into slices: the second product of each half of a layer.
+//!
+//! Every slice multiplies the inputs it made with its own rows of the weight, which gives a partial
+//! sum of the whole output; partial sums are added by the tree. The bias is added once, behind the
+//! sum. The gradient of a slice's inputs and of its weights needs the whole gradient of the output
+//! and nobody else. Inputs lie slice behind slice, as [`crate::column`] leaves them.
+
+use crate::exchange::Exchange;
+use crate::grads::Grads;
+use crate::linear::Linear;
+use crate::row_sums::RowSums;
+use crate::scratch::Frame;
+use crate::slices::Slices;
+use crate::tree;
+use lockstep_tensor::{Cpu, bias};
+use std::ops::Range;
+
+/// The slices that are held, in order, and the bias of all.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) slices: Vec<Linear>,
+    pub(crate) bias: Option<Range<usize>>,
+    /// How the model is cut.
+    pub(crate) cut: Slices,
+}
+
+impl Row {
+    /// Inputs of one slice.
+    pub(crate) fn num_inputs(&self) -> usize {
+        self.slices[0].num_inputs
+    }
+
+    /// Inputs of all slices that are held.
+    pub(crate) fn num_held_inputs(&self) -> usize {
+        self.num_inputs() * self.slices.len()
+    }
+
+    /// Outputs.
+    pub(crate) fn num_outputs(&self) -> usize {
+        self.slices[0].num_outputs
+    }
+
+    /// FLOPs of the product for one row, over all slices everywhere.
+    pub(crate) fn flops(&self) -> u64 {
+        self.slices[0].flops() * self.cut.num as u64
+    }
+
+    /// Overwrites `y` with the stream's rows of the output, from all rows of the input.
+    pub(crate) fn forward(
+        &self,
+        cpu: &Cpu,
+        exchange: &mut dyn Exchange,
+        params: &[f32],
+        x: &[f32],
+        y: &mut [f32],
+        mut frame: Frame<'_>,
+    ) {
+        let num_rows = x.len() / self.num_held_inputs();
+        let spare = frame.take(self.spare_len(num_rows));
+        if self.cut.sequence {
+            let all = frame.take(num_rows * self.num_outputs());
+            self.partial_sum(cpu, params, x, all, spare);
+            self.cut.sum_rows(exchange, all);
+            let own = self.cut.rows(num_rows);
+            y.copy_from_slice(&all[own.start * self.num_outputs()..own.end * self.num_outputs()]);
+        } else {
+            self.partial_sum(cpu, params, x, y, spare);
+            self.cut.sum_rows(exchange, y);
+        }
+        if let Some(at) = &self.bias {
+            bias::add(cpu, y, &params[at.clone()]);
+        }
+    }
+
+    /// The sum over the slices held here.
+    fn partial_sum(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], spare: &mut [f32]) {
+        let (num, len) = (self.slices.len(), x.len() / self.slices.len());
+        let fuses = tree::fuses(self.num_inputs());
+        tree::sum(cpu, 0..num, fuses, y, spare, &mut |slice, y, write| {
+            self.slices[slice].product(cpu, params, &x[slice * len..][..len], y, write);
+        });
+    }
+
+    fn spare_len(&self, num_rows: usize) -> usize {
+        let num = tree::num_spare(self.slices.len(), tree::fuses(self.num_inputs()));
+        num * num_rows * self.num_outputs()
+    }
+
+    /// Memory that [`Self::forward`] needs besides.
+    pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
+        let all = if self.cut.sequence { num_rows * self.num_outputs() } else { 0 };
+        all + self.spare_len(num_rows)
+    }
+
+    /// Overwrites `dx` with the gradient of the inputs, from all rows of that of the output.
+    pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let len = dx.len() / self.slices.len();
+        for (slice, dx) in self.slices.iter().zip(dx.chunks_exact_mut(len)) {
+            slice.backward_input(cpu, params, dy, dx);
+        }
+    }
+
+    /// Adds the gradients of what is trained of weights and bias to `grads`, from all rows of the
+    /// input and of the gradient of the output.
+    pub(crate) fn backward_weight(
+        &self,
+        cpu: &Cpu,
+        exchange: &mut dyn Exchange,
+        x: &[f32],
+        dy: &[f32],
+        mut grads: Grads<'_>,
+        frame: Frame<'_>,
+    ) {
+        let len = x.len() / self.slices.len();
+        for (slice, x) in self.slices.iter().zip(x.chunks_exact(len)) {
+            slice.backward_weight(cpu, x, dy, grads.reborrow());
+        }
+        let Some(at) = &self.bias else { return };
+        let grads = grads.of(at);
+        if !grads.is_empty() {
+            let width = self.num_outputs();
+            let sums = RowSums { cut: &self.cut, num_rows: dy.len() / width };
+            sums.add_to(cpu, exchange, [grads, &mut []], frame, &mut |rows, [sum, _]| {
+                bias::backward(cpu, &dy[rows.start * width..rows.end * width], sum);
+            });
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Sums over the rows of a lane: the gradients of norms and of biases behind a row-parallel
+//! product.
+//!
+//! The lane's rows are cut into as many blocks as the model has slices. A block is summed with rows
+//! ascending, blocks by the tree, and the sum is added to the gradient once: the same bits whether
+//! everybody has all rows or, with `sequence`, each holder its own.
+
+use crate::exchange::Exchange;
+use crate::scratch::Frame;
+use crate::slices::Slices;
+use crate::tree;
+use lockstep_tensor::{Cpu, reduce};
+use std::ops::Range;
+
+/// The rows of a lane.
+pub(crate) struct RowSums<'a> {
+    pub(crate) cut: &'a Slices,
+    /// How many the lane has.
+    pub(crate) num_rows: usize,
+}
+
+impl RowSums<'_> {
+    /// Memory that sums of `len` elements need.
+    pub(crate) fn scratch_len(cut: &Slices, len: usize) -> usize {
+        len * (1 + tree::num_spare(cut.row_blocks().len(), false))
+    }
+
+    /// Adds to both targets, either of which may be empty, their sums over the lane's rows: `block`
+    /// adds those of some rows, counted in the lane.
+    pub(crate) fn add_to(
+        &self,
+        cpu: &Cpu,
+        exchange: &mut dyn Exchange,
+        targets: [&mut [f32]; 2],
+        mut frame: Frame<'_>,
+        block: &mut dyn FnMut(Range<usize>, [&mut [f32]; 2]),
+    ) {
+        let [first, second] = targets;
+        let len = first.len() + second.len();
+        let sums = frame.take(len);
+        let blocks = self.cut.row_blocks();
+        let spare = frame.take(len * tree::num_spare(blocks.len(), false));
+        tree::sum(cpu, blocks, false, sums, spare, &mut |index, out, _| {
+            out.fill(0.0);
+            let (one, other) = out.split_at_mut(first.len());
+            block(self.cut.of(self.num_rows, index), [one, other]);
+        });
+        self.cut.sum_row_blocks(exchange, sums);
+        reduce::add_assign(cpu, first, &sums[..first.len()]);
+        reduce::add_assign(cpu, second, &sums[first.len()..]);
+    }
+}

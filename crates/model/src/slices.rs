@@ -1,0 +1,125 @@
+//! A model in slices: the unit in which tensor parallelism divides layers among workers.
+//!
+//! A layer's matrices are cut into `num` equal slices. A slice of attention is a few query heads
+//! with their key and value heads; a slice of the feed-forward part is a run of its hidden
+//! numbers; a slice of the vocabulary is a run of its tokens. What enters a slice is whole, so the
+//! first product of each half gives every slice its own outputs (*column-parallel*); the second
+//! product sums over what was cut (*row-parallel*), and so does the gradient of the first one's
+//! input: each slice makes a partial sum, and partial sums are added by one binary tree over the
+//! numbers of slices. Whoever computes a slice, the order of the additions is the same: one worker
+//! that holds all slices gets the bits of as many workers as there are slices.
+//!
+//! With `sequence` the stream between the halves is cut as well: each holder keeps, normalises and
+//! drops only its own run of the lane's rows, gathers all of them in front of the first product and
+//! keeps its own of the sum behind the second. Sums over rows (the gradients of norms and of biases
+//! behind the second product) go by as many blocks of rows as there are slices, cut or not.
+
+use crate::exchange::Exchange;
+use std::ops::Range;
+
+/// How many slices a model has, and which of them a description is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// How many there are.
+    pub num: usize,
+    /// Those that are held here.
+    pub held: Range<usize>,
+    /// Whether the stream holds only the rows of these slices.
+    pub sequence: bool,
+}
+
+impl Slices {
+    /// The model in one piece.
+    pub const WHOLE: Self = Self { num: 1, held: 0..1, sequence: false };
+
+    /// All of `num` slices.
+    pub const fn all(num: usize) -> Self {
+        Self { num, held: 0..num, sequence: false }
+    }
+
+    /// Part `index` of `degree` equal ones.
+    ///
+    /// # Panics
+    /// When the parts are not whole nodes of the tree over slices: some slices, a power of two of
+    /// them, or all.
+    pub fn part(num: usize, degree: usize, index: usize, sequence: bool) -> Self {
+        let held = num / degree;
+        let is_node = degree == 1 || held.is_power_of_two();
+        assert!(num.is_multiple_of(degree) && is_node, "{degree} parts of {num} slices");
+        assert!(index < degree, "part {index} of {degree}");
+        Self { num, held: index * held..(index + 1) * held, sequence }
+    }
+
+    /// How many are held.
+    pub fn num_held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nothing is elsewhere.
+    pub fn is_all(&self) -> bool {
+        self.held.len() == self.num
+    }
+
+    /// The elements of a slice when `len` of them are cut.
+    pub(crate) fn of(&self, len: usize, slice: usize) -> Range<usize> {
+        len * slice / self.num..len * (slice + 1) / self.num
+    }
+
+    /// The rows of a lane of `num_rows` that the stream has here.
+    pub fn rows(&self, num_rows: usize) -> Range<usize> {
+        if self.sequence {
+            num_rows * self.held.start / self.num..num_rows * self.held.end / self.num
+        } else {
+            0..num_rows
+        }
+    }
+
+    /// The blocks of rows whose sums are made here.
+    pub(crate) fn row_blocks(&self) -> Range<usize> {
+        if self.sequence { self.held.clone() } else { 0..self.num }
+    }
+
+    /// From the stream's rows, which lie where they belong among `all` rows, to all of them.
+    pub(crate) fn gather_rows(&self, exchange: &mut dyn Exchange, all: &mut [f32]) {
+        if self.sequence {
+            exchange.gather(all);
+        }
+    }
+
+    /// Adds up all holders' partial sums of all rows; the stream's rows are then complete.
+    pub(crate) fn sum_rows(&self, exchange: &mut dyn Exchange, all: &mut [f32]) {
+        if self.sequence { exchange.sum_scatter(all) } else { exchange.sum(all) }
+    }
+
+    /// Adds up what all holders have summed over the rows of their streams.
+    pub(crate) fn sum_row_blocks(&self, exchange: &mut dyn Exchange, sums: &mut [f32]) {
+        if self.sequence {
+            exchange.sum(sums);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_and_cover_all_slices() {
+        for (num, degree) in [(1, 1), (4, 1), (4, 2), (4, 4), (3, 1), (3, 3), (6, 3)] {
+            let mut next = 0;
+            for index in 0..degree {
+                let part = Slices::part(num, degree, index, true);
+                assert_eq!(part.held.start, next);
+                assert_eq!(part.rows(12 * num), next * 12..part.held.end * 12);
+                next = part.held.end;
+            }
+            assert_eq!(next, num);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "2 parts of 6 slices")]
+    fn parts_that_are_no_nodes_of_the_tree_are_a_bug() {
+        let _ = Slices::part(6, 2, 0, false);
+    }
+}

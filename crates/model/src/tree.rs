@@ -1,0 +1,96 @@
+//! The sum over slices: one binary tree over their numbers.
+//!
+//! The left side of every node is the largest power of two of slices that leaves something on the
+//! right: `(0 + 1) + (2 + 3)`, `(0 + 1) + 2`. A worker that holds a whole node of the tree computes
+//! its sum alone, and the rest of the tree is a matter of who talks to whom.
+//!
+//! Each addend is computed when its turn comes. The right side of a node needs memory of its own,
+//! unless it is one addend that can be *added* to the left side while it is computed and still be
+//! one number first: a product whose sum stays in the registers until it is finished.
+
+use lockstep_tensor::gemm::{K_BLOCK, Write};
+use lockstep_tensor::{Cpu, reduce};
+use std::ops::Range;
+
+/// Whether a product over `k` is one number before it meets what it is added to.
+pub(crate) const fn fuses(k: usize) -> bool {
+    k <= K_BLOCK
+}
+
+/// Sets `out` to the sum of the addends `slices`; `compute` sets or adds one of them. `spare` has
+/// room for [`num_spare`] of them.
+pub(crate) fn sum(
+    cpu: &Cpu,
+    slices: Range<usize>,
+    fuses: bool,
+    out: &mut [f32],
+    spare: &mut [f32],
+    compute: &mut dyn FnMut(usize, &mut [f32], Write),
+) {
+    if slices.len() == 1 {
+        return compute(slices.start, out, Write::Set);
+    }
+    let middle = slices.start + slices.len().next_power_of_two() / 2;
+    sum(cpu, slices.start..middle, fuses, out, spare, compute);
+    let right = middle..slices.end;
+    if fuses && right.len() == 1 {
+        return compute(right.start, out, Write::Add);
+    }
+    let (addend, spare) = spare.split_at_mut(out.len());
+    sum(cpu, right, fuses, addend, spare, compute);
+    reduce::add_assign(cpu, out, addend);
+}
+
+/// How many addends [`sum`] keeps besides the sum itself.
+pub(crate) const fn num_spare(num_slices: usize, fuses: bool) -> usize {
+    if num_slices <= 1 || (fuses && num_slices == 2) {
+        return 0;
+    }
+    let left = num_slices.next_power_of_two() / 2;
+    let right = num_slices - left;
+    let of_left = num_spare(left, fuses);
+    if fuses && right == 1 {
+        return of_left;
+    }
+    let of_right = 1 + num_spare(right, fuses);
+    if of_left > of_right { of_left } else { of_right }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_tensor::Isa;
+
+    /// One and numbers that are lost when they are added to it alone, but not in pairs.
+    fn addend(slice: usize) -> f32 {
+        if slice == 0 { 1.0 } else { 5e-8 + slice as f32 * 1e-10 }
+    }
+
+    fn by_tree(slices: Range<usize>, fuses: bool) -> f32 {
+        let mut out = [f32::NAN];
+        let mut spare = vec![f32::NAN; num_spare(slices.len(), fuses)];
+        let cpu = Cpu::single(Isa::detect());
+        sum(&cpu, slices, fuses, &mut out, &mut spare, &mut |slice, out, write| match write {
+            Write::Set => out[0] = addend(slice),
+            Write::Add => out[0] += addend(slice),
+        });
+        out[0]
+    }
+
+    #[test]
+    fn sums_have_the_order_of_the_tree_fused_or_not() {
+        let a = addend;
+        for fuses in [false, true] {
+            let same = |slices, expected: f32| {
+                assert_eq!(by_tree(slices, fuses).to_bits(), expected.to_bits());
+            };
+            same(0..1, a(0));
+            same(0..2, a(0) + a(1));
+            same(0..3, (a(0) + a(1)) + a(2));
+            same(4..8, (a(4) + a(5)) + (a(6) + a(7)));
+            same(0..6, ((a(0) + a(1)) + (a(2) + a(3))) + (a(4) + a(5)));
+            same(0..8, by_tree(0..4, fuses) + by_tree(4..8, fuses));
+        }
+        assert_ne!(by_tree(0..4, true).to_bits(), (((a(0) + a(1)) + a(2)) + a(3)).to_bits());
+    }
+}

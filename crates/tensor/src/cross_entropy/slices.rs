@@ -1,0 +1,302 @@
+//! The same loss over a vocabulary in slices, some of which may be elsewhere.
+//!
+//! Nobody needs a whole row of logits: its largest logit, the sum of its exponentials and the
+//! logit of its target are enough, three numbers a token. Each slice is asked for its maximum, and
+//! the largest of all is exact in any order; then for its sum of exponentials, and the sums are
+//! added by the tree over slices; the target's logit is known to the slice that has it. Then every
+//! slice turns its exponentials into gradients by itself. One slice gives the bits of
+//! [`super::forward_backward`].
+
+use super::{IGNORE, load, row_max, rows_per_task, sum, token_loss};
+use crate::Cpu;
+use crate::math::exp;
+use crate::reduce::groups::{num_groups, store};
+use crate::simd::{Kernel, Simd};
+use std::ops::Range;
+
+/// Raises each number of `max_t` to the largest logit of its row, if that is larger.
+pub fn raise_maxima(cpu: &Cpu, logits_tv: &[f32], max_t: &mut [f32]) {
+    let vocab = width(logits_tv, max_t.len());
+    let rows = rows_per_task(vocab);
+    cpu.for_each_part(max_t, rows, |i, max_t| {
+        let logits_tv = &logits_tv[i * rows * vocab..][..max_t.len() * vocab];
+        cpu.run(Maxima { logits_tv, vocab, max_t });
+    });
+}
+
+/// Turns logits into exponentials of their distance from the row's maximum, and sets `sums_t` to
+/// their sums. Rows to be ignored are left alone; their sums are 0.
+pub fn exponentials(
+    cpu: &Cpu,
+    logits_tv: &mut [f32],
+    targets: &[u32],
+    max_t: &[f32],
+    sums_t: &mut [f32],
+) {
+    let vocab = width(logits_tv, targets.len());
+    let rows = rows_per_task(vocab);
+    cpu.for_each_split([logits_tv, sums_t], [rows * vocab, rows], |i, [logits_tv, sums_t]| {
+        let (targets, max_t) = (&targets[i * rows..], &max_t[i * rows..]);
+        cpu.run(Exponentials { logits_tv, vocab, targets, max_t, sums_t });
+    });
+}
+
+/// As [`exponentials`], with the same sums, but leaves the logits as they are.
+pub fn exponential_sums(
+    cpu: &Cpu,
+    logits_tv: &[f32],
+    targets: &[u32],
+    max_t: &[f32],
+    sums_t: &mut [f32],
+) {
+    let vocab = width(logits_tv, targets.len());
+    let rows = rows_per_task(vocab);
+    cpu.for_each_part(sums_t, rows, |i, sums_t| {
+        let logits_tv = &logits_tv[i * rows * vocab..][..sums_t.len() * vocab];
+        let (targets, max_t) = (&targets[i * rows..], &max_t[i * rows..]);
+        cpu.run(Sums { logits_tv, vocab, targets, max_t, sums_t });
+    });
+}
+
+/// Sets the logits of those targets that are among `columns`, the slice's part of the vocabulary.
+pub fn target_logits(
+    logits_tv: &[f32],
+    columns: Range<usize>,
+    targets: &[u32],
+    target_logits_t: &mut [f32],
+) {
+    let rows = logits_tv.chunks_exact(columns.len()).zip(targets);
+    for ((logits, &target), target_logit) in rows.zip(target_logits_t) {
+        if columns.contains(&(target as usize)) {
+            *target_logit = logits[target as usize - columns.start];
+        }
+    }
+}
+
+/// Sets the loss of each token from what all slices know of it, and returns their sum.
+pub fn losses(
+    targets: &[u32],
+    max_t: &[f32],
+    sums_t: &[f32],
+    target_logits_t: &[f32],
+    losses_t: &mut [f32],
+) -> f64 {
+    for (token, loss) in losses_t.iter_mut().enumerate() {
+        let of_token = || token_loss(max_t[token], sums_t[token], target_logits_t[token]);
+        *loss = if targets[token] == IGNORE { 0.0 } else { of_token() };
+    }
+    sum(losses_t)
+}
+
+/// Turns the exponentials of a slice, which are `columns` of the vocabulary, into the gradients of
+/// its logits; `sums_t` are those over all slices.
+pub fn gradients(
+    cpu: &Cpu,
+    exponentials_tv: &mut [f32],
+    columns: Range<usize>,
+    targets: &[u32],
+    num_targets: u64,
+    sums_t: &[f32],
+) {
+    let vocab = width(exponentials_tv, targets.len());
+    assert_eq!(vocab, columns.len(), "a column for each token of the slice");
+    let rows = rows_per_task(vocab);
+    cpu.for_each_part(exponentials_tv, rows * vocab, |i, exponentials_tv| {
+        let (targets, sums_t) = (&targets[i * rows..], &sums_t[i * rows..]);
+        let columns = columns.clone();
+        cpu.run(Gradients { exponentials_tv, columns, targets, num_targets, sums_t });
+    });
+}
+
+/// The columns of a slice.
+fn width(logits_tv: &[f32], num_rows: usize) -> usize {
+    assert!(num_rows > 0 && logits_tv.len().is_multiple_of(num_rows), "{num_rows} rows");
+    assert!(!logits_tv.is_empty(), "a row has at least one column");
+    logits_tv.len() / num_rows
+}
+
+struct Maxima<'a> {
+    logits_tv: &'a [f32],
+    vocab: usize,
+    max_t: &'a mut [f32],
+}
+
+impl Kernel for Maxima<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (logits, max) in self.logits_tv.chunks_exact(self.vocab).zip(self.max_t) {
+            *max = max.max(row_max(s, logits));
+        }
+    }
+}
+
+struct Exponentials<'a> {
+    logits_tv: &'a mut [f32],
+    vocab: usize,
+    targets: &'a [u32],
+    max_t: &'a [f32],
+    sums_t: &'a mut [f32],
+}
+
+impl Kernel for Exponentials<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let rows = self.logits_tv.chunks_exact_mut(self.vocab).zip(self.targets);
+        for (((logits, &target), &max), sum) in rows.zip(self.max_t).zip(self.sums_t) {
+            let mut total = s.zero();
+            if target != IGNORE {
+                for i in 0..num_groups(logits) {
+                    let e = exp(s, s.sub(load(s, logits, i), s.splat(max)));
+                    total = s.add(total, e);
+                    store(s, e, logits, i);
+                }
+            }
+            *sum = s.reduce_add(total);
+        }
+    }
+}
+
+struct Sums<'a> {
+    logits_tv: &'a [f32],
+    vocab: usize,
+    targets: &'a [u32],
+    max_t: &'a [f32],
+    sums_t: &'a mut [f32],
+}
+
+impl Kernel for Sums<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let rows = self.logits_tv.chunks_exact(self.vocab).zip(self.targets);
+        for (((logits, &target), &max), sum) in rows.zip(self.max_t).zip(self.sums_t) {
+            let mut total = s.zero();
+            if target != IGNORE {
+                for i in 0..num_groups(logits) {
+                    total = s.add(total, exp(s, s.sub(load(s, logits, i), s.splat(max))));
+                }
+            }
+            *sum = s.reduce_add(total);
+        }
+    }
+}
+
+struct Gradients<'a> {
+    exponentials_tv: &'a mut [f32],
+    columns: Range<usize>,
+    targets: &'a [u32],
+    num_targets: u64,
+    sums_t: &'a [f32],
+}
+
+impl Kernel for Gradients<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let rows = self.exponentials_tv.chunks_exact_mut(self.columns.len()).zip(self.targets);
+        for ((row, &target), &sum) in rows.zip(self.sums_t) {
+            if target == IGNORE {
+                row.fill(0.0);
+                continue;
+            }
+            // In f64, as where a row is in one piece.
+            let (sum, num_targets) = (f64::from(sum), self.num_targets as f64);
+            let target = target as usize;
+            let own = self.columns.contains(&target).then(|| target - self.columns.start);
+            let at_target = own.map(|at| (f64::from(row[at]) / sum - 1.0) / num_targets);
+            let scale = s.splat((1.0 / (sum * num_targets)) as f32);
+            for i in 0..num_groups(row) {
+                store(s, s.mul(load(s, row, i), scale), row, i);
+            }
+            if let (Some(at), Some(at_target)) = (own, at_target) {
+                row[at] = at_target as f32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use crate::cross_entropy::{forward, forward_backward};
+    use crate::reduce::testing::{assert_close, ids, numbers, same_bits_everywhere, wide};
+    use crate::reference;
+
+    const ROWS: usize = 9;
+
+    fn targets(vocab: usize) -> Vec<u32> {
+        let targets = ids(5, ROWS, vocab).into_iter().enumerate();
+        targets.map(|(i, target)| if i % 4 == 2 { IGNORE } else { target }).collect()
+    }
+
+    /// Gradients as rows of the whole vocabulary, then losses, by `num_slices` slices.
+    fn by_slices(cpu: &Cpu, logits: &[f32], vocab: usize, num_slices: usize) -> Vec<f32> {
+        let targets = targets(vocab);
+        let len = vocab / num_slices;
+        let columns = |slice: usize| slice * len..(slice + 1) * len;
+        let mut slices: Vec<Vec<f32>> = (0..num_slices)
+            .map(|slice| logits.chunks_exact(vocab).flat_map(move |r| r[columns(slice)].to_vec()))
+            .map(Iterator::collect)
+            .collect();
+        let (mut max, mut sums) = (vec![f32::NEG_INFINITY; ROWS], vec![-0.0_f32; ROWS]);
+        let (mut of_slice, mut again) = (vec![f32::NAN; ROWS], vec![f32::NAN; ROWS]);
+        let mut targets_logits = vec![f32::NAN; ROWS];
+        for slice in &slices {
+            raise_maxima(cpu, slice, &mut max);
+        }
+        for (slice, logits) in slices.iter_mut().enumerate() {
+            target_logits(logits, columns(slice), &targets, &mut targets_logits);
+            exponential_sums(cpu, logits, &targets, &max, &mut again);
+            exponentials(cpu, logits, &targets, &max, &mut of_slice);
+            assert_eq!(of_slice.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+                again.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+            for (sum, of_slice) in sums.iter_mut().zip(&of_slice) {
+                *sum += of_slice;
+            }
+        }
+        let mut token_losses = vec![f32::NAN; ROWS];
+        losses(&targets, &max, &sums, &targets_logits, &mut token_losses);
+        let mut rows = vec![0.0; logits.len()];
+        for (slice, exponentials) in slices.iter_mut().enumerate() {
+            gradients(cpu, exponentials, columns(slice), &targets, 3, &sums);
+            for (row, part) in rows.chunks_exact_mut(vocab).zip(exponentials.chunks_exact(len)) {
+                row[columns(slice)].copy_from_slice(part);
+            }
+        }
+        [rows, token_losses].concat()
+    }
+
+    #[test]
+    fn one_slice_has_the_bits_of_the_loss_in_one_pass() {
+        for vocab in [1, 15, 16, 17, 100] {
+            let logits: Vec<f32> = numbers(1, ROWS * vocab).iter().map(|x| 5.0 * x).collect();
+            let got = same_bits_everywhere(|cpu| by_slices(cpu, &logits, vocab, 1));
+            let (cpu, targets) = (Cpu::single(Isa::detect()), targets(vocab));
+            let (mut gradient, mut losses) = (logits.clone(), vec![f32::NAN; ROWS]);
+            forward(&cpu, &logits, vocab, &targets, &mut losses);
+            forward_backward(&cpu, &mut gradient, vocab, &targets, 3, &mut losses);
+            let expected = [gradient, losses].concat();
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&got), bits(&expected), "{vocab}");
+        }
+    }
+
+    #[test]
+    fn any_number_of_slices_matches_the_reference() {
+        for (vocab, num_slices) in [(6, 2), (6, 3), (34, 2), (132, 4), (5_000, 8)] {
+            let logits: Vec<f32> = numbers(1, ROWS * vocab).iter().map(|x| 5.0 * x).collect();
+            let got = same_bits_everywhere(|cpu| by_slices(cpu, &logits, vocab, num_slices));
+            let (gradient, losses) = got.split_at(logits.len());
+            let (logits, targets) = (wide(&logits), targets(vocab));
+            assert_close(losses, &reference::cross_entropy::forward(&logits, vocab, &targets), 1);
+            let expected = reference::cross_entropy::backward(&logits, vocab, &targets, 3);
+            // Scaled up to numbers near one, whose bound applies.
+            let expected: Vec<f64> = expected.iter().map(|x| 3.0 * x).collect();
+            let gradient: Vec<f32> = gradient.iter().map(|x| 3.0 * x).collect();
+            assert_close(&gradient, &expected, vocab);
+        }
+    }
+}
