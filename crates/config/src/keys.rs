@@ -140,6 +140,9 @@ pub(crate) const MAX_WIDTH: i64 = 1 << 16;
 /// Most workers; as many as the most leaves.
 pub(crate) const MAX_WORKERS: i64 = 64;
 
+/// The most slices that layers are cut into.
+pub(crate) const MAX_SLICES: i64 = 64;
+
 const fn integer(min: i64, max: i64) -> Kind {
     Kind::Integer { min, max }
 }

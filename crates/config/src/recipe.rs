@@ -155,6 +155,8 @@ pub struct Precision {
 pub struct Numerics {
     /// Number of leaves G of the gradient sum, a power of two: up to G workers give equal bits.
     pub invariant_up_to: usize,
+    /// Number of slices that sums over a layer are made of.
+    pub invariant_tensor_up_to: usize,
 }
 
 /// Where and with how many hands the run happens.
@@ -208,6 +210,10 @@ pub struct Parallel {
     pub schedule: PipelineSchedule,
     /// Layers of each stage, or nothing where the work is divided evenly.
     pub stages: Vec<usize>,
+    /// Workers that every layer's slices are dealt out to.
+    pub tensor: usize,
+    /// Whether they also divide the rows of what lies between layers.
+    pub sequence: bool,
     /// Copies of the model that share each batch among them.
     pub data: usize,
     /// ZeRO stage: what each worker keeps only its part of. 0 nothing, 1 the optimizer's state, 2
@@ -227,7 +233,7 @@ pub struct Parallel {
 impl Parallel {
     /// Workers that one copy of the model takes.
     pub const fn workers_per_copy(&self) -> usize {
-        self.pipeline
+        self.pipeline * self.tensor
     }
 
     /// Stages that the blocks of the model are cut into.
@@ -392,6 +398,12 @@ impl Recipe {
     /// Number of consecutive lanes that each leaf adds; exact, because it was proven.
     pub const fn lanes_per_leaf(&self) -> usize {
         self.num_lanes() / self.num_leaves()
+    }
+
+    /// Slices that every layer is computed in: as many as sums are made of, or as there are workers
+    /// to hold them.
+    pub fn num_slices(&self) -> usize {
+        self.numerics.invariant_tensor_up_to.max(self.parallel.tensor)
     }
 
     /// Number of consecutive leaves that each copy of the model computes: as asked for, or else as

@@ -155,7 +155,7 @@ fn blank() -> Recipe {
         },
         optim: blank_optim(),
         precision: Precision { compute: Dtype::F32 },
-        numerics: Numerics { invariant_up_to: 0 },
+        numerics: Numerics { invariant_up_to: 0, invariant_tensor_up_to: 0 },
         run: Run {
             workers: 0,
             threads: usize::MAX,
@@ -173,6 +173,8 @@ fn blank() -> Recipe {
             virtual_stages: 0,
             schedule: PipelineSchedule::ZeroBubble,
             stages: vec![0],
+            tensor: 0,
+            sequence: true,
             data: 0,
             zero: u8::MAX,
             recompute: Recompute::Every(0),

@@ -3,12 +3,13 @@
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
 //! key whose value was already refused stays silent. Rules about the text are in `data`, about
-//! workers in `layout` and `pipeline`, about groups, schedules and goals in `training`.
+//! workers in `layout`, `pipeline` and `tensor`, about groups, schedules and goals in `training`.
 
 mod data;
 mod emulate;
 mod layout;
 mod pipeline;
+mod tensor;
 mod training;
 
 use crate::error::{ConfigError, Origin, alternatives};
@@ -38,6 +39,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(batch_makes_whole_lanes(&facts));
     errors.extend(warmup_ends(&facts));
     errors.extend(training::broken(&facts));
+    errors.extend(tensor::broken(&facts));
     errors.extend(layout::broken(&facts));
     errors.extend(pipeline::broken(&facts));
     errors.extend(emulate::broken(&facts));

@@ -15,6 +15,7 @@ fn slots(golden: &Golden) -> Vec<Slot> {
         block,
         name: TENSORS[tensor].to_owned(),
         tensor,
+        piece: 0,
         range: start..start + len,
         grads: start..start + len,
         first,

@@ -112,6 +112,11 @@ impl Blueprint {
         tensors
     }
 
+    /// The pieces of a tensor that are held, in order; `param` is one of them, in `block`.
+    pub fn pieces<'a>(&'a self, block: usize, param: &'a Param) -> impl Iterator<Item = &'a Param> {
+        self.blocks[block].params().iter().filter(|other| other.name == param.name)
+    }
+
     /// Number of parameters of the whole model, tied ones once.
     pub fn num_params(&self) -> usize {
         self.tensors().iter().map(|(_, param)| param.tensor_len()).sum()

@@ -20,6 +20,11 @@ pub trait Exchange {
     /// As [`Self::sum`], but every holder gets its own part only, in its place; the rest of
     /// `values` is of no meaning then.
     fn sum_scatter(&mut self, values: &mut [f32]);
+
+    /// Whether a call went wrong: what was computed since is of no use, and nothing need follow.
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// All slices are here: what was computed is complete.

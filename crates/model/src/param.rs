@@ -107,6 +107,25 @@ impl Param {
         self.piece.index * self.len()
     }
 
+    /// Another piece of the same tensor, which may be held elsewhere. Pieces are equal runs of rows,
+    /// or of columns, in their order.
+    pub fn sibling(&self, index: usize) -> Self {
+        assert!(index < self.piece.num, "{} has {} pieces", self.name, self.piece.num);
+        let (num_rows, _) = rows_and_cols(&self.shape);
+        let move_over = |range: &Range<usize>| {
+            let first = range.start - self.piece.index * range.len();
+            first + index * range.len()..first + (index + 1) * range.len()
+        };
+        let Piece { num, rows, cols, .. } = &self.piece;
+        let piece = if rows.len() < num_rows {
+            Piece { index, num: *num, rows: move_over(rows), cols: cols.clone() }
+        } else {
+            let cols = if *num == 1 { cols.clone() } else { cols.iter().map(move_over).collect() };
+            Piece { index, num: *num, rows: rows.clone(), cols }
+        };
+        Self { piece, ..self.clone() }
+    }
+
     fn num_cols(&self) -> usize {
         self.piece.cols.iter().map(Range::len).sum()
     }
@@ -252,6 +271,9 @@ mod tests {
             let mut first = 0;
             for param in &params {
                 assert_eq!(param.first(), first);
+                for other in &params {
+                    assert_eq!(param.sibling(other.piece.index), *other);
+                }
                 first += param.len();
                 let mut values = vec![f32::NAN; param.len()];
                 param.pick(0, &tensor, &mut values);

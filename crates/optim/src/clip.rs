@@ -165,7 +165,8 @@ mod tests {
     fn slot(block: usize, name: &str, range: std::ops::Range<usize>) -> Slot {
         let tensor = (name.as_bytes()[0] - b'a') as usize;
         let grads = range.clone();
-        Slot { block, name: name.to_string(), tensor, range, grads, first: 0, decay: true }
+        let name = name.to_string();
+        Slot { block, name, tensor, piece: 0, range, grads, first: 0, decay: true }
     }
 
     fn wavy(len: usize) -> Vec<f32> {

@@ -25,7 +25,7 @@
 //! };
 //! let cpu = Cpu::single(Isa::detect());
 //! let (name, range, grads) = ("w".to_string(), 0..2, 0..2);
-//! let slots = [Slot { block: 0, name, tensor: 0, range, grads, first: 0, decay: true }];
+//! let slots = [Slot { block: 0, name, tensor: 0, piece: 0, range, grads, first: 0, decay: true }];
 //! let (mut params, grads) = (vec![1.0, 1.0], [vec![0.0, 2.0]]);
 //!
 //! let plan = ClipPlan::global(1.0);
@@ -60,11 +60,14 @@ pub struct Slot {
     pub name: String,
     /// Its number among all parameters of the model, by name.
     pub tensor: usize,
+    /// Which piece of the parameter, where slices of the model have a piece each.
+    pub piece: usize,
     /// Its elements in the buffer of parameters.
     pub range: Range<usize>,
     /// Its elements in the buffer of gradients, in which nothing that is frozen has a place.
     pub grads: Range<usize>,
-    /// Which element of the parameter the first of them is; a whole number of chunks of the norm.
+    /// Which element of the parameter the first of them is, pieces one behind the other; a whole
+    /// number of chunks of the norm from the start of the piece.
     pub first: usize,
     /// Whether weight decay pulls on it.
     pub decay: bool,

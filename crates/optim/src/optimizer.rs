@@ -106,8 +106,8 @@ impl Optimizer {
     pub fn continue_from(&mut self, other: &Self) {
         for slot in self.slots.clone() {
             for kind in 0..self.kinds().len() {
-                if let Some(state) = other.state(&slot.name, kind) {
-                    let own = self.state_mut(&slot.name, kind).expect("its own slot");
+                if let Some(state) = other.state(&slot.name, slot.piece, kind) {
+                    let own = self.state_mut(&slot.name, slot.piece, kind).expect("its own slot");
                     own.copy_from_slice(state);
                 }
             }
@@ -194,16 +194,17 @@ impl Optimizer {
         &self.slots
     }
 
-    /// The state of one kind of what this optimizer steps of a parameter, if it steps any of it.
-    pub fn state(&self, param: &str, kind: usize) -> Option<&[f32]> {
-        let slot = self.slots.iter().find(|slot| slot.name == param)?;
+    /// The state of one kind of what this optimizer steps of a piece of a parameter, if it steps any
+    /// of it.
+    pub fn state(&self, param: &str, piece: usize, kind: usize) -> Option<&[f32]> {
+        let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &self.blocks[slot.block];
         Some(&block.state[kind][block.state_range(slot)])
     }
 
     /// See [`Self::state`]; to overwrite on restore.
-    pub fn state_mut(&mut self, param: &str, kind: usize) -> Option<&mut [f32]> {
-        let slot = self.slots.iter().find(|slot| slot.name == param)?;
+    pub fn state_mut(&mut self, param: &str, piece: usize, kind: usize) -> Option<&mut [f32]> {
+        let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &mut self.blocks[slot.block];
         let range = block.state_range(slot);
         Some(&mut block.state[kind][range])

@@ -10,8 +10,8 @@ use crate::replica::ReplicaPlan;
 use crate::stages::Stages;
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe};
-use lockstep_mesh::{Degrees, Mesh};
-use lockstep_model::{Blueprint, LaneShape, Recompute, describe};
+use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
+use lockstep_model::{Blueprint, LaneShape, Recompute, Slices, describe_slices};
 use lockstep_optim::Phases;
 
 /// Gradients that travel together, as long as nobody has measured what is best.
@@ -27,13 +27,27 @@ pub fn lane_shape(recipe: &Recipe) -> LaneShape {
 
 /// How the workers of a recipe stand.
 pub fn mesh_of(recipe: &Recipe) -> Mesh {
-    let config::Parallel { pipeline, data, .. } = recipe.parallel;
-    Mesh::new(Degrees { pipeline, data, ..Degrees::ONE }).expect("config has proven it")
+    let config::Parallel { pipeline, data, tensor, .. } = recipe.parallel;
+    Mesh::new(Degrees { pipeline, data, tensor, ..Degrees::ONE }).expect("config has proven it")
+}
+
+/// The whole model of a recipe, in the slices that its bits depend on.
+pub fn blueprint_of(recipe: &Recipe) -> Blueprint {
+    describe_slices(&recipe.model, &Slices::all(recipe.num_slices()))
+}
+
+/// The slices of it that a worker holds.
+pub fn blueprint_on(recipe: &Recipe, worker: usize) -> Blueprint {
+    let config::Parallel { tensor, sequence, .. } = recipe.parallel;
+    let index = mesh_of(recipe).index(Axis::Tensor, Rank(worker));
+    let slices = Slices::part(recipe.num_slices(), tensor, index, sequence);
+    describe_slices(&recipe.model, &slices)
 }
 
 /// When which parameters of a model are frozen.
 pub fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
-    let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
+    let tensors = blueprint.tensors();
+    let names: Vec<_> = tensors.iter().map(|(_, param)| param.name.as_str()).collect();
     Phases::new(&recipe.optim, &names)
 }
 
@@ -87,9 +101,10 @@ pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footp
 /// Address space that a worker needs for what it exchanges with the others of its host. Memory is
 /// used only where it is touched, so there is room to spare.
 pub fn arena_bytes(recipe: &Recipe) -> usize {
-    let blueprint = describe(&recipe.model);
+    let blueprint = blueprint_on(recipe, 0);
     // Stages of a pipeline differ; those who share the batch hardly do, and the first has most.
-    let firsts = (0..recipe.parallel.pipeline).map(|device| device * recipe.parallel.data);
+    let each = recipe.run.workers / recipe.parallel.pipeline;
+    let firsts = (0..recipe.parallel.pipeline).map(|device| device * each);
     let exchanged = firsts.map(|worker| {
         let footprint = footprint(recipe, &blueprint, worker);
         footprint.weights + footprint.gradients + footprint.buffers

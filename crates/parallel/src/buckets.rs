@@ -122,13 +122,18 @@ impl Buckets {
         let blocks_of = |(index, bucket): (usize, &Bucket)| vec![index; bucket.blocks.len()];
         let bucket_of = list.iter().enumerate().flat_map(blocks_of).collect();
         let mut buckets = Self { list, mirrors: Vec::new(), bucket_of };
-        buckets.mirrors = blueprint
-            .mirrors()
-            .map(|pair| MirrorPair {
-                mirror: buckets.place(pair.mirror_block, pair.mirror),
-                owner: buckets.place(pair.owner_block, pair.owner),
-            })
-            .collect();
+        for pair in blueprint.mirrors() {
+            let mirror = buckets.place(pair.mirror_block, pair.mirror);
+            let owner = buckets.place(pair.owner_block, pair.owner);
+            match buckets.mirrors.last_mut() {
+                // Pieces of one tensor follow each other in both.
+                Some(last) if ends_at(&last.mirror, &mirror) && ends_at(&last.owner, &owner) => {
+                    last.mirror.1.end = mirror.1.end;
+                    last.owner.1.end = owner.1.end;
+                }
+                _ => buckets.mirrors.push(MirrorPair { mirror, owner }),
+            }
+        }
         buckets.cut(blueprint, num_workers);
         buckets
     }
@@ -169,6 +174,7 @@ impl Buckets {
     ) -> Vec<Slot> {
         let mut names: Vec<&str> = blueprint.owned_params().map(|(_, p)| &*p.name).collect();
         names.sort_unstable();
+        names.dedup();
         let slot = |(block, param): (usize, &Param)| {
             let (bucket, range) = self.place(block, param);
             let own = part(&self.list[bucket]);
@@ -177,9 +183,10 @@ impl Buckets {
                 block: bucket,
                 name: param.name.clone(),
                 tensor: names.binary_search(&&*param.name).expect("it is one of them"),
+                piece: param.piece.index,
                 range: start - own.start..end - own.start,
                 grads: start - own.start..end - own.start,
-                first: start - range.start,
+                first: param.first() + start - range.start,
                 decay: param.decay,
             })
         };
@@ -241,6 +248,11 @@ impl Buckets {
             self.list[mirror.0].cuts = cuts;
         }
     }
+}
+
+/// Whether a place begins where another ends.
+fn ends_at(one: &(usize, Range<usize>), next: &(usize, Range<usize>)) -> bool {
+    one.0 == next.0 && one.1.end == next.1.start
 }
 
 impl Bucket {

@@ -1,9 +1,10 @@
 //! Who works with whom: all workers, and those along each axis of the mesh.
 //!
-//! A worker stands at one place of a grid: which stage of the pipeline it is, and which part of the
-//! batch it has. Workers that differ in their part of the batch only hold the same blocks and add
-//! up gradients: the *data* group. Workers that differ in their stage only are one copy of the
-//! model and hand microbatches to each other: the *pipeline* group. What concerns everybody (the
+//! A worker stands at one place of a grid: which stage of the pipeline it is, which part of the
+//! batch it has, and which slices of every layer. Workers that differ in their part of the batch
+//! only hold the same parameters and add up gradients: the *data* group. Workers that differ in
+//! their stage only hand microbatches to each other: the *pipeline* group. Workers that differ in
+//! their slices only complete each other's sums: the *tensor* group. What concerns everybody (the
 //! loss, norms, checks) goes over the *world*. Along an axis that is not split the group is the
 //! worker alone, which is a group like any other.
 
@@ -16,6 +17,7 @@ pub struct Groups {
     world: Comm,
     data: Comm,
     pipeline: Comm,
+    tensor: Comm,
 }
 
 impl Groups {
@@ -28,6 +30,7 @@ impl Groups {
             world: world.clone(),
             data: along(Axis::Data)?,
             pipeline: along(Axis::Pipeline)?,
+            tensor: along(Axis::Tensor)?,
         })
     }
 
@@ -41,14 +44,19 @@ impl Groups {
         &self.world
     }
 
-    /// Those that hold the same blocks and share the batch.
+    /// Those that hold the same parameters and share the batch.
     pub fn data(&self) -> &Comm {
         &self.data
     }
 
-    /// Those that together hold the model once.
+    /// Those that hold other blocks of the same slices, for the same part of the batch.
     pub fn pipeline(&self) -> &Comm {
         &self.pipeline
+    }
+
+    /// Those that hold other slices of the same blocks, for the same part of the batch.
+    pub fn tensor(&self) -> &Comm {
+        &self.tensor
     }
 
     /// The same workers once more, for what is counted by itself; all of them ask together.
@@ -72,7 +80,12 @@ impl Groups {
         self.mesh.index(Axis::Data, Rank(rank))
     }
 
-    /// The worker that is a device of the pipeline that has a part of the batch.
+    /// Which of the holders of slices a worker is.
+    pub fn holder_of(&self, rank: usize) -> usize {
+        self.mesh.index(Axis::Tensor, Rank(rank))
+    }
+
+    /// The first worker that is a device of the pipeline that has a part of the batch.
     pub fn worker_at(&self, device: usize, part: usize) -> usize {
         let is_there =
             |rank: &usize| self.device_of(*rank) == device && self.part_of(*rank) == part;

@@ -81,7 +81,15 @@ impl Replica {
         Ok(found.map(|(worker, at)| {
             let [lane, block, param, element] = at.map(|n| n as usize);
             let block = &self.blueprint.blocks[usize::MAX - block];
-            let (name, block) = (block.params()[param].name.clone(), block.name().to_owned());
+            let (param, block) = (&block.params()[param], block.name().to_owned());
+            let held = self.blueprint.slices.num_held();
+            let index = match param.piece.num {
+                1 => 0,
+                _ => self.groups.holder_of(worker) * held + param.piece.index % held,
+            };
+            let param = param.sibling(index);
+            let (_, element) = param.runs(element..element + 1).next().expect("its element");
+            let name = param.name;
             NonFinite { worker, lane, block, name, element }
         }))
     }

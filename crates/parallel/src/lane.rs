@@ -53,6 +53,8 @@ pub struct Activations {
     recompute: RecomputePlan,
     /// The first of the blocks.
     first: usize,
+    /// Rows of every stream.
+    rows: usize,
     /// Stream i is the input of the i-th of them; the last one is the output of the last block.
     /// Streams that are tokens or the loss have no elements.
     streams: Vec<Vec<f32>>,
@@ -97,10 +99,10 @@ impl Lengths {
         recompute: RecomputePlan,
         run: Range<usize>,
     ) -> Self {
-        let blocks = &blueprint.blocks[run.clone()];
+        let (blocks, rows) = (&blueprint.blocks[run.clone()], blueprint.stream_rows(shape));
         let mut streams: Vec<_> =
-            blocks.iter().map(|block| shape.rows() * block.io().input_width()).collect();
-        streams.push(blocks.last().map_or(0, |last| shape.rows() * last.io().output_width()));
+            blocks.iter().map(|block| rows * block.io().input_width()).collect();
+        streams.push(blocks.last().map_or(0, |last| rows * last.io().output_width()));
         let mut shared = SavedLen::default();
         let mut saved = Vec::new();
         for (index, block) in run.zip(blocks) {
@@ -175,6 +177,7 @@ impl Activations {
         Self {
             recompute,
             first: run.start,
+            rows: blueprint.stream_rows(shape),
             d_outputs: d_outputs.iter().map(|len| vec![0.0; *len]).collect(),
             streams: lengths.streams.into_iter().map(|len| vec![0.0; len]).collect(),
             saved: lengths.saved.into_iter().map(SavedBuffers::new).collect(),
@@ -223,7 +226,8 @@ impl Activations {
     }
 
     /// Runs the lane forward and returns the sum of its token losses, zero where the loss is not
-    /// among the blocks.
+    /// among the blocks. Ends early, here as in the passes below, where the context's exchange has
+    /// failed: whoever made it asks it why.
     pub fn forward(
         &mut self,
         blocks: &[Box<dyn Block>],
@@ -243,6 +247,9 @@ impl Activations {
             let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let params = store.params(index);
             loss += block.forward(ctx, params, &inputs[at], &mut outputs[0], saved);
+            if ctx.exchange.has_failed() {
+                break;
+            }
         }
         Ok(loss)
     }
@@ -269,8 +276,11 @@ impl Activations {
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
             block.recompute(ctx, params, input, saved.reborrow(), policy);
-            let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
+            let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
             block.backward(ctx, params, input, saved, d_stream, grads);
+            if ctx.exchange.has_failed() {
+                break;
+            }
             store.finish_grads(ctx.cpu, index)?;
         }
         Ok(())
@@ -303,8 +313,11 @@ impl Activations {
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let params = store.params(index);
             block.recompute(ctx, params, input, saved.reborrow(), policy);
-            let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
+            let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
             block.backward_input(ctx, params, input, saved, d_stream);
+            if ctx.exchange.has_failed() {
+                break;
+            }
         }
         Ok(())
     }
@@ -330,8 +343,11 @@ impl Activations {
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_output = &self.d_outputs[at];
             d_stream[..d_output.len()].copy_from_slice(d_output);
-            let d_stream = &mut d_stream[..ctx.lane.shape.rows() * block.io().max_width()];
+            let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
             block.backward_weight(ctx, params, input, saved, d_stream, grads);
+            if ctx.exchange.has_failed() {
+                break;
+            }
             store.finish_grads(ctx.cpu, index)?;
         }
         Ok(())

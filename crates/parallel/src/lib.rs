@@ -86,6 +86,7 @@ pub mod groups;
 pub mod link;
 pub mod pipeline;
 pub mod stages;
+pub mod tensor;
 
 pub mod guards;
 pub mod losses;

@@ -18,6 +18,7 @@ use crate::lane::{Activations, Shared, Store};
 use crate::link::{Link, Parcel, Way};
 use crate::recompute::RecomputePlan;
 use crate::stages::Stages;
+use crate::tensor::Slicing;
 use lockstep_comm::CommError;
 use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Scratch};
 use lockstep_schedule::pipeline::{Pass, Shape, Task, forward};
@@ -41,6 +42,7 @@ pub struct Device {
     /// The gradient that passes through.
     d_stream: Vec<f32>,
     pub(crate) link: Link,
+    pub(crate) slicing: Slicing,
 }
 
 /// Microbatches to run, and what they need.
@@ -78,12 +80,12 @@ impl Sizes<'_> {
     /// Elements of the gradient that passes through a device's blocks.
     fn d_stream_len(&self, runs: &[Range<usize>]) -> usize {
         let widths = runs.iter().flat_map(|run| &self.blueprint.blocks[run.clone()]);
-        self.lane.rows() * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
+        self.blueprint.stream_rows(self.lane) * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
     }
 
     /// Elements that pass between stages at a time.
     fn message_len(&self) -> usize {
-        self.lane.rows() * self.blueprint.max_width()
+        self.blueprint.stream_rows(self.lane) * self.blueprint.max_width()
     }
 
     /// Scratch that is enough for a device's blocks.
@@ -96,7 +98,12 @@ impl Sizes<'_> {
 
 impl Device {
     /// A device of a pipeline that is cut as `stages` say.
-    pub fn new(stages: Stages, device: usize, link: Link, sizes: &Sizes<'_>) -> Self {
+    pub fn new(
+        stages: Stages,
+        device: usize,
+        (link, slicing): (Link, Slicing),
+        sizes: &Sizes<'_>,
+    ) -> Self {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
         let Sizes { blueprint, lane, recompute, .. } = *sizes;
         let (num_devices, num_chunks) = (stages.num_devices(), stages.num_chunks());
@@ -113,6 +120,7 @@ impl Device {
             stages,
             device,
             link,
+            slicing,
         };
         own.renew(sizes);
         own
@@ -261,9 +269,11 @@ impl Device {
         }
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
-        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch };
+        let exchange = &mut self.slicing;
+        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let blocks = &job.blueprint.blocks;
         let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
+        self.slicing.check()?;
         let to = (stage + 1) % num_devices;
         if stage + 1 == self.stages.num_stages() {
             (job.loss)(microbatch, loss);
@@ -303,7 +313,7 @@ impl Device {
     ) -> Result<(), CommError> {
         let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
         let microbatch = task.microbatch;
-        let (first, rows) = (store.first_trained(), lane.shape.rows());
+        let (first, rows) = (store.first_trained(), job.blueprint.stream_rows(lane.shape));
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
         let (blocks, run) = (&job.blueprint.blocks, slots[at].run());
@@ -317,12 +327,14 @@ impl Device {
             let len = rows * blocks[run.end - 1].io().output_width();
             self.link.recv(from, parcel, &mut self.d_stream[..len])?;
         }
-        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch };
+        let exchange = &mut self.slicing;
+        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let (slot, shared, d_stream) = (&mut slots[at], &mut self.shared, &mut self.d_stream[..]);
         match task.pass {
             Pass::InputGrad => slot.backward_inputs(blocks, store, &mut ctx, shared, d_stream)?,
             _ => slot.backward(blocks, store, &mut ctx, shared, d_stream)?,
         }
+        self.slicing.check()?;
         if first < run.start && stage > 0 && (stage - 1) % num_devices != self.device {
             let parcel = Parcel { boundary: stage - 1, way: Way::Back, microbatch };
             let len = rows * blocks[run.start].io().input_width();
@@ -341,9 +353,11 @@ impl Device {
     ) -> Result<(), CommError> {
         let slots = &mut self.slots[task.chunk];
         let at = task.microbatch % slots.len();
-        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch };
+        let exchange = &mut self.slicing;
+        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let (blocks, shared) = (&job.blueprint.blocks, &mut self.shared);
-        slots[at].backward_weights(blocks, store, &mut ctx, shared, &mut self.d_stream)
+        slots[at].backward_weights(blocks, store, &mut ctx, shared, &mut self.d_stream)?;
+        self.slicing.check()
     }
 
     /// Does what other workers need of this one while they run a microbatch and it has none.

@@ -26,6 +26,7 @@ use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
 use crate::store::WorkerStore;
+use crate::tensor::{Slicing, held_by};
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_mesh::{Axis, Degrees, Mesh};
@@ -127,7 +128,7 @@ impl ReplicaPlan {
 
     /// Whether every worker has the whole model and steps all of it.
     pub(crate) fn is_replicated(&self) -> bool {
-        self.zero == 0 && self.stages.num_devices() == 1
+        self.zero == 0 && self.mesh.degree(Axis::Data) == self.mesh.num_ranks()
     }
 }
 
@@ -173,10 +174,11 @@ impl Replica {
         )?;
         let sizes = plan.sizes(&blueprint, part);
         let link = Device::link(&sizes, groups.messages()?, world.clone());
+        let slicing = Slicing::new(groups.tensor(), world.clone());
         let depth = stages.num_devices();
         let mut replica = Self {
             scratch: Scratch::new(sizes.scratch_len(&stages, device)),
-            device: Device::new(stages, device, link, &sizes),
+            device: Device::new(stages, device, (link, slicing), &sizes),
             sums: vec![0.0; depth * shares.num_workers()],
             sum_lens: tellers.iter().map(|part| part.map_or(0, |_| depth)).collect(),
             blueprint,
@@ -242,6 +244,7 @@ impl Replica {
         store.restart();
         store.overlap.begin_step(step);
         device.link.begin_step(step);
+        device.slicing.begin_step(step);
         let (numbers, told) = losses.own_mut();
         let of_plan = |index: usize| {
             let lane = lane(numbers[index]);
@@ -346,7 +349,7 @@ impl Replica {
         if optimizer.needs_norms() {
             self.store.prepare(cpu, optimizer, update);
             let Self { norm, store, blueprint, .. } = self;
-            let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.owned_params().count());
+            let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.tensors().len());
             norm.measure_params(cpu, |bucket| store.own_params(bucket));
             norm.by_name(&mut norms.params, num_tensors, &mut store.overlap)?;
             norm.measure_grads(cpu, |bucket| store.own_grads(bucket));
@@ -367,15 +370,15 @@ impl Replica {
 
     /// What gradients, parameters and activations have weighed on this worker's wires so far.
     pub fn traffic(&self) -> Traffic {
-        let (one, other) =
-            (self.store.overlap.comm().counters().total().traffic, self.device.link.traffic());
-        Traffic {
-            messages: one.messages + other.messages,
-            sent_bytes: one.sent_bytes + other.sent_bytes,
-            received_bytes: one.received_bytes + other.received_bytes,
-            read_bytes: one.read_bytes + other.read_bytes,
-            written_bytes: one.written_bytes + other.written_bytes,
-        }
+        let gradients = self.store.overlap.comm().counters().total().traffic;
+        let others = [self.device.link.traffic(), self.device.slicing.traffic()];
+        others.into_iter().fold(gradients, |sum, other| Traffic {
+            messages: sum.messages + other.messages,
+            sent_bytes: sum.sent_bytes + other.sent_bytes,
+            received_bytes: sum.received_bytes + other.received_bytes,
+            read_bytes: sum.read_bytes + other.read_bytes,
+            written_bytes: sum.written_bytes + other.written_bytes,
+        })
     }
 
     /// The group of workers that hold the same blocks and share the batch.
@@ -395,7 +398,8 @@ impl Replica {
 
     /// The time that this worker waited for the others since this was asked last.
     pub fn take_exposed(&mut self) -> Duration {
-        self.store.overlap.take_exposed() + self.device.link.take_exposed()
+        let Device { link, slicing, .. } = &mut self.device;
+        self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed()
     }
 
     /// The memory this replica and its optimizer hold.
@@ -412,10 +416,11 @@ impl Replica {
 }
 
 /// The workers that know losses, with the part of the batch that they know them of: those with the
-/// last stage.
+/// last stage, and of those that hold its slices the first.
 fn tellers(stages: &Stages, groups: &Groups) -> Vec<Option<usize>> {
     let last = (stages.num_stages() - 1) % stages.num_devices();
-    let told = |rank| (groups.device_of(rank) == last).then(|| groups.part_of(rank));
+    let is_teller = |rank| groups.device_of(rank) == last && groups.holder_of(rank) == 0;
+    let told = |rank| is_teller(rank).then(|| groups.part_of(rank));
     (0..groups.world().num_members()).map(told).collect()
 }
 
@@ -438,11 +443,12 @@ fn norm_of(
     }
     let slots_of = |rank| {
         let (device, part) = (groups.device_of(rank), groups.part_of(rank));
-        match plan.zero {
+        let slots = match plan.zero {
             0 if part > 0 => Vec::new(),
             0 => slots(device, &|bucket| 0..bucket.len),
             _ => slots(device, &|bucket| bucket.part(part)),
-        }
+        };
+        held_by(blueprint, groups.holder_of(rank), slots)
     };
     PartedNorm::parted(slots_of, overlap)
 }

@@ -11,7 +11,7 @@ use crate::leaves::Leaves;
 use crate::shares::Shares;
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Reduction, Rows, Table};
-use lockstep_model::{BlockIo, Blueprint, LaneShape};
+use lockstep_model::{BlockIo, Blueprint, LaneShape, Param};
 
 /// Rows of the vocabulary for every token of a worker's step that make the search for rows that
 /// are not zero worth it.
@@ -44,7 +44,9 @@ impl SparseTable {
         let is_aligned =
             runs.len().is_power_of_two() && runs.iter().all(|r| r.len() == runs[0].len());
         let num_tokens = runs[0].len() * leaves.lanes_per_leaf * lane.rows();
-        let table = Table { num_rows: param.shape[0], row_len: param.shape[1] };
+        let row_len = *param.shape.get(1)?;
+        let held = blueprint.pieces(0, param).map(Param::len).sum::<usize>();
+        let table = Table { num_rows: held / row_len, row_len };
         let is_sparse = runs.len() > 1 && ROWS_PER_TOKEN * num_tokens <= table.num_rows;
         (is_alone && is_table && is_aligned && is_sparse).then_some(Self { bucket, table })
     }

@@ -1,13 +1,15 @@
-//! Parameters and optimizer state, set and shown whole, wherever they lie.
+//! Whole tensors out of what workers hold of them, and back.
 //!
-//! No worker may have the whole model: it is cut into stages, and from ZeRO-1 on into parts. Here
-//! it passes by, one tensor at a time, in the order of names, on all workers together.
+//! A tensor may lie on one stage of a pipeline, in pieces on the holders of its slices, and in parts
+//! on those that share the batch. Whoever saves, hashes or compares a model wants none of that: it
+//! visits whole tensors by name, and all workers do so together, one tensor at a time, so that
+//! nobody needs room for a model of which it keeps a part.
 
 use crate::lane::Store;
 use crate::replica::Replica;
 use lockstep_comm::CommError;
 use lockstep_model::{Param, init};
-use lockstep_optim::Optimizer;
+use lockstep_optim::{Optimizer, Slot};
 use lockstep_tensor::Cpu;
 
 impl Replica {
@@ -44,24 +46,28 @@ impl Replica {
         &mut self,
         mut visit: impl FnMut(&Param, &[f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut params: Vec<_> = self.blueprint.owned_params().collect();
-        params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        for (block, param) in params {
+        for (block, param) in self.blueprint.tensors() {
             let (device, pipeline) = (self.plan.stages.device_of(block), self.groups.pipeline());
             let is_here = device == pipeline.position();
             if is_here {
                 self.store.fetch(block, None)?;
             }
-            if pipeline.num_members() == 1 {
+            if pipeline.num_members() == 1 && param.piece.num == 1 {
                 visit(param, &self.store.params(block)[param.range()])?;
                 continue;
             }
-            let mut values = vec![0.0; param.len()];
+            let mut pieces = vec![0.0; param.tensor_len()];
             if is_here {
-                values.copy_from_slice(&self.store.params(block)[param.range()]);
+                for piece in self.blueprint.pieces(block, param) {
+                    let values = &self.store.params(block)[piece.range()];
+                    pieces[piece.first()..][..values.len()].copy_from_slice(values);
+                }
+                if param.piece.num > 1 {
+                    self.groups.tensor().all_gather_in_place(&mut pieces)?;
+                }
             }
-            self.groups.pipeline().broadcast(&mut values, device)?;
-            visit(param, &values)?;
+            self.groups.pipeline().broadcast(&mut pieces, device)?;
+            visit(param, &in_order(param, pieces))?;
         }
         Ok(())
     }
@@ -73,37 +79,56 @@ impl Replica {
         optimizer: &Optimizer,
         mut visit: impl FnMut(&Param, &str, &[f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut params: Vec<_> = self.blueprint.owned_params().collect();
-        params.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        let mut params = self.blueprint.tensors();
         params.retain(|(_, param)| self.is_trained(&param.name));
         for (block, param) in params {
-            let lens = self.state_lens(block, param);
-            let rank = self.groups.rank();
             for (kind, name) in optimizer.kinds().iter().enumerate() {
-                let own = optimizer.state(&param.name, kind).unwrap_or(&[]);
-                if own.len() == param.len() && self.plan.is_replicated() {
-                    visit(param, name, own)?;
+                let own_of = |piece| optimizer.state(&param.name, piece, kind).unwrap_or(&[]);
+                if param.piece.num == 1 && self.plan.is_replicated() {
+                    visit(param, name, own_of(0))?;
                     continue;
                 }
-                let start: usize = lens[..rank].iter().sum();
-                let mut whole = vec![0.0; param.len()];
-                whole[start..start + lens[rank]].copy_from_slice(&own[..lens[rank]]);
-                self.store.overlap.call(|comm| comm.all_gather_parts(&mut whole, &lens))?;
-                visit(param, name, &whole)?;
+                let mut pieces = vec![0.0; param.tensor_len()];
+                for (index, whole) in pieces.chunks_exact_mut(param.len()).enumerate() {
+                    let own = own_of(index);
+                    if self.plan.is_replicated() {
+                        whole.copy_from_slice(own);
+                        continue;
+                    }
+                    let lens = self.state_lens(block, param, index);
+                    let rank = self.groups.rank();
+                    let start: usize = lens[..rank].iter().sum();
+                    whole[start..start + lens[rank]].copy_from_slice(&own[..lens[rank]]);
+                    self.store.overlap.call(|comm| comm.all_gather_parts(whole, &lens))?;
+                }
+                visit(param, name, &in_order(param, pieces))?;
             }
         }
         Ok(())
     }
 
-    /// How much of a parameter's state each worker is to show, where all of it comes together.
-    fn state_lens(&self, block: usize, param: &Param) -> Vec<usize> {
-        let (bucket, range) = self.all.place(block, param);
+    /// How much of the state of a piece of a parameter each worker is to show, where all of it comes
+    /// together. All pieces lie alike on their holders; `param` is one that is held here.
+    fn state_lens(&self, block: usize, param: &Param, index: usize) -> Vec<usize> {
+        let held = self.blueprint.slices.num_held();
+        // The same of the slices held here.
+        let local = match param.piece.num {
+            1 => param.clone(),
+            _ => {
+                let index = param.piece.index / held * held + index % held;
+                let mut pieces = self.blueprint.pieces(block, param);
+                pieces.find(|piece| piece.piece.index == index).expect("it is held").clone()
+            }
+        };
+        let holder = if param.piece.num == 1 { 0 } else { index / held };
+        let (bucket, range) = self.all.place(block, &local);
         let parts = self.all.list[bucket].part_lens_of(&range);
         let device = self.plan.stages.device_of(block);
         let len = |rank: usize| {
             let part = self.groups.part_of(rank);
             match self.plan.zero {
                 _ if self.groups.device_of(rank) != device => 0,
+                _ if self.groups.holder_of(rank) != holder => 0,
                 0 if part > 0 => 0,
                 0 => param.len(),
                 _ => parts[part],
@@ -122,12 +147,25 @@ impl Replica {
         let slots = store.buckets.slots(blueprint, |bucket| store.own(bucket));
         for (_, param) in self.blueprint.owned_params() {
             let values = values(param)?;
-            if let Some(slot) = slots.iter().find(|slot| slot.name == param.name) {
+            let is_of = |slot: &&Slot| slot.name == param.name && slot.piece == param.piece.index;
+            if let Some(slot) = slots.iter().find(is_of) {
                 let own = &mut self.store.own_params_mut(slot.block)[slot.range.clone()];
-                own.copy_from_slice(&values[slot.first..][..slot.range.len()]);
+                param.pick(slot.first - param.first(), values, own);
             }
         }
         self.store.publish(&mut self.device.link)?;
         Ok(self.store.settle()?)
     }
+}
+
+/// A tensor from its pieces, one behind the other.
+fn in_order(param: &Param, pieces: Vec<f32>) -> Vec<f32> {
+    if param.piece.num == 1 {
+        return pieces;
+    }
+    let mut tensor = vec![0.0; pieces.len()];
+    for (index, values) in pieces.chunks_exact(param.len()).enumerate() {
+        param.sibling(index).place(0, values, &mut tensor);
+    }
+    tensor
 }

@@ -8,7 +8,8 @@ use crate::sampling::{Sampler, Sampling};
 use crate::{RunFolder, TrainError, device, saved};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
-use lockstep_model::{Blueprint, Decoder, describe};
+use lockstep_model::{Blueprint, Decoder};
+use lockstep_parallel::asked::blueprint_of;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
@@ -33,7 +34,7 @@ impl Generator {
         recipe: &Recipe,
         world: &World,
     ) -> Result<Self, TrainError> {
-        let blueprint = describe(&recipe.model);
+        let blueprint = blueprint_of(recipe);
         let params = pretrained.params(&blueprint)?;
         let tokenizer = saved::tokenizer_in(pretrained.path(), world)?;
         tokenizer.require(recipe.model.vocab)?;

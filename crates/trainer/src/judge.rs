@@ -10,10 +10,11 @@ use crate::saved::{plan_at, tokenizer_in};
 use crate::train::lane_shape;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, Recompute};
+use lockstep_config::{PipelineSchedule, Recipe, Recompute};
 use lockstep_data::windows::{Passage, Windows};
 use lockstep_data::{IGNORE, PAD, Tokenizer};
-use lockstep_model::{Lane, describe};
+use lockstep_model::Lane;
+use lockstep_parallel::asked::blueprint_of;
 use lockstep_parallel::Replica;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
@@ -73,14 +74,13 @@ impl Judge {
             ..lockstep_comm::Options::default()
         };
         let ends = Comm::threads(world, 1, &settings)?;
-        let blueprint = describe(&recipe.model);
+        let blueprint = blueprint_of(&recipe);
         let plan = plan_at(&recipe, &blueprint, 0);
         pretrained.prove(&blueprint)?;
         let seed = recipe.train.seed;
         let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
         replica.fill(|param, first, values| {
-            let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-            Ok::<_, TrainError>(pretrained.read(name, first, values)?)
+            Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
         })?;
         let is_run = pretrained.hugging_face().is_none();
         Ok(Self { recipe, tokenizer, cpu, replica, is_run })
@@ -172,10 +172,13 @@ impl Judgement {
 
 /// The same model on one worker that only looks: one leaf, one lane, nothing kept for a step.
 fn alone(recipe: &mut Recipe) {
+    use PipelineSchedule::OneFOneB;
     recipe.run.workers = 1;
     recipe.numerics.invariant_up_to = 1;
     (recipe.train.microbatch, recipe.train.batch) = (LANE_SEQUENCES, LANE_SEQUENCES);
     let parallel = &mut recipe.parallel;
+    (parallel.pipeline, parallel.virtual_stages, parallel.stages) = (1, 1, Vec::new());
+    (parallel.schedule, parallel.tensor, parallel.sequence) = (OneFOneB, 1, false);
     (parallel.data, parallel.zero, parallel.overlap) = (1, 0, false);
     (parallel.recompute, parallel.shares) = (Recompute::Full, Vec::new());
 }

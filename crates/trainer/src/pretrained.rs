@@ -10,7 +10,7 @@ use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::huggingface::{self, Folder};
 use lockstep_checkpoint::{CheckpointError, Tensors};
 use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
-use lockstep_model::{Blueprint, describe};
+use lockstep_model::{Blueprint, Param, describe};
 use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -115,6 +115,16 @@ impl Pretrained {
         self.tensors().read(name, first, out)
     }
 
+    /// The elements of a parameter, or of a piece of one, from number `first` on.
+    pub fn read_piece(
+        &self,
+        param: &Param,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), CheckpointError> {
+        saved::read_piece(self.tensors(), param, first, out)
+    }
+
     /// The flat parameter buffer of each block, mirrors included.
     pub fn params(&self, blueprint: &Blueprint) -> Result<Vec<Vec<f32>>, TrainError> {
         self.prove(blueprint)?;
@@ -131,7 +141,8 @@ impl Pretrained {
 
 /// Names and shapes of the parameters that are saved.
 pub fn outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<usize>> {
-    blueprint.owned_params().map(|(_, p)| (p.name.clone(), p.shape.clone())).collect()
+    let tensors = blueprint.tensors().into_iter();
+    tensors.map(|(_, param)| (param.name.clone(), param.shape.clone())).collect()
 }
 
 /// Proves a recipe; the folder that its `model.from` names is read first.
@@ -163,8 +174,7 @@ pub fn load(recipe: &Recipe, world: &World, learner: &mut Learner) -> Result<(),
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
     pretrained.prove(learner.replica.blueprint())?;
     learner.replica.fill(|param, first, values| {
-        let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        Ok::<_, TrainError>(pretrained.read(name, first, values)?)
+        Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
     })?;
     match learner.replica.find_difference()? {
         None => Ok(()),

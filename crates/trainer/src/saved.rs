@@ -13,8 +13,9 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
-use lockstep_model::{Blueprint, describe};
+use lockstep_model::{Blueprint, Param};
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
+use lockstep_parallel::asked::blueprint_on;
 use lockstep_parallel::tune;
 use lockstep_parallel::{Groups, Replica, Shares};
 use lockstep_platform::World;
@@ -60,7 +61,7 @@ impl Learner {
         comm: &Comm,
         world: &World,
     ) -> Result<Self, CommError> {
-        let (blueprint, seed) = (describe(&recipe.model), recipe.train.seed);
+        let (blueprint, seed) = (blueprint_on(recipe, comm.position()), recipe.train.seed);
         let mut plan = plan_at(recipe, &blueprint, 0);
         if recipe.parallel.bucket_bytes == Bytes(0) {
             let groups = Groups::new(comm, plan.mesh)?;
@@ -70,13 +71,12 @@ impl Learner {
         let now = Moment { phase: plan.phase, batch: batches.at(0).batch };
         let phases = plan.phases.clone();
         let replica = Replica::materialize(blueprint, seed, cpu, plan, comm, world)?;
-        let mut names: Vec<_> =
-            replica.blueprint().owned_params().map(|(_, param)| param.name.as_str()).collect();
-        names.sort_unstable();
+        let tensors = replica.blueprint().tensors();
+        let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         Ok(Self {
             optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
-            clip: ClipPlan::new(&recipe.optim, names.into_iter()),
+            clip,
             batches,
             phases,
             now,
@@ -152,13 +152,17 @@ pub fn restore(
     let Learner { replica, optimizer, .. } = learner;
     replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
     let moments = weights::load(world, &folder.optimizer())?;
-    let lens: BTreeMap<_, _> =
-        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.len())).collect();
+    let params: BTreeMap<_, _> = replica
+        .blueprint()
+        .owned_params()
+        .map(|(_, param)| ((param.name.as_str(), param.piece.index), param))
+        .collect();
     for slot in optimizer.slots().to_vec() {
+        let param = params[&(slot.name.as_str(), slot.piece)];
         for (kind, name) in optimizer.kinds().iter().enumerate() {
-            let saved = moments.tensor(&format!("{}.{name}", slot.name), &[lens[&slot.name]])?;
-            let own = optimizer.state_mut(&slot.name, kind).expect("it steps the parameter");
-            own.copy_from_slice(&saved[slot.first..][..own.len()]);
+            let saved = moments.tensor(&format!("{}.{name}", slot.name), &[param.tensor_len()])?;
+            let own = optimizer.state_mut(&slot.name, slot.piece, kind).expect("its own");
+            param.pick(slot.first - param.first(), saved, own);
         }
     }
     losses.extend(&state.losses);
@@ -207,12 +211,7 @@ pub fn save(
         ("recipe_hash".to_owned(), recipe.hash()),
     ]);
     let Learner { replica, optimizer, .. } = learner;
-    let mut outlines: Vec<_> = replica
-        .blueprint()
-        .owned_params()
-        .map(|(_, p)| (p.name.clone(), p.shape.clone()))
-        .collect();
-    outlines.sort();
+    let outlines: Vec<_> = pretrained::outlines(replica.blueprint()).into_iter().collect();
     let mut hasher = WeightsHasher::default();
     let weights = folder.map(RunFolder::weights);
     save_each(world, weights.as_deref(), &outlines, &metadata, |take| {
@@ -314,8 +313,22 @@ pub(crate) fn load_params(
 ) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut params: Vec<_> = blueprint.blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
     for (block, param) in blueprint.params() {
-        let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        saved.read(name, 0, &mut params[block][param.range()])?;
+        read_piece(saved, param, 0, &mut params[block][param.range()])?;
     }
     Ok(params)
+}
+
+/// The elements of a parameter, or of a piece of one, from number `first` on; a mirror's are those
+/// of its owner.
+pub(crate) fn read_piece(
+    saved: &Tensors,
+    param: &Param,
+    first: usize,
+    out: &mut [f32],
+) -> Result<(), CheckpointError> {
+    let name = param.mirror_of.as_ref().unwrap_or(&param.name);
+    for (run, place) in param.runs(first..first + out.len()) {
+        saved.read(name, place, &mut out[run.start - first..run.end - first])?;
+    }
+    Ok(())
 }

@@ -19,7 +19,8 @@ pub(super) const RUN: &[Key] = &[
             from: usual_workers,
         },
         field!(run.workers: integer usize),
-        "Number of workers: the product of parallel.data and parallel.pipeline.",
+        "Number of workers: the product of parallel.data, parallel.pipeline and \
+         parallel.tensor.",
     ),
     Key::new(
         "run.threads",
@@ -148,9 +149,28 @@ pub(super) const PARALLEL: &[Key] = &[
          divides the work of all blocks as evenly as it can be.",
     ),
     Key::new(
+        "parallel.tensor",
+        integer(1, MAX_WORKERS),
+        Fixed("1"),
+        field!(parallel.tensor: integer usize),
+        "Workers that the slices of every layer of one copy of the model are dealt out to; same \
+         bits as on one worker only up to numerics.invariant_tensor_up_to.",
+    ),
+    Key::new(
+        "parallel.sequence",
+        Kind::Bool,
+        Fixed("false"),
+        field!(parallel.sequence: bool),
+        "Whether those workers also divide the rows of what lies between the products: norms, \
+         dropout and the stream.",
+    ),
+    Key::new(
         "parallel.data",
         integer(1, MAX_WORKERS),
-        Derived { text: "= run.workers / parallel.pipeline", from: usual_data },
+        Derived {
+            text: "= run.workers / (parallel.pipeline parallel.tensor)",
+            from: usual_data,
+        },
         field!(parallel.data: integer usize),
         "Copies of the model that share each batch among them.",
     ),

@@ -1,6 +1,8 @@
 //! Keys of training: portions, update rule, number formats, and the promise about bits.
 
-use super::{MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, float, integer, integer_value, usual_warmup};
+use super::{
+    MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, MAX_SLICES, float, integer, integer_value, usual_warmup,
+};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
 use crate::recipe::{
@@ -340,10 +342,21 @@ pub(super) const PRECISION: &[Key] = &[Key::new(
     "Format of activations, weights and gradients.",
 )];
 
-pub(super) const NUMERICS: &[Key] = &[Key::new(
-    "numerics.invariant_up_to",
-    Kind::PowerOfTwo { max: 64 },
-    Fixed("8"),
-    field!(numerics.invariant_up_to: integer usize),
-    "Number of leaves of the gradient sum: any number of workers up to it gives the same bits.",
-)];
+pub(super) const NUMERICS: &[Key] = &[
+    Key::new(
+        "numerics.invariant_up_to",
+        Kind::PowerOfTwo { max: 64 },
+        Fixed("8"),
+        field!(numerics.invariant_up_to: integer usize),
+        "Number of leaves of the gradient sum: any number of workers up to it gives the same bits.",
+    ),
+    Key::new(
+        "numerics.invariant_tensor_up_to",
+        integer(1, MAX_SLICES),
+        Fixed("1"),
+        field!(numerics.invariant_tensor_up_to: integer usize),
+        "Number of slices that sums over a layer's heads, hidden numbers and vocabulary are made \
+         of; it divides model.heads, model.kv_heads, model.ffn and model.vocab.",
+    )
+    .counting_when(|r| r.numerics.invariant_tensor_up_to != 1),
+];

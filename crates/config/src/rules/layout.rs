@@ -14,7 +14,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
 
 /// A copy of the model computes whole leaves, at least one.
 fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["run.workers", "numerics.invariant_up_to", "parallel.pipeline"];
+    let involved = ["run.workers", "numerics.invariant_up_to", "parallel.pipeline", "parallel.tensor"];
     let (workers, leaves) = (facts.recipe.run.workers, facts.recipe.num_leaves());
     let each = facts.recipe.parallel.workers_per_copy();
     let copies = workers / each;
@@ -62,8 +62,13 @@ fn transport_suits_isolation(facts: &Facts<'_>) -> Option<ConfigError> {
 
 /// The axes together have all workers: what copies of the model do not take is how many there are.
 fn data_is_workers(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved =
-        ["parallel.data", "run.workers", "parallel.pipeline", "numerics.invariant_up_to"];
+    let involved = [
+        "parallel.data",
+        "run.workers",
+        "parallel.pipeline",
+        "parallel.tensor",
+        "numerics.invariant_up_to",
+    ];
     let (data, workers) = (facts.recipe.parallel.data, facts.recipe.run.workers);
     let (leaves, each) = (facts.recipe.num_leaves(), facts.recipe.parallel.workers_per_copy());
     let is_set = facts.is_set("parallel.data");
@@ -80,14 +85,14 @@ fn data_is_workers(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = match each {
         1 => format!("is not run.workers = {workers}"),
-        _ => format!("times parallel.pipeline = {each} is not run.workers = {workers}"),
+        _ => format!("copies of {each} workers each are not run.workers = {workers}"),
     };
     let fix = if copies <= leaves && !facts.is_set("parallel.shares") {
         format!("try {copies} or run.workers = {}", data * each)
     } else {
         format!("try {}", copies.min(leaves))
     };
-    Some(facts.error(&involved[..3], rule, fix))
+    Some(facts.error(&involved[..4], rule, fix))
 }
 
 /// Unequal shares are whole leaves, one number a copy, and stay where they are in a step.

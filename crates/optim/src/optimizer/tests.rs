@@ -36,6 +36,7 @@ fn slots() -> Vec<Slot> {
         block,
         name: name.to_string(),
         tensor,
+        piece: 0,
         grads: range.clone(),
         range,
         first: 0,
@@ -212,7 +213,7 @@ fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
     assert_eq!(optimizer.kinds(), ["m", "v"]);
     for (name, len) in [("a", 3), ("b", 2), ("c", 2), ("d", 2)] {
         for kind in 0..2 {
-            assert_eq!(optimizer.state(name, kind).map(<[f32]>::len), Some(len), "{name}");
+            assert_eq!(optimizer.state(name, 0, kind).map(<[f32]>::len), Some(len), "{name}");
         }
     }
     assert_eq!(optimizer.state_len(), 2 * 9);
@@ -222,8 +223,9 @@ fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
 #[test]
 fn unknown_state_is_not_found() {
     let mut optimizer = Optimizer::new(&settings(OptimName::Momentum), &slots());
-    assert!(optimizer.state_mut("a", 0).is_some());
-    assert!(optimizer.state_mut("e", 0).is_none());
+    assert!(optimizer.state_mut("a", 0, 0).is_some());
+    assert!(optimizer.state_mut("a", 1, 0).is_none());
+    assert!(optimizer.state_mut("e", 0, 0).is_none());
 }
 
 #[test]
