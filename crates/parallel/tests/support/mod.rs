@@ -4,8 +4,10 @@
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
-use lockstep_mesh::{Degrees, Mesh};
-use lockstep_model::{Lane, LaneShape, Recompute, describe};
+use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
+use lockstep_model::{
+    Blueprint, Lane, LaneShape, Recompute, Slices, describe, describe_slices,
+};
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};
@@ -88,6 +90,10 @@ pub(crate) struct Layout {
     pub(crate) bucket_len: usize,
     pub(crate) overlap: bool,
     pub(crate) stages: Stages,
+    /// Slices of the model, and how many workers hold them.
+    pub(crate) slices: usize,
+    pub(crate) tensor: usize,
+    pub(crate) sequence: bool,
 }
 
 pub(crate) const RECOMPUTE: [RecomputePlan; 4] = [
@@ -106,18 +112,34 @@ impl Layout {
         let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
         let shares = (0..num_workers).map(|worker| each + usize::from(worker < more)).collect();
         let (recompute, stages) = (RecomputePlan::NONE, Stages::whole());
-        Self { shares, zero, recompute, bucket_len: 0, overlap: false, stages }
+        Self {
+            shares,
+            zero,
+            recompute,
+            bucket_len: 0,
+            overlap: false,
+            stages,
+            slices: 1,
+            tensor: 1,
+            sequence: false,
+        }
     }
 
     /// Workers that it takes.
     pub(crate) fn num_workers(&self) -> usize {
-        self.shares.len() * self.stages.num_devices()
+        self.shares.len() * self.stages.num_devices() * self.tensor
+    }
+
+    /// The slices of a model that a worker holds.
+    pub(crate) fn blueprint(&self, model: &Model, worker: usize) -> Blueprint {
+        let index = self.plan(1).mesh.index(Axis::Tensor, Rank(worker));
+        describe_slices(model, &Slices::part(self.slices, self.tensor, index, self.sequence))
     }
 
     pub(crate) fn plan(&self, lanes_per_leaf: usize) -> ReplicaPlan {
         let leaves = Leaves { num_leaves: self.shares.iter().sum(), lanes_per_leaf };
         let (pipeline, data) = (self.stages.num_devices(), self.shares.len());
-        let degrees = Degrees { pipeline, data, ..Degrees::ONE };
+        let degrees = Degrees { pipeline, data, tensor: self.tensor, ..Degrees::ONE };
         ReplicaPlan {
             lane: LANE,
             leaves,

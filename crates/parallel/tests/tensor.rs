@@ -1,0 +1,109 @@
+//! Layers in slices on several workers, with every other kind of division: the bits of one worker
+//! that computes the same slices.
+
+mod support;
+
+use lockstep_config::{Family, Model, OptimName};
+use lockstep_model::describe;
+use lockstep_optim::Optimizer;
+use lockstep_parallel::{Replica, Stages, stages};
+use lockstep_schedule::pipeline::Kind;
+use support::{
+    Batch, LARGE, Layout, Named, RECOMPUTE, Worker, all_params, all_state, alone, assert_all_same,
+    on_ranks, settings, train_step,
+};
+
+const NUM_LEAVES: usize = 4;
+
+/// Everything can be cut into four.
+const CUT: Model = Model { heads: 8, kv_heads: 4, vocab: 300, ..LARGE };
+
+/// Losses, norms and the loss of an evaluation; weights; the optimizer's state.
+struct Outcome {
+    numbers: Vec<u64>,
+    weights: Vec<Named>,
+    state: Vec<Named>,
+}
+
+fn train(worker: &Worker<'_>, model: &Model, optim: OptimName, layout: &Layout) -> Outcome {
+    let blueprint = layout.blueprint(model, worker.comm.position());
+    let (cpu, plan) = (&worker.cpu, layout.plan(2));
+    let mut replica =
+        Replica::materialize(blueprint, 1, cpu, plan, worker.comm, worker.world).expect("room");
+    let mut optimizer = Optimizer::new(&settings(optim), &replica.slots());
+    let mut numbers = Vec::new();
+    for step in 0..3 {
+        let batch = Batch::new(model, 2 * NUM_LEAVES, step);
+        let (loss, norm) =
+            train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
+        numbers.extend([loss, norm].map(f64::to_bits));
+    }
+    let held_out = Batch::new(model, 5, 99);
+    let loss = replica.evaluate(cpu, 5, &|lane| held_out.lane(lane)).expect("an evaluation");
+    numbers.push(loss.to_bits());
+    assert_eq!(replica.find_difference().expect("a comparison"), None);
+    let weights = all_params(&mut replica).expect("weights");
+    let state = all_state(&mut replica, &optimizer).expect("state");
+    Outcome { numbers, weights, state }
+}
+
+fn assert_agree(model: &Model, optim: OptimName, slices: usize, layouts: &[Layout]) {
+    let one = Layout { slices, ..Layout::even(NUM_LEAVES, 1, 0) };
+    let expected = alone(|worker| train(worker, model, optim, &one));
+    for layout in layouts {
+        let layout = Layout { slices, ..layout.clone() };
+        let outcomes =
+            on_ranks(layout.num_workers(), |worker| train(worker, model, optim, &layout));
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            let what = format!("{model:?}, {layout:?}, rank {rank}");
+            assert_eq!(outcome.numbers, expected.numbers, "{what}: losses and norms");
+            assert_all_same(&outcome.weights, &expected.weights, &what);
+            assert_all_same(&outcome.state, &expected.state, &what);
+        }
+    }
+}
+
+fn layout(data: usize, zero: usize, tensor: usize, sequence: bool) -> Layout {
+    Layout { tensor, sequence, ..Layout::even(NUM_LEAVES, data, zero) }
+}
+
+fn gpt2() -> Model {
+    Model { family: Family::Gpt2, kv_heads: CUT.heads, tied: true, ..CUT }
+}
+
+#[test]
+fn holders_of_slices_with_every_zero_stage_give_the_bits_of_one_worker() {
+    let layouts: Vec<_> = (0..4)
+        .map(|zero| Layout {
+            recompute: RECOMPUTE[zero],
+            overlap: zero % 2 == 1,
+            ..layout(2, zero, 2, zero % 2 == 0)
+        })
+        .collect();
+    assert_agree(&CUT, OptimName::AdamW, 2, &layouts);
+    assert_agree(&gpt2(), OptimName::Lamb, 2, &layouts);
+}
+
+#[test]
+fn four_slices_are_held_by_one_two_or_four() {
+    let tied = Model { tied: true, ..CUT };
+    let layouts = [layout(1, 0, 1, false), layout(1, 0, 2, false), layout(1, 0, 4, false)];
+    assert_agree(&tied, OptimName::AdamW, 4, &layouts);
+    assert_agree(&gpt2(), OptimName::AdamW, 4, &layouts[1..]);
+}
+
+#[test]
+fn slices_on_the_stages_of_a_pipeline_give_the_bits_of_one_worker() {
+    for model in [Model { tied: true, ..CUT }, gpt2()] {
+        let costs = stages::costs(&describe(&model));
+        let pipelined = |kind, layout: Layout| Layout {
+            stages: Stages::balanced(&costs, 2, 2, kind),
+            ..layout
+        };
+        let layouts = [
+            pipelined(Kind::OneFOneB, layout(1, 0, 2, true)),
+            pipelined(Kind::ZeroBubble, layout(2, 1, 2, false)),
+        ];
+        assert_agree(&model, OptimName::AdamW, 2, &layouts);
+    }
+}
