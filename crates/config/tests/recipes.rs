@@ -78,6 +78,7 @@ compute = \"f32\"
 
 [numerics]
 invariant_up_to = 8
+invariant_tensor_up_to = 1
 
 [run]
 # workers = 2  # = 2, or numerics.invariant_up_to where that is less
@@ -96,7 +97,9 @@ pipeline = 1
 virtual_stages = 1
 # schedule = \"1f1b\"  # = \"interleaved\" with several virtual stages, else \"1f1b\"
 stages = \"\"
-# data = 2  # = run.workers / parallel.pipeline
+tensor = 1
+sequence = false
+# data = 2  # = run.workers / (parallel.pipeline parallel.tensor)
 zero = 0
 recompute = \"none\"
 bucket_bytes = 0
@@ -124,6 +127,8 @@ fn every_default_that_is_not_derived_stands_in_the_recipe() {
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
             || doc.name == "model.activation"
+            // One slice is what was so before there was a choice.
+            || doc.name == "numerics.invariant_tensor_up_to"
             // Keys of the text are left out where they say what was so before they existed.
             || (doc.name.starts_with("data.")
                 && !["data.source", "data.tokenizer", "data.validation"].contains(&doc.name));

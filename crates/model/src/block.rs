@@ -11,11 +11,12 @@
 //! Shapes, here and in the blocks: t rows of a lane (sequences x tokens), c width, h query heads,
 //! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, ExchangeCall};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
 use lockstep_tensor::Cpu;
+use std::ops::Range;
 
 /// The target that takes no part in the loss.
 pub use lockstep_tensor::cross_entropy::IGNORE;
@@ -180,6 +181,17 @@ pub enum Recompute {
     Full,
 }
 
+/// One of the ways in which a lane passes a block.
+#[derive(Clone, Copy, Debug)]
+pub enum Pass<'a> {
+    /// Forward.
+    Forward,
+    /// What backward must first compute again.
+    Recompute(Recompute),
+    /// Backward, with gradients for these stretches of the block's flat buffer.
+    Backward(&'a [Range<usize>]),
+}
+
 /// Forward and backward FLOPs of one token, where a fused multiply-add counts as two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flops {
@@ -208,6 +220,11 @@ pub trait Block: Send + Sync {
 
     /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted.
     fn flops_per_token(&self, num_tokens: usize) -> Flops;
+
+    /// The calls that a pass makes on the context's exchange, in their order.
+    fn exchanges(&self, _shape: LaneShape, _pass: Pass<'_>) -> Vec<ExchangeCall> {
+        Vec::new()
+    }
 
     /// Computes `output_tc` and fills `saved`; returns the sum of the lane's token losses (zero
     /// for blocks that do not end in the loss).

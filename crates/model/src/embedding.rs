@@ -5,10 +5,10 @@
 //! positions inside attention. Nothing is saved: the gradient needs only the lane's tokens.
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, Lane, LaneShape, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, Lane, LaneShape, Pass, Saved, SavedLen,
 };
 use crate::dropout::{Dropout, Site};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, ExchangeCall};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::slices::Slices;
@@ -73,6 +73,15 @@ impl Block for Embedding {
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
         Flops::default()
+    }
+
+    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+        let rows = shape.rows() * self.width;
+        match pass {
+            Pass::Forward => vec![self.cut.sum_call(rows)],
+            Pass::Recompute(_) => Vec::new(),
+            Pass::Backward(_) => self.cut.gather_call(rows).into_iter().collect(),
+        }
     }
 
     fn forward(

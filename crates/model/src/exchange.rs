@@ -27,6 +27,34 @@ pub trait Exchange {
     }
 }
 
+/// Which call of an [`Exchange`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExchangeKind {
+    /// [`Exchange::sum`].
+    Sum,
+    /// [`Exchange::max`].
+    Max,
+    /// [`Exchange::gather`].
+    Gather,
+    /// [`Exchange::sum_scatter`].
+    SumScatter,
+}
+
+/// A call that a block makes, known before it runs: what plans are priced by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeCall {
+    /// Which.
+    pub kind: ExchangeKind,
+    /// On how many elements.
+    pub len: usize,
+}
+
+impl ExchangeCall {
+    pub(crate) const fn new(kind: ExchangeKind, len: usize) -> Self {
+        Self { kind, len }
+    }
+}
+
 /// All slices are here: what was computed is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllHere;

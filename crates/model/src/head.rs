@@ -10,9 +10,10 @@
 //! more than one, nobody looks at a whole row of logits ([`cross_entropy::slices`]).
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Mode, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Mode, Pass, Saved, SavedLen,
 };
 use crate::column::Column;
+use crate::exchange::{ExchangeCall, ExchangeKind};
 use crate::grads::Grads;
 use crate::norm::Norm;
 use crate::param::Param;
@@ -132,6 +133,24 @@ impl Block for Head {
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
         let forward = self.project.flops();
         Flops { forward, backward: 2 * forward }
+    }
+
+    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+        let (t, rows) = (shape.rows(), shape.rows() * self.norm.width);
+        let gather = self.cut.gather_call(rows);
+        let loss = [
+            ExchangeCall::new(ExchangeKind::Max, t),
+            ExchangeCall::new(ExchangeKind::Sum, 2 * t),
+        ];
+        match pass {
+            Pass::Forward if self.cut.num == 1 => gather.into_iter().collect(),
+            Pass::Forward => gather.into_iter().chain(loss).collect(),
+            Pass::Recompute(_) => Vec::new(),
+            Pass::Backward(trained) => {
+                let norm = self.cut.row_blocks_call(&self.norm.params(), trained);
+                gather.into_iter().chain([self.cut.sum_call(rows)]).chain(norm).collect()
+            }
+        }
     }
 
     fn forward(

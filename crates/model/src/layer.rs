@@ -5,12 +5,16 @@
 
 use crate::attention::{Attention, AttentionSaved};
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Pass, Recompute, Saved, SavedLen,
 };
+use crate::exchange::ExchangeCall;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::grads::Grads;
+use crate::norm::Norm;
 use crate::param::Param;
+use crate::row::Row;
 use crate::scratch::Frame;
+use std::ops::Range;
 
 /// See the module's text.
 pub(crate) struct Layer {
@@ -69,6 +73,28 @@ impl Block for Layer {
         let (a, b) =
             (self.attention.flops_per_token(num_tokens), self.feed_forward.flops_per_token());
         Flops { forward: a.forward + b.forward, backward: a.backward + b.backward }
+    }
+
+    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+        let Self { attention, feed_forward, .. } = self;
+        let (cut, rows) = (&attention.cut, shape.rows() * self.width);
+        let (gather, sum) = (cut.gather_call(rows), cut.sum_call(rows));
+        let half = || gather.into_iter().chain([sum]);
+        let back = |norm: &Norm, out: &Row, trained: &[Range<usize>]| {
+            let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
+            let norm = cut.row_blocks_call(&norm.params(), trained);
+            gather.into_iter().chain(bias).chain(half()).chain(norm).collect::<Vec<_>>()
+        };
+        match pass {
+            Pass::Forward => half().chain(half()).collect(),
+            Pass::Recompute(Recompute::Full) => half().chain(gather).collect(),
+            Pass::Recompute(_) => Vec::new(),
+            Pass::Backward(trained) => [
+                back(&feed_forward.norm, &feed_forward.down, trained),
+                back(&attention.norm, &attention.out, trained),
+            ]
+            .concat(),
+        }
     }
 
     fn forward(

@@ -72,12 +72,12 @@ pub mod decode;
 pub mod init;
 
 pub use block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Recompute, Saved,
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Pass, Recompute, Saved,
     SavedLen,
 };
 pub use blueprint::{Blueprint, Mirror, describe, describe_slices};
 pub use decode::Decoder;
-pub use exchange::{AllHere, Exchange};
+pub use exchange::{AllHere, Exchange, ExchangeCall, ExchangeKind};
 pub use grads::Grads;
 pub use param::{Init, Param, Piece};
 pub use scratch::{Frame, Scratch};

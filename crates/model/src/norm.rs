@@ -39,6 +39,13 @@ impl Norm {
         }
     }
 
+    /// Where its weight and its bias lie.
+    pub(crate) fn params(&self) -> Vec<Range<usize>> {
+        let middle = self.at.start + self.width;
+        let all = [self.at.start..middle, middle..self.at.end];
+        all.into_iter().filter(|param| !param.is_empty()).collect()
+    }
+
     /// Normalises `x_tc` into `y_tc` and fills `stats`.
     pub(crate) fn forward(
         &self,

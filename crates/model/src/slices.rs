@@ -14,7 +14,7 @@
 //! keeps its own of the sum behind the second. Sums over rows (the gradients of norms and of biases
 //! behind the second product) go by as many blocks of rows as there are slices, cut or not.
 
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, ExchangeCall, ExchangeKind};
 use std::ops::Range;
 
 /// How many slices a model has, and which of them a description is of.
@@ -77,6 +77,30 @@ impl Slices {
     /// The blocks of rows whose sums are made here.
     pub(crate) fn row_blocks(&self) -> Range<usize> {
         if self.sequence { self.held.clone() } else { 0..self.num }
+    }
+
+    /// The call of [`Self::gather_rows`].
+    pub(crate) fn gather_call(&self, len: usize) -> Option<ExchangeCall> {
+        self.sequence.then_some(ExchangeCall::new(ExchangeKind::Gather, len))
+    }
+
+    /// The call of [`Self::sum_rows`].
+    pub(crate) fn sum_call(&self, len: usize) -> ExchangeCall {
+        let kind = if self.sequence { ExchangeKind::SumScatter } else { ExchangeKind::Sum };
+        ExchangeCall::new(kind, len)
+    }
+
+    /// The call of [`Self::sum_row_blocks`], where anything of `params` is among `trained`.
+    pub(crate) fn row_blocks_call(
+        &self,
+        params: &[Range<usize>],
+        trained: &[Range<usize>],
+    ) -> Option<ExchangeCall> {
+        let is_trained = |param: &&Range<usize>| {
+            trained.iter().any(|run| run.start <= param.start && param.end <= run.end)
+        };
+        let len: usize = params.iter().filter(is_trained).map(Range::len).sum();
+        (self.sequence && len > 0).then_some(ExchangeCall::new(ExchangeKind::Sum, len))
     }
 
     /// From the stream's rows, which lie where they belong among `all` rows, to all of them.

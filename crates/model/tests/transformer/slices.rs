@@ -2,7 +2,9 @@
 
 use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, assert_same};
 use lockstep_config::{Family, Model};
-use lockstep_model::{Decoder, Exchange, Mode, Recompute, Slices};
+use lockstep_model::{
+    AllHere, Decoder, Exchange, ExchangeCall, ExchangeKind, Mode, Param, Pass, Recompute, Slices,
+};
 use lockstep_tensor::{Cpu, Isa};
 use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex};
@@ -236,6 +238,69 @@ fn a_model_in_slices_decodes_to_the_logits_of_its_forward() {
             let part = |slice: usize| &all.logits[(slice * rows + end - 1) * vocab..][..vocab];
             let expected: Vec<f32> = (0..NUM_SLICES).flat_map(part).copied().collect();
             assert_same(&logits, &expected, &format!("{model:?}"));
+        }
+    }
+}
+
+/// Writes down what is asked of it.
+#[derive(Default)]
+struct Notebook {
+    calls: Vec<ExchangeCall>,
+}
+
+impl Notebook {
+    fn note(&mut self, kind: ExchangeKind, values: &[f32]) {
+        self.calls.push(ExchangeCall { kind, len: values.len() });
+    }
+}
+
+impl Exchange for Notebook {
+    fn sum(&mut self, values: &mut [f32]) {
+        self.note(ExchangeKind::Sum, values);
+        AllHere.sum(values);
+    }
+
+    fn max(&mut self, values: &mut [f32]) {
+        self.note(ExchangeKind::Max, values);
+    }
+
+    fn gather(&mut self, values: &mut [f32]) {
+        self.note(ExchangeKind::Gather, values);
+    }
+
+    fn sum_scatter(&mut self, values: &mut [f32]) {
+        self.note(ExchangeKind::SumScatter, values);
+    }
+}
+
+#[test]
+fn blocks_make_the_calls_that_they_announce() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants() {
+        let batch = Batch::new(&model, 3);
+        let lane = batch.lane();
+        for (sequence, recompute) in [
+            (false, Recompute::None),
+            (true, Recompute::None),
+            (false, Recompute::Full),
+            (true, Recompute::Full),
+            (true, Recompute::Selective),
+        ] {
+            let tiny = Tiny::of_slices(&model, &Slices { sequence, ..Slices::all(NUM_SLICES) });
+            let mut notebook = Notebook::default();
+            tiny.run_slices(&cpu, &lane, TRAIN, recompute, &mut notebook);
+            let blocks = &tiny.blueprint.blocks;
+            let mut announced = Vec::new();
+            for block in blocks {
+                announced.extend(block.exchanges(lane.shape, Pass::Forward));
+            }
+            for block in blocks.iter().rev() {
+                let what = if block.io().is_layer() { recompute } else { Recompute::None };
+                announced.extend(block.exchanges(lane.shape, Pass::Recompute(what)));
+                let all: Vec<_> = block.params().iter().map(Param::range).collect();
+                announced.extend(block.exchanges(lane.shape, Pass::Backward(&all)));
+            }
+            assert_eq!(notebook.calls, announced, "{sequence}, {recompute:?}, {model:?}");
         }
     }
 }

@@ -1,0 +1,100 @@
+//! Slices of layers: what a recipe may ask for, and every message when it asks for too much.
+
+use lockstep_config::{Recipe, Sources, resolve};
+
+fn with(sets: &[&str]) -> Result<Recipe, String> {
+    let sets = sets.iter().map(|argument| (*argument).to_owned()).collect();
+    let sources = Sources { sets, ..Sources::default() };
+    resolve(&sources).map_err(|errors| errors.to_string())
+}
+
+fn recipe(sets: &[&str]) -> Recipe {
+    with(sets).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn errors(sets: &[&str]) -> String {
+    with(sets).map_or_else(|errors| errors, |recipe| panic!("resolved:\n{}", recipe.to_toml()))
+}
+
+#[test]
+fn workers_are_the_product_of_all_axes() {
+    let recipe = recipe(&["run.workers=8", "parallel.pipeline=2", "parallel.tensor=2"]);
+    assert_eq!((recipe.parallel.data, recipe.num_slices()), (2, 2));
+    assert_eq!(
+        errors(&["run.workers=6", "parallel.tensor=2", "parallel.pipeline=2"]),
+        "parallel.tensor = 2 times parallel.pipeline = 2 does not divide run.workers = 6; \
+         try 1 or 3, or run.workers = 8"
+    );
+    assert_eq!(
+        errors(&["run.workers=4", "parallel.tensor=2", "parallel.data=4"]),
+        "parallel.data = 4 copies of 2 workers each are not run.workers = 4; \
+         try 2 or run.workers = 8"
+    );
+}
+
+#[test]
+fn slices_that_bits_depend_on_are_part_of_the_identity() {
+    let one = recipe(&["run.workers=1"]);
+    let two = recipe(&["run.workers=1", "numerics.invariant_tensor_up_to=2"]);
+    assert_ne!(one.hash(), two.hash());
+    assert!(!one.identity_text().contains("invariant_tensor_up_to"));
+    let held = recipe(&[
+        "run.workers=2",
+        "parallel.tensor=2",
+        "parallel.sequence=true",
+        "numerics.invariant_tensor_up_to=2",
+    ]);
+    assert_eq!(held.hash(), two.hash());
+}
+
+#[test]
+fn slices_divide_all_that_is_cut() {
+    assert_eq!(
+        errors(&["numerics.invariant_tensor_up_to=4"]),
+        "numerics.invariant_tensor_up_to = 4 does not divide model.heads = 6; try 1 or 2"
+    );
+    assert_eq!(
+        errors(&["numerics.invariant_tensor_up_to=4", "model.heads=12", "model.kv_heads=6"]),
+        "numerics.invariant_tensor_up_to = 4 does not divide model.kv_heads = 6; try 1 or 2"
+    );
+    assert_eq!(
+        errors(&["run.workers=2", "parallel.tensor=2", "model.vocab=257"]),
+        "parallel.tensor = 2 does not divide model.vocab = 257; try 1"
+    );
+    assert_eq!(
+        errors(&["numerics.invariant_tensor_up_to=2", "model.family=ridge"]),
+        "numerics.invariant_tensor_up_to = 2 cannot be with model.family = \"ridge\"; try 1"
+    );
+}
+
+#[test]
+fn workers_hold_whole_nodes_of_the_tree() {
+    let wide = "model.heads=12";
+    let six = "numerics.invariant_tensor_up_to=6";
+    let sizes = [wide, "model.ffn=96", "model.vocab=258", "model.context=240"];
+    let with_six = |more: &[&str]| [&sizes[..], &[six], more].concat();
+    recipe(&with_six(&["run.workers=3", "parallel.tensor=3"]));
+    recipe(&with_six(&["run.workers=6", "parallel.tensor=6"]));
+    assert_eq!(
+        errors(&with_six(&["run.workers=2", "parallel.tensor=2"])),
+        "parallel.tensor = 2 does not leave each worker a power of two of \
+         numerics.invariant_tensor_up_to = 6; try 1, 3 or 6"
+    );
+    assert_eq!(
+        errors(&[wide, "run.workers=4", "parallel.tensor=4", "numerics.invariant_tensor_up_to=2"]),
+        "parallel.tensor = 4 is more than numerics.invariant_tensor_up_to = 2; \
+         try 1 or 2, or numerics.invariant_tensor_up_to = 4"
+    );
+}
+
+#[test]
+fn rows_are_divided_among_all_slices() {
+    let sets = ["run.workers=2", "parallel.tensor=2", "parallel.sequence=true"];
+    recipe(&sets);
+    assert_eq!(
+        errors(&[&sets[..], &["model.context=33", "train.microbatch=1"]].concat()),
+        "parallel.sequence = true divides 33 rows of a lane into 2 slices; \
+         try false or model.context = 34"
+    );
+    recipe(&["run.workers=1", "parallel.sequence=true", "model.context=33", "train.microbatch=1"]);
+}

@@ -1,0 +1,137 @@
+//! Layers in slices on several workers, with every other division: one result, to the bit, where a
+//! recipe asks for sums by slices; and close where it does not.
+
+use lockstep_config::Dtype;
+use lockstep_harness::recipes::{GPT2, LLAMA, Small};
+use lockstep_harness::runs::{Outcome, soak};
+use lockstep_harness::{Runs, Tolerance};
+use lockstep_trainer::Options;
+
+/// One way to divide the work: workers along each axis, and what else differs.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    data: usize,
+    tensor: usize,
+    pipeline: usize,
+    zero: usize,
+    sequence: bool,
+}
+
+impl Layout {
+    const ONE: Self = Self { data: 1, tensor: 1, pipeline: 1, zero: 0, sequence: false };
+
+    fn num_workers(self) -> usize {
+        self.data * self.tensor * self.pipeline
+    }
+
+    fn sets(self) -> Vec<String> {
+        let Self { data, tensor, pipeline, zero, sequence } = self;
+        vec![
+            format!("run.workers={}", self.num_workers()),
+            format!("parallel.data={data}"),
+            format!("parallel.tensor={tensor}"),
+            format!("parallel.pipeline={pipeline}"),
+            format!("parallel.zero={zero}"),
+            format!("parallel.sequence={sequence}"),
+            "run.isolation=threads".to_owned(),
+            "run.threads=1".to_owned(),
+        ]
+    }
+}
+
+/// Every product of up to eight workers in the long suite; else pairs of techniques.
+fn layouts() -> Vec<Layout> {
+    if !soak() {
+        let pair = |data, tensor, pipeline, zero, sequence| Layout {
+            data,
+            tensor,
+            pipeline,
+            zero,
+            sequence,
+        };
+        return vec![
+            pair(1, 2, 1, 0, false),
+            pair(1, 2, 1, 0, true),
+            pair(2, 2, 1, 3, true),
+            pair(2, 2, 1, 1, false),
+            pair(1, 2, 2, 0, true),
+            pair(2, 2, 2, 2, false),
+        ];
+    }
+    let mut all = Vec::new();
+    for data in [1, 2, 4, 8] {
+        for tensor in [1, 2] {
+            for pipeline in [1, 2, 4] {
+                for zero in 0..4 {
+                    for sequence in [false, true] {
+                        let layout = Layout { data, tensor, pipeline, zero, sequence };
+                        if layout.num_workers() <= 8 && (tensor > 1 || !sequence) {
+                            all.push(layout);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What differs from a small recipe: two slices, dropout, few steps.
+fn sets(layout: Layout, more: &[&str]) -> Vec<String> {
+    let own = ["train.steps=3", "train.eval_batches=1", "model.dropout=0.1"];
+    let own = own.iter().chain(more).map(|set| (*set).to_owned());
+    own.chain(layout.sets()).collect()
+}
+
+fn run(runs: &mut Runs, small: &Small, layout: Layout, more: &[&str]) -> Outcome {
+    runs.finish(&small.with(&sets(layout, more)))
+}
+
+const SLICED: &str = "numerics.invariant_tensor_up_to=2";
+
+#[test]
+fn every_product_of_layouts_gives_the_bits_of_one_worker() {
+    let mut runs = Runs::new("tensor");
+    let (untied, tied) = ("model.tied=false", "model.tied=true");
+    for (small, tied) in [(LLAMA, untied), (LLAMA, tied), (GPT2, tied)] {
+        let alone = run(&mut runs, &small, Layout::ONE, &[SLICED, tied]);
+        for layout in layouts() {
+            let outcome = run(&mut runs, &small, layout, &[SLICED, tied]);
+            assert_eq!(outcome.hashes(), alone.hashes(), "{}, {tied}: {layout:?}", small.name);
+            let validation = |outcome: &Outcome| outcome.summary.validation_loss.map(f64::to_bits);
+            assert_eq!(validation(&outcome), validation(&alone), "{}: {layout:?}", small.name);
+        }
+    }
+}
+
+#[test]
+fn without_slices_that_are_asked_for_results_are_close() {
+    let mut runs = Runs::new("tensor");
+    for small in [LLAMA, GPT2] {
+        let alone = run(&mut runs, &small, Layout::ONE, &[]);
+        let layout = Layout { tensor: 2, sequence: true, ..Layout::ONE };
+        let sliced = run(&mut runs, &small, layout, &[]);
+        assert_ne!(sliced.hashes().weights, alone.hashes().weights, "another order of additions");
+        let tolerance = Tolerance::Close(Dtype::F32, 256);
+        tolerance.assert(small.name, &sliced.losses, &alone.losses);
+        // What is the same layout is the same bits.
+        let again = run(&mut runs, &small, Layout { sequence: false, ..layout }, &[]);
+        assert_eq!(again.hashes(), sliced.hashes(), "{}", small.name);
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_other_holders_of_its_slices() {
+    let mut runs = Runs::new("tensor");
+    let two = Layout { tensor: 2, data: 2, zero: 1, sequence: true, ..Layout::ONE };
+    for small in [LLAMA, GPT2] {
+        let whole = run(&mut runs, &small, Layout::ONE, &[SLICED]);
+        for (first, second) in [(Layout::ONE, two), (two, Layout::ONE)] {
+            let options = Options { stop_after: Some(2), ..Options::default() };
+            let part = runs.run(&small.with(&sets(first, &[SLICED])), options).expect("a part");
+            let options = Options { resume: Some(part.dir), ..Options::default() };
+            let rest = runs.run(&small.with(&sets(second, &[SLICED])), options).expect("the rest");
+            assert_eq!(rest.hashes(), whole.hashes(), "{}: {first:?} {second:?}", small.name);
+        }
+    }
+}
