@@ -1,11 +1,11 @@
 //! The first half of a layer: `y = x + attention(norm(x))`.
 //!
 //! Query, key and value projections of a slice of heads lie one after the other in memory, so one
-//! product makes all three; a row of `qkv` is h query heads, g key heads, g value heads of d numbers
-//! each (g < h is grouped-query attention). Slices of heads follow each other, each with all rows:
-//! to rotation and attention they are more sequences. Rotary positions turn queries and keys in
-//! place. The residual is added after the output product, not inside it: the product is a sum over
-//! heads that other layouts split, and `x` must enter it once.
+//! product makes all three; a row of `qkv` is h query heads, g key heads, g value heads of d
+//! numbers each (g < h is grouped-query attention). Slices of heads follow each other, each with
+//! all rows: to rotation and attention they are more sequences. Rotary positions turn queries and
+//! keys in place. The residual is added after the output product, not inside it: the product is a
+//! sum over heads that other layouts split, and `x` must enter it once.
 //!
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and the
 //! logarithms of its denominators can be rebuilt from them.
@@ -156,18 +156,7 @@ impl Attention {
         let attention_mask = self.dropout.attention_mask(ctx, self.all_heads(lane));
         let mut frame = ctx.scratch.frame();
 
-        let all_rows;
-        let dz_tc: &[f32] = if mask.is_some() || self.cut.sequence {
-            all_rows = frame.take(t * c);
-            all_rows[own.clone()].copy_from_slice(d_stream_tc);
-            if let Some(mask) = mask {
-                mask.apply(cpu, &mut all_rows[own.clone()]);
-            }
-            self.cut.gather_rows(ctx.exchange, all_rows);
-            all_rows
-        } else {
-            d_stream_tc
-        };
+        let dz_tc = self.out.output_gradient(cpu, ctx.exchange, d_stream_tc, mask, t, &mut frame);
         let (x, spare) = (&saved.out_thd, frame.nested());
         self.out.backward_weight(cpu, ctx.exchange, x, dz_tc, grads.reborrow(), spare);
         let d_out_thd = frame.take(t * self.out.num_held_inputs());

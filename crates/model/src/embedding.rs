@@ -1,8 +1,9 @@
 //! The first block: tokens to vectors.
 //!
 //! A row of the token table per token; the table's rows are cut into slices, and a token whose row
-//! is elsewhere adds nothing to the sum over slices. GPT-2 adds a learned vector per position, Llama encodes
-//! positions inside attention. Nothing is saved: the gradient needs only the lane's tokens.
+//! is elsewhere adds nothing to the sum over slices. GPT-2 adds a learned vector per position,
+//! Llama encodes positions inside attention. Nothing is saved: the gradient needs only the lane's
+//! tokens.
 
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, Lane, LaneShape, Pass, Saved, SavedLen,

@@ -123,18 +123,7 @@ impl FeedForward {
         let mask = self.dropout.mask(ctx, Site::FeedForwardOutput, own.start / c, c);
         let mut frame = ctx.scratch.frame();
 
-        let all_rows;
-        let dz_tc: &[f32] = if mask.is_some() || self.cut.sequence {
-            all_rows = frame.take(t * c);
-            all_rows[own.clone()].copy_from_slice(d_stream_tc);
-            if let Some(mask) = mask {
-                mask.apply(cpu, &mut all_rows[own.clone()]);
-            }
-            self.cut.gather_rows(ctx.exchange, all_rows);
-            all_rows
-        } else {
-            d_stream_tc
-        };
+        let dz_tc = self.down.output_gradient(cpu, ctx.exchange, d_stream_tc, mask, t, &mut frame);
         let d_active_tf = frame.take(t * self.down.num_held_inputs());
         self.down.backward_input(cpu, params, dz_tc, d_active_tf);
         let active_tf = frame.take(t * self.down.num_held_inputs());
@@ -176,8 +165,7 @@ impl FeedForward {
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
-        let contract =
-            num_tokens * self.down.num_held_inputs() + self.down.scratch_len(num_tokens);
+        let contract = num_tokens * self.down.num_held_inputs() + self.down.scratch_len(num_tokens);
         self.kept_len(num_tokens) + contract.max(num_tokens * self.norm.width)
     }
 

@@ -138,10 +138,8 @@ impl Block for Head {
     fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
         let (t, rows) = (shape.rows(), shape.rows() * self.norm.width);
         let gather = self.cut.gather_call(rows);
-        let loss = [
-            ExchangeCall::new(ExchangeKind::Max, t),
-            ExchangeCall::new(ExchangeKind::Sum, 2 * t),
-        ];
+        let loss =
+            [ExchangeCall::new(ExchangeKind::Max, t), ExchangeCall::new(ExchangeKind::Sum, 2 * t)];
         match pass {
             Pass::Forward if self.cut.num == 1 => gather.into_iter().collect(),
             Pass::Forward => gather.into_iter().chain(loss).collect(),

@@ -7,8 +7,8 @@
 //! - [`blueprint`]: [`describe`] turns a recipe's model into blocks, counts and FLOPs.
 //! - `llama`, `gpt2`: the two families, as declarations.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
-//! - [`slices`], [`exchange`], `tree`: a model cut for tensor and sequence parallelism; `column` and
-//!   `row`, the two ways in which a linear layer is cut, and `row_sums`.
+//! - [`slices`], [`exchange`], `tree`: a model cut for tensor and sequence parallelism; `column`
+//!   and `row`, the two ways in which a linear layer is cut, and `row_sums`.
 //! - `linear`, `norm`, `dropout`: kernels bound to places in a flat buffer.
 //! - [`problem`]: a classifier and three convex problems made of blocks, with their optimum.
 //! - [`decode`]: generating token by token through the same kernels.
@@ -72,8 +72,8 @@ pub mod decode;
 pub mod init;
 
 pub use block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Pass, Recompute, Saved,
-    SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Pass, Recompute,
+    Saved, SavedLen,
 };
 pub use blueprint::{Blueprint, Mirror, describe, describe_slices};
 pub use decode::Decoder;

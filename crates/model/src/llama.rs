@@ -30,12 +30,7 @@ pub(crate) fn rope_table(model: &Model) -> Arc<rope::Table> {
 }
 
 /// Layer number `index`.
-pub(crate) fn layer(
-    model: &Model,
-    cut: &Slices,
-    index: usize,
-    rope: &Arc<rope::Table>,
-) -> Layer {
+pub(crate) fn layer(model: &Model, cut: &Slices, index: usize, rope: &Arc<rope::Table>) -> Layer {
     let name = format!("model.layers.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
     let mut params = ParamList::default();

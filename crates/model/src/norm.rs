@@ -105,9 +105,9 @@ impl Norm {
         let (mean, rstd) = stats.split_at(stats.len() - x_tc.len() / self.width);
         match self.kind {
             NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, rstd, dy_tc, dx_tc, &mut []),
-            NormKind::Layer => norm_layer::backward(
-                cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, &mut [], &mut [],
-            ),
+            NormKind::Layer => {
+                norm_layer::backward(cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, &mut [], &mut [])
+            }
         }
         if targets.iter().all(|target| target.is_empty()) {
             return;

@@ -5,10 +5,10 @@
 //! on such buffers and reads this description; nobody but the block knows what they mean.
 //! Names are those of Hugging Face checkpoints.
 //!
-//! A tensor that belongs to several slices of the model ([`crate::slices`]) is several parameters of
-//! one name, each a *piece*: some rows and some columns of it, one behind the other. What the bits
-//! of a run depend on (initial values, hashes, files) goes by an element's place in the tensor, not
-//! in the piece.
+//! A tensor that belongs to several slices of the model ([`crate::slices`]) is several parameters
+//! of one name, each a *piece*: some rows and some columns of it, one behind the other. What the
+//! bits of a run depend on (initial values, hashes, files) goes by an element's place in the
+//! tensor, not in the piece.
 
 use std::ops::Range;
 
@@ -57,12 +57,7 @@ impl Piece {
     }
 
     /// Piece `index` of `num`: these columns of a matrix or elements of a vector.
-    pub(crate) fn cols(
-        shape: &[usize],
-        index: usize,
-        num: usize,
-        cols: Vec<Range<usize>>,
-    ) -> Self {
+    pub(crate) fn cols(shape: &[usize], index: usize, num: usize, cols: Vec<Range<usize>>) -> Self {
         Self { index, num, cols, ..Self::whole(shape) }
     }
 }
@@ -107,8 +102,8 @@ impl Param {
         self.piece.index * self.len()
     }
 
-    /// Another piece of the same tensor, which may be held elsewhere. Pieces are equal runs of rows,
-    /// or of columns, in their order.
+    /// Another piece of the same tensor, which may be held elsewhere. Pieces are equal runs of
+    /// rows, or of columns, in their order.
     pub fn sibling(&self, index: usize) -> Self {
         assert!(index < self.piece.num, "{} has {} pieces", self.name, self.piece.num);
         let (num_rows, _) = rows_and_cols(&self.shape);
@@ -252,7 +247,8 @@ mod tests {
         let rows = |i: usize| Piece::rows(&matrix, i, 3, 2 * i..2 * i + 2);
         let cols = |i: usize| Piece::cols(&matrix, i, 2, vec![4 * i..4 * i + 4]);
         let two = |i: usize| Piece::cols(&matrix, i, 2, vec![3 * i..3 * i + 3, 6 + i..7 + i]);
-        let vector = |i: usize| Piece::cols(&[8], i, 2, vec![2 * i..2 * i + 2, 4 + 2 * i..6 + 2 * i]);
+        let vector =
+            |i: usize| Piece::cols(&[8], i, 2, vec![2 * i..2 * i + 2, 4 + 2 * i..6 + 2 * i]);
         vec![
             vec![param(&matrix, Piece::whole(&matrix))],
             (0..3).map(|i| param(&matrix, rows(i))).collect(),

@@ -5,6 +5,7 @@
 //! sum. The gradient of a slice's inputs and of its weights needs the whole gradient of the output
 //! and nobody else. Inputs lie slice behind slice, as [`crate::column`] leaves them.
 
+use crate::dropout::RowMask;
 use crate::exchange::Exchange;
 use crate::grads::Grads;
 use crate::linear::Linear;
@@ -90,6 +91,30 @@ impl Row {
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let all = if self.cut.sequence { num_rows * self.num_outputs() } else { 0 };
         all + self.spare_len(num_rows)
+    }
+
+    /// The gradient of all `num_rows` rows of the output, from that of the stream behind dropout.
+    pub(crate) fn output_gradient<'a>(
+        &self,
+        cpu: &Cpu,
+        exchange: &mut dyn Exchange,
+        d_stream: &'a [f32],
+        mask: Option<RowMask>,
+        num_rows: usize,
+        frame: &mut Frame<'a>,
+    ) -> &'a [f32] {
+        if mask.is_none() && !self.cut.sequence {
+            return d_stream;
+        }
+        let (own, width) = (self.cut.rows(num_rows), self.num_outputs());
+        let all = frame.take(num_rows * width);
+        let of_stream = &mut all[own.start * width..own.end * width];
+        of_stream.copy_from_slice(d_stream);
+        if let Some(mask) = mask {
+            mask.apply(cpu, of_stream);
+        }
+        self.cut.gather_rows(exchange, all);
+        all
     }
 
     /// Overwrites `dx` with the gradient of the inputs, from all rows of that of the output.

@@ -194,8 +194,8 @@ impl Optimizer {
         &self.slots
     }
 
-    /// The state of one kind of what this optimizer steps of a piece of a parameter, if it steps any
-    /// of it.
+    /// The state of one kind of what this optimizer steps of a piece of a parameter, if it steps
+    /// any of it.
     pub fn state(&self, param: &str, piece: usize, kind: usize) -> Option<&[f32]> {
         let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &self.blocks[slot.block];

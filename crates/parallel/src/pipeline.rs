@@ -80,7 +80,8 @@ impl Sizes<'_> {
     /// Elements of the gradient that passes through a device's blocks.
     fn d_stream_len(&self, runs: &[Range<usize>]) -> usize {
         let widths = runs.iter().flat_map(|run| &self.blueprint.blocks[run.clone()]);
-        self.blueprint.stream_rows(self.lane) * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
+        self.blueprint.stream_rows(self.lane)
+            * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
     }
 
     /// Elements that pass between stages at a time.
@@ -270,7 +271,8 @@ impl Device {
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
         let exchange = &mut self.slicing;
-        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
+        let mut ctx =
+            Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let blocks = &job.blueprint.blocks;
         let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
         self.slicing.check()?;
@@ -328,7 +330,8 @@ impl Device {
             self.link.recv(from, parcel, &mut self.d_stream[..len])?;
         }
         let exchange = &mut self.slicing;
-        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
+        let mut ctx =
+            Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let (slot, shared, d_stream) = (&mut slots[at], &mut self.shared, &mut self.d_stream[..]);
         match task.pass {
             Pass::InputGrad => slot.backward_inputs(blocks, store, &mut ctx, shared, d_stream)?,
@@ -354,7 +357,8 @@ impl Device {
         let slots = &mut self.slots[task.chunk];
         let at = task.microbatch % slots.len();
         let exchange = &mut self.slicing;
-        let mut ctx = Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
+        let mut ctx =
+            Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let (blocks, shared) = (&job.blueprint.blocks, &mut self.shared);
         slots[at].backward_weights(blocks, store, &mut ctx, shared, &mut self.d_stream)?;
         self.slicing.check()

@@ -1,9 +1,9 @@
 //! Whole tensors out of what workers hold of them, and back.
 //!
-//! A tensor may lie on one stage of a pipeline, in pieces on the holders of its slices, and in parts
-//! on those that share the batch. Whoever saves, hashes or compares a model wants none of that: it
-//! visits whole tensors by name, and all workers do so together, one tensor at a time, so that
-//! nobody needs room for a model of which it keeps a part.
+//! A tensor may lie on one stage of a pipeline, in pieces on the holders of its slices, and in
+//! parts on those that share the batch. Whoever saves, hashes or compares a model wants none of
+//! that: it visits whole tensors by name, and all workers do so together, one tensor at a time, so
+//! that nobody needs room for a model of which it keeps a part.
 
 use crate::lane::Store;
 use crate::replica::Replica;
@@ -107,8 +107,8 @@ impl Replica {
         Ok(())
     }
 
-    /// How much of the state of a piece of a parameter each worker is to show, where all of it comes
-    /// together. All pieces lie alike on their holders; `param` is one that is held here.
+    /// How much of the state of a piece of a parameter each worker is to show, where all of it
+    /// comes together. All pieces lie alike on their holders; `param` is one that is held here.
     fn state_lens(&self, block: usize, param: &Param, index: usize) -> Vec<usize> {
         let held = self.blueprint.slices.num_held();
         // The same of the slices held here.

@@ -139,7 +139,8 @@ fn weights_and_state_of_one_layout_go_on_under_another() {
                 for slot in slots {
                     for (index, kind) in optimizer.kinds().iter().enumerate() {
                         let whole = find(state, &format!("{kind} of {}", slot.name));
-                        let own = optimizer.state_mut(&slot.name, slot.piece, index).expect("its own");
+                        let own =
+                            optimizer.state_mut(&slot.name, slot.piece, index).expect("its own");
                         own.copy_from_slice(&whole[slot.first..][..slot.range.len()]);
                     }
                 }

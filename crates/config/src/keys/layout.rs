@@ -167,10 +167,7 @@ pub(super) const PARALLEL: &[Key] = &[
     Key::new(
         "parallel.data",
         integer(1, MAX_WORKERS),
-        Derived {
-            text: "= run.workers / (parallel.pipeline parallel.tensor)",
-            from: usual_data,
-        },
+        Derived { text: "= run.workers / (parallel.pipeline parallel.tensor)", from: usual_data },
         field!(parallel.data: integer usize),
         "Copies of the model that share each batch among them.",
     ),

@@ -14,7 +14,8 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
 
 /// A copy of the model computes whole leaves, at least one.
 fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["run.workers", "numerics.invariant_up_to", "parallel.pipeline", "parallel.tensor"];
+    let involved =
+        ["run.workers", "numerics.invariant_up_to", "parallel.pipeline", "parallel.tensor"];
     let (workers, leaves) = (facts.recipe.run.workers, facts.recipe.num_leaves());
     let each = facts.recipe.parallel.workers_per_copy();
     let copies = workers / each;

@@ -30,9 +30,9 @@ fn workers_hold_slices(facts: &Facts<'_>) -> Option<ConfigError> {
     if slices == 1 {
         return divides(facts, &[TENSOR, SLICES], tensor);
     }
-    let holds =
-        |workers: &usize| *workers == 1 || slices.is_multiple_of(*workers)
-            && (slices / workers).is_power_of_two();
+    let holds = |workers: &usize| {
+        *workers == 1 || slices.is_multiple_of(*workers) && (slices / workers).is_power_of_two()
+    };
     if !facts.sound(&[TENSOR, SLICES]) || holds(&tensor) {
         return None;
     }
@@ -67,9 +67,9 @@ fn tensor_divides_workers(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = match pipeline {
         1 => format!("does not divide run.workers = {workers}"),
-        _ => format!(
-            "times parallel.pipeline = {pipeline} does not divide run.workers = {workers}"
-        ),
+        _ => {
+            format!("times parallel.pipeline = {pipeline} does not divide run.workers = {workers}")
+        }
     };
     let divisors: Vec<usize> = (1..=left).filter(|n| left.is_multiple_of(*n)).collect();
     let working = alternatives(&around(&divisors, tensor));

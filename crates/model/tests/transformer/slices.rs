@@ -180,8 +180,7 @@ fn holders_recompute_and_evaluate_to_the_same_bits() {
     for model in variants() {
         let batch = Batch::new(&model, 3);
         let (_, gradients) = run(&model, &batch, (1, false), TRAIN, Recompute::None);
-        let (evaluated, _) =
-            run(&model, &batch, (1, false), Mode::Evaluate, Recompute::None);
+        let (evaluated, _) = run(&model, &batch, (1, false), Mode::Evaluate, Recompute::None);
         for sequence in [false, true] {
             let layout = (2, sequence);
             for what in [Recompute::Selective, Recompute::Full] {

@@ -5,9 +5,7 @@
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
-use lockstep_model::{
-    Blueprint, Lane, LaneShape, Recompute, Slices, describe, describe_slices,
-};
+use lockstep_model::{Blueprint, Lane, LaneShape, Recompute, Slices, describe, describe_slices};
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};

@@ -1,9 +1,9 @@
 //! Dropout of attention probabilities: a mask that is a function of the global element alone.
 //!
-//! The probability of (sample, head, query, key) is element
-//! `((sample * heads + head) * tokens + query) * tokens + key`, whichever worker, lane or tile
-//! computes it, forward or backward, where head and heads are those of the whole model. It is kept when its random number is at least
-//! `rate * 2^32`, and then divided by `1 - rate`.
+//! The probability of (sample, head, query, key) is element `((sample * heads + head) * tokens +
+//! query) * tokens + key`, whichever worker, lane or tile computes it, forward or backward, where
+//! head and heads are those of the whole model. It is kept when its random number is at least `rate
+//! * 2^32`, and then divided by `1 - rate`.
 
 use super::tile::Tile;
 use super::{PER_ROW, Shape, TILE};

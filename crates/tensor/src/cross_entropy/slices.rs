@@ -251,8 +251,10 @@ mod tests {
             target_logits(logits, columns(slice), &targets, &mut targets_logits);
             exponential_sums(cpu, logits, &targets, &max, &mut again);
             exponentials(cpu, logits, &targets, &max, &mut of_slice);
-            assert_eq!(of_slice.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
-                again.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+            assert_eq!(
+                of_slice.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+                again.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            );
             for (sum, of_slice) in sums.iter_mut().zip(&of_slice) {
                 *sum += of_slice;
             }
