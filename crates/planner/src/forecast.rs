@@ -5,7 +5,7 @@ use crate::time::{self, Calibration, StepTime};
 use crate::traffic::{self, ByOp, StepCalls, Wires};
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
 use lockstep_config::{Recipe, TransportChoice};
-use lockstep_model::describe;
+use lockstep_parallel::asked::blueprint_on;
 
 /// What a run will cost on one machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,14 +45,15 @@ impl Forecast {
         machine: Option<&Calibration>,
     ) -> Result<Self, TooLarge> {
         let memory = memory::check(recipe, room)?;
-        let blueprint = describe(&recipe.model);
+        let blueprint = blueprint_on(recipe, 0);
         let wires = wires(recipe);
         let (calls, mut traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
         // Small problems are over before anything could be said about a step.
         let machine = machine.filter(|_| !recipe.model.family.is_problem());
-        // What stages of a pipeline hand each other, and how long they wait, is not counted yet.
-        let machine = machine.filter(|_| !has_stages(recipe));
-        if has_stages(recipe) {
+        // What holders of parts of the model hand each other, and how long they wait, is not counted
+        // yet.
+        let machine = machine.filter(|_| !is_cut(recipe));
+        if is_cut(recipe) {
             traffic.clear();
         }
         let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
@@ -76,10 +77,10 @@ impl Forecast {
     /// The same with the bytes that will pass over wires which are known by now: workers measure
     /// them when they have met, and choose algorithms by that.
     pub fn over(mut self, recipe: &Recipe, wires: &Wires) -> Self {
-        if has_stages(recipe) {
+        if is_cut(recipe) {
             return self;
         }
-        let blueprint = describe(&recipe.model);
+        let blueprint = blueprint_on(recipe, 0);
         (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires);
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, wires);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
@@ -105,9 +106,9 @@ impl Forecast {
     }
 }
 
-/// Whether the model is dealt out to the workers of a pipeline.
-fn has_stages(recipe: &Recipe) -> bool {
-    recipe.parallel.pipeline > 1
+/// Whether the model is dealt out to several workers.
+fn is_cut(recipe: &Recipe) -> bool {
+    recipe.parallel.workers_per_copy() > 1
 }
 
 /// How the workers of a recipe reach each other on one machine.

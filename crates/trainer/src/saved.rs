@@ -15,7 +15,6 @@ use lockstep_config::{BatchPlan, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, Param};
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
-use lockstep_parallel::asked::blueprint_on;
 use lockstep_parallel::tune;
 use lockstep_parallel::{Groups, Replica, Shares};
 use lockstep_platform::World;
@@ -23,7 +22,7 @@ use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use lockstep_parallel::asked::{arena_bytes, footprint};
+pub use lockstep_parallel::asked::{arena_bytes, blueprint_on, footprint};
 pub(crate) use lockstep_parallel::asked::{phases_of, plan_at};
 
 /// The model and everything that changes it.

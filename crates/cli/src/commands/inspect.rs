@@ -10,6 +10,7 @@ use lockstep_parallel::Footprint;
 use lockstep_platform::World;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
+use lockstep_trainer::saved::{blueprint_on, footprint};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -83,7 +84,7 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
         params: blueprint.params().map(|(_, param)| tensor(param)).collect(),
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
-        memory: memory(&lockstep_trainer::saved::footprint(recipe, blueprint, 0)),
+        memory: memory(&footprint(recipe, &blueprint_on(recipe, 0), 0)),
         logits: Vec::new(),
     }
 }

@@ -8,7 +8,7 @@
 use super::Memory;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Blame, Recipe, Recompute};
-use lockstep_model::describe;
+use lockstep_parallel::asked::blueprint_on;
 
 /// What a machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl TooLarge {
 
 /// The memory that all workers of a recipe take on one machine, if it fits.
 pub fn check(recipe: &Recipe, room: Room) -> Result<Memory, TooLarge> {
-    let memory = Memory::of(recipe, &describe(&recipe.model));
+    let memory = Memory::of(recipe, &blueprint_on(recipe, 0));
     let needed = needed(&memory, room);
     if room.memory == Bytes(0) || needed <= room.memory {
         return Ok(memory);
@@ -84,7 +84,7 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     let mut changed = recipe.clone();
     let mut settings: Vec<String> = Vec::new();
     let fits = |recipe: &Recipe| {
-        needed(&Memory::of(recipe, &describe(&recipe.model)), room) <= room.memory
+        needed(&Memory::of(recipe, &blueprint_on(recipe, 0)), room) <= room.memory
     };
     for recompute in [Recompute::Selective, Recompute::Full] {
         if changed.parallel.recompute == Recompute::None || recompute == Recompute::Full {
