@@ -23,7 +23,7 @@ fn workers_are_the_product_of_all_axes() {
     assert_eq!(
         errors(&["run.workers=6", "parallel.tensor=2", "parallel.pipeline=2"]),
         "parallel.tensor = 2 times parallel.pipeline = 2 does not divide run.workers = 6; \
-         try 1 or 3, or run.workers = 8"
+         try 1, or run.workers = 8"
     );
     assert_eq!(
         errors(&["run.workers=4", "parallel.tensor=2", "parallel.data=4"]),

@@ -86,6 +86,9 @@ fn data_is_workers(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = match each {
         1 => format!("is not run.workers = {workers}"),
+        _ if facts.recipe.parallel.tensor == 1 => {
+            format!("times parallel.pipeline = {each} is not run.workers = {workers}")
+        }
         _ => format!("copies of {each} workers each are not run.workers = {workers}"),
     };
     let fix = if copies <= leaves && !facts.is_set("parallel.shares") {

@@ -30,13 +30,10 @@ fn workers_hold_slices(facts: &Facts<'_>) -> Option<ConfigError> {
     if slices == 1 {
         return divides(facts, &[TENSOR, SLICES], tensor);
     }
-    let holds = |workers: &usize| {
-        *workers == 1 || slices.is_multiple_of(*workers) && (slices / workers).is_power_of_two()
-    };
-    if !facts.sound(&[TENSOR, SLICES]) || holds(&tensor) {
+    if !facts.sound(&[TENSOR, SLICES]) || can_hold(facts, tensor) {
         return None;
     }
-    let working: Vec<usize> = (1..=slices).filter(holds).collect();
+    let working: Vec<usize> = (1..=slices).filter(|n| can_hold(facts, *n)).collect();
     let rule = if tensor > slices {
         format!("is more than {SLICES} = {slices}")
     } else {
@@ -50,6 +47,14 @@ fn workers_hold_slices(facts: &Facts<'_>) -> Option<ConfigError> {
         format!("try {working}")
     };
     Some(facts.error(&[TENSOR, SLICES], rule, fix))
+}
+
+/// Whether so many workers can hold the slices of a model.
+fn can_hold(facts: &Facts<'_>, workers: usize) -> bool {
+    let slices = facts.recipe.numerics.invariant_tensor_up_to;
+    let is_node = slices.is_multiple_of(workers) && (slices / workers).is_power_of_two();
+    let can_cut = || cut(&facts.recipe.model).iter().all(|(_, len)| len.is_multiple_of(workers));
+    workers == 1 || is_node || (slices == 1 && can_cut())
 }
 
 /// Every copy of the model takes as many workers as its layers and its pipeline need.
@@ -71,8 +76,9 @@ fn tensor_divides_workers(facts: &Facts<'_>) -> Option<ConfigError> {
             format!("times parallel.pipeline = {pipeline} does not divide run.workers = {workers}")
         }
     };
-    let divisors: Vec<usize> = (1..=left).filter(|n| left.is_multiple_of(*n)).collect();
-    let working = alternatives(&around(&divisors, tensor));
+    let works = |n: &usize| left.is_multiple_of(*n) && can_hold(facts, *n);
+    let working: Vec<usize> = (1..=left).filter(works).collect();
+    let working = alternatives(&around(&working, tensor));
     let each = pipeline * tensor;
     let more = workers.div_ceil(each) * each;
     let most = (MAX_WORKERS as usize).min(facts.recipe.num_leaves() * each);
