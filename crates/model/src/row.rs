@@ -94,14 +94,14 @@ impl Row {
     }
 
     /// The gradient of all `num_rows` rows of the output, from that of the stream behind dropout.
-    pub(crate) fn output_gradient<'a>(
+    pub(crate) fn output_gradient<'a, 'f: 'a>(
         &self,
         cpu: &Cpu,
         exchange: &mut dyn Exchange,
         d_stream: &'a [f32],
         mask: Option<RowMask>,
         num_rows: usize,
-        frame: &mut Frame<'a>,
+        frame: &mut Frame<'f>,
     ) -> &'a [f32] {
         if mask.is_none() && !self.cut.sequence {
             return d_stream;
