@@ -72,11 +72,11 @@ fn workers_hold_whole_nodes_of_the_tree() {
     let wide = "model.heads=12";
     let six = "numerics.invariant_tensor_up_to=6";
     let sizes = [wide, "model.ffn=96", "model.vocab=258", "model.context=240"];
-    let with_six = |more: &[&str]| [&sizes[..], &[six], more].concat();
-    recipe(&with_six(&["run.workers=3", "parallel.tensor=3"]));
-    recipe(&with_six(&["run.workers=6", "parallel.tensor=6"]));
+    let with_six = |more: [&'static str; 2]| [&sizes[..], &[six], &more].concat();
+    recipe(&with_six(["run.workers=3", "parallel.tensor=3"]));
+    recipe(&with_six(["run.workers=6", "parallel.tensor=6"]));
     assert_eq!(
-        errors(&with_six(&["run.workers=2", "parallel.tensor=2"])),
+        errors(&with_six(["run.workers=2", "parallel.tensor=2"])),
         "parallel.tensor = 2 does not leave each worker a power of two of \
          numerics.invariant_tensor_up_to = 6; try 1, 3 or 6"
     );

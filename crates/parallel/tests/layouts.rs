@@ -158,11 +158,10 @@ fn unequal_shares_give_the_same_bits() {
             let turn = list.len();
             list.push(Layout {
                 shares: shares.to_vec(),
-                zero,
                 recompute: RECOMPUTE[turn % 4],
                 bucket_len: BUCKET_LENS[turn % 3],
                 overlap: turn.is_multiple_of(2),
-                stages: Stages::whole(),
+                ..Layout::even(NUM_LEAVES, shares.len(), zero)
             });
         }
     }
