@@ -54,7 +54,7 @@ pub fn exponential_sums(
     cpu.for_each_part(sums_t, rows, |i, sums_t| {
         let logits_tv = &logits_tv[i * rows * vocab..][..sums_t.len() * vocab];
         let (targets, max_t) = (&targets[i * rows..], &max_t[i * rows..]);
-        cpu.run(Sums { logits_tv, vocab, targets, max_t, sums_t });
+        cpu.run(SumOfExponentials { logits_tv, vocab, targets, max_t, sums_t });
     });
 }
 
@@ -158,7 +158,7 @@ impl Kernel for Exponentials<'_> {
     }
 }
 
-struct Sums<'a> {
+struct SumOfExponentials<'a> {
     logits_tv: &'a [f32],
     vocab: usize,
     targets: &'a [u32],
@@ -166,7 +166,7 @@ struct Sums<'a> {
     sums_t: &'a mut [f32],
 }
 
-impl Kernel for Sums<'_> {
+impl Kernel for SumOfExponentials<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
