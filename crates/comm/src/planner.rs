@@ -112,7 +112,8 @@ impl Planner {
 
     /// Chooses by what was measured from now on.
     pub(crate) fn reprice(&mut self, measured: &Measured) {
-        let &Measured { ref links, port, per_message, local, near, crowd, ref rehearsal } = measured;
+        let &Measured { ref links, port, per_message, local, near, crowd, ref rehearsal } =
+            measured;
         let &Costs { messages, memory, .. } = self.costs();
         let (links, port, rehearsal) = (links.clone(), Some(port), rehearsal.clone());
         let costs =

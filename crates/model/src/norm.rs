@@ -106,7 +106,7 @@ impl Norm {
         match self.kind {
             NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, rstd, dy_tc, dx_tc, &mut []),
             NormKind::Layer => {
-                norm_layer::backward(cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, &mut [], &mut [])
+                norm_layer::backward(cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, &mut [], &mut []);
             }
         }
         if targets.iter().all(|target| target.is_empty()) {

@@ -48,7 +48,8 @@ impl Piece {
     /// All of a tensor.
     pub fn whole(shape: &[usize]) -> Self {
         let (num_rows, num_cols) = rows_and_cols(shape);
-        Self { index: 0, num: 1, rows: 0..num_rows, cols: vec![0..num_cols] }
+        let cols = std::iter::once(0..num_cols).collect();
+        Self { index: 0, num: 1, rows: 0..num_rows, cols }
     }
 
     /// Piece `index` of `num`: these rows of a matrix.
@@ -245,7 +246,8 @@ mod tests {
         };
         let matrix = [6, 8];
         let rows = |i: usize| Piece::rows(&matrix, i, 3, 2 * i..2 * i + 2);
-        let cols = |i: usize| Piece::cols(&matrix, i, 2, vec![4 * i..4 * i + 4]);
+        let cols =
+            |i: usize| Piece::cols(&matrix, i, 2, std::iter::once(4 * i..4 * i + 4).collect());
         let two = |i: usize| Piece::cols(&matrix, i, 2, vec![3 * i..3 * i + 3, 6 + i..7 + i]);
         let vector =
             |i: usize| Piece::cols(&[8], i, 2, vec![2 * i..2 * i + 2, 4 + 2 * i..6 + 2 * i]);

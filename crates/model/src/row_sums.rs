@@ -19,6 +19,9 @@ pub(crate) struct RowSums<'a> {
     pub(crate) num_rows: usize,
 }
 
+/// Adds the sums of some rows to two targets.
+pub(crate) type AddRows<'a> = dyn FnMut(Range<usize>, [&mut [f32]; 2]) + 'a;
+
 impl RowSums<'_> {
     /// Memory that sums of `len` elements need.
     pub(crate) fn scratch_len(cut: &Slices, len: usize) -> usize {
@@ -33,7 +36,7 @@ impl RowSums<'_> {
         exchange: &mut dyn Exchange,
         targets: [&mut [f32]; 2],
         mut frame: Frame<'_>,
-        block: &mut dyn FnMut(Range<usize>, [&mut [f32]; 2]),
+        block: &mut AddRows<'_>,
     ) {
         let [first, second] = targets;
         let len = first.len() + second.len();

@@ -112,13 +112,12 @@ impl Replica {
     fn state_lens(&self, block: usize, param: &Param, index: usize) -> Vec<usize> {
         let held = self.blueprint.slices.num_held();
         // The same of the slices held here.
-        let local = match param.piece.num {
-            1 => param.clone(),
-            _ => {
-                let index = param.piece.index / held * held + index % held;
-                let mut pieces = self.blueprint.pieces(block, param);
-                pieces.find(|piece| piece.piece.index == index).expect("it is held").clone()
-            }
+        let local = if param.piece.num == 1 {
+            param.clone()
+        } else {
+            let index = param.piece.index / held * held + index % held;
+            let mut pieces = self.blueprint.pieces(block, param);
+            pieces.find(|piece| piece.piece.index == index).expect("it is held").clone()
         };
         let holder = if param.piece.num == 1 { 0 } else { index / held };
         let (bucket, range) = self.all.place(block, &local);

@@ -42,16 +42,16 @@ struct Seat<'a> {
 impl Seat<'_> {
     /// What everybody puts on the table.
     fn all(&self, values: &[f32]) -> Vec<Vec<f32>> {
-        self.table.places.lock().unwrap()[self.index] = values.to_vec();
+        self.table.places.lock().expect("nobody panicked")[self.index] = values.to_vec();
         self.table.barrier.wait();
-        let all = self.table.places.lock().unwrap().clone();
+        let all = self.table.places.lock().expect("nobody panicked").clone();
         self.table.barrier.wait();
         assert!(all.iter().all(|other| other.len() == values.len()), "the same call everywhere");
         all
     }
 
     fn part(&self, values: &[f32]) -> std::ops::Range<usize> {
-        let len = values.len() / self.table.places.lock().unwrap().len();
+        let len = values.len() / self.table.places.lock().expect("nobody panicked").len();
         self.index * len..(self.index + 1) * len
     }
 }
@@ -135,7 +135,7 @@ fn run(
                 })
             })
             .collect();
-        holders.into_iter().map(|holder| holder.join().unwrap()).collect()
+        holders.into_iter().map(|holder| holder.join().expect("no holder panics")).collect()
     });
     let mut gradients = Gradients::new();
     let mut all = Outcome { loss: f64::NAN, logits: vec![], grads: vec![], d_stream: vec![] };

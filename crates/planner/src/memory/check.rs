@@ -163,7 +163,8 @@ fn smaller(recipe: &Recipe, room: Room) -> Option<String> {
         let width = width_of(*halvings);
         width << halvings == recipe.model.width && width.is_multiple_of(2 * recipe.model.heads)
     };
-    let halvings = (1..usize::BITS).take_while(is_sound).find(|halvings| fits(fewest, *halvings))?;
+    let halvings =
+        (1..usize::BITS).take_while(is_sound).find(|halvings| fits(fewest, *halvings))?;
     let (width, ffn) = (width_of(halvings), recipe.model.ffn >> halvings);
     Some(format!("model.layers = {fewest}, model.width = {width} and model.ffn = {ffn}"))
 }

@@ -43,6 +43,7 @@ fn a_kernel_inside_a_task_runs_on_its_own_thread() {
 
 #[cfg(not(feature = "model-check"))]
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a test may wait itself")]
 fn helpers_that_missed_a_kernel_sleep_as_well() {
     let pool = pool(3);
     // So short that it is over before most helpers have come.
