@@ -51,8 +51,8 @@ impl Forecast {
         let (calls, mut traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
         // Small problems are over before anything could be said about a step.
         let machine = machine.filter(|_| !recipe.model.family.is_problem());
-        // What holders of parts of the model hand each other, and how long they wait, is not counted
-        // yet.
+        // What holders of parts of the model hand each other, and how long they wait for it, is not
+        // counted yet.
         let machine = machine.filter(|_| !is_cut(recipe));
         if is_cut(recipe) {
             traffic.clear();
