@@ -4,9 +4,10 @@
 
 use crate::device::KERNEL_CLASS;
 use crate::evaluate::Examination;
-use crate::saved::Learner;
+use crate::saved::{Learner, Start};
 use crate::slow::Slow;
 use crate::summary::Verdict;
+use crate::train::Life;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
@@ -80,6 +81,8 @@ pub struct Journal {
     pub moved_bytes: u64,
     /// Steps that were skipped.
     pub num_skipped: u64,
+    /// How often workers were started again before.
+    pub restarts: u64,
     /// How slow this worker is made.
     pub slow: Slow,
     telemetry: Telemetry,
@@ -126,6 +129,7 @@ impl Journal {
             exposed_seconds: Vec::with_capacity(room),
             moved_bytes: 0,
             num_skipped: 0,
+            restarts: 0,
             slow: Slow::new(recipe, world, worker),
             mark: moved_bytes(&learner.replica),
             telemetry,
@@ -133,6 +137,38 @@ impl Journal {
             started: now,
             step_started: now,
         })
+    }
+
+    /// The run begins where another has left off, or afresh; gives its first step.
+    pub fn go_on(&mut self, start: Start, life: &Life) -> u64 {
+        self.restarts = life.restarts;
+        for message in start.warnings {
+            self.telemetry.record(&Event::Warning { message });
+        }
+        if let Some(from) = start.from {
+            let path = from.display().to_string();
+            self.telemetry.record(&Event::Restored { step: start.step, path });
+        }
+        self.losses = start.losses;
+        start.step
+    }
+
+    /// A checkpoint is on the disk.
+    pub fn saved(
+        &mut self,
+        step: u64,
+        bytes: u64,
+        stall_seconds: f64,
+        write_seconds: f64,
+        interval_seconds: Option<f64>,
+    ) {
+        self.telemetry.record(&Event::CheckpointSaved {
+            step,
+            bytes,
+            stall_seconds,
+            write_seconds,
+            interval_seconds,
+        });
     }
 
     /// The clock of a step starts.

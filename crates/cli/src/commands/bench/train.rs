@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (steps, own_world) = (arguments.steps, World::clone(world));
     let check = || {
         lockstep_trainer::check_inputs(&recipe, world)?;
-        Ok(workers::Told::new())
+        Ok(workers::Care::default())
     };
     let life = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
     let Some(bench) = workers::run(&recipe, world, true, check, life)? else { return Ok(()) };
