@@ -2,10 +2,10 @@
 //!
 //! All of them take turns, a few calls in a row each, on a vector that was written just now, as in
 //! training. What counts is the time from one call to the next, which is the same for all ranks
-//! even where they begin at different times and wait for each other; the lower quartile of the turns, and
-//! the mean over the ranks. How often follows from the prices, which all ranks know alike, so that
-//! nobody has to say when it is enough: sizes at which even one turn would take too long are left
-//! out, and are judged by the largest that was tried.
+//! even where they begin at different times and wait for each other: the lower quartile of the
+//! turns, and the mean over the ranks. How often follows from the prices, which all ranks know
+//! alike, so that nobody has to say when it is enough: sizes at which there is no time for two
+//! algorithms are left out, and are judged by the largest that was tried.
 
 use std::time::Duration;
 
