@@ -193,6 +193,50 @@ pub enum CheckpointError {
         reason: String,
     },
 
+    /// A checkpoint that is torn, cut short or changed.
+    #[error("{} is not a whole checkpoint: {reason}", path.display())]
+    BadCheckpoint {
+        /// Its folder.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// A checkpoint could not be written; older ones are as they were.
+    #[error("the checkpoint of step {step} was not written: {reason}; {newest}")]
+    Unsaved {
+        /// Steps that were done.
+        step: u64,
+        /// What went wrong.
+        reason: String,
+        /// What is left to go on from.
+        newest: String,
+    },
+
+    /// A worker did not write its part of a checkpoint.
+    #[error(
+        "rank {rank} did not write its part within {seconds} s; checkpoint.dir must be one folder \
+         that all workers share"
+    )]
+    Late {
+        /// The first that is missing.
+        rank: usize,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+
+    /// Another life of the run has begun in the meantime.
+    #[error(
+        "generation {generation} of this run may write no checkpoint: generation {newer} has taken \
+         over"
+    )]
+    Superseded {
+        /// The life that this worker belongs to.
+        generation: u64,
+        /// The one that took over.
+        newer: u64,
+    },
+
     /// The training state comes from a program newer than this one.
     #[error(
         "{} has state format {found}, this program reads up to {known}",
@@ -221,7 +265,13 @@ impl CheckpointError {
                 | io::ErrorKind::InvalidInput => Blame::User,
                 _ => Blame::Storage,
             },
-            Self::Damaged { .. } | Self::BadState { .. } => Blame::Storage,
+            Self::Damaged { .. }
+            | Self::BadState { .. }
+            | Self::BadCheckpoint { .. }
+            | Self::Unsaved { .. }
+            | Self::Late { .. } => Blame::Storage,
+            // Whoever took over speaks for the run.
+            Self::Superseded { .. } => Blame::Peer(0),
             Self::Input(error) => match error.as_ref() {
                 Self::File(_) => error.blame(),
                 _ => Blame::User,

@@ -9,6 +9,8 @@
 //!
 //! - [`weights`]: named f32 tensors in the safetensors format, and their hash
 //! - [`state`]: where in the run the weights belong, as versioned JSON
+//! - [`sharded`]: checkpoints that all workers write together and any layout reads
+//! - [`pace`]: how often to save
 //! - [`huggingface`]: folders of other programs' models, read and written
 //! - [`new_folder`]: a folder that appears whole or not at all
 //! - [`error`]: [`CheckpointError`], with who is to blame
@@ -36,6 +38,9 @@
 pub mod weights;
 
 pub mod state;
+
+pub mod pace;
+pub mod sharded;
 
 pub mod huggingface;
 pub mod new_folder;

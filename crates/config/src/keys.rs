@@ -7,7 +7,8 @@
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, number formats, the promise about bits
-//! - `layout`: workers and what they share; `emulate`: worse hardware than there is
+//! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
+//!   hardware than there is
 
 mod model;
 mod problem;
@@ -16,6 +17,7 @@ mod data;
 
 mod training;
 
+mod checkpoint;
 mod emulate;
 mod layout;
 
@@ -24,6 +26,7 @@ use crate::kind::{Bound, Kind};
 use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
+use checkpoint::CHECKPOINT;
 use data::DATA;
 use emulate::EMULATE;
 use layout::{PARALLEL, RUN};
@@ -95,6 +98,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: false,
         applies: Applies::Always,
         keys: PARALLEL,
+    },
+    Section {
+        name: "checkpoint",
+        meaning: "When the run is saved, and where. Never changes a bit of the result.",
+        in_identity: false,
+        applies: Applies::Always,
+        keys: CHECKPOINT,
     },
     Section {
         name: "emulate",

@@ -36,6 +36,12 @@ pub(crate) enum Kind {
         low: Bound,
         high: Bound,
     },
+    /// A finite number within the bounds, or this word.
+    FloatOrWord {
+        low: Bound,
+        high: Bound,
+        word: &'static str,
+    },
     Bool,
     Text {
         may_be_empty: bool,
@@ -99,6 +105,13 @@ impl Kind {
             (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
                 Ok(Value::Text(text.clone()))
             }
+            (Self::FloatOrWord { low, high, .. }, Content::Float(float)) => {
+                between(*float, low, high, false)
+            }
+            (Self::FloatOrWord { low, high, .. }, Content::Integer(integer)) => {
+                between(*integer as f64, low, high, false)
+            }
+            (Self::FloatOrWord { word, .. }, Content::Text(text)) => one_of(text, &[word]),
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
             (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
                 refuse("must not be empty".to_owned(), None)
@@ -124,6 +137,7 @@ impl Kind {
             Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
             Self::Float { .. } => "a number is needed".to_owned(),
             Self::FloatOrText { .. } => "a number, or text in quotes, is needed".to_owned(),
+            Self::FloatOrWord { word, .. } => format!("a number or {} is needed", quoted(word)),
             Self::Bool => "true or false is needed".to_owned(),
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
@@ -157,6 +171,9 @@ impl Kind {
             Self::Float { low, high, .. } => format!("number {}", range_in_words(*low, *high)),
             Self::FloatOrText { low, high } => {
                 format!("number {}, or text", range_in_words(*low, *high))
+            }
+            Self::FloatOrWord { low, high, word } => {
+                format!("number {}, or {word}", range_in_words(*low, *high))
             }
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),

@@ -45,17 +45,19 @@ macro_rules! choices {
 }
 
 mod batches;
+mod checkpoint;
 mod data;
 mod emulate;
 mod optim;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
+pub use checkpoint::{Checkpoint, Interval};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
-/// [`Parallel`] and [`Emulate`].
+/// [`Parallel`], [`Checkpoint`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// The shape of the transformer.
@@ -76,6 +78,8 @@ pub struct Recipe {
     pub run: Run,
     /// How the work is divided among the workers: never changes a bit of the result.
     pub parallel: Parallel,
+    /// When the run is saved, and where: never changes a bit of the result.
+    pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
     pub emulate: Emulate,
 }
@@ -180,6 +184,8 @@ pub struct Run {
     pub dir: String,
     /// Whether the final weights are accompanied by the optimizer's state.
     pub save_optimizer: bool,
+    /// How often workers are started again after one of them was lost.
+    pub restarts: u64,
 }
 
 impl Run {

@@ -8,8 +8,8 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, IsaChoice, Isolation,
-    LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Parallel, PipelineSchedule,
+    Checkpoint, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, Interval,
+    IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Parallel, PipelineSchedule,
     Placement, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
     TransportChoice,
 };
@@ -167,6 +167,7 @@ fn blank() -> Recipe {
             isa: IsaChoice::Portable,
             dir: "unset".to_owned(),
             save_optimizer: true,
+            restarts: u64::MAX,
         },
         parallel: Parallel {
             pipeline: 0,
@@ -179,6 +180,14 @@ fn blank() -> Recipe {
             bucket_bytes: Bytes(u64::MAX),
             overlap: false,
             shares: vec![0],
+        },
+        checkpoint: Checkpoint {
+            dir: String::new(),
+            every: 0,
+            interval: Interval::Never,
+            keep: 0,
+            background: false,
+            mtbf: Seconds(-1.0),
         },
         emulate: Emulate::none(),
     }

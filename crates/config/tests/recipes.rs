@@ -90,6 +90,7 @@ check_replicas_every = 0
 isa = \"auto\"
 dir = \"\"
 save_optimizer = true
+restarts = 0
 
 [parallel]
 pipeline = 1
@@ -102,6 +103,14 @@ recompute = \"none\"
 bucket_bytes = 0
 overlap = true
 shares = \"\"
+
+[checkpoint]
+dir = \"\"
+every = 0
+interval = 0.0
+keep = 2
+background = true
+mtbf = 86400.0
 
 [emulate]
 # bandwidth is not a setting of run.transport = \"auto\"

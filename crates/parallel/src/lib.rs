@@ -16,6 +16,7 @@
 //!   device of it at work, [`link`]: what it hands on.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`visit`] shows
 //!   it whole, [`norm`] and [`losses`] are sums over workers.
+//! - [`saved`]: what a worker saves, so that all of them save everything once.
 //! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
 //! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take,
@@ -91,6 +92,7 @@ pub mod guards;
 pub mod losses;
 pub mod norm;
 pub mod replica;
+pub mod saved;
 pub mod store;
 pub mod visit;
 
@@ -108,5 +110,6 @@ pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
+pub use saved::OwnPiece;
 pub use shares::Shares;
 pub use stages::Stages;

@@ -40,6 +40,13 @@ pub trait Processes: Send + Sync {
     /// What the process with this number does; `None` where there is none or nobody knows.
     fn state(&self, id: u32) -> Option<ProcessState>;
 
+    /// Whether a request to end (SIGTERM) is only taken note of from now on, instead of ending this
+    /// process at once.
+    fn defer_termination(&self, is_deferred: bool);
+
+    /// Whether somebody asked this process to end while that was deferred.
+    fn is_termination_asked(&self) -> bool;
+
     /// Lets an interrupt from the keyboard end this process, even if it was started with such
     /// interrupts ignored, as shells do with commands in the background of a script.
     fn accept_interrupts(&self);
@@ -71,6 +78,9 @@ pub trait Process: Send {
 
     /// Ends it, whatever it does. Nothing happens if it has ended.
     fn kill(&mut self);
+
+    /// Asks it to end (SIGTERM). Nothing happens if it has ended.
+    fn terminate(&mut self);
 }
 
 /// A process that is watched.

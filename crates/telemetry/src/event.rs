@@ -106,6 +106,29 @@ pub enum Event {
         #[serde(with = "number::option")]
         distance: Option<f64>,
     },
+    /// A checkpoint is on the disk, whole.
+    CheckpointSaved {
+        /// Steps done when it was taken.
+        step: u64,
+        /// Bytes that this rank wrote of it.
+        bytes: u64,
+        /// Time that training stood still for it.
+        #[serde(with = "number")]
+        stall_seconds: f64,
+        /// Time until all of it was on the disk.
+        #[serde(with = "number")]
+        write_seconds: f64,
+        /// Time to the next one, where it goes by the clock.
+        #[serde(with = "number::option")]
+        interval_seconds: Option<f64>,
+    },
+    /// Training goes on from a checkpoint.
+    Restored {
+        /// Steps done when it was taken.
+        step: u64,
+        /// Its folder.
+        path: String,
+    },
     /// Text the model generated.
     Sample {
         /// The text.

@@ -4,21 +4,24 @@
 //! costs one line and not a cluster. Nothing is written.
 
 use crate::{Options, RunFolder, TrainError, device};
-use crate::{pretrained, saved};
+use crate::{pretrained, restore, saved};
+use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
 use lockstep_data::{Feed, Seat};
 use lockstep_model::describe;
 use lockstep_platform::World;
+use std::path::Path;
 
 /// Refuses a run that could not begin here: instructions, text, the run to go on from or
 /// the weights to start from, the folder.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), TrainError> {
     check_inputs(recipe, world)?;
     let done = if let Some(dir) = &options.resume {
-        saved::open(dir, recipe, world)?.1.step
+        restore::open(dir, recipe, world)?.step()
     } else {
         pretrained::check(recipe, world)?;
+        refuse_other_checkpoints(recipe, world)?;
         0
     };
     let asked = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
@@ -27,6 +30,15 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<(), Tr
     }
     RunFolder::planned(recipe, world)?;
     Ok(())
+}
+
+/// Refuses to begin a run among the checkpoints of another.
+fn refuse_other_checkpoints(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
+    let dir = &recipe.checkpoint.dir;
+    if dir.is_empty() || Store::new(world, Path::new(dir)).steps()?.is_empty() {
+        return Ok(());
+    }
+    Err(TrainError::CheckpointsTaken { dir: dir.clone() })
 }
 
 /// The part of it that does not depend on a run's folders: instructions, groups and text.
@@ -79,7 +91,8 @@ fn near(pattern: &str, names: &[&str]) -> String {
 /// Refuses to train with workers that were given another recipe, or another layout of it. What a
 /// worker alone is concerned with (its threads, its folder) may differ.
 pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
-    let text = format!("{}{:?}{:?}", recipe.identity_text(), recipe.parallel, recipe.emulate);
+    let Recipe { parallel, checkpoint, emulate, .. } = recipe;
+    let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}", recipe.identity_text());
     let hash = blake3::hash(text.as_bytes());
     let (words, _) = hash.as_bytes().as_chunks::<8>();
     let mut all = vec![0; comm.num_members()];

@@ -98,7 +98,7 @@ pub enum TrainError {
     /// The saved run was made by another recipe.
     #[error(
         "{dir} was trained with another recipe: {saved} there, {asked} here; only run.*, \
-         parallel.* and emulate.* may change"
+         parallel.*, checkpoint.* and emulate.* may change"
     )]
     OtherRecipe {
         /// The run to resume.
@@ -157,6 +157,23 @@ pub enum TrainError {
         /// Which worker, block and tensor it came from first, in brackets, or nothing.
         source_of: String,
     },
+    /// Somebody asked the process to end, and what was trained is saved.
+    #[error("ended on request after step {step}; `--resume {folder}` goes on from there")]
+    Interrupted {
+        /// Steps that were done.
+        step: u64,
+        /// The checkpoint.
+        folder: String,
+    },
+    /// Checkpoints of another run must not be mixed with those of this one.
+    #[error(
+        "checkpoint.dir = {dir} holds checkpoints already; go on from them with --resume {dir}, or \
+         choose another folder"
+    )]
+    CheckpointsTaken {
+        /// The folder that was asked for.
+        dir: String,
+    },
     /// The workers were not given one recipe.
     #[error(
         "worker {worker} has another recipe than worker 0; give all of them the same file and --set"
@@ -200,6 +217,8 @@ impl TrainError {
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
             Self::WorkersDisagree { .. }
+            | Self::Interrupted { .. }
+            | Self::CheckpointsTaken { .. }
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }

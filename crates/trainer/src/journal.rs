@@ -4,7 +4,7 @@
 
 use crate::device::KERNEL_CLASS;
 use crate::evaluate::Examination;
-use crate::saved::Learner;
+use crate::saved::{Learner, Start};
 use crate::slow::Slow;
 use crate::summary::Verdict;
 use crate::{RunFolder, Summary, TrainError};
@@ -133,6 +133,36 @@ impl Journal {
             started: now,
             step_started: now,
         })
+    }
+
+    /// The run begins where another has left off, or afresh.
+    pub fn go_on(&mut self, start: Start) {
+        for message in start.warnings {
+            self.telemetry.record(&Event::Warning { message });
+        }
+        if let Some(from) = start.from {
+            let path = from.display().to_string();
+            self.telemetry.record(&Event::Restored { step: start.step, path });
+        }
+        self.losses = start.losses;
+    }
+
+    /// A checkpoint is on the disk.
+    pub fn saved(
+        &mut self,
+        step: u64,
+        bytes: u64,
+        stall_seconds: f64,
+        write_seconds: f64,
+        interval_seconds: Option<f64>,
+    ) {
+        self.telemetry.record(&Event::CheckpointSaved {
+            step,
+            bytes,
+            stall_seconds,
+            write_seconds,
+            interval_seconds,
+        });
     }
 
     /// The clock of a step starts.

@@ -8,7 +8,8 @@
 //! - [`journal`]: what a run tells about itself, and the hashes of its losses.
 //! - [`pretrained`]: models that exist already, in folders of ours or of Hugging Face;
 //!   [`mod@convert`]: from one kind of folder to the other.
-//! - [`run_folder`]: where it is kept; [`saved`]: saving, restoring, loading.
+//! - [`checkpoints`]: saving a run as it goes; [`restore`]: where it starts.
+//! - [`run_folder`]: where it is kept; [`saved`]: saving at the end, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
 //! - [`judge`]: the loss of a trained model on any text.
@@ -41,12 +42,14 @@
 pub mod train;
 
 pub mod check;
+pub mod checkpoints;
 pub mod device;
 pub mod evaluate;
 pub mod feed;
 pub mod health;
 pub mod journal;
 pub mod pretrained;
+pub mod restore;
 pub mod run_folder;
 pub mod saved;
 pub mod slow;
@@ -65,4 +68,4 @@ pub use check::{check, check_inputs};
 pub use error::TrainError;
 pub use run_folder::RunFolder;
 pub use summary::{Predicted, PredictedBytes, Summary, Target};
-pub use train::{Options, train};
+pub use train::{Life, Options, train};

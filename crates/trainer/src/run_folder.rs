@@ -7,11 +7,13 @@
 //!           tokenizer.json      what makes text of its tokens, where they are no bytes
 //!           optimizer.safetensors, state.json   what resuming needs
 //!           summary.json        the figures that `train --json` prints
+//!           checkpoints/        what was saved on the way
 //!           flight/             after a failure: the last calls of every worker
 //! ```
 //! A folder that holds anything is never written into.
 
 use crate::TrainError;
+use crate::train::Life;
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::{FileKind, World};
@@ -35,16 +37,31 @@ impl RunFolder {
         worker: usize,
         recipe: &Recipe,
         world: &World,
+        life: &Life,
     ) -> Result<Option<Self>, TrainError> {
-        if worker == 0 { Self::create(recipe, world).map(Some) } else { Ok(None) }
+        match &life.dir {
+            _ if worker > 0 => Ok(None),
+            None => Self::create(recipe, world).map(Some),
+            Some(dir) => {
+                // The folder was found free before the first life, and is this run's since then.
+                let folder = Self { path: dir.clone() };
+                if life.restarts == 0 {
+                    folder.refuse_taken(world)?;
+                }
+                folder.fill(recipe, world).map(Some)
+            }
+        }
     }
 
     /// Creates the folder that the recipe asks for, or the next free number under `runs`.
     pub fn create(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
-        let folder = Self::planned(recipe, world)?;
-        world.files().create_dir_all(&folder.path)?;
-        world.files().write_atomic(&folder.recipe(), recipe.to_toml().as_bytes())?;
-        Ok(folder)
+        Self::planned(recipe, world)?.fill(recipe, world)
+    }
+
+    fn fill(self, recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
+        world.files().create_dir_all(&self.path)?;
+        world.files().write_atomic(&self.recipe(), recipe.to_toml().as_bytes())?;
+        Ok(self)
     }
 
     /// The folder that [`RunFolder::create`] would create now.
@@ -53,15 +70,21 @@ impl RunFolder {
             "" => next_number(world, Path::new(RUNS))?,
             dir => PathBuf::from(dir),
         };
-        let taken = match world.files().metadata(&path) {
+        let folder = Self { path };
+        folder.refuse_taken(world)?;
+        Ok(folder)
+    }
+
+    fn refuse_taken(&self, world: &World) -> Result<(), TrainError> {
+        let taken = match world.files().metadata(&self.path) {
             None => false,
             Some(FileKind::File { .. }) => true,
-            Some(FileKind::Directory) => !world.files().list(&path)?.is_empty(),
+            Some(FileKind::Directory) => !world.files().list(&self.path)?.is_empty(),
         };
         if taken {
-            return Err(TrainError::FolderTaken { dir: path.display().to_string() });
+            return Err(TrainError::FolderTaken { dir: self.path.display().to_string() });
         }
-        Ok(Self { path })
+        Ok(())
     }
 
     /// A folder that is about to become one.
@@ -163,11 +186,12 @@ fn number_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
 }
 /// Lets all workers write their last calls into the run's folder if the run fails. Only the first
-/// worker knows the folder, so it tells the others.
-pub fn record_failures(comm: &Comm, folder: Option<&RunFolder>) -> Result<(), TrainError> {
+/// worker knows the folder, so it tells the others; this returns it.
+pub fn record_failures(comm: &Comm, folder: Option<&RunFolder>) -> Result<PathBuf, TrainError> {
     let own = folder.map_or_else(String::new, |folder| folder.path.display().to_string());
     let mut all = Vec::new();
     comm.all_gather_v(own.as_bytes(), &mut all)?;
-    comm.record_into(&Path::new(&*String::from_utf8_lossy(&all)).join("flight"));
-    Ok(())
+    let path = PathBuf::from(&*String::from_utf8_lossy(&all));
+    comm.record_into(&path.join("flight"));
+    Ok(path)
 }

@@ -4,7 +4,6 @@
 //! gives the bits that the run would have had without the interruption.
 
 use crate::device::KERNEL_CLASS;
-use crate::pretrained::{self, Pretrained};
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
@@ -20,7 +19,7 @@ use lockstep_parallel::{Groups, Replica, Shares};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use lockstep_parallel::asked::{arena_bytes, footprint};
 pub(crate) use lockstep_parallel::asked::{phases_of, plan_at};
@@ -125,65 +124,31 @@ pub struct Start {
     pub cursor: Cursor,
     /// Losses of the steps before, with room for all steps.
     pub losses: Vec<f64>,
+    /// How long those steps took.
+    pub seconds: f64,
+    /// The checkpoint it starts from.
+    pub from: Option<PathBuf>,
+    /// What a person should know about checkpoints that could not be used.
+    pub warnings: Vec<String>,
 }
 
-/// Takes up a saved run, or starts a new one, from the weights of the recipe's folder where it has
-/// one.
-pub fn restore(
-    resume: Option<&Path>,
-    recipe: &Recipe,
-    world: &World,
-    learner: &mut Learner,
-) -> Result<Start, TrainError> {
-    let num_steps = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
-    let mut losses = Vec::with_capacity(num_steps);
-    let Some(dir) = resume else {
-        pretrained::load(recipe, world, learner)?;
-        return Ok(Start { step: 0, cursor: Cursor::start(), losses });
-    };
-    let (folder, state) = open(dir, recipe, world)?;
-    // What was saved is of the last step that was done; the next may change what is held.
-    learner.enter(recipe, state.step.saturating_sub(1))?;
-    let weights = weights::load(world, &folder.weights())?;
-    if weights.hash() != state.weights_hash {
-        let reason = "its weights are not those that state.json speaks of".to_owned();
-        return Err(CheckpointError::Damaged { path: folder.weights(), reason }.into());
-    }
-    let Learner { replica, optimizer, .. } = learner;
-    replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
-    let moments = weights::load(world, &folder.optimizer())?;
-    let lens: BTreeMap<_, _> =
-        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.len())).collect();
-    for slot in optimizer.slots().to_vec() {
-        for (kind, name) in optimizer.kinds().iter().enumerate() {
-            let saved = moments.tensor(&format!("{}.{name}", slot.name), &[lens[&slot.name]])?;
-            let own = optimizer.state_mut(&slot.name, kind).expect("it steps the parameter");
-            own.copy_from_slice(&saved[slot.first..][..own.len()]);
+impl Start {
+    /// The beginning of a run.
+    pub(crate) fn new(recipe: &Recipe) -> Self {
+        let num_steps = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
+        Self {
+            step: 0,
+            cursor: Cursor::start(),
+            losses: Vec::with_capacity(num_steps),
+            seconds: 0.0,
+            from: None,
+            warnings: Vec::new(),
         }
     }
-    losses.extend(&state.losses);
-    let cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
-    Ok(Start { step: state.step, cursor, losses })
-}
-
-/// The run in this folder and where it stopped, if it is one of this recipe.
-pub(crate) fn open(
-    dir: &Path,
-    recipe: &Recipe,
-    world: &World,
-) -> Result<(RunFolder, TrainingState), TrainError> {
-    let folder = RunFolder::finished(dir, world)?;
-    let state = TrainingState::load(world, &folder.state())?;
-    if state.recipe_hash != recipe.hash() {
-        let before = Pretrained::open(dir, world)?.recipe(world)?;
-        let (saved, asked) = first_difference(&before.identity_text(), &recipe.identity_text());
-        return Err(TrainError::OtherRecipe { dir: dir.display().to_string(), saved, asked });
-    }
-    Ok((folder, state))
 }
 
 /// The first lines in which two sorted lists of settings differ.
-fn first_difference(before: &str, now: &str) -> (String, String) {
+pub(crate) fn first_difference(before: &str, now: &str) -> (String, String) {
     let only = |text: &str, other: &str| {
         let line = text.lines().find(|line| !other.lines().any(|other| other == *line));
         line.map_or_else(|| "nothing".to_owned(), str::to_owned)

@@ -1,10 +1,12 @@
 //! The spine: one worker's life, from an empty process to saved weights.
 
+use crate::checkpoints::Saver;
 use crate::evaluate::Examiner;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
-use crate::{RunFolder, Summary, TrainError, check, device, evaluate, feed, health, run_folder};
+use crate::{RunFolder, Summary, TrainError, restore};
+use crate::{check, device, evaluate, feed, health, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -29,6 +31,17 @@ pub struct Options {
     pub sinks: Vec<Box<dyn Sink>>,
     /// What the run was said to cost, to stand beside what it did cost.
     pub predicted: Predicted,
+    /// Which life of the run this is.
+    pub life: Life,
+}
+
+/// A run may have several lives: workers that were lost are started again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// How many there were before.
+    pub restarts: u64,
+    /// The folder that all of them share; nothing where the recipe says it all.
+    pub dir: Option<PathBuf>,
 }
 
 /// Trains as the recipe says, as one of the workers of `comm`, on the device the recipe asks for.
@@ -56,11 +69,11 @@ fn train_on(
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
-    let start = saved::restore(options.resume.as_deref(), recipe, world, &mut learner)?;
+    let start = restore::restore(&options, recipe, world, comm, &mut learner)?;
     let held_out = feed::validation(&mut feed, recipe, groups.data())?;
     let examiner = Examiner::new(recipe, held_out, comm);
     let tokenizer = feed.tokenizer_json()?;
-    let mut loader = feed.loader(world, start.cursor)?;
+    let mut loader = feed.loader(world, start.cursor.clone())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
     let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if start.step >= last_step {
@@ -68,14 +81,17 @@ fn train_on(
     }
 
     // Everything that could be refused has been; only now does the run leave a trace.
-    let folder = RunFolder::of_worker(comm.position(), recipe, world)?;
+    let life = &options.life;
+    let folder = RunFolder::of_worker(comm.position(), recipe, world, life)?;
     saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
-    run_folder::record_failures(comm, folder.as_ref())?;
+    let run_dir = run_folder::record_failures(comm, folder.as_ref())?;
+    let mut saver = Saver::open(recipe, world, comm, &run_dir, &start, life)?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    journal.losses = start.losses;
+    let first_step = start.step;
+    journal.go_on(start);
 
     let mut examination = None;
-    for step in start.step..last_step {
+    for step in first_step..last_step {
         learner.enter(recipe, step)?;
         one_step(cpu, recipe, step, &mut learner, &mut loader, &mut targets, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
@@ -88,7 +104,12 @@ fn train_on(
                 break;
             }
         }
+        // The last step is saved as the run's result.
+        if step + 1 < last_step {
+            saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
+        }
     }
+    saver.finish(&mut journal)?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let hash = saved::save(
         folder.as_ref(),
@@ -102,6 +123,7 @@ fn train_on(
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
             .beside(&options.predicted, recipe, learner.replica.bucket_len());
+    let summary = Summary { restarts: life.restarts, ..summary };
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))

@@ -4,10 +4,10 @@ use super::ElementType;
 
 /// Elements in a piece: large enough that a system call for each is cheap, small enough to stay
 /// in the cache.
-pub(super) const PIECE_ELEMENTS: usize = 16 * 1024;
+pub(crate) const PIECE_ELEMENTS: usize = 16 * 1024;
 
 /// Gives the little-endian bytes of all elements, in order, to `take`.
-pub(super) fn for_each_piece<E>(
+pub(crate) fn for_each_piece<E>(
     data: &[f32],
     format: ElementType,
     buffer: &mut Vec<u8>,

@@ -7,7 +7,7 @@
 //! whoever needs a part of a tensor reads that part ([`WeightsFile`]; [`Tensors`] where a model
 //! lies in several files).
 
-mod bytes;
+pub(crate) mod bytes;
 mod element;
 mod file;
 mod hash;

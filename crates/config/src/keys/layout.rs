@@ -89,6 +89,14 @@ pub(super) const RUN: &[Key] = &[
         field!(run.save_optimizer: bool),
         "Whether the final weights are saved with what resuming needs: optimizer, step, cursor.",
     ),
+    Key::new(
+        "run.restarts",
+        integer(0, 1_000_000),
+        Fixed("0"),
+        field!(run.restarts: integer u64),
+        "How often workers are started again, from the newest checkpoint, after one was lost; 0 \
+         never. Needs run.isolation = processes.",
+    ),
 ];
 
 /// Two workers, the least that show everything that several do, where two give the same bits.

@@ -8,7 +8,13 @@ use crate::recipe::{Isolation, TransportChoice, even_shares};
 
 /// Every broken rule about workers, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
-    let rules = [workers_fit_leaves, transport_suits_isolation, data_is_workers, shares_are_whole];
+    let rules = [
+        workers_fit_leaves,
+        transport_suits_isolation,
+        processes_can_be_restarted,
+        data_is_workers,
+        shares_are_whole,
+    ];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
@@ -41,6 +47,17 @@ fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
         format!("try {leaves}")
     };
     Some(facts.error(involved, format!("is more than numerics.invariant_up_to = {leaves}"), fix))
+}
+
+/// A thread that hangs or breaks takes its process with it.
+fn processes_can_be_restarted(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["run.restarts", "run.isolation"];
+    let run = &facts.recipe.run;
+    if !facts.sound(&involved) || run.restarts == 0 || run.isolation == Isolation::Processes {
+        return None;
+    }
+    let rule = "cannot start threads again".to_owned();
+    Some(facts.error(&involved, rule, "try 0 or run.isolation = \"processes\"".to_owned()))
 }
 
 /// Threads share the memory of their process, and only processes share any other.

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,21 @@ use crate::{
     Exit, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState, ProcessWatch,
     Processes,
 };
+
+const SIGINT: c_int = 2;
+const SIGTERM: c_int = 15;
+const DEFAULT: usize = 0;
+
+unsafe extern "C" {
+    fn signal(number: c_int, handler: usize) -> usize;
+}
+
+/// A signal is sent to a process, so this is the one thing that belongs to all of it.
+static TERMINATION_ASKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_termination(_: c_int) {
+    TERMINATION_ASKED.store(true, Ordering::Relaxed);
+}
 
 pub(crate) struct RealProcesses;
 
@@ -72,12 +88,19 @@ impl Processes for RealProcesses {
         })
     }
 
+    fn defer_termination(&self, is_deferred: bool) {
+        let handler = note_termination as extern "C" fn(c_int) as usize;
+        let disposition = if is_deferred { handler } else { DEFAULT };
+        // SAFETY: the C library is there, because the standard library stands on it; the number is
+        // a signal's, and the handler only stores into an atomic, which a handler may do.
+        unsafe { signal(SIGTERM, disposition) };
+    }
+
+    fn is_termination_asked(&self) -> bool {
+        TERMINATION_ASKED.load(Ordering::Relaxed)
+    }
+
     fn accept_interrupts(&self) {
-        const SIGINT: c_int = 2;
-        const DEFAULT: usize = 0;
-        unsafe extern "C" {
-            fn signal(number: c_int, handler: usize) -> usize;
-        }
         // SAFETY: the C library is there, because the standard library stands on it; the number is
         // a signal's, and the default disposition runs no code of this process.
         unsafe { signal(SIGINT, DEFAULT) };
@@ -124,6 +147,15 @@ impl Process for RealProcess {
     fn kill(&mut self) {
         // The only failure is that it has ended and was waited for.
         let _ = self.child.kill();
+    }
+
+    fn terminate(&mut self) {
+        // A child that was not waited for keeps its number, so this reaches it or nobody.
+        if let (Ok(None), Some(pid)) =
+            (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed()))
+        {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
     }
 }
 

@@ -186,6 +186,16 @@ impl Console {
                 }
                 text.push('\n');
             }
+            Event::CheckpointSaved { step, write_seconds, interval_seconds, .. } => {
+                add(text, format_args!("step {step}  saved in {}", Lasting(*write_seconds)));
+                if let Some(interval) = interval_seconds {
+                    add(text, format_args!(", the next in {}", Lasting(*interval)));
+                }
+                text.push('\n');
+            }
+            Event::Restored { step, path } => {
+                add(text, format_args!("going on after step {step} from {}\n", Harmless(path)));
+            }
             Event::Sample { text: sample } => {
                 add(text, format_args!("sample:\n{}\n", Harmless(sample)));
             }
@@ -235,6 +245,8 @@ impl Sink for Console {
             Event::Evaluated { .. }
             | Event::TargetReached { .. }
             | Event::Assessed { .. }
+            | Event::CheckpointSaved { .. }
+            | Event::Restored { .. }
             | Event::Sample { .. }
             | Event::Warning { .. } => {}
         }

@@ -1,0 +1,178 @@
+//! One worker's part of a checkpoint: its file, and the note that says what is in it.
+//!
+//! The note is written after the file is on the disk, and tells the worker that writes the manifest
+//! that this part is complete. So workers need no messages for it, and it can happen beside
+//! training.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lockstep_platform::{World, write_atomic_with};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::manifest::{FileEntry, Manifest, Piece, Position, Stretch, TensorEntry, VERSION};
+use super::snapshot::{Snapshot, Taken};
+use crate::CheckpointError;
+use crate::error::quoted;
+use crate::weights::{ElementType, bytes};
+
+/// The header's length is a multiple of this, so that the numbers after it are aligned.
+const ALIGNMENT_BYTES: usize = 8;
+
+/// Length of the header's length.
+const LENGTH_BYTES: usize = 8;
+
+/// A part that is complete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Part {
+    file: FileEntry,
+    tensors: BTreeMap<String, TensorEntry>,
+    losses: Option<Stretch>,
+}
+
+fn file_name(rank: usize) -> String {
+    format!("rank-{rank:04}.safetensors")
+}
+
+fn note_path(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("rank-{rank:04}.json"))
+}
+
+impl Part {
+    /// Writes a worker's file, then its note.
+    pub(super) fn write(
+        world: &World,
+        folder: &Path,
+        rank: usize,
+        snapshot: &Snapshot,
+    ) -> Result<(), CheckpointError> {
+        refuse_non_finite(snapshot)?;
+        let name = file_name(rank);
+        let header = header(snapshot);
+        let mut hasher = blake3::Hasher::new();
+        let mut num_bytes = 0_u64;
+        write_atomic_with(world, &folder.join(&name), |writer| {
+            let mut put = |bytes: &[u8]| {
+                hasher.update(bytes);
+                num_bytes += bytes.len() as u64;
+                writer.write_all(bytes)
+            };
+            put(&(header.len() as u64).to_le_bytes())?;
+            put(&header)?;
+            let mut buffer = Vec::new();
+            for (_, values) in snapshot.pieces() {
+                bytes::for_each_piece(values, ElementType::F32, &mut buffer, &mut put)?;
+            }
+            snapshot.losses().iter().try_for_each(|loss| put(&loss.to_le_bytes()))
+        })?;
+        let file = FileEntry { name, bytes: num_bytes, blake3: hasher.finalize().to_hex().to_string() };
+        let part = Self::of(file, header.len(), snapshot);
+        let text = serde_json::to_vec(&part).expect("a note is plain data");
+        Ok(world.files().write_atomic(&note_path(folder, rank), &text)?)
+    }
+
+    fn of(file: FileEntry, header_bytes: usize, snapshot: &Snapshot) -> Self {
+        let mut offset = (LENGTH_BYTES + header_bytes) as u64;
+        let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
+        for (Taken { name, shape, first, len }, _) in snapshot.pieces() {
+            let tensor = tensors.entry(name.clone()).or_default();
+            tensor.shape.clone_from(shape);
+            tensor.pieces.push(Piece { first: *first, len: *len, file: 0, offset });
+            offset += (len * size_of::<f32>()) as u64;
+        }
+        let len = snapshot.losses().len();
+        let losses = (len > 0).then_some(Stretch { file: 0, offset, len });
+        assert_eq!(offset + (len * size_of::<f64>()) as u64, file.bytes, "all of it is known");
+        Self { file, tensors, losses }
+    }
+
+    /// The part of a worker, once it is complete.
+    pub(super) fn read(
+        world: &World,
+        folder: &Path,
+        rank: usize,
+    ) -> Result<Option<Self>, CheckpointError> {
+        let path = note_path(folder, rank);
+        if world.files().metadata(&path).is_none() {
+            return Ok(None);
+        }
+        let bad = |error: serde_json::Error| {
+            let reason = quoted(&error.to_string());
+            CheckpointError::BadCheckpoint { path: path.clone(), reason }
+        };
+        let part = serde_json::from_slice(&world.files().read(&path)?).map_err(bad)?;
+        Ok(Some(part))
+    }
+
+    /// Removes a note that the manifest has taken the place of.
+    pub(super) fn forget_note(
+        world: &World,
+        folder: &Path,
+        rank: usize,
+    ) -> Result<(), CheckpointError> {
+        Ok(world.files().remove_file(&note_path(folder, rank))?)
+    }
+
+    /// The manifest of all parts, by rank.
+    pub(super) fn join(parts: Vec<Self>, generation: u64, position: Position) -> Manifest {
+        let mut manifest = Manifest {
+            v: VERSION,
+            generation,
+            position,
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            losses: Stretch { file: 0, offset: 0, len: 0 },
+        };
+        for (file, part) in parts.into_iter().enumerate() {
+            manifest.files.push(part.file);
+            for (name, tensor) in part.tensors {
+                let whole = manifest.tensors.entry(name).or_default();
+                whole.shape = tensor.shape;
+                whole.pieces.extend(tensor.pieces.into_iter().map(|piece| Piece { file, ..piece }));
+            }
+            if let Some(losses) = part.losses {
+                manifest.losses = Stretch { file, ..losses };
+            }
+        }
+        for tensor in manifest.tensors.values_mut() {
+            tensor.pieces.sort_by_key(|piece| piece.first);
+        }
+        manifest
+    }
+}
+
+fn refuse_non_finite(snapshot: &Snapshot) -> Result<(), CheckpointError> {
+    for (piece, values) in snapshot.pieces() {
+        if let Some(element) = values.iter().position(|value| !value.is_finite()) {
+            return Err(CheckpointError::Diverged {
+                tensor: piece.name.clone(),
+                element: piece.first + element,
+                value: values[element].to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The header of a safetensors file with these pieces: `name@first` for a piece of a tensor.
+fn header(snapshot: &Snapshot) -> Vec<u8> {
+    let mut entries = BTreeMap::new();
+    let mut start = 0;
+    for (Taken { name, first, len, .. }, _) in snapshot.pieces() {
+        let end = start + len * size_of::<f32>();
+        let entry = json!({ "dtype": "F32", "shape": [len], "data_offsets": [start, end] });
+        let before = entries.insert(format!("{name}@{first}"), entry);
+        assert!(before.is_none(), "{name} has one piece that begins at {first}");
+        start = end;
+    }
+    let len = snapshot.losses().len();
+    if len > 0 {
+        let end = start + len * size_of::<f64>();
+        let entry = json!({ "dtype": "F64", "shape": [len], "data_offsets": [start, end] });
+        entries.insert("losses".to_owned(), entry);
+    }
+    let mut header = serde_json::to_vec(&entries).expect("a map by text is plain data");
+    header.resize(header.len().next_multiple_of(ALIGNMENT_BYTES), b' ');
+    header
+}

@@ -1,0 +1,50 @@
+//! When a run is saved, where, and how many of its checkpoints stay.
+
+use std::time::Duration;
+
+use crate::units::Seconds;
+
+/// When the run is saved, and where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// The folder; empty means `checkpoints` in the folder of the run.
+    pub dir: String,
+    /// Steps between two checkpoints; 0 does not count steps.
+    pub every: u64,
+    /// Time between two checkpoints, besides.
+    pub interval: Interval,
+    /// How many stay; at least one.
+    pub keep: usize,
+    /// Whether the disk is written while training goes on.
+    pub background: bool,
+    /// The time between two failures that `auto` counts on before it has seen any.
+    pub mtbf: Seconds,
+}
+
+/// Time between two checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Interval {
+    /// It never makes one.
+    Never,
+    /// So long.
+    Every(Seconds),
+    /// As long as costs the least, by what writing takes and how often workers fail.
+    Auto,
+}
+
+impl Checkpoint {
+    /// Whether the run is ever saved before its end.
+    pub fn is_on(&self) -> bool {
+        self.every > 0 || self.interval != Interval::Never
+    }
+
+    /// Whether a step is one to save after, by its number alone.
+    pub fn is_due_after(&self, num_steps: u64) -> bool {
+        self.every > 0 && num_steps.is_multiple_of(self.every)
+    }
+
+    /// The time between two failures that is counted on.
+    pub fn mtbf(&self) -> Duration {
+        Duration::from_secs_f64(self.mtbf.0)
+    }
+}

@@ -1,0 +1,259 @@
+//! Where training starts: at the beginning, from a finished run, or from a checkpoint.
+//!
+//! A checkpoint is taken only if every file of it has its checksum. The workers read them in
+//! parallel, each its share, and all hear of every fault; then the next older one is tried. What a
+//! worker needs it reads itself, stretch by stretch, so nobody holds more than its part.
+
+use crate::checkpoints;
+use crate::pretrained::{self, Pretrained};
+use crate::saved::{self, Learner, Start, first_difference};
+use crate::train::Life;
+use crate::{Options, RunFolder, TrainError};
+use lockstep_checkpoint::sharded::{MANIFEST, Position, Reader, Store};
+use lockstep_checkpoint::{CheckpointError, TrainingState, weights};
+use lockstep_comm::Comm;
+use lockstep_config::{Recipe, Sources};
+use lockstep_data::Cursor;
+use lockstep_platform::World;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Takes up a saved run, or starts a new one, from the weights of the recipe's folder where it has
+/// one. All workers do so together.
+pub fn restore(
+    options: &Options,
+    recipe: &Recipe,
+    world: &World,
+    comm: &Comm,
+    learner: &mut Learner,
+) -> Result<Start, TrainError> {
+    let mut warnings = Vec::new();
+    if let Some(store) = store_of_life(&options.life, recipe, world)
+        && let Some(reader) = newest_sound(&store, None, comm, &mut warnings)?
+    {
+        return from_checkpoint(&reader, recipe, learner, warnings);
+    }
+    let Some(dir) = &options.resume else {
+        pretrained::load(recipe, world, learner)?;
+        return Ok(Start { warnings, ..Start::new(recipe) });
+    };
+    match open(dir, recipe, world)? {
+        Saved::Finished(folder, state) => from_finished(&folder, state, recipe, world, learner),
+        Saved::Checkpoints { store, newest, .. } => {
+            match newest_sound(&store, Some(newest), comm, &mut warnings)? {
+                Some(reader) => from_checkpoint(&reader, recipe, learner, warnings),
+                None => {
+                    let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
+                    Err(CheckpointError::BadCheckpoint { path, reason }.into())
+                }
+            }
+        }
+    }
+}
+
+/// What a folder has to go on from.
+pub(crate) enum Saved {
+    /// A run that ended.
+    Finished(RunFolder, TrainingState),
+    /// Checkpoints.
+    Checkpoints {
+        /// The folder of all of them.
+        store: Store,
+        /// The newest to look at.
+        newest: u64,
+        /// What it says about itself.
+        position: Box<Position>,
+    },
+}
+
+impl Saved {
+    /// Steps that are done.
+    pub(crate) fn step(&self) -> u64 {
+        match self {
+            Self::Finished(_, state) => state.step,
+            Self::Checkpoints { newest, .. } => *newest,
+        }
+    }
+}
+
+/// Finds what a folder has to go on from, if it is of this recipe: the folder of a run, of
+/// checkpoints, or of one checkpoint.
+pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<Saved, TrainError> {
+    let finished = saved_at_end(dir, world)?;
+    let checkpoints = checkpoints_in(dir, world)?;
+    let end = finished.as_ref().map_or(0, |(_, state)| state.step);
+    match (finished, checkpoints) {
+        (_, Some(saved)) if saved.step() > end || end == 0 => {
+            if let Saved::Checkpoints { position, .. } = &saved
+                && position.recipe_hash != recipe.hash()
+            {
+                return Err(other_recipe(dir, &recipe_in(&position.recipe, dir)?, recipe));
+            }
+            Ok(saved)
+        }
+        (Some((folder, state)), _) => {
+            if state.recipe_hash != recipe.hash() {
+                let before = Pretrained::open(dir, world)?.recipe(world)?;
+                return Err(other_recipe(dir, &before, recipe));
+            }
+            Ok(Saved::Finished(folder, state))
+        }
+        // As if nothing but a finished run would do: it says what is missing.
+        (None, _) => {
+            RunFolder::finished(dir, world)?;
+            let folder = RunFolder::started(dir, world)?;
+            Ok(TrainingState::load(world, &folder.state()).map(|s| Saved::Finished(folder, s))?)
+        }
+    }
+}
+
+fn saved_at_end(
+    dir: &Path,
+    world: &World,
+) -> Result<Option<(RunFolder, TrainingState)>, TrainError> {
+    let Ok(folder) = RunFolder::finished(dir, world) else { return Ok(None) };
+    if world.files().metadata(&folder.state()).is_none() {
+        return Ok(None);
+    }
+    let state = TrainingState::load(world, &folder.state())?;
+    Ok(Some((folder, state)))
+}
+
+/// The checkpoints that a folder has or is.
+fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError> {
+    if world.files().metadata(&dir.join(MANIFEST)).is_some() {
+        let position = Reader::open(world, dir)?.manifest().position.clone();
+        let store = Store::new(world, dir.parent().unwrap_or(Path::new(".")));
+        let newest = position.step;
+        return Ok(Some(Saved::Checkpoints { store, newest, position: Box::new(position) }));
+    }
+    let place = match RunFolder::started(dir, world) {
+        Ok(folder) => checkpoints::dir_of(&saved::recipe_of(&folder, world)?, dir),
+        Err(_) => dir.to_owned(),
+    };
+    let store = Store::new(world, &place);
+    let opened = store.steps()?.into_iter().find_map(|step| store.open(step).ok());
+    Ok(opened.map(|reader| {
+        let position = Box::new(reader.manifest().position.clone());
+        Saved::Checkpoints { newest: position.step, store, position }
+    }))
+}
+
+fn other_recipe(dir: &Path, before: &Recipe, now: &Recipe) -> TrainError {
+    let (saved, asked) = first_difference(&before.identity_text(), &now.identity_text());
+    TrainError::OtherRecipe { dir: dir.display().to_string(), saved, asked }
+}
+
+fn recipe_in(text: &str, dir: &Path) -> Result<Recipe, TrainError> {
+    let name = dir.join(MANIFEST).display().to_string();
+    let file = Some((name.clone(), text.to_owned()));
+    lockstep_config::resolve(&Sources { file, ..Sources::default() })
+        .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
+}
+
+/// The checkpoints of the lives before this one.
+fn store_of_life(life: &Life, recipe: &Recipe, world: &World) -> Option<Store> {
+    let dir = life.dir.as_deref().filter(|_| life.restarts > 0)?;
+    Some(Store::new(world, &checkpoints::dir_of(recipe, dir)))
+}
+
+/// The newest checkpoint, not newer than `newest`, whose files all have their checksums; a warning
+/// for each that is passed over.
+fn newest_sound(
+    store: &Store,
+    newest: Option<u64>,
+    comm: &Comm,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Reader>, TrainError> {
+    // One worker looks, so that all try the same.
+    let is_first = comm.position() == 0;
+    let own = if is_first { store.steps()? } else { Vec::new() };
+    let mut steps = Vec::new();
+    comm.all_gather_v(&own, &mut steps)?;
+    steps.retain(|step| newest.is_none_or(|newest| *step <= newest));
+    for step in steps {
+        let opened = store.open(step);
+        let found = opened.and_then(|reader| {
+            let mine = (comm.position()..reader.manifest().files.len()).step_by(comm.num_members());
+            mine.into_iter().try_for_each(|file| reader.verify(file)).map(|()| reader)
+        });
+        let fault = found.as_ref().err().map_or_else(String::new, |error| format!("{error}\n"));
+        let mut faults = Vec::new();
+        comm.all_gather_v(fault.as_bytes(), &mut faults)?;
+        match (faults.is_empty(), found) {
+            (true, Ok(reader)) => return Ok(Some(reader)),
+            _ => {
+                let faults = String::from_utf8_lossy(&faults);
+                let first = faults.lines().next().unwrap_or_default();
+                warnings.push(format!("{first}; trying the next older one"));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn from_checkpoint(
+    reader: &Reader,
+    recipe: &Recipe,
+    learner: &mut Learner,
+    warnings: Vec<String>,
+) -> Result<Start, TrainError> {
+    let position = &reader.manifest().position;
+    // What was saved is of the last step that was done; the next may change what is held.
+    learner.enter(recipe, position.step.saturating_sub(1))?;
+    learner.num_skipped = position.num_skipped;
+    let Learner { replica, optimizer, .. } = learner;
+    replica.fill(|param, first, values| {
+        let name = param.mirror_of.as_ref().unwrap_or(&param.name);
+        Ok::<_, TrainError>(reader.read(name, &param.shape, first, values)?)
+    })?;
+    let lens: BTreeMap<_, _> =
+        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.len())).collect();
+    for slot in optimizer.slots().to_vec() {
+        for (kind, name) in optimizer.kinds().iter().enumerate() {
+            let own = optimizer.state_mut(&slot.name, kind).expect("it steps the parameter");
+            let name = format!("{}.{name}", slot.name);
+            reader.read(&name, &[lens[&slot.name]], slot.first, own)?;
+        }
+    }
+    let mut start = Start::new(recipe);
+    start.losses.extend(reader.losses()?);
+    start.step = position.step;
+    start.cursor = Cursor { next_step: position.step, corpus: Some(position.corpus.clone()) };
+    start.seconds = position.seconds;
+    start.from = Some(PathBuf::from(reader.folder()));
+    start.warnings = warnings;
+    Ok(start)
+}
+
+fn from_finished(
+    folder: &RunFolder,
+    state: TrainingState,
+    recipe: &Recipe,
+    world: &World,
+    learner: &mut Learner,
+) -> Result<Start, TrainError> {
+    learner.enter(recipe, state.step.saturating_sub(1))?;
+    let weights = weights::load(world, &folder.weights())?;
+    if weights.hash() != state.weights_hash {
+        let reason = "its weights are not those that state.json speaks of".to_owned();
+        return Err(CheckpointError::Damaged { path: folder.weights(), reason }.into());
+    }
+    let Learner { replica, optimizer, .. } = learner;
+    replica.restore(|param| Ok::<_, TrainError>(weights.tensor(&param.name, &param.shape)?))?;
+    let moments = weights::load(world, &folder.optimizer())?;
+    let lens: BTreeMap<_, _> =
+        replica.blueprint().owned_params().map(|(_, p)| (p.name.clone(), p.len())).collect();
+    for slot in optimizer.slots().to_vec() {
+        for (kind, name) in optimizer.kinds().iter().enumerate() {
+            let saved = moments.tensor(&format!("{}.{name}", slot.name), &[lens[&slot.name]])?;
+            let own = optimizer.state_mut(&slot.name, kind).expect("it steps the parameter");
+            own.copy_from_slice(&saved[slot.first..][..own.len()]);
+        }
+    }
+    let mut start = Start::new(recipe);
+    start.losses.extend(&state.losses);
+    start.step = state.step;
+    start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
+    Ok(start)
+}
