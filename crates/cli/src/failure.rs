@@ -9,6 +9,9 @@ use lockstep_trainer::TrainError;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// The exit code of a run that ended on request (SIGTERM), as shells tell it, after it saved.
+const ON_REQUEST: u8 = 128 + 15;
+
 /// What ends a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -59,7 +62,10 @@ impl Failure {
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
-        Self::new(error.blame(), error.to_string())
+        match error {
+            TrainError::Interrupted { .. } => Self::with_code(ON_REQUEST, error.to_string()),
+            _ => Self::new(error.blame(), error.to_string()),
+        }
     }
 }
 

@@ -6,18 +6,30 @@
 //! launches, the workers live.
 
 use crate::failure::Failure;
-use lockstep_cluster::role::{TERMINAL, follow_launcher, has_launcher};
+use lockstep_cluster::role::{RESTARTS, RUN_DIR, TERMINAL, follow_launcher, has_launcher};
 use lockstep_cluster::threads::{self, Fault};
 use lockstep_cluster::{Launch, Member, Role, join, launch, role};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::World;
 use lockstep_telemetry::Surface;
-use lockstep_trainer::TrainError;
+use lockstep_trainer::{Life, TrainError};
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 
 /// Threads for each core beyond which more of them are a mistake.
 const MAX_THREADS_PER_CORE: usize = 4;
+
+/// What a launcher needs to know besides the recipe.
+#[derive(Default)]
+pub(crate) struct Care {
+    /// How often the run may begin again.
+    pub(crate) restarts: u64,
+    /// The folder that all its lives share.
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Whether workers save what they have when they are asked to end.
+    pub(crate) saves_on_request: bool,
+}
 
 /// Carries out `life` as every worker of the recipe, after `check` found nothing to refuse. Returns
 /// what rank 0 brought back if rank 0 lives in this process.
@@ -25,14 +37,16 @@ pub(crate) fn run<T: Send + 'static>(
     recipe: &Recipe,
     world: &World,
     quiet: bool,
-    check: impl FnOnce() -> Result<(), Failure>,
+    check: impl FnOnce() -> Result<Care, Failure>,
     life: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError> + Send + Sync + 'static,
 ) -> Result<Option<T>, Failure> {
     world.processes().accept_interrupts();
     let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     let role = role(recipe, world)?;
-    if !matches!(role, Role::Worker(_)) {
-        check()?;
+    follow_launcher(world)?;
+    let mut care = Care::default();
+    if !has_launcher(world) && !matches!(role, Role::Worker(_)) {
+        care = check()?;
         if !quiet {
             warn_of_threads(recipe, world);
         }
@@ -59,13 +73,19 @@ pub(crate) fn run<T: Send + 'static>(
         Role::Launcher => {
             let arguments = std::env::args_os().skip(1).collect();
             let is_terminal = std::io::stderr().is_terminal();
-            let command = Launch { arguments, num_workers: recipe.run.workers, is_terminal };
+            let command = Launch {
+                arguments,
+                num_workers: recipe.run.workers,
+                is_terminal,
+                restarts: care.restarts,
+                run_dir: care.run_dir,
+                passes_requests_on: care.saves_on_request,
+            };
             launch(world, &command, Box::new(std::io::stderr()))??;
             Ok(None)
         }
         Role::Worker(place) => {
-            let outcome = follow_launcher(world)
-                .and_then(|()| join::worker(recipe, world, &place, arena_bytes, warn))
+            let outcome = join::worker(recipe, world, &place, arena_bytes, warn)
                 .map_err(Failure::from)
                 .and_then(|member| {
                     Ok(life(&on_this_machine(recipe, world, &member), &member.comm)?)
@@ -75,6 +95,13 @@ pub(crate) fn run<T: Send + 'static>(
             outcome.map_err(|failure| if named { failure } else { failure.of_rank(place.rank.0) })
         }
     }
+}
+
+/// Which life of a run this process belongs to, as its launcher says.
+pub(crate) fn life(world: &World) -> Life {
+    let variable = |name| world.host().env(name).filter(|_| has_launcher(world));
+    let restarts = variable(RESTARTS).and_then(|number| number.parse().ok()).unwrap_or(0);
+    Life { restarts, dir: variable(RUN_DIR).map(PathBuf::from) }
 }
 
 /// The recipe with the threads of one worker here, where not all workers share this machine.

@@ -10,24 +10,28 @@
 //! ([`follow_launcher`](crate::role::follow_launcher)), so whatever ends the launcher, an interrupt
 //! from the keyboard or a kill that it cannot even notice, ends them too, at once. That is why it
 //! has no handlers for signals: its own end, by the signal and with the status that tells of it, is
-//! all that is needed.
+//! all that is needed. The one exception is a run that is saved as it goes and is asked to end
+//! (SIGTERM): the request is passed on, and the workers save what they have.
+//!
+//! A run that failed may have another life, if the [supervisor](crate::supervisor) says so: all
+//! workers are started again, with a new secret, so that none of the life before can come in.
 
 use crate::ClusterError;
+use crate::membership::{Membership, Order};
 use crate::relay::Relay;
-use crate::role::{LAUNCHER, TERMINAL};
+use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, TERMINAL};
+use crate::supervisor::{Next, Supervisor};
 use crate::verdict::{Ended, RunFailure, verdict};
 use lockstep_comm::rendezvous::{MEETING_POINT, Ticket};
 use lockstep_platform::{
-    Deadline, Exit, JoinHandle, Process, ProcessCommand, ProcessOutput, Signal, World,
+    Deadline, JoinHandle, Process, ProcessCommand, ProcessOutput, Signal, World,
 };
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// How long the other workers have to end by themselves after the first failure.
-const GRACE: Duration = Duration::from_secs(3);
 
 /// Longest time between two looks at the workers.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,10 +51,16 @@ pub struct Launch {
     pub num_workers: usize,
     /// Whether a person watches `out`, so that progress may be rewritten in place.
     pub is_terminal: bool,
+    /// How often the run may begin again after a failure.
+    pub restarts: u64,
+    /// The folder of the run, where all of its lives must know it.
+    pub run_dir: Option<PathBuf>,
+    /// Whether a request to end is passed on to the workers, which then save what they have.
+    pub passes_requests_on: bool,
 }
 
-/// Starts the workers and waits for all of them; `out` gets their standard error, rank 0 keeps the
-/// standard output. The inner result is that of the run.
+/// Starts the workers and waits for all of them, in as many lives as it takes; `out` gets their
+/// standard error, rank 0 keeps the standard output. The inner result is that of the run.
 ///
 /// Call it on the main thread: workers end when the thread that started them does.
 pub fn launch(
@@ -59,17 +69,44 @@ pub fn launch(
     out: Box<dyn Write + Send>,
 ) -> Result<Result<(), RunFailure>, ClusterError> {
     let relay = Relay::new(out, launch.num_workers);
-    let mut watch = Watch::start(world, launch, &relay)?;
-    let ended = watch.wait_for_all()?;
+    let mut supervisor = Supervisor::new(launch.restarts);
+    world.processes().defer_termination(launch.passes_requests_on);
+    loop {
+        let began = world.clock().now();
+        let Err(failure) = one_life(world, launch, supervisor.restarts(), &relay)? else {
+            return Ok(Ok(()));
+        };
+        let lasted = world.clock().since(began);
+        let is_asked = world.processes().is_termination_asked();
+        let next =
+            if is_asked { Next::GiveUp } else { supervisor.after(failure.exit_code, lasted) };
+        for (rank, line) in &failure.others {
+            relay.line(*rank, format!("error: {line}").as_bytes());
+        }
+        let Next::Restart { pause } = next else { return Ok(Err(failure)) };
+        let (number, all) = (supervisor.restarts(), launch.restarts);
+        for line in failure.text.lines() {
+            relay.say(&format!("warning: {line}; starting all workers again ({number} of {all})"));
+        }
+        relay.forget();
+        world.clock().sleep(pause);
+    }
+}
+
+/// Starts the workers once and waits for all of them.
+fn one_life(
+    world: &World,
+    launch: &Launch,
+    life: u64,
+    relay: &Relay,
+) -> Result<Result<(), RunFailure>, ClusterError> {
+    let mut watch = Watch::start(world, launch, life, relay)?;
+    let ended = watch.wait_for_all(life)?;
     watch.wait_for_words();
     relay.close();
     let ended: Vec<Ended> =
         ended.into_iter().map(|end| Ended { lines: relay.errors(end.rank), ..end }).collect();
-    let Some(failure) = verdict(&ended) else { return Ok(Ok(())) };
-    for (rank, line) in &failure.others {
-        relay.line(*rank, format!("error: {line}").as_bytes());
-    }
-    Ok(Err(failure))
+    Ok(verdict(&ended).map_or(Ok(()), Err))
 }
 
 /// The workers that were started.
@@ -84,7 +121,12 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(world: &World, launch: &Launch, relay: &Relay) -> Result<Self, ClusterError> {
+    fn start(
+        world: &World,
+        launch: &Launch,
+        life: u64,
+        relay: &Relay,
+    ) -> Result<Self, ClusterError> {
         let meeting = Meeting { master: free_port(world)?, ticket: Ticket::new(world) };
         let mut watch = Self {
             world: Arc::clone(world),
@@ -95,7 +137,7 @@ impl Watch {
         };
         // On an error the workers that were started go with the value.
         for rank in 0..launch.num_workers {
-            let command = command(world, launch, rank, &meeting)?;
+            let command = command(world, launch, life, rank, &meeting)?;
             let mut worker = world.processes().spawn(&command)?;
             let output = worker.take_stderr().expect("it was not taken before");
             watch.workers.push(Some(worker));
@@ -133,32 +175,42 @@ impl Watch {
     }
 
     /// Every end, in the order in which they came.
-    fn wait_for_all(&mut self) -> Result<Vec<Ended>, ClusterError> {
-        let mut ended: Vec<Ended> = Vec::new();
-        let mut patience: Option<Deadline> = None;
-        let mut by_us = false;
-        while ended.len() < self.workers.len() {
+    fn wait_for_all(&mut self, life: u64) -> Result<Vec<Ended>, ClusterError> {
+        let world = Arc::clone(&self.world);
+        let mut members = Membership::new(life, self.workers.len());
+        while !members.is_complete() {
             let seen = self.closed.epoch();
-            let before = ended.len();
+            let before = members.num_ended();
+            let now = world.clock().now();
             for rank in 0..self.workers.len() {
                 let Some(worker) = &mut self.workers[rank] else { continue };
                 let Some(exit) = worker.try_wait()? else { continue };
                 self.workers[rank] = None;
-                ended.push(Ended { rank, exit, by_us, lines: Vec::new() });
+                members.has_ended(now, life, rank, exit);
             }
-            if ended[before..].iter().any(|end| end.exit != Exit::Code(0)) {
-                patience.get_or_insert_with(|| Deadline::after(self.world.clock(), GRACE));
+            if world.processes().is_termination_asked() {
+                let order = members.asked_to_end(now);
+                self.carry_out(order);
             }
-            if !by_us && patience.is_some_and(|grace| grace.has_passed(self.world.clock())) {
-                by_us = true;
-                self.workers.iter_mut().flatten().for_each(|worker| worker.kill());
-            }
-            if ended.len() == before {
-                let is_close = by_us || self.num_closed.load(Ordering::Acquire) > ended.len();
+            let order = members.at(now);
+            self.carry_out(order);
+            if members.num_ended() == before {
+                let num_closed = self.num_closed.load(Ordering::Acquire);
+                let is_close = members.is_ending() || num_closed > before;
                 self.closed.wait(seen, if is_close { LOOK_CLOSELY } else { LOOK });
             }
         }
-        Ok(ended)
+        Ok(members.ended())
+    }
+
+    fn carry_out(&mut self, order: Option<Order>) {
+        for worker in self.workers.iter_mut().flatten() {
+            match order {
+                Some(Order::Terminate) => worker.terminate(),
+                Some(Order::Kill) => worker.kill(),
+                None => {}
+            }
+        }
     }
 
     /// Lets the voices finish; one that does not is left alone, since its worker has ended.
@@ -180,6 +232,7 @@ struct Meeting {
 fn command(
     world: &World,
     launch: &Launch,
+    life: u64,
     rank: usize,
     meeting: &Meeting,
 ) -> Result<ProcessCommand, ClusterError> {
@@ -193,7 +246,11 @@ fn command(
         ("MASTER_PORT", meeting.master.1.clone()),
         (MEETING_POINT, String::new()),
         (LAUNCHER, world.processes().own_id().to_string()),
+        (RESTARTS, life.to_string()),
     ];
+    if let Some(dir) = &launch.run_dir {
+        environment.push((RUN_DIR, dir.display().to_string()));
+    }
     environment.extend(meeting.ticket.to_env());
     if launch.is_terminal {
         environment.push((TERMINAL, "1".to_owned()));

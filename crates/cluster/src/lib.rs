@@ -9,6 +9,7 @@
 //! - [`role`](mod@role): what this process is in the run
 //! - [`join`]: a worker's end of the group of all workers, over any transport
 //! - [`launch`](mod@launch): workers that are processes, started and watched here
+//! - [`membership`]: what a launcher knows of its workers; [`supervisor`]: whether they start again
 //! - [`relay`]: their words, each line with the rank it came from
 //! - [`threads`]: workers that are threads
 //! - [`verdict`]: of all workers that failed, the one that caused it
@@ -38,6 +39,9 @@ pub mod role;
 pub mod join;
 
 pub mod launch;
+
+pub mod membership;
+pub mod supervisor;
 
 pub mod relay;
 

@@ -55,6 +55,16 @@ impl Relay {
         self.lock().line(rank, text);
     }
 
+    /// Writes a line of nobody's.
+    pub fn say(&self, text: &str) {
+        self.lock().say(text);
+    }
+
+    /// Forgets the errors so far; other workers will speak for these ranks.
+    pub fn forget(&self) {
+        self.lock().kept.iter_mut().for_each(Vec::clear);
+    }
+
     /// Ends a progress line that still stands open.
     pub fn close(&self) {
         self.lock().close();
@@ -72,6 +82,12 @@ impl Shared {
     fn line(&mut self, rank: usize, text: &[u8]) {
         self.close();
         let _ = self.out.write_all(&[format!("[{rank}] ").as_bytes(), text, b"\n"].concat());
+        let _ = self.out.flush();
+    }
+
+    fn say(&mut self, text: &str) {
+        self.close();
+        let _ = self.out.write_all(&[text.as_bytes(), b"\n"].concat());
         let _ = self.out.flush();
     }
 

@@ -15,6 +15,12 @@ pub const LAUNCHER: &str = "LOCKSTEP_LAUNCHER";
 /// The variable by which a launcher of ours tells rank 0 that a person watches.
 pub const TERMINAL: &str = "LOCKSTEP_TERMINAL";
 
+/// The variable by which a launcher of ours tells how often the run has begun again.
+pub const RESTARTS: &str = "LOCKSTEP_RESTARTS";
+
+/// The variable by which a launcher of ours tells the folder that all lives of the run share.
+pub const RUN_DIR: &str = "LOCKSTEP_RUN_DIR";
+
 /// What this process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
@@ -41,7 +47,8 @@ pub fn role(recipe: &Recipe, world: &World) -> Result<Role, ClusterError> {
 /// The role of a process that nobody has started as a worker.
 fn own_role(recipe: &Recipe) -> Role {
     match (recipe.run.workers, recipe.run.isolation) {
-        (1, _) => Role::Alone,
+        // Somebody must be left to start it again.
+        (1, _) if recipe.run.restarts == 0 => Role::Alone,
         (_, Isolation::Threads) => Role::Host,
         (_, Isolation::Processes) => Role::Launcher,
     }
@@ -99,6 +106,8 @@ mod tests {
     fn the_recipe_decides_where_nobody_started_this_process_as_a_worker() {
         assert_eq!(own_role(&recipe(&["run.workers=1"])), Role::Alone);
         assert_eq!(own_role(&recipe(&["run.workers=2"])), Role::Launcher);
+        let restarted = recipe(&["run.workers=1", "run.restarts=3"]);
+        assert_eq!(own_role(&restarted), Role::Launcher);
         let threads = recipe(&["run.workers=2", "run.isolation=threads"]);
         assert_eq!(own_role(&threads), Role::Host);
         assert_eq!(own_role(&recipe(&["run.workers=1", "run.isolation=threads"])), Role::Alone);

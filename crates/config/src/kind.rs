@@ -36,11 +36,11 @@ pub(crate) enum Kind {
         low: Bound,
         high: Bound,
     },
-    /// A finite number within the bounds, or this word.
+    /// A finite number within the bounds, or one of these words.
     FloatOrWord {
         low: Bound,
         high: Bound,
-        word: &'static str,
+        words: &'static [&'static str],
     },
     Bool,
     Text {
@@ -111,7 +111,7 @@ impl Kind {
             (Self::FloatOrWord { low, high, .. }, Content::Integer(integer)) => {
                 between(*integer as f64, low, high, false)
             }
-            (Self::FloatOrWord { word, .. }, Content::Text(text)) => one_of(text, &[word]),
+            (Self::FloatOrWord { words, .. }, Content::Text(text)) => one_of(text, words),
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
             (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
                 refuse("must not be empty".to_owned(), None)
@@ -137,7 +137,10 @@ impl Kind {
             Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
             Self::Float { .. } => "a number is needed".to_owned(),
             Self::FloatOrText { .. } => "a number, or text in quotes, is needed".to_owned(),
-            Self::FloatOrWord { word, .. } => format!("a number or {} is needed", quoted(word)),
+            Self::FloatOrWord { words, .. } => {
+                let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+                format!("a number or {} is needed", alternatives(&words))
+            }
             Self::Bool => "true or false is needed".to_owned(),
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
@@ -172,8 +175,8 @@ impl Kind {
             Self::FloatOrText { low, high } => {
                 format!("number {}, or text", range_in_words(*low, *high))
             }
-            Self::FloatOrWord { low, high, word } => {
-                format!("number {}, or {word}", range_in_words(*low, *high))
+            Self::FloatOrWord { low, high, words } => {
+                format!("number {}, or {}", range_in_words(*low, *high), words.join(", "))
             }
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),

@@ -9,9 +9,9 @@ use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
     Checkpoint, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, Interval,
-    IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Parallel, PipelineSchedule,
-    Placement, Precision, Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train,
-    TransportChoice,
+    IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order,
+    Parallel, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
+    Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};

@@ -7,11 +7,11 @@
 //!
 //! [`Replica::visit_own`]: lockstep_parallel::Replica::visit_own
 
+use crate::TrainError;
 use crate::device::KERNEL_CLASS;
 use crate::journal::Journal;
 use crate::saved::{Learner, Start};
 use crate::train::Life;
-use crate::TrainError;
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::pace::{daly_interval, observed_mtbf};
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
@@ -237,9 +237,9 @@ impl Saver {
         let there = Arc::clone(&landed);
         let body = move || {
             let began = world.clock().now();
-            let result = writer.write(step, &room).and_then(|()| {
-                commit.map_or(Ok(()), |commit| writer.commit(num_ranks, commit))
-            });
+            let result = writer
+                .write(step, &room)
+                .and_then(|()| commit.map_or(Ok(()), |commit| writer.commit(num_ranks, commit)));
             let write_seconds = world.clock().since(began).as_secs_f64();
             let outcome = Landed { room, result, write_seconds };
             *there.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);

@@ -151,7 +151,8 @@ impl Manifest {
     /// Everything that readers rely on.
     fn prove(&self) -> Result<(), String> {
         for file in &self.files {
-            let digits = file.name.strip_prefix("rank-").and_then(|n| n.strip_suffix(".safetensors"));
+            let digits =
+                file.name.strip_prefix("rank-").and_then(|n| n.strip_suffix(".safetensors"));
             if !digits.is_some_and(|n| n.bytes().all(|byte| byte.is_ascii_digit())) {
                 return Err(format!("{} is no name of a file of a checkpoint", file.name));
             }

@@ -66,7 +66,8 @@ impl Part {
             }
             snapshot.losses().iter().try_for_each(|loss| put(&loss.to_le_bytes()))
         })?;
-        let file = FileEntry { name, bytes: num_bytes, blake3: hasher.finalize().to_hex().to_string() };
+        let file =
+            FileEntry { name, bytes: num_bytes, blake3: hasher.finalize().to_hex().to_string() };
         let part = Self::of(file, header.len(), snapshot);
         let text = serde_json::to_vec(&part).expect("a note is plain data");
         Ok(world.files().write_atomic(&note_path(folder, rank), &text)?)

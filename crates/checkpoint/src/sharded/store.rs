@@ -146,9 +146,9 @@ impl Writer {
     /// Writes this worker's part of the checkpoint of a step.
     pub fn write(&self, step: u64, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         let folder = self.partial(step);
-        let written = self.begin(&folder).and_then(|()| {
-            Part::write(&self.store.world, &folder, self.rank, snapshot)
-        });
+        let written = self
+            .begin(&folder)
+            .and_then(|()| Part::write(&self.store.world, &folder, self.rank, snapshot));
         written.map_err(|error| self.unsaved(step, error))
     }
 
@@ -231,9 +231,12 @@ impl Writer {
             error => {
                 let sound = |step: &u64| self.store.open(*step).is_ok();
                 let newest = self.store.steps().ok().and_then(|all| all.into_iter().find(sound));
-                let newest = newest.map_or_else(|| "there is none yet".to_owned(), |newest| {
-                    format!("the newest whole one is {}", self.store.folder(newest).display())
-                });
+                let newest = newest.map_or_else(
+                    || "there is none yet".to_owned(),
+                    |newest| {
+                        format!("the newest whole one is {}", self.store.folder(newest).display())
+                    },
+                );
                 CheckpointError::Unsaved { step, reason: error.to_string(), newest }
             }
         }

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::forecast;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
-use crate::workers;
+use crate::workers::{self, Care};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Placement, Recipe, lints};
@@ -67,11 +67,12 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         for finding in findings {
             workers::tell(&format!("warning: {finding}\n"));
         }
-        Ok(())
+        care_of(&recipe, world)
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {
         let mut options = options();
+        options.life = workers::life(&own_world);
         // The others neither say nor keep anything of the forecast.
         if comm.rank().0 == 0 {
             let (costs, domains) = comm.costs();
@@ -92,6 +93,16 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return Ok(());
     }
     output::text(&sample(&summary, &recipe, world)?)
+}
+
+/// What a launcher must know. All lives of a run share the folder that is free before the first.
+fn care_of(recipe: &Recipe, world: &World) -> Result<Care, Failure> {
+    let (restarts, saves_on_request) = (recipe.run.restarts, recipe.checkpoint.is_on());
+    let run_dir = match restarts {
+        0 => None,
+        _ => Some(RunFolder::planned(recipe, world)?.path().to_owned()),
+    };
+    Ok(Care { restarts, run_dir, saves_on_request })
 }
 
 /// What people see of a run: how a batch comes about, then progress.

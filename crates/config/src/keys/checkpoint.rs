@@ -31,7 +31,7 @@ pub(super) const CHECKPOINT: &[Key] = &[
     ),
     Key::new(
         "checkpoint.interval",
-        Kind::FloatOrWord { low: Closed(0.0), high: Closed(31_536_000.0), word: AUTO },
+        Kind::FloatOrWord { low: Closed(0.0), high: Closed(31_536_000.0), words: &[AUTO] },
         Fixed("0"),
         Field {
             get: |r| {

@@ -34,7 +34,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     let recipe = arguments.recipe.resolve_with_default(world, Some("bench"))?;
     let (steps, own_world) = (arguments.steps, World::clone(world));
-    let check = || Ok(lockstep_trainer::check_inputs(&recipe, world)?);
+    let check =
+        || Ok(lockstep_trainer::check_inputs(&recipe, world).map(|()| workers::Care::default())?);
     let life = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
     let Some(bench) = workers::run(&recipe, world, true, check, life)? else { return Ok(()) };
     if arguments.json {
