@@ -48,7 +48,7 @@ pub trait Files: Send + Sync {
     /// Opens a file for writing at its end, creating it when missing. Not buffered either.
     fn append(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError>;
 
-    /// Creates a folder and its parents; an existing folder is fine.
+    /// Creates a folder and its parents, durable on return; an existing folder is fine.
     fn create_dir_all(&self, path: &Path) -> Result<(), FileError>;
 
     /// The paths of a folder's entries, sorted.

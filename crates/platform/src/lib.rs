@@ -24,6 +24,7 @@
 //! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
 //! - [`scratch`]: a folder that removes itself, for tests and temporary work
 //! - [`conformance`]: the checks that every world must pass
+//! - [`faults`]: a disk whose power goes at any operation, for tests
 //! - `real`: the operating system behind [`real()`]
 //!
 //! # Example
@@ -65,6 +66,7 @@ pub mod host;
 pub mod scratch;
 
 pub mod conformance;
+pub mod faults;
 
 mod real;
 mod reason;

@@ -142,7 +142,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("a manifest is plain data");
         let body = text.strip_suffix("\n}").expect("an object ends so");
         format!("{body}{CHECKSUM}{}\"\n}}\n", blake3::hash(body.as_bytes()).to_hex())

@@ -1,1 +1,262 @@
-//! What a store promises.
+//! What a store promises: any layout, whole or not at all, one life at a time.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lockstep_config::Blame;
+use lockstep_platform::faults::{Cut, Faulty};
+use lockstep_platform::{FileKind, ScratchDir, World};
+
+use super::*;
+use crate::CheckpointError;
+
+/// The elements of two tensors after so many steps.
+fn values(step: u64) -> [(&'static str, Vec<usize>, Vec<f32>); 2] {
+    let fill = |len: usize, scale: f32| (0..len).map(|i| scale * i as f32 + step as f32).collect();
+    [("a.weight", vec![5, 4], fill(20, 0.5)), ("b.weight", vec![7], fill(7, -1.0))]
+}
+
+/// What one of `num_ranks` workers keeps.
+fn snapshot(step: u64, rank: usize, num_ranks: usize) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for (name, shape, data) in values(step) {
+        let cut = |rank: usize| data.len() * rank / num_ranks;
+        snapshot.add(name, &shape, cut(rank), &data[cut(rank)..cut(rank + 1)]);
+    }
+    if rank == 0 {
+        snapshot.set_losses(&[5.5, f64::NAN, 0.1 + 0.2]);
+    }
+    snapshot
+}
+
+fn commit(step: u64, keep: usize) -> Commit {
+    let position = Position { step, recipe: "[train]\n".to_owned(), ..Position::default() };
+    Commit { position, patience: Duration::from_secs(5), keep }
+}
+
+/// Saves as `num_ranks` workers of a new life.
+fn save(
+    world: &World,
+    dir: &Path,
+    step: u64,
+    num_ranks: usize,
+    keep: usize,
+) -> Result<(), CheckpointError> {
+    let store = Store::new(world, dir);
+    let generation = store.take_over()?;
+    for rank in (0..num_ranks).rev() {
+        store.writer(generation, rank).write(step, &snapshot(step, rank, num_ranks))?;
+    }
+    store.writer(generation, 0).commit(num_ranks, commit(step, keep))
+}
+
+fn assert_holds(reader: &Reader, step: u64) {
+    for (name, shape, data) in values(step) {
+        for (first, end) in [(0, data.len()), (1, data.len() - 1), (3, 4), (2, 2)] {
+            let mut out = vec![f32::NAN; end - first];
+            reader.read(name, &shape, first, &mut out).unwrap();
+            assert_eq!(out, data[first..end], "{name} from {first} to {end}");
+        }
+    }
+    let losses: Vec<u64> = reader.losses().unwrap().iter().map(|loss| loss.to_bits()).collect();
+    assert_eq!(losses, [5.5_f64, f64::NAN, 0.1 + 0.2].map(f64::to_bits));
+}
+
+fn in_scratch(test: impl FnOnce(&World, &Path)) {
+    let world = lockstep_platform::real();
+    let scratch = ScratchDir::new(&world, "sharded").unwrap();
+    test(&world, &scratch.path().join("checkpoints"));
+}
+
+#[test]
+fn any_stretch_comes_back_whoever_wrote_it() {
+    for num_ranks in [1, 2, 3, 5, 30] {
+        in_scratch(|world, dir| {
+            save(world, dir, 8, num_ranks, 1).unwrap();
+            let reader = Store::new(world, dir).open(8).unwrap();
+            reader.verify_all().unwrap();
+            assert_eq!(reader.manifest().files.len(), num_ranks);
+            assert_holds(&reader, 8);
+        });
+    }
+}
+
+#[test]
+fn parts_are_files_that_other_programs_read() {
+    in_scratch(|world, dir| {
+        save(world, dir, 8, 2, 1).unwrap();
+        let path = dir.join("step-00000008").join("rank-0001.safetensors");
+        let bytes = world.files().read(&path).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(file.names(), ["a.weight@10", "b.weight@3"]);
+    });
+}
+
+#[test]
+fn the_newest_few_stay() {
+    in_scratch(|world, dir| {
+        for step in [2, 4, 6, 8] {
+            save(world, dir, step, 2, 2).unwrap();
+        }
+        assert_eq!(Store::new(world, dir).steps().unwrap(), [8, 6]);
+        let names = world.files().list(dir).unwrap();
+        assert_eq!(names.len(), 3, "two checkpoints and a number: {names:?}");
+    });
+}
+
+#[test]
+fn a_flipped_bit_or_a_missing_end_is_noticed_in_every_file() {
+    in_scratch(|world, dir| {
+        save(world, dir, 8, 2, 1).unwrap();
+        let store = Store::new(world, dir);
+        let verify = || store.open(8).and_then(|reader| reader.verify_all());
+        verify().unwrap();
+        for path in world.files().list(&store.folder(8)).unwrap() {
+            let whole = world.files().read(&path).unwrap();
+            for at in (0..whole.len()).step_by(5) {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 4;
+                for bytes in [&flipped[..], &whole[..at]] {
+                    world.files().write_atomic(&path, bytes).unwrap();
+                    let error = verify().expect_err("it was changed");
+                    // A version that grew by a flip is the only other reading of such a file.
+                    let is_newer = matches!(error, CheckpointError::NewerState { .. });
+                    assert!(is_newer || error.blame() == Blame::Storage, "{error}");
+                    assert!(!error.to_string().contains('\n'), "{error}");
+                }
+            }
+            world.files().write_atomic(&path, &whole).unwrap();
+        }
+        verify().unwrap();
+    });
+}
+
+#[test]
+fn a_manifest_that_lies_is_refused_before_anything_is_read() {
+    in_scratch(|world, dir| {
+        save(world, dir, 8, 2, 1).unwrap();
+        let folder = Store::new(world, dir).folder(8);
+        let sound = Manifest::load(world, &folder).unwrap();
+        let lies: [fn(&mut Manifest); 5] = [
+            |m| m.files[0].name = "../../secret".to_owned(),
+            |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].offset = u64::MAX,
+            |m| m.tensors.get_mut("b.weight").unwrap().pieces[1].first -= 1,
+            |m| m.tensors.get_mut("b.weight").unwrap().shape = vec![usize::MAX, 2],
+            |m| m.losses.len = usize::MAX,
+        ];
+        for lie in lies {
+            let mut manifest = sound.clone();
+            lie(&mut manifest);
+            world.files().write_atomic(&folder.join(MANIFEST), manifest.text().as_bytes()).unwrap();
+            let error = Reader::open(world, &folder).map(|_| ()).expect_err("it lies");
+            assert!(matches!(error, CheckpointError::BadCheckpoint { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_replaced_life_can_neither_write_nor_finish_what_it_began() {
+    in_scratch(|world, dir| {
+        let store = Store::new(world, dir);
+        let old = store.take_over().unwrap();
+        store.writer(old, 0).write(4, &snapshot(4, 0, 1)).unwrap();
+        let new = store.take_over().unwrap();
+        assert_eq!((old, new), (1, 2));
+        // What it had begun is gone, and what it begins now is refused.
+        let error = store.writer(old, 0).commit(1, commit(4, 1)).expect_err("too late");
+        assert_eq!(error.blame(), Blame::Storage, "{error}");
+        let error = store.writer(old, 0).write(6, &snapshot(6, 0, 1)).expect_err("replaced");
+        assert_eq!(error, CheckpointError::Superseded { generation: 1, newer: 2 });
+        assert_eq!(store.steps().unwrap(), [0; 0]);
+        assert_eq!(world.files().list(dir).unwrap().len(), 1, "only the number is there");
+        store.writer(new, 0).write(6, &snapshot(6, 0, 1)).unwrap();
+        store.writer(new, 0).commit(1, commit(6, 1)).unwrap();
+        assert_holds(&store.open(6).unwrap(), 6);
+    });
+}
+
+#[test]
+fn a_worker_that_does_not_write_is_named_and_nothing_old_is_lost() {
+    in_scratch(|world, dir| {
+        save(world, dir, 2, 2, 1).unwrap();
+        let store = Store::new(world, dir);
+        let writer = store.writer(store.take_over().unwrap(), 0);
+        writer.write(4, &snapshot(4, 0, 2)).unwrap();
+        let hurried = Commit { patience: Duration::ZERO, ..commit(4, 1) };
+        let error = writer.commit(2, hurried).expect_err("rank 1 is missing").to_string();
+        assert!(error.contains("rank 1 did not write its part within 0 s"), "{error}");
+        assert!(error.ends_with("step-00000002"), "it says what is left: {error}");
+        assert_holds(&store.open(2).unwrap(), 2);
+    });
+}
+
+#[test]
+fn a_step_that_is_reached_again_replaces_what_was_damaged_there() {
+    in_scratch(|world, dir| {
+        save(world, dir, 2, 2, 3).unwrap();
+        let path = dir.join("step-00000002").join("rank-0000.safetensors");
+        let mut bytes = world.files().read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        world.files().write_atomic(&path, &bytes).unwrap();
+        save(world, dir, 2, 1, 3).unwrap();
+        let reader = Store::new(world, dir).open(2).unwrap();
+        reader.verify_all().unwrap();
+        assert_eq!(reader.manifest().files.len(), 1, "it is the new one");
+        save(world, dir, 2, 2, 3).unwrap();
+        assert_eq!(Store::new(world, dir).open(2).unwrap().manifest().files.len(), 1);
+    });
+}
+
+/// The newest checkpoint that is sound.
+fn newest(world: &World, dir: &Path) -> Option<u64> {
+    let store = Store::new(world, dir);
+    let is_sound = |step: &u64| store.open(*step).and_then(|r| r.verify_all()).is_ok();
+    let steps = store.steps().unwrap();
+    steps.into_iter().find(is_sound)
+}
+
+#[test]
+fn wherever_the_power_goes_a_whole_checkpoint_remains() {
+    let real = lockstep_platform::real();
+    let mut num_cuts = 0;
+    for operation in 0.. {
+        let mut is_over = true;
+        for is_done in [false, true] {
+            let scratch = ScratchDir::new(&real, "power").unwrap();
+            let dir = scratch.path().join("checkpoints");
+            save(&real, &dir, 2, 2, 1).unwrap();
+            let faulty = Faulty::new(&real, Some(Cut { operation, is_done }));
+            let world: World = faulty.clone();
+            // Two more, so that old ones are let go as well.
+            let saved = save(&world, &dir, 4, 3, 1).and_then(|()| save(&world, &dir, 6, 2, 1));
+            assert_eq!(saved.is_err(), faulty.is_dark(), "operation {operation}");
+            let step = newest(&real, &dir).unwrap_or_else(|| panic!("none left: {operation}"));
+            assert!(saved.is_err() || step == 6);
+            assert_holds(&Store::new(&real, &dir).open(step).unwrap(), step);
+            // And the next life goes on as if nothing had been.
+            save(&real, &dir, 8, 2, 1).unwrap();
+            assert_eq!(newest(&real, &dir), Some(8));
+            let names = real.files().list(&dir).unwrap();
+            assert!(names.len() == 2, "litter after operation {operation}: {names:?}");
+            is_over &= !faulty.is_dark();
+            num_cuts += 1;
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(num_cuts > 80, "every operation was cut: {num_cuts}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_one_line_and_storages_fault() {
+    in_scratch(|world, dir| {
+        world.files().create_dir_all(dir.parent().unwrap()).unwrap();
+        world.files().write_atomic(dir, b"a file in its place").unwrap();
+        let store = Store::new(world, dir);
+        let error = store.writer(1, 0).write(4, &snapshot(4, 0, 1)).expect_err("no folder");
+        assert_eq!(error.blame(), Blame::Storage);
+        assert!(error.to_string().starts_with("the checkpoint of step 4 was not written: cannot"));
+        assert!(matches!(world.files().metadata(dir), Some(FileKind::File { .. })));
+    });
+}

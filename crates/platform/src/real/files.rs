@@ -58,7 +58,14 @@ impl Files for RealFiles {
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<(), FileError> {
-        fs::create_dir_all(path).map_err(failed(FileAction::Create, path))
+        // A name is durable once the folder that holds it is synced, so each parent that gets one is.
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
+        let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+        let create = || {
+            fs::create_dir_all(path)?;
+            missing.iter().try_for_each(|folder| sync_folder(&File::open(folder_of(folder))?))
+        };
+        create().map_err(failed(FileAction::Create, path))
     }
 
     fn list(&self, path: &Path) -> Result<Vec<PathBuf>, FileError> {
