@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `plan`, `config`, `doctor`, `rendezvous`, one file each.
+//!   `data-server`, `bench`, `plan`, `config`, `doctor`, `drill`, `rendezvous`, one file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`forecast`]: what a run will cost here, and the file with what this machine was measured at.
@@ -43,6 +43,7 @@ Examples:
   lockstep plan my.toml                           memory, bytes and time of a run, before it
   lockstep config                                 every key, its meaning and its value
   lockstep doctor runs/0007                       why a run failed: who did not arrive where
+  lockstep drill my.toml                          kill workers at random; is the end the same?
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
 
@@ -62,6 +63,7 @@ enum Command {
     Data(commands::data::Command),
     Config(commands::config::Arguments),
     Doctor(commands::doctor::Arguments),
+    Drill(commands::drill::Arguments),
     Rendezvous(commands::rendezvous::Arguments),
 }
 
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
         Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),
+        Command::Drill(arguments) => commands::drill::run(&arguments, &world),
         Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),
     };
     match result {

@@ -104,12 +104,13 @@ pub fn train_on(
     world: &World,
     mut options: Options,
 ) -> Result<Summary, TrainError> {
-    let (resume, stop_after) = (options.resume.clone(), options.stop_after);
+    let (resume, stop_after, life) =
+        (options.resume.clone(), options.stop_after, options.life.clone());
     let results: Vec<_> = std::thread::scope(|scope| {
         let worker = |end| {
             let sinks = std::mem::take(&mut options.sinks);
-            let options =
-                Options { resume: resume.clone(), stop_after, sinks, ..Options::default() };
+            let (resume, life) = (resume.clone(), life.clone());
+            let options = Options { resume, stop_after, sinks, life, ..Options::default() };
             scope.spawn(move || train(recipe, world, end, options))
         };
         let workers: Vec<_> = ends.iter().map(worker).collect();

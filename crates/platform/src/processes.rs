@@ -37,6 +37,9 @@ pub trait Processes: Send + Sync {
     /// given to another. `None` where there is no such process, or no such handle.
     fn watch(&self, id: u32) -> Option<Box<dyn ProcessWatch>>;
 
+    /// Ends the process with this number at once (SIGKILL); false where there is none.
+    fn kill(&self, id: u32) -> bool;
+
     /// What the process with this number does; `None` where there is none or nobody knows.
     fn state(&self, id: u32) -> Option<ProcessState>;
 

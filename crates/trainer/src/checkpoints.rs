@@ -18,7 +18,7 @@ use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::{Interval, Recipe};
 use lockstep_data::Cursor;
-use lockstep_platform::{JoinHandle, World};
+use lockstep_platform::{FileKind, JoinHandle, World};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -103,7 +103,8 @@ impl Saver {
         };
         if recipe.checkpoint.is_on() {
             world.processes().defer_termination(true);
-            let mut exists = [u32::from(world.files().metadata(saver.store.dir()).is_some())];
+            let there = world.files().metadata(saver.store.dir());
+            let mut exists = [u32::from(there == Some(FileKind::Directory))];
             comm.broadcast(&mut exists, 0)?;
             if exists[0] == 1 {
                 saver.take_over(start.step)?;

@@ -88,7 +88,9 @@ fn parts_are_files_that_other_programs_read() {
         let path = dir.join("step-00000008").join("rank-0001.safetensors");
         let bytes = world.files().read(&path).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        assert_eq!(file.names(), ["a.weight@10", "b.weight@3"]);
+        let mut names = file.names();
+        names.sort_unstable();
+        assert_eq!(names, ["a.weight@10", "b.weight@3"]);
     });
 }
 
@@ -218,13 +220,15 @@ fn newest(world: &World, dir: &Path) -> Option<u64> {
 #[test]
 fn wherever_the_power_goes_a_whole_checkpoint_remains() {
     let real = lockstep_platform::real();
+    // This one only remembers what was synced, which is quicker.
+    let lit: World = Faulty::new(&real, None);
     let mut num_cuts = 0;
     for operation in 0.. {
         let mut is_over = true;
         for is_done in [false, true] {
             let scratch = ScratchDir::new(&real, "power").unwrap();
             let dir = scratch.path().join("checkpoints");
-            save(&real, &dir, 2, 2, 1).unwrap();
+            save(&lit, &dir, 2, 2, 1).unwrap();
             let faulty = Faulty::new(&real, Some(Cut { operation, is_done }));
             let world: World = faulty.clone();
             // Two more, so that old ones are let go as well.
@@ -234,7 +238,7 @@ fn wherever_the_power_goes_a_whole_checkpoint_remains() {
             assert!(saved.is_err() || step == 6);
             assert_holds(&Store::new(&real, &dir).open(step).unwrap(), step);
             // And the next life goes on as if nothing had been.
-            save(&real, &dir, 8, 2, 1).unwrap();
+            save(&lit, &dir, 8, 2, 1).unwrap();
             assert_eq!(newest(&real, &dir), Some(8));
             let names = real.files().list(&dir).unwrap();
             assert!(names.len() == 2, "litter after operation {operation}: {names:?}");

@@ -7,6 +7,7 @@ pub(crate) mod convert;
 pub(crate) mod data;
 pub(crate) mod data_server;
 pub(crate) mod doctor;
+pub(crate) mod drill;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;

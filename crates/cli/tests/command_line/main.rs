@@ -9,6 +9,7 @@
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
 //! - `launch`: several workers behind one command.
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
+//! - `restarts`: workers that are killed are started again, and the end is the same.
 //! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
@@ -35,3 +36,4 @@ mod plan;
 mod problems;
 mod process;
 mod rendezvous;
+mod restarts;

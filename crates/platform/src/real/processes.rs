@@ -77,6 +77,11 @@ impl Processes for RealProcesses {
         Some(Box::new(RealWatch { handle }))
     }
 
+    fn kill(&self, id: u32) -> bool {
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::kill_process(pid, Signal::KILL).is_ok())
+    }
+
     fn state(&self, id: u32) -> Option<ProcessState> {
         let line = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         // The name in parentheses may itself hold some, so the last one counts.

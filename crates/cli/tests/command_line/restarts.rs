@@ -1,0 +1,145 @@
+//! Workers that are killed in the middle of training: the run starts them again, and its end cannot
+//! be told from that of a run that was left alone.
+
+use crate::launch::send;
+use crate::process::Folder;
+use lockstep_comm::conformance::cases::{Random, chosen};
+use lockstep_platform::{Deadline, World, real};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Far more than anything here takes, and still an end.
+const LIMIT: Duration = Duration::from_mins(2);
+
+const STEPS: u64 = 60;
+
+fn arguments(sets: &[String]) -> Vec<String> {
+    let steps = format!("train.steps={STEPS}");
+    let all = [steps.as_str(), "train.eval_every=0", "run.dir=run"];
+    let sets = all.into_iter().chain(sets.iter().map(String::as_str));
+    let fixed = ["train", "--preset", "tiny", "--json", "--quiet"].map(str::to_owned);
+    fixed.into_iter().chain(sets.flat_map(|set| ["--set".to_owned(), set.to_owned()])).collect()
+}
+
+/// The hashes of a run that nobody disturbs.
+fn undisturbed() -> Value {
+    let arguments = arguments(&["run.workers=1".to_owned()]);
+    Folder::new().json(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Waits for something that is to happen.
+fn wait_for<T>(world: &World, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Deadline::after(world.clock(), LIMIT);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(!deadline.has_passed(world.clock()), "{what} does not happen");
+        world.clock().sleep(Duration::from_millis(1));
+    }
+}
+
+/// The steps that the events of a run tell of.
+fn steps_done(world: &World, run: &Path) -> u64 {
+    let text = world.files().read_to_string(&run.join("events.jsonl")).unwrap_or_default();
+    text.matches("\"event\":\"step\"").count() as u64
+}
+
+/// The process of a rank among those that a launcher has started.
+fn worker(world: &World, launcher: u32, rank: usize) -> Option<u32> {
+    let read = |path: String| world.files().read(&PathBuf::from(path)).ok();
+    let list = read(format!("/proc/{launcher}/task/{launcher}/children"))?;
+    let list = String::from_utf8(list).ok()?;
+    let own = format!("RANK={rank}");
+    let is_rank = |pid: &u32| {
+        let environment = read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == own.as_bytes())
+    };
+    list.split_whitespace().filter_map(|number| number.parse().ok()).find(is_rank)
+}
+
+fn start(folder: &Folder, sets: &[String]) -> Child {
+    let arguments = arguments(sets);
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let mut command = folder.command(&arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
+}
+
+#[test]
+fn a_run_whose_workers_are_killed_ends_with_the_same_bits() {
+    let world = real();
+    let whole = undisturbed();
+    for seed in chosen(&world, 100, 10) {
+        let mut random = Random(seed);
+        let workers = 1 + random.below(3);
+        let victim = random.below(workers);
+        let after = 1 + random.below(STEPS as usize / 2) as u64;
+        let sets = [
+            format!("run.workers={workers}"),
+            "run.restarts=3".to_owned(),
+            format!("checkpoint.every={}", 1 + random.below(8)),
+            format!("parallel.zero={}", random.below(4)),
+            format!("run.transport={}", ["auto", "tcp"][random.below(2)]),
+        ];
+        let case = format!("seed {seed}: rank {victim} after {after} steps, {sets:?}");
+        let folder = Folder::new();
+        let run = start(&folder, &sets);
+        let dir = folder.path().join("run");
+        wait_for(&world, &case, || (steps_done(&world, &dir) >= after).then_some(()));
+        let pid = wait_for(&world, &case, || worker(&world, run.id(), victim));
+        send("-KILL", pid);
+        let ended = run.wait_with_output().expect("it was started");
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{case}: {words}");
+        let summary: Value = serde_json::from_slice(&ended.stdout).expect("one JSON value");
+        assert_eq!(summary["restarts"], 1, "{case}: {words}");
+        for hash in ["weights_hash", "losses_hash"] {
+            assert_eq!(summary[hash], whole[hash], "{case}");
+        }
+        assert!(words.contains("starting all workers again (1 of 3)"), "{case}: {words}");
+    }
+}
+
+#[test]
+fn a_run_that_is_asked_to_end_saves_first() {
+    let world = real();
+    let whole = undisturbed();
+    for workers in [1, 2] {
+        let folder = Folder::new();
+        let sets = [format!("run.workers={workers}"), "checkpoint.every=1000".to_owned()];
+        let run = start(&folder, &sets);
+        let dir = folder.path().join("run");
+        wait_for(&world, "a step", || (steps_done(&world, &dir) >= 2).then_some(()));
+        send("-TERM", run.id());
+        let ended = run.wait_with_output().expect("it was started");
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(143), "{words}");
+        assert!(words.contains("ended on request after step"), "{words}");
+        let more = ["--resume", "run", "--set", "run.dir=rest", "--set", "run.workers=2"];
+        let more = arguments(&[]).into_iter().chain(more.map(str::to_owned));
+        let more: Vec<_> = more.collect();
+        let rest = folder.json(&more.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(rest["weights_hash"], whole["weights_hash"], "{words}");
+    }
+}
+
+#[test]
+fn what_would_only_happen_again_is_not_tried_again() {
+    let folder = Folder::new();
+    folder.write("occupied", b"a file where the folder of checkpoints should be");
+    let run = |sets: &[&str]| {
+        let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let arguments = arguments(&sets);
+        folder.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let refused = run(&["run.restarts=1", "run.isolation=threads"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("run.restarts = 1 cannot start threads again"));
+    // A disk may come back; one that does not is the end, with its own code.
+    let full = run(&["run.restarts=1", "checkpoint.every=2", "checkpoint.dir=occupied"]);
+    assert_eq!(full.code, Some(4), "{}", full.stderr);
+    assert!(full.stderr.contains("the checkpoint of step 2 was not written"), "{}", full.stderr);
+    assert!(full.stderr.contains("starting all workers again (1 of 1)"), "{}", full.stderr);
+}

@@ -1,0 +1,156 @@
+//! A run goes on from any checkpoint, under any layout, to the bits it would have had.
+
+use lockstep_checkpoint::sharded::Store;
+use lockstep_config::{Blame, Recipe};
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
+use lockstep_harness::runs::soak;
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::{Life, Options};
+use std::path::{Path, PathBuf};
+
+/// Twenty steps, a checkpoint after every fifth.
+fn recipe(small: &Small, layout: &[&str]) -> Recipe {
+    small.with(&[&["train.steps=20", "checkpoint.every=5"], layout].concat())
+}
+
+/// Trains up to a step and gives the folder of the checkpoints that it left.
+fn leave(runs: &mut Runs, recipe: &Recipe, resume: Option<PathBuf>, stop_after: u64) -> PathBuf {
+    let options = Options { resume, stop_after: Some(stop_after), ..Options::default() };
+    let outcome = runs.run(recipe, options).unwrap_or_else(|error| panic!("a part: {error}"));
+    outcome.dir.join("checkpoints")
+}
+
+fn from(dir: &Path) -> Options {
+    Options { resume: Some(dir.to_owned()), ..Options::default() }
+}
+
+#[test]
+fn every_part_may_have_another_layout() {
+    let layouts: [&[&str]; 6] = [
+        &["run.workers=4", "parallel.zero=3"],
+        &["run.workers=2", "parallel.pipeline=2"],
+        &["run.workers=3"],
+        &["run.workers=4", "parallel.pipeline=2", "parallel.zero=1", "parallel.virtual_stages=1"],
+        &["run.workers=2", "parallel.zero=2"],
+        &["run.workers=1"],
+    ];
+    let smalls: &[Small] = if soak() { &[LLAMA, GPT2, DROPOUT, THREE_LANES] } else { &[GPT2] };
+    for small in smalls {
+        let mut runs = Runs::new("checkpoints");
+        let whole = runs.finish(&small.with(&["train.steps=20", "run.workers=1"]));
+        for turn in 0..if soak() { layouts.len() } else { 2 } {
+            let layout = |part: usize| recipe(small, layouts[(turn * 3 + part) % layouts.len()]);
+            let first = leave(&mut runs, &layout(0), None, 7);
+            let second = leave(&mut runs, &layout(1), Some(first), 13);
+            let third = leave(&mut runs, &layout(2), Some(second), 17);
+            let end = runs.run(&layout(3), from(&third)).expect("the last part");
+            assert_eq!(end.losses.len(), 5, "it went on after step 15");
+            assert_eq!(end.hashes(), whole.hashes(), "{} from layout {turn} on", small.name);
+        }
+    }
+}
+
+#[test]
+fn every_optimizer_and_frozen_parameters_are_saved() {
+    for sets in [
+        ["optim.name=lamb", "optim.groups=[]"],
+        ["optim.name=nesterov", "optim.groups=[]"],
+        ["optim.name=adamw", "optim.groups=[{match = \"*norm*\", freeze_after = 8}]"],
+    ] {
+        let mut runs = Runs::new("checkpoints");
+        let layout = |layout: &[&str]| recipe(&LLAMA, &[&sets, layout].concat());
+        let whole = runs.finish(&LLAMA.with(&[&["train.steps=20"], &sets[..]].concat()));
+        let left = leave(&mut runs, &layout(&["run.workers=2", "parallel.zero=3"]), None, 12);
+        let end = runs.run(&layout(&["run.workers=3"]), from(&left)).expect("the second part");
+        assert_eq!(end.hashes(), whole.hashes(), "{sets:?}");
+    }
+}
+
+#[test]
+fn saving_changes_nothing_in_the_background_or_not_and_the_newest_few_stay() {
+    let mut runs = Runs::new("checkpoints");
+    let whole = runs.finish(&LLAMA.with(&["train.steps=20"]));
+    for background in ["true", "false"] {
+        let set = format!("checkpoint.background={background}");
+        let saved = runs.finish(&recipe(&LLAMA, &["run.workers=2", &set, "checkpoint.keep=2"]));
+        assert_eq!(saved.hashes(), whole.hashes());
+        let store = Store::new(runs.world(), &saved.dir.join("checkpoints"));
+        assert_eq!(store.steps().expect("a folder"), [15, 10]);
+        let events = load_events(runs.world(), &saved.dir.join("events.jsonl")).expect("events");
+        let saved = |event: &Event| matches!(event, Event::CheckpointSaved { .. });
+        assert_eq!(events.iter().filter(|stamped| saved(&stamped.event)).count(), 3);
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
+    let mut runs = Runs::new("checkpoints");
+    let recipe = recipe(&LLAMA, &["run.workers=2"]);
+    let whole = runs.finish(&recipe);
+    let left = leave(&mut runs, &recipe, None, 12);
+    let path = left.join("step-00000010").join("rank-0001.safetensors");
+    let mut bytes = runs.world().files().read(&path).expect("a part");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    runs.world().files().write_atomic(&path, &bytes).expect("a flipped bit");
+
+    let end = runs.run(&recipe, from(&left)).expect("the older one is sound");
+    assert_eq!(end.losses.len(), 15, "it went on after step 5");
+    assert_eq!(end.hashes(), whole.hashes());
+    let events = load_events(runs.world(), &end.dir.join("events.jsonl")).expect("events");
+    let warning = events.iter().find_map(|stamped| match &stamped.event {
+        Event::Warning { message } => Some(message.as_str()),
+        _ => None,
+    });
+    let warning = warning.expect("a person is told");
+    assert!(warning.contains("rank-0001.safetensors does not have its checksum"), "{warning}");
+
+    // Where none is sound there is nothing to go on from.
+    let older = left.join("step-00000005").join("manifest.json");
+    runs.world().files().write_atomic(&older, b"{}").expect("no manifest");
+    let error = runs.run(&recipe, from(&left)).expect_err("both are damaged");
+    assert_eq!(error.blame(), Blame::Storage, "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+}
+
+#[test]
+fn another_life_goes_on_in_the_same_folder() {
+    let mut runs = Runs::new("checkpoints");
+    let mut recipe = recipe(&LLAMA, &["run.workers=2"]);
+    let whole = runs.finish(&recipe);
+    let dir = runs.path().join("lives");
+    recipe.run.dir = dir.display().to_string();
+    let life = |restarts, stop_after| Options {
+        stop_after,
+        life: Life { restarts, dir: Some(dir.clone()) },
+        ..Options::default()
+    };
+    let train = |options| lockstep_harness::runs::train_on_threads(&recipe, runs.world(), options);
+    train(life(0, Some(13))).expect("the first life");
+    let end = train(life(1, None)).expect("the second");
+    assert_eq!(end.weights_hash, whole.summary.weights_hash);
+    assert_eq!(end.losses_hash, whole.summary.losses_hash);
+    assert_eq!(end.restarts, 1);
+}
+
+#[test]
+fn a_checkpoint_of_another_recipe_is_refused() {
+    let mut runs = Runs::new("checkpoints");
+    let left = leave(&mut runs, &recipe(&LLAMA, &[]), None, 7);
+    let error = runs.run(&recipe(&LLAMA, &["train.seed=2"]), from(&left)).expect_err("another");
+    assert_eq!(error.blame(), Blame::User);
+    assert!(error.to_string().contains("train.seed = 1 there, train.seed = 2 here"), "{error}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_ends_the_run_and_blames_the_storage() {
+    let mut runs = Runs::new("checkpoints");
+    let occupied = runs.path().join("occupied");
+    runs.world().files().write_atomic(&occupied, b"a file").expect("it can be written");
+    let set = format!("checkpoint.dir={}", occupied.display());
+    let error = runs.run(&recipe(&LLAMA, &[&set, "run.workers=1"]), Options::default());
+    let error = error.expect_err("it is no folder");
+    assert_eq!(error.blame(), Blame::Storage, "{error}");
+    assert!(error.to_string().starts_with("the checkpoint of step"), "{error}");
+}
