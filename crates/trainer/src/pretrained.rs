@@ -1,13 +1,14 @@
 //! A model that exists already, in a folder of ours or of Hugging Face: its shape and its weights.
 //!
-//! A folder with a `recipe.toml` is a finished run, one with a `config.json` is a model of Hugging
-//! Face. Both keep weights as safetensors under the same names, so everything after opening them is
-//! the same: prove that the tensors are those of the model, then read each part where it is needed.
+//! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one, and one
+//! with a `config.json` is a model of Hugging Face. All keep weights as safetensors under the same
+//! names, so everything after opening them is the same: prove that the tensors are those of the model, then read each part where it is needed.
 //! A worker reads what it owns and nothing else, and no copy of the whole model is made.
 
 use crate::saved::{self, Learner};
-use crate::{RunFolder, TrainError};
+use crate::{RunFolder, TrainError, restore};
 use lockstep_checkpoint::huggingface::{self, Folder};
+use lockstep_checkpoint::sharded::{MANIFEST, Reader};
 use lockstep_checkpoint::{CheckpointError, Tensors};
 use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
 use lockstep_model::{Blueprint, describe};
@@ -23,6 +24,7 @@ pub struct Pretrained {
 
 enum Origin {
     Run { recipe: Box<Recipe>, tensors: Tensors },
+    Checkpoint { recipe: Box<Recipe>, reader: Reader },
     HuggingFace(Box<Folder>),
 }
 
@@ -30,7 +32,15 @@ impl Pretrained {
     /// Opens a folder: shape and headers are read, weights are not.
     pub fn open(path: &Path, world: &World) -> Result<Self, TrainError> {
         let has = |name: &str| world.files().metadata(&path.join(name)).is_some();
-        let origin = if has("recipe.toml") {
+        let origin = if has(MANIFEST) {
+            return Self::of_checkpoint(Reader::open(world, path)?, world);
+        } else if has("recipe.toml") {
+            // A run that has not ended has checkpoints at best.
+            if RunFolder::finished(path, world).is_err()
+                && let Some(reader) = restore::newest_in(path, world)?
+            {
+                return Self::of_checkpoint(reader, world);
+            }
             let folder = RunFolder::finished(path, world)?;
             let recipe = Box::new(saved::recipe_of(&folder, world)?);
             Origin::Run { recipe, tensors: Tensors::open(world, &folder.weights())? }
@@ -42,6 +52,15 @@ impl Pretrained {
         Ok(Self { path: path.to_owned(), origin })
     }
 
+    /// A checkpoint. What makes text of its tokens lies in the folder of its run.
+    fn of_checkpoint(reader: Reader, world: &World) -> Result<Self, TrainError> {
+        let recipe = restore::recipe_in(&reader.manifest().position.recipe, reader.folder())?;
+        let run = reader.folder().ancestors().nth(2).map(Path::to_owned);
+        let is_run = |path: &PathBuf| RunFolder::started(path, world).is_ok();
+        let path = run.filter(is_run).unwrap_or_else(|| reader.folder().to_owned());
+        Ok(Self { path, origin: Origin::Checkpoint { recipe: Box::new(recipe), reader } })
+    }
+
     /// The folder itself.
     pub fn path(&self) -> &Path {
         &self.path
@@ -50,7 +69,7 @@ impl Pretrained {
     /// The shape of the model.
     pub fn model(&self) -> &Model {
         match &self.origin {
-            Origin::Run { recipe, .. } => &recipe.model,
+            Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => &recipe.model,
             Origin::HuggingFace(folder) => &folder.config.model,
         }
     }
@@ -58,7 +77,7 @@ impl Pretrained {
     /// The folder, where it is one of Hugging Face.
     pub fn hugging_face(&self) -> Option<&Folder> {
         match &self.origin {
-            Origin::Run { .. } => None,
+            Origin::Run { .. } | Origin::Checkpoint { .. } => None,
             Origin::HuggingFace(folder) => Some(folder),
         }
     }
@@ -75,7 +94,9 @@ impl Pretrained {
         change: impl FnOnce(&mut ModelFolder),
     ) -> Result<Recipe, TrainError> {
         match &self.origin {
-            Origin::Run { recipe, .. } => Ok((**recipe).clone()),
+            Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => {
+                Ok((**recipe).clone())
+            }
             Origin::HuggingFace(_) => {
                 let mut folder = self.model_folder(world);
                 change(&mut folder);
@@ -89,6 +110,7 @@ impl Pretrained {
     pub fn model_folder(&self, world: &World) -> ModelFolder {
         let file = match &self.origin {
             Origin::Run { .. } => "recipe.toml",
+            Origin::Checkpoint { .. } => MANIFEST,
             Origin::HuggingFace(_) => huggingface::CONFIG,
         };
         let tokenizer = self.path.join(huggingface::TOKENIZER);
@@ -105,6 +127,10 @@ impl Pretrained {
         let needed = outlines(blueprint);
         match &self.origin {
             Origin::Run { tensors, .. } => tensors.prove(&needed)?,
+            Origin::Checkpoint { reader, .. } => {
+                reader.verify_all()?;
+                needed.iter().try_for_each(|(name, shape)| reader.read(name, shape, 0, &mut []))?;
+            }
             Origin::HuggingFace(folder) => folder.prove(&needed)?,
         }
         Ok(())
@@ -112,20 +138,20 @@ impl Pretrained {
 
     /// The elements of a parameter from number `first` on.
     pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
-        self.tensors().read(name, first, out)
+        match &self.origin {
+            Origin::Run { tensors, .. } => tensors.read(name, first, out),
+            Origin::HuggingFace(folder) => folder.tensors.read(name, first, out),
+            Origin::Checkpoint { reader, .. } => {
+                let shape = reader.manifest().tensors.get(name).map(|tensor| tensor.shape.clone());
+                reader.read(name, &shape.unwrap_or_default(), first, out)
+            }
+        }
     }
 
     /// The flat parameter buffer of each block, mirrors included.
     pub fn params(&self, blueprint: &Blueprint) -> Result<Vec<Vec<f32>>, TrainError> {
         self.prove(blueprint)?;
-        saved::load_params(blueprint, self.tensors())
-    }
-
-    fn tensors(&self) -> &Tensors {
-        match &self.origin {
-            Origin::Run { tensors, .. } => tensors,
-            Origin::HuggingFace(folder) => &folder.tensors,
-        }
+        saved::load_params(blueprint, |name, values| self.read(name, 0, values))
     }
 }
 

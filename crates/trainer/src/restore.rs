@@ -139,12 +139,21 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
     }))
 }
 
+/// The newest checkpoint of a run that is sound, if it has any.
+pub(crate) fn newest_in(run: &Path, world: &World) -> Result<Option<Reader>, TrainError> {
+    let recipe = saved::recipe_of(&RunFolder::started(run, world)?, world)?;
+    let store = Store::new(world, &checkpoints::dir_of(&recipe, run));
+    let is_sound = |reader: &Reader| reader.verify_all().is_ok();
+    let opened = store.steps()?.into_iter().filter_map(|step| store.open(step).ok());
+    Ok(opened.into_iter().find(is_sound))
+}
+
 fn other_recipe(dir: &Path, before: &Recipe, now: &Recipe) -> TrainError {
     let (saved, asked) = first_difference(&before.identity_text(), &now.identity_text());
     TrainError::OtherRecipe { dir: dir.display().to_string(), saved, asked }
 }
 
-fn recipe_in(text: &str, dir: &Path) -> Result<Recipe, TrainError> {
+pub(crate) fn recipe_in(text: &str, dir: &Path) -> Result<Recipe, TrainError> {
     let name = dir.join(MANIFEST).display().to_string();
     let file = Some((name.clone(), text.to_owned()));
     lockstep_config::resolve(&Sources { file, ..Sources::default() })

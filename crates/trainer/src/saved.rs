@@ -7,7 +7,7 @@ use crate::device::KERNEL_CLASS;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
-use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState, WeightsHasher};
+use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, Recipe, Sources};
@@ -275,12 +275,12 @@ pub fn recipe_of(folder: &RunFolder, world: &World) -> Result<Recipe, TrainError
 /// The flat parameter buffer of each block, mirrors included, from tensors that were proven.
 pub(crate) fn load_params(
     blueprint: &Blueprint,
-    saved: &Tensors,
+    mut read: impl FnMut(&str, &mut [f32]) -> Result<(), CheckpointError>,
 ) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut params: Vec<_> = blueprint.blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
     for (block, param) in blueprint.params() {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        saved.read(name, 0, &mut params[block][param.range()])?;
+        read(name, &mut params[block][param.range()])?;
     }
     Ok(params)
 }

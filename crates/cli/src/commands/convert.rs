@@ -16,12 +16,13 @@ use std::path::PathBuf;
 Examples:
   lockstep convert runs/0001 --to huggingface my-model
   lockstep convert runs/0001 --to huggingface my-model --dtype bf16 --shard-size 2GB
+  lockstep convert runs/0001/checkpoints/step-00000100 --to huggingface early
   lockstep convert my-model --to lockstep imported    then: lockstep generate imported
   lockstep convert a-model --to huggingface b-model --dtype f16   another number format
 
 The new folder must not exist. It appears whole, or not at all.")]
 pub(crate) struct Arguments {
-    /// The folder of a finished run or of a Hugging Face model
+    /// The folder of a run, of a checkpoint or of a Hugging Face model
     source: PathBuf,
     /// The folder to write
     out: PathBuf,
