@@ -1,9 +1,9 @@
 //! A model that exists already, in a folder of ours or of Hugging Face: its shape and its weights.
 //!
-//! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one, and one
-//! with a `config.json` is a model of Hugging Face. All keep weights as safetensors under the same
-//! names, so everything after opening them is the same: prove that the tensors are those of the model, then read each part where it is needed.
-//! A worker reads what it owns and nothing else, and no copy of the whole model is made.
+//! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one, and
+//! one with a `config.json` is a model of Hugging Face. All keep weights as safetensors under the
+//! same names, so everything after opening them is the same: prove that the tensors are those of
+//! the model, then read each part where it is needed. A worker reads what it owns and nothing else, and no copy of the whole model is made.
 
 use crate::saved::{self, Learner};
 use crate::{RunFolder, TrainError, restore};

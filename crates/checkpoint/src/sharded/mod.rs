@@ -18,8 +18,8 @@
 //! gives the folder its name. A power cut at any moment leaves the older checkpoints as they were
 //! and at most a hidden folder. An older one goes only after the newer one was read back.
 //!
-//! **One life at a time.** A worker that was given up may still write. Whoever takes over raises the
-//! number in `generation` and *then* removes all hidden folders; a writer makes its folder and
+//! **One life at a time.** A worker that was given up may still write. Whoever takes over raises
+//! the number in `generation` and *then* removes all hidden folders; a writer makes its folder and
 //! *then* reads the number. So either its folder is removed, and its commit fails, or it sees that
 //! it was replaced: nothing of an older generation can appear after a newer one has begun.
 

@@ -325,8 +325,8 @@ fn render(report: &Report) -> String {
     for Kill { rank, at_step, lost_steps, recovery_seconds } in &report.kills {
         let _ = writeln!(
             text,
-            "killed       rank {rank} after step {at_step}: {lost_steps} steps done again, going on \
-             after {recovery_seconds:.2} s"
+            "killed       rank {rank} after step {at_step}: {lost_steps} steps done again, going \
+             on after {recovery_seconds:.2} s"
         );
     }
     let verdict = |same| if same { "the same to the bit" } else { "NOT the same" };

@@ -58,7 +58,7 @@ impl Files for RealFiles {
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<(), FileError> {
-        // A name is durable once the folder that holds it is synced, so each parent that gets one is.
+        // A name is durable once the folder that holds it is synced: each parent that gets one.
         let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
         let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         let create = || {
