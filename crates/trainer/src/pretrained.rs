@@ -3,7 +3,8 @@
 //! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one, and
 //! one with a `config.json` is a model of Hugging Face. All keep weights as safetensors under the
 //! same names, so everything after opening them is the same: prove that the tensors are those of
-//! the model, then read each part where it is needed. A worker reads what it owns and nothing else, and no copy of the whole model is made.
+//! the model, then read each part where it is needed. A worker reads what it owns and nothing else,
+//! and no copy of the whole model is made.
 
 use crate::saved::{self, Learner};
 use crate::{RunFolder, TrainError, restore};
