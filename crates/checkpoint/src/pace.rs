@@ -2,8 +2,8 @@
 //!
 //! Saving often costs writing; saving seldom costs the work since the last checkpoint, half an
 //! interval on average, at every failure. With a write of C seconds and failures M seconds apart
-//! the sum, C / t + t / 2M, is least at t = sqrt(2 C M) (Young 1974). Daly (2006) accounts for failures
-//! during writing and recovery too; the difference matters when C is not small beside M.
+//! the sum, C / t + t / 2M, is least at t = sqrt(2 C M) (Young 1974). Daly (2006) accounts for
+//! failures during writing and recovery too; the difference matters when C is not small beside M.
 
 /// The interval that costs the least: a write takes `write_seconds`, failures are `mtbf_seconds`
 /// apart on average.

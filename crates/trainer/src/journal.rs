@@ -7,6 +7,7 @@ use crate::evaluate::Examination;
 use crate::saved::{Learner, Start};
 use crate::slow::Slow;
 use crate::summary::Verdict;
+use crate::train::Life;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
@@ -80,6 +81,8 @@ pub struct Journal {
     pub moved_bytes: u64,
     /// Steps that were skipped.
     pub num_skipped: u64,
+    /// How often workers were started again before.
+    pub restarts: u64,
     /// How slow this worker is made.
     pub slow: Slow,
     telemetry: Telemetry,
@@ -126,6 +129,7 @@ impl Journal {
             exposed_seconds: Vec::with_capacity(room),
             moved_bytes: 0,
             num_skipped: 0,
+            restarts: 0,
             slow: Slow::new(recipe, world, worker),
             mark: moved_bytes(&learner.replica),
             telemetry,
@@ -135,8 +139,9 @@ impl Journal {
         })
     }
 
-    /// The run begins where another has left off, or afresh.
-    pub fn go_on(&mut self, start: Start) {
+    /// The run begins where another has left off, or afresh; gives its first step.
+    pub fn go_on(&mut self, start: Start, life: &Life) -> u64 {
+        self.restarts = life.restarts;
         for message in start.warnings {
             self.telemetry.record(&Event::Warning { message });
         }
@@ -145,6 +150,7 @@ impl Journal {
             self.telemetry.record(&Event::Restored { step: start.step, path });
         }
         self.losses = start.losses;
+        start.step
     }
 
     /// A checkpoint is on the disk.

@@ -180,7 +180,7 @@ impl Summary {
             wire_bytes_by_rank: figures.wire_bytes.clone(),
             lanes_by_rank: lanes.iter().map(|&lanes| lanes as u64).collect(),
             workers: recipe.run.workers,
-            restarts: 0,
+            restarts: journal.restarts,
             staleness_max: 0,
             predicted_step_seconds: None,
             predicted_peak_bytes: None,

@@ -87,8 +87,7 @@ fn train_on(
     let run_dir = run_folder::record_failures(comm, folder.as_ref())?;
     let mut saver = Saver::open(recipe, world, comm, &run_dir, &start, life)?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    let first_step = start.step;
-    journal.go_on(start);
+    let first_step = journal.go_on(start, life);
 
     let mut examination = None;
     for step in first_step..last_step {
@@ -123,7 +122,6 @@ fn train_on(
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
             .beside(&options.predicted, recipe, learner.replica.bucket_len());
-    let summary = Summary { restarts: life.restarts, ..summary };
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))

@@ -186,16 +186,7 @@ impl Console {
                 }
                 text.push('\n');
             }
-            Event::CheckpointSaved { step, write_seconds, interval_seconds, .. } => {
-                add(text, format_args!("step {step}  saved in {}", Lasting(*write_seconds)));
-                if let Some(interval) = interval_seconds {
-                    add(text, format_args!(", the next in {}", Lasting(*interval)));
-                }
-                text.push('\n');
-            }
-            Event::Restored { step, path } => {
-                add(text, format_args!("going on after step {step} from {}\n", Harmless(path)));
-            }
+            Event::CheckpointSaved { .. } | Event::Restored { .. } => describe_saving(text, event),
             Event::Sample { text: sample } => {
                 add(text, format_args!("sample:\n{}\n", Harmless(sample)));
             }
@@ -258,6 +249,23 @@ impl Sink for Console {
     fn flush(&mut self) -> Result<(), TelemetryError> {
         self.close_progress();
         self.put()
+    }
+}
+
+/// The lines of what is saved and restored on the way.
+fn describe_saving(text: &mut String, event: &Event) {
+    match event {
+        Event::CheckpointSaved { step, write_seconds, interval_seconds, .. } => {
+            add(text, format_args!("step {step}  saved in {}", Lasting(*write_seconds)));
+            if let Some(interval) = interval_seconds {
+                add(text, format_args!(", the next in {}", Lasting(*interval)));
+            }
+            text.push('\n');
+        }
+        Event::Restored { step, path } => {
+            add(text, format_args!("going on after step {step} from {}\n", Harmless(path)));
+        }
+        _ => {}
     }
 }
 
