@@ -73,13 +73,15 @@ fn a_run_whose_workers_are_killed_ends_with_the_same_bits() {
     let whole = undisturbed();
     for seed in chosen(&world, 100, 10) {
         let mut random = Random(seed);
-        let workers = 1 + random.below(3);
+        let pipeline = 1 + random.below(2);
+        let workers = pipeline * (1 + random.below(3 - pipeline));
         let victim = random.below(workers);
-        let after = 1 + random.below(STEPS as usize / 2) as u64;
+        let (after, every) = (1 + random.below(STEPS as usize / 2) as u64, 1 + random.below(8));
         let sets = [
             format!("run.workers={workers}"),
             "run.restarts=3".to_owned(),
-            format!("checkpoint.every={}", 1 + random.below(8)),
+            format!("checkpoint.every={every}"),
+            format!("parallel.pipeline={pipeline}"),
             format!("parallel.zero={}", random.below(4)),
             format!("run.transport={}", ["auto", "tcp"][random.below(2)]),
         ];
@@ -99,6 +101,10 @@ fn a_run_whose_workers_are_killed_ends_with_the_same_bits() {
             assert_eq!(summary[hash], whole[hash], "{case}");
         }
         assert!(words.contains("starting all workers again (1 of 3)"), "{case}: {words}");
+        // One checkpoint may have been on its way, the one before it was there.
+        let events = String::from_utf8(folder.read("run/events.jsonl")).expect("text");
+        let is_restored = events.contains("\"event\":\"restored\"");
+        assert!(is_restored || after <= 2 * every as u64, "{case}: {events}");
     }
 }
 
