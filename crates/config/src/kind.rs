@@ -96,20 +96,16 @@ impl Kind {
             (Self::Float { low, high, single }, Content::Integer(integer)) => {
                 between(*integer as f64, low, high, single)
             }
-            (Self::FloatOrText { low, high }, Content::Float(float)) => {
-                between(*float, low, high, false)
-            }
-            (Self::FloatOrText { low, high }, Content::Integer(integer)) => {
-                between(*integer as f64, low, high, false)
-            }
+            (
+                Self::FloatOrText { low, high } | Self::FloatOrWord { low, high, .. },
+                Content::Float(float),
+            ) => between(*float, low, high, false),
+            (
+                Self::FloatOrText { low, high } | Self::FloatOrWord { low, high, .. },
+                Content::Integer(integer),
+            ) => between(*integer as f64, low, high, false),
             (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
                 Ok(Value::Text(text.clone()))
-            }
-            (Self::FloatOrWord { low, high, .. }, Content::Float(float)) => {
-                between(*float, low, high, false)
-            }
-            (Self::FloatOrWord { low, high, .. }, Content::Integer(integer)) => {
-                between(*integer as f64, low, high, false)
             }
             (Self::FloatOrWord { words, .. }, Content::Text(text)) => one_of(text, words),
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),

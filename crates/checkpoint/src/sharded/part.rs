@@ -84,7 +84,8 @@ impl Part {
         }
         let len = snapshot.losses().len();
         let losses = (len > 0).then_some(Stretch { file: 0, offset, len });
-        assert_eq!(offset + (len * size_of::<f64>()) as u64, file.bytes, "all of it is known");
+        let end = offset + size_of_val(snapshot.losses()) as u64;
+        assert_eq!(end, file.bytes, "all of it is known");
         Self { file, tensors, losses }
     }
 
@@ -169,7 +170,7 @@ fn header(snapshot: &Snapshot) -> Vec<u8> {
     }
     let len = snapshot.losses().len();
     if len > 0 {
-        let end = start + len * size_of::<f64>();
+        let end = start + size_of_val(snapshot.losses());
         let entry = json!({ "dtype": "F64", "shape": [len], "data_offsets": [start, end] });
         entries.insert("losses".to_owned(), entry);
     }
