@@ -25,7 +25,7 @@ pub struct Pretrained {
 
 enum Origin {
     Run { recipe: Box<Recipe>, tensors: Tensors },
-    Checkpoint { recipe: Box<Recipe>, reader: Reader },
+    Checkpoint { recipe: Box<Recipe>, reader: Box<Reader> },
     HuggingFace(Box<Folder>),
 }
 
@@ -59,7 +59,8 @@ impl Pretrained {
         let run = reader.folder().ancestors().nth(2).map(Path::to_owned);
         let is_run = |path: &PathBuf| RunFolder::started(path, world).is_ok();
         let path = run.filter(is_run).unwrap_or_else(|| reader.folder().to_owned());
-        Ok(Self { path, origin: Origin::Checkpoint { recipe: Box::new(recipe), reader } })
+        let (recipe, reader) = (Box::new(recipe), Box::new(reader));
+        Ok(Self { path, origin: Origin::Checkpoint { recipe, reader } })
     }
 
     /// The folder itself.

@@ -40,13 +40,11 @@ pub fn restore(
     match open(dir, recipe, world)? {
         Saved::Finished(folder, state) => from_finished(&folder, state, recipe, world, learner),
         Saved::Checkpoints { store, newest, .. } => {
-            match newest_sound(&store, Some(newest), comm, &mut warnings)? {
-                Some(reader) => from_checkpoint(&reader, recipe, learner, warnings),
-                None => {
-                    let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
-                    Err(CheckpointError::BadCheckpoint { path, reason }.into())
-                }
+            if let Some(reader) = newest_sound(&store, Some(newest), comm, &mut warnings)? {
+                return from_checkpoint(&reader, recipe, learner, warnings);
             }
+            let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
+            Err(CheckpointError::BadCheckpoint { path, reason }.into())
         }
     }
 }
@@ -189,14 +187,12 @@ fn newest_sound(
         let fault = found.as_ref().err().map_or_else(String::new, |error| format!("{error}\n"));
         let mut faults = Vec::new();
         comm.all_gather_v(fault.as_bytes(), &mut faults)?;
-        match (faults.is_empty(), found) {
-            (true, Ok(reader)) => return Ok(Some(reader)),
-            _ => {
-                let faults = String::from_utf8_lossy(&faults);
-                let first = faults.lines().next().unwrap_or_default();
-                warnings.push(format!("{first}; trying the next older one"));
-            }
+        if let (true, Ok(reader)) = (faults.is_empty(), found) {
+            return Ok(Some(reader));
         }
+        let faults = String::from_utf8_lossy(&faults);
+        let first = faults.lines().next().unwrap_or_default();
+        warnings.push(format!("{first}; trying the next older one"));
     }
     Ok(None)
 }

@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let began = world.clock().now();
     let [alone, struck] = ["undisturbed", "disturbed"].map(|name| arguments.out.join(name));
     let mut quiet = start(world, &alone, &[])?;
-    let exit = wait(world, quiet.as_mut(), || Ok(()))?;
+    let exit = wait(world, quiet.as_mut(), || {})?;
     refuse_failure(exit, quiet.as_mut())?;
     let undisturbed_seconds = world.clock().since(began).as_secs_f64();
     say("training while workers are killed");
@@ -126,10 +126,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         out: arguments.out.display().to_string(),
     };
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }?;
-    match report.same_weights && report.same_losses {
-        true => Ok(()),
-        false => Err(Failure::bug("the disturbed run has other bits than the undisturbed one")),
+    if report.same_weights && report.same_losses {
+        return Ok(());
     }
+    Err(Failure::bug("the disturbed run has other bits than the undisturbed one"))
 }
 
 /// What a recipe needs to survive so many blows, where it lacks it.
@@ -167,17 +167,13 @@ fn start(world: &World, dir: &Path, sets: &[String]) -> Result<Box<dyn Process>,
 }
 
 /// Waits for a process, looking around meanwhile.
-fn wait(
-    world: &World,
-    process: &mut dyn Process,
-    mut look: impl FnMut() -> Result<(), Failure>,
-) -> Result<Exit, Failure> {
+fn wait(world: &World, process: &mut dyn Process, mut look: impl FnMut()) -> Result<Exit, Failure> {
     loop {
         let ended = process.try_wait().map_err(|error| Failure::bug(error.to_string()))?;
         if let Some(exit) = ended {
             return Ok(exit);
         }
-        look()?;
+        look();
         world.clock().sleep(LOOK);
     }
 }
@@ -261,21 +257,21 @@ impl<'a> Blows<'a> {
     }
 
     /// Looks how far the run is, and strikes where it is time to.
-    fn look(&mut self, launcher: u32, say: &dyn Fn(&str)) -> Result<(), Failure> {
+    fn look(&mut self, launcher: u32, say: &dyn Fn(&str)) {
         let path = self.dir.join("events.jsonl");
         // A line that is being written is read at the next look.
-        let Ok(events) = load_events(self.world, &path) else { return Ok(()) };
+        let Ok(events) = load_events(self.world, &path) else { return };
         let steps: Vec<u64> = events.iter().filter_map(step_of).collect();
         let (num_seen, last) = (steps.len() as u64, steps.last().copied().unwrap_or(0));
         if let Some((rank, at_step, seen, struck)) = self.open {
             if num_seen <= seen {
-                return Ok(());
+                return;
             }
             // Steps that were finished between the look and the blow belong to the life before.
             let after = events.iter().rposition(|stamped| is_start(&stamped.event)).unwrap_or(0);
             let first = events[after..].iter().find_map(step_of);
             let begun = events.iter().filter(|stamped| is_start(&stamped.event)).count();
-            let Some(first) = first.filter(|_| begun > self.done.len() + 1) else { return Ok(()) };
+            let Some(first) = first.filter(|_| begun > self.done.len() + 1) else { return };
             let recovery_seconds = self.world.clock().since(struck).as_secs_f64();
             let lost_steps = (at_step + 1).saturating_sub(first);
             say(&format!("going on with step {first} after {recovery_seconds:.2} s"));
@@ -285,11 +281,11 @@ impl<'a> Blows<'a> {
             self.next = last + random + 1;
         }
         if self.left == 0 || last < self.next || last >= self.num_steps {
-            return Ok(());
+            return;
         }
         let children = self.children(launcher);
         if children.is_empty() {
-            return Ok(());
+            return;
         }
         let rank = self.below(children.len() as u64) as usize;
         let struck = self.world.clock().now();
@@ -298,7 +294,6 @@ impl<'a> Blows<'a> {
             self.left -= 1;
             self.open = Some((rank, last, num_seen, struck));
         }
-        Ok(())
     }
 
     /// The workers that a launcher has started, which it does in the order of ranks.

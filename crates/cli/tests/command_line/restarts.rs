@@ -149,3 +149,28 @@ fn what_would_only_happen_again_is_not_tried_again() {
     assert!(full.stderr.contains("the checkpoint of step 2 was not written"), "{}", full.stderr);
     assert!(full.stderr.contains("starting all workers again (1 of 1)"), "{}", full.stderr);
 }
+
+#[test]
+fn a_drill_kills_workers_and_finds_the_same_bits() {
+    let folder = Folder::new();
+    let report = folder.json(&[
+        "drill",
+        "--preset",
+        "tiny",
+        "--set",
+        "train.steps=80",
+        "--kills",
+        "2",
+        "--seed=3",
+        "--quiet",
+        "--json",
+    ]);
+    assert_eq!((&report["same_weights"], &report["same_losses"]), (&true.into(), &true.into()));
+    let kills = report["kills"].as_array().expect("a list");
+    assert_eq!(Some(kills.len() as u64), report["restarts"].as_u64(), "{report}");
+    assert!(!kills.is_empty(), "{report}");
+    assert!(kills.iter().all(|kill| kill["recovery_seconds"].as_f64() > Some(0.0)), "{report}");
+    let again = folder.run(&["drill", "--preset", "tiny"]);
+    assert_eq!(again.code, Some(2));
+    assert!(again.stderr.contains("drill exists already; choose another --out"), "{again:?}");
+}
