@@ -78,7 +78,11 @@ impl Saved {
 /// checkpoints, or of one checkpoint.
 pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<Saved, TrainError> {
     let finished = saved_at_end(dir, world)?;
-    let checkpoints = checkpoints_in(dir, world)?;
+    let checkpoints = match checkpoints_in(dir, world) {
+        // Nobody needs them.
+        Err(_) if finished.is_some() => None,
+        found => found?,
+    };
     let end = finished.as_ref().map_or(0, |(_, state)| state.step);
     match (finished, checkpoints) {
         (_, Some(saved)) if saved.step() > end || end == 0 => {
@@ -130,11 +134,17 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
         Err(_) => dir.to_owned(),
     };
     let store = Store::new(world, &place);
-    let opened = store.steps()?.into_iter().find_map(|step| store.open(step).ok());
-    Ok(opened.map(|reader| {
-        let position = Box::new(reader.manifest().position.clone());
-        Saved::Checkpoints { limit: None, store, position }
-    }))
+    let mut first_fault = None;
+    for step in store.steps()? {
+        match store.open(step) {
+            Ok(reader) => {
+                let position = Box::new(reader.manifest().position.clone());
+                return Ok(Some(Saved::Checkpoints { limit: None, store, position }));
+            }
+            Err(error) => first_fault = first_fault.or(Some(error)),
+        }
+    }
+    first_fault.map_or(Ok(None), |error| Err(error.into()))
 }
 
 /// The newest checkpoint of a run that is sound, if it has any.
