@@ -107,7 +107,11 @@ impl Kind {
             (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
                 Ok(Value::Text(text.clone()))
             }
-            (Self::FloatOrWord { words, .. }, Content::Text(text)) => one_of(text, words),
+            (Self::FloatOrWord { words, .. }, Content::Text(text))
+                if words.contains(&text.as_str()) =>
+            {
+                Ok(Value::Text(text.clone()))
+            }
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
             (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
                 refuse("must not be empty".to_owned(), None)

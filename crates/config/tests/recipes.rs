@@ -130,7 +130,8 @@ seed = 0
 fn every_default_that_is_not_derived_stands_in_the_recipe() {
     let text = Recipe::default().identity_text();
     for doc in describe_keys() {
-        let is_how = ["run.", "parallel.", "emulate."].iter().any(|how| doc.name.starts_with(how));
+        let how = ["run.", "parallel.", "checkpoint.", "emulate."];
+        let is_how = how.iter().any(|how| doc.name.starts_with(how));
         let other =
             ["momentum", "trust", "drop_at", "drop_factor", "decay_fraction", "decay_shape"];
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))

@@ -40,8 +40,8 @@ pub fn restore(
     };
     match open(dir, recipe, world)? {
         Saved::Finished(folder, state) => from_finished(&folder, state, recipe, world, learner),
-        Saved::Checkpoints { store, newest, .. } => {
-            if let Some(reader) = newest_sound(&store, Some(newest), comm, &mut warnings)? {
+        Saved::Checkpoints { store, limit, .. } => {
+            if let Some(reader) = newest_sound(&store, limit, comm, &mut warnings)? {
                 return from_checkpoint(&reader, recipe, learner, warnings);
             }
             let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
@@ -58,9 +58,9 @@ pub(crate) enum Saved {
     Checkpoints {
         /// The folder of all of them.
         store: Store,
-        /// The newest to look at.
-        newest: u64,
-        /// What it says about itself.
+        /// The newest to look at, where not all of them are meant.
+        limit: Option<u64>,
+        /// What the newest that can be opened says about itself.
         position: Box<Position>,
     },
 }
@@ -70,7 +70,7 @@ impl Saved {
     pub(crate) fn step(&self) -> u64 {
         match self {
             Self::Finished(_, state) => state.step,
-            Self::Checkpoints { newest, .. } => *newest,
+            Self::Checkpoints { position, .. } => position.step,
         }
     }
 }
@@ -79,7 +79,11 @@ impl Saved {
 /// checkpoints, or of one checkpoint.
 pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<Saved, TrainError> {
     let finished = saved_at_end(dir, world)?;
-    let checkpoints = checkpoints_in(dir, world)?;
+    let checkpoints = match checkpoints_in(dir, world) {
+        // Nobody needs them.
+        Err(_) if finished.is_some() => None,
+        found => found?,
+    };
     let end = finished.as_ref().map_or(0, |(_, state)| state.step);
     match (finished, checkpoints) {
         (_, Some(saved)) if saved.step() > end || end == 0 => {
@@ -123,19 +127,25 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
     if world.files().metadata(&dir.join(MANIFEST)).is_some() {
         let position = Reader::open(world, dir)?.manifest().position.clone();
         let store = Store::new(world, dir.parent().unwrap_or(Path::new(".")));
-        let newest = position.step;
-        return Ok(Some(Saved::Checkpoints { store, newest, position: Box::new(position) }));
+        let limit = Some(position.step);
+        return Ok(Some(Saved::Checkpoints { store, limit, position: Box::new(position) }));
     }
     let place = match RunFolder::started(dir, world) {
         Ok(folder) => checkpoints::dir_of(&saved::recipe_of(&folder, world)?, dir),
         Err(_) => dir.to_owned(),
     };
     let store = Store::new(world, &place);
-    let opened = store.steps()?.into_iter().find_map(|step| store.open(step).ok());
-    Ok(opened.map(|reader| {
-        let position = Box::new(reader.manifest().position.clone());
-        Saved::Checkpoints { newest: position.step, store, position }
-    }))
+    let mut first_fault = None;
+    for step in store.steps()? {
+        match store.open(step) {
+            Ok(reader) => {
+                let position = Box::new(reader.manifest().position.clone());
+                return Ok(Some(Saved::Checkpoints { limit: None, store, position }));
+            }
+            Err(error) => first_fault = first_fault.or(Some(error)),
+        }
+    }
+    first_fault.map_or(Ok(None), |error| Err(error.into()))
 }
 
 /// The newest checkpoint of a run that is sound, if it has any.
