@@ -103,6 +103,13 @@ impl Blueprint {
         })
     }
 
+    /// How many tensors the parameters that are not mirrors are, or are slices of.
+    pub fn num_tensors(&self) -> usize {
+        let is_first =
+            |param: &Param| param.piece.num == 1 || param.piece.index == self.slices.held.start;
+        self.owned_params().filter(|(_, param)| is_first(param)).count()
+    }
+
     /// The tensors that are saved, whole, by name: the first piece of each that is held here, with
     /// the number of its block.
     pub fn tensors(&self) -> Vec<(usize, &Param)> {

@@ -349,7 +349,7 @@ impl Replica {
         if optimizer.needs_norms() {
             self.store.prepare(cpu, optimizer, update);
             let Self { norm, store, blueprint, .. } = self;
-            let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.tensors().len());
+            let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.num_tensors());
             norm.measure_params(cpu, |bucket| store.own_params(bucket));
             norm.by_name(&mut norms.params, num_tensors, &mut store.overlap)?;
             norm.measure_grads(cpu, |bucket| store.own_grads(bucket));

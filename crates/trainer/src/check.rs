@@ -41,15 +41,6 @@ fn refuse_other_checkpoints(recipe: &Recipe, world: &World) -> Result<(), TrainE
     Err(TrainError::CheckpointsTaken { dir: dir.clone() })
 }
 
-/// Refuses to begin a run among the checkpoints of another.
-fn refuse_other_checkpoints(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
-    let dir = &recipe.checkpoint.dir;
-    if dir.is_empty() || Store::new(world, Path::new(dir)).steps()?.is_empty() {
-        return Ok(());
-    }
-    Err(TrainError::CheckpointsTaken { dir: dir.clone() })
-}
-
 /// The part of it that does not depend on a run's folders: instructions, groups and text.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::isa(recipe)?;
