@@ -169,20 +169,7 @@ fn blank() -> Recipe {
             save_optimizer: true,
             restarts: u64::MAX,
         },
-        parallel: Parallel {
-            pipeline: 0,
-            virtual_stages: 0,
-            schedule: PipelineSchedule::ZeroBubble,
-            stages: vec![0],
-            tensor: 0,
-            sequence: true,
-            data: 0,
-            zero: u8::MAX,
-            recompute: Recompute::Every(0),
-            bucket_bytes: Bytes(u64::MAX),
-            overlap: false,
-            shares: vec![0],
-        },
+        parallel: blank_parallel(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,
@@ -192,6 +179,23 @@ fn blank() -> Recipe {
             mtbf: Seconds(-1.0),
         },
         emulate: Emulate::none(),
+    }
+}
+
+fn blank_parallel() -> Parallel {
+    Parallel {
+        pipeline: 0,
+        virtual_stages: 0,
+        schedule: PipelineSchedule::ZeroBubble,
+        stages: vec![0],
+        tensor: 0,
+        sequence: true,
+        data: 0,
+        zero: u8::MAX,
+        recompute: Recompute::Every(0),
+        bucket_bytes: Bytes(u64::MAX),
+        overlap: false,
+        shares: vec![0],
     }
 }
 
