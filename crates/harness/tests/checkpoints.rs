@@ -52,6 +52,22 @@ fn every_part_may_have_another_layout() {
 }
 
 #[test]
+fn workers_with_slices_save_whole_tensors() {
+    for small in [LLAMA, GPT2] {
+        let mut runs = Runs::new("checkpoints");
+        let slices = "numerics.invariant_tensor_up_to=2";
+        let layout = |layout: &[&str]| recipe(&small, &[&[slices], layout].concat());
+        let whole = runs.finish(&small.with(&["train.steps=20", "run.workers=1", slices]));
+        let tensor = layout(&["run.workers=4", "parallel.tensor=2", "parallel.zero=3"]);
+        let first = leave(&mut runs, &tensor, None, 7);
+        let second = leave(&mut runs, &layout(&["run.workers=3"]), Some(first), 13);
+        let both = layout(&["run.workers=4", "parallel.tensor=2", "parallel.pipeline=2"]);
+        let end = runs.run(&both, from(&second)).expect("the last part");
+        assert_eq!(end.hashes(), whole.hashes(), "{}", small.name);
+    }
+}
+
+#[test]
 fn every_optimizer_and_frozen_parameters_are_saved() {
     for sets in [
         ["optim.name=lamb", "optim.groups=[]"],

@@ -321,7 +321,7 @@ fn take(room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
             None => room.add(&piece.param.name, &piece.param.shape, piece.first, piece.values),
             Some(kind) => {
                 let name = format!("{}.{kind}", piece.param.name);
-                room.add(&name, &[piece.param.len()], piece.first, piece.values);
+                room.add(&name, &[piece.param.tensor_len()], piece.first, piece.values);
             }
         }
         Ok(())
