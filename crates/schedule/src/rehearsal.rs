@@ -6,6 +6,9 @@
 //! from then on a price is corrected by what was found: measured over priced, between two sizes by
 //! the logarithm of the size.
 //!
+//! Sizes below the first that was tried had nothing to choose between, and their prices, which are
+//! mostly latency, stand.
+//!
 //! An algorithm that was not tried at a size, because its price was far from the best, is taken to
 //! be off by as much as the one that was off most: it is never chosen because nobody looked.
 
@@ -54,15 +57,12 @@ impl Rehearsal {
         let sizes = || self.trials.iter().filter(|trial| trial.op == op).map(|trial| trial.bytes);
         let below = sizes().filter(|size| *size <= bytes).max();
         let above = sizes().filter(|size| *size >= bytes).min();
+        let at = |size| self.at(op, algorithm, size);
         match (below, above) {
             (None, None) => 1.0,
-            (Some(only), None) | (None, Some(only)) => self.at(op, algorithm, only),
-            (Some(below), Some(above)) => {
-                let (low, high) = (self.at(op, algorithm, below), self.at(op, algorithm, above));
-                let log = |bytes: Bytes| (bytes.0.max(1) as f64).ln();
-                let way = (log(above) - log(below)).max(f64::MIN_POSITIVE);
-                low + (high - low) * ((log(bytes) - log(below)) / way).clamp(0.0, 1.0)
-            }
+            (Some(last), None) => at(last),
+            (None, Some(first)) => between((Bytes(first.0 / 4), 1.0), (first, at(first)), bytes),
+            (Some(below), Some(above)) => between((below, at(below)), (above, at(above)), bytes),
         }
     }
 
@@ -72,6 +72,13 @@ impl Rehearsal {
         let own = tried().find(|trial| trial.algorithm == algorithm).map(|trial| trial.factor);
         own.unwrap_or_else(|| tried().map(|trial| trial.factor).fold(0.0, f64::max))
     }
+}
+
+/// From one factor to another, by the logarithm of the size.
+fn between((below, low): (Bytes, f64), (above, high): (Bytes, f64), bytes: Bytes) -> f64 {
+    let log = |bytes: Bytes| (bytes.0.max(1) as f64).ln();
+    let way = (log(above) - log(below)).max(f64::MIN_POSITIVE);
+    low + (high - low) * ((log(bytes) - log(below)) / way).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]
@@ -90,6 +97,12 @@ mod tests {
     fn between_two_sizes_a_factor_goes_by_the_logarithm_and_beyond_them_it_stays() {
         let tree = Algorithm::Tree;
         let all = Rehearsal::new(vec![trial(tree, 16 << 10, 3.0), trial(tree, 1 << 10, 1.0)]);
+        let only = Rehearsal::new(vec![trial(tree, 4 << 10, 0.5)]);
+        let of_only = |bytes| only.factor(Op::AllReduce, tree, Bytes(bytes));
+        close(of_only(64), 1.0);
+        close(of_only(1 << 10), 1.0);
+        close(of_only(2 << 10), 0.75);
+        close(of_only(1 << 20), 0.5);
         let factor = |bytes| all.factor(Op::AllReduce, tree, Bytes(bytes));
         close(factor(1), 1.0);
         close(factor(1 << 10), 1.0);
