@@ -7,6 +7,8 @@ use lockstep_config::{Dtype, Recipe};
 use lockstep_harness::{Golden, Tolerance};
 use lockstep_model::{Lane, LaneShape};
 use lockstep_optim::{Clip, Update};
+use lockstep_parallel::Groups;
+use lockstep_parallel::asked::mesh_of;
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::saved::Learner;
 use std::collections::BTreeMap;
@@ -26,7 +28,8 @@ impl Case {
         let recipe = golden.recipe(microbatch);
         let world = lockstep_platform::real();
         let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
-        let mut learner = Learner::materialize(&recipe, cpu, alone, &world).expect("one worker");
+        let groups = Groups::new(alone, mesh_of(&recipe)).expect("one worker");
+        let mut learner = Learner::materialize(&recipe, cpu, &groups, &world).expect("one worker");
         let num_params = learner.replica.blueprint().owned_params().count();
         assert_eq!(num_params, golden.params().count(), "{family}: the same parameters");
         let values: BTreeMap<_, _> = golden

@@ -9,6 +9,8 @@ use lockstep_config::{Dtype, Recipe, Sources};
 use lockstep_harness::golden;
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_model::describe;
+use lockstep_parallel::Groups;
+use lockstep_parallel::asked::mesh_of;
 use lockstep_trainer::convert::{Target, convert};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::{self, Pretrained};
@@ -173,7 +175,8 @@ fn workers_that_read_different_weights_find_out() {
     let load = |end: &Comm, folder: &Path| {
         let recipe = recipe(folder, &["run.workers=2"]);
         let cpu = device::open(&recipe, world)?;
-        let mut learner = Learner::materialize(&recipe, &cpu, end, world)?;
+        let groups = Groups::new(end, mesh_of(&recipe))?;
+        let mut learner = Learner::materialize(&recipe, &cpu, &groups, world)?;
         pretrained::load(&recipe, world, &mut learner)
     };
     let errors = std::thread::scope(|scope| {

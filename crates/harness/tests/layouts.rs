@@ -39,7 +39,10 @@ fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
     if calls.is_exact {
         assert_eq!(predicted, *measured, "{layout:?}");
     } else {
-        assert_eq!(layout.zero, 0, "only whole gradients have rows that travel alone");
+        let workers = recipe.run.workers;
+        let has_few_rows = 8 * recipe.tokens_per_step() / workers <= recipe.model.vocab;
+        let may_be_sparse = layout.zero == 0 && workers.is_power_of_two() && workers > 1;
+        assert!(may_be_sparse && has_few_rows, "everything else is known: {layout:?}");
         let is_within = |(most, measured): (&u64, &u64)| *measured > 0 && measured <= most;
         let all_are = predicted.iter().zip(measured).all(is_within);
         assert!(all_are, "{layout:?}: {measured:?} of at most {predicted:?}");

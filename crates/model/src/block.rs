@@ -251,7 +251,9 @@ pub trait Block: Send + Sync {
     }
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
-    /// *adds* the gradients of parameters that are trained to `grads`. `saved` may be overwritten.
+    /// *adds* the gradients of parameters that are trained to `grads`: what is frozen takes
+    /// no work. `saved` stays as it was: of one lane, the gradients of inputs may be asked for first
+    /// and those of parameters later.
     /// The slice has room for rows of the wider of the two; either lies at its front.
     fn backward(
         &self,
@@ -262,34 +264,6 @@ pub trait Block: Send + Sync {
         d_stream_tc: &mut [f32],
         grads: Grads<'_>,
     );
-
-    /// The half of [`Self::backward`] that others wait for: the gradient of the input, the same
-    /// bits, and `saved` as it was. What is frozen takes no work, so this is backward with
-    /// everything frozen.
-    fn backward_input(
-        &self,
-        ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
-    ) {
-        self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none());
-    }
-
-    /// The other half: gradients of parameters, the same bits, from what `backward_input` found:
-    /// `d_stream_tc` is the gradient of the output again, and of no meaning afterwards.
-    fn backward_weight(
-        &self,
-        ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
-        grads: Grads<'_>,
-    ) {
-        self.backward(ctx, params, input_tc, saved, d_stream_tc, grads);
-    }
 
     /// Elements of the cache that decoding needs for `num_positions` tokens.
     fn cache_len(&self, _num_positions: usize) -> usize {

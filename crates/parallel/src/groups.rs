@@ -12,6 +12,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_mesh::{Axis, Mesh, Rank};
 
 /// A worker's ends of its groups.
+#[derive(Clone)]
 pub struct Groups {
     mesh: Mesh,
     world: Comm,

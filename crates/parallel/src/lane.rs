@@ -65,6 +65,17 @@ pub struct Activations {
     d_outputs: Vec<Vec<f32>>,
 }
 
+/// What of a backward pass is run: all at once, or first what others wait for and later the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Gradients of inputs and of parameters.
+    Both,
+    /// Gradients of inputs only. What the other half needs of them is kept.
+    Inputs,
+    /// Gradients of parameters, after the inputs' half.
+    Weights,
+}
+
 /// Holds, for the block at work, what it does not keep. One for all lanes of a worker.
 #[derive(Debug)]
 pub struct Shared(SavedBuffers);
@@ -254,11 +265,13 @@ impl Activations {
         Ok(loss)
     }
 
-    /// Runs the lane backward. `d_stream` holds the gradient of the last block's output (of no
-    /// meaning where that is the loss) and ends as the gradient of the input of the first block
-    /// here, or of the first block that is trained if that comes later.
+    /// Runs the lane backward, or one half of that. `d_stream` holds the gradient of the last
+    /// block's output (of no meaning where that is the loss) and ends as the gradient of the input
+    /// of the first block here, or of the first block that is trained if that comes later; for the
+    /// half of the weights it is memory to work in.
     pub fn backward(
         &mut self,
+        half: Half,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
@@ -270,85 +283,40 @@ impl Activations {
         for index in (first..self.run().end).rev() {
             let (at, block) = (index - self.first, &blocks[index]);
             store.fetch(index, (index > first).then(|| index - 1))?;
+            match half {
+                Half::Both => {}
+                Half::Inputs => {
+                    let d_output = &mut self.d_outputs[at];
+                    let len = d_output.len();
+                    d_output.copy_from_slice(&d_stream[..len]);
+                    // Nobody needs the gradient of what the first block that is trained reads.
+                    if index == store.first_trained() {
+                        continue;
+                    }
+                }
+                Half::Weights => {
+                    let d_output = &self.d_outputs[at];
+                    d_stream[..d_output.len()].copy_from_slice(d_output);
+                }
+            }
             let input = &self.streams[at];
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
+            // What is frozen takes no work, so the inputs' half is backward with all of it frozen.
+            let (params, grads) = match half {
+                Half::Inputs => (store.params(index), Grads::none()),
+                Half::Both | Half::Weights => store.params_and_grads(ctx.cpu, index)?,
+            };
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
             block.backward(ctx, params, input, saved, d_stream, grads);
             if ctx.exchange.has_failed() {
                 break;
             }
-            store.finish_grads(ctx.cpu, index)?;
-        }
-        Ok(())
-    }
-
-    /// The first half of [`Self::backward`]: gradients of inputs only. What the second half needs
-    /// of them stays here.
-    pub fn backward_inputs(
-        &mut self,
-        blocks: &[Box<dyn Block>],
-        store: &mut impl Store,
-        ctx: &mut Context<'_>,
-        shared: &mut Shared,
-        d_stream: &mut [f32],
-    ) -> Result<(), CommError> {
-        let first = store.first_trained().max(self.first);
-        for index in (first..self.run().end).rev() {
-            let (at, block) = (index - self.first, &blocks[index]);
-            store.fetch(index, (index > first).then(|| index - 1))?;
-            let d_output = &mut self.d_outputs[at];
-            let len = d_output.len();
-            d_output.copy_from_slice(&d_stream[..len]);
-            // Nobody needs the gradient of what the first block that is trained reads.
-            if index == store.first_trained() {
-                continue;
+            if half != Half::Inputs {
+                store.finish_grads(ctx.cpu, index)?;
             }
-            let input = &self.streams[at];
-            let policy = self.recompute.of_block(index, &**block);
-            let len = block.saved_len(ctx.lane.shape);
-            let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            let params = store.params(index);
-            block.recompute(ctx, params, input, saved.reborrow(), policy);
-            let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            block.backward_input(ctx, params, input, saved, d_stream);
-            if ctx.exchange.has_failed() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The second half: gradients of parameters. `d_stream` is memory to work in.
-    pub fn backward_weights(
-        &mut self,
-        blocks: &[Box<dyn Block>],
-        store: &mut impl Store,
-        ctx: &mut Context<'_>,
-        shared: &mut Shared,
-        d_stream: &mut [f32],
-    ) -> Result<(), CommError> {
-        let first = store.first_trained().max(self.first);
-        for index in (first..self.run().end).rev() {
-            let (at, block) = (index - self.first, &blocks[index]);
-            store.fetch(index, (index > first).then(|| index - 1))?;
-            let input = &self.streams[at];
-            let policy = self.recompute.of_block(index, &**block);
-            let len = block.saved_len(ctx.lane.shape);
-            let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            let (params, grads) = store.params_and_grads(ctx.cpu, index)?;
-            block.recompute(ctx, params, input, saved.reborrow(), policy);
-            let d_output = &self.d_outputs[at];
-            d_stream[..d_output.len()].copy_from_slice(d_output);
-            let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            block.backward_weight(ctx, params, input, saved, d_stream, grads);
-            if ctx.exchange.has_failed() {
-                break;
-            }
-            store.finish_grads(ctx.cpu, index)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! have unequal numbers of lanes and exchange something with every one (ZeRO-2 and 3), a worker
 //! without a lane takes part in the exchanges and computes nothing. Nothing is handed on either.
 
-use crate::lane::{Activations, Shared, Store};
+use crate::lane::{Activations, Half, Shared, Store};
 use crate::link::{Link, Parcel, Way};
 use crate::recompute::RecomputePlan;
 use crate::stages::Stages;
@@ -62,6 +62,14 @@ pub struct Job<'a, 'l> {
     pub lane: &'a dyn Fn(usize) -> Lane<'l>,
     /// Takes the loss of a microbatch, where the loss is computed.
     pub loss: &'a mut dyn FnMut(usize, f64),
+}
+
+impl Job<'_, '_> {
+    /// What blocks are told of a lane.
+    fn context<'c>(&'c mut self, lane: &'c Lane<'_>, exchange: &'c mut Slicing) -> Context<'c> {
+        let Self { cpu, mode, scratch, .. } = self;
+        Context { cpu, lane, mode: *mode, scratch, exchange }
+    }
 }
 
 /// The sizes of a device's memory.
@@ -271,10 +279,8 @@ impl Device {
         }
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
-        let exchange = &mut self.slicing;
-        let mut ctx =
-            Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
         let blocks = &job.blueprint.blocks;
+        let mut ctx = job.context(lane, &mut self.slicing);
         let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
         self.slicing.check()?;
         let to = (stage + 1) % num_devices;
@@ -330,14 +336,10 @@ impl Device {
             let len = rows * blocks[run.end - 1].io().output_width();
             self.link.recv(from, parcel, &mut self.d_stream[..len])?;
         }
-        let exchange = &mut self.slicing;
-        let mut ctx =
-            Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
-        let (slot, shared, d_stream) = (&mut slots[at], &mut self.shared, &mut self.d_stream[..]);
-        match task.pass {
-            Pass::InputGrad => slot.backward_inputs(blocks, store, &mut ctx, shared, d_stream)?,
-            _ => slot.backward(blocks, store, &mut ctx, shared, d_stream)?,
-        }
+        let half = if task.pass == Pass::InputGrad { Half::Inputs } else { Half::Both };
+        let mut ctx = job.context(lane, &mut self.slicing);
+        let (shared, d_stream) = (&mut self.shared, &mut self.d_stream);
+        slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
         self.slicing.check()?;
         if first < run.start && stage > 0 && (stage - 1) % num_devices != self.index {
             let parcel = Parcel { boundary: stage - 1, way: Way::Back, microbatch };
@@ -357,11 +359,10 @@ impl Device {
     ) -> Result<(), CommError> {
         let slots = &mut self.slots[task.chunk];
         let at = task.microbatch % slots.len();
-        let exchange = &mut self.slicing;
-        let mut ctx =
-            Context { cpu: job.cpu, lane, mode: job.mode, scratch: job.scratch, exchange };
-        let (blocks, shared) = (&job.blueprint.blocks, &mut self.shared);
-        slots[at].backward_weights(blocks, store, &mut ctx, shared, &mut self.d_stream)?;
+        let (blocks, shared, d_stream) =
+            (&job.blueprint.blocks, &mut self.shared, &mut self.d_stream);
+        let mut ctx = job.context(lane, &mut self.slicing);
+        slots[at].backward(Half::Weights, blocks, store, &mut ctx, shared, d_stream)?;
         self.slicing.check()
     }
 

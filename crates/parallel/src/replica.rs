@@ -143,9 +143,21 @@ impl Replica {
         comm: &Comm,
         world: &World,
     ) -> Result<Self, CommError> {
+        let groups = Groups::new(comm, plan.mesh)?;
+        Self::among(blueprint, seed, cpu, plan, groups, world)
+    }
+
+    /// See [`Self::materialize`]; for workers that are divided by the plan's mesh already.
+    pub fn among(
+        blueprint: Blueprint,
+        seed: u64,
+        cpu: &Cpu,
+        plan: ReplicaPlan,
+        groups: Groups,
+        world: &World,
+    ) -> Result<Self, CommError> {
         let shares = plan.leaf_shares();
         assert_eq!(shares.num_workers(), plan.mesh.degree(Axis::Data), "a share for every part");
-        let groups = Groups::new(comm, plan.mesh)?;
         let (rank, part) = (groups.rank(), groups.data().position());
         let device = groups.pipeline().position();
         let addends: Vec<_> = match &shares {
@@ -153,7 +165,7 @@ impl Replica {
             Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
         };
         let data = groups.data().summing(&addends, "data")?.canonical();
-        let overlap = Overlap::new(data, comm.clone(), world.clone(), plan.overlap);
+        let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap);
         let stages = plan.stages.clone();
         let all = plan.buckets(&blueprint);
         let buckets = all.here(|block| stages.device_of(block) == device);

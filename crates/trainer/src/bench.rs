@@ -58,7 +58,7 @@ fn bench_on(
 ) -> Result<BenchTrain, TrainError> {
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
+    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
     let mut loader = feed.loader(world, Cursor::start())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
     let mut step_seconds = Vec::new();

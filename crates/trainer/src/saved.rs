@@ -8,7 +8,7 @@ use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher};
-use lockstep_comm::{Comm, CommError};
+use lockstep_comm::CommError;
 use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
@@ -51,23 +51,22 @@ struct Moment {
 }
 
 impl Learner {
-    /// Allocates what this worker of `comm` needs for training and fills in the initial weights.
+    /// Allocates what this worker needs for training and fills in the initial weights.
     pub fn materialize(
         recipe: &Recipe,
         cpu: &Cpu,
-        comm: &Comm,
+        groups: &Groups,
         world: &World,
     ) -> Result<Self, CommError> {
-        let (blueprint, seed) = (blueprint_on(recipe, comm.position()), recipe.train.seed);
+        let (blueprint, seed) = (blueprint_on(recipe, groups.rank()), recipe.train.seed);
         let mut plan = plan_at(recipe, &blueprint, 0);
         if recipe.parallel.bucket_bytes == Bytes(0) {
-            let groups = Groups::new(comm, plan.mesh)?;
-            plan.bucket_len = tune::bucket_len(&groups, world, blueprint.num_params())?;
+            plan.bucket_len = tune::bucket_len(groups, world, blueprint.num_params())?;
         }
         let batches = recipe.batch_plan();
         let now = Moment { phase: plan.phase, batch: batches.at(0).batch };
         let phases = plan.phases.clone();
-        let replica = Replica::materialize(blueprint, seed, cpu, plan, comm, world)?;
+        let replica = Replica::among(blueprint, seed, cpu, plan, groups.clone(), world)?;
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         Ok(Self {

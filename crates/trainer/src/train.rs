@@ -68,7 +68,7 @@ fn train_on(
     check::groups(recipe)?;
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, comm, world)?;
+    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
     let start = restore::restore(&options, recipe, world, comm, &mut learner)?;
     let held_out = feed::validation(&mut feed, recipe, groups.data())?;
     let examiner = Examiner::new(recipe, held_out, comm);

@@ -53,11 +53,11 @@ fn the_choice_is_measured_beside_all_that_could_have_been_chosen() {
     let rows = folder.json(&[&tcp[..], &more[..]].concat());
     let row = &rows[0];
     assert_eq!(row["verified"], true);
-    assert!(row["predicted_us"].as_f64().expect("a number") > 0.0);
+    assert_eq!(row["algorithm"], "butterfly", "one round is all that a short message can pay for");
+    assert!(row["predicted_us"].as_f64().expect("a number") >= 500.0);
     let forced = row["forced"].as_array().expect("a list");
     let names: Vec<_> = forced.iter().filter_map(|each| each["algorithm"].as_str()).collect();
     assert!(names.contains(&"butterfly") && names.contains(&"ring"), "{names:?}");
-    assert!(names.contains(&row["algorithm"].as_str().expect("a name")), "{names:?}");
     assert!(row["probe"].as_str().is_some_and(|text| text.contains("latency us")));
 }
 
