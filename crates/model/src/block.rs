@@ -252,8 +252,8 @@ pub trait Block: Send + Sync {
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
     /// *adds* the gradients of parameters that are trained to `grads`: what is frozen takes
-    /// no work. `saved` stays as it was: of one lane, the gradients of inputs may be asked for first
-    /// and those of parameters later.
+    /// no work. `saved` stays as it was: of one lane, the gradients of inputs may be asked for
+    /// first and those of parameters later.
     /// The slice has room for rows of the wider of the two; either lies at its front.
     fn backward(
         &self,
