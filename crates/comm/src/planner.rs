@@ -141,9 +141,11 @@ impl Planner {
     /// Notes how long the call took that was found last.
     pub(crate) fn note(&mut self, took: Duration) {
         let Some(ready) = self.plans.front_mut() else { return };
-        // A price may be wrong by as much as it likes: what counts is what was reached before.
+        // A price may be wrong by as much as it likes: what counts is what was reached before,
+        // unless that was a stroke of luck.
         if ready.quickest < Duration::MAX {
-            self.watch.note(took, ready.predicted.max(ready.quickest));
+            let usual = ready.predicted.clamp(ready.quickest, 3 * ready.quickest);
+            self.watch.note(took, usual);
         }
         ready.quickest = ready.quickest.min(took);
     }

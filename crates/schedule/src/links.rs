@@ -60,6 +60,14 @@ impl Links {
         self.links.get(from * self.num_ranks + to)
     }
 
+    /// The latency of the link that has most of it.
+    pub fn longest_latency(&self) -> Seconds {
+        let pairs = (0..self.num_ranks).flat_map(|to| (0..to).map(move |from| (from, to)));
+        let both = pairs.flat_map(|(one, other)| [(one, other), (other, one)]);
+        let latencies = both.filter_map(|(from, to)| Some(self.between(from, to)?.latency.0));
+        Seconds(latencies.fold(0.0, f64::max))
+    }
+
     /// The same links among some of the ranks, numbered anew.
     #[must_use]
     pub fn among(&self, ranks: &[usize]) -> Self {

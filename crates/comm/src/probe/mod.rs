@@ -54,8 +54,8 @@ const SUM_BYTES: usize = 2 << 20;
 impl Comm {
     /// Measures the links between the members, and chooses algorithms by that from now on; so do
     /// groups that are made of this one later. All members call it together. The links take a fifth
-    /// of a second at most, or about ten exchanges with every other rank where those take longer,
-    /// and trying out all-reduces by algorithms of like price about as much again. Where
+    /// of a second at most, or about ten exchanges with every other rank where those take longer;
+    /// trying out all-reduces by algorithms of like price takes up to twice as much again. Where
     /// all members see each other's memory there are no links, and nothing is done.
     pub fn probe(&self) -> Result<Option<Measured>, CommError> {
         if self.lane == Lane::Caller {
@@ -72,7 +72,6 @@ impl Comm {
         state.planner.reprice(&measured);
         drop(state);
         measured.rehearsal = self.rehearse()?;
-        self.lock().planner.correct(&measured.rehearsal);
         if self.members().len() == self.core.node.num_ranks() {
             self.core.node.keep_measured(&measured);
         }

@@ -223,10 +223,10 @@ pub fn candidates(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
 }
 
 /// Prices up to so many times the best are close to it.
-const CLOSE: f64 = 1.8;
+const CLOSE: f64 = 1.9;
 
 /// Of algorithms that are close, the best so many are worth a trial.
-const MOST_CONTENDERS: usize = 5;
+const MOST_CONTENDERS: usize = 6;
 
 /// The algorithms whose prices are close to the cheapest, and those of canonical sums that are
 /// close to the cheapest of these; the cheapest first.
