@@ -60,9 +60,9 @@ pub struct Activations {
     streams: Vec<Vec<f32>>,
     /// What each block saved and keeps.
     saved: Vec<SavedBuffers>,
-    /// The gradient of each block's output, where gradients of parameters are computed later than
-    /// those of inputs; else nothing.
-    d_outputs: Vec<Vec<f32>>,
+    /// What the gradients of each block's input leave for those of its parameters, where these are
+    /// computed later; else nothing.
+    late: Vec<Vec<f32>>,
 }
 
 /// What of a backward pass is run: all at once, or first what others wait for and later the rest.
@@ -101,6 +101,7 @@ struct Lengths {
     streams: Vec<usize>,
     saved: Vec<SavedLen>,
     shared: SavedLen,
+    late: Vec<usize>,
 }
 
 impl Lengths {
@@ -109,6 +110,7 @@ impl Lengths {
         shape: LaneShape,
         recompute: RecomputePlan,
         run: Range<usize>,
+        is_split: bool,
     ) -> Self {
         let (blocks, rows) = (&blueprint.blocks[run.clone()], blueprint.stream_rows(shape));
         let mut streams: Vec<_> =
@@ -127,7 +129,8 @@ impl Lengths {
             shared.rebuilt = shared.rebuilt.max(all.rebuilt - own.rebuilt);
             saved.push(own);
         }
-        Self { streams, saved, shared }
+        let late = blocks.iter().filter(|_| is_split).map(|block| block.late_len(shape)).collect();
+        Self { streams, saved, shared, late }
     }
 }
 
@@ -160,7 +163,7 @@ impl Shared {
         runs: &[Range<usize>],
     ) -> SavedLen {
         let of_run =
-            |run: &Range<usize>| Lengths::new(blueprint, shape, recompute, run.clone()).shared;
+            |run: &Range<usize>| Lengths::new(blueprint, shape, recompute, run.clone(), false).shared;
         runs.iter().map(of_run).fold(SavedLen::default(), |most, len| SavedLen {
             kept: most.kept.max(len.kept),
             rebuilt: most.rebuilt.max(len.rebuilt),
@@ -183,13 +186,12 @@ impl Activations {
         run: Range<usize>,
         is_split: bool,
     ) -> Self {
-        let lengths = Lengths::new(blueprint, shape, recompute, run.clone());
-        let d_outputs = if is_split { &lengths.streams[1..] } else { &[] };
+        let lengths = Lengths::new(blueprint, shape, recompute, run.clone(), is_split);
         Self {
             recompute,
             first: run.start,
             rows: blueprint.stream_rows(shape),
-            d_outputs: d_outputs.iter().map(|len| vec![0.0; *len]).collect(),
+            late: lengths.late.into_iter().map(|len| vec![0.0; len]).collect(),
             streams: lengths.streams.into_iter().map(|len| vec![0.0; len]).collect(),
             saved: lengths.saved.into_iter().map(SavedBuffers::new).collect(),
         }
@@ -203,10 +205,10 @@ impl Activations {
         run: Range<usize>,
         is_split: bool,
     ) -> usize {
-        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, run);
+        let Lengths { streams, saved, late, .. } =
+            Lengths::new(blueprint, shape, recompute, run, is_split);
         let saved: usize = saved.iter().map(|len| len.kept + len.rebuilt).sum();
-        let d_outputs = if is_split { streams[1..].iter().sum() } else { 0 };
-        saved + streams.iter().sum::<usize>() + d_outputs
+        saved + streams.iter().chain(&late).sum::<usize>()
     }
 
     /// How many of them are each block's own: its input and what it saves. The rest is shared by
@@ -217,7 +219,7 @@ impl Activations {
         recompute: RecomputePlan,
     ) -> Vec<usize> {
         let all = 0..blueprint.blocks.len();
-        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, all);
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, all, false);
         streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
     }
 
@@ -267,8 +269,8 @@ impl Activations {
 
     /// Runs the lane backward, or one half of that. `d_stream` holds the gradient of the last
     /// block's output (of no meaning where that is the loss) and ends as the gradient of the input
-    /// of the first block here, or of the first block that is trained if that comes later; for the
-    /// half of the weights it is memory to work in.
+    /// of the first block here, or of the first block that is trained if that comes later; the half
+    /// of the weights leaves it alone.
     pub fn backward(
         &mut self,
         half: Half,
@@ -283,34 +285,27 @@ impl Activations {
         for index in (first..self.run().end).rev() {
             let (at, block) = (index - self.first, &blocks[index]);
             store.fetch(index, (index > first).then(|| index - 1))?;
-            match half {
-                Half::Both => {}
-                Half::Inputs => {
-                    let d_output = &mut self.d_outputs[at];
-                    let len = d_output.len();
-                    d_output.copy_from_slice(&d_stream[..len]);
-                    // Nobody needs the gradient of what the first block that is trained reads.
-                    if index == store.first_trained() {
-                        continue;
-                    }
-                }
-                Half::Weights => {
-                    let d_output = &self.d_outputs[at];
-                    d_stream[..d_output.len()].copy_from_slice(d_output);
-                }
-            }
             let input = &self.streams[at];
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            // What is frozen takes no work, so the inputs' half is backward with all of it frozen.
             let (params, grads) = match half {
                 Half::Inputs => (store.params(index), Grads::none()),
                 Half::Both | Half::Weights => store.params_and_grads(ctx.cpu, index)?,
             };
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            block.backward(ctx, params, input, saved, d_stream, grads);
+            match half {
+                Half::Both => block.backward(ctx, params, input, saved, d_stream, grads),
+                Half::Inputs => {
+                    let late = &mut self.late[at];
+                    block.backward_inputs(ctx, params, input, saved, d_stream, late);
+                }
+                Half::Weights => {
+                    let late = &mut self.late[at];
+                    block.backward_weights(ctx, params, input, saved, late, grads);
+                }
+            }
             if ctx.exchange.has_failed() {
                 break;
             }
@@ -329,7 +324,7 @@ impl Activations {
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         let saved: usize = self.saved.iter().map(SavedBuffers::len).sum();
-        saved + self.streams.iter().chain(&self.d_outputs).map(Vec::len).sum::<usize>()
+        saved + self.streams.iter().chain(&self.late).map(Vec::len).sum::<usize>()
     }
 }
 
