@@ -52,6 +52,7 @@ pub struct Summary {
     pub tokens: u64,
     pub target: Option<Target>,
     pub emulated: Option<String>,
+    pub bits_depend_on: Option<String>,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -198,6 +199,7 @@ impl Summary {
             tokens,
             target,
             emulated: recipe.emulate.in_words(),
+            bits_depend_on: recipe.bits_depend_on(),
         }
     }
 }
