@@ -216,6 +216,8 @@ pub struct Parallel {
     pub schedule: PipelineSchedule,
     /// Layers of each stage, or nothing where the work is divided evenly.
     pub stages: Vec<usize>,
+    /// What the work of a block is, where it is divided evenly.
+    pub partition: Partition,
     /// Workers that every layer's slices are dealt out to.
     pub tensor: usize,
     /// Whether they also divide the rows of what lies between layers.
@@ -349,6 +351,16 @@ choices! {
         Interleaved = "interleaved",
         /// Weight gradients fill the gaps.
         ZeroBubble = "zero-bubble",
+    }
+}
+
+choices! {
+    /// What the work of a block is, where stages of a pipeline are to have equal parts of it.
+    Partition {
+        /// Its FLOPs.
+        Flops = "flops",
+        /// The time it takes on the first worker, before the first step.
+        Measured = "measured",
     }
 }
 

@@ -320,7 +320,8 @@ impl Attention {
     /// Queries, keys and values inside the rows of `qkv`.
     fn rows<'a>(&self, qkv: &'a [f32]) -> (Rows<'a>, Rows<'a>, Rows<'a>) {
         let (q_len, kv_len) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let at = |start: usize| Rows { data: &qkv[start..], stride: self.entry.product.num_outputs() };
+        let at =
+            |start: usize| Rows { data: &qkv[start..], stride: self.entry.product.num_outputs() };
         (at(0), at(q_len), at(q_len + kv_len))
     }
 

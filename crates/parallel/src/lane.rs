@@ -162,8 +162,9 @@ impl Shared {
         recompute: RecomputePlan,
         runs: &[Range<usize>],
     ) -> SavedLen {
-        let of_run =
-            |run: &Range<usize>| Lengths::new(blueprint, shape, recompute, run.clone(), false).shared;
+        let of_run = |run: &Range<usize>| {
+            Lengths::new(blueprint, shape, recompute, run.clone(), false).shared
+        };
         runs.iter().map(of_run).fold(SavedLen::default(), |most, len| SavedLen {
             kept: most.kept.max(len.kept),
             rebuilt: most.rebuilt.max(len.rebuilt),
