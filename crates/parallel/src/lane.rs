@@ -60,20 +60,22 @@ pub struct Activations {
     streams: Vec<Vec<f32>>,
     /// What each block saved and keeps.
     saved: Vec<SavedBuffers>,
-    /// What the gradients of each block's input leave for those of its parameters, where these are
-    /// computed later; else nothing.
-    late: Vec<Vec<f32>>,
 }
 
+/// What the gradients of every block's input leave for those of its parameters, where these come
+/// later.
+#[derive(Debug)]
+pub struct Late(Vec<Vec<f32>>);
+
 /// What of a backward pass is run: all at once, or first what others wait for and later the rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
+#[derive(Debug)]
+pub enum Half<'a> {
     /// Gradients of inputs and of parameters.
     Both,
     /// Gradients of inputs only. What the other half needs of them is kept.
-    Inputs,
+    Inputs(&'a mut Late),
     /// Gradients of parameters, after the inputs' half.
-    Weights,
+    Weights(&'a mut Late),
 }
 
 /// Holds, for the block at work, what it does not keep. One for all lanes of a worker.
@@ -101,7 +103,6 @@ struct Lengths {
     streams: Vec<usize>,
     saved: Vec<SavedLen>,
     shared: SavedLen,
-    late: Vec<usize>,
 }
 
 impl Lengths {
@@ -110,7 +111,6 @@ impl Lengths {
         shape: LaneShape,
         recompute: RecomputePlan,
         run: Range<usize>,
-        is_split: bool,
     ) -> Self {
         let (blocks, rows) = (&blueprint.blocks[run.clone()], blueprint.stream_rows(shape));
         let mut streams: Vec<_> =
@@ -129,8 +129,7 @@ impl Lengths {
             shared.rebuilt = shared.rebuilt.max(all.rebuilt - own.rebuilt);
             saved.push(own);
         }
-        let late = blocks.iter().filter(|_| is_split).map(|block| block.late_len(shape)).collect();
-        Self { streams, saved, shared, late }
+        Self { streams, saved, shared }
     }
 }
 
@@ -162,9 +161,8 @@ impl Shared {
         recompute: RecomputePlan,
         runs: &[Range<usize>],
     ) -> SavedLen {
-        let of_run = |run: &Range<usize>| {
-            Lengths::new(blueprint, shape, recompute, run.clone(), false).shared
-        };
+        let of_run =
+            |run: &Range<usize>| Lengths::new(blueprint, shape, recompute, run.clone()).shared;
         runs.iter().map(of_run).fold(SavedLen::default(), |most, len| SavedLen {
             kept: most.kept.max(len.kept),
             rebuilt: most.rebuilt.max(len.rebuilt),
@@ -177,22 +175,37 @@ impl Shared {
     }
 }
 
+impl Late {
+    /// Memory for lanes of one shape through some blocks of a model.
+    pub fn new(blueprint: &Blueprint, shape: LaneShape, run: Range<usize>) -> Self {
+        let lens = blueprint.blocks[run].iter().map(|block| block.late_len(shape));
+        Self(lens.map(|len| vec![0.0; len]).collect())
+    }
+
+    /// Number of elements that [`Self::new`] would allocate.
+    pub fn planned_len(blueprint: &Blueprint, shape: LaneShape, run: Range<usize>) -> usize {
+        blueprint.blocks[run].iter().map(|block| block.late_len(shape)).sum()
+    }
+
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+}
+
 impl Activations {
-    /// Memory for lanes of one shape through some blocks of a model; `is_split` says whether
-    /// backward will come in two halves.
+    /// Memory for lanes of one shape through some blocks of a model.
     pub fn new(
         blueprint: &Blueprint,
         shape: LaneShape,
         recompute: RecomputePlan,
         run: Range<usize>,
-        is_split: bool,
     ) -> Self {
-        let lengths = Lengths::new(blueprint, shape, recompute, run.clone(), is_split);
+        let lengths = Lengths::new(blueprint, shape, recompute, run.clone());
         Self {
             recompute,
             first: run.start,
             rows: blueprint.stream_rows(shape),
-            late: lengths.late.into_iter().map(|len| vec![0.0; len]).collect(),
             streams: lengths.streams.into_iter().map(|len| vec![0.0; len]).collect(),
             saved: lengths.saved.into_iter().map(SavedBuffers::new).collect(),
         }
@@ -204,12 +217,10 @@ impl Activations {
         shape: LaneShape,
         recompute: RecomputePlan,
         run: Range<usize>,
-        is_split: bool,
     ) -> usize {
-        let Lengths { streams, saved, late, .. } =
-            Lengths::new(blueprint, shape, recompute, run, is_split);
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, run);
         let saved: usize = saved.iter().map(|len| len.kept + len.rebuilt).sum();
-        saved + streams.iter().chain(&late).sum::<usize>()
+        saved + streams.iter().sum::<usize>()
     }
 
     /// How many of them are each block's own: its input and what it saves. The rest is shared by
@@ -220,7 +231,7 @@ impl Activations {
         recompute: RecomputePlan,
     ) -> Vec<usize> {
         let all = 0..blueprint.blocks.len();
-        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, all, false);
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, all);
         streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
     }
 
@@ -274,7 +285,7 @@ impl Activations {
     /// of the weights leaves it alone.
     pub fn backward(
         &mut self,
-        half: Half,
+        mut half: Half<'_>,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
@@ -291,26 +302,24 @@ impl Activations {
             let len = block.saved_len(ctx.lane.shape);
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let (params, grads) = match half {
-                Half::Inputs => (store.params(index), Grads::none()),
-                Half::Both | Half::Weights => store.params_and_grads(ctx.cpu, index)?,
+                Half::Inputs(_) => (store.params(index), Grads::none()),
+                Half::Both | Half::Weights(_) => store.params_and_grads(ctx.cpu, index)?,
             };
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            match half {
+            match &mut half {
                 Half::Both => block.backward(ctx, params, input, saved, d_stream, grads),
-                Half::Inputs => {
-                    let late = &mut self.late[at];
-                    block.backward_inputs(ctx, params, input, saved, d_stream, late);
+                Half::Inputs(Late(late)) => {
+                    block.backward_inputs(ctx, params, input, saved, d_stream, &mut late[at]);
                 }
-                Half::Weights => {
-                    let late = &mut self.late[at];
-                    block.backward_weights(ctx, params, input, saved, late, grads);
+                Half::Weights(Late(late)) => {
+                    block.backward_weights(ctx, params, input, saved, &mut late[at], grads);
                 }
             }
             if ctx.exchange.has_failed() {
                 break;
             }
-            if half != Half::Inputs {
+            if !matches!(half, Half::Inputs(_)) {
                 store.finish_grads(ctx.cpu, index)?;
             }
         }
@@ -325,7 +334,7 @@ impl Activations {
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         let saved: usize = self.saved.iter().map(SavedBuffers::len).sum();
-        saved + self.streams.iter().chain(&self.late).map(Vec::len).sum::<usize>()
+        saved + self.streams.iter().map(Vec::len).sum::<usize>()
     }
 }
 
