@@ -3,8 +3,9 @@
 //!
 //! To the bit where sums over slices are asked for (`numerics.invariant_tensor_up_to`); but for
 //! rounding where they are not and layers are cut, and then to the bit for all layouts that cut
-//! layers alike. With `LOCKSTEP_SOAK=1` all products run; else few that have all pairs. `cargo test
-//! -p lockstep-harness --test products -- --nocapture` prints the table.
+//! layers alike. Every rank holds the bytes that the planner said. With `LOCKSTEP_SOAK=1` all
+//! products run; else few that have all pairs. The table of them is printed, which `cargo test -p
+//! lockstep-harness --test products -- --nocapture` shows.
 
 #![expect(clippy::print_stdout, reason = "the table of layouts is asked for")]
 
@@ -17,7 +18,8 @@ use lockstep_harness::tolerance::Tolerance;
 use lockstep_model::{Lane, LaneShape, Param};
 use lockstep_optim::Update;
 use lockstep_parallel::Groups;
-use lockstep_parallel::asked::{arena_bytes, lane_shape, mesh_of};
+use lockstep_parallel::asked::{arena_bytes, blueprint_on, lane_shape, mesh_of};
+use lockstep_planner::memory::Memory;
 use lockstep_platform::World;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
@@ -58,6 +60,7 @@ struct Told {
     grads: Vec<Piece>,
     weights: Tensors,
     wire_bytes: u64,
+    held_bytes: u64,
 }
 
 /// Elements of a gradient, from the `first` of a piece of a parameter on.
@@ -128,7 +131,8 @@ fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, CommError> 
         Ok::<_, CommError>(())
     })?;
     let wire_bytes = traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes;
-    Ok(Told { losses, grads, weights, wire_bytes })
+    let held_bytes = (replica.footprint(&learner.optimizer).total() * size_of::<f32>()) as u64;
+    Ok(Told { losses, grads, weights, wire_bytes, held_bytes })
 }
 
 /// Three steps with all workers as threads.
@@ -141,6 +145,9 @@ fn train(recipe: &Recipe, world: &World) -> Outcome {
         let ranks: Vec<_> = ends.iter().map(start).collect();
         ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
     });
+    let planned = Memory::of(recipe, &blueprint_on(recipe, 0)).ranks;
+    let planned = planned.iter().map(|rank| rank.own().0);
+    assert!(told.iter().map(|told| told.held_bytes).eq(planned), "memory: {:?}", recipe.parallel);
     let wire_bytes = told.iter().map(|told| told.wire_bytes).sum();
     let pieces: Vec<_> = told.iter_mut().flat_map(|told| std::mem::take(&mut told.grads)).collect();
     let Told { losses, weights, .. } = told.swap_remove(0);

@@ -68,11 +68,6 @@ impl Stages {
         &self.cuts
     }
 
-    /// Whether backward comes in two halves.
-    pub const fn is_split(&self) -> bool {
-        matches!(self.kind, Kind::ZeroBubble | Kind::ZeroBubbleTwice)
-    }
-
     /// Devices of the pipeline.
     pub const fn num_devices(&self) -> usize {
         self.num_devices
