@@ -87,7 +87,7 @@ impl Product {
         self.workers / (self.tensor * self.pipeline)
     }
 
-    /// Its values as numbers; those that are alike in two places are together in both.
+    /// Its values, as numbers.
     fn values(&self) -> [usize; 6] {
         let schedule = 2 * (self.schedule as usize) + self.virtual_stages;
         let sequence = usize::from(self.sequence);
