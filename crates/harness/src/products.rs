@@ -43,7 +43,8 @@ impl Product {
         zero: 0,
     };
 
-    /// Everything that can be written down for these numbers of workers, whether or not it can be.
+    /// Everything that can be written down for these numbers of workers, whether or not it can be;
+    /// but for copies of the model that take more workers than there are.
     pub fn all(workers: &[usize]) -> Vec<Self> {
         let mut all = vec![Self::ONE];
         let mut vary = |values: usize, with: &dyn Fn(Self, usize) -> Self| {
@@ -59,6 +60,7 @@ impl Product {
         vary(schedules.len(), &|product, i| Self { schedule: schedules[i], ..product });
         vary(2, &|product, i| Self { sequence: i == 1, ..product });
         vary(4, &|product, i| Self { zero: i, ..product });
+        all.retain(|product| product.tensor * product.pipeline <= product.workers);
         all
     }
 
@@ -150,9 +152,9 @@ mod tests {
     fn few_products_have_all_pairs_and_another_order_gives_others() {
         let world = lockstep_platform::real();
         let all = Product::all(&[1, 2]);
-        assert_eq!(all.len(), 2 * 2 * 2 * 2 * 4 * 2 * 4);
+        assert_eq!(all.len(), (1 + 3) * 2 * 4 * 2 * 4);
         let few = pairs(&all, &world);
-        assert!(few.len() < all.len() / 10, "{} are not few", few.len());
+        assert!(few.len() < all.len() / 5, "{} are not few", few.len());
         let found: BTreeSet<_> = few.iter().flat_map(Product::pairs).collect();
         assert!(all.iter().flat_map(Product::pairs).all(|pair| found.contains(&pair)));
         let reversed: Vec<_> = all.iter().rev().copied().collect();
