@@ -1,9 +1,9 @@
 //! How each half of a layer and the head begin: normalise the stream, multiply with the first
 //! matrix.
 //!
-//! Where the stream's rows are divided, all of them are gathered in between. Backward ends here: the
-//! gradient of the product's input is a sum over slices, passes the normalisation and is added to
-//! the stream. The normalised rows are computed again for the gradient of the matrix rather than
+//! Where the stream's rows are divided, all of them are gathered in between. Backward ends here:
+//! the gradient of the product's input is a sum over slices, passes the normalisation and is added
+//! to the stream. The normalised rows are computed again for the gradient of the matrix rather than
 //! saved.
 
 use crate::block::Context;
@@ -123,8 +123,8 @@ impl Entry {
         );
     }
 
-    /// The same where gradients of parameters come later: `sums` becomes what the lane adds to those
-    /// of the normalisation.
+    /// The same where gradients of parameters come later: `sums` becomes what the lane adds to
+    /// those of the normalisation.
     pub(crate) fn backward_input_alone(
         &self,
         cpu: &Cpu,

@@ -8,8 +8,8 @@
 //! What a microbatch leaves between its passes stays in one of as many [`Activations`] as the
 //! schedule keeps alive. Microbatches are forward in ascending order at each stage, and their
 //! activations are let go in that order too, so microbatch i uses number i mod n of the n that
-//! there are. So does what waits between the halves of a backward pass ([`Late`]), of which there are
-//! as many as the schedule puts off.
+//! there are. So does what waits between the halves of a backward pass ([`Late`]), of which there
+//! are as many as the schedule puts off.
 //!
 //! Microbatches behind the last lane of a worker are *empty*: where workers that share the batch
 //! have unequal numbers of lanes and exchange something with every one (ZeRO-2 and 3), a worker

@@ -71,6 +71,9 @@ fn stages_and_slices_of_processes_are_the_same_over_every_transport() {
         for key in ["losses_hash", "weights_hash", "validation_loss"] {
             assert_eq!(found[key], alone[key], "{key} of {product:?}");
         }
+        let blocks = found["blocks_by_stage"].as_array().expect("a list");
+        let blocks = blocks.iter().map(|blocks| blocks.as_u64().expect("a number"));
+        assert_eq!(blocks.sum::<u64>(), 3 + 2, "three layers and two ends: {product:?}");
     }
     let cut = train(&folder, &[model[0], model[1], "run.workers=2", "parallel.tensor=2"]);
     assert_ne!(cut["weights_hash"], alone["weights_hash"]);

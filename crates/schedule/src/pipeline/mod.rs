@@ -221,8 +221,8 @@ impl Pipeline {
         most
     }
 
-    /// The most microbatches of each of a device's stages whose gradients of inputs are computed and
-    /// those of weights are not; none where backward comes in one piece.
+    /// The most microbatches of each of a device's stages whose gradients of inputs are computed
+    /// and those of weights are not; none where backward comes in one piece.
     pub fn put_off(&self, device: usize) -> Vec<usize> {
         let (mut now, mut most) = (vec![0_usize; self.num_chunks()], vec![0; self.num_chunks()]);
         for task in &self.programs[device] {
