@@ -16,6 +16,7 @@ use crate::scratch::Frame;
 use crate::slices::Slices;
 use lockstep_tensor::Cpu;
 use std::ops::Range;
+use std::slice;
 
 /// See the module's text.
 pub(crate) struct Entry {
@@ -138,8 +139,7 @@ impl Entry {
     ) {
         // What is added to minus zero stays what it is, a zero of either sign too.
         sums.fill(-0.0);
-        let all = [self.norm.at.clone()];
-        let sums = Grads::new(sums, &all);
+        let sums = Grads::new(sums, slice::from_ref(&self.norm.at));
         self.backward_input(cpu, exchange, params, saved, dy, d_stream_tc, sums, frame);
     }
 

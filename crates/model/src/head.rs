@@ -20,6 +20,7 @@ use crate::scratch::Frame;
 use crate::tree;
 use lockstep_tensor::cross_entropy::{self, slices};
 use lockstep_tensor::gemm::Write;
+use std::slice;
 
 /// See the module's text.
 pub(crate) struct Head {
@@ -140,7 +141,7 @@ impl Block for Head {
             Pass::Recompute(_) => Vec::new(),
             Pass::Backward(trained) => gather.chain(self.entry.input_calls(t, trained)).collect(),
             Pass::BackwardInputs => {
-                self.entry.input_calls(t, &[self.entry.norm.at.clone()]).collect()
+                self.entry.input_calls(t, slice::from_ref(&self.entry.norm.at)).collect()
             }
             Pass::BackwardWeights(_) => gather.collect(),
         }

@@ -16,6 +16,7 @@ use crate::param::Param;
 use crate::row::Row;
 use crate::scratch::Frame;
 use crate::slices::Slices;
+use std::slice;
 
 /// See the module's text.
 pub(crate) struct Layer {
@@ -111,8 +112,8 @@ impl Block for Layer {
                 gather.into_iter().chain(bias).chain(gather).chain(input).collect()
             }),
             Pass::BackwardInputs => each(&|entry, _| {
-                let all = [entry.norm.at.clone()];
-                gather.into_iter().chain(entry.input_calls(t, &all)).collect()
+                let all = slice::from_ref(&entry.norm.at);
+                gather.into_iter().chain(entry.input_calls(t, all)).collect()
             }),
             Pass::BackwardWeights(trained) => each(&|_, out| {
                 let bias = cut.row_blocks_call(out.bias.as_slice(), trained);

@@ -207,7 +207,7 @@ fn held(model: &Model, layout: &Layout) -> Vec<Footprint> {
 
 /// Weights, gradients and the optimizer's state of the worker that has most.
 fn most_state(held: &[Footprint]) -> usize {
-    held.iter().map(|held| held.weights + held.gradients + held.optimizer).max().unwrap()
+    held.iter().map(|held| held.weights + held.gradients + held.optimizer).max().expect("a worker")
 }
 
 #[test]
