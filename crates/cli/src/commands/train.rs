@@ -286,7 +286,8 @@ mod tests {
         );
         assert_eq!(line(&[cut[0], cut[1], "numerics.invariant_tensor_up_to=2"]), "");
         assert_eq!(line(&["numerics.invariant_tensor_up_to=2"]), "");
-        assert!(line(&["data.placement=local"]).starts_with("data.placement = local: "));
+        let local = ["data.placement=local", "data.source=text-{rank}.txt"];
+        assert!(line(&local).starts_with("data.placement = local: "));
     }
 
     #[test]

@@ -76,7 +76,8 @@ fn stages_and_slices_of_processes_are_the_same_over_every_transport() {
         assert_eq!(blocks.sum::<u64>(), 3 + 2, "three layers and two ends: {product:?}");
     }
     let cut = train(&folder, &[model[0], model[1], "run.workers=2", "parallel.tensor=2"]);
-    assert_ne!(cut["weights_hash"], alone["weights_hash"]);
+    // As many slices, so the same bits; but nobody promises them to another number of workers.
+    assert_eq!(cut["weights_hash"], alone["weights_hash"]);
     let words = cut["bits_depend_on"].as_str().expect("words");
     assert!(words.starts_with("parallel.tensor = 2 is more than numerics."), "{words}");
 }
