@@ -67,8 +67,8 @@ pub use recipe::{
     Activation, BatchChange, BatchPlan, BatchStage, Checkpoint, Conditions, Data, DecayShape,
     Distribution, Documents, Dtype, Emulate, EmulatedLink, EpochEnd, Family, Group, HeldOut,
     Interval, IsaChoice, Isolation, LrScaling, LrSchedule, Model, Moment, Numerics, Optim,
-    OptimName, Order, Parallel, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, SlowWorker, Source, Tokenizer, Train, TransportChoice,
+    OptimName, Order, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe,
+    Recompute, Reduction, Run, SlowWorker, Source, Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

@@ -216,6 +216,8 @@ pub struct Parallel {
     pub schedule: PipelineSchedule,
     /// Layers of each stage, or nothing where the work is divided evenly.
     pub stages: Vec<usize>,
+    /// What the work of a block is, where it is divided evenly.
+    pub partition: Partition,
     /// Workers that every layer's slices are dealt out to.
     pub tensor: usize,
     /// Whether they also divide the rows of what lies between layers.
@@ -353,6 +355,16 @@ choices! {
 }
 
 choices! {
+    /// What the work of a block is, where stages of a pipeline are to have equal parts of it.
+    Partition {
+        /// Its FLOPs.
+        Flops = "flops",
+        /// The time it takes on the first worker, before the first step.
+        Measured = "measured",
+    }
+}
+
+choices! {
     /// What a worker is.
     Isolation {
         /// A process of its own.
@@ -410,6 +422,28 @@ impl Recipe {
     /// to hold them.
     pub fn num_slices(&self) -> usize {
         self.numerics.invariant_tensor_up_to.max(self.parallel.tensor)
+    }
+
+    /// What of the layout bits depend on nevertheless, and why, in words; nothing where a recipe
+    /// keeps the promise that they do not.
+    pub fn bits_depend_on(&self) -> Option<String> {
+        let mut reasons = Vec::new();
+        if self.data.placement == Placement::Local {
+            reasons.push(
+                "data.placement = local: each worker learns from its own text, so another number \
+                 of workers or other shares give other bits"
+                    .to_owned(),
+            );
+        }
+        let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
+        if tensor > slices {
+            reasons.push(format!(
+                "parallel.tensor = {tensor} is more than numerics.invariant_tensor_up_to = \
+                 {slices}: sums over slices of layers go by the workers that hold them, so another \
+                 parallel.tensor gives other bits"
+            ));
+        }
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// Number of consecutive leaves that each copy of the model computes: as asked for, or else as

@@ -10,8 +10,8 @@ use crate::problem::Problem;
 use crate::recipe::{
     Checkpoint, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, Interval,
     IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order,
-    Parallel, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Tokenizer, Train, TransportChoice,
+    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
+    Source, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -188,6 +188,7 @@ fn blank_parallel() -> Parallel {
         virtual_stages: 0,
         schedule: PipelineSchedule::ZeroBubble,
         stages: vec![0],
+        partition: Partition::Measured,
         tensor: 0,
         sequence: true,
         data: 0,

@@ -2,7 +2,8 @@
 
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use lockstep_config::{
-    Isolation, PipelineSchedule, Recipe, Recompute, Reduction, Sources, TransportChoice, resolve,
+    Isolation, Partition, PipelineSchedule, Recipe, Recompute, Reduction, Sources, TransportChoice,
+    resolve,
 };
 use std::time::Duration;
 
@@ -240,6 +241,9 @@ fn every_key_of_a_pipeline_reaches_its_field_and_the_rest_follows() {
     assert_eq!(chunks.parallel.schedule, PipelineSchedule::Interleaved);
     assert_eq!((chunks.parallel.data, chunks.leaf_shares()), (1, vec![8]));
     assert_eq!(chunks.identity_text(), recipe(&[]).identity_text());
+    let measured = recipe(&["parallel.pipeline=2", "parallel.partition=measured"]);
+    assert_eq!(measured.parallel.partition, Partition::Measured);
+    assert_eq!(measured.identity_text(), recipe(&[]).identity_text());
     let more = ["run.workers=16", "parallel.pipeline=2", "parallel.schedule=zero-bubble"];
     assert_eq!(recipe(&more).leaf_shares(), [1; 8], "as many copies as leaves");
 }
@@ -271,6 +275,11 @@ fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
             &["parallel.pipeline=2", "parallel.virtual_stages=4"],
             "parallel.virtual_stages = 4 makes 8 stages of the 6 blocks of model.layers = 4, \
              of which each needs one; try 3 or model.layers = 6",
+        ),
+        (
+            &["parallel.pipeline=2", "parallel.stages=3,1", "parallel.partition=measured"],
+            "parallel.partition = \"measured\" has nothing to choose with parallel.stages = \
+             \"3,1\"; try \"flops\" or parallel.stages = \"\"",
         ),
         (
             &["parallel.pipeline=2", "parallel.virtual_stages=2", "parallel.schedule=1f1b"],

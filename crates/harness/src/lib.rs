@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`tolerance`]: when two results count as equal.
 //! - [`recipes`]: small recipes that cover what bits may depend on.
+//! - [`products`]: every way to divide the work among a few workers.
 //! - [`runs`]: runs of the real trainer in folders that go away.
 //! - [`texts`]: small texts, tokenizers and shards.
 //! - [`golden`]: what PyTorch computes, from files.
@@ -24,6 +25,8 @@
 pub mod tolerance;
 
 pub mod recipes;
+
+pub mod products;
 
 pub mod runs;
 

@@ -3,7 +3,7 @@
 //! All learn from the bundled corpus and start from a preset, so that a test states only what it
 //! is about.
 
-use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_config::{ConfigErrors, Recipe, Sources, resolve};
 
 /// A preset and what differs from it.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +69,15 @@ impl Small {
     /// # Panics
     /// When they do not fit together, with every reason.
     pub fn with<S: AsRef<str>>(&self, sets: &[S]) -> Recipe {
+        self.try_with(sets).unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
+    }
+
+    /// The recipe, with `sets` over what it says itself, or every reason why they do not fit
+    /// together.
+    pub fn try_with<S: AsRef<str>>(&self, sets: &[S]) -> Result<Recipe, ConfigErrors> {
         let own = self.sets.iter().map(|set| (*set).to_owned());
         let sets = own.chain(sets.iter().map(|set| set.as_ref().to_owned())).collect();
-        let sources = Sources { preset: Some(self.preset.to_owned()), sets, file: None };
-        resolve(&sources).unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
+        resolve(&Sources { preset: Some(self.preset.to_owned()), sets, file: None })
     }
 }
 

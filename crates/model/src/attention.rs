@@ -11,11 +11,11 @@
 //! logarithms of its denominators can be rebuilt from them.
 
 use crate::block::{Context, Flops, LaneShape, SavedLen};
-use crate::column::Column;
-use crate::dropout::{Dropout, Site};
+use crate::dropout::{Dropout, RowMask, Site};
+use crate::entry::{Entry, EntrySaved};
 use crate::exchange::AllHere;
 use crate::grads::Grads;
-use crate::norm::Norm;
+use crate::late::Late;
 use crate::row::Row;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
@@ -32,13 +32,12 @@ pub(crate) struct Attention {
     /// Key and value heads of one slice.
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    pub(crate) norm: Norm,
-    pub(crate) qkv: Column,
+    /// Makes queries, keys and values.
+    pub(crate) entry: Entry,
     /// Rotary positions, where the family has them.
     pub(crate) rope: Option<Arc<rope::Table>>,
     pub(crate) out: Row,
     pub(crate) dropout: Dropout,
-    pub(crate) cut: Slices,
 }
 
 /// What forward saves.
@@ -49,12 +48,18 @@ pub(crate) struct AttentionSaved<'a> {
     lse_bht: &'a mut [f32],
 }
 
+impl AttentionSaved<'_> {
+    fn entry<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> EntrySaved<'b> {
+        EntrySaved { x_tc, stats: self.stats, num_rows }
+    }
+}
+
 impl Attention {
     pub(crate) fn saved_len(&self, shape: LaneShape) -> SavedLen {
-        let (t, own) = (shape.rows(), self.cut.rows(shape.rows()).len());
+        let t = shape.rows();
         SavedLen {
-            kept: t * self.qkv.num_held_outputs() + self.norm.stats_len(own),
-            rebuilt: t * self.out.num_held_inputs() + t * self.heads * self.cut.num_held(),
+            kept: self.entry.outputs_len(t) + self.entry.stats_len(t),
+            rebuilt: t * self.out.num_held_inputs() + t * self.heads * self.cut().num_held(),
         }
     }
 
@@ -64,31 +69,30 @@ impl Attention {
         kept: &mut Frame<'a>,
         rebuilt: &mut Frame<'a>,
     ) -> AttentionSaved<'a> {
-        let (t, own) = (shape.rows(), self.cut.rows(shape.rows()).len());
+        let t = shape.rows();
         AttentionSaved {
-            qkv: kept.take(t * self.qkv.num_held_outputs()),
-            stats: kept.take(self.norm.stats_len(own)),
+            qkv: kept.take(self.entry.outputs_len(t)),
+            stats: kept.take(self.entry.stats_len(t)),
             out_thd: rebuilt.take(t * self.out.num_held_inputs()),
-            lse_bht: rebuilt.take(t * self.heads * self.cut.num_held()),
+            lse_bht: rebuilt.take(t * self.heads * self.cut().num_held()),
         }
     }
 
     pub(crate) fn scratch_len(&self, shape: LaneShape) -> usize {
-        let (t, c) = (shape.rows(), self.norm.width);
-        let own = if self.dropout.is_on() || self.cut.sequence { t * c } else { 0 };
-        let grads = t * (self.out.num_held_inputs() + self.qkv.num_held_outputs() + 2 * c);
-        let sums = self.norm.scratch_len(&self.cut).max(RowSums::scratch_len(&self.cut, c));
-        let spare = self.qkv.spare_len(t).max(sums);
-        let backward = own + grads + spare + attention::scratch_len(self.shape(shape));
-        backward.max(self.out.scratch_len(t))
+        let (t, c) = (shape.rows(), self.entry.width());
+        let own = if self.dropout.is_on() || self.cut().sequence { t * c } else { 0 };
+        let derive = t * self.out.num_held_inputs() + attention::scratch_len(self.shape(shape));
+        let ends = self.entry.scratch_len(t).max(RowSums::scratch_len(self.cut(), c));
+        let backward = own + self.entry.outputs_len(t) + derive.max(ends);
+        backward.max(self.out.scratch_len(t)).max(t * c)
     }
 
     pub(crate) fn flops_per_token(&self, num_tokens: usize) -> Flops {
         // A token looks at half of the sequence on average, itself included; a pair of tokens costs
         // one multiply-add per element for its score and one for its share of the output.
-        let width = self.heads * self.head_dim * self.cut.num;
+        let width = self.heads * self.head_dim * self.cut().num;
         let pairs = 2 * (num_tokens as u64 + 1) * width as u64;
-        let forward = self.qkv.flops() + self.out.flops() + pairs;
+        let forward = self.entry.product.flops() + self.out.flops() + pairs;
         Flops { forward, backward: 2 * forward }
     }
 
@@ -101,18 +105,12 @@ impl Attention {
         saved: &mut AttentionSaved<'_>,
     ) {
         let (cpu, tokens) = (ctx.cpu, ctx.lane.shape.tokens);
-        let own = self.cut.rows(ctx.lane.shape.rows());
-        let normed_tc = ctx.scratch.frame().take(ctx.lane.shape.rows() * self.norm.width);
-        let normed_own = &mut normed_tc[own.start * self.norm.width..own.end * self.norm.width];
-        self.norm.forward(cpu, params, x_tc, normed_own, saved.stats);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
-        self.qkv.forward(cpu, params, normed_tc, saved.qkv);
+        self.entry.forward(ctx, params, x_tc, saved.qkv, saved.stats);
         self.rotate(cpu, saved.qkv, (tokens, 0), false);
         self.attend(ctx, saved);
         let frame = ctx.scratch.frame();
         self.out.forward(cpu, ctx.exchange, params, saved.out_thd, y_tc, frame);
-        let mask = self.dropout.mask(ctx, Site::AttentionOutput, own.start, self.norm.width);
-        if let Some(mask) = mask {
+        if let Some(mask) = self.mask(ctx) {
             mask.apply(cpu, y_tc);
         }
         reduce::add_assign(cpu, y_tc, x_tc);
@@ -121,7 +119,7 @@ impl Attention {
     /// Rebuilds what depends on the kept values only.
     pub(crate) fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) {
         let shape = self.shape(ctx.lane.shape);
-        let mask = self.dropout.attention_mask(ctx, self.all_heads(ctx.lane.shape));
+        let mask = self.attention_mask(ctx);
         let scratch = ctx.scratch.frame().take(attention::scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
         attention::forward(
@@ -148,23 +146,74 @@ impl Attention {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, lane) = (ctx.cpu, ctx.lane.shape);
-        let (t, c) = (lane.rows(), self.norm.width);
-        let own = self.cut.rows(t);
-        let own = own.start * c..own.end * c;
-        let mask = self.dropout.mask(ctx, Site::AttentionOutput, own.start / c, c);
-        let attention_mask = self.dropout.attention_mask(ctx, self.all_heads(lane));
-        let mut frame = ctx.scratch.frame();
-
-        let dz_tc = self.out.output_gradient(cpu, ctx.exchange, d_stream_tc, mask, t, &mut frame);
+        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let masks = (self.mask(ctx), self.attention_mask(ctx));
+        let (lane, exchange, mut frame) = (ctx.lane.shape, &mut *ctx.exchange, ctx.scratch.frame());
+        let dz_tc = self.out.output_gradient(cpu, exchange, d_stream_tc, masks.0, t, &mut frame);
         let (x, spare) = (&saved.out_thd, frame.nested());
-        self.out.backward_weight(cpu, ctx.exchange, x, dz_tc, grads.reborrow(), spare);
-        let d_out_thd = frame.take(t * self.out.num_held_inputs());
-        self.out.backward_input(cpu, params, dz_tc, d_out_thd);
+        self.out.backward_weight(cpu, exchange, x, dz_tc, grads.reborrow(), spare);
+        let d_qkv = frame.take(self.entry.outputs_len(t));
+        self.derive(cpu, params, lane, saved, masks.1, dz_tc, d_qkv, frame.nested());
+        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
+        let (own, spare) = (grads.reborrow(), frame.nested());
+        entry.backward_weight(cpu, exchange, params, read, d_qkv, own, spare);
+        entry.backward_input(cpu, exchange, params, read, d_qkv, d_stream_tc, grads, frame);
+    }
 
-        let d_qkv = frame.take(t * self.qkv.num_held_outputs());
+    /// The gradient of `x_tc` alone, and what the other half needs of it.
+    pub(crate) fn backward_inputs(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        x_tc: &[f32],
+        saved: &AttentionSaved<'_>,
+        d_stream_tc: &mut [f32],
+        Late { dz_tc, dy: d_qkv, sums }: &mut Late<'_>,
+    ) {
+        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let masks = (self.mask(ctx), self.attention_mask(ctx));
+        let (lane, exchange, mut frame) = (ctx.lane.shape, &mut *ctx.exchange, ctx.scratch.frame());
+        self.out.fill_output_gradient(cpu, exchange, d_stream_tc, masks.0, dz_tc);
+        self.derive(cpu, params, lane, saved, masks.1, dz_tc, d_qkv, frame.nested());
+        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
+        entry.backward_input_alone(cpu, exchange, params, read, d_qkv, d_stream_tc, sums, frame);
+    }
+
+    /// The gradients of parameters, from what the gradient of `x_tc` left.
+    pub(crate) fn backward_weights(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        x_tc: &[f32],
+        saved: &AttentionSaved<'_>,
+        Late { dz_tc, dy: d_qkv, sums }: &Late<'_>,
+        mut grads: Grads<'_>,
+    ) {
+        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let (x, spare) = (&saved.out_thd, frame.nested());
+        self.out.backward_weight(cpu, exchange, x, dz_tc, grads.reborrow(), spare);
+        let (read, own) = (saved.entry(x_tc, t), grads.reborrow());
+        self.entry.backward_weight(cpu, exchange, params, read, d_qkv, own, frame);
+        self.entry.norm.add_sums(cpu, sums, grads);
+    }
+
+    /// From the gradient of the output to that of queries, keys and values.
+    fn derive(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        lane: LaneShape,
+        saved: &AttentionSaved<'_>,
+        mask: Option<attention::Dropout>,
+        dz_tc: &[f32],
+        d_qkv: &mut [f32],
+        mut frame: Frame<'_>,
+    ) {
+        let d_out_thd = frame.take(lane.rows() * self.out.num_held_inputs());
+        self.out.backward_input(cpu, params, dz_tc, d_out_thd);
         let shape = self.shape(lane);
-        let kernel_scratch = frame.take(attention::scratch_len(shape));
+        let scratch = frame.take(attention::scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
         attention::backward(
             cpu,
@@ -175,44 +224,38 @@ impl Attention {
             saved.out_thd,
             saved.lse_bht,
             d_out_thd,
-            attention_mask.as_ref(),
+            mask.as_ref(),
             d_qkv,
-            kernel_scratch,
+            scratch,
         );
         self.rotate(cpu, d_qkv, (lane.tokens, 0), true);
+    }
 
-        let normed_tc = frame.take(t * c);
-        self.norm.normalize(cpu, params, x_tc, saved.stats, &mut normed_tc[own.clone()]);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
-        self.qkv.backward_weight(cpu, normed_tc, d_qkv, grads.reborrow());
-        let d_normed_tc = frame.take(t * c);
-        let spare = frame.nested().take(self.qkv.spare_len(t));
-        self.qkv.backward_input(cpu, params, d_qkv, d_normed_tc, spare);
-        self.cut.sum_rows(ctx.exchange, d_normed_tc);
-        let (d_normed, sums) = (&d_normed_tc[own], RowSums { cut: &self.cut, num_rows: t });
-        self.norm.backward(
-            cpu,
-            ctx.exchange,
-            params,
-            x_tc,
-            saved.stats,
-            d_normed,
-            d_stream_tc,
-            grads,
-            &sums,
-            frame,
-        );
+    /// What is dropped of the output.
+    fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
+        let first_row = self.cut().rows(ctx.lane.shape.rows()).start;
+        self.dropout.mask(ctx, Site::AttentionOutput, first_row, self.entry.width())
+    }
+
+    /// What is dropped of the shares that tokens have in each other.
+    fn attention_mask(&self, ctx: &Context<'_>) -> Option<attention::Dropout> {
+        self.dropout.attention_mask(ctx, self.all_heads(ctx.lane.shape))
+    }
+
+    /// How the model is cut.
+    pub(crate) const fn cut(&self) -> &Slices {
+        &self.entry.cut
     }
 
     /// A key and a value row per position.
     pub(crate) fn cache_len(&self, num_positions: usize) -> usize {
-        num_positions * 2 * self.kv_heads * self.head_dim * self.cut.num_held()
+        num_positions * 2 * self.kv_heads * self.head_dim * self.cut().num_held()
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let lane = LaneShape { sequences: 1, tokens: num_tokens };
         let SavedLen { kept, rebuilt } = self.saved_len(lane);
-        let normed = num_tokens * self.norm.width;
+        let normed = num_tokens * self.entry.width();
         let spare = self.out.scratch_len(num_tokens);
         kept + rebuilt + normed.max(spare).max(attention::scratch_len(self.shape(lane)))
     }
@@ -234,13 +277,13 @@ impl Attention {
         let AttentionSaved { qkv, stats, out_thd, lse_bht } =
             self.split(lane, &mut frame, &mut rebuilt);
         let normed_tc = frame.nested().take(x_tc.len());
-        self.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.qkv.forward(cpu, params, normed_tc, qkv);
+        self.entry.norm.forward(cpu, params, x_tc, normed_tc, stats);
+        self.entry.product.forward(cpu, params, normed_tc, qkv);
         self.rotate(cpu, qkv, (num_tokens, first), false);
 
-        let num_slices = self.cut.num_held();
+        let num_slices = self.cut().num_held();
         let shape = Shape { sequences: 1, ..self.shape(lane) };
-        let (width, kv_len) = (self.qkv.num_outputs(), 2 * self.kv_heads * self.head_dim);
+        let (width, kv_len) = (self.entry.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
         let qkv = qkv.chunks_exact(num_tokens * width);
         let outs = out_thd.chunks_exact_mut(out_thd.len() / num_slices);
         let lses = lse_bht.chunks_exact_mut(lse_bht.len() / num_slices);
@@ -265,7 +308,7 @@ impl Attention {
     fn rotate(&self, cpu: &Cpu, qkv: &mut [f32], positions: (usize, usize), inverse: bool) {
         let Some(table) = &self.rope else { return };
         let rotation = Rotation {
-            row_stride: self.qkv.num_outputs(),
+            row_stride: self.entry.product.num_outputs(),
             num_heads: self.heads + self.kv_heads,
             tokens_per_sequence: positions.0,
             first_position: positions.1,
@@ -277,14 +320,15 @@ impl Attention {
     /// Queries, keys and values inside the rows of `qkv`.
     fn rows<'a>(&self, qkv: &'a [f32]) -> (Rows<'a>, Rows<'a>, Rows<'a>) {
         let (q_len, kv_len) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let at = |start: usize| Rows { data: &qkv[start..], stride: self.qkv.num_outputs() };
+        let at =
+            |start: usize| Rows { data: &qkv[start..], stride: self.entry.product.num_outputs() };
         (at(0), at(q_len), at(q_len + kv_len))
     }
 
     /// What attention runs: every slice that is held is more sequences.
     fn shape(&self, lane: LaneShape) -> Shape {
         Shape {
-            sequences: lane.sequences * self.cut.num_held(),
+            sequences: lane.sequences * self.cut().num_held(),
             tokens: lane.tokens,
             heads: self.heads,
             kv_heads: self.kv_heads,
@@ -295,8 +339,8 @@ impl Attention {
     /// Which heads of the model those are.
     fn all_heads(&self, lane: LaneShape) -> Heads {
         Heads {
-            num: self.heads * self.cut.num,
-            first: self.heads * self.cut.held.start,
+            num: self.heads * self.cut().num,
+            first: self.heads * self.cut().held.start,
             sequences: lane.sequences,
         }
     }

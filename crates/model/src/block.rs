@@ -190,6 +190,10 @@ pub enum Pass<'a> {
     Recompute(Recompute),
     /// Backward, with gradients for these stretches of the block's flat buffer.
     Backward(&'a [Range<usize>]),
+    /// The half of backward that gives gradients of inputs.
+    BackwardInputs,
+    /// The half that gives gradients for these stretches.
+    BackwardWeights(&'a [Range<usize>]),
 }
 
 /// Forward and backward FLOPs of one token, where a fused multiply-add counts as two.
@@ -252,8 +256,7 @@ pub trait Block: Send + Sync {
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
     /// *adds* the gradients of parameters that are trained to `grads`: what is frozen takes
-    /// no work. `saved` stays as it was: of one lane, the gradients of inputs may be asked for
-    /// first and those of parameters later.
+    /// no work. `saved` stays as it was.
     /// The slice has room for rows of the wider of the two; either lies at its front.
     fn backward(
         &self,
@@ -264,6 +267,42 @@ pub trait Block: Send + Sync {
         d_stream_tc: &mut [f32],
         grads: Grads<'_>,
     );
+
+    /// Number of elements that [`Self::backward_inputs`] keeps for [`Self::backward_weights`].
+    fn late_len(&self, shape: LaneShape) -> usize {
+        shape.rows() * self.io().max_width()
+    }
+
+    /// The first half of [`Self::backward`], where it comes in two: the gradient of the input, in
+    /// `d_stream_tc`, and in `late` what the second half needs. Both halves together give the bits
+    /// of the whole. A block that is cheap keeps the default, which computes gradients of inputs
+    /// twice.
+    fn backward_inputs(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        late: &mut [f32],
+    ) {
+        late[..d_stream_tc.len()].copy_from_slice(d_stream_tc);
+        self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none());
+    }
+
+    /// The second half: the gradients of parameters that are trained, *added* to `grads`. `late` is
+    /// of no use after it.
+    fn backward_weights(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        late: &mut [f32],
+        grads: Grads<'_>,
+    ) {
+        self.backward(ctx, params, input_tc, saved, late, grads);
+    }
 
     /// Elements of the cache that decoding needs for `num_positions` tokens.
     fn cache_len(&self, _num_positions: usize) -> usize {

@@ -10,6 +10,7 @@ use crate::block::{Block, Flops, LaneShape};
 use crate::column::Column;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
+use crate::entry::Entry;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Param, ParamList, Piece};
@@ -204,6 +205,7 @@ fn head(model: &Model, cut: &Slices, token_tables: &[Param]) -> Head {
             bias: None,
         }
     });
-    let project = Column { slices: slices.collect(), num_slices: cut.num };
-    Head { name, params: params.finish(), norm, project, cut: cut.clone() }
+    let product = Column { slices: slices.collect(), num_slices: cut.num };
+    let entry = Entry { norm, product, cut: cut.clone() };
+    Head { name, params: params.finish(), entry }
 }

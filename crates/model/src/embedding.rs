@@ -80,8 +80,10 @@ impl Block for Embedding {
         let rows = shape.rows() * self.width;
         match pass {
             Pass::Forward => vec![self.cut.sum_call(rows)],
-            Pass::Recompute(_) => Vec::new(),
-            Pass::Backward(_) => self.cut.gather_call(rows).into_iter().collect(),
+            Pass::Recompute(_) | Pass::BackwardInputs => Vec::new(),
+            Pass::Backward(_) | Pass::BackwardWeights(_) => {
+                self.cut.gather_call(rows).into_iter().collect()
+            }
         }
     }
 
@@ -142,6 +144,23 @@ impl Block for Embedding {
         if !grads.is_empty() {
             embedding::backward_part(cpu, lane.inputs, d_all, self.first_token, width, grads);
         }
+    }
+
+    fn late_len(&self, shape: LaneShape) -> usize {
+        self.cut.rows(shape.rows()).len() * self.width
+    }
+
+    /// Tokens have no gradient, so all there is to do comes later.
+    fn backward_inputs(
+        &self,
+        _ctx: &mut Context<'_>,
+        _params: &[f32],
+        _input: &[f32],
+        _saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        late: &mut [f32],
+    ) {
+        late.copy_from_slice(&d_stream_tc[..late.len()]);
     }
 
     fn decode(

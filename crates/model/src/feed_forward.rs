@@ -7,15 +7,14 @@
 //! costs less than reading it from memory would.
 
 use crate::block::{Context, Flops, LaneShape};
-use crate::column::Column;
-use crate::dropout::{Dropout, Site};
+use crate::dropout::{Dropout, RowMask, Site};
+use crate::entry::{Entry, EntrySaved};
 use crate::exchange::{AllHere, Exchange};
 use crate::grads::Grads;
-use crate::norm::Norm;
+use crate::late::Late;
 use crate::row::Row;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use crate::slices::Slices;
 use lockstep_tensor::{Cpu, gelu, reduce, swiglu};
 
 /// The function between the two products.
@@ -29,12 +28,11 @@ pub(crate) enum Activation {
 
 /// See the module's text.
 pub(crate) struct FeedForward {
-    pub(crate) norm: Norm,
-    pub(crate) up: Column,
+    /// Makes the hidden numbers.
+    pub(crate) entry: Entry,
     pub(crate) activation: Activation,
     pub(crate) down: Row,
     pub(crate) dropout: Dropout,
-    pub(crate) cut: Slices,
 }
 
 /// What forward saves; all of it is kept.
@@ -43,30 +41,35 @@ pub(crate) struct FeedForwardSaved<'a> {
     stats: &'a mut [f32],
 }
 
+impl FeedForwardSaved<'_> {
+    fn entry<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> EntrySaved<'b> {
+        EntrySaved { x_tc, stats: self.stats, num_rows }
+    }
+}
+
 impl FeedForward {
     pub(crate) fn kept_len(&self, num_rows: usize) -> usize {
-        let own = self.cut.rows(num_rows).len();
-        num_rows * self.up.num_held_outputs() + self.norm.stats_len(own)
+        self.entry.outputs_len(num_rows) + self.entry.stats_len(num_rows)
     }
 
     pub(crate) fn split<'a>(&self, num_rows: usize, kept: &mut Frame<'a>) -> FeedForwardSaved<'a> {
         FeedForwardSaved {
-            hidden: kept.take(num_rows * self.up.num_held_outputs()),
-            stats: kept.take(self.norm.stats_len(self.cut.rows(num_rows).len())),
+            hidden: kept.take(self.entry.outputs_len(num_rows)),
+            stats: kept.take(self.entry.stats_len(num_rows)),
         }
     }
 
     pub(crate) fn scratch_len(&self, shape: LaneShape) -> usize {
-        let (t, c) = (shape.rows(), self.norm.width);
-        let (hidden, f) = (self.up.num_held_outputs(), self.down.num_held_inputs());
-        let own = if self.dropout.is_on() || self.cut.sequence { t * c } else { 0 };
-        let sums = self.norm.scratch_len(&self.cut).max(RowSums::scratch_len(&self.cut, c));
-        let backward = own + t * (2 * f + hidden + 2 * c) + self.up.spare_len(t).max(sums);
-        backward.max(t * f + self.down.scratch_len(t))
+        let (t, c, cut) = (shape.rows(), self.entry.width(), &self.entry.cut);
+        let f = t * self.down.num_held_inputs();
+        let own = if self.dropout.is_on() || cut.sequence { t * c } else { 0 };
+        let ends = self.entry.scratch_len(t).max(RowSums::scratch_len(cut, c));
+        let backward = own + f + self.entry.outputs_len(t) + f.max(ends);
+        backward.max(f + self.down.scratch_len(t)).max(t * c)
     }
 
     pub(crate) fn flops_per_token(&self) -> Flops {
-        let forward = self.up.flops() + self.down.flops();
+        let forward = self.entry.product.flops() + self.down.flops();
         Flops { forward, backward: 2 * forward }
     }
 
@@ -81,9 +84,7 @@ impl FeedForward {
         self.expand(ctx, params, x_tc, saved);
         let frame = ctx.scratch.frame();
         self.contract(ctx.cpu, ctx.exchange, params, saved.hidden, frame, y_tc);
-        let first_row = self.cut.rows(ctx.lane.shape.rows()).start;
-        let mask = self.dropout.mask(ctx, Site::FeedForwardOutput, first_row, self.norm.width);
-        if let Some(mask) = mask {
+        if let Some(mask) = self.mask(ctx) {
             mask.apply(ctx.cpu, y_tc);
         }
         reduce::add_assign(ctx.cpu, y_tc, x_tc);
@@ -97,13 +98,7 @@ impl FeedForward {
         x_tc: &[f32],
         saved: &mut FeedForwardSaved<'_>,
     ) {
-        let (t, c) = (ctx.lane.shape.rows(), self.norm.width);
-        let own = self.cut.rows(t);
-        let normed_tc = ctx.scratch.frame().take(t * c);
-        let normed_own = &mut normed_tc[own.start * c..own.end * c];
-        self.norm.forward(ctx.cpu, params, x_tc, normed_own, saved.stats);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
-        self.up.forward(ctx.cpu, params, normed_tc, saved.hidden);
+        self.entry.forward(ctx, params, x_tc, saved.hidden, saved.stats);
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
@@ -116,18 +111,74 @@ impl FeedForward {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let cpu = ctx.cpu;
-        let (t, c) = (ctx.lane.shape.rows(), self.norm.width);
-        let own = self.cut.rows(t);
-        let own = own.start * c..own.end * c;
-        let mask = self.dropout.mask(ctx, Site::FeedForwardOutput, own.start / c, c);
-        let mut frame = ctx.scratch.frame();
-
-        let dz_tc = self.down.output_gradient(cpu, ctx.exchange, d_stream_tc, mask, t, &mut frame);
-        let d_active_tf = frame.take(t * self.down.num_held_inputs());
-        self.down.backward_input(cpu, params, dz_tc, d_active_tf);
+        let (cpu, t, mask) = (ctx.cpu, ctx.lane.shape.rows(), self.mask(ctx));
+        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let dz_tc = self.down.output_gradient(cpu, exchange, d_stream_tc, mask, t, &mut frame);
         let active_tf = frame.take(t * self.down.num_held_inputs());
-        let d_hidden = frame.take(t * self.up.num_held_outputs());
+        let d_hidden = frame.take(self.entry.outputs_len(t));
+        self.derive(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
+        let spare = frame.nested();
+        self.down.backward_weight(cpu, exchange, active_tf, dz_tc, grads.reborrow(), spare);
+        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
+        let (own, spare) = (grads.reborrow(), frame.nested());
+        entry.backward_weight(cpu, exchange, params, read, d_hidden, own, spare);
+        entry.backward_input(cpu, exchange, params, read, d_hidden, d_stream_tc, grads, frame);
+    }
+
+    /// The gradient of `x_tc` alone, and what the other half needs of it.
+    pub(crate) fn backward_inputs(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        x_tc: &[f32],
+        saved: &FeedForwardSaved<'_>,
+        d_stream_tc: &mut [f32],
+        Late { dz_tc, dy: d_hidden, sums }: &mut Late<'_>,
+    ) {
+        let (cpu, t, mask) = (ctx.cpu, ctx.lane.shape.rows(), self.mask(ctx));
+        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        self.down.fill_output_gradient(cpu, exchange, d_stream_tc, mask, dz_tc);
+        let active_tf = frame.take(t * self.down.num_held_inputs());
+        self.derive(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
+        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
+        entry.backward_input_alone(cpu, exchange, params, read, d_hidden, d_stream_tc, sums, frame);
+    }
+
+    /// The gradients of parameters, from what the gradient of `x_tc` left.
+    pub(crate) fn backward_weights(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        x_tc: &[f32],
+        saved: &FeedForwardSaved<'_>,
+        Late { dz_tc, dy: d_hidden, sums }: &Late<'_>,
+        mut grads: Grads<'_>,
+    ) {
+        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let mut inner = frame.nested();
+        let active_tf = inner.take(t * self.down.num_held_inputs());
+        self.activate(cpu, saved.hidden, active_tf);
+        self.down.backward_weight(cpu, exchange, active_tf, dz_tc, grads.reborrow(), inner);
+        let (read, own) = (saved.entry(x_tc, t), grads.reborrow());
+        self.entry.backward_weight(cpu, exchange, params, read, d_hidden, own, frame);
+        self.entry.norm.add_sums(cpu, sums, grads);
+    }
+
+    /// From the gradient of the output to that of the hidden numbers; what the second product reads
+    /// comes out on the way.
+    fn derive(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        saved: &FeedForwardSaved<'_>,
+        dz_tc: &[f32],
+        d_hidden: &mut [f32],
+        active_tf: &mut [f32],
+        mut frame: Frame<'_>,
+    ) {
+        let d_active_tf = frame.take(active_tf.len());
+        self.down.backward_input(cpu, params, dz_tc, d_active_tf);
         match self.activation {
             Activation::SwiGlu => {
                 let f = self.down.num_inputs();
@@ -138,35 +189,17 @@ impl FeedForward {
                 gelu::backward(cpu, saved.hidden, d_active_tf, d_hidden);
             }
         }
-        let spare = frame.nested();
-        self.down.backward_weight(cpu, ctx.exchange, active_tf, dz_tc, grads.reborrow(), spare);
+    }
 
-        let normed_tc = frame.take(t * c);
-        self.norm.normalize(cpu, params, x_tc, saved.stats, &mut normed_tc[own.clone()]);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
-        self.up.backward_weight(cpu, normed_tc, d_hidden, grads.reborrow());
-        let d_normed_tc = frame.take(t * c);
-        let spare = frame.nested().take(self.up.spare_len(t));
-        self.up.backward_input(cpu, params, d_hidden, d_normed_tc, spare);
-        self.cut.sum_rows(ctx.exchange, d_normed_tc);
-        let (d_normed, sums) = (&d_normed_tc[own], RowSums { cut: &self.cut, num_rows: t });
-        self.norm.backward(
-            cpu,
-            ctx.exchange,
-            params,
-            x_tc,
-            saved.stats,
-            d_normed,
-            d_stream_tc,
-            grads,
-            &sums,
-            frame,
-        );
+    /// What is dropped of the output.
+    fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
+        let first_row = self.entry.cut.rows(ctx.lane.shape.rows()).start;
+        self.dropout.mask(ctx, Site::FeedForwardOutput, first_row, self.entry.width())
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let contract = num_tokens * self.down.num_held_inputs() + self.down.scratch_len(num_tokens);
-        self.kept_len(num_tokens) + contract.max(num_tokens * self.norm.width)
+        self.kept_len(num_tokens) + contract.max(num_tokens * self.entry.width())
     }
 
     /// Forward for the new tokens of one sequence.
@@ -178,11 +211,11 @@ impl FeedForward {
         y_tc: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let num_tokens = x_tc.len() / self.norm.width;
+        let num_tokens = x_tc.len() / self.entry.width();
         let FeedForwardSaved { hidden, stats } = self.split(num_tokens, &mut frame);
         let normed_tc = frame.nested().take(x_tc.len());
-        self.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.up.forward(cpu, params, normed_tc, hidden);
+        self.entry.norm.forward(cpu, params, x_tc, normed_tc, stats);
+        self.entry.product.forward(cpu, params, normed_tc, hidden);
         self.contract(cpu, &mut AllHere, params, hidden, frame, y_tc);
         reduce::add_assign(cpu, y_tc, x_tc);
     }
@@ -197,12 +230,16 @@ impl FeedForward {
         mut frame: Frame<'_>,
         y_tc: &mut [f32],
     ) {
-        let f = self.down.num_inputs();
-        let active_tf = frame.take(hidden.len() / self.up.num_outputs() * f);
+        let num_rows = hidden.len() / self.entry.product.num_held_outputs();
+        let active_tf = frame.take(num_rows * self.down.num_held_inputs());
+        self.activate(cpu, hidden, active_tf);
+        self.down.forward(cpu, exchange, params, active_tf, y_tc, frame);
+    }
+
+    fn activate(&self, cpu: &Cpu, hidden: &[f32], active_tf: &mut [f32]) {
         match self.activation {
-            Activation::SwiGlu => swiglu::forward(cpu, hidden, f, active_tf),
+            Activation::SwiGlu => swiglu::forward(cpu, hidden, self.down.num_inputs(), active_tf),
             Activation::Gelu => gelu::forward(cpu, hidden, active_tf),
         }
-        self.down.forward(cpu, exchange, params, active_tf, y_tc, frame);
     }
 }

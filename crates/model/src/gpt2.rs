@@ -6,6 +6,7 @@
 use crate::attention::Attention;
 use crate::column::Column;
 use crate::dropout::Dropout;
+use crate::entry::Entry;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::init;
 use crate::layer::Layer;
@@ -37,20 +38,30 @@ pub(crate) fn layer(model: &Model, cut: &Slices, index: usize) -> Layer {
         heads: heads / cut.num,
         kv_heads: kv_heads / cut.num,
         head_dim,
-        norm: norm(model, &format!("{name}.ln_1"), list),
-        qkv: column(&format!("{name}.attn.c_attn"), width, &[q_len, kv_len, kv_len], cut, list),
+        entry: Entry {
+            norm: norm(model, &format!("{name}.ln_1"), list),
+            product: column(
+                &format!("{name}.attn.c_attn"),
+                width,
+                &[q_len, kv_len, kv_len],
+                cut,
+                list,
+            ),
+            cut: cut.clone(),
+        },
         rope: None,
         out: row(&format!("{name}.attn.c_proj"), q_len, width, residual, cut, list),
         dropout,
-        cut: cut.clone(),
     };
     let feed_forward = FeedForward {
-        norm: norm(model, &format!("{name}.ln_2"), list),
-        up: column(&format!("{name}.mlp.c_fc"), width, &[model.ffn], cut, list),
+        entry: Entry {
+            norm: norm(model, &format!("{name}.ln_2"), list),
+            product: column(&format!("{name}.mlp.c_fc"), width, &[model.ffn], cut, list),
+            cut: cut.clone(),
+        },
         activation: Activation::Gelu,
         down: row(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, cut, list),
         dropout,
-        cut: cut.clone(),
     };
     Layer { name, width, params: params.finish(), attention, feed_forward }
 }

@@ -12,25 +12,22 @@
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Mode, Pass, Saved, SavedLen,
 };
-use crate::column::Column;
+use crate::entry::{Entry, EntrySaved};
 use crate::exchange::{ExchangeCall, ExchangeKind};
 use crate::grads::Grads;
-use crate::norm::Norm;
 use crate::param::Param;
-use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use crate::slices::Slices;
 use crate::tree;
 use lockstep_tensor::cross_entropy::{self, slices};
 use lockstep_tensor::gemm::Write;
+use std::slice;
 
 /// See the module's text.
 pub(crate) struct Head {
     pub(crate) name: String,
     pub(crate) params: Vec<Param>,
-    pub(crate) norm: Norm,
-    pub(crate) project: Column,
-    pub(crate) cut: Slices,
+    /// Makes the logits.
+    pub(crate) entry: Entry,
 }
 
 /// What forward saves.
@@ -45,8 +42,8 @@ impl Head {
     fn split<'a>(&self, num_rows: usize, Saved { kept, .. }: Saved<'a>) -> HeadSaved<'a> {
         let mut kept = Frame::over(kept);
         let saved = HeadSaved {
-            logits_tv: kept.take(num_rows * self.project.num_held_outputs()),
-            stats: kept.take(self.norm.stats_len(self.cut.rows(num_rows).len())),
+            logits_tv: kept.take(self.entry.outputs_len(num_rows)),
+            stats: kept.take(self.entry.stats_len(num_rows)),
             losses_t: kept.take(num_rows),
         };
         kept.finish();
@@ -61,8 +58,8 @@ impl Head {
         losses_t: &mut [f32],
     ) -> f64 {
         let (cpu, lane, exchange) = (ctx.cpu, ctx.lane, &mut *ctx.exchange);
-        let (t, vocab, targets) = (lane.shape.rows(), self.project.num_outputs(), lane.targets);
-        let held = self.cut.held.clone();
+        let (t, targets) = (lane.shape.rows(), lane.targets);
+        let (vocab, held) = (self.entry.product.num_outputs(), self.entry.cut.held.clone());
         let columns = |slice: usize| slice * vocab..(slice + 1) * vocab;
         let mut frame = ctx.scratch.frame();
         let max_t = frame.take(t);
@@ -113,41 +110,40 @@ impl Block for Head {
     }
 
     fn io(&self) -> BlockIo {
-        BlockIo::StreamToLoss { input: self.norm.width }
+        BlockIo::StreamToLoss { input: self.entry.width() }
     }
 
     fn saved_len(&self, shape: LaneShape) -> SavedLen {
         let t = shape.rows();
-        let stats = self.norm.stats_len(self.cut.rows(t).len());
-        let kept = t * self.project.num_held_outputs() + stats + t;
+        let kept = self.entry.outputs_len(t) + self.entry.stats_len(t) + t;
         SavedLen { kept, rebuilt: 0 }
     }
 
     fn scratch_len(&self, shape: LaneShape) -> usize {
         let t = shape.rows();
-        let loss = t * (3 + tree::num_spare(self.cut.num_held(), false));
-        let spare = self.project.spare_len(t).max(self.norm.scratch_len(&self.cut));
-        (2 * t * self.norm.width + spare).max(loss)
+        let loss = t * (3 + tree::num_spare(self.entry.cut.num_held(), false));
+        self.entry.scratch_len(t).max(loss)
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
-        let forward = self.project.flops();
+        let forward = self.entry.product.flops();
         Flops { forward, backward: 2 * forward }
     }
 
     fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
-        let (t, rows) = (shape.rows(), shape.rows() * self.norm.width);
-        let gather = self.cut.gather_call(rows);
+        let t = shape.rows();
+        let gather = self.entry.gather_call(t).into_iter();
         let loss =
             [ExchangeCall::new(ExchangeKind::Max, t), ExchangeCall::new(ExchangeKind::Sum, 2 * t)];
         match pass {
-            Pass::Forward if self.cut.num == 1 => gather.into_iter().collect(),
-            Pass::Forward => gather.into_iter().chain(loss).collect(),
+            Pass::Forward if self.entry.cut.num == 1 => gather.collect(),
+            Pass::Forward => gather.chain(loss).collect(),
             Pass::Recompute(_) => Vec::new(),
-            Pass::Backward(trained) => {
-                let norm = self.cut.row_blocks_call(&self.norm.params(), trained);
-                gather.into_iter().chain([self.cut.sum_call(rows)]).chain(norm).collect()
+            Pass::Backward(trained) => gather.chain(self.entry.input_calls(t, trained)).collect(),
+            Pass::BackwardInputs => {
+                self.entry.input_calls(t, slice::from_ref(&self.entry.norm.at)).collect()
             }
+            Pass::BackwardWeights(_) => gather.collect(),
         }
     }
 
@@ -161,16 +157,10 @@ impl Block for Head {
     ) -> f64 {
         let (cpu, lane) = (ctx.cpu, ctx.lane);
         let HeadSaved { logits_tv, stats, losses_t } = self.split(lane.shape.rows(), saved);
-        let (t, c) = (lane.shape.rows(), self.norm.width);
-        let own = self.cut.rows(t);
-        let normed_tc = ctx.scratch.frame().take(t * c);
-        let normed_own = &mut normed_tc[own.start * c..own.end * c];
-        self.norm.forward(cpu, params, input_tc, normed_own, stats);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
-        self.project.forward(cpu, params, normed_tc, logits_tv);
-        let (vocab, targets) = (self.project.num_outputs(), lane.targets);
+        self.entry.forward(ctx, params, input_tc, logits_tv, stats);
+        let (vocab, targets) = (self.entry.product.num_outputs(), lane.targets);
         match ctx.mode {
-            _ if self.cut.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
+            _ if self.entry.cut.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
             Mode::Train { .. } => cross_entropy::forward_backward(
                 cpu,
                 logits_tv,
@@ -192,38 +182,60 @@ impl Block for Head {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let cpu = ctx.cpu;
-        let (t, c) = (ctx.lane.shape.rows(), self.norm.width);
-        let own = self.cut.rows(t);
-        let own = own.start * c..own.end * c;
-        let HeadSaved { logits_tv, stats, .. } = self.split(t, saved);
-        let mut frame = ctx.scratch.frame();
-        let normed_tc = frame.take(t * c);
-        self.norm.normalize(cpu, params, input_tc, stats, &mut normed_tc[own.clone()]);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
-        self.project.backward_weight(cpu, normed_tc, logits_tv, grads.reborrow());
-        let d_normed_tc = frame.take(t * c);
-        let spare = frame.nested().take(self.project.spare_len(t));
-        self.project.backward_input(cpu, params, logits_tv, d_normed_tc, spare);
-        self.cut.sum_rows(ctx.exchange, d_normed_tc);
+        let (cpu, num_rows) = (ctx.cpu, ctx.lane.shape.rows());
+        let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
+        let read = EntrySaved { x_tc: input_tc, stats, num_rows };
+        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let (own, spare) = (grads.reborrow(), frame.nested());
+        self.entry.backward_weight(cpu, exchange, params, read, logits_tv, own, spare);
         d_stream_tc.fill(0.0);
-        let (d_normed, sums) = (&d_normed_tc[own], RowSums { cut: &self.cut, num_rows: t });
-        self.norm.backward(
-            cpu,
-            ctx.exchange,
-            params,
-            input_tc,
-            stats,
-            d_normed,
-            d_stream_tc,
-            grads,
-            &sums,
-            frame,
-        );
+        let entry = &self.entry;
+        entry.backward_input(cpu, exchange, params, read, logits_tv, d_stream_tc, grads, frame);
+    }
+
+    /// The gradients of logits are saved; all that is left is what the norm's are a sum of.
+    fn late_len(&self, _shape: LaneShape) -> usize {
+        self.entry.norm.at.len()
+    }
+
+    fn backward_inputs(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        late: &mut [f32],
+    ) {
+        let (cpu, num_rows) = (ctx.cpu, ctx.lane.shape.rows());
+        let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
+        let read = EntrySaved { x_tc: input_tc, stats, num_rows };
+        d_stream_tc.fill(0.0);
+        let (entry, exchange, frame) = (&self.entry, &mut *ctx.exchange, ctx.scratch.frame());
+        let (dy, dx) = (logits_tv, d_stream_tc);
+        entry.backward_input_alone(cpu, exchange, params, read, dy, dx, late, frame);
+    }
+
+    fn backward_weights(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        late: &mut [f32],
+        mut grads: Grads<'_>,
+    ) {
+        let (cpu, num_rows) = (ctx.cpu, ctx.lane.shape.rows());
+        let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
+        let read = EntrySaved { x_tc: input_tc, stats, num_rows };
+        let (entry, exchange, frame) = (&self.entry, &mut *ctx.exchange, ctx.scratch.frame());
+        let own = grads.reborrow();
+        entry.backward_weight(cpu, exchange, params, read, logits_tv, own, frame);
+        entry.norm.add_sums(cpu, late, grads);
     }
 
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        self.norm.width + self.norm.stats_len(1)
+        self.entry.width() + self.entry.norm.stats_len(1)
     }
 
     fn decode(
@@ -234,11 +246,12 @@ impl Block for Head {
         output: &mut [f32],
         _cache: &mut [f32],
     ) {
-        let last_c = &input_tc[input_tc.len() - self.norm.width..];
+        let Entry { norm, product, .. } = &self.entry;
+        let last_c = &input_tc[input_tc.len() - norm.width..];
         let mut frame = ctx.scratch.frame();
-        let normed_c = frame.take(self.norm.width);
-        let stats = frame.take(self.norm.stats_len(1));
-        self.norm.forward(ctx.cpu, params, last_c, normed_c, stats);
-        self.project.forward(ctx.cpu, params, normed_c, output);
+        let normed_c = frame.take(norm.width);
+        let stats = frame.take(norm.stats_len(1));
+        norm.forward(ctx.cpu, params, last_c, normed_c, stats);
+        product.forward(ctx.cpu, params, normed_c, output);
     }
 }

@@ -7,14 +7,16 @@ use crate::attention::{Attention, AttentionSaved};
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Pass, Recompute, Saved, SavedLen,
 };
+use crate::entry::Entry;
 use crate::exchange::ExchangeCall;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::grads::Grads;
-use crate::norm::Norm;
+use crate::late::Late;
 use crate::param::Param;
 use crate::row::Row;
 use crate::scratch::Frame;
-use std::ops::Range;
+use crate::slices::Slices;
+use std::slice;
 
 /// See the module's text.
 pub(crate) struct Layer {
@@ -37,12 +39,25 @@ impl Layer {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
-            middle_tc: kept.take(self.attention.cut.rows(shape.rows()).len() * self.width),
+            middle_tc: kept.take(self.cut().rows(shape.rows()).len() * self.width),
             feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
         };
         kept.finish();
         rebuilt.finish();
         saved
+    }
+
+    /// What each half leaves between the halves of a backward pass.
+    fn split_late<'a>(&self, shape: LaneShape, late: &'a mut [f32]) -> [Late<'a>; 2] {
+        let mut late = Frame::over(late);
+        let entries = [&self.attention.entry, &self.feed_forward.entry];
+        let halves = entries.map(|entry| Late::split(entry, shape.rows(), &mut late));
+        late.finish();
+        halves
+    }
+
+    fn cut(&self) -> &Slices {
+        self.attention.cut()
     }
 }
 
@@ -61,7 +76,7 @@ impl Block for Layer {
 
     fn saved_len(&self, shape: LaneShape) -> SavedLen {
         let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
-        let middle = self.attention.cut.rows(shape.rows()).len() * self.width;
+        let middle = self.cut().rows(shape.rows()).len() * self.width;
         SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
     }
 
@@ -76,24 +91,34 @@ impl Block for Layer {
     }
 
     fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
-        let Self { attention, feed_forward, .. } = self;
-        let (cut, rows) = (&attention.cut, shape.rows() * self.width);
-        let (gather, sum) = (cut.gather_call(rows), cut.sum_call(rows));
+        let (t, cut) = (shape.rows(), self.cut());
+        let (gather, sum) = (cut.gather_call(t * self.width), cut.sum_call(t * self.width));
         let half = || gather.into_iter().chain([sum]);
-        let back = |norm: &Norm, out: &Row, trained: &[Range<usize>]| {
-            let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
-            let norm = cut.row_blocks_call(&norm.params(), trained);
-            gather.into_iter().chain(bias).chain(half()).chain(norm).collect::<Vec<_>>()
+        // Backward passes the halves in the other order.
+        let halves = [
+            (&self.feed_forward.entry, &self.feed_forward.down),
+            (&self.attention.entry, &self.attention.out),
+        ];
+        let each = |calls: &dyn Fn(&Entry, &Row) -> Vec<ExchangeCall>| {
+            halves.iter().flat_map(|(entry, out)| calls(entry, out)).collect()
         };
         match pass {
             Pass::Forward => half().chain(half()).collect(),
             Pass::Recompute(Recompute::Full) => half().chain(gather).collect(),
             Pass::Recompute(_) => Vec::new(),
-            Pass::Backward(trained) => [
-                back(&feed_forward.norm, &feed_forward.down, trained),
-                back(&attention.norm, &attention.out, trained),
-            ]
-            .concat(),
+            Pass::Backward(trained) => each(&|entry, out| {
+                let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
+                let input = entry.input_calls(t, trained);
+                gather.into_iter().chain(bias).chain(gather).chain(input).collect()
+            }),
+            Pass::BackwardInputs => each(&|entry, _| {
+                let all = slice::from_ref(&entry.norm.at);
+                gather.into_iter().chain(entry.input_calls(t, all)).collect()
+            }),
+            Pass::BackwardWeights(trained) => each(&|_, out| {
+                let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
+                bias.into_iter().chain(gather).collect()
+            }),
         }
     }
 
@@ -145,6 +170,48 @@ impl Block for Layer {
         let halves = (&saved.attention, &saved.feed_forward);
         self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream_tc, grads.reborrow());
         self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
+    }
+
+    fn late_len(&self, shape: LaneShape) -> usize {
+        let entries = [&self.attention.entry, &self.feed_forward.entry];
+        entries.iter().map(|entry| Late::planned_len(entry, shape.rows())).sum()
+    }
+
+    fn backward_inputs(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        d_stream_tc: &mut [f32],
+        late: &mut [f32],
+    ) {
+        let saved = self.split(ctx.lane.shape, saved);
+        let middle_tc = &*saved.middle_tc;
+        let halves = (&saved.attention, &saved.feed_forward);
+        let [mut first, mut second] = self.split_late(ctx.lane.shape, late);
+        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+        feed_forward.backward_inputs(ctx, params, middle_tc, halves.1, d_stream_tc, &mut second);
+        attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream_tc, &mut first);
+    }
+
+    fn backward_weights(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: Saved<'_>,
+        late: &mut [f32],
+        mut grads: Grads<'_>,
+    ) {
+        let saved = self.split(ctx.lane.shape, saved);
+        let middle_tc = &*saved.middle_tc;
+        let halves = (&saved.attention, &saved.feed_forward);
+        let [first, second] = self.split_late(ctx.lane.shape, late);
+        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+        let own = grads.reborrow();
+        feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own);
+        attention.backward_weights(ctx, params, input_tc, halves.0, &first, grads);
     }
 
     fn cache_len(&self, num_positions: usize) -> usize {

@@ -58,6 +58,9 @@ mod layer;
 mod attention;
 mod feed_forward;
 
+mod entry;
+mod late;
+
 mod column;
 mod row;
 mod row_sums;

@@ -7,6 +7,7 @@
 use crate::attention::Attention;
 use crate::column::Column;
 use crate::dropout::Dropout;
+use crate::entry::Entry;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::init;
 use crate::layer::Layer;
@@ -61,7 +62,8 @@ fn attention(
     let qkv = column(&prefix, &outputs, model.width, cut, params);
     let out = row(&prefix, "o", heads * head_dim, model.width, residual, cut, params);
     let (heads, kv_heads, cut) = (heads / cut.num, kv_heads / cut.num, cut.clone());
-    Attention { heads, kv_heads, head_dim, norm, qkv, rope: Some(rope), out, dropout, cut }
+    let entry = Entry { norm, product: qkv, cut };
+    Attention { heads, kv_heads, head_dim, entry, rope: Some(rope), out, dropout }
 }
 
 fn feed_forward(
@@ -77,8 +79,8 @@ fn feed_forward(
     let prefix = format!("{layer}.mlp");
     let up = column(&prefix, &outputs, model.width, cut, params);
     let down = row(&prefix, "down", model.ffn, model.width, residual, cut, params);
-    let (activation, cut) = (Activation::SwiGlu, cut.clone());
-    FeedForward { norm, up, activation, down, dropout, cut }
+    let entry = Entry { norm, product: up, cut: cut.clone() };
+    FeedForward { entry, activation: Activation::SwiGlu, down, dropout }
 }
 
 /// The tensors `{prefix}.{name}_proj.weight`, each with so many outputs; a slice has its part of

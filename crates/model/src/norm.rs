@@ -8,7 +8,7 @@ use crate::grads::Grads;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::slices::Slices;
-use lockstep_tensor::{Cpu, norm_layer, norm_rms};
+use lockstep_tensor::{Cpu, norm_layer, norm_rms, reduce};
 use std::ops::Range;
 
 /// Which normalisation.
@@ -126,6 +126,19 @@ impl Norm {
                 }
             }
         });
+    }
+
+    /// Adds the sums of a lane, weight and bias one behind the other, to the gradients of what is
+    /// trained.
+    pub(crate) fn add_sums(&self, cpu: &Cpu, sums: &[f32], mut grads: Grads<'_>) {
+        let (weight, bias) = sums.split_at(self.width);
+        let middle = self.at.start + self.width;
+        let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
+        for (target, sums) in targets.into_iter().zip([weight, bias]) {
+            if !target.is_empty() {
+                reduce::add_assign(cpu, target, sums);
+            }
+        }
     }
 
     /// Memory that [`Self::backward`] needs besides.

@@ -106,15 +106,28 @@ impl Row {
         if mask.is_none() && !self.cut.sequence {
             return d_stream;
         }
-        let (own, width) = (self.cut.rows(num_rows), self.num_outputs());
-        let all = frame.take(num_rows * width);
+        let all = frame.take(num_rows * self.num_outputs());
+        self.fill_output_gradient(cpu, exchange, d_stream, mask, all);
+        all
+    }
+
+    /// The same into memory that all rows fit into.
+    pub(crate) fn fill_output_gradient(
+        &self,
+        cpu: &Cpu,
+        exchange: &mut dyn Exchange,
+        d_stream: &[f32],
+        mask: Option<RowMask>,
+        all: &mut [f32],
+    ) {
+        let width = self.num_outputs();
+        let own = self.cut.rows(all.len() / width);
         let of_stream = &mut all[own.start * width..own.end * width];
         of_stream.copy_from_slice(d_stream);
         if let Some(mask) = mask {
             mask.apply(cpu, of_stream);
         }
         self.cut.gather_rows(exchange, all);
-        all
     }
 
     /// Overwrites `dx` with the gradient of the inputs, from all rows of that of the output.

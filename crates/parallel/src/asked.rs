@@ -109,6 +109,10 @@ pub fn arena_bytes(recipe: &Recipe) -> usize {
         let footprint = footprint(recipe, &blueprint, worker);
         footprint.weights + footprint.gradients + footprint.buffers
     });
-    let exchanged = exchanged.max().unwrap_or(0);
+    // Where stages are measured nobody knows which of them will have most.
+    let exchanged = match recipe.parallel.partition {
+        config::Partition::Flops => exchanged.max().unwrap_or(0),
+        config::Partition::Measured => exchanged.sum::<usize>(),
+    };
     2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
 }

@@ -60,20 +60,22 @@ pub struct Activations {
     streams: Vec<Vec<f32>>,
     /// What each block saved and keeps.
     saved: Vec<SavedBuffers>,
-    /// The gradient of each block's output, where gradients of parameters are computed later than
-    /// those of inputs; else nothing.
-    d_outputs: Vec<Vec<f32>>,
 }
 
+/// What the gradients of every block's input leave for those of its parameters, where these come
+/// later.
+#[derive(Debug)]
+pub struct Late(Vec<Vec<f32>>);
+
 /// What of a backward pass is run: all at once, or first what others wait for and later the rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
+#[derive(Debug)]
+pub enum Half<'a> {
     /// Gradients of inputs and of parameters.
     Both,
     /// Gradients of inputs only. What the other half needs of them is kept.
-    Inputs,
+    Inputs(&'a mut Late),
     /// Gradients of parameters, after the inputs' half.
-    Weights,
+    Weights(&'a mut Late),
 }
 
 /// Holds, for the block at work, what it does not keep. One for all lanes of a worker.
@@ -173,23 +175,37 @@ impl Shared {
     }
 }
 
+impl Late {
+    /// Memory for lanes of one shape through some blocks of a model.
+    pub fn new(blueprint: &Blueprint, shape: LaneShape, run: Range<usize>) -> Self {
+        let lens = blueprint.blocks[run].iter().map(|block| block.late_len(shape));
+        Self(lens.map(|len| vec![0.0; len]).collect())
+    }
+
+    /// Number of elements that [`Self::new`] would allocate.
+    pub fn planned_len(blueprint: &Blueprint, shape: LaneShape, run: Range<usize>) -> usize {
+        blueprint.blocks[run].iter().map(|block| block.late_len(shape)).sum()
+    }
+
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+}
+
 impl Activations {
-    /// Memory for lanes of one shape through some blocks of a model; `is_split` says whether
-    /// backward will come in two halves.
+    /// Memory for lanes of one shape through some blocks of a model.
     pub fn new(
         blueprint: &Blueprint,
         shape: LaneShape,
         recompute: RecomputePlan,
         run: Range<usize>,
-        is_split: bool,
     ) -> Self {
         let lengths = Lengths::new(blueprint, shape, recompute, run.clone());
-        let d_outputs = if is_split { &lengths.streams[1..] } else { &[] };
         Self {
             recompute,
             first: run.start,
             rows: blueprint.stream_rows(shape),
-            d_outputs: d_outputs.iter().map(|len| vec![0.0; *len]).collect(),
             streams: lengths.streams.into_iter().map(|len| vec![0.0; len]).collect(),
             saved: lengths.saved.into_iter().map(SavedBuffers::new).collect(),
         }
@@ -201,12 +217,10 @@ impl Activations {
         shape: LaneShape,
         recompute: RecomputePlan,
         run: Range<usize>,
-        is_split: bool,
     ) -> usize {
         let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, run);
         let saved: usize = saved.iter().map(|len| len.kept + len.rebuilt).sum();
-        let d_outputs = if is_split { streams[1..].iter().sum() } else { 0 };
-        saved + streams.iter().sum::<usize>() + d_outputs
+        saved + streams.iter().sum::<usize>()
     }
 
     /// How many of them are each block's own: its input and what it saves. The rest is shared by
@@ -267,11 +281,11 @@ impl Activations {
 
     /// Runs the lane backward, or one half of that. `d_stream` holds the gradient of the last
     /// block's output (of no meaning where that is the loss) and ends as the gradient of the input
-    /// of the first block here, or of the first block that is trained if that comes later; for the
-    /// half of the weights it is memory to work in.
+    /// of the first block here, or of the first block that is trained if that comes later; the half
+    /// of the weights leaves it alone.
     pub fn backward(
         &mut self,
-        half: Half,
+        mut half: Half<'_>,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
@@ -283,38 +297,29 @@ impl Activations {
         for index in (first..self.run().end).rev() {
             let (at, block) = (index - self.first, &blocks[index]);
             store.fetch(index, (index > first).then(|| index - 1))?;
-            match half {
-                Half::Both => {}
-                Half::Inputs => {
-                    let d_output = &mut self.d_outputs[at];
-                    let len = d_output.len();
-                    d_output.copy_from_slice(&d_stream[..len]);
-                    // Nobody needs the gradient of what the first block that is trained reads.
-                    if index == store.first_trained() {
-                        continue;
-                    }
-                }
-                Half::Weights => {
-                    let d_output = &self.d_outputs[at];
-                    d_stream[..d_output.len()].copy_from_slice(d_output);
-                }
-            }
             let input = &self.streams[at];
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.lane.shape);
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            // What is frozen takes no work, so the inputs' half is backward with all of it frozen.
             let (params, grads) = match half {
-                Half::Inputs => (store.params(index), Grads::none()),
-                Half::Both | Half::Weights => store.params_and_grads(ctx.cpu, index)?,
+                Half::Inputs(_) => (store.params(index), Grads::none()),
+                Half::Both | Half::Weights(_) => store.params_and_grads(ctx.cpu, index)?,
             };
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            block.backward(ctx, params, input, saved, d_stream, grads);
+            match &mut half {
+                Half::Both => block.backward(ctx, params, input, saved, d_stream, grads),
+                Half::Inputs(Late(late)) => {
+                    block.backward_inputs(ctx, params, input, saved, d_stream, &mut late[at]);
+                }
+                Half::Weights(Late(late)) => {
+                    block.backward_weights(ctx, params, input, saved, &mut late[at], grads);
+                }
+            }
             if ctx.exchange.has_failed() {
                 break;
             }
-            if half != Half::Inputs {
+            if !matches!(half, Half::Inputs(_)) {
                 store.finish_grads(ctx.cpu, index)?;
             }
         }
@@ -329,7 +334,7 @@ impl Activations {
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         let saved: usize = self.saved.iter().map(SavedBuffers::len).sum();
-        saved + self.streams.iter().chain(&self.d_outputs).map(Vec::len).sum::<usize>()
+        saved + self.streams.iter().map(Vec::len).sum::<usize>()
     }
 }
 

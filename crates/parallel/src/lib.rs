@@ -12,8 +12,9 @@
 //!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
 //!   [`tune`]: in buckets of the right size.
-//! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline; [`pipeline`]: a
-//!   device of it at work, [`link`]: what it hands on.
+//! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline, by FLOPs or
+//!   as blocks are [measured](measure); [`pipeline`]: a device of it at work, [`link`]: what it
+//!   hands on.
 //! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`visit`] shows
 //!   it whole, [`norm`] and [`losses`] are sums over workers.
 //! - [`saved`]: what a worker saves, so that all of them save everything once.
@@ -85,6 +86,7 @@ pub mod recompute;
 
 pub mod groups;
 pub mod link;
+pub mod measure;
 pub mod pipeline;
 pub mod stages;
 pub mod tensor;

@@ -8,13 +8,14 @@
 //! What a microbatch leaves between its passes stays in one of as many [`Activations`] as the
 //! schedule keeps alive. Microbatches are forward in ascending order at each stage, and their
 //! activations are let go in that order too, so microbatch i uses number i mod n of the n that
-//! there are.
+//! there are. So does what waits between the halves of a backward pass ([`Late`]), of which there
+//! are as many as the schedule puts off.
 //!
 //! Microbatches behind the last lane of a worker are *empty*: where workers that share the batch
 //! have unequal numbers of lanes and exchange something with every one (ZeRO-2 and 3), a worker
 //! without a lane takes part in the exchanges and computes nothing. Nothing is handed on either.
 
-use crate::lane::{Activations, Half, Shared, Store};
+use crate::lane::{Activations, Half, Late, Shared, Store};
 use crate::link::{Link, Parcel, Way};
 use crate::recompute::RecomputePlan;
 use crate::stages::Stages;
@@ -34,6 +35,8 @@ pub struct Device {
     evaluation: Vec<Task>,
     /// By stage of this device, as many as are alive at a time.
     slots: Vec<Vec<Activations>>,
+    /// By stage of this device, as many as wait between the halves of a backward pass.
+    late: Vec<Vec<Late>>,
     /// The microbatch that each of them is kept for, and the most that were at a time.
     kept: Vec<Vec<Option<usize>>>,
     most_kept: Vec<usize>,
@@ -120,6 +123,7 @@ impl Device {
         let depth = Shape { num_devices, num_chunks, num_microbatches: num_devices };
         let mut own = Self {
             slots: Vec::new(),
+            late: Vec::new(),
             kept: Vec::new(),
             most_kept: Vec::new(),
             executed: Vec::new(),
@@ -140,23 +144,30 @@ impl Device {
     pub fn renew(&mut self, sizes: &Sizes<'_>) {
         let Sizes { blueprint, lane, recompute, num_microbatches } = *sizes;
         let mut pipeline = self.stages.pipeline(num_microbatches);
-        let live = pipeline.live(self.index);
+        let (live, put_off) = (pipeline.live(self.index), pipeline.put_off(self.index));
         self.training = pipeline.programs.swap_remove(self.index);
         self.executed = Vec::with_capacity(self.training.len().max(self.evaluation.len()));
         self.kept = live.iter().map(|live| vec![None; *live]).collect();
         self.most_kept = vec![0; live.len()];
-        if self.slots.iter().map(Vec::len).eq(live.iter().copied()) {
+        let is_enough = self.slots.iter().map(Vec::len).eq(live.iter().copied())
+            && self.late.iter().map(Vec::len).eq(put_off.iter().copied());
+        if is_enough {
             return;
         }
         // What there was goes first, so that there is never room for both.
         self.slots.clear();
-        let runs = self.stages.runs_of(self.index, blueprint.blocks.len());
-        let is_split = self.stages.is_split();
-        let slot = |run: &Range<usize>| {
-            Activations::new(blueprint, lane, recompute, run.clone(), is_split)
-        };
-        let slots = runs.iter().zip(live);
-        self.slots = slots.map(|(run, live)| (0..live).map(|_| slot(run)).collect()).collect();
+        self.late.clear();
+        for (run, (live, put_off)) in self
+            .stages
+            .runs_of(self.index, blueprint.blocks.len())
+            .into_iter()
+            .zip(live.into_iter().zip(put_off))
+        {
+            let slot = |_| Activations::new(blueprint, lane, recompute, run.clone());
+            let late = |_| Late::new(blueprint, lane, run.clone());
+            self.slots.push((0..live).map(slot).collect());
+            self.late.push((0..put_off).map(late).collect());
+        }
     }
 
     /// Wires for messages of this size.
@@ -171,11 +182,12 @@ impl Device {
     /// Numbers of elements that [`Self::new`] would allocate: for activations, and for messages.
     pub fn planned_len(stages: &Stages, device: usize, sizes: &Sizes<'_>) -> (usize, usize) {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
-        let live = stages.pipeline(sizes.num_microbatches).live(device);
+        let pipeline = stages.pipeline(sizes.num_microbatches);
         let Sizes { blueprint, lane, recompute, .. } = *sizes;
-        let slots = runs.iter().zip(live).map(|(run, live)| {
-            let (run, is_split) = (run.clone(), stages.is_split());
-            live * Activations::planned_len(blueprint, lane, recompute, run, is_split)
+        let alive = pipeline.live(device).into_iter().zip(pipeline.put_off(device));
+        let slots = runs.iter().zip(alive).map(|(run, (live, put_off))| {
+            live * Activations::planned_len(blueprint, lane, recompute, run.clone())
+                + put_off * Late::planned_len(blueprint, lane, run.clone())
         });
         let shared = Shared::planned_len(blueprint, lane, recompute, &runs);
         let activations = slots.sum::<usize>() + shared + sizes.d_stream_len(&runs);
@@ -185,7 +197,8 @@ impl Device {
     /// Numbers of elements held: for activations, and for messages.
     pub fn num_elements(&self) -> (usize, usize) {
         let slots = self.slots.iter().flatten().map(Activations::num_elements).sum::<usize>();
-        let activations = slots + self.shared.num_elements() + self.d_stream.len();
+        let late = self.late.iter().flatten().map(Late::num_elements).sum::<usize>();
+        let activations = slots + late + self.shared.num_elements() + self.d_stream.len();
         (activations, self.link.num_elements())
     }
 
@@ -336,7 +349,12 @@ impl Device {
             let len = rows * blocks[run.end - 1].io().output_width();
             self.link.recv(from, parcel, &mut self.d_stream[..len])?;
         }
-        let half = if task.pass == Pass::InputGrad { Half::Inputs } else { Half::Both };
+        let late = &mut self.late[task.chunk];
+        let num_late = late.len();
+        let half = match task.pass {
+            Pass::InputGrad => Half::Inputs(&mut late[microbatch % num_late]),
+            _ => Half::Both,
+        };
         let mut ctx = job.context(lane, &mut self.slicing);
         let (shared, d_stream) = (&mut self.shared, &mut self.d_stream);
         slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
@@ -359,10 +377,13 @@ impl Device {
     ) -> Result<(), CommError> {
         let slots = &mut self.slots[task.chunk];
         let at = task.microbatch % slots.len();
+        let late = &mut self.late[task.chunk];
+        let num_late = late.len();
+        let half = Half::Weights(&mut late[task.microbatch % num_late]);
         let (blocks, shared, d_stream) =
             (&job.blueprint.blocks, &mut self.shared, &mut self.d_stream);
         let mut ctx = job.context(lane, &mut self.slicing);
-        slots[at].backward(Half::Weights, blocks, store, &mut ctx, shared, d_stream)?;
+        slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
         self.slicing.check()
     }
 

@@ -403,6 +403,12 @@ impl Replica {
         &self.device
     }
 
+    /// How many blocks each stage of the pipeline has.
+    pub fn blocks_by_stage(&self) -> Vec<usize> {
+        let (stages, num_blocks) = (&self.plan.stages, self.blueprint.blocks.len());
+        (0..stages.num_stages()).map(|stage| stages.blocks(stage, num_blocks).len()).collect()
+    }
+
     /// Who works with whom.
     pub fn groups(&self) -> &Groups {
         &self.groups

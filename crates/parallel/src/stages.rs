@@ -5,7 +5,7 @@
 //! s mod p; with several stages a device the pipeline fills faster ([`Kind::Interleaved`]).
 //!
 //! Stages are cut so that the slowest is as fast as it can be: a pipeline goes at its pace. The
-//! cost of a block is its model FLOPs, or what it was measured to take.
+//! cost of a block is its model FLOPs, or what it was measured to take ([`crate::measure`]).
 
 use lockstep_config::{PipelineSchedule, Recipe};
 use lockstep_model::Blueprint;
@@ -28,8 +28,13 @@ impl Stages {
         Self { cuts: Vec::new(), num_blocks: usize::MAX, num_devices: 1, kind: Kind::OneFOneB }
     }
 
-    /// As a recipe asks for it.
+    /// As a recipe asks for it, by the FLOPs of blocks where it names no layers.
     pub fn of(recipe: &Recipe, blueprint: &Blueprint) -> Self {
+        Self::by_costs(recipe, &costs(blueprint))
+    }
+
+    /// The same by other costs of blocks.
+    pub fn by_costs(recipe: &Recipe, costs: &[u64]) -> Self {
         let parallel = &recipe.parallel;
         let kind = match parallel.schedule {
             PipelineSchedule::GPipe => Kind::GPipe,
@@ -38,8 +43,7 @@ impl Stages {
             PipelineSchedule::ZeroBubble => Kind::ZeroBubble,
         };
         if parallel.stages.is_empty() {
-            let costs = costs(blueprint);
-            return Self::balanced(&costs, parallel.num_stages(), parallel.pipeline, kind);
+            return Self::balanced(costs, parallel.num_stages(), parallel.pipeline, kind);
         }
         // The embedding is with the first layer, the head with the last.
         let mut block = 1;
@@ -48,7 +52,7 @@ impl Stages {
             block += layers;
             cuts.push(block);
         }
-        Self { cuts, num_blocks: blueprint.blocks.len(), num_devices: parallel.pipeline, kind }
+        Self { cuts, num_blocks: costs.len(), num_devices: parallel.pipeline, kind }
     }
 
     /// Cut where the dearest stage costs least; `costs` has one number a block.
@@ -62,11 +66,6 @@ impl Stages {
     /// The first block of every stage but the first.
     pub fn cuts(&self) -> &[usize] {
         &self.cuts
-    }
-
-    /// Whether backward comes in two halves.
-    pub const fn is_split(&self) -> bool {
-        matches!(self.kind, Kind::ZeroBubble | Kind::ZeroBubbleTwice)
     }
 
     /// Devices of the pipeline.

@@ -4,9 +4,9 @@ mod support;
 
 use lockstep_comm::Count;
 use lockstep_config::{Group, Model, OptimName};
-use lockstep_model::describe;
+use lockstep_model::{LaneShape, describe};
 use lockstep_optim::{Optimizer, Phases};
-use lockstep_parallel::{Buckets, Footprint, ReplicaPlan, Shares, Stages, stages};
+use lockstep_parallel::{Buckets, Footprint, Replica, ReplicaPlan, Shares, Stages, stages};
 use lockstep_schedule::pipeline::{Kind, Task, goes_to};
 use std::collections::BTreeMap;
 use support::{
@@ -178,19 +178,68 @@ fn a_pipeline_does_what_its_schedule_says_and_moves_no_more() {
     }
 }
 
-#[test]
-fn twice_as_many_stages_hold_half_of_what_they_divide() {
-    let model = Model { layers: 14, ..LARGE };
-    let blueprint = describe(&model);
-    let most = |num_devices: usize| {
-        let stages = cut(&model, num_devices, 1, Kind::OneFOneB);
-        let layout = Layout { stages, ..Layout::even(8, 1, 0) };
-        let plan = layout.plan(1);
-        let held = |worker| Footprint::plan(&blueprint, &plan, OptimName::AdamW, worker);
-        (0..num_devices).map(held).map(|held| held.weights + held.gradients).max().unwrap()
+/// Mostly layers: what cannot be divided is small.
+const LAYERS: Model =
+    Model { layers: 16, heads: 8, kv_heads: 4, vocab: 60, width: 64, ffn: 256, ..LARGE };
+
+/// What each worker of a layout holds, on the heap and by the plan.
+fn held(model: &Model, layout: &Layout) -> Vec<Footprint> {
+    // Rows that four can divide.
+    let lane = LaneShape { tokens: 8, ..LANE };
+    let plan = ReplicaPlan { lane, ..layout.plan(1) };
+    let held = on_ranks(layout.num_workers(), |worker| {
+        let rank = worker.comm.position();
+        let blueprint = layout.blueprint(model, rank);
+        let planned = Footprint::plan(&blueprint, &plan, OptimName::AdamW, rank);
+        let (cpu, plan) = (&worker.cpu, plan.clone());
+        let replica =
+            Replica::materialize(blueprint, 1, cpu, plan, worker.comm, worker.world).expect("room");
+        let settings = settings(OptimName::AdamW);
+        let held = replica.footprint(&Optimizer::new(&settings, &replica.slots()));
+        (held, planned)
+    });
+    let same = |(rank, (held, planned)): (usize, (Footprint, Footprint))| {
+        assert_eq!(held, planned, "worker {rank} of {layout:?}");
+        held
     };
-    let [one, two, four] = [1, 2, 4].map(most);
-    assert!(2 * two <= one + one / 5 && 4 * four <= one + one / 3, "{one}, {two}, {four}");
+    held.into_iter().enumerate().map(same).collect()
+}
+
+/// Weights, gradients and the optimizer's state of the worker that has most.
+fn most_state(held: &[Footprint]) -> usize {
+    held.iter().map(|held| held.weights + held.gradients + held.optimizer).max().expect("a worker")
+}
+
+#[test]
+fn twice_as_many_holders_of_stages_or_slices_hold_half_of_what_they_divide() {
+    let one = held(&LAYERS, &Layout::even(8, 1, 0));
+    let stages =
+        |num| Layout { stages: cut(&LAYERS, num, 1, Kind::OneFOneB), ..Layout::even(8, 1, 0) };
+    let slices = |tensor, sequence| Layout { slices: 4, tensor, sequence, ..Layout::even(8, 1, 0) };
+    for num in [2, 4] {
+        for layout in [stages(num), slices(num, false), slices(num, true)] {
+            let (most, alone) = (most_state(&held(&LAYERS, &layout)), most_state(&one));
+            assert!(20 * num * most <= 21 * alone, "{most} of {alone}: {layout:?}");
+        }
+    }
+}
+
+#[test]
+fn activations_are_divided_by_slices_and_rows_and_kept_for_as_many_lanes_as_a_stage_has() {
+    let activations =
+        |layout: &Layout| held(&LAYERS, layout).iter().map(|held| held.activations).max().unwrap();
+    let alone = Layout::even(8, 1, 0);
+    let one = activations(&alone);
+    for tensor in [2, 4] {
+        let slices = |sequence| Layout { slices: 4, tensor, sequence, ..alone.clone() };
+        let (some, rows) = (activations(&slices(false)), activations(&slices(true)));
+        assert!(rows < some && some < one, "{rows}, {some}, {one}");
+        assert!(20 * tensor * rows <= 21 * one, "{rows} of {one} by {tensor}");
+        // The first stage keeps as many lanes as there are stages, each of as much less.
+        let stages = Layout { stages: cut(&LAYERS, tensor, 1, Kind::OneFOneB), ..alone.clone() };
+        let first = activations(&stages);
+        assert!(20 * first <= 21 * one && 20 * one <= 21 * first, "{first}, {one} by {tensor}");
+    }
 }
 
 #[test]

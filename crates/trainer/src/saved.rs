@@ -10,11 +10,11 @@ use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher};
 use lockstep_comm::CommError;
 use lockstep_config::units::Bytes;
-use lockstep_config::{BatchPlan, Recipe, Sources};
+use lockstep_config::{BatchPlan, Partition, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
-use lockstep_parallel::tune;
-use lockstep_parallel::{Groups, Replica, Shares};
+use lockstep_parallel::{Groups, Replica, Shares, Stages};
+use lockstep_parallel::{measure, tune};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -62,6 +62,10 @@ impl Learner {
         let mut plan = plan_at(recipe, &blueprint, 0);
         if recipe.parallel.bucket_bytes == Bytes(0) {
             plan.bucket_len = tune::bucket_len(groups, world, blueprint.num_params())?;
+        }
+        if recipe.parallel.partition == Partition::Measured {
+            let costs = measure::block_costs(&blueprint, plan.lane, cpu, groups, world)?;
+            plan.stages = Stages::by_costs(recipe, &costs);
         }
         let batches = recipe.batch_plan();
         let now = Moment { phase: plan.phase, batch: batches.at(0).batch };

@@ -52,6 +52,8 @@ pub struct Summary {
     pub tokens: u64,
     pub target: Option<Target>,
     pub emulated: Option<String>,
+    pub bits_depend_on: Option<String>,
+    pub blocks_by_stage: Vec<usize>,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -143,7 +145,6 @@ impl Summary {
     ) -> Self {
         let step_seconds_median = median(&journal.step_seconds);
         let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
-        let lanes = learner.replica.lanes_by_worker();
         let steps = journal.losses.len() as u64;
         let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
         let validation_loss = examination.map(|found| found.validation_loss);
@@ -180,7 +181,7 @@ impl Summary {
             accounted_bytes_by_rank: figures.accounted.clone(),
             wire_bytes: most(&figures.wire_bytes),
             wire_bytes_by_rank: figures.wire_bytes.clone(),
-            lanes_by_rank: lanes.iter().map(|&lanes| lanes as u64).collect(),
+            lanes_by_rank: learner.replica.lanes_by_worker().iter().map(|&n| n as u64).collect(),
             workers: recipe.run.workers,
             restarts: journal.restarts,
             staleness_max: 0,
@@ -198,6 +199,8 @@ impl Summary {
             tokens,
             target,
             emulated: recipe.emulate.in_words(),
+            bits_depend_on: recipe.bits_depend_on(),
+            blocks_by_stage: learner.replica.blocks_by_stage(),
         }
     }
 }

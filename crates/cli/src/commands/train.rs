@@ -7,7 +7,7 @@ use crate::recipe_args::RecipeArguments;
 use crate::workers::{self, Care};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_config::{Placement, Recipe, lints};
+use lockstep_config::{Recipe, lints};
 use lockstep_planner::Forecast;
 use lockstep_planner::memory::Process;
 use lockstep_planner::traffic::Wires;
@@ -122,7 +122,7 @@ fn care_of(recipe: &Recipe, world: &World) -> Result<Care, Failure> {
 
 /// What people see of a run: how a batch comes about, then progress.
 fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
-    let mut line = batch_line(recipe) + promise_line(recipe) + &emulated_line(recipe);
+    let mut line = batch_line(recipe) + &promise_line(recipe) + &emulated_line(recipe);
     line += &forecast::line(forecast);
     let batch = Announcement { line };
     let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
@@ -171,14 +171,8 @@ fn batch_line(recipe: &Recipe) -> String {
 }
 
 /// What the run cannot promise.
-fn promise_line(recipe: &Recipe) -> &'static str {
-    match recipe.data.placement {
-        Placement::Local => {
-            "data.placement = local: each worker learns from its own text, so another number of \
-             workers or other shares give other bits\n"
-        }
-        Placement::Shared | Placement::Partitioned | Placement::Served => "",
-    }
+fn promise_line(recipe: &Recipe) -> String {
+    recipe.bits_depend_on().map_or(String::new(), |words| words + "\n")
 }
 
 /// What the figures of the run are not those of this machine for.
@@ -275,6 +269,25 @@ mod tests {
     fn line(sets: &[&str]) -> String {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
         batch_line(&resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe"))
+    }
+
+    #[test]
+    fn a_run_says_in_words_what_its_bits_depend_on() {
+        let line = |sets: &[&str]| {
+            let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+            promise_line(&resolve(&Sources { sets, ..Sources::default() }).expect("sound"))
+        };
+        let cut = ["parallel.tensor=2", "run.workers=2"];
+        assert_eq!(
+            line(&cut),
+            "parallel.tensor = 2 is more than numerics.invariant_tensor_up_to = 1: sums over \
+             slices of layers go by the workers that hold them, so another parallel.tensor gives \
+             other bits\n"
+        );
+        assert_eq!(line(&[cut[0], cut[1], "numerics.invariant_tensor_up_to=2"]), "");
+        assert_eq!(line(&["numerics.invariant_tensor_up_to=2"]), "");
+        let local = ["data.placement=local", "data.source=text-{rank}.txt"];
+        assert!(line(&local).starts_with("data.placement = local: "));
     }
 
     #[test]

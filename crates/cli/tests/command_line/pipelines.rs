@@ -45,6 +45,44 @@ fn a_pipeline_of_processes_is_the_same_over_every_transport() {
 }
 
 #[test]
+fn stages_and_slices_of_processes_are_the_same_over_every_transport() {
+    let (shm, tcp) = ("run.transport=shm", "run.transport=tcp");
+    let products = [
+        &["run.workers=2", "parallel.tensor=2", shm][..],
+        &["run.workers=2", "parallel.tensor=2", "parallel.sequence=true", tcp],
+        &["run.workers=4", "parallel.tensor=2", "parallel.pipeline=2", shm],
+        &[
+            "run.workers=4",
+            "parallel.tensor=2",
+            "parallel.sequence=true",
+            "parallel.pipeline=2",
+            "parallel.schedule=zero-bubble",
+            tcp,
+        ],
+        &["run.workers=4", "parallel.tensor=2", "parallel.sequence=true", "parallel.zero=3", shm],
+        &["run.workers=3", "parallel.pipeline=3", "parallel.partition=measured", shm],
+    ];
+    let model = ["model.kv_heads=2", "model.dropout=0.1", "numerics.invariant_tensor_up_to=2"];
+    let folder = Folder::new();
+    let alone = train(&folder, &[&model[..], &["run.workers=1"]].concat());
+    assert_eq!(alone["bits_depend_on"], Value::Null);
+    for product in products {
+        let found = train(&folder, &[&model, product].concat());
+        for key in ["losses_hash", "weights_hash", "validation_loss"] {
+            assert_eq!(found[key], alone[key], "{key} of {product:?}");
+        }
+        let blocks = found["blocks_by_stage"].as_array().expect("a list");
+        let blocks = blocks.iter().map(|blocks| blocks.as_u64().expect("a number"));
+        assert_eq!(blocks.sum::<u64>(), 3 + 2, "three layers and two ends: {product:?}");
+    }
+    let cut = train(&folder, &[model[0], model[1], "run.workers=2", "parallel.tensor=2"]);
+    // As many slices, so the same bits; but nobody promises them to another number of workers.
+    assert_eq!(cut["weights_hash"], alone["weights_hash"]);
+    let words = cut["bits_depend_on"].as_str().expect("words");
+    assert!(words.starts_with("parallel.tensor = 2 is more than numerics."), "{words}");
+}
+
+#[test]
 fn a_run_goes_on_in_another_pipeline_to_the_same_bits() {
     let folder = Folder::new();
     let own = |sets: &[&'static str]| [&["model.tied=true"][..], sets].concat();

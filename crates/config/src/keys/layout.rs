@@ -3,7 +3,9 @@
 use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind, parse_shares, shares_text};
-use crate::recipe::{IsaChoice, Isolation, PipelineSchedule, Recipe, Recompute, TransportChoice};
+use crate::recipe::{
+    IsaChoice, Isolation, Partition, PipelineSchedule, Recipe, Recompute, TransportChoice,
+};
 use crate::units::{Bytes, Seconds};
 use crate::value::Value;
 
@@ -155,6 +157,14 @@ pub(super) const PARALLEL: &[Key] = &[
         },
         "Layers of each stage of a pipeline, such as \"3,2\", in the order of the model; empty \
          divides the work of all blocks as evenly as it can be.",
+    ),
+    Key::new(
+        "parallel.partition",
+        Kind::Choice(Partition::NAMES),
+        Fixed("\"flops\""),
+        field!(parallel.partition: choice Partition),
+        "What stages of a pipeline have equal parts of, where parallel.stages is empty: the FLOPs \
+         of blocks, or the time that they are measured to take before the first step.",
     ),
     Key::new(
         "parallel.tensor",

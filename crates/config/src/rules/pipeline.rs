@@ -4,7 +4,7 @@ use super::{Facts, around};
 use crate::error::{ConfigError, alternatives};
 use crate::keys::MAX_WORKERS;
 use crate::kind::shares_text;
-use crate::recipe::{PipelineSchedule, even_shares};
+use crate::recipe::{Parallel, Partition, PipelineSchedule, even_shares};
 
 /// Blocks of a model besides its layers: what reads tokens, and what ends in the loss.
 const NUM_ENDS: usize = 2;
@@ -14,7 +14,13 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     if let Some(error) = pipeline_suits_model(facts) {
         return vec![error];
     }
-    let rules = [pipeline_divides_workers, stages_have_blocks, schedule_suits, stages_are_layers];
+    let rules = [
+        pipeline_divides_workers,
+        stages_have_blocks,
+        schedule_suits,
+        stages_are_layers,
+        stages_are_chosen_once,
+    ];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
@@ -116,4 +122,16 @@ fn stages_are_layers(facts: &Facts<'_>) -> Option<ConfigError> {
         return Some(facts.error(&involved, rule, format!("try \"{even}\"")));
     }
     None
+}
+
+/// Stages are asked for or measured.
+fn stages_are_chosen_once(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["parallel.partition", "parallel.stages"];
+    let Parallel { partition, stages, .. } = &facts.recipe.parallel;
+    if !facts.sound(&involved) || *partition == Partition::Flops || stages.is_empty() {
+        return None;
+    }
+    let rule = format!("has nothing to choose with parallel.stages = \"{}\"", shares_text(stages));
+    let fix = "try \"flops\" or parallel.stages = \"\"".to_owned();
+    Some(facts.error(&involved, rule, fix))
 }

@@ -48,6 +48,28 @@ fn a_sequence_does_not_notice_its_neighbours_in_the_lane() {
 }
 
 #[test]
+fn backward_in_two_halves_gives_the_bits_of_the_whole() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants().into_iter().chain([LONG]) {
+        let batch = Batch::new(&model, 2);
+        for start in [0.0, 0.5] {
+            let run = |tiny: &Tiny, what| tiny.run(&cpu, &batch.lane(), TRAIN, what, start);
+            let expected = run(&Tiny::new(&model), Recompute::None);
+            let tiny = Tiny::new(&model).in_halves();
+            for what in [Recompute::None, Recompute::Selective, Recompute::Full] {
+                run(&tiny, what).assert_same(&expected, &format!("{what:?}, {model:?}"));
+            }
+        }
+        let is_trained = |param: &Param| param.name.contains("1.") || param.name.contains("norm");
+        let part = |tiny: &Tiny| {
+            tiny.run_part(&cpu, &batch.lane(), TRAIN, Recompute::None, 0.0, &is_trained)
+        };
+        let expected = part(&Tiny::new(&model));
+        part(&Tiny::new(&model).in_halves()).assert_same(&expected, &format!("part of {model:?}"));
+    }
+}
+
+#[test]
 fn recomputation_restores_the_same_bits() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {

@@ -3,7 +3,8 @@
 use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, assert_same};
 use lockstep_config::{Family, Model};
 use lockstep_model::{
-    AllHere, Decoder, Exchange, ExchangeCall, ExchangeKind, Mode, Param, Pass, Recompute, Slices,
+    AllHere, Decoder, Exchange, ExchangeCall, ExchangeKind, Lane, Mode, Param, Pass, Recompute,
+    Slices,
 };
 use lockstep_tensor::{Cpu, Isa};
 use std::collections::BTreeMap;
@@ -285,21 +286,36 @@ fn blocks_make_the_calls_that_they_announce() {
             (true, Recompute::Full),
             (true, Recompute::Selective),
         ] {
-            let tiny = Tiny::of_slices(&model, &Slices { sequence, ..Slices::all(NUM_SLICES) });
-            let mut notebook = Notebook::default();
-            tiny.run_slices(&cpu, &lane, TRAIN, recompute, &mut notebook);
-            let blocks = &tiny.blueprint.blocks;
-            let mut announced = Vec::new();
-            for block in blocks {
-                announced.extend(block.exchanges(lane.shape, Pass::Forward));
+            for halves in [false, true] {
+                let slices = Slices { sequence, ..Slices::all(NUM_SLICES) };
+                let tiny = Tiny { halves, ..Tiny::of_slices(&model, &slices) };
+                let mut notebook = Notebook::default();
+                tiny.run_slices(&cpu, &lane, TRAIN, recompute, &mut notebook);
+                let announced = announced(&tiny, &lane, recompute);
+                let what = format!("{halves}, {sequence}, {recompute:?}, {model:?}");
+                assert_eq!(notebook.calls, announced, "{what}");
             }
-            for block in blocks.iter().rev() {
-                let what = if block.io().is_layer() { recompute } else { Recompute::None };
-                announced.extend(block.exchanges(lane.shape, Pass::Recompute(what)));
-                let all: Vec<_> = block.params().iter().map(Param::range).collect();
-                announced.extend(block.exchanges(lane.shape, Pass::Backward(&all)));
-            }
-            assert_eq!(notebook.calls, announced, "{sequence}, {recompute:?}, {model:?}");
         }
     }
+}
+
+/// The calls that blocks say they will make in a forward and a backward pass.
+fn announced(tiny: &Tiny, lane: &Lane<'_>, recompute: Recompute) -> Vec<ExchangeCall> {
+    let blocks = &tiny.blueprint.blocks;
+    let mut calls = Vec::new();
+    for block in blocks {
+        calls.extend(block.exchanges(lane.shape, Pass::Forward));
+    }
+    let halves: &[usize] = if tiny.halves { &[1, 2] } else { &[0] };
+    for half in halves {
+        for block in blocks.iter().rev() {
+            let what = if block.io().is_layer() { recompute } else { Recompute::None };
+            calls.extend(block.exchanges(lane.shape, Pass::Recompute(what)));
+            let all: Vec<_> = block.params().iter().map(Param::range).collect();
+            let pass =
+                [Pass::Backward(&all), Pass::BackwardInputs, Pass::BackwardWeights(&all)][*half];
+            calls.extend(block.exchanges(lane.shape, pass));
+        }
+    }
+    calls
 }

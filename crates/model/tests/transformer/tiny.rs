@@ -90,6 +90,8 @@ impl Batch {
 pub(crate) struct Tiny {
     pub(crate) blueprint: Blueprint,
     pub(crate) params: Vec<Vec<f32>>,
+    /// Whether backward comes in two halves, the second one after all of the first.
+    pub(crate) halves: bool,
 }
 
 /// What a pass computes.
@@ -128,7 +130,12 @@ impl Tiny {
                 *value += middle;
             }
         }
-        Self { blueprint, params }
+        Self { blueprint, params, halves: false }
+    }
+
+    /// The same with backward in two halves.
+    pub(crate) fn in_halves(self) -> Self {
+        Self { halves: true, ..self }
     }
 
     /// The lane forward and, while training, backward. Gradients start from `start`.
@@ -204,6 +211,8 @@ impl Tiny {
         let mut grads: Vec<_> = runs.iter().map(|runs| vec![start; len(runs)]).collect();
         let mut d_stream = vec![f32::NAN; stream_len];
         let mut d_embedded = Vec::new();
+        let mut late: Vec<_> =
+            blocks.iter().map(|block| vec![f32::NAN; block.late_len(lane.shape)]).collect();
         if mode == Mode::Evaluate {
             return Outcome { loss, logits, grads, d_stream };
         }
@@ -216,8 +225,22 @@ impl Tiny {
             let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
             let (params, input) = (&self.params[i], &streams[i]);
             block.recompute(&mut ctx, params, input, saved.reborrow(), what);
+            if self.halves {
+                let late = &mut late[i];
+                block.backward_inputs(&mut ctx, params, input, saved, &mut d_stream, late);
+                continue;
+            }
             let grads = Grads::new(&mut grads[i], &runs[i]);
             block.backward(&mut ctx, params, input, saved, &mut d_stream, grads);
+        }
+        for (i, block) in blocks.iter().enumerate().rev().filter(|_| self.halves) {
+            let what = if block.io().is_layer() { recompute } else { Recompute::None };
+            forget(what, &mut kept[i], &mut rebuilt[i]);
+            let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
+            let (params, input) = (&self.params[i], &streams[i]);
+            block.recompute(&mut ctx, params, input, saved.reborrow(), what);
+            let grads = Grads::new(&mut grads[i], &runs[i]);
+            block.backward_weights(&mut ctx, params, input, saved, &mut late[i], grads);
         }
         Outcome { loss, logits, grads, d_stream: d_embedded }
     }

@@ -221,6 +221,21 @@ impl Pipeline {
         most
     }
 
+    /// The most microbatches of each of a device's stages whose gradients of inputs are computed
+    /// and those of weights are not; none where backward comes in one piece.
+    pub fn put_off(&self, device: usize) -> Vec<usize> {
+        let (mut now, mut most) = (vec![0_usize; self.num_chunks()], vec![0; self.num_chunks()]);
+        for task in &self.programs[device] {
+            match task.pass {
+                Pass::InputGrad => now[task.chunk] += 1,
+                Pass::WeightGrad => now[task.chunk] -= 1,
+                Pass::Forward | Pass::Backward => {}
+            }
+            most[task.chunk] = most[task.chunk].max(now[task.chunk]);
+        }
+        most
+    }
+
     /// Versions of its weights that a device must keep: one for each direction of a pipeline that
     /// drains, one for each microbatch in flight of one that does not.
     pub fn weight_versions(&self, device: usize) -> usize {

@@ -256,6 +256,9 @@ mod tests {
                     assert_eq!(live(Kind::GPipe, device), num_microbatches);
                     assert_eq!(live(Kind::OneFOneB, device), bound);
                     assert!(live(Kind::ZeroBubble, device) <= num_microbatches.min(num_devices));
+                    let put_off = |kind: Kind| build(kind, shape).unwrap().put_off(device)[0];
+                    assert_eq!(put_off(Kind::ZeroBubble), num_microbatches.min(device + 1));
+                    assert_eq!(put_off(Kind::OneFOneB), 0);
                     let pipedream = build(Kind::PipeDream, shape).unwrap();
                     assert_eq!(pipedream.weight_versions(device), bound);
                 }

@@ -1,0 +1,35 @@
+//! What the first half of a backward pass leaves for the second, in one half of a layer.
+//!
+//! A pipeline may ask for the gradients of inputs first, which the stage before waits for, and for
+//! those of weights when it has nothing better to do. The second half then needs no gradient to be
+//! computed again: a product's weights need its input, which forward saved or which is cheap to
+//! have again, and the gradient of its output, which is kept here.
+
+use crate::entry::Entry;
+use crate::scratch::Frame;
+
+/// See the module's text.
+pub(crate) struct Late<'a> {
+    /// The gradient of the second product's output, of all rows.
+    pub(crate) dz_tc: &'a mut [f32],
+    /// That of the first product's.
+    pub(crate) dy: &'a mut [f32],
+    /// What the lane adds to the gradients of the normalisation.
+    pub(crate) sums: &'a mut [f32],
+}
+
+impl<'a> Late<'a> {
+    /// Elements of it for a lane of `num_rows`.
+    pub(crate) fn planned_len(entry: &Entry, num_rows: usize) -> usize {
+        num_rows * entry.width() + entry.outputs_len(num_rows) + entry.norm.at.len()
+    }
+
+    /// Its parts, from memory of this length.
+    pub(crate) fn split(entry: &Entry, num_rows: usize, memory: &mut Frame<'a>) -> Self {
+        Self {
+            dz_tc: memory.take(num_rows * entry.width()),
+            dy: memory.take(entry.outputs_len(num_rows)),
+            sums: memory.take(entry.norm.at.len()),
+        }
+    }
+}
