@@ -67,6 +67,41 @@ fn workers_with_slices_save_whole_tensors() {
     }
 }
 
+/// Twenty steps as ten and ten more, where every part has other workers: all of the weights in
+/// pieces, slices of layers, copies, stages, one worker.
+#[test]
+fn ten_steps_and_ten_more_equal_twenty_whatever_becomes_of_the_workers() {
+    let slices = "numerics.invariant_tensor_up_to=2";
+    let chain: [&[&str]; 5] = [
+        &["run.workers=4", "parallel.zero=3"],
+        &["run.workers=2", "parallel.tensor=2"],
+        &["run.workers=3"],
+        &["run.workers=4", "parallel.pipeline=2", "checkpoint.compression=zstd"],
+        &["run.workers=1"],
+    ];
+    for small in if soak() { &[LLAMA, GPT2, DROPOUT][..] } else { &[LLAMA] } {
+        let mut runs = Runs::new("checkpoints");
+        let every = |sets: &[&str]| {
+            small.with(&[&["train.steps=20", "checkpoint.every=2", slices], sets].concat())
+        };
+        let whole = runs.finish(&small.with(&["train.steps=20", "run.workers=1", slices]));
+        // Each link of the chain alone: ten steps, and ten more.
+        for pair in chain.windows(2) {
+            let first = leave(&mut runs, &every(pair[0]), None, 11);
+            let end = runs.run(&every(pair[1]), from(&first)).expect("the second part");
+            assert_eq!(end.losses.len(), 10, "it went on after step 10");
+            assert_eq!(end.hashes(), whole.hashes(), "{}: {pair:?}", small.name);
+        }
+        // And all of it, four steps at a time.
+        let mut left = None;
+        for (part, layout) in chain[..4].iter().enumerate() {
+            left = Some(leave(&mut runs, &every(layout), left, 4 * part as u64 + 5));
+        }
+        let end = runs.run(&every(chain[4]), from(&left.expect("parts"))).expect("the last part");
+        assert_eq!(end.hashes(), whole.hashes(), "{}: all of it", small.name);
+    }
+}
+
 #[test]
 fn every_optimizer_and_frozen_parameters_are_saved() {
     for sets in [

@@ -30,6 +30,7 @@ pub struct Writer {
     store: Store,
     generation: u64,
     rank: usize,
+    is_packed: bool,
 }
 
 /// What the first worker makes a checkpoint of.
@@ -100,7 +101,7 @@ impl Store {
 
     /// A worker's end of the life with this number.
     pub fn writer(&self, generation: u64, rank: usize) -> Writer {
-        Writer { store: self.clone(), generation, rank }
+        Writer { store: self.clone(), generation, rank, is_packed: false }
     }
 
     /// The number of the newest life; 0 where there was none.
@@ -138,6 +139,11 @@ impl Store {
 }
 
 impl Writer {
+    /// The same, packing what it writes with zstd or not.
+    pub fn packing(self, is_packed: bool) -> Self {
+        Self { is_packed, ..self }
+    }
+
     /// The number of this life.
     pub fn generation(&self) -> u64 {
         self.generation
@@ -146,10 +152,13 @@ impl Writer {
     /// Writes this worker's part of the checkpoint of a step.
     pub fn write(&self, step: u64, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         let folder = self.partial(step);
-        let written = self
-            .begin(&folder)
-            .and_then(|()| Part::write(&self.store.world, &folder, self.rank, snapshot));
-        written.map_err(|error| self.unsaved(step, error))
+        self.begin(&folder).map_err(|error| self.unsaved(step, error))?;
+        let (world, rank) = (&self.store.world, self.rank);
+        let written = Part::write(world, &folder, rank, snapshot, self.is_packed);
+        written.map_err(|error| {
+            Part::give_up(world, &folder, rank, &error.to_string());
+            self.unsaved(step, error)
+        })
     }
 
     /// Makes a checkpoint of the parts of `num_ranks` workers, once all are there, and lets older
