@@ -4,12 +4,13 @@
 //! again as a new life of the run and go on from the newest checkpoint. A disk may come back. A
 //! mistake of the person, numbers that left the finite ones and a bug would only happen again.
 //! Between two lives there is a pause that doubles, so that whatever kills a run at once is not
-//! helped to do so a hundred times a second; a life that lasted starts the count anew. Who is part
+//! helped to do so a hundred times a second; a life that lasted ten times as long as the pause
+//! starts the count anew, so that no more than a tenth of the time goes by in pauses. Who is part
 //! of the next life the [roster](crate::roster) decides: of an elastic run a worker that is gone is
 //! not.
 
 use crate::RunFailure;
-use crate::roster::{LASTING, Roster, Terms};
+use crate::roster::{Roster, Terms};
 use lockstep_config::Blame;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A life that lasted so many times the next pause did not fail at once.
+const LASTING_PAUSES: u32 = 10;
 
 /// The exit code of a worker that has saved and ended because it was asked to.
 const ASKED_TO_END: i32 = 143;
@@ -75,7 +79,7 @@ impl Supervisor {
         if !self.roster.seat(now) {
             return Next::GiveUp;
         }
-        if lasted >= LASTING {
+        if lasted >= LASTING_PAUSES * self.pause {
             self.pause = PAUSE;
         }
         let pause = self.pause;
@@ -174,11 +178,14 @@ mod tests {
             Next::Restart { pause } => pause,
             Next::GiveUp => panic!("it may begin again"),
         };
-        assert_eq!([pause(SHORT), pause(SHORT), pause(SHORT)], [PAUSE, 2 * PAUSE, 4 * PAUSE]);
+        let at_once = PAUSE / 2;
+        assert_eq!([(); 3].map(|()| pause(at_once)), [PAUSE, 2 * PAUSE, 4 * PAUSE]);
         for _ in 0..20 {
-            assert!(pause(SHORT) <= LONGEST_PAUSE);
+            assert!(pause(at_once) <= LONGEST_PAUSE);
         }
-        assert_eq!(pause(SHORT), LONGEST_PAUSE);
-        assert_eq!(pause(LASTING), PAUSE);
+        assert_eq!(pause(SHORT), LONGEST_PAUSE, "a tenth of the time is for pauses");
+        assert_eq!(pause(10 * LONGEST_PAUSE), PAUSE);
+        assert_eq!(pause(SHORT), 2 * PAUSE);
+        assert_eq!([(); 3].map(|()| pause(20 * PAUSE)), [4 * PAUSE, PAUSE, PAUSE]);
     }
 }

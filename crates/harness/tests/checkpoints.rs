@@ -1,12 +1,12 @@
 //! A run goes on from any checkpoint, under any layout, to the bits it would have had.
 
 use lockstep_checkpoint::sharded::Store;
-use lockstep_config::{Blame, Recipe};
+use lockstep_config::{Blame, Recipe, Sources};
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
 use lockstep_harness::runs::soak;
 use lockstep_telemetry::{Event, load_events};
-use lockstep_trainer::{Life, Options};
+use lockstep_trainer::{Life, Options, TrainError, pretrained};
 use std::path::{Path, PathBuf};
 
 /// Twenty steps, a checkpoint after every fifth.
@@ -187,6 +187,58 @@ fn another_life_goes_on_in_the_same_folder() {
     assert_eq!(end.weights_hash, whole.summary.weights_hash);
     assert_eq!(end.losses_hash, whole.summary.losses_hash);
     assert_eq!(end.restarts, 1);
+}
+
+/// A recipe that takes what it can from a folder.
+fn partial(dir: &Path, sets: &[&str]) -> Result<Recipe, TrainError> {
+    let from = format!("model.from={}", dir.display());
+    let recipe = LLAMA.with(&[&["train.steps=6"], sets].concat());
+    let text = Some(("small.toml".to_owned(), recipe.to_toml()));
+    let sets = vec![from, "model.partial=true".to_owned()];
+    let sources = Sources { file: text, sets, ..Sources::default() };
+    pretrained::resolve(&sources, &lockstep_platform::real())
+}
+
+#[test]
+fn a_model_takes_what_it_has_in_common_with_another_and_says_what_that_is() {
+    let mut runs = Runs::new("checkpoints");
+    let left = leave(&mut runs, &recipe(&LLAMA, &["run.workers=2"]), None, 7);
+    let checkpoint = left.join("step-00000005");
+    // One more layer, and a feed-forward part of another size.
+    let layers = LLAMA.with(&[]).model.layers + 1;
+    let sets = [format!("model.layers={layers}"), "model.ffn=96".to_owned()];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let other = partial(&checkpoint, &sets).expect("a sound recipe");
+    assert_ne!(LLAMA.with(&sets).model.ffn, LLAMA.with(&[]).model.ffn);
+    assert_eq!(other.model.layers, layers, "the model is its own");
+    let end = runs.finish(&other);
+    let events = load_events(runs.world(), &end.dir.join("events.jsonl")).expect("events");
+    let told: Vec<_> = events
+        .iter()
+        .filter_map(|stamped| match &stamped.event {
+            Event::Warning { message } => Some(message.as_str()),
+            _ => None,
+        })
+        .collect();
+    let [took, missing, reshaped] = told[..] else { panic!("three lines: {told:?}") };
+    assert!(took.starts_with("took ") && took.contains(" tensors from "), "{took}");
+    assert!(missing.contains(&format!("model.layers.{}.", layers - 1)), "{missing}");
+    assert!(
+        reshaped.contains("have another shape there") && reshaped.contains("mlp"),
+        "{reshaped}"
+    );
+    // Every layout takes the same, and something was taken.
+    let three = partial(&checkpoint, &[&sets[..], &["run.workers=3", "parallel.zero=3"]].concat());
+    assert_eq!(runs.finish(&three.expect("a sound recipe")).hashes(), end.hashes());
+    let afresh = LLAMA.with(&[&["train.steps=6"], &sets[..]].concat());
+    assert_ne!(runs.finish(&afresh).hashes(), end.hashes());
+    assert_ne!(afresh.hash(), other.hash(), "where it began is part of what it is");
+
+    let nothing = partial(&checkpoint, &["model.width=24", "model.heads=2", "model.ffn=96"]);
+    let error = runs.run(&nothing.expect("a sound recipe"), Options::default());
+    let error = error.expect_err("no tensor has a width in common");
+    assert_eq!(error.blame(), Blame::User);
+    assert!(error.to_string().contains("has no tensor of this model"), "{error}");
 }
 
 #[test]

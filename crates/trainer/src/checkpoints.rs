@@ -27,7 +27,7 @@ use std::time::Duration;
 const LEAST_PATIENCE: Duration = Duration::from_mins(10);
 
 /// How long a run that ends early waits for a checkpoint that is on its way.
-const LAST_MOMENT: Duration = Duration::from_millis(200);
+const LAST_MOMENT: Duration = Duration::from_millis(300);
 
 /// Bytes a second that a disk is thought to take before it was measured.
 const UNMEASURED_BYTES_PER_SECOND: f64 = 2e8;
@@ -241,9 +241,16 @@ impl Saver {
         let there = Arc::clone(&landed);
         let body = move || {
             let began = world.clock().now();
-            let result = writer
-                .write(step, &room)
-                .and_then(|()| commit.map_or(Ok(()), |commit| writer.commit(num_ranks, commit)));
+            let result = match (writer.write(step, &room), commit) {
+                (Ok(()), Some(commit)) => writer.commit(num_ranks, commit),
+                (Ok(()), None) => Ok(()),
+                (Err(error), commit) => {
+                    if commit.is_some() {
+                        writer.abandon(step, num_ranks);
+                    }
+                    Err(error)
+                }
+            };
             let write_seconds = world.clock().since(began).as_secs_f64();
             let outcome = Landed { room, result, write_seconds };
             *there.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);

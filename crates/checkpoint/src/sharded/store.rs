@@ -17,6 +17,9 @@ const GENERATION: &str = "generation";
 /// Between two looks for the parts of others.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How long the parts of others are waited for, to be removed.
+const ABANDONING: Duration = Duration::from_secs(1);
+
 /// A folder of checkpoints.
 #[derive(Clone)]
 pub struct Store {
@@ -171,6 +174,15 @@ impl Writer {
             let _ = self.store.world.files().remove_dir_all(&self.partial(step));
             self.unsaved(step, error)
         })
+    }
+
+    /// Removes what there is of a checkpoint that will never be whole, once the others have written
+    /// their parts or given up too, or after a moment. The worker that would have made it does so.
+    pub fn abandon(&self, step: u64, num_ranks: usize) {
+        let folder = self.partial(step);
+        // It has failed already; what fails here is found by the next life.
+        let _ = self.wait_for_parts(&folder, num_ranks, ABANDONING);
+        let _ = self.store.world.files().remove_dir_all(&folder);
     }
 
     /// Makes the folder, then makes sure that nobody has taken over.
