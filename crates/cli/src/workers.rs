@@ -57,6 +57,10 @@ pub(crate) fn run<T: Send + 'static>(
     let recipe = &sized;
     let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     follow_launcher(world)?;
+    if has_launcher(world) && recipe.checkpoint.is_on() {
+        // A request to end that comes before the first step is heard after it.
+        world.processes().defer_termination(true);
+    }
     let mut care = Care::default();
     if !has_launcher(world) && !matches!(role, Role::Worker(_)) {
         care = check()?;

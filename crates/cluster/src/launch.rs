@@ -107,11 +107,11 @@ fn what_follows(launch: &Launch, supervisor: &Supervisor, size: usize) -> String
     if next != size {
         return format!("it is gone for now: going on with {next} workers, not {size}");
     }
-    let (number, all) = (supervisor.lives_before(), launch.terms.restarts);
-    match supervisor.roster().is_elastic() {
-        true => "starting all workers again".to_owned(),
-        false => format!("starting all workers again ({number} of {all})"),
+    if supervisor.roster().is_elastic() {
+        return "starting all workers again".to_owned();
     }
+    let (number, all) = (supervisor.lives_before(), launch.terms.restarts);
+    format!("starting all workers again ({number} of {all})")
 }
 
 /// Starts the workers once and waits for all of them. Tells also whether they were asked to end so

@@ -241,7 +241,9 @@ impl Overlap {
         let mut overlap = Self::default();
         for (name, shape) in needed {
             match found.get(name) {
-                Some(other) if other == shape => drop(overlap.taken.insert(name.clone())),
+                Some(other) if other == shape => {
+                    overlap.taken.insert(name.clone());
+                }
                 Some(_) => overlap.reshaped.push(name.clone()),
                 None => overlap.missing.push(name.clone()),
             }
@@ -296,13 +298,12 @@ pub fn load(
         return Ok(Vec::new());
     }
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
-    let overlap = match recipe.partial {
-        true => Some(pretrained.overlap(&describe(&recipe.model))?),
-        false => {
-            pretrained.prove(learner.replica.blueprint())?;
-            None
-        }
-    };
+    let mut overlap = None;
+    if recipe.partial {
+        overlap = Some(pretrained.overlap(&describe(&recipe.model))?);
+    } else {
+        pretrained.prove(learner.replica.blueprint())?;
+    }
     learner.replica.fill(|param, first, values| {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
         if overlap.as_ref().is_some_and(|overlap| !overlap.taken.contains(name)) {
