@@ -49,9 +49,9 @@ mod losses {
     }
 
     pub(super) fn serialize<S: Serializer>(losses: &[f64], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(losses.iter().map(|loss| match loss.is_finite() {
-            true => Loss::Number(*loss),
-            false => Loss::Bits(format!("{:016x}", loss.to_bits())),
+        to.collect_seq(losses.iter().map(|loss| {
+            let bits = || Loss::Bits(format!("{:016x}", loss.to_bits()));
+            if loss.is_finite() { Loss::Number(*loss) } else { bits() }
         }))
     }
 

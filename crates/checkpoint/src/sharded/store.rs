@@ -179,10 +179,16 @@ impl Writer {
     /// Removes what there is of a checkpoint that will never be whole, once the others have written
     /// their parts or given up too, or after a moment. The worker that would have made it does so.
     pub fn abandon(&self, step: u64, num_ranks: usize) {
-        let folder = self.partial(step);
+        let (world, folder) = (&self.store.world, self.partial(step));
+        let deadline = Deadline::after(world.clock(), ABANDONING);
+        for rank in 0..num_ranks {
+            let is_silent = || matches!(Part::read(world, &folder, rank), Ok(None));
+            while is_silent() && !deadline.has_passed(world.clock()) {
+                world.clock().sleep(LOOK);
+            }
+        }
         // It has failed already; what fails here is found by the next life.
-        let _ = self.wait_for_parts(&folder, num_ranks, ABANDONING);
-        let _ = self.store.world.files().remove_dir_all(&folder);
+        let _ = world.files().remove_dir_all(&folder);
     }
 
     /// Makes the folder, then makes sure that nobody has taken over.

@@ -173,6 +173,20 @@ fn a_worker_that_cannot_write_says_so_and_leaves_nothing() {
 }
 
 #[test]
+fn a_checkpoint_that_its_maker_cannot_write_is_removed_whole() {
+    in_scratch(|world, dir| {
+        let store = Store::new(world, dir);
+        let generation = store.take_over().unwrap();
+        let partial = dir.join(format!(".step-00000004.g{generation}.partial"));
+        world.files().create_dir_all(&partial.join("rank-0000.safetensors").join("x")).unwrap();
+        store.writer(generation, 0).write(4, &snapshot(4, 0, 2)).expect_err("taken");
+        store.writer(generation, 1).write(4, &snapshot(4, 1, 2)).unwrap();
+        store.writer(generation, 0).abandon(4, 2);
+        assert_eq!(world.files().metadata(&partial), None);
+    });
+}
+
+#[test]
 fn parts_are_files_that_other_programs_read() {
     in_scratch(|world, dir| {
         save(world, dir, 8, 2, 1).unwrap();
