@@ -205,12 +205,13 @@ fn a_model_takes_what_it_has_in_common_with_another_and_says_what_that_is() {
     let left = leave(&mut runs, &recipe(&LLAMA, &["run.workers=2"]), None, 7);
     let checkpoint = left.join("step-00000005");
     // One more layer, and a feed-forward part of another size.
-    let layers = LLAMA.with(&[]).model.layers + 1;
-    let sets = [format!("model.layers={layers}"), "model.ffn=96".to_owned()];
+    let own = recipe(&LLAMA, &[]).model;
+    let layers = own.layers + 1;
+    let sets = [format!("model.layers={layers}"), "model.ffn=160".to_owned()];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let other = partial(&checkpoint, &sets).expect("a sound recipe");
-    assert_ne!(LLAMA.with(&sets).model.ffn, LLAMA.with(&[]).model.ffn);
-    assert_eq!(other.model.layers, layers, "the model is its own");
+    assert_eq!((other.model.layers, other.model.ffn), (layers, 160), "the model is its own");
+    assert_ne!(own.ffn, 160);
     let end = runs.finish(&other);
     let events = load_events(runs.world(), &end.dir.join("events.jsonl")).expect("events");
     let told: Vec<_> = events
