@@ -213,6 +213,15 @@ pub enum CheckpointError {
         newest: String,
     },
 
+    /// Another worker could not write its part of a checkpoint.
+    #[error("rank {rank} could not write its part: {reason}")]
+    PartFailed {
+        /// Which.
+        rank: usize,
+        /// What it said.
+        reason: String,
+    },
+
     /// A worker did not write its part of a checkpoint.
     #[error(
         "rank {rank} did not write its part within {seconds} s; checkpoint.dir must be one folder \
@@ -269,6 +278,7 @@ impl CheckpointError {
             | Self::BadState { .. }
             | Self::BadCheckpoint { .. }
             | Self::Unsaved { .. }
+            | Self::PartFailed { .. }
             | Self::Late { .. } => Blame::Storage,
             // Whoever took over speaks for the run.
             Self::Superseded { .. } => Blame::Peer(0),

@@ -31,7 +31,40 @@ pub struct TrainingState {
     /// The weights that belong to this state.
     pub weights_hash: String,
     /// The loss of every step done, so that the hash of the losses can go on too.
+    #[serde(with = "losses")]
     pub losses: Vec<f64>,
+}
+
+/// Losses as JSON: numbers, and the bits of those that are none (a step that was skipped).
+mod losses {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Loss {
+        Number(f64),
+        Bits(String),
+        /// How versions before this one wrote what is no number.
+        Nothing(()),
+    }
+
+    pub(super) fn serialize<S: Serializer>(losses: &[f64], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(losses.iter().map(|loss| {
+            let bits = || Loss::Bits(format!("{:016x}", loss.to_bits()));
+            if loss.is_finite() { Loss::Number(*loss) } else { bits() }
+        }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+        let number = |loss: &Loss| match loss {
+            Loss::Number(loss) => Ok(*loss),
+            Loss::Nothing(()) => Ok(f64::NAN),
+            Loss::Bits(bits) => u64::from_str_radix(bits, 16)
+                .map(f64::from_bits)
+                .map_err(|_| serde::de::Error::custom(format!("{bits} is no loss"))),
+        };
+        Vec::<Loss>::deserialize(from)?.iter().map(number).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -97,6 +130,25 @@ mod tests {
         state().save(&world, &path).unwrap();
         assert_eq!(TrainingState::load(&world, &path).unwrap(), state());
         assert!(world.files().read_to_string(&path).unwrap().starts_with("{\n  \"v\": 1,"));
+    }
+
+    #[test]
+    fn losses_that_are_no_numbers_come_back_bit_for_bit() {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "state").unwrap();
+        let path = scratch.path().join(FILE_NAME);
+        let odd = f64::from_bits(0xfff8_0000_0000_0123);
+        let losses = vec![5.5, f64::NAN, odd, f64::INFINITY, -0.0, 7.0];
+        TrainingState { losses: losses.clone(), ..state() }.save(&world, &path).unwrap();
+        let found = TrainingState::load(&world, &path).unwrap().losses;
+        let bits = |losses: &[f64]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&found), bits(&losses));
+        // As it was written before: a skipped step was nothing.
+        let text = world.files().read_to_string(&path).unwrap();
+        let before = text.replace("\"7ff8000000000000\"", "null");
+        assert_ne!(before, text);
+        world.files().write_atomic(&path, before.as_bytes()).unwrap();
+        assert!(TrainingState::load(&world, &path).unwrap().losses[1].is_nan());
     }
 
     #[test]

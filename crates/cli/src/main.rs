@@ -55,6 +55,7 @@ enum Command {
     Inspect(commands::inspect::Arguments),
     Compare(commands::compare::Arguments),
     Eval(commands::eval::Arguments),
+    #[command(visible_alias = "export")]
     Convert(commands::convert::Arguments),
     DataServer(commands::data_server::Arguments),
     #[command(subcommand)]

@@ -25,6 +25,13 @@ impl RecipeArguments {
         self.recipe.is_none() && self.preset.is_none() && self.sets.is_empty()
     }
 
+    /// The same with more keys set, over all others.
+    pub(crate) fn with(&self, sets: &[String]) -> Self {
+        let mut more = self.clone();
+        more.sets.extend_from_slice(sets);
+        more
+    }
+
     /// Reads, merges and proves the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
         self.resolve_with_default(world, None)

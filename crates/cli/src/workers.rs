@@ -8,7 +8,7 @@
 use crate::failure::Failure;
 use lockstep_cluster::role::{RESTARTS, RUN_DIR, TERMINAL, follow_launcher, has_launcher};
 use lockstep_cluster::threads::{self, Fault};
-use lockstep_cluster::{Launch, Member, Role, join, launch, role};
+use lockstep_cluster::{Launch, Member, Role, Terms, join, launch, role};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::World;
@@ -16,6 +16,7 @@ use lockstep_telemetry::Surface;
 use lockstep_trainer::{Life, TrainError};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Threads for each core beyond which more of them are a mistake.
 const MAX_THREADS_PER_CORE: usize = 4;
@@ -46,9 +47,20 @@ pub(crate) fn run<T: Send + 'static>(
     life: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError> + Send + Sync + 'static,
 ) -> Result<Option<T>, Failure> {
     world.processes().accept_interrupts();
-    let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     let role = role(recipe, world)?;
+    // A worker of an elastic run knows it at the size of this life.
+    let sized = match &role {
+        Role::Worker(place) => recipe.sized(place.num_ranks),
+        Role::Alone => recipe.sized(1),
+        Role::Host | Role::Launcher => recipe.clone(),
+    };
+    let recipe = &sized;
+    let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     follow_launcher(world)?;
+    if has_launcher(world) && recipe.checkpoint.is_on() {
+        // A request to end that comes before the first step is heard after it.
+        world.processes().defer_termination(true);
+    }
     let mut care = Care::default();
     if !has_launcher(world) && !matches!(role, Role::Worker(_)) {
         care = check()?;
@@ -80,10 +92,9 @@ pub(crate) fn run<T: Send + 'static>(
             let is_terminal = std::io::stderr().is_terminal();
             let command = Launch {
                 arguments,
-                num_workers: recipe.run.workers,
+                terms: terms(recipe, &care),
                 told: care.told,
                 is_terminal,
-                restarts: care.restarts,
                 run_dir: care.run_dir,
                 passes_requests_on: care.saves_on_request,
             };
@@ -101,6 +112,16 @@ pub(crate) fn run<T: Send + 'static>(
             outcome.map_err(|failure| if named { failure } else { failure.of_rank(place.rank.0) })
         }
     }
+}
+
+/// How many workers there may be, and what may be done about those that are lost.
+fn terms(recipe: &Recipe, care: &Care) -> Terms {
+    // Without a folder that lives share nothing could go on.
+    if care.run_dir.is_none() {
+        return Terms::fixed(recipe.run.workers, care.restarts);
+    }
+    let rejoin = Duration::from_secs_f64(recipe.run.rejoin.0);
+    Terms { sizes: recipe.worker_sizes(), restarts: care.restarts, rejoin }
 }
 
 /// Which life of a run this process belongs to, as its launcher says.

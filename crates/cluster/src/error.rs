@@ -15,15 +15,12 @@ pub enum ClusterError {
         source: RendezvousError,
     },
     /// Whoever started the workers and whoever wrote the recipe disagree.
-    #[error(
-        "WORLD_SIZE = {world_size} is not run.workers = {workers}; start {workers} workers or set \
-         run.workers = {world_size}"
-    )]
+    #[error("WORLD_SIZE = {world_size} {}", asked(*world_size, sizes))]
     WorldSize {
         /// How many were started.
         world_size: usize,
-        /// How many the recipe asks for.
-        workers: usize,
+        /// How many the recipe allows.
+        sizes: Vec<usize>,
     },
     /// A worker among processes cannot be several threads.
     #[error(
@@ -82,4 +79,16 @@ impl From<RendezvousError> for ClusterError {
     fn from(error: RendezvousError) -> Self {
         Self::Comm(error.into())
     }
+}
+
+/// What the recipe asks for instead.
+fn asked(world_size: usize, sizes: &[usize]) -> String {
+    if let [workers] = sizes {
+        return format!(
+            "is not run.workers = {workers}; start {workers} workers or set run.workers = \
+             {world_size}"
+        );
+    }
+    let sizes: Vec<_> = sizes.iter().map(ToString::to_string).collect();
+    format!("is not one of the sizes {} of run.workers; start so many workers", sizes.join(", "))
 }

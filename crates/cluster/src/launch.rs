@@ -14,12 +14,15 @@
 //! (SIGTERM): the request is passed on, and the workers save what they have.
 //!
 //! A run that failed may have another life, if the [supervisor](crate::supervisor) says so: all
-//! workers are started again, with a new secret, so that none of the life before can come in.
+//! workers are started again, with a new secret, so that none of the life before can come in. An
+//! elastic run goes on with fewer where one is gone. When it can be tried again the workers are
+//! asked to end, by the same request; they save at the end of a step, and a larger life goes on.
 
 use crate::ClusterError;
 use crate::membership::{Membership, Order};
 use crate::relay::Relay;
 use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, TERMINAL};
+use crate::roster::Terms;
 use crate::supervisor::{Next, Supervisor};
 use crate::verdict::{Ended, RunFailure, verdict};
 use lockstep_comm::rendezvous::{MEETING_POINT, Ticket};
@@ -47,14 +50,12 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Launch {
     /// The arguments of every worker, without the program's name; the program is this one.
     pub arguments: Vec<OsString>,
-    /// How many.
-    pub num_workers: usize,
     /// What they are told besides, as variables of their environment.
     pub told: Vec<(&'static str, String)>,
     /// Whether a person watches `out`, so that progress may be rewritten in place.
     pub is_terminal: bool,
-    /// How often the run may begin again after a failure.
-    pub restarts: u64,
+    /// How many, and what may be done about those that are lost.
+    pub terms: Terms,
     /// The folder of the run, where all of its lives must know it.
     pub run_dir: Option<PathBuf>,
     /// Whether a request to end is passed on to the workers, which then save what they have.
@@ -70,45 +71,65 @@ pub fn launch(
     launch: &Launch,
     out: Box<dyn Write + Send>,
 ) -> Result<Result<(), RunFailure>, ClusterError> {
-    let relay = Relay::new(out, launch.num_workers);
-    let mut supervisor = Supervisor::new(launch.restarts);
+    let relay = Relay::new(out, launch.terms.max_workers());
+    let mut supervisor = Supervisor::new(launch.terms.clone());
     world.processes().defer_termination(launch.passes_requests_on);
     loop {
         let began = world.clock().now();
-        let Err(failure) = one_life(world, launch, supervisor.restarts(), &relay)? else {
-            return Ok(Ok(()));
-        };
-        let lasted = world.clock().since(began);
+        let (outcome, is_resizing) = one_life(world, launch, &supervisor, &relay)?;
+        let Err(failure) = outcome else { return Ok(Ok(())) };
+        let (now, size) = (world.clock().now(), supervisor.roster().seated().len());
         let is_asked = world.processes().is_termination_asked();
-        let next =
-            if is_asked { Next::GiveUp } else { supervisor.after(failure.exit_code, lasted) };
+        if is_resizing && !is_asked && supervisor.resized(now, &failure) {
+            let more = supervisor.roster().seated().len();
+            relay.say(&format!("more workers can be started: going on with {more}, not {size}"));
+            relay.forget();
+            continue;
+        }
+        let lasted = now.saturating_sub(began);
+        let next = if is_asked { Next::GiveUp } else { supervisor.after(now, &failure, lasted) };
         for (rank, line) in &failure.others {
             relay.line(*rank, format!("error: {line}").as_bytes());
         }
         let Next::Restart { pause } = next else { return Ok(Err(failure)) };
-        let (number, all) = (supervisor.restarts(), launch.restarts);
+        let step = what_follows(launch, &supervisor, size);
         for line in failure.text.lines() {
-            relay.say(&format!("warning: {line}; starting all workers again ({number} of {all})"));
+            relay.say(&format!("warning: {line}; {step}"));
         }
         relay.forget();
         world.clock().sleep(pause);
     }
 }
 
-/// Starts the workers once and waits for all of them.
+/// How the next life differs from one with so many workers.
+fn what_follows(launch: &Launch, supervisor: &Supervisor, size: usize) -> String {
+    let next = supervisor.roster().seated().len();
+    if next != size {
+        return format!("it is gone for now: going on with {next} workers, not {size}");
+    }
+    if supervisor.roster().is_elastic() {
+        return "starting all workers again".to_owned();
+    }
+    let (number, all) = (supervisor.lives_before(), launch.terms.restarts);
+    format!("starting all workers again ({number} of {all})")
+}
+
+/// Starts the workers once and waits for all of them. Tells also whether they were asked to end so
+/// that more can begin.
 fn one_life(
     world: &World,
     launch: &Launch,
-    life: u64,
+    supervisor: &Supervisor,
     relay: &Relay,
-) -> Result<Result<(), RunFailure>, ClusterError> {
-    let mut watch = Watch::start(world, launch, life, relay)?;
-    let ended = watch.wait_for_all(life)?;
+) -> Result<(Result<(), RunFailure>, bool), ClusterError> {
+    let mut watch = Watch::start(world, launch, supervisor, relay)?;
+    let members = watch.wait_for_all(supervisor)?;
     watch.wait_for_words();
     relay.close();
-    let ended: Vec<Ended> =
-        ended.into_iter().map(|end| Ended { lines: relay.errors(end.rank), ..end }).collect();
-    Ok(verdict(&ended).map_or(Ok(()), Err))
+    let is_resizing = members.is_resizing();
+    let with_words = |end: Ended| Ended { lines: relay.errors(end.rank), ..end };
+    let ended: Vec<Ended> = members.ended().into_iter().map(with_words).collect();
+    Ok((verdict(&ended).map_or(Ok(()), Err), is_resizing))
 }
 
 /// The workers that were started.
@@ -126,10 +147,13 @@ impl Watch {
     fn start(
         world: &World,
         launch: &Launch,
-        life: u64,
+        supervisor: &Supervisor,
         relay: &Relay,
     ) -> Result<Self, ClusterError> {
-        let meeting = Meeting { master: free_port(world)?, ticket: Ticket::new(world) };
+        let num_workers = supervisor.roster().seated().len();
+        let life = supervisor.lives_before();
+        let meeting =
+            Meeting { num_workers, master: free_port(world)?, ticket: Ticket::new(world) };
         let mut watch = Self {
             world: Arc::clone(world),
             workers: Vec::new(),
@@ -138,7 +162,7 @@ impl Watch {
             num_closed: Arc::default(),
         };
         // On an error the workers that were started go with the value.
-        for rank in 0..launch.num_workers {
+        for rank in 0..num_workers {
             let command = command(world, launch, life, rank, &meeting)?;
             let mut worker = world.processes().spawn(&command)?;
             let output = worker.take_stderr().expect("it was not taken before");
@@ -176,9 +200,9 @@ impl Watch {
         Ok(self.world.threads().spawn(&format!("voice-{rank}"), Box::new(body))?)
     }
 
-    /// Every end, in the order in which they came.
-    fn wait_for_all(&mut self, life: u64) -> Result<Vec<Ended>, ClusterError> {
-        let world = Arc::clone(&self.world);
+    /// Waits until all have ended.
+    fn wait_for_all(&mut self, supervisor: &Supervisor) -> Result<Membership, ClusterError> {
+        let (world, life) = (Arc::clone(&self.world), supervisor.lives_before());
         let mut members = Membership::new(life, self.workers.len());
         while !members.is_complete() {
             let seen = self.closed.epoch();
@@ -193,6 +217,9 @@ impl Watch {
             if world.processes().is_termination_asked() {
                 let order = members.asked_to_end(now);
                 self.carry_out(order);
+            } else if supervisor.roster().can_grow(now) {
+                let order = members.can_grow(now);
+                self.carry_out(order);
             }
             let order = members.at(now);
             self.carry_out(order);
@@ -202,7 +229,7 @@ impl Watch {
                 self.closed.wait(seen, if is_close { LOOK_CLOSELY } else { LOOK });
             }
         }
-        Ok(members.ended())
+        Ok(members)
     }
 
     fn carry_out(&mut self, order: Option<Order>) {
@@ -226,6 +253,7 @@ impl Watch {
 
 /// Where workers meet, and what lets them in.
 struct Meeting {
+    num_workers: usize,
     master: (String, String),
     ticket: Ticket,
 }
@@ -238,7 +266,7 @@ fn command(
     rank: usize,
     meeting: &Meeting,
 ) -> Result<ProcessCommand, ClusterError> {
-    let num_workers = launch.num_workers.to_string();
+    let num_workers = meeting.num_workers.to_string();
     let mut environment = vec![
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", num_workers.clone()),

@@ -9,7 +9,8 @@
 //! - [`role`](mod@role): what this process is in the run
 //! - [`join`]: a worker's end of the group of all workers, over any transport
 //! - [`launch`](mod@launch): workers that are processes, started and watched here
-//! - [`membership`]: what a launcher knows of its workers; [`supervisor`]: whether they start again
+//! - [`membership`]: what a launcher knows of its workers; [`supervisor`]: whether they start
+//!   again; [`roster`]: how many of them
 //! - [`relay`]: their words, each line with the rank it came from
 //! - [`threads`]: workers that are threads
 //! - [`verdict`]: of all workers that failed, the one that caused it
@@ -41,6 +42,7 @@ pub mod join;
 pub mod launch;
 
 pub mod membership;
+pub mod roster;
 pub mod supervisor;
 
 pub mod relay;
@@ -55,4 +57,5 @@ pub use error::ClusterError;
 pub use join::Member;
 pub use launch::{Launch, launch};
 pub use role::{Role, role};
+pub use roster::Terms;
 pub use verdict::RunFailure;

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How long the other workers have to end by themselves after the first failure.
 pub const AFTER_FAILURE: Duration = Duration::from_secs(3);
 
+/// The same after a worker was lost to a signal: nobody has more to say about that.
+pub const AFTER_LOSS: Duration = Duration::from_secs(1);
+
 /// How long workers have to save and to end when they were asked to.
 pub const AFTER_REQUEST: Duration = Duration::from_secs(25);
 
@@ -33,6 +36,7 @@ pub struct Membership {
     /// When those that are left are ended.
     limit: Option<Duration>,
     is_asked: bool,
+    is_resizing: bool,
     is_killed: bool,
 }
 
@@ -45,6 +49,7 @@ impl Membership {
             ended: Vec::new(),
             limit: None,
             is_asked: false,
+            is_resizing: false,
             is_killed: false,
         }
     }
@@ -56,8 +61,10 @@ impl Membership {
         }
         self.is_member[rank] = false;
         self.ended.push(Ended { rank, exit, by_us: self.is_killed, lines: Vec::new() });
-        if exit != Exit::Code(0) {
-            self.limit_to(now + AFTER_FAILURE);
+        match exit {
+            Exit::Code(0) => {}
+            Exit::Code(_) => self.limit_to(now + AFTER_FAILURE),
+            Exit::Signal(_) => self.limit_to(now + AFTER_LOSS),
         }
         true
     }
@@ -69,6 +76,21 @@ impl Membership {
         }
         self.limit_to(now + AFTER_REQUEST);
         Some(Order::Terminate)
+    }
+
+    /// A life with more workers could begin: this one is to save and to end, unless it is ending
+    /// already.
+    pub fn can_grow(&mut self, now: Duration) -> Option<Order> {
+        if self.is_asked || !self.ended.is_empty() {
+            return None;
+        }
+        self.is_resizing = true;
+        self.asked_to_end(now)
+    }
+
+    /// Whether its workers were asked to end so that more of them can begin.
+    pub fn is_resizing(&self) -> bool {
+        self.is_resizing
     }
 
     /// What the time demands.
@@ -89,11 +111,6 @@ impl Membership {
     /// Whether the ends of those that are left are a matter of moments.
     pub fn is_ending(&self) -> bool {
         self.is_killed
-    }
-
-    /// Whether somebody asked the run to end.
-    pub fn is_asked(&self) -> bool {
-        self.is_asked
     }
 
     /// How they ended, in the order in which they did.
@@ -144,7 +161,7 @@ mod tests {
     #[test]
     fn after_a_failure_the_others_get_a_while_and_are_ended_once() {
         let mut all = Membership::new(1, 3);
-        all.has_ended(seconds(10), 1, 1, LOST);
+        all.has_ended(seconds(10), 1, 1, Exit::Code(4));
         assert_eq!(all.at(seconds(12)), None);
         // A second failure does not prolong it.
         all.has_ended(seconds(12), 1, 0, Exit::Code(3));
@@ -153,6 +170,14 @@ mod tests {
         all.has_ended(seconds(14), 1, 2, LOST);
         let by_us: Vec<_> = all.ended().iter().map(|end| end.by_us).collect();
         assert_eq!(by_us, [false, false, true]);
+    }
+
+    #[test]
+    fn after_a_loss_there_is_less_to_wait_for() {
+        let mut all = Membership::new(1, 2);
+        all.has_ended(seconds(10), 1, 1, LOST);
+        assert_eq!(all.at(seconds(10) + AFTER_LOSS / 2), None);
+        assert_eq!(all.at(seconds(10) + AFTER_LOSS), Some(Order::Kill));
     }
 
     #[test]
@@ -175,6 +200,26 @@ mod tests {
         all.has_ended(seconds(6), 1, 0, Exit::Code(143));
         assert_eq!(all.at(seconds(29)), None);
         assert_eq!(all.at(seconds(30)), Some(Order::Kill));
+    }
+
+    #[test]
+    fn a_life_makes_room_for_a_larger_one_once_and_only_while_all_is_well() {
+        let mut all = Membership::new(1, 2);
+        assert_eq!(all.can_grow(seconds(5)), Some(Order::Terminate));
+        assert_eq!(all.can_grow(seconds(6)), None);
+        assert!(all.is_resizing());
+        assert_eq!(all.at(seconds(29)), None);
+        assert_eq!(all.at(seconds(30)), Some(Order::Kill));
+        for exit in [LOST, DONE] {
+            let mut all = Membership::new(1, 2);
+            all.has_ended(seconds(4), 1, 0, exit);
+            assert_eq!(all.can_grow(seconds(5)), None, "it is ending");
+            assert!(!all.is_resizing());
+        }
+        let mut all = Membership::new(1, 2);
+        all.asked_to_end(seconds(1));
+        assert_eq!(all.can_grow(seconds(5)), None, "the whole run is to end");
+        assert!(!all.is_resizing());
     }
 
     #[test]

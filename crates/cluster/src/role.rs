@@ -48,7 +48,7 @@ pub fn role(recipe: &Recipe, world: &World) -> Result<Role, ClusterError> {
 fn own_role(recipe: &Recipe) -> Role {
     match (recipe.run.workers, recipe.run.isolation) {
         // Somebody must be left to start it again.
-        (1, _) if recipe.run.restarts == 0 => Role::Alone,
+        (1, _) if recipe.run.restarts == 0 && recipe.run.elastic.is_none() => Role::Alone,
         (_, Isolation::Threads) => Role::Host,
         (_, Isolation::Processes) => Role::Launcher,
     }
@@ -56,17 +56,17 @@ fn own_role(recipe: &Recipe) -> Role {
 
 /// The role of a process that was started as a worker.
 fn of_place(recipe: &Recipe, place: Place) -> Result<Role, ClusterError> {
-    let (world_size, workers) = (place.num_ranks, recipe.run.workers);
+    let (world_size, sizes) = (place.num_ranks, recipe.worker_sizes());
     if world_size == 1 && recipe.run.isolation == Isolation::Threads {
         return Ok(own_role(recipe));
     }
     if recipe.run.isolation == Isolation::Threads {
         return Err(ClusterError::ThreadsAmongProcesses { world_size });
     }
-    if world_size != workers {
-        return Err(ClusterError::WorldSize { world_size, workers });
+    if !sizes.contains(&world_size) {
+        return Err(ClusterError::WorldSize { world_size, sizes });
     }
-    Ok(if workers == 1 { Role::Alone } else { Role::Worker(place) })
+    Ok(if world_size == 1 { Role::Alone } else { Role::Worker(place) })
 }
 
 /// Ties this process to the launcher that started it, if it was one of ours: it shall not outlive
@@ -123,6 +123,20 @@ mod tests {
             "WORLD_SIZE = 2 is not run.workers = 4; start 4 workers or set run.workers = 2"
         );
         assert_eq!(of_place(&recipe(&["run.workers=1"]), place(0, 1)), Ok(Role::Alone));
+    }
+
+    #[test]
+    fn a_life_of_an_elastic_run_may_have_any_of_its_sizes() {
+        let range = recipe(&["run.workers={min = 1, max = 4}"]);
+        assert_eq!(own_role(&range), Role::Launcher);
+        assert_eq!(of_place(&range, place(0, 1)), Ok(Role::Alone));
+        assert_eq!(of_place(&range, place(2, 3)), Ok(Role::Worker(place(2, 3))));
+        let stages = recipe(&["run.workers={min = 2, max = 6}", "parallel.pipeline=2"]);
+        let error = of_place(&stages, place(0, 3)).expect_err("three are no copies of two");
+        assert_eq!(
+            error.to_string(),
+            "WORLD_SIZE = 3 is not one of the sizes 2, 4, 6 of run.workers; start so many workers"
+        );
     }
 
     #[test]

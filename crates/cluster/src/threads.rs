@@ -118,7 +118,7 @@ fn collect<T>(
 /// A run that could not begin is nobody's but rank 0's, which would have had to begin it.
 fn refused(error: &ClusterError) -> RunFailure {
     let (exit_code, text) = (error.blame().exit_code(), error.to_string());
-    RunFailure { rank: 0, exit_code, text, others: Vec::new() }
+    RunFailure { rank: 0, exit_code, lost: Vec::new(), text, others: Vec::new() }
 }
 
 /// What a panic said; it may carry any value, but nearly always a text.

@@ -30,6 +30,9 @@ pub struct RunFailure {
     pub rank: usize,
     /// What the run's exit code is.
     pub exit_code: u8,
+    /// The workers that were ended by a signal of somebody else's, so that nothing of theirs is
+    /// left.
+    pub lost: Vec<usize>,
     /// What happened, a line each; every line names the rank.
     pub text: String,
     /// What other workers said about it, where that adds anything.
@@ -61,7 +64,9 @@ pub fn verdict(ended: &[Ended]) -> Option<RunFailure> {
             others.extend(end.lines.iter().map(|line| (end.rank, line.clone())));
         }
     }
-    Some(RunFailure { rank, exit_code, text: words(culprit), others })
+    let lost = failed().filter(|end| matches!(end.exit, Exit::Signal(_)));
+    let lost = lost.map(|end| end.rank).collect();
+    Some(RunFailure { rank, exit_code, lost, text: words(culprit), others })
 }
 
 /// What happened to the culprit.
@@ -120,6 +125,8 @@ mod tests {
     fn a_killed_worker_is_told_with_its_signal() {
         let ends = [end(0, Exit::Code(3), &["rank 1 left"]), end(1, Exit::Signal(9), &[])];
         assert_eq!(told(&ends), (3, "rank 1 was killed by signal 9 (SIGKILL)".to_owned()));
+        assert_eq!(verdict(&ends).expect("it failed").lost, [1]);
+        assert!(verdict(&ends[..1]).expect("it failed").lost.is_empty());
     }
 
     #[test]

@@ -62,6 +62,12 @@ pub(crate) enum Kind {
     },
     /// Named values.
     Table(&'static [Cell]),
+    /// A whole number, or named values.
+    IntegerOrTable {
+        min: i64,
+        max: i64,
+        cells: &'static [Cell],
+    },
 }
 
 /// One end of a range of floats.
@@ -88,7 +94,10 @@ impl Kind {
     /// Accepts a value, or says why not.
     pub(crate) fn accept(&self, given: &Given) -> Result<Value, Refusal> {
         match (*self, &given.content) {
-            (Self::Integer { min, max }, Content::Integer(integer)) => in_range(*integer, min, max),
+            (
+                Self::Integer { min, max } | Self::IntegerOrTable { min, max, .. },
+                Content::Integer(integer),
+            ) => in_range(*integer, min, max),
             (Self::PowerOfTwo { max }, Content::Integer(integer)) => power_of_two(*integer, max),
             (Self::Float { low, high, single }, Content::Float(float)) => {
                 between(*float, low, high, single)
@@ -127,7 +136,9 @@ impl Kind {
                 between(*float, Bound::Open(0.0), Bound::Open(1.0), false)
             }
             (Self::List { of, max }, Content::List(values)) => lists::list(of, max, values),
-            (Self::Table(cells), Content::Table(given)) => lists::table(cells, given),
+            (Self::Table(cells) | Self::IntegerOrTable { cells, .. }, Content::Table(given)) => {
+                lists::table(cells, given)
+            }
             (_, content) => self.wrong_type(content),
         }
     }
@@ -148,6 +159,7 @@ impl Kind {
             Self::Moment => "a step or a fraction of the run is needed".to_owned(),
             Self::List { .. } => "a list in brackets is needed".to_owned(),
             Self::Table(_) => "a table in braces is needed".to_owned(),
+            Self::IntegerOrTable { .. } => "an integer, or a table in braces, is needed".to_owned(),
             Self::Choice(names) => {
                 let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
                 format!("{} is needed", alternatives(&names))
@@ -188,6 +200,9 @@ impl Kind {
             Self::Moment => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
             Self::List { of, max } => format!("list of at most {max}: {}", of.allowed()),
             Self::Table(cells) => lists::allowed(cells),
+            Self::IntegerOrTable { min, max, cells } => {
+                format!("integer from {min} to {max}, or {}", lists::allowed(cells))
+            }
         }
     }
 

@@ -47,12 +47,14 @@ macro_rules! choices {
 mod batches;
 mod checkpoint;
 mod data;
+mod elastic;
 mod emulate;
 mod optim;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
-pub use checkpoint::{Checkpoint, Interval};
+pub use checkpoint::{Checkpoint, Compression, Interval};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
+pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 
@@ -64,6 +66,8 @@ pub struct Recipe {
     pub model: Model,
     /// The folder of the model whose weights training starts from; empty starts from random ones.
     pub from: String,
+    /// Whether only those of its weights are taken that the model has too; the rest begins afresh.
+    pub partial: bool,
     /// The text it learns from.
     pub data: Data,
     /// How long and in what portions.
@@ -168,6 +172,10 @@ pub struct Numerics {
 pub struct Run {
     /// Number of workers; the copies of the model are at most as many as leaves.
     pub workers: usize,
+    /// Fewest and most of them, where they may come and go; `workers` is then the most.
+    pub elastic: Option<Elastic>,
+    /// How long a worker that is gone stays away before it is tried again.
+    pub rejoin: Seconds,
     /// Threads per worker; 0 divides the cores of the machine, see [`Run::num_threads`].
     pub threads: usize,
     /// What a worker is.

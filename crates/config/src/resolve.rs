@@ -8,10 +8,10 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Checkpoint, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, HeldOut, Interval,
-    IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order,
-    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    Source, Tokenizer, Train, TransportChoice,
+    Checkpoint, Compression, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family,
+    HeldOut, Interval, IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim,
+    OptimName, Order, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe,
+    Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -32,10 +32,13 @@ pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, C
     prove(gathered)
 }
 
-/// The folder that `model.from` names in these sources, if it does.
+/// The folder whose model the recipe takes over: the one that `model.from` names in these sources,
+/// unless only parts of it are wanted (`model.partial`).
 pub fn model_from(sources: &Sources) -> Option<String> {
-    let gathered = Gathered::from_sources(sources);
-    gathered.settings.get("model.from").map(|setting| setting.value.as_text().to_owned())
+    let settings = Gathered::from_sources(sources).settings;
+    let is_partial = settings.get("model.partial").is_some_and(|setting| setting.value.as_bool());
+    let from = settings.get("model.from").filter(|_| !is_partial);
+    from.map(|setting| setting.value.as_text().to_owned())
 }
 
 fn prove(mut gathered: Gathered) -> Result<Recipe, ConfigErrors> {
@@ -140,6 +143,7 @@ fn blank() -> Recipe {
             problem: Problem::NONE,
         },
         from: String::new(),
+        partial: false,
         data: blank_data(),
         train: Train {
             steps: 0,
@@ -158,6 +162,8 @@ fn blank() -> Recipe {
         numerics: Numerics { invariant_up_to: 0, invariant_tensor_up_to: 0 },
         run: Run {
             workers: 0,
+            elastic: None,
+            rejoin: Seconds(-1.0),
             threads: usize::MAX,
             isolation: Isolation::Threads,
             transport: TransportChoice::Tcp,
@@ -176,6 +182,7 @@ fn blank() -> Recipe {
             interval: Interval::Never,
             keep: 0,
             background: false,
+            compression: Compression::Zstd,
             mtbf: Seconds(-1.0),
         },
         emulate: Emulate::none(),

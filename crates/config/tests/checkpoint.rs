@@ -1,7 +1,7 @@
 //! When a run is saved, as a recipe says it.
 
 use lockstep_config::units::Seconds;
-use lockstep_config::{Interval, Recipe, Sources, resolve};
+use lockstep_config::{Elastic, Interval, Recipe, Sources, resolve};
 
 fn with(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -39,4 +39,81 @@ fn only_processes_are_started_again() {
         error,
         "run.restarts = 2 cannot start threads again; try 0 or run.isolation = \"processes\""
     );
+}
+
+#[test]
+fn who_wants_workers_replaced_gets_checkpoints() {
+    let interval = |sets: &[&str]| with(sets).expect("a sound recipe").checkpoint.interval;
+    assert_eq!(interval(&["run.restarts=1"]), Interval::Auto);
+    assert_eq!(interval(&["run.workers={min=1,max=2}"]), Interval::Auto);
+    assert_eq!(interval(&["run.restarts=1", "checkpoint.every=5"]), Interval::Never);
+    assert_eq!(interval(&["run.restarts=1", "checkpoint.interval=0"]), Interval::Never);
+    assert_eq!(interval(&[]), Interval::Never);
+}
+
+const RANGE: &str = "run.workers={min = 2, max = 4}";
+
+#[test]
+fn a_range_of_workers_begins_with_the_most_and_survives_being_written() {
+    let recipe = with(&[RANGE, "parallel.zero=3"]).expect("a sound recipe");
+    assert_eq!((recipe.run.workers, recipe.parallel.data), (4, 4));
+    assert_eq!(recipe.run.elastic, Some(Elastic { min: 2, max: 4 }));
+    let text = recipe.to_toml();
+    assert!(text.contains("\nworkers = { min = 2, max = 4 }\n"), "{text}");
+    let file = Some(("r.toml".to_owned(), text));
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(recipe.clone()));
+    // A life of it is a recipe of its own, of the same identity.
+    let three = recipe.sized(3);
+    assert_eq!((three.run.workers, three.parallel.data, three.run.elastic), (3, 3, None));
+    assert_eq!(three.hash(), recipe.hash());
+    let file = Some(("r.toml".to_owned(), three.to_toml()));
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(three));
+}
+
+#[test]
+fn only_whole_copies_of_the_model_come_and_go() {
+    let sizes = |sets: &[&str]| with(sets).expect("a sound recipe").worker_sizes();
+    assert_eq!(sizes(&[RANGE]), [2, 3, 4]);
+    assert_eq!(sizes(&["run.workers={min=2,max=8}", "parallel.pipeline=2"]), [2, 4, 6, 8]);
+    assert_eq!(sizes(&["run.workers=3"]), [3]);
+}
+
+#[test]
+fn what_cannot_go_on_with_other_workers_is_refused() {
+    let cases: [(&[&str], &str); 7] = [
+        (
+            &["run.workers={min = 5, max = 4}"],
+            "run.workers = { min = 5, max = 4 } has a min above its max; \
+             try { min = 4, max = 4 }",
+        ),
+        (
+            &["run.workers={min = 1, max = 4}", "parallel.pipeline=2"],
+            "run.workers = { min = 1, max = 4 } may leave 1 workers, and a copy of the model takes \
+             2; try { min = 2, max = 4 }",
+        ),
+        (
+            &[RANGE, "run.isolation=threads"],
+            "run.workers = { min = 2, max = 4 } cannot change with run.isolation = \"threads\"; \
+             try 4 or run.isolation = \"processes\"",
+        ),
+        (
+            &[RANGE, "parallel.shares=2,2,2,2"],
+            "run.workers = { min = 2, max = 4 } cannot change with parallel.shares = \"2,2,2,2\"; \
+             try 4 or parallel.shares = \"\"",
+        ),
+        (
+            &[RANGE, "data.placement=local", "data.source={rank}.txt"],
+            "run.workers = { min = 2, max = 4 } cannot change with data.placement = \"local\"; \
+             try 4 or data.placement = \"shared\"",
+        ),
+        (
+            &[RANGE, "checkpoint.interval=0"],
+            "run.workers = { min = 2, max = 4 } cannot change with checkpoint.interval = 0.0; \
+             try 4 or checkpoint.interval = \"auto\"",
+        ),
+        (&["run.workers={min = 1}"], "run.workers = {min = 1} has no max; try 2"),
+    ];
+    for (sets, expected) in cases {
+        assert_eq!(with(sets).expect_err("refused"), expected);
+    }
 }

@@ -92,6 +92,7 @@ isa = \"auto\"
 dir = \"\"
 save_optimizer = true
 restarts = 0
+rejoin = 60.0
 
 [parallel]
 pipeline = 1
@@ -110,9 +111,10 @@ shares = \"\"
 [checkpoint]
 dir = \"\"
 every = 0
-interval = 0.0
+# interval = 0.0  # = \"auto\" where workers are replaced and checkpoint.every is 0, else 0
 keep = 2
 background = true
+compression = \"none\"
 mtbf = 86400.0
 
 [emulate]

@@ -1,12 +1,12 @@
 //! A run goes on from any checkpoint, under any layout, to the bits it would have had.
 
 use lockstep_checkpoint::sharded::Store;
-use lockstep_config::{Blame, Recipe};
+use lockstep_config::{Blame, Recipe, Sources};
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
 use lockstep_harness::runs::soak;
 use lockstep_telemetry::{Event, load_events};
-use lockstep_trainer::{Life, Options};
+use lockstep_trainer::{Life, Options, TrainError, pretrained};
 use std::path::{Path, PathBuf};
 
 /// Twenty steps, a checkpoint after every fifth.
@@ -64,6 +64,41 @@ fn workers_with_slices_save_whole_tensors() {
         let both = layout(&["run.workers=4", "parallel.tensor=2", "parallel.pipeline=2"]);
         let end = runs.run(&both, from(&second)).expect("the last part");
         assert_eq!(end.hashes(), whole.hashes(), "{}", small.name);
+    }
+}
+
+/// Twenty steps as ten and ten more, where every part has other workers: all of the weights in
+/// pieces, slices of layers, copies, stages, one worker.
+#[test]
+fn ten_steps_and_ten_more_equal_twenty_whatever_becomes_of_the_workers() {
+    let slices = "numerics.invariant_tensor_up_to=2";
+    let chain: [&[&str]; 5] = [
+        &["run.workers=4", "parallel.zero=3"],
+        &["run.workers=2", "parallel.tensor=2"],
+        &["run.workers=3"],
+        &["run.workers=4", "parallel.pipeline=2", "checkpoint.compression=zstd"],
+        &["run.workers=1"],
+    ];
+    for small in if soak() { &[LLAMA, GPT2, DROPOUT][..] } else { &[LLAMA] } {
+        let mut runs = Runs::new("checkpoints");
+        let every = |sets: &[&str]| {
+            small.with(&[&["train.steps=20", "checkpoint.every=2", slices], sets].concat())
+        };
+        let whole = runs.finish(&small.with(&["train.steps=20", "run.workers=1", slices]));
+        // Each link of the chain alone: ten steps, and ten more.
+        for pair in chain.windows(2) {
+            let first = leave(&mut runs, &every(pair[0]), None, 11);
+            let end = runs.run(&every(pair[1]), from(&first)).expect("the second part");
+            assert_eq!(end.losses.len(), 10, "it went on after step 10");
+            assert_eq!(end.hashes(), whole.hashes(), "{}: {pair:?}", small.name);
+        }
+        // And all of it, four steps at a time.
+        let mut left = None;
+        for (part, layout) in chain[..4].iter().enumerate() {
+            left = Some(leave(&mut runs, &every(layout), left, 4 * part as u64 + 5));
+        }
+        let end = runs.run(&every(chain[4]), from(&left.expect("parts"))).expect("the last part");
+        assert_eq!(end.hashes(), whole.hashes(), "{}: all of it", small.name);
     }
 }
 
@@ -152,6 +187,59 @@ fn another_life_goes_on_in_the_same_folder() {
     assert_eq!(end.weights_hash, whole.summary.weights_hash);
     assert_eq!(end.losses_hash, whole.summary.losses_hash);
     assert_eq!(end.restarts, 1);
+}
+
+/// A recipe that takes what it can from a folder.
+fn partial(dir: &Path, sets: &[&str]) -> Result<Recipe, TrainError> {
+    let from = format!("model.from={}", dir.display());
+    let recipe = LLAMA.with(&[&["train.steps=6"], sets].concat());
+    let text = Some(("small.toml".to_owned(), recipe.to_toml()));
+    let sets = vec![from, "model.partial=true".to_owned()];
+    let sources = Sources { file: text, sets, ..Sources::default() };
+    pretrained::resolve(&sources, &lockstep_platform::real())
+}
+
+#[test]
+fn a_model_takes_what_it_has_in_common_with_another_and_says_what_that_is() {
+    let mut runs = Runs::new("checkpoints");
+    let left = leave(&mut runs, &recipe(&LLAMA, &["run.workers=2"]), None, 7);
+    let checkpoint = left.join("step-00000005");
+    // One more layer, and a feed-forward part of another size.
+    let own = recipe(&LLAMA, &[]).model;
+    let layers = own.layers + 1;
+    let sets = [format!("model.layers={layers}"), "model.ffn=160".to_owned()];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let other = partial(&checkpoint, &sets).expect("a sound recipe");
+    assert_eq!((other.model.layers, other.model.ffn), (layers, 160), "the model is its own");
+    assert_ne!(own.ffn, 160);
+    let end = runs.finish(&other);
+    let events = load_events(runs.world(), &end.dir.join("events.jsonl")).expect("events");
+    let told: Vec<_> = events
+        .iter()
+        .filter_map(|stamped| match &stamped.event {
+            Event::Warning { message } => Some(message.as_str()),
+            _ => None,
+        })
+        .collect();
+    let [took, missing, reshaped] = told[..] else { panic!("three lines: {told:?}") };
+    assert!(took.starts_with("took ") && took.contains(" tensors from "), "{took}");
+    assert!(missing.contains(&format!("model.layers.{}.", layers - 1)), "{missing}");
+    assert!(
+        reshaped.contains("have another shape there") && reshaped.contains("mlp"),
+        "{reshaped}"
+    );
+    // Every layout takes the same, and something was taken.
+    let three = partial(&checkpoint, &[&sets[..], &["run.workers=3", "parallel.zero=3"]].concat());
+    assert_eq!(runs.finish(&three.expect("a sound recipe")).hashes(), end.hashes());
+    let afresh = LLAMA.with(&[&["train.steps=6"], &sets[..]].concat());
+    assert_ne!(runs.finish(&afresh).hashes(), end.hashes());
+    assert_ne!(afresh.hash(), other.hash(), "where it began is part of what it is");
+
+    let nothing = partial(&checkpoint, &["model.width=24", "model.heads=2", "model.ffn=96"]);
+    let error = runs.run(&nothing.expect("a sound recipe"), Options::default());
+    let error = error.expect_err("no tensor has a width in common");
+    assert_eq!(error.blame(), Blame::User);
+    assert!(error.to_string().contains("has no tensor of this model"), "{error}");
 }
 
 #[test]

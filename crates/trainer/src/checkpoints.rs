@@ -16,7 +16,7 @@ use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::pace::{daly_interval, observed_mtbf};
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
 use lockstep_comm::{Comm, Reduction};
-use lockstep_config::{Interval, Recipe};
+use lockstep_config::{Compression, Interval, Recipe};
 use lockstep_data::Cursor;
 use lockstep_platform::{FileKind, JoinHandle, World};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ use std::time::Duration;
 
 /// How long the parts of other workers may take, where `run.deadline` is shorter.
 const LEAST_PATIENCE: Duration = Duration::from_mins(10);
+
+/// How long a run that ends early waits for a checkpoint that is on its way.
+const LAST_MOMENT: Duration = Duration::from_millis(300);
 
 /// Bytes a second that a disk is thought to take before it was measured.
 const UNMEASURED_BYTES_PER_SECOND: f64 = 2e8;
@@ -238,9 +241,16 @@ impl Saver {
         let there = Arc::clone(&landed);
         let body = move || {
             let began = world.clock().now();
-            let result = writer
-                .write(step, &room)
-                .and_then(|()| commit.map_or(Ok(()), |commit| writer.commit(num_ranks, commit)));
+            let result = match (writer.write(step, &room), commit) {
+                (Ok(()), Some(commit)) => writer.commit(num_ranks, commit),
+                (Ok(()), None) => Ok(()),
+                (Err(error), commit) => {
+                    if commit.is_some() {
+                        writer.abandon(step, num_ranks);
+                    }
+                    Err(error)
+                }
+            };
             let write_seconds = world.clock().since(began).as_secs_f64();
             let outcome = Landed { room, result, write_seconds };
             *there.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
@@ -284,7 +294,8 @@ impl Saver {
             generation[0] = taken;
         }
         self.comm.broadcast(&mut generation, 0)?;
-        let writer = self.store.writer(generation[0], position);
+        let is_packed = self.recipe.checkpoint.compression == Compression::Zstd;
+        let writer = self.store.writer(generation[0], position).packing(is_packed);
         self.writer = Some(writer.clone());
         Ok(writer)
     }
@@ -306,6 +317,10 @@ impl Saver {
 
 impl Drop for Saver {
     fn drop(&mut self) {
+        // A run that ends early gives what is nearly on the disk, or nearly removed, a moment.
+        if let Some(flight) = self.flight.take() {
+            flight.thread.finished_within(LAST_MOMENT);
+        }
         if self.recipe.checkpoint.is_on() {
             self.world.processes().defer_termination(false);
         }

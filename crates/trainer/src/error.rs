@@ -95,6 +95,16 @@ pub enum TrainError {
         /// The first tensor that differs.
         tensor: String,
     },
+    /// A folder that weights are to be taken from has none of this model's.
+    #[error(
+        "model.from = {dir} has no tensor of this model, by name and shape; its first is {name}"
+    )]
+    NothingInCommon {
+        /// The folder.
+        dir: String,
+        /// A tensor that it has.
+        name: String,
+    },
     /// The saved run was made by another recipe.
     #[error(
         "{dir} was trained with another recipe: {saved} there, {asked} here; only run.*, \
@@ -227,6 +237,7 @@ impl TrainError {
             | Self::NoModel { .. }
             | Self::Recipe(_)
             | Self::FoldersDiffer { .. }
+            | Self::NothingInCommon { .. }
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }
             | Self::NoText { .. }

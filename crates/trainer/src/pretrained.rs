@@ -4,7 +4,8 @@
 //! one with a `config.json` is a model of Hugging Face. All keep weights as safetensors under the
 //! same names, so everything after opening them is the same: prove that the tensors are those of
 //! the model, then read each part where it is needed. A worker reads what it owns and nothing else,
-//! and no copy of the whole model is made.
+//! and no copy of the whole model is made. Where a model shares only some tensors with the folder
+//! (`model.partial`), those are taken, the others begin afresh, and a person is told which.
 
 use crate::saved::{self, Learner};
 use crate::{RunFolder, TrainError, restore};
@@ -14,8 +15,11 @@ use lockstep_checkpoint::{CheckpointError, Tensors};
 use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
 use lockstep_model::{Blueprint, Param, describe};
 use lockstep_platform::World;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// The most names that are told of tensors that were not taken.
+const MAX_NAMED: usize = 8;
 
 /// See the module's text.
 pub struct Pretrained {
@@ -138,6 +142,31 @@ impl Pretrained {
         Ok(())
     }
 
+    /// Which of its weights a model takes that need not be its own.
+    pub fn overlap(&self, blueprint: &Blueprint) -> Result<Overlap, TrainError> {
+        let shapes = |tensors: &Tensors| {
+            let shape = |name: &str| tensors.shape(name).unwrap_or_default().to_vec();
+            tensors.names().map(|name| (name.to_owned(), shape(name))).collect::<BTreeMap<_, _>>()
+        };
+        let found = match &self.origin {
+            Origin::Run { tensors, .. } => shapes(tensors),
+            Origin::HuggingFace(folder) => shapes(&folder.tensors),
+            Origin::Checkpoint { recipe, reader } => {
+                reader.verify_all()?;
+                // The state of the optimizer is no weight.
+                let mut own = outlines(&describe(&recipe.model));
+                own.retain(|name, _| reader.manifest().tensors.contains_key(name));
+                own
+            }
+        };
+        let overlap = Overlap::new(&outlines(blueprint), &found);
+        if overlap.taken.is_empty() {
+            let (dir, name) = (self.path.display().to_string(), found.into_keys().next());
+            return Err(TrainError::NothingInCommon { dir, name: name.unwrap_or_default() });
+        }
+        Ok(overlap)
+    }
+
     /// The elements of a parameter from number `first` on.
     pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         match &self.origin {
@@ -194,27 +223,96 @@ pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
 }
 
+/// Which weights of a folder a model takes, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overlap {
+    /// It has them too, with the same shape.
+    pub taken: BTreeSet<String>,
+    /// The folder lacks them; they begin afresh.
+    pub missing: Vec<String>,
+    /// They have another shape there; they begin afresh.
+    pub reshaped: Vec<String>,
+    /// The model lacks them; they are left.
+    pub extra: Vec<String>,
+}
+
+impl Overlap {
+    fn new(needed: &BTreeMap<String, Vec<usize>>, found: &BTreeMap<String, Vec<usize>>) -> Self {
+        let mut overlap = Self::default();
+        for (name, shape) in needed {
+            match found.get(name) {
+                Some(other) if other == shape => {
+                    overlap.taken.insert(name.clone());
+                }
+                Some(_) => overlap.reshaped.push(name.clone()),
+                None => overlap.missing.push(name.clone()),
+            }
+        }
+        let is_extra = |name: &&String| !needed.contains_key(*name);
+        overlap.extra = found.keys().filter(is_extra).cloned().collect();
+        overlap
+    }
+
+    /// What a person should know about it, a line each.
+    fn lines(&self, dir: &str) -> Vec<String> {
+        let num_needed = self.taken.len() + self.missing.len() + self.reshaped.len();
+        let mut lines =
+            vec![format!("took {} of {num_needed} tensors from {dir}", self.taken.len())];
+        for (names, what) in [
+            (&self.missing, "are not there and begin afresh"),
+            (&self.reshaped, "have another shape there and begin afresh"),
+            (&self.extra, "are left: this model has no such tensors"),
+        ] {
+            if !names.is_empty() {
+                let shown = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+                let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+                lines.push(format!("{} {what}: {shown}{more}", names.len()));
+            }
+        }
+        lines
+    }
+}
+
 /// Refuses a recipe that could not start from its folder; nothing where it has none.
 pub fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     if recipe.from.is_empty() {
         return Ok(());
     }
-    Pretrained::open(Path::new(&recipe.from), world)?.prove(&describe(&recipe.model))
+    let (pretrained, blueprint) =
+        (Pretrained::open(Path::new(&recipe.from), world)?, describe(&recipe.model));
+    if recipe.partial {
+        return pretrained.overlap(&blueprint).map(|_| ());
+    }
+    pretrained.prove(&blueprint)
 }
 
-/// Gives a fresh learner the weights of the recipe's folder, where it has one. All workers do so
-/// together, each for what it owns, and find out whether they read the same.
-pub fn load(recipe: &Recipe, world: &World, learner: &mut Learner) -> Result<(), TrainError> {
+/// Gives a fresh learner the weights of the recipe's folder, where it has one, and tells what a
+/// person should know about it. All workers do so together, each for what it owns, and find out
+/// whether they read the same.
+pub fn load(
+    recipe: &Recipe,
+    world: &World,
+    learner: &mut Learner,
+) -> Result<Vec<String>, TrainError> {
     if recipe.from.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
-    pretrained.prove(learner.replica.blueprint())?;
+    let mut overlap = None;
+    if recipe.partial {
+        overlap = Some(pretrained.overlap(&describe(&recipe.model))?);
+    } else {
+        pretrained.prove(learner.replica.blueprint())?;
+    }
     learner.replica.fill(|param, first, values| {
+        let name = param.mirror_of.as_ref().unwrap_or(&param.name);
+        if overlap.as_ref().is_some_and(|overlap| !overlap.taken.contains(name)) {
+            return Ok(());
+        }
         Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
     })?;
     match learner.replica.find_difference()? {
-        None => Ok(()),
+        None => Ok(overlap.map_or_else(Vec::new, |overlap| overlap.lines(&recipe.from))),
         Some(differs) => Err(TrainError::FoldersDiffer {
             dir: recipe.from.clone(),
             worker: differs.worker,

@@ -35,7 +35,7 @@ pub fn restore(
         return from_checkpoint(&reader, recipe, learner, warnings);
     }
     let Some(dir) = &options.resume else {
-        pretrained::load(recipe, world, learner)?;
+        warnings.extend(pretrained::load(recipe, world, learner)?);
         return Ok(Start { warnings, ..Start::new(recipe) });
     };
     match open(dir, recipe, world)? {

@@ -11,11 +11,12 @@ use lockstep_platform::World;
 use serde::{Deserialize, Serialize};
 
 use super::MANIFEST;
+use super::shard::Frames;
 use crate::CheckpointError;
 use crate::error::quoted;
 
 /// The version of the format; raised when a field changes or goes.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// What comes before the checksum in the text.
 const CHECKSUM: &str = ",\n  \"blake3\": \"";
@@ -69,6 +70,16 @@ pub struct FileEntry {
     pub bytes: u64,
     /// BLAKE3 of all of it, in hexadecimal.
     pub blake3: String,
+    /// How it is packed, where it is; offsets are those of the plain file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packed: Option<Frames>,
+}
+
+impl FileEntry {
+    /// Bytes of the plain file.
+    pub fn plain_bytes(&self) -> u64 {
+        self.packed.as_ref().map_or(self.bytes, |frames| frames.plain_bytes)
+    }
 }
 
 /// A tensor of a checkpoint.
@@ -76,21 +87,54 @@ pub struct FileEntry {
 pub struct TensorEntry {
     /// Its dimensions, slowest first.
     pub shape: Vec<usize>,
-    /// Its pieces, in the order of their elements.
+    /// Its pieces, in the order of their first elements.
     pub pieces: Vec<Piece>,
 }
 
-/// Elements of a tensor, little-endian `f32`.
+/// Elements of a tensor, little-endian `f32`: one stretch, or several of one length at equal
+/// distances, as a slice of columns is. In the file they lie without gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// The first of them, as a number in the whole tensor, row-major.
     pub first: usize,
-    /// How many.
+    /// How many a stretch has.
     pub len: usize,
+    /// How many stretches.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rows: usize,
+    /// From the first element of a stretch to that of the next.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stride: usize,
     /// The file, as a number in the manifest's list.
     pub file: usize,
     /// Where in the file, in bytes.
     pub offset: u64,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_one(rows: &usize) -> bool {
+    *rows == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_zero(stride: &usize) -> bool {
+    *stride == 0
+}
+
+impl Piece {
+    /// How many elements it has in all; nothing where that is no number.
+    fn num_elements(&self) -> Option<usize> {
+        self.len.checked_mul(self.rows)
+    }
+
+    /// The first element of a stretch; nothing where that is no number.
+    fn first_of(&self, row: usize) -> Option<usize> {
+        self.stride.checked_mul(row).and_then(|skipped| skipped.checked_add(self.first))
+    }
 }
 
 /// Numbers that are no tensor, little-endian `f64`.
@@ -151,31 +195,63 @@ impl Manifest {
     /// Everything that readers rely on.
     fn prove(&self) -> Result<(), String> {
         for file in &self.files {
-            let digits =
-                file.name.strip_prefix("rank-").and_then(|n| n.strip_suffix(".safetensors"));
-            if !digits.is_some_and(|n| n.bytes().all(|byte| byte.is_ascii_digit())) {
+            let stem = file.name.strip_prefix("rank-");
+            let stem = match &file.packed {
+                None => stem.and_then(|n| n.strip_suffix(".safetensors")),
+                Some(_) => stem.and_then(|n| n.strip_suffix(".safetensors.zst")),
+            };
+            if !stem.is_some_and(|n| n.bytes().all(|byte| byte.is_ascii_digit())) {
                 return Err(format!("{} is no name of a file of a checkpoint", file.name));
             }
-        }
-        let lies = |file: usize, offset: u64, len: usize, width: u64| {
-            let end = (len as u64).checked_mul(width).and_then(|bytes| bytes.checked_add(offset));
-            let file = self.files.get(file);
-            file.is_some_and(|file| end.is_some_and(|end| end <= file.bytes))
-        };
-        for (name, tensor) in &self.tensors {
-            let num_elements = tensor.shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
-            let mut next = 0_usize;
-            for piece in &tensor.pieces {
-                if piece.first != next || !lies(piece.file, piece.offset, piece.len, 4) {
-                    return Err(format!("the pieces of {name} do not fit together"));
-                }
-                next = next.saturating_add(piece.len);
-            }
-            if Some(next) != num_elements {
-                return Err(format!("{name} has {next} elements, not {:?}", tensor.shape));
+            if file.packed.as_ref().is_some_and(|frames| !frames.prove(file.bytes)) {
+                return Err(format!("the frames of {} do not fit together", file.name));
             }
         }
+        self.tensors.iter().try_for_each(|(name, tensor)| self.prove_tensor(name, tensor))?;
         let Stretch { file, offset, len } = self.losses;
-        if lies(file, offset, len, 8) { Ok(()) } else { Err("the losses lie nowhere".to_owned()) }
+        if self.lies(file, offset, Some(len), 8) {
+            return Ok(());
+        }
+        Err("the losses lie nowhere".to_owned())
+    }
+
+    /// Whether so many numbers of this width lie in a file.
+    fn lies(&self, file: usize, offset: u64, len: Option<usize>, width: u64) -> bool {
+        let bytes = len.and_then(|len| (len as u64).checked_mul(width));
+        let end = bytes.and_then(|bytes| bytes.checked_add(offset));
+        let file = self.files.get(file);
+        file.is_some_and(|file| end.is_some_and(|end| end <= file.plain_bytes()))
+    }
+
+    /// The pieces of a tensor lie in their files and cover it, each element once.
+    fn prove_tensor(&self, name: &str, tensor: &TensorEntry) -> Result<(), String> {
+        let num_elements = tensor.shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
+        let mut found = 0_usize;
+        for piece in &tensor.pieces {
+            let len = piece.num_elements();
+            if piece.len == 0 || !self.lies(piece.file, piece.offset, len, 4) {
+                return Err(format!("the pieces of {name} do not fit together"));
+            }
+            found = found.saturating_add(len.unwrap_or(usize::MAX));
+        }
+        if Some(found) != num_elements {
+            return Err(format!("{name} has {found} elements, not {:?}", tensor.shape));
+        }
+        // There are no more stretches than elements, and those lie in files.
+        let mut stretches = Vec::new();
+        for piece in &tensor.pieces {
+            let firsts = (0..piece.rows).map(|row| Some((piece.first_of(row)?, piece.len)));
+            let firsts: Option<Vec<_>> = firsts.collect();
+            stretches.extend(firsts.ok_or_else(|| format!("{name} has no such elements"))?);
+        }
+        stretches.sort_unstable();
+        let mut next = 0;
+        for (first, len) in stretches {
+            if first != next {
+                return Err(format!("the pieces of {name} do not fit together"));
+            }
+            next += len;
+        }
+        Ok(())
     }
 }

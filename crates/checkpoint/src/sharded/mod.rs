@@ -1,10 +1,10 @@
 //! Checkpoints that all workers write together and that any layout can read.
 //!
 //! A model that is spread over workers is saved where it lies: each worker writes one safetensors
-//! file with the pieces it keeps, a *piece* being a stretch of a tensor's elements. One manifest
-//! says which piece of which tensor lies where. It knows tensors by name and elements by number,
-//! never workers, so a run with other workers, another ZeRO stage or another pipeline reads what it
-//! needs from whichever files have it, and no converter exists.
+//! file with the pieces it keeps, a *piece* being stretches of a tensor's elements at equal
+//! distances. One manifest says which piece of which tensor lies where. It knows tensors by name
+//! and elements by number, never workers, so a run with other workers, another ZeRO stage or
+//! another pipeline reads what it needs from whichever files have it, and no converter exists.
 //!
 //! ```text
 //! checkpoints/generation                        which life of the run may write
@@ -26,11 +26,13 @@
 mod manifest;
 mod part;
 mod reader;
+mod shard;
 mod snapshot;
 mod store;
 
 pub use manifest::{FileEntry, Manifest, Piece, Position, Stretch, TensorEntry};
 pub use reader::Reader;
+pub use shard::Frames;
 pub use snapshot::Snapshot;
 pub use store::{Commit, Store, Writer};
 

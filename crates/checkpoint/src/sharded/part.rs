@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lockstep_platform::{World, write_atomic_with};
+use lockstep_platform::{FileError, World, write_atomic_with};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::manifest::{FileEntry, Manifest, Piece, Position, Stretch, TensorEntry, VERSION};
+use super::shard::ShardWriter;
 use super::snapshot::{Snapshot, Taken};
 use crate::CheckpointError;
 use crate::error::quoted;
@@ -31,8 +32,15 @@ pub(super) struct Part {
     losses: Option<Stretch>,
 }
 
-fn file_name(rank: usize) -> String {
-    format!("rank-{rank:04}.safetensors")
+/// What a worker says about its part.
+#[derive(Serialize, Deserialize)]
+enum Note {
+    Complete(Part),
+    Failed(String),
+}
+
+fn file_name(rank: usize, is_packed: bool) -> String {
+    format!("rank-{rank:04}.safetensors{}", if is_packed { ".zst" } else { "" })
 }
 
 fn note_path(folder: &Path, rank: usize) -> PathBuf {
@@ -46,50 +54,56 @@ impl Part {
         folder: &Path,
         rank: usize,
         snapshot: &Snapshot,
+        is_packed: bool,
     ) -> Result<(), CheckpointError> {
         refuse_non_finite(snapshot)?;
-        let name = file_name(rank);
+        let name = file_name(rank, is_packed);
         let header = header(snapshot);
-        let mut hasher = blake3::Hasher::new();
-        let mut num_bytes = 0_u64;
+        let mut file = None;
         write_atomic_with(world, &folder.join(&name), |writer| {
-            let mut put = |bytes: &[u8]| {
-                hasher.update(bytes);
-                num_bytes += bytes.len() as u64;
-                writer.write_all(bytes)
-            };
-            put(&(header.len() as u64).to_le_bytes())?;
-            put(&header)?;
+            let mut shard = ShardWriter::new(writer, is_packed)?;
+            shard.put(&(header.len() as u64).to_le_bytes())?;
+            shard.put(&header)?;
             let mut buffer = Vec::new();
             for (_, values) in snapshot.pieces() {
+                let mut put = |bytes: &[u8]| shard.put(bytes);
                 bytes::for_each_piece(values, ElementType::F32, &mut buffer, &mut put)?;
             }
-            snapshot.losses().iter().try_for_each(|loss| put(&loss.to_le_bytes()))
+            snapshot.losses().iter().try_for_each(|loss| shard.put(&loss.to_le_bytes()))?;
+            file = Some(shard.finish(name)?);
+            Ok(())
         })?;
-        let file =
-            FileEntry { name, bytes: num_bytes, blake3: hasher.finalize().to_hex().to_string() };
-        let part = Self::of(file, header.len(), snapshot);
-        let text = serde_json::to_vec(&part).expect("a note is plain data");
-        Ok(world.files().write_atomic(&note_path(folder, rank), &text)?)
+        let part = Self::of(file.expect("it was written"), header.len(), snapshot);
+        Ok(Note::Complete(part).save(world, folder, rank)?)
+    }
+
+    /// Makes room and tells whoever waits for this worker's part that it does not come.
+    pub(super) fn give_up(world: &World, folder: &Path, rank: usize, reason: &str) {
+        // Whatever fails here, the first error is the one that is reported.
+        for is_packed in [false, true] {
+            let _ = world.files().remove_file(&folder.join(file_name(rank, is_packed)));
+        }
+        let _ = Note::Failed(reason.to_owned()).save(world, folder, rank);
     }
 
     fn of(file: FileEntry, header_bytes: usize, snapshot: &Snapshot) -> Self {
         let mut offset = (LENGTH_BYTES + header_bytes) as u64;
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
-        for (Taken { name, shape, first, len }, _) in snapshot.pieces() {
-            let tensor = tensors.entry(name.clone()).or_default();
-            tensor.shape.clone_from(shape);
-            tensor.pieces.push(Piece { first: *first, len: *len, file: 0, offset });
-            offset += (len * size_of::<f32>()) as u64;
+        for (taken, _) in snapshot.pieces() {
+            let Taken { first, len, rows, stride, .. } = *taken;
+            let tensor = tensors.entry(taken.name.clone()).or_default();
+            tensor.shape.clone_from(&taken.shape);
+            tensor.pieces.push(Piece { first, len, rows, stride, file: 0, offset });
+            offset += (taken.num_elements() * size_of::<f32>()) as u64;
         }
         let len = snapshot.losses().len();
         let losses = (len > 0).then_some(Stretch { file: 0, offset, len });
         let end = offset + size_of_val(snapshot.losses()) as u64;
-        assert_eq!(end, file.bytes, "all of it is known");
+        assert_eq!(end, file.plain_bytes(), "all of it is known");
         Self { file, tensors, losses }
     }
 
-    /// The part of a worker, once it is complete.
+    /// The part of a worker, once it is complete; the reason where it does not come.
     pub(super) fn read(
         world: &World,
         folder: &Path,
@@ -103,8 +117,10 @@ impl Part {
             let reason = quoted(&error.to_string());
             CheckpointError::BadCheckpoint { path: path.clone(), reason }
         };
-        let part = serde_json::from_slice(&world.files().read(&path)?).map_err(bad)?;
-        Ok(Some(part))
+        match serde_json::from_slice(&world.files().read(&path)?).map_err(bad)? {
+            Note::Complete(part) => Ok(Some(part)),
+            Note::Failed(reason) => Err(CheckpointError::PartFailed { rank, reason }),
+        }
     }
 
     /// Removes a note that the manifest has taken the place of.
@@ -144,12 +160,19 @@ impl Part {
     }
 }
 
+impl Note {
+    fn save(&self, world: &World, folder: &Path, rank: usize) -> Result<(), FileError> {
+        let text = serde_json::to_vec(self).expect("a note is plain data");
+        world.files().write_atomic(&note_path(folder, rank), &text)
+    }
+}
+
 fn refuse_non_finite(snapshot: &Snapshot) -> Result<(), CheckpointError> {
     for (piece, values) in snapshot.pieces() {
         if let Some(element) = values.iter().position(|value| !value.is_finite()) {
             return Err(CheckpointError::Diverged {
                 tensor: piece.name.clone(),
-                element: piece.first + element,
+                element: piece.first + element / piece.len * piece.stride + element % piece.len,
                 value: values[element].to_string(),
             });
         }
@@ -161,9 +184,11 @@ fn refuse_non_finite(snapshot: &Snapshot) -> Result<(), CheckpointError> {
 fn header(snapshot: &Snapshot) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     let mut start = 0;
-    for (Taken { name, first, len, .. }, _) in snapshot.pieces() {
-        let end = start + len * size_of::<f32>();
-        let entry = json!({ "dtype": "F32", "shape": [len], "data_offsets": [start, end] });
+    for (taken, _) in snapshot.pieces() {
+        let Taken { name, first, len, rows, .. } = taken;
+        let end = start + taken.num_elements() * size_of::<f32>();
+        let shape = if *rows == 1 { vec![*len] } else { vec![*rows, *len] };
+        let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });
         let before = entries.insert(format!("{name}@{first}"), entry);
         assert!(before.is_none(), "{name} has one piece that begins at {first}");
         start = end;

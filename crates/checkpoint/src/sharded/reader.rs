@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_platform::{FileReader, World};
+use lockstep_platform::World;
 
 use super::manifest::{Manifest, Piece, Stretch};
+use super::shard::{ShardReader, Unreadable};
 use crate::CheckpointError;
 
 /// Bytes read at a time.
@@ -14,7 +15,7 @@ const PIECE_BYTES: usize = 1 << 20;
 pub struct Reader {
     folder: PathBuf,
     manifest: Manifest,
-    files: Vec<Box<dyn FileReader>>,
+    files: Vec<ShardReader>,
 }
 
 impl Reader {
@@ -30,7 +31,7 @@ impl Reader {
                 let reason = format!("{} has {found} bytes, not {expected}", entry.name);
                 return Err(reader.bad(reason));
             }
-            reader.files.push(file);
+            reader.files.push(ShardReader::new(file, entry));
         }
         Ok(reader)
     }
@@ -55,7 +56,7 @@ impl Reader {
         while done < entry.bytes {
             let len = (entry.bytes - done).min(PIECE_BYTES as u64);
             let piece = &mut buffer[..len as usize];
-            self.files[file].read_exact_at(done, piece)?;
+            self.files[file].on_disk().read_exact_at(done, piece)?;
             hasher.update(piece);
             done += len;
         }
@@ -96,32 +97,94 @@ impl Reader {
         }
         let end = first + out.len();
         assert!(end <= shape.iter().product(), "{name} has shape {shape:?}");
-        let touched = tensor.pieces.partition_point(|piece| piece.first + piece.len <= first);
-        for piece in tensor.pieces[touched..].iter().take_while(|piece| piece.first < end) {
-            let (from, to) = (piece.first.max(first), (piece.first + piece.len).min(end));
-            self.read_piece(piece, from - piece.first, &mut out[from - first..to - first])?;
+        tensor.pieces.iter().try_for_each(|piece| self.read_piece(piece, first, out))
+    }
+
+    /// Fills in what a piece has of the elements of its tensor from number `first` on.
+    fn read_piece(
+        &self,
+        piece: &Piece,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), CheckpointError> {
+        let Piece { len, rows, stride, .. } = *piece;
+        let end = first + out.len();
+        // The stretches that end after `first` and begin before `end`.
+        let (mut row, last) = match rows {
+            1 => (0, usize::from(piece.first < end && first < piece.first + len)),
+            _ => (
+                first.saturating_sub(piece.first + len - 1).div_ceil(stride),
+                end.saturating_sub(piece.first).div_ceil(stride).min(rows),
+            ),
+        };
+        // As many whole stretches at a time as there is room for; they lie without gaps.
+        let at_once = (PIECE_BYTES / size_of::<f32>() / len).max(1);
+        while row < last {
+            let next = (row + at_once).min(last);
+            let start = piece.first + row * stride;
+            let stop = piece.first + (next - 1) * stride + len;
+            // Of the first and the last stretch perhaps not all is wanted.
+            let head = first.saturating_sub(start).min(len);
+            let tail = stop.saturating_sub(end).min(len);
+            let skipped = row * len + head;
+            let count = ((next - row) * len).saturating_sub(head + tail);
+            let mut place = (start + head).max(first);
+            let mut left_in_row = len - head;
+            self.read_elements(piece, skipped, count, |values| {
+                let mut values = values;
+                while !values.is_empty() {
+                    let taken = left_in_row.min(values.len());
+                    out[place - first..][..taken].copy_from_slice(&values[..taken]);
+                    (values, left_in_row) = (&values[taken..], left_in_row - taken);
+                    place += taken;
+                    if left_in_row == 0 {
+                        (place, left_in_row) = (place + stride.saturating_sub(len), len);
+                    }
+                }
+            })?;
+            row = next;
         }
         Ok(())
     }
 
-    /// Elements of a piece from number `skipped` of it on.
-    fn read_piece(
+    /// Gives `take` so many elements of a piece from number `skipped` of it on, in order.
+    fn read_elements(
         &self,
         piece: &Piece,
         skipped: usize,
-        out: &mut [f32],
+        count: usize,
+        mut take: impl FnMut(&[f32]),
     ) -> Result<(), CheckpointError> {
         let mut offset = piece.offset + (skipped * size_of::<f32>()) as u64;
-        let mut buffer = vec![0; PIECE_BYTES.min(size_of_val(out))];
-        for values in out.chunks_mut(PIECE_BYTES / size_of::<f32>()) {
-            let bytes = &mut buffer[..size_of_val(values)];
-            self.files[piece.file].read_exact_at(offset, bytes)?;
+        let room = (PIECE_BYTES / size_of::<f32>()).min(count);
+        let (mut bytes, mut values) = (vec![0; room * size_of::<f32>()], vec![0.0; room]);
+        let mut left = count;
+        while left > 0 {
+            let len = left.min(room);
+            let bytes = &mut bytes[..len * size_of::<f32>()];
+            self.read_bytes(piece.file, offset, bytes)?;
             for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
                 *value = f32::from_le_bytes(*bytes);
             }
+            take(&values[..len]);
             offset += bytes.len() as u64;
+            left -= len;
         }
         Ok(())
+    }
+
+    fn read_bytes(
+        &self,
+        file: usize,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        self.files[file].read(offset, bytes).map_err(|fault| match fault {
+            Unreadable::File(error) => error,
+            Unreadable::Frame(reason) => {
+                self.bad(format!("{} does not unpack: {reason}", self.manifest.files[file].name))
+            }
+        })
     }
 
     /// The loss of every step before the checkpoint.
@@ -129,7 +192,7 @@ impl Reader {
         let Stretch { file, offset, len } = self.manifest.losses;
         let mut bytes = vec![0; len * size_of::<f64>()];
         if len > 0 {
-            self.files[file].read_exact_at(offset, &mut bytes)?;
+            self.read_bytes(file, offset, &mut bytes)?;
         }
         Ok(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
     }

@@ -18,6 +18,35 @@ pub(super) struct Taken {
     pub(super) shape: Vec<usize>,
     pub(super) first: usize,
     pub(super) len: usize,
+    pub(super) rows: usize,
+    pub(super) stride: usize,
+}
+
+impl Taken {
+    /// How many elements it has in all.
+    pub(super) fn num_elements(&self) -> usize {
+        self.len * self.rows
+    }
+
+    /// Takes in a stretch of the same tensor that follows it, or lies as far from its last stretch
+    /// as those lie from each other. False if it is neither.
+    fn take_in(&mut self, first: usize, len: usize) -> bool {
+        if self.rows == 1 && first == self.first + self.len {
+            self.len += len;
+            return true;
+        }
+        let last = self.first + (self.rows - 1) * self.stride;
+        let is_next = match self.rows {
+            1 => first > last + self.len,
+            _ => first == last + self.stride,
+        };
+        if len != self.len || !is_next {
+            return false;
+        }
+        self.stride = first - last;
+        self.rows += 1;
+        true
+    }
 }
 
 impl Snapshot {
@@ -28,7 +57,8 @@ impl Snapshot {
         self.losses.clear();
     }
 
-    /// Copies the elements of a tensor from number `first` on.
+    /// Copies the elements of a tensor from number `first` on. Stretches at equal distances, as
+    /// the rows of a slice of columns are, become one piece.
     ///
     /// # Panics
     /// When the tensor has fewer.
@@ -39,8 +69,12 @@ impl Snapshot {
             return;
         }
         self.values.extend_from_slice(values);
-        let (name, shape) = (name.to_owned(), shape.to_vec());
-        self.pieces.push(Taken { name, shape, first, len: values.len() });
+        let last = self.pieces.last_mut().filter(|last| last.name == name);
+        if last.is_some_and(|last| last.take_in(first, values.len())) {
+            return;
+        }
+        let (name, shape, len) = (name.to_owned(), shape.to_vec(), values.len());
+        self.pieces.push(Taken { name, shape, first, len, rows: 1, stride: 0 });
     }
 
     /// The loss of every step so far; one worker keeps them for all.
@@ -62,8 +96,8 @@ impl Snapshot {
     pub(super) fn pieces(&self) -> impl Iterator<Item = (&Taken, &[f32])> {
         let mut start = 0;
         self.pieces.iter().map(move |piece| {
-            let values = &self.values[start..][..piece.len];
-            start += piece.len;
+            let values = &self.values[start..][..piece.num_elements()];
+            start += piece.num_elements();
             (piece, values)
         })
     }

@@ -17,6 +17,9 @@ const GENERATION: &str = "generation";
 /// Between two looks for the parts of others.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How long the parts of others are waited for, to be removed.
+const ABANDONING: Duration = Duration::from_secs(1);
+
 /// A folder of checkpoints.
 #[derive(Clone)]
 pub struct Store {
@@ -30,6 +33,7 @@ pub struct Writer {
     store: Store,
     generation: u64,
     rank: usize,
+    is_packed: bool,
 }
 
 /// What the first worker makes a checkpoint of.
@@ -100,7 +104,7 @@ impl Store {
 
     /// A worker's end of the life with this number.
     pub fn writer(&self, generation: u64, rank: usize) -> Writer {
-        Writer { store: self.clone(), generation, rank }
+        Writer { store: self.clone(), generation, rank, is_packed: false }
     }
 
     /// The number of the newest life; 0 where there was none.
@@ -138,6 +142,11 @@ impl Store {
 }
 
 impl Writer {
+    /// The same, packing what it writes with zstd or not.
+    pub fn packing(self, is_packed: bool) -> Self {
+        Self { is_packed, ..self }
+    }
+
     /// The number of this life.
     pub fn generation(&self) -> u64 {
         self.generation
@@ -146,10 +155,13 @@ impl Writer {
     /// Writes this worker's part of the checkpoint of a step.
     pub fn write(&self, step: u64, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         let folder = self.partial(step);
-        let written = self
-            .begin(&folder)
-            .and_then(|()| Part::write(&self.store.world, &folder, self.rank, snapshot));
-        written.map_err(|error| self.unsaved(step, error))
+        self.begin(&folder).map_err(|error| self.unsaved(step, error))?;
+        let (world, rank) = (&self.store.world, self.rank);
+        let written = Part::write(world, &folder, rank, snapshot, self.is_packed);
+        written.map_err(|error| {
+            Part::give_up(world, &folder, rank, &error.to_string());
+            self.unsaved(step, error)
+        })
     }
 
     /// Makes a checkpoint of the parts of `num_ranks` workers, once all are there, and lets older
@@ -162,6 +174,21 @@ impl Writer {
             let _ = self.store.world.files().remove_dir_all(&self.partial(step));
             self.unsaved(step, error)
         })
+    }
+
+    /// Removes what there is of a checkpoint that will never be whole, once the others have written
+    /// their parts or given up too, or after a moment. The worker that would have made it does so.
+    pub fn abandon(&self, step: u64, num_ranks: usize) {
+        let (world, folder) = (&self.store.world, self.partial(step));
+        let deadline = Deadline::after(world.clock(), ABANDONING);
+        for rank in 0..num_ranks {
+            let is_silent = || matches!(Part::read(world, &folder, rank), Ok(None));
+            while is_silent() && !deadline.has_passed(world.clock()) {
+                world.clock().sleep(LOOK);
+            }
+        }
+        // It has failed already; what fails here is found by the next life.
+        let _ = world.files().remove_dir_all(&folder);
     }
 
     /// Makes the folder, then makes sure that nobody has taken over.

@@ -82,6 +82,111 @@ fn any_stretch_comes_back_whoever_wrote_it() {
 }
 
 #[test]
+fn slices_of_columns_are_one_piece_each_and_any_stretch_of_them_comes_back() {
+    in_scratch(|world, dir| {
+        // 11 rows of 12 columns; three workers with 5, 4 and 3 of them, the second cut in two in
+        // the middle of a row.
+        let data: Vec<f32> = (0..132).map(|i| i as f32 * 0.25).collect();
+        let store = Store::new(world, dir);
+        let generation = store.take_over().unwrap();
+        let parts: [(usize, usize, &[usize]); 3] = [(0, 5, &[]), (5, 4, &[18]), (9, 3, &[])];
+        for (rank, (first, width, cuts)) in parts.into_iter().enumerate() {
+            let mut snapshot = Snapshot::default();
+            let mut done = 0;
+            for row in 0..11 {
+                let mut column = 0;
+                while column < width {
+                    let cut = cuts.iter().find(|cut| **cut > done).map_or(usize::MAX, |cut| *cut);
+                    let len = (width - column).min(cut - done);
+                    let place = row * 12 + first + column;
+                    snapshot.add("w", &[11, 12], place, &data[place..place + len]);
+                    (column, done) = (column + len, done + len);
+                }
+            }
+            store.writer(generation, rank).write(3, &snapshot).unwrap();
+        }
+        store.writer(generation, 0).commit(3, commit(3, 1)).unwrap();
+        let reader = store.open(3).unwrap();
+        let pieces = &reader.manifest().tensors["w"].pieces;
+        assert!(pieces.len() <= 6, "{pieces:?}");
+        for first in 0..132 {
+            for end in first..=132 {
+                let mut out = vec![f32::NAN; end - first];
+                reader.read("w", &[11, 12], first, &mut out).unwrap();
+                assert_eq!(out, data[first..end], "from {first} to {end}");
+            }
+        }
+    });
+}
+
+#[test]
+fn packed_parts_come_back_and_are_zstd_that_other_programs_unpack() {
+    in_scratch(|world, dir| {
+        // More than two frames.
+        let data: Vec<f32> = (0..700_000).map(|i| (i % 1000) as f32).collect();
+        let mut snapshot = Snapshot::default();
+        snapshot.add("w", &[700_000], 0, &data);
+        snapshot.set_losses(&[0.5, f64::NAN]);
+        let store = Store::new(world, dir);
+        let writer = store.writer(store.take_over().unwrap(), 0).packing(true);
+        writer.write(3, &snapshot).unwrap();
+        writer.commit(1, commit(3, 1)).unwrap();
+        let reader = store.open(3).unwrap();
+        reader.verify_all().unwrap();
+        let file = &reader.manifest().files[0];
+        assert!(file.bytes < file.plain_bytes() / 2, "{file:?}");
+        assert_eq!(file.packed.as_ref().unwrap().ends.len(), 3);
+        for (first, len) in [(0, 700_000), (262_000, 300), (699_999, 1), (524_280, 9), (5, 0)] {
+            let mut out = vec![f32::NAN; len];
+            reader.read("w", &[700_000], first, &mut out).unwrap();
+            assert_eq!(out, data[first..first + len], "from {first}");
+        }
+        assert!(reader.losses().unwrap()[1].is_nan());
+        let packed = world.files().read(&store.folder(3).join("rank-0000.safetensors.zst"));
+        let plain = zstd::decode_all(&packed.unwrap()[..]).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&plain).unwrap();
+        assert_eq!(file.tensor("w@0").unwrap().shape(), [700_000]);
+    });
+}
+
+#[test]
+fn a_worker_that_cannot_write_says_so_and_leaves_nothing() {
+    in_scratch(|world, dir| {
+        save(world, dir, 2, 2, 1).unwrap();
+        let store = Store::new(world, dir);
+        let generation = store.take_over().unwrap();
+        // Its file has the name of a folder that is not empty.
+        let partial = dir.join(format!(".step-00000004.g{generation}.partial"));
+        world.files().create_dir_all(&partial.join("rank-0001.safetensors").join("x")).unwrap();
+        let error = store.writer(generation, 1).write(4, &snapshot(4, 1, 2)).expect_err("taken");
+        assert_eq!(error.blame(), Blame::Storage, "{error}");
+        let writer = store.writer(generation, 0);
+        writer.write(4, &snapshot(4, 0, 2)).unwrap();
+        // Nobody waits for it, and everybody hears why.
+        let patient = Commit { patience: Duration::from_mins(10), ..commit(4, 1) };
+        let error = writer.commit(2, patient).expect_err("one part is missing").to_string();
+        assert!(error.contains("rank 1 could not write its part: cannot"), "{error}");
+        assert!(error.ends_with("step-00000002"), "it says what is left: {error}");
+        assert_eq!(world.files().metadata(&partial), None, "the hidden folder is gone");
+        assert_holds(&store.open(2).unwrap(), 2);
+    });
+}
+
+#[test]
+fn a_checkpoint_that_its_maker_cannot_write_is_removed_whole() {
+    in_scratch(|world, dir| {
+        let store = Store::new(world, dir);
+        let generation = store.take_over().unwrap();
+        let partial = dir.join(format!(".step-00000004.g{generation}.partial"));
+        world.files().create_dir_all(&partial.join("rank-0000.safetensors").join("x")).unwrap();
+        store.writer(generation, 0).write(4, &snapshot(4, 0, 2)).expect_err("taken");
+        store.writer(generation, 1).write(4, &snapshot(4, 1, 2)).unwrap();
+        store.writer(generation, 0).abandon(4, 2);
+        assert_eq!(world.files().metadata(&partial), None);
+    });
+}
+
+#[test]
 fn parts_are_files_that_other_programs_read() {
     in_scratch(|world, dir| {
         save(world, dir, 8, 2, 1).unwrap();
@@ -139,7 +244,18 @@ fn a_manifest_that_lies_is_refused_before_anything_is_read() {
         save(world, dir, 8, 2, 1).unwrap();
         let folder = Store::new(world, dir).folder(8);
         let sound = Manifest::load(world, &folder).unwrap();
-        let lies: [fn(&mut Manifest); 5] = [
+        let lies: [fn(&mut Manifest); 9] = [
+            |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].rows = usize::MAX,
+            |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].len = 0,
+            |m| {
+                let piece = &mut m.tensors.get_mut("b.weight").unwrap().pieces[0];
+                (piece.rows, piece.len, piece.stride) = (piece.len, 1, usize::MAX);
+            },
+            |m| {
+                let (plain_bytes, ends) = (u64::MAX, vec![m.files[0].bytes]);
+                m.files[0].name += ".zst";
+                m.files[0].packed = Some(Frames { plain_bytes, frame_bytes: 1 << 20, ends });
+            },
             |m| m.files[0].name = "../../secret".to_owned(),
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].offset = u64::MAX,
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[1].first -= 1,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 Examples:
   lockstep convert runs/0001 --to huggingface my-model
   lockstep convert runs/0001 --to huggingface my-model --dtype bf16 --shard-size 2GB
-  lockstep convert runs/0001/checkpoints/step-00000100 --to huggingface early
+  lockstep export runs/0001/checkpoints/step-00000100 --to huggingface early
   lockstep convert my-model --to lockstep imported    then: lockstep generate imported
   lockstep convert a-model --to huggingface b-model --dtype f16   another number format
 
@@ -24,8 +24,8 @@ The new folder must not exist. It appears whole, or not at all.")]
 pub(crate) struct Arguments {
     /// The folder of a run, of a checkpoint or of a Hugging Face model
     source: PathBuf,
-    /// The folder to write
-    out: PathBuf,
+    /// The folder to write; without one, the source's name with the format behind it
+    out: Option<PathBuf>,
     /// What to write
     #[arg(long, value_enum)]
     to: Format,
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let shown = !arguments.quiet && std::io::stderr().is_terminal();
     let mut progress = Progress { shown, percent: None };
     let converted =
-        convert(&arguments.source, &arguments.out, target, world, &mut |done, total| {
+        convert(&arguments.source, &out(arguments), target, world, &mut |done, total| {
             progress.show(done, total);
         });
     progress.clear();
@@ -80,6 +80,18 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         }
     }
     if arguments.json { output::json(&converted) } else { output::text(&render(&converted)) }
+}
+
+/// The folder to write.
+fn out(arguments: &Arguments) -> PathBuf {
+    arguments.out.clone().unwrap_or_else(|| {
+        let name = arguments.source.file_name().unwrap_or_else(|| "model".as_ref());
+        let format = match arguments.to {
+            Format::Huggingface => "huggingface",
+            Format::Lockstep => "lockstep",
+        };
+        PathBuf::from(format!("{}-{format}", name.display()))
+    })
 }
 
 fn target(arguments: &Arguments) -> Result<Target, Failure> {

@@ -34,6 +34,9 @@ Examples:
   lockstep train my.toml --set data.source=book.txt    your own text
   lockstep train my.toml --stop-after 100              stop early, then go on where it stopped:
   lockstep train my.toml --resume runs/0001
+  lockstep train my.toml --from runs/0001 --warm-up 50   what fits of another model's weights
+  lockstep train --set run.restarts=3                  workers that die are started again
+  lockstep train --set 'run.workers={min=2,max=4}'     and the run goes on without those gone
   lockstep train --preset digits                       a small problem: see also quadratic, ridge
   lockstep train --json > run.json                     figures for a program
 
@@ -46,6 +49,13 @@ pub(crate) struct Arguments {
     /// Go on from where the run in this folder stopped (run.* and parallel.* may differ)
     #[arg(long, value_name = "RUN")]
     resume: Option<PathBuf>,
+    /// Take from this run, checkpoint or model what tensors it has in common with the recipe's own
+    /// model, and begin the others afresh
+    #[arg(long, value_name = "FOLDER", conflicts_with = "resume")]
+    from: Option<PathBuf>,
+    /// Steps of --from in which the learning rate rises and the optimizer's moments settle
+    #[arg(long, value_name = "STEPS", requires = "from")]
+    warm_up: Option<u64>,
     /// Stop after this many steps of the recipe
     #[arg(long, value_name = "STEPS")]
     stop_after: Option<u64>,
@@ -59,7 +69,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let process = forecast::process(world);
-    let recipe = arguments.recipe.resolve(world)?;
+    let recipe = arguments.recipe.with(&partial(arguments)).resolve(world)?;
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
     let options = move || Options { resume: resume.clone(), stop_after, ..Options::default() };
     let asked = options();
@@ -67,6 +77,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let text = Arc::new(OnceLock::new());
     let found = Arc::clone(&text);
     let check = || {
+        // With the fewest workers each of them has the most to hold.
+        let fewest = recipe.sized(recipe.worker_sizes()[0]);
+        forecast::fits(&fewest, world, process)?;
         forecast::fits(&recipe, world, process)?;
         let held = Bytes(lockstep_trainer::check(&recipe, world, &asked)? as u64);
         forecast::fits(&recipe, world, Process { text: held, ..process })?;
@@ -110,11 +123,19 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     output::text(&sample(&summary, &recipe, world)?)
 }
 
+/// What `--from` stands for.
+fn partial(arguments: &Arguments) -> Vec<String> {
+    let Some(from) = &arguments.from else { return Vec::new() };
+    let from = [format!("model.from={}", from.display()), "model.partial=true".to_owned()];
+    let warm_up = arguments.warm_up.map(|steps| format!("optim.warmup_steps={steps}"));
+    from.into_iter().chain(warm_up).collect()
+}
+
 /// What a launcher must know. All lives of a run share the folder that is free before the first.
 fn care_of(recipe: &Recipe, world: &World) -> Result<Care, Failure> {
     let (restarts, saves_on_request) = (recipe.run.restarts, recipe.checkpoint.is_on());
-    let run_dir = match restarts {
-        0 => None,
+    let run_dir = match (restarts, recipe.run.elastic) {
+        (0, None) => None,
         _ => Some(RunFolder::planned(recipe, world)?.path().to_owned()),
     };
     Ok(Care { restarts, run_dir, saves_on_request, ..Care::default() })

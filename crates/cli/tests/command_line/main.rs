@@ -10,6 +10,7 @@
 //! - `launch`: several workers behind one command.
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `restarts`: workers that are killed are started again, and the end is the same.
+//! - `storage`: disks that are full or cannot be written.
 //! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
@@ -37,3 +38,4 @@ mod problems;
 mod process;
 mod rendezvous;
 mod restarts;
+mod storage;

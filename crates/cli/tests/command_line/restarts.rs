@@ -150,6 +150,83 @@ fn what_would_only_happen_again_is_not_tried_again() {
     assert!(full.stderr.contains("starting all workers again (1 of 1)"), "{}", full.stderr);
 }
 
+/// How many workers each life of a run had that began to train.
+fn sizes(events: &str) -> Vec<u64> {
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let starts = events.filter(|event| event["event"] == "run_started");
+    starts.filter_map(|event| event["workers"].as_u64()).collect()
+}
+
+#[test]
+fn a_run_whose_workers_are_gone_shrinks_and_grows_back_and_ends_with_the_same_bits() {
+    let world = real();
+    let steps = "train.steps=300".to_owned();
+    let whole = {
+        let arguments = arguments(&[steps.clone(), "run.workers=1".to_owned()]);
+        Folder::new().json(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for seed in chosen(&world, 30, 2) {
+        let mut random = Random(seed);
+        let pipeline = 1 + random.below(2);
+        let after = 1 + random.below(60) as u64;
+        let (first, distance) = (random.below(4), 1 + random.below(3));
+        let victims = [first, (first + distance) % 4];
+        let sets = [
+            steps.clone(),
+            "run.workers={min=2,max=4}".to_owned(),
+            "run.rejoin=0.7".to_owned(),
+            format!("checkpoint.every={}", 1 + random.below(20)),
+            format!("parallel.pipeline={pipeline}"),
+            format!("parallel.zero={}", random.below(4)),
+            // Steps that take their time, however quick the machine is.
+            "run.transport=tcp".to_owned(),
+            "emulate.latency_ms=2".to_owned(),
+        ];
+        let case = format!("seed {seed}: ranks {victims:?} after {after} steps, {sets:?}");
+        let folder = Folder::new();
+        let run = start(&folder, &sets);
+        let dir = folder.path().join("run");
+        wait_for(&world, &case, || (steps_done(&world, &dir) >= after).then_some(()));
+        let pids =
+            victims.map(|victim| wait_for(&world, &case, || worker(&world, run.id(), victim)));
+        // Of a pipeline one is enough: the rest of its copy is no use.
+        for pid in &pids[..3 - pipeline] {
+            send("-KILL", *pid);
+        }
+        let ended = run.wait_with_output().expect("it was started");
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{case}: {words}");
+        let summary: Value = serde_json::from_slice(&ended.stdout).expect("one JSON value");
+        for hash in ["weights_hash", "losses_hash"] {
+            assert_eq!(summary[hash], whole[hash], "{case}");
+        }
+        let events = String::from_utf8(folder.read("run/events.jsonl")).expect("text");
+        let sizes = sizes(&events);
+        assert_eq!(
+            (sizes.first(), sizes.iter().min(), sizes.last()),
+            (Some(&4), Some(&2), Some(&4)),
+            "{case}: {sizes:?} {words}"
+        );
+        assert!(words.contains("it is gone for now: going on with 2 workers, not 4"), "{words}");
+        assert!(words.contains("more workers can be started: going on with"), "{words}");
+    }
+}
+
+#[test]
+fn a_run_with_too_few_workers_left_fails_and_names_the_lost_one() {
+    let world = real();
+    let folder = Folder::new();
+    let sets = ["run.workers={min=2,max=2}", "train.steps=100000", "checkpoint.every=5"];
+    let run = start(&folder, &sets.map(str::to_owned));
+    let dir = folder.path().join("run");
+    wait_for(&world, "a step", || (steps_done(&world, &dir) >= 2).then_some(()));
+    send("-KILL", wait_for(&world, "rank 1", || worker(&world, run.id(), 1)));
+    let ended = run.wait_with_output().expect("it was started");
+    let words = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{words}");
+    assert!(words.contains("error: rank 1 was killed by signal 9"), "{words}");
+}
+
 #[test]
 fn a_drill_kills_workers_and_finds_the_same_bits() {
     let folder = Folder::new();
@@ -173,4 +250,28 @@ fn a_drill_kills_workers_and_finds_the_same_bits() {
     let again = folder.run(&["drill", "--preset", "tiny"]);
     assert_eq!(again.code, Some(2));
     assert!(again.stderr.contains("drill exists already; choose another --out"), "{again:?}");
+}
+
+#[test]
+fn a_drill_leaves_workers_away_for_a_while_and_finds_the_same_bits() {
+    let folder = Folder::new();
+    let report = folder.json(&[
+        "drill",
+        "--preset",
+        "tiny",
+        "--set=train.steps=150",
+        "--set=run.workers=3",
+        "--set=run.transport=tcp",
+        "--set=emulate.latency_ms=2",
+        "--gone=1",
+        "--quiet",
+        "--json",
+    ]);
+    assert_eq!((&report["same_weights"], &report["same_losses"]), (&true.into(), &true.into()));
+    let sizes: Vec<_> = report["workers"].as_array().into_iter().flatten().collect();
+    assert_eq!((sizes[0].as_u64(), sizes[1].as_u64()), (Some(3), Some(2)), "{report}");
+    let nobody = folder.run(&["drill", "--preset", "tiny", "--gone", "2", "--out", "other"]);
+    assert_eq!(nobody.code, Some(2), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("--gone 2 leaves nobody of run.workers = 2; try 1"));
+    assert!(!folder.path().join("other").exists(), "nothing was trained for it");
 }

@@ -3,12 +3,12 @@
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
-use crate::recipe::Interval;
+use crate::recipe::{Compression, Interval, Recipe};
 use crate::units::Seconds;
 use crate::value::Value;
 
 use Bound::{Closed, Open};
-use Default::Fixed;
+use Default::{Derived, Fixed};
 
 /// The word for an interval that is computed.
 const AUTO: &str = "auto";
@@ -32,7 +32,10 @@ pub(super) const CHECKPOINT: &[Key] = &[
     Key::new(
         "checkpoint.interval",
         Kind::FloatOrWord { low: Closed(0.0), high: Closed(31_536_000.0), words: &[AUTO] },
-        Fixed("0"),
+        Derived {
+            text: "= \"auto\" where workers are replaced and checkpoint.every is 0, else 0",
+            from: usual_interval,
+        },
         Field {
             get: |r| {
                 Some(match r.checkpoint.interval {
@@ -67,6 +70,14 @@ pub(super) const CHECKPOINT: &[Key] = &[
         "Whether the disk is written while training goes on, from a copy in memory.",
     ),
     Key::new(
+        "checkpoint.compression",
+        Kind::Choice(Compression::NAMES),
+        Fixed("\"none\""),
+        field!(checkpoint.compression: choice Compression),
+        "Whether the files are packed with zstd: weights get little smaller, optimizer state \
+         somewhat.",
+    ),
+    Key::new(
         "checkpoint.mtbf",
         float(Open(0.0), Closed(31_536_000.0)),
         Fixed("86400.0"),
@@ -78,3 +89,13 @@ pub(super) const CHECKPOINT: &[Key] = &[
          until it has seen some.",
     ),
 ];
+
+/// Who wants lost workers replaced does not want to begin from the start with them.
+fn usual_interval(recipe: &Recipe) -> Value {
+    let run = &recipe.run;
+    let goes_on = run.restarts > 0 || run.elastic.is_some();
+    if goes_on && recipe.checkpoint.every == 0 {
+        return Value::Text(AUTO.to_owned());
+    }
+    Value::Float(0.0)
+}

@@ -2,9 +2,9 @@
 
 use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind, parse_shares, shares_text};
+use crate::kind::{Bound, Cell, Kind, parse_shares, shares_text};
 use crate::recipe::{
-    IsaChoice, Isolation, Partition, PipelineSchedule, Recipe, Recompute, TransportChoice,
+    Elastic, IsaChoice, Isolation, Partition, PipelineSchedule, Recipe, Recompute, TransportChoice,
 };
 use crate::units::{Bytes, Seconds};
 use crate::value::Value;
@@ -15,14 +15,25 @@ use Default::{Derived, Fixed};
 pub(super) const RUN: &[Key] = &[
     Key::new(
         "run.workers",
-        integer(1, MAX_WORKERS),
+        Kind::IntegerOrTable { min: 1, max: MAX_WORKERS, cells: RANGE },
         Derived {
             text: "= 2, or numerics.invariant_up_to where that is less",
             from: usual_workers,
         },
-        field!(run.workers: integer usize),
-        "Number of workers: the product of parallel.data, parallel.pipeline and \
-         parallel.tensor.",
+        Field {
+            get: |r| {
+                Some(match r.run.elastic {
+                    None => integer_value(r.run.workers),
+                    Some(Elastic { min, max }) => {
+                        Value::Table(vec![("min", integer_value(min)), ("max", integer_value(max))])
+                    }
+                })
+            },
+            set: set_workers,
+        },
+        "Number of workers: the product of parallel.data, parallel.pipeline and parallel.tensor. \
+         With {min, max} the run begins with the most, goes on with fewer when one is gone for \
+         good, and takes it back when it returns.",
     ),
     Key::new(
         "run.threads",
@@ -98,9 +109,37 @@ pub(super) const RUN: &[Key] = &[
         Fixed("0"),
         field!(run.restarts: integer u64),
         "How often workers are started again, from the newest checkpoint, after one was lost; 0 \
-         never. Needs run.isolation = processes.",
+         never. Needs run.isolation = processes. Where run.workers is a range, how often each of \
+         them is, before the run goes on without it.",
+    ),
+    Key::new(
+        "run.rejoin",
+        float(Open(0.0), Closed(31_536_000.0)),
+        Fixed("60.0"),
+        Field {
+            get: |r| Some(Value::Float(r.run.rejoin.0)),
+            set: |r, v| r.run.rejoin = Seconds(v.as_float()),
+        },
+        "Seconds after which a worker that was gone is tried again, where run.workers is a range; \
+         doubled each time that it is gone again at once.",
     ),
 ];
+
+/// What a range of workers is made of.
+const RANGE: &[Cell] = &[
+    Cell::required("min", integer(1, MAX_WORKERS)),
+    Cell::required("max", integer(1, MAX_WORKERS)),
+];
+
+fn set_workers(recipe: &mut Recipe, value: &Value) {
+    let number = |value: &Value| usize::try_from(value.as_integer()).expect("at least 1");
+    let cell = |name| value.cell(name).map(number).expect("both are required");
+    recipe.run.elastic = match value {
+        Value::Table(_) => Some(Elastic { min: cell("min"), max: cell("max") }),
+        _ => None,
+    };
+    recipe.run.workers = recipe.run.elastic.map_or_else(|| number(value), |range| range.max);
+}
 
 /// Two workers, the least that show everything that several do, where two give the same bits.
 fn usual_workers(recipe: &Recipe) -> Value {

@@ -31,6 +31,17 @@ pub(super) const MODEL: &[Key] = &[
          model keys follow from it (context may be less, dropout may differ).",
     ),
     Key::new(
+        "model.partial",
+        Kind::Bool,
+        Nothing,
+        Field {
+            get: |r| r.partial.then_some(Value::Bool(true)),
+            set: |r, v| r.partial = v.as_bool(),
+        },
+        "Takes only those weights of model.from that this model has too, by name and shape; the \
+         others begin afresh, and the model keys are the recipe's own.",
+    ),
+    Key::new(
         "model.family",
         Kind::Choice(Family::NAMES),
         Fixed("\"llama\""),

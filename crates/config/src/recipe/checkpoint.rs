@@ -1,5 +1,6 @@
 //! When a run is saved, where, and how many of its checkpoints stay.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::units::Seconds;
@@ -17,6 +18,8 @@ pub struct Checkpoint {
     pub keep: usize,
     /// Whether the disk is written while training goes on.
     pub background: bool,
+    /// Whether and how files are packed.
+    pub compression: Compression,
     /// The time between two failures that `auto` counts on before it has seen any.
     pub mtbf: Seconds,
 }
@@ -30,6 +33,16 @@ pub enum Interval {
     Every(Seconds),
     /// As long as costs the least, by what writing takes and how often workers fail.
     Auto,
+}
+
+choices! {
+    /// How the files of checkpoints are packed.
+    Compression {
+        /// They are not.
+        None = "none",
+        /// With zstd, at its quickest usual level.
+        Zstd = "zstd",
+    }
 }
 
 impl Checkpoint {

@@ -2,9 +2,9 @@
 
 use super::Facts;
 use crate::error::ConfigError;
-use crate::keys::MAX_WORKERS;
+use crate::keys::{self, MAX_WORKERS};
 use crate::kind::shares_text;
-use crate::recipe::{Isolation, TransportChoice, even_shares};
+use crate::recipe::{Elastic, Isolation, Placement, Recipe, TransportChoice, even_shares};
 
 /// Every broken rule about workers, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
@@ -12,6 +12,8 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         workers_fit_leaves,
         transport_suits_isolation,
         processes_can_be_restarted,
+        range_has_copies,
+        range_can_go_on,
         data_is_workers,
         shares_are_whole,
     ];
@@ -59,6 +61,48 @@ fn processes_can_be_restarted(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = "cannot start threads again".to_owned();
     Some(facts.error(&involved, rule, "try 0 or run.isolation = \"processes\"".to_owned()))
+}
+
+/// Fewest and most workers are whole copies of the model, whose stages and slices stay.
+fn range_has_copies(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["run.workers", "parallel.pipeline", "parallel.tensor"];
+    let Elastic { min, max } = facts.recipe.run.elastic.filter(|_| facts.sound(&involved))?;
+    let each = facts.recipe.parallel.workers_per_copy();
+    let advice = |min: usize| format!("try {{ min = {min}, max = {max} }}");
+    if min > max {
+        let rule = "has a min above its max".to_owned();
+        return Some(facts.error(&involved[..1], rule, advice(max)));
+    }
+    if min.is_multiple_of(each) || !max.is_multiple_of(each) {
+        return None;
+    }
+    let rule = format!("may leave {min} workers, and a copy of the model takes {each}");
+    Some(facts.error(&involved, rule, advice(min.next_multiple_of(each))))
+}
+
+/// What speaks of a number of workers cannot be with one that changes.
+fn range_can_go_on(facts: &Facts<'_>) -> Option<ConfigError> {
+    let Recipe { run, parallel, data, checkpoint, .. } = facts.recipe;
+    let Elastic { max, .. } = run.elastic?;
+    let (key, better) = if run.isolation == Isolation::Threads {
+        ("run.isolation", "\"processes\"")
+    } else if !parallel.shares.is_empty() {
+        ("parallel.shares", "\"\"")
+    } else if data.placement == Placement::Local {
+        ("data.placement", "\"shared\"")
+    } else if !checkpoint.is_on() {
+        ("checkpoint.interval", "\"auto\"")
+    } else {
+        return None;
+    };
+    if !facts.sound(&["run.workers", key]) {
+        return None;
+    }
+    let value = keys::find(key).and_then(|key| key.get(facts.recipe));
+    let value = value.map_or(String::new(), |value| value.to_string());
+    let (rule, fix) =
+        (format!("cannot change with {key} = {value}"), format!("try {max} or {key} = {better}"));
+    Some(facts.error(&["run.workers", key], rule, fix))
 }
 
 /// Threads share the memory of their process, and only processes share any other.
