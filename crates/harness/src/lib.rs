@@ -4,6 +4,7 @@
 //! - [`tolerance`]: when two results count as equal.
 //! - [`recipes`]: small recipes that cover what bits may depend on.
 //! - [`runs`]: runs of the real trainer in folders that go away.
+//! - [`moved`]: the bytes that a run has moved, beside those that were predicted.
 //! - [`texts`]: small texts, tokenizers and shards.
 //! - [`golden`]: what PyTorch computes, from files.
 //! - [`allocations`]: a global allocator that counts.
@@ -26,6 +27,8 @@ pub mod tolerance;
 pub mod recipes;
 
 pub mod runs;
+
+pub mod moved;
 
 pub mod texts;
 
