@@ -122,6 +122,7 @@ fn data_parallel_volumes() {
             "run.transport=tcp",
             "train.batch=8",
             "train.microbatch=2",
+            "numerics.invariant_up_to=4",
             "model.tied=false",
             &zero,
         ]);
