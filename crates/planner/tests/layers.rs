@@ -21,7 +21,7 @@ const LAYER: Layer = Layer { tokens: 2048, sequences: 1, width: 12_288, heads: 9
 
 #[test]
 fn what_a_layer_keeps() {
-    let stream = (2048 * 12_288) as f64;
+    let stream = f64::from(2048 * 12_288);
     let each = |kept| LAYER.bytes(kept) / stream;
     let whole = Layer { holders: 1, ..LAYER };
     let all = Kept::All { rows_are_divided: false };

@@ -202,11 +202,11 @@ mod tests {
     #[test]
     fn what_fits_into_a_cache_passes_for_less() {
         let machine = machine();
-        assert_eq!(machine.leaf(1 << 10).0, 1024.0);
-        assert_eq!(machine.leaf(1 << 15).0, 2.0 * f64::from(1 << 15));
-        assert_eq!(machine.passing(1 << 8).0, 0.0);
-        assert_eq!(machine.passing(1 << 15).0, 2.0 * f64::from(1 << 15));
-        assert_eq!(machine.passing(1 << 22).0, 4.0 * f64::from(1 << 22));
+        assert_eq!(machine.leaf(1 << 10), Seconds(1024.0));
+        assert_eq!(machine.leaf(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
+        assert_eq!(machine.passing(1 << 8), Seconds(0.0));
+        assert_eq!(machine.passing(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
+        assert_eq!(machine.passing(1 << 22), Seconds(4.0 * f64::from(1 << 22)));
     }
 
     #[test]
