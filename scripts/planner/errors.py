@@ -3,6 +3,7 @@
 
     scripts/planner/errors.py --binary target/release/lockstep            # memory and bytes
     scripts/planner/errors.py --binary target/release/lockstep --models 1M,10M
+    scripts/planner/errors.py --binary target/release/lockstep --cut      # stages and slices
     scripts/planner/errors.py --binary target/release/lockstep --time     # calibrates first
 
 Memory: trains every model in every layout for a step or more with `lockstep train --json` and
@@ -39,9 +40,20 @@ MODELS = [
 WORKERS = [1, 2, 3, 4, 8]
 RECOMPUTE = ["none", "selective", "full"]
 LAYOUTS = [
-    (workers, zero, RECOMPUTE[(index + zero) % len(RECOMPUTE)])
+    (workers, zero, RECOMPUTE[(index + zero) % len(RECOMPUTE)], [])
     for index, workers in enumerate(WORKERS)
     for zero in range(4)
+]
+
+# The model cut into stages, into slices, and both; alone and with copies.
+PIPELINE, TENSOR, SEQUENCE = "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"
+CUT = [
+    (2, 0, "none", [PIPELINE]),
+    (2, 0, "none", [TENSOR]),
+    (2, 0, "selective", [TENSOR, SEQUENCE]),
+    (4, 0, "full", [PIPELINE, TENSOR]),
+    (4, 1, "none", [PIPELINE]),
+    (4, 3, "none", [TENSOR]),
 ]
 COMMON = ["train.batch=16", "train.microbatch=2", "train.eval_batches=1", "run.save_optimizer=false"]
 
@@ -102,15 +114,17 @@ def worst_rank(found):
 
 
 def memory(arguments):
-    print(f"{'model':>5} {'workers':>7} {'zero':>4} {'recompute':>9}   peak MiB: said, was, error     moved")
+    print(f"{'model':>5} {'workers':>7} {'zero':>4} {'recompute':>9} {'cut':>17}   peak MiB: said, was, error"
+          "     moved")
     errors = []
     wanted = arguments.models.split(",")
     for name, model in (pair for pair in MODELS if pair[0] in wanted):
-        for workers, zero, recompute in LAYOUTS[arguments.skip:]:
+        for workers, zero, recompute, cut in (CUT if arguments.cut else LAYOUTS)[arguments.skip:]:
             sets = settings([*COMMON, f"train.steps={arguments.steps}", "model.context=128", *model,
                              f"run.workers={workers}", f"parallel.zero={zero}",
-                             f"parallel.recompute={recompute}"])
-            head = f"{name:>5} {workers:>7} {zero:>4} {recompute:>9}"
+                             f"parallel.recompute={recompute}", *cut])
+            axes = " ".join(axis.split(".")[1].split("=")[0] for axis in cut)
+            head = f"{name:>5} {workers:>7} {zero:>4} {recompute:>9} {axes:>17}"
             plan = lockstep(arguments.binary, ["plan", "--json", *sets])
             if isinstance(plan, str):
                 print(head, " refused:", plan, flush=True)
@@ -171,6 +185,7 @@ def main():
     parser.add_argument("--binary", default="target/release/lockstep")
     parser.add_argument("--models", default=",".join(name for name, _ in MODELS))
     parser.add_argument("--skip", type=int, default=0, help="leave the first layouts out")
+    parser.add_argument("--cut", action="store_true", help="stages and slices instead of copies alone")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--time", action="store_true", help="step times instead of memory")
     parser.add_argument("--rounds", type=int, default=5, help="runs of every timed recipe")

@@ -8,11 +8,12 @@ use crate::failure::Failure;
 use crate::workers::Told;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, Source};
-use lockstep_data::{Feed, Seat};
+use lockstep_data::{Cursor, Feed, Seat};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, Process, Room, TooLarge};
 use lockstep_planner::time::Calibration;
+use lockstep_planner::traffic::rows;
 use lockstep_platform::World;
 use lockstep_trainer::{Predicted, PredictedBytes};
 use std::path::PathBuf;
@@ -84,6 +85,24 @@ pub(crate) fn path(world: &World) -> Option<PathBuf> {
     let cache = env("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(env("HOME")?).join(".cache")))?;
     Some(cache.join("lockstep").join("calibration.json"))
+}
+
+/// How many rows of the embedding each rank touches in each step of a run, where they travel one by
+/// one and the text is quick to open; see [`text_bytes`]. A long run is judged by its first steps.
+pub(crate) fn rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Vec<usize>> {
+    const MOST_TOKENS: u64 = 1 << 22;
+    if !forecast.calls.has_rows || recipe.data.source != Source::Bundled {
+        return Vec::new();
+    }
+    let num_steps = recipe.train.steps.min(MOST_TOKENS / recipe.tokens_per_step() as u64).max(1);
+    let feed = Feed::open(recipe, world, &Seat::alone(recipe));
+    let loader = feed.and_then(|mut feed| feed.loader(world, Cursor::start()));
+    let Ok(mut loader) = loader else { return Vec::new() };
+    let of_step = |step| {
+        let batch = loader.next_batch().ok()?;
+        Some(rows::by_rank(recipe, step, |lane| batch.lane(lane).0))
+    };
+    (0..num_steps).map_while(of_step).collect()
 }
 
 /// The figures that a run's summary keeps.

@@ -5,6 +5,7 @@
 //! - [`recipes`]: small recipes that cover what bits may depend on.
 //! - [`products`]: every way to divide the work among a few workers.
 //! - [`runs`]: runs of the real trainer in folders that go away.
+//! - [`moved`]: the bytes that a run has moved, beside those that were predicted.
 //! - [`texts`]: small texts, tokenizers and shards.
 //! - [`golden`]: what PyTorch computes, from files.
 //! - [`allocations`]: a global allocator that counts.
@@ -29,6 +30,8 @@ pub mod recipes;
 pub mod products;
 
 pub mod runs;
+
+pub mod moved;
 
 pub mod texts;
 

@@ -1,13 +1,11 @@
 //! Bits are a function of the recipe: not of who computes what. Every layout gives the losses and
-//! the weights of one worker, to the bit.
+//! the weights of one worker, to the bit, and moves the bytes that were predicted.
 
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
 use lockstep_harness::Runs;
+use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
-use lockstep_harness::runs::{Hashes, Outcome, soak};
-use lockstep_model::describe;
-use lockstep_planner::traffic::{self, Wires};
+use lockstep_harness::runs::{Hashes, soak};
 use lockstep_trainer::{Options, train};
 
 /// Trains with one worker and with every layout, and demands one result.
@@ -24,28 +22,6 @@ fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
     let alone = hashes(&["run.workers=1".to_owned()]);
     for layout in layouts {
         assert_eq!(hashes(layout), alone, "{}: {layout:?} against one worker", small.name);
-    }
-}
-
-/// What the planner counts from the schedules is what the counters say, on every rank. Where rows
-/// of the embedding travel one by one it depends on the tokens how many do, and the planner says
-/// that it knows the most that may be.
-fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
-    let wires = Wires::memory(recipe.run.workers);
-    let (calls, predicted) = traffic::of_recipe(recipe, &describe(&recipe.model), 0, &wires);
-    let predicted: Vec<u64> =
-        predicted.iter().map(|rank| traffic::total(rank).wire_bytes().0).collect();
-    let (measured, layout) = (&outcome.summary.wire_bytes_by_rank, &recipe.parallel);
-    if calls.is_exact {
-        assert_eq!(predicted, *measured, "{layout:?}");
-    } else {
-        let workers = recipe.run.workers;
-        let has_few_rows = 8 * recipe.tokens_per_step() / workers <= recipe.model.vocab;
-        let may_be_sparse = layout.zero == 0 && workers.is_power_of_two() && workers > 1;
-        assert!(may_be_sparse && has_few_rows, "everything else is known: {layout:?}");
-        let is_within = |(most, measured): (&u64, &u64)| *measured > 0 && measured <= most;
-        let all_are = predicted.iter().zip(measured).all(is_within);
-        assert!(all_are, "{layout:?}: {measured:?} of at most {predicted:?}");
     }
 }
 
@@ -172,7 +148,10 @@ fn embeddings_of_which_few_rows_travel_are_the_same() {
             "train.steps=3".to_owned(),
             "parallel.bucket_bytes=1".to_owned(),
         ];
-        runs.finish(&small.with(&sets))
+        let recipe = small.with(&sets);
+        let outcome = runs.finish(&recipe);
+        assert_moved_as_predicted(&recipe, &outcome);
+        outcome
     };
     for small in [LLAMA, GPT2] {
         // Sixteen sequences on four workers: 32 tokens each, of 256 that there are; or 256.

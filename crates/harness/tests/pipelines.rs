@@ -4,6 +4,7 @@
 //! Every value of a setting comes up with every schedule; with `LOCKSTEP_SOAK=1` all combinations
 //! do. Ranks are threads; the command line's tests start processes.
 
+use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
 use lockstep_harness::runs::{Runs, soak};
 
@@ -63,7 +64,9 @@ fn same_on_all(small: &Small, more: &[&str], layouts: &[Vec<String>]) {
     let mut hashes = |sets: &[String]| {
         let own = ["train.steps=3", "train.eval_every=2"].iter().chain(more);
         let sets: Vec<String> = own.map(|set| (*set).to_owned()).chain(sets.to_vec()).collect();
-        let outcome = runs.finish(&small.with(&sets));
+        let recipe = small.with(&sets);
+        let outcome = runs.finish(&recipe);
+        assert_moved_as_predicted(&recipe, &outcome);
         (outcome.hashes(), outcome.summary.validation_loss.map(f64::to_bits))
     };
     let alone = hashes(&["run.workers=1".to_owned()]);

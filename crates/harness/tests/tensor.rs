@@ -2,6 +2,7 @@
 //! recipe asks for sums by slices; and close where it does not.
 
 use lockstep_config::Dtype;
+use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{GPT2, LLAMA, Small};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_harness::{Runs, Tolerance};
@@ -84,7 +85,10 @@ fn sets(layout: Layout, more: &[&str]) -> Vec<String> {
 }
 
 fn run(runs: &mut Runs, small: &Small, layout: Layout, more: &[&str]) -> Outcome {
-    runs.finish(&small.with(&sets(layout, more)))
+    let recipe = small.with(&sets(layout, more));
+    let outcome = runs.finish(&recipe);
+    assert_moved_as_predicted(&recipe, &outcome);
+    outcome
 }
 
 const SLICED: &str = "numerics.invariant_tensor_up_to=2";

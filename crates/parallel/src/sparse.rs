@@ -51,6 +51,11 @@ impl SparseTable {
         (is_alone && is_table && is_aligned && is_sparse).then_some(Self { bucket, table })
     }
 
+    /// Its shape.
+    pub const fn table(&self) -> Table {
+        self.table
+    }
+
     /// Adds up the bucket over all workers: the table by rows, what lies behind it as a whole.
     pub fn all_reduce(&self, comm: &Comm, bucket: &mut [f32]) -> Result<(), CommError> {
         let Table { num_rows, row_len } = self.table;

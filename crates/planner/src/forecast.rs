@@ -2,7 +2,7 @@
 
 use crate::memory::{self, Memory, Room, TooLarge};
 use crate::time::{self, Calibration, StepTime};
-use crate::traffic::{self, ByOp, StepCalls, Wires};
+use crate::traffic::{self, ByCause, Known, StepCalls, Wires};
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
 use lockstep_config::{Recipe, TransportChoice};
 use lockstep_parallel::asked::blueprint_on;
@@ -17,7 +17,7 @@ pub struct Forecast {
     /// The calls of a step.
     pub calls: StepCalls,
     /// What every rank moves in its first step.
-    pub traffic: Vec<ByOp>,
+    pub traffic: Vec<ByCause>,
     /// The same two figures for every length that buckets may have, the likeliest first.
     pub by_bucket_len: Vec<BucketForecast>,
     /// The parts of a step, where the machine was measured.
@@ -48,17 +48,11 @@ impl Forecast {
         let blueprint = blueprint_on(recipe, 0);
         let memory = memory.with_seen(recipe, &blueprint);
         let wires = wires(recipe);
-        let (calls, mut traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires);
+        let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
         // Small problems are over before anything could be said about a step.
         let machine = machine.filter(|_| !recipe.model.family.is_problem());
-        // What holders of parts of the model hand each other, and how long they wait for it, is not
-        // counted yet.
-        let machine = machine.filter(|_| !is_cut(recipe));
-        if is_cut(recipe) {
-            traffic.clear();
-        }
-        let step = machine.map(|machine| time::step(recipe, &blueprint, &calls, &wires, machine));
-        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, &wires);
+        let step = machine.map(|machine| time::step(recipe, &calls, &wires, machine));
+        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
             let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
             let memory = memory.with_seen(recipe, &blueprint);
@@ -79,15 +73,27 @@ impl Forecast {
     /// The same with the bytes that will pass over wires which are known by now, and the time that
     /// takes: workers measure them when they have met, and choose algorithms by that.
     pub fn over(mut self, recipe: &Recipe, wires: &Wires, machine: Option<&Calibration>) -> Self {
-        if is_cut(recipe) {
-            return self;
-        }
         let blueprint = blueprint_on(recipe, 0);
-        (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires);
+        (self.calls, self.traffic) =
+            traffic::of_recipe(recipe, &blueprint, 0, wires, Known::default());
         if let (Some(step), Some(machine)) = (&mut self.step, machine) {
-            *step = time::step(recipe, &blueprint, &self.calls, wires, machine);
+            *step = time::step(recipe, &self.calls, wires, machine);
         }
-        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, 0, wires);
+        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, wires);
+        for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
+            forecast.wire_bytes = wire_bytes;
+        }
+        self
+    }
+
+    /// The same with the bytes of rows of an embedding that travel one by one, in the mean of the
+    /// first steps, of which it is known how many each rank touches ([`traffic::rows`]).
+    pub fn with_rows(mut self, recipe: &Recipe, wires: &Wires, rows: &[Vec<usize>]) -> Self {
+        let Some(first) = rows.first().filter(|_| self.calls.has_rows) else { return self };
+        let blueprint = blueprint_on(recipe, 0);
+        let known = Known { rows_by_rank: Some(first), ..Known::default() };
+        (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires, known);
+        let busiest = traffic::busiest_with_rows(recipe, &blueprint, wires, rows);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
             forecast.wire_bytes = wire_bytes;
         }
@@ -116,15 +122,10 @@ impl Forecast {
     }
 }
 
-/// Whether the model is dealt out to several workers.
-fn is_cut(recipe: &Recipe) -> bool {
-    recipe.parallel.workers_per_copy() > 1
-}
-
 /// How the workers of a recipe reach each other on one machine.
 pub fn wires(recipe: &Recipe) -> Wires {
     match recipe.run.transport {
-        TransportChoice::Tcp => Wires::messages(recipe.parallel.data),
-        _ => Wires::memory(recipe.parallel.data),
+        TransportChoice::Tcp => Wires::messages(recipe.run.workers),
+        _ => Wires::memory(recipe.run.workers),
     }
 }

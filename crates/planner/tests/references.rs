@@ -122,6 +122,18 @@ fn rings_of_many_ranks_pass_twice_the_vector() {
     row("b O93", ring(2048, 280 * GB, 12.5).0, "44.8");
     row("b O93, quarter", ring(2048, 70 * GB, 12.5).0, "11.2");
     row("b O95", ms(ring(1024, 100 * MB, 12.5)), "16");
+    // A vector that is divided already: the ring's bytes do not depend on the number of ranks.
+    row("b O98, MB", 175_000.0 / 1024.0, "170.9");
+    row("b O98", ms(ring(1024, 170 * MB, 12.5)), "27.2");
+    row("b O98, an eighth", ms(ring(1024, 170 * MB, 12.5)) / 8.0, "3.4");
+    row("b O99, MB", 540_000.0 / 3072.0, "175.8");
+    row("b O99", ms(ring(3072, 175 * MB, 50.0)), "7.0");
+    // Printed: 48 times, from rounded parts.
+    row("b O99, times", ms(ring(3072, 175_781_250, 50.0)) / (0.112 + 0.036), "47.5");
+    // Printed: 228 MB and 4.5 ms; and the ring's bytes are twice the vector, not a share of it.
+    row("b O149, MB", 2.0 * 1_080_000.0 / 3072.0, "703");
+    row("b O149", ms(one_way(703_125_000, 50.0)), "14.06");
+    row("b O149, a ring", ring(3072, 1_080 * GB, 50.0).0, "43.2");
     row("b O97", ring::all_reduce(1024).bytes(Bytes(100 * MB)) / 8e6, "25");
     // Printed: 10.9 ms, which divides the ring's bytes by the number of ranks.
     row("b O146", ring(2048, 140 * GB, 12.5).0, "22.4");
@@ -152,6 +164,10 @@ fn one_way_over_a_link() {
     row("a O143", one_way(600 * MB, 25.0) / one_way(600 * MB, 450.0), "18");
     row("a O144", ms(one_way(GB, 120.0)), "8.33");
     row("a O144", ms(one_way(GB, 12.0)), "83.3");
+    // Down inside, between, and up inside. The reference has 99.3, for a number of groups that it
+    // does not name; printed: about 100.
+    let sum = one_way(GB, 120.0) * 2.0 + one_way(GB, 12.0);
+    row("a O144, sum", ms(sum), "100");
     // Printed: 27 us, 500 us and 100 us; then latency is all there is.
     row("a O195, ns", 1e9 * one_way(16_000, 600.0).0, "27");
     row("a O201, us", 1e6 * one_way(16_000, 32.0).0, "0.5");

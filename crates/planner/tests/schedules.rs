@@ -30,7 +30,7 @@ fn bytes_are_those_of_the_proof() {
 #[test]
 fn memory_is_used_where_it_is_and_messages_where_it_is_not() {
     let lengths = Lengths::Even(1 << 20);
-    let call = Call { op: Op::AllReduce, bucket: 0, lengths, times: 1, turns: Vec::new() };
+    let call = Call::once(Op::AllReduce, lengths);
     let addends = Addends::one_each(4);
     for (wires, has_messages) in [(Wires::memory(4), false), (Wires::messages(4), true)] {
         let mut chosen = Chosen::new(&wires, &addends);

@@ -4,8 +4,8 @@ use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_planner::forecast::wires;
 use lockstep_planner::time::calibration::VERSION;
-use lockstep_planner::time::{Calibration, Point, StepTime, step};
-use lockstep_planner::traffic;
+use lockstep_planner::time::{Calibration, Point, StepTime, SumPoint, step};
+use lockstep_planner::traffic::{self, Known};
 
 fn recipe(sets: &[&str]) -> Recipe {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -23,8 +23,9 @@ fn machine() -> Calibration {
         points: vec![Point { width: 64, flops_per_second: 1e40 }],
         block_seconds: 0.0,
         block_seconds_alone: 0.0,
+        score_seconds: 0.0,
         lane_seconds_per_param: 0.0,
-        leaf_seconds_per_param: 0.0,
+        sums: sums(0.0),
         update_seconds_per_param: 0.0,
         step_overhead_seconds: 0.0,
         latency_factor: 0.0,
@@ -32,10 +33,16 @@ fn machine() -> Calibration {
     }
 }
 
+/// A machine without caches.
+fn sums(seconds_per_element: f64) -> Vec<SumPoint> {
+    vec![SumPoint { len: 1, seconds_per_element }]
+}
+
 fn time(recipe: &Recipe, machine: &Calibration) -> StepTime {
     let blueprint = describe(&recipe.model);
-    let (calls, _) = traffic::of_recipe(recipe, &blueprint, 0, &wires(recipe));
-    step(recipe, &blueprint, &calls, &wires(recipe), machine)
+    let wires = wires(recipe);
+    let (calls, _) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
+    step(recipe, &calls, &wires, machine)
 }
 
 fn close(found: f64, expected: f64) {
@@ -63,7 +70,7 @@ fn parameters_are_paid_for_by_lane_leaf_and_update() {
     // Sixteen lanes in eight leaves.
     let by_lane = Calibration { lane_seconds_per_param: 1.0, ..machine() };
     close(time(&alone, &by_lane).compute.0, 16.0 * params);
-    let by_leaf = Calibration { leaf_seconds_per_param: 1.0, ..machine() };
+    let by_leaf = Calibration { sums: sums(1.0), ..machine() };
     close(time(&alone, &by_leaf).compute.0, 8.0 * params);
     let by_update = Calibration { update_seconds_per_param: 1.0, ..machine() };
     close(time(&alone, &by_update).update.0, params);
@@ -74,6 +81,20 @@ fn parameters_are_paid_for_by_lane_leaf_and_update() {
     };
     close(update("parallel.zero=0"), 2.0 * params);
     close(update("parallel.zero=1"), params);
+}
+
+#[test]
+fn heads_are_paid_for_by_their_scores() {
+    let machine = Calibration { score_seconds: 1.0, ..machine() };
+    let compute = |heads: usize| {
+        let heads = [format!("model.heads={heads}"), format!("model.kv_heads={heads}")];
+        let sets = ["run.workers=1", "model.context=4", "model.layers=3", "train.microbatch=2"];
+        let sets = [&sets[..], &heads.each_ref().map(String::as_str)].concat();
+        time(&recipe(&sets), &machine).compute.0
+    };
+    // Eight lanes of two sequences of 1 + 2 + 3 + 4 scores.
+    close(compute(2), f64::from(8 * 2 * 3 * 2 * 10));
+    close(compute(4), 2.0 * compute(2));
 }
 
 #[test]

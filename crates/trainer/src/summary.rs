@@ -116,18 +116,15 @@ pub struct PredictedBytes {
 }
 
 impl Summary {
-    /// With what was predicted, for buckets as long as they are, beside what was measured. Nobody
-    /// predicts yet what the stages of a pipeline hand each other.
-    pub fn beside(self, predicted: &Predicted, recipe: &Recipe, bucket_len: usize) -> Self {
+    /// With what was predicted, for buckets as long as they are, beside what was measured.
+    pub fn beside(self, predicted: &Predicted, bucket_len: usize) -> Self {
         let is_ours = |bytes: &&PredictedBytes| bytes.bucket_len == bucket_len;
         let bytes = predicted.bytes.iter().find(is_ours).or(predicted.bytes.first());
         Self {
             predicted_step_seconds: predicted.step_seconds,
             predicted_peak_bytes: bytes.and_then(|b| b.peak_bytes_by_rank.iter().copied().max()),
             predicted_peak_bytes_by_rank: bytes.map(|bytes| bytes.peak_bytes_by_rank.clone()),
-            predicted_wire_bytes: bytes
-                .filter(|_| recipe.parallel.pipeline == 1)
-                .map(|bytes| bytes.wire_bytes),
+            predicted_wire_bytes: bytes.map(|bytes| bytes.wire_bytes),
             ..self
         }
     }

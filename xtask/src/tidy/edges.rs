@@ -21,7 +21,7 @@ const EDGES: &[(&str, &str)] = &[
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
-    ("planner", "config schedule model parallel"),
+    ("planner", "config mesh schedule model parallel"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
@@ -31,7 +31,7 @@ const EDGES: &[(&str, &str)] = &[
     (
         "harness",
         "config platform tensor comm cluster telemetry model optim data checkpoint parallel \
-         trainer cli",
+         planner trainer cli",
     ),
 ];
 

@@ -104,6 +104,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
                 let machine = forecast::calibration(&own_world);
                 let wires = Wires { costs, domains };
                 let forecast = forecast.over(recipe, &wires, machine.as_ref());
+                let rows = forecast::rows(recipe, &own_world, &forecast);
+                let forecast = forecast.with_rows(recipe, &wires, &rows);
                 options.predicted = forecast::predicted(&forecast);
                 if !quiet {
                     options.sinks = sinks(recipe, &own_world, &forecast);

@@ -15,7 +15,8 @@
 //! | [`hierarchical`] | a ring's halves inside nodes, a ring's all-reduce of a share between them |
 //! | [`parameter_server`], s servers | 2α + 2n/s·d/B |
 //!
-//! [`all_to_all`] is no sum, but is priced the same way.
+//! [`all_to_all`] is no sum, but is priced the same way. [`nccl`] has the constants of another
+//! library's closed forms.
 
 pub mod all_to_all;
 pub mod butterfly;
@@ -26,6 +27,7 @@ pub mod ring;
 pub mod tree;
 
 pub mod crossings;
+pub mod nccl;
 
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_schedule::Link;

@@ -5,10 +5,11 @@
 //! workers share memory, those pages of the others that it looks into: a page that is touched
 //! counts for everybody who touches it.
 //!
-//! - [`zero`]: what the stages of ZeRO save, by closed form.
+//! - [`zero`]: what the stages of ZeRO save, by closed form; [`activations`]: layers, likewise.
 //! - [`process`]: what a process holds besides its model; `seen`: what calls take.
 //! - [`check`](mod@check): does it fit, and what would?
 
+pub mod activations;
 pub mod check;
 pub mod process;
 mod seen;
@@ -18,7 +19,7 @@ pub use check::{Room, TooLarge, check};
 pub use process::Process;
 
 use crate::forecast::wires;
-use crate::traffic::calls;
+use crate::traffic::{GroupCalls, Known, Wires, calls, rank_at};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_model::Blueprint;
@@ -121,14 +122,37 @@ impl Memory {
     pub fn with_seen(mut self, recipe: &Recipe, blueprint: &Blueprint) -> Self {
         let plan = asked::plan_at(recipe, blueprint, self.peak_step);
         let plan = ReplicaPlan { bucket_len: self.bucket_len, ..plan };
-        let calls = calls::of_plan(&plan, blueprint);
+        let calls = calls::of_plan(&plan, blueprint, Known::default());
         let wires = wires(recipe);
-        let seen = seen::bytes_by_rank(&calls, &wires).into_iter();
-        let working = seen::working_by_rank(&calls, &wires);
-        for (rank, (seen, working)) in self.ranks.iter_mut().zip(seen.zip(working)) {
-            rank.shared = seen + working;
+        for (device, holders) in calls.data.iter().enumerate() {
+            for (holder, calls) in holders.iter().enumerate() {
+                let rank = |part| rank_at(&plan.mesh, device, part, holder);
+                self.add_seen(calls, &wires, &rank, seen::bytes_by_rank);
+            }
+        }
+        for (device, parts) in calls.tensor.iter().enumerate() {
+            for (part, calls) in parts.iter().enumerate() {
+                let rank = |holder| rank_at(&plan.mesh, device, part, holder);
+                self.add_seen(calls, &wires, &rank, seen::staged_by_rank);
+            }
         }
         self
+    }
+
+    /// Adds what the calls of a group take; `rank` is that of a member.
+    fn add_seen(
+        &mut self,
+        calls: &GroupCalls,
+        wires: &Wires,
+        rank: &dyn Fn(usize) -> usize,
+        seen: fn(&GroupCalls, &Wires) -> Vec<Bytes>,
+    ) {
+        let members: Vec<usize> = (0..calls.addends.num_ranks()).map(rank).collect();
+        let wires = wires.among(&members);
+        let (seen, working) = (seen(calls, &wires), seen::working_by_rank(calls, &wires));
+        for (rank, (seen, working)) in members.into_iter().zip(seen.into_iter().zip(working)) {
+            self.ranks[rank].shared += seen + working;
+        }
     }
 
     /// What the process of each rank will show as its own: all ranks where they are threads of one,

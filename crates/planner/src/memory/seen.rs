@@ -10,10 +10,10 @@
 //! count; of what is gathered the owner has filled its own part only, and that is all that is
 //! mapped.
 
-use crate::traffic::{Call, Chosen, StepCalls, Wires};
+use crate::traffic::{Call, Chosen, GroupCalls, Wires};
 use lockstep_config::units::Bytes;
 use lockstep_schedule::{Buffer, Layout, Op, Place, Schedule, Step};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The size of a page.
@@ -34,7 +34,7 @@ struct Region {
 }
 
 /// What each rank will have looked into after a step.
-pub(super) fn bytes_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
+pub(super) fn bytes_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
     let mut ranks = vec![BTreeMap::<Region, Vec<Range<u64>>>::new(); calls.addends.num_ranks()];
     let mut chosen = Chosen::new(wires, &calls.addends);
     for (index, call) in calls.list.iter().enumerate() {
@@ -64,9 +64,30 @@ pub(super) fn bytes_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
         .collect()
 }
 
+/// The same for calls on memory that others cannot look into: each rank copies what it brings to
+/// one place, as long as the longest of them, and the others look there.
+pub(super) fn staged_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
+    let num_ranks = calls.addends.num_ranks();
+    if num_ranks == 1 || !wires.is_one_host() {
+        return vec![Bytes(0); num_ranks];
+    }
+    let longest = calls.list.iter().map(Call::count).max().unwrap_or(0);
+    let staging = Bytes(4 * longest as u64).0.next_multiple_of(PAGE);
+    let mut most = vec![Bytes(0); num_ranks];
+    let ops: BTreeSet<Op> = calls.list.iter().map(|call| call.op).collect();
+    for op in ops {
+        let of_op = calls.list.iter().filter(|call| call.op == op);
+        let in_one_place = |call: &Call| Call { turns: vec![0], ..call.clone() };
+        let list = of_op.map(in_one_place).collect();
+        let seen = bytes_by_rank(&GroupCalls { addends: calls.addends.clone(), list }, wires);
+        most = most.into_iter().zip(seen).map(|(one, other)| one.max(other)).collect();
+    }
+    most.into_iter().map(|seen| seen + Bytes(staging)).collect()
+}
+
 /// The working memory of each rank's calls: what schedules keep aside, and messages that are added
 /// to something when they have come. It grows to the largest call and stays.
-pub(super) fn working_by_rank(calls: &StepCalls, wires: &Wires) -> Vec<Bytes> {
+pub(super) fn working_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
     let mut chosen = Chosen::new(wires, &calls.addends);
     let mut most = vec![(0, 0); calls.addends.num_ranks()];
     for call in &calls.list {

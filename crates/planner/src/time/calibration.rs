@@ -1,17 +1,22 @@
 //! What was measured of a machine: a few numbers in a file.
 //!
-//! A step is arithmetic and much else. Arithmetic has a speed, which depends on the model's width
+//! A step is arithmetic and much else. Products have a speed, which depends on the model's width
 //! far more than on anything else: narrow products leave a processor waiting for memory. So it is
-//! measured for some widths, and between them it is read off a line over the logarithm. The rest
-//! does not depend on how many tokens a lane has, and so weighs most where lanes are short:
+//! measured for some widths, and between them it is read off a line over the logarithm. Scores of
+//! attention have a price of their own: each takes an exponential, so that twice as many heads of
+//! half the length take longer, although the products have as many operations. The rest does not
+//! depend on how many tokens a lane has, and so weighs most where lanes are short:
 //!
 //! | what | for each | because |
 //! |---|---|---|
 //! | `block_seconds` | block of a lane | kernels start, threads meet |
 //! | `lane_seconds_per_param` | lane and parameter | weights are read, gradients written |
-//! | `leaf_seconds_per_param` | leaf and parameter | a sum is cleared, and added to its sibling |
+//! | `sums` | leaf and parameter | a sum is cleared, and added to its sibling |
 //! | `update_seconds_per_param` | parameter | norm and optimizer |
 //! | `step_overhead_seconds` | step | a batch, a record |
+//!
+//! What passes by a parameter costs less where all of them fit into a cache. `sums` has been
+//! measured for vectors of several lengths and says how much less.
 //!
 //! Besides: by how much calls between workers are slower or faster than the engine assumes.
 
@@ -28,6 +33,15 @@ pub struct Point {
     pub flops_per_second: f64,
 }
 
+/// The measured time of clearing a vector and adding it to another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SumPoint {
+    /// Elements of each.
+    pub len: usize,
+    /// For an element; of all cores together.
+    pub seconds_per_element: f64,
+}
+
 /// A machine, as it was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
@@ -41,16 +55,20 @@ pub struct Calibration {
     pub kernels: String,
     /// Best that fused multiply-adds reach on all cores.
     pub peak_flops_per_second: f64,
-    /// By ascending width: the speed of arithmetic alone.
+    /// By ascending width: the speed of products alone.
     pub points: Vec<Point>,
+    /// What a score of attention takes besides its products, forward and backward; of all cores
+    /// together.
+    pub score_seconds: f64,
     /// What a block of a lane takes besides, forward and backward, with all threads.
     pub block_seconds: f64,
     /// The same with one thread, which waits for nobody.
     pub block_seconds_alone: f64,
-    /// What a lane costs a parameter besides; of all cores together.
+    /// What a lane costs a parameter of a model that fits into no cache besides; of all cores
+    /// together.
     pub lane_seconds_per_param: f64,
-    /// What a leaf costs a parameter; of all cores together.
-    pub leaf_seconds_per_param: f64,
+    /// By ascending length.
+    pub sums: Vec<SumPoint>,
     /// What an update costs a parameter; of all cores together.
     pub update_seconds_per_param: f64,
     /// What a step takes whatever is in it.
@@ -62,23 +80,36 @@ pub struct Calibration {
 }
 
 /// The format that this code reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 impl Calibration {
     /// The speed of a model of this width, on all cores.
     pub fn rate(&self, width: usize) -> FlopsPerSecond {
-        let log = |width: usize| (width.max(1) as f64).log2();
-        let after = self.points.partition_point(|point| point.width < width);
-        let (below, above) = match (after.checked_sub(1), self.points.get(after)) {
-            (Some(below), Some(above)) => (self.points[below], *above),
-            (None, Some(only)) => (*only, *only),
-            (Some(only), None) => (self.points[only], self.points[only]),
-            (None, None) => return FlopsPerSecond(f64::NAN),
+        let points = self.points.iter().map(|point| (point.width, point.flops_per_second));
+        FlopsPerSecond(between(points, width))
+    }
+
+    /// What a leaf of so many parameters takes, on all cores.
+    pub fn leaf(&self, num_params: usize) -> Seconds {
+        Seconds(self.sum_seconds(num_params) * num_params as f64)
+    }
+
+    /// What a lane costs so many parameters besides, on all cores: nothing where the shortest sum
+    /// costs as much, since that is part of a block's price.
+    pub fn passing(&self, num_params: usize) -> Seconds {
+        let [Some(least), Some(most)] = [self.sums.first(), self.sums.last()] else {
+            return Seconds(0.0);
         };
-        let span = log(above.width) - log(below.width);
-        let share = if span > 0.0 { (log(width) - log(below.width)) / span } else { 0.0 };
-        let (low, high) = (below.flops_per_second, above.flops_per_second);
-        FlopsPerSecond(low + share * (high - low))
+        let [least, most] = [least, most].map(|point| point.seconds_per_element);
+        let is_flat = most <= least;
+        let more = (self.sum_seconds(num_params) - least) / (most - least);
+        let share = if is_flat { 1.0 } else { more.clamp(0.0, 1.0) };
+        Seconds(self.lane_seconds_per_param * share * num_params as f64)
+    }
+
+    fn sum_seconds(&self, len: usize) -> f64 {
+        let points = self.sums.iter().map(|point| (point.len, point.seconds_per_element));
+        between(points, len)
     }
 
     /// The best that the machine could do.
@@ -115,6 +146,22 @@ impl Calibration {
     }
 }
 
+/// The value at `at` on lines between points, over the logarithm; that of the nearest point outside
+/// of them.
+fn between(points: impl Iterator<Item = (usize, f64)>, at: usize) -> f64 {
+    let log = |place: usize| (place.max(1) as f64).log2();
+    let mut below: Option<(usize, f64)> = None;
+    for (place, value) in points {
+        if place >= at {
+            let Some((before, from)) = below else { return value };
+            let share = (log(at) - log(before)) / (log(place) - log(before));
+            return from + share * (value - from);
+        }
+        below = Some((place, value));
+    }
+    below.map_or(f64::NAN, |(_, value)| value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,8 +177,11 @@ mod tests {
             points: vec![point(64, 10.0), point(256, 30.0)],
             block_seconds: 2.0,
             block_seconds_alone: 1.0,
-            lane_seconds_per_param: 0.0,
-            leaf_seconds_per_param: 0.0,
+            score_seconds: 0.0,
+            lane_seconds_per_param: 4.0,
+            sums: [(1 << 10, 1.0), (1 << 20, 3.0)]
+                .map(|(len, seconds_per_element)| SumPoint { len, seconds_per_element })
+                .to_vec(),
             update_seconds_per_param: 0.0,
             step_overhead_seconds: 0.0,
             latency_factor: 1.0,
@@ -147,6 +197,16 @@ mod tests {
         assert_eq!(machine.rate(16), FlopsPerSecond(10.0));
         assert_eq!(machine.rate(4096), FlopsPerSecond(30.0));
         assert!(machine.is_of("here", 2) && !machine.is_of("here", 4));
+    }
+
+    #[test]
+    fn what_fits_into_a_cache_passes_for_less() {
+        let machine = machine();
+        assert_eq!(machine.leaf(1 << 10), Seconds(1024.0));
+        assert_eq!(machine.leaf(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
+        assert_eq!(machine.passing(1 << 8), Seconds(0.0));
+        assert_eq!(machine.passing(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
+        assert_eq!(machine.passing(1 << 22), Seconds(4.0 * f64::from(1 << 22)));
     }
 
     #[test]

@@ -8,14 +8,17 @@
 //! lanes.
 
 pub mod calibration;
+mod path;
 
-pub use calibration::{Calibration, Point};
+pub use calibration::{Calibration, Point, SumPoint};
 
 use crate::overlap::{self, Bucket};
-use crate::traffic::{Chosen, StepCalls, Wires};
+use crate::traffic::{Call, Chosen, GroupCalls, StepCalls, Wires, rank_at};
 use lockstep_config::units::{Flops, FlopsPerSecond, Seconds};
 use lockstep_config::{Recipe, Recompute};
 use lockstep_model::Blueprint;
+use lockstep_parallel::asked::blueprint_of;
+use path::Path;
 
 /// The parts of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,6 +31,8 @@ pub struct StepTime {
     pub communication: Seconds,
     /// What of them is not hidden.
     pub exposed: Seconds,
+    /// The share of their time in which the devices of a pipeline wait for microbatches.
+    pub bubble: f64,
     /// Arithmetic of all workers.
     pub flops: Flops,
 }
@@ -45,15 +50,10 @@ impl StepTime {
 }
 
 /// How long a step of a recipe takes, with calls as they are on these wires.
-pub fn step(
-    recipe: &Recipe,
-    blueprint: &Blueprint,
-    calls: &StepCalls,
-    wires: &Wires,
-    machine: &Calibration,
-) -> StepTime {
+pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibration) -> StepTime {
+    let blueprint = &blueprint_of(recipe);
     let leaves = recipe.leaf_shares();
-    let workers = leaves.len();
+    let workers = recipe.run.workers;
     let threads = recipe.run.num_threads(machine.cores, workers);
     let num_busy = (threads * workers).min(machine.cores) as f64;
     let per_leaf = recipe.lanes_per_leaf() as f64;
@@ -66,31 +66,48 @@ pub fn step(
         lane_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
     // More workers than cores wait for each other.
     let crowd = (workers * threads) as f64 / num_busy;
-    let blocks =
-        machine.block(threads) * (blueprint.blocks.len() as f64 * again(recipe, blueprint));
-    let compute = (lane * (total / all)).max(lane * (most / one)) + blocks * (most * crowd);
-    let num_updates = if recipe.parallel.zero == 0 { workers as f64 } else { 1.0 };
+    let blocks = machine.block(threads) * again(recipe, blueprint);
+    let path = Path::new(recipe, blueprint, calls, wires, machine);
+    let alone = path.seconds(lane * (1.0 / one), blocks, false);
+    let together = path.seconds(lane * (1.0 / one), blocks, true);
+    let cores = lane * (total / all) + blocks * (path.blocks_per_worker(most) * crowd);
+    let compute = cores.max(alone);
+    let num_updates = if recipe.parallel.zero == 0 { leaves.len() as f64 } else { 1.0 };
     let per_param = Seconds(machine.update_seconds_per_param / all);
     let update = per_param * (blueprint.num_params() as f64 * num_updates)
         + Seconds(machine.step_overhead_seconds * crowd);
     let lane_seconds = compute * (1.0 / most);
-    let (communication, exposed) =
-        communication(recipe, calls, wires, machine, lane_seconds, threads);
+    let (data, exposed) = communication(recipe, calls, wires, machine, lane_seconds, threads);
     let flops = Flops(total * lane_flops_of_model(recipe, blueprint).0);
-    StepTime { compute, update, communication, exposed, flops }
+    let waited = cores.max(together) - compute;
+    StepTime {
+        compute,
+        update,
+        communication: data + path.communication(),
+        exposed: exposed + waited,
+        bubble: path.bubble(lane, blocks),
+        flops,
+    }
 }
 
 /// What a lane takes on all cores, but for the blocks' own price.
 fn lane_seconds(recipe: &Recipe, blueprint: &Blueprint, machine: &Calibration) -> Seconds {
-    let passing = machine.lane_seconds_per_param * blueprint.num_params() as f64;
     let again = again(recipe, blueprint);
-    lane_flops_of_model(recipe, blueprint) * again / machine.rate(recipe.model.width)
-        + Seconds(passing * again)
+    let products = lane_flops_of_model(recipe, blueprint) / machine.rate(recipe.model.width);
+    let scores = Seconds(machine.score_seconds * lane_scores(recipe));
+    (products + scores + machine.passing(blueprint.num_params())) * again
+}
+
+/// Scores of attention in a lane: one for every head, token, and token before it.
+pub fn lane_scores(recipe: &Recipe) -> f64 {
+    let model = &recipe.model;
+    let of_sequence = model.context * (model.context + 1) / 2;
+    (recipe.train.microbatch * model.layers * model.heads * of_sequence) as f64
 }
 
 /// What a lane's part of a leaf takes on all cores.
 fn leaf_seconds(blueprint: &Blueprint, machine: &Calibration, lanes_per_leaf: f64) -> Seconds {
-    Seconds(machine.leaf_seconds_per_param * blueprint.num_params() as f64 / lanes_per_leaf)
+    machine.leaf(blueprint.num_params()) * (1.0 / lanes_per_leaf)
 }
 
 /// Arithmetic of one lane, forward and backward, as a model is counted.
@@ -121,7 +138,25 @@ fn again(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
     1.0 + again / (once.forward + once.backward) as f64
 }
 
-/// All calls of a step, and what of them sticks out.
+/// The price of calls of a group whose members are these ranks: bucket, and all of its calls.
+fn prices(
+    calls: &GroupCalls,
+    wires: &Wires,
+    members: &[usize],
+    machine: &Calibration,
+) -> Vec<(usize, Seconds)> {
+    let wires = wires.among(members);
+    let costs = machine.costs(&wires.costs);
+    let mut chosen = Chosen::new(&wires, &calls.addends);
+    let price = |call: &Call| {
+        let seconds = wires.call_seconds(chosen.of(call), call, &costs);
+        (call.bucket, seconds * call.times as f64)
+    };
+    calls.list.iter().map(price).collect()
+}
+
+/// All calls of those that share the batch, and what of them sticks out: on the device of the
+/// pipeline that has most.
 fn communication(
     recipe: &Recipe,
     calls: &StepCalls,
@@ -130,15 +165,18 @@ fn communication(
     lane: Seconds,
     threads: usize,
 ) -> (Seconds, Seconds) {
-    let costs = machine.costs(&wires.costs);
-    let mut chosen = Chosen::new(wires, &calls.addends);
-    let mut all = Seconds(0.0);
-    let mut last_lane = Vec::new();
-    for call in &calls.list {
-        let seconds = wires.call_seconds(chosen.of(call), call, &costs);
-        all += seconds * call.times as f64;
-        last_lane.push((call.bucket, seconds * call.times as f64));
-    }
+    let of_device = |(device, holders): (usize, &Vec<GroupCalls>)| {
+        let calls_of_first = &holders[0];
+        let parts = 0..calls_of_first.addends.num_ranks();
+        let members: Vec<usize> = parts.map(|part| rank_at(&calls.mesh, device, part, 0)).collect();
+        prices(calls_of_first, wires, &members, machine)
+    };
+    let by_device = calls.data.iter().enumerate().map(of_device);
+    let sum =
+        |calls: &[(usize, Seconds)]| calls.iter().map(|(_, seconds)| *seconds).sum::<Seconds>();
+    let mut last_lane =
+        by_device.reduce(|a, b| if sum(&b) > sum(&a) { b } else { a }).unwrap_or_default();
+    let all = sum(&last_lane);
     // A call in memory, or between processes of one machine, is work of the cores that compute; so
     // are all of them unless workers found that they do not share their cores.
     let has_free_cores = threads * recipe.run.workers < machine.cores;

@@ -1,4 +1,6 @@
-//! The calls that a step makes on the group that gradients and parameters travel on.
+//! The calls that a step makes, by the group of workers that makes them.
+//!
+//! Workers that share the batch add up gradients and bring parameters, as their ZeRO stage asks:
 //!
 //! | stage | gradients of a bucket | parameters of a bucket |
 //! |---|---|---|
@@ -7,19 +9,29 @@
 //! | 2 | an all-to-all in every pass | one all-gather after the step |
 //! | 3 | an all-to-all in every pass | an all-gather whenever neither window holds it |
 //!
-//! A worker alone makes the same calls; their schedules have no steps.
+//! Stages of a pipeline send each other microbatches, and what an embedding and its copy in the
+//! head owe each other; holders of slices complete each other's sums ([`super::program`]). A worker
+//! alone makes the same calls; their schedules have no steps.
 
+use super::program::Program;
+use super::windows::Windows;
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
+use lockstep_mesh::{Axis, Mesh};
 use lockstep_model::Blueprint;
 use lockstep_parallel::sparse::SparseTable;
 use lockstep_parallel::trained::Trained;
 use lockstep_parallel::{Buckets, ReplicaPlan, Shares, asked, tune};
+use lockstep_schedule::collective::pairwise;
+use lockstep_schedule::collective::sparse::{self, INDEX_BYTES, Plan};
 use lockstep_schedule::{Addends, Layout, Op, Schedule};
 use std::ops::Range;
 
 /// What an element takes: gradients and parameters travel as `f32`.
 pub const ELEMENT: Bytes = Bytes(4);
+
+/// Numbers by which workers agree on a table before its rows travel.
+const SHAPE_LEN: usize = 5;
 
 /// How long the parts of a call's vector are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,15 +44,17 @@ pub enum Lengths {
     Pairs(Vec<usize>),
 }
 
-/// A call that all ranks make together.
+/// A call that all members of a group make together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// What it does.
     pub op: Op,
-    /// The bucket that it is about.
+    /// The bucket that it is about; of no meaning among holders of slices.
     pub bucket: usize,
     /// On how much.
     pub lengths: Lengths,
+    /// What an element takes.
+    pub element: Bytes,
     /// How often in a step.
     pub times: u64,
     /// Which of the buffers that buckets use in turn it is made on; none where the bucket has a
@@ -48,18 +62,61 @@ pub struct Call {
     pub turns: Vec<usize>,
 }
 
-/// All calls of a step.
+/// The calls of one group in a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepCalls {
-    /// What the ranks add up.
+pub struct GroupCalls {
+    /// What the members add up.
     pub addends: Addends,
     /// In no particular order.
     pub list: Vec<Call>,
-    /// Whether this is what will be moved, or only the most that may be.
+}
+
+/// Messages of one kind that a device of a pipeline sends in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// The device that it goes to.
+    pub to: usize,
+    /// Its elements.
+    pub len: usize,
+    /// How often.
+    pub times: u64,
+}
+
+/// All calls of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepCalls {
+    /// How the workers stand.
+    pub mesh: Mesh,
+    /// Among those that share the batch, by device and holder.
+    pub data: Vec<Vec<GroupCalls>>,
+    /// Among those that hold slices of the same blocks, by device and part of the batch.
+    pub tensor: Vec<Vec<GroupCalls>>,
+    /// From a device to others of its pipeline, by device and part of the batch.
+    pub messages: Vec<Vec<Vec<Message>>>,
+    /// Whether rows of an embedding's table travel one by one: then it depends on the text how much
+    /// is moved.
+    pub has_rows: bool,
+    /// Whether this is what will be moved, or only about the most that may be.
     pub is_exact: bool,
 }
 
+/// What is known of a step besides its plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// How many rows of the embedding's table each worker's lanes touch, by rank. What a holder of
+    /// slices has of the table are rows too. Nothing where that is not known: then as many travel
+    /// as there are.
+    pub rows_by_rank: Option<&'a [usize]>,
+    /// Rounds of an evaluation between this step and the one before.
+    pub evaluation_rounds: usize,
+}
+
 impl Call {
+    /// A call that is made once, on a buffer of its own.
+    pub const fn once(op: Op, lengths: Lengths) -> Self {
+        Self { op, bucket: 0, lengths, element: ELEMENT, times: 1, turns: Vec::new() }
+    }
+
     /// Elements of the whole vector.
     pub fn count(&self) -> usize {
         match &self.lengths {
@@ -95,39 +152,165 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
 }
 
 /// The calls of a step under a plan.
-pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint) -> StepCalls {
-    let num_workers = plan.shares.len();
-    let shares = plan.leaf_shares();
-    let buckets = Buckets::new(blueprint, plan.bucket_len, num_workers);
-    let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
-    let sparse = SparseTable::find(blueprint, &trained, &shares, plan.leaves, plan.lane);
-    let addends = match &shares {
-        Shares::Contiguous(runs) => Addends::of_leaves(runs),
-        Shares::Cyclic { num_workers } => Addends::one_each(*num_workers),
+pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint, known: Known<'_>) -> StepCalls {
+    let mesh = plan.mesh;
+    let holders = mesh.degree(Axis::Tensor);
+    let devices: Vec<Device<'_>> = (0..mesh.degree(Axis::Pipeline))
+        .map(|device| Device::new(plan, blueprint, device))
+        .collect();
+    let each = |device: usize, of_part: &dyn Fn(&Program<'_>) -> GroupCalls| -> Vec<GroupCalls> {
+        (0..plan.shares.len()).map(|part| of_part(&devices[device].program(part))).collect()
     };
-    let mut list = Vec::new();
-    let of_grads = trained.grads.list.iter().enumerate().filter(|(_, bucket)| bucket.len > 0);
-    let num_filled = of_grads.clone().count();
-    for (place, (index, bucket)) in of_grads.enumerate() {
-        let parts = bucket.part_lens();
-        let turns = filled_in(plan, num_filled, num_filled - 1 - place);
-        match plan.zero {
-            0 => list.push(call(Op::AllReduce, index, Lengths::Even(bucket.len), 1)),
-            1 => list.push(call(Op::ReduceScatter, index, Lengths::Parts(parts), 1)),
-            _ => list.extend(
-                exchanges(plan, index, &parts)
-                    .into_iter()
-                    .map(|call| Call { turns: turns.clone(), ..call }),
-            ),
-        }
+    let tensor = |program: &Program<'_>| GroupCalls {
+        addends: Addends::one_each(holders),
+        list: if holders == 1 { Vec::new() } else { program.exchanges() },
+    };
+    let rows_of = |device: usize, holder: usize| -> Option<Vec<usize>> {
+        let rank = |part| super::rank_at(&mesh, device, part, holder);
+        known.rows_by_rank.map(|rows| (0..plan.shares.len()).map(|p| rows[rank(p)]).collect())
+    };
+    let data = |(index, device): (usize, &Device<'_>)| {
+        let of_holder =
+            |holder| device.data(rows_of(index, holder).as_deref(), known.evaluation_rounds);
+        (0..holders).map(of_holder).collect()
+    };
+    let messages = |device: &Device<'_>| {
+        (0..plan.shares.len()).map(|part| device.program(part).messages(part)).collect()
+    };
+    let has_rows = plan.zero == 0 && devices.iter().any(|device| device.sparse.is_some());
+    StepCalls {
+        mesh,
+        data: devices.iter().enumerate().map(data).collect(),
+        tensor: (0..devices.len()).map(|device| each(device, &tensor)).collect(),
+        messages: devices.iter().map(messages).collect(),
+        has_rows,
+        is_exact: !has_rows || known.rows_by_rank.is_some(),
     }
-    list.extend(gathers(plan, &buckets, &trained));
-    list.retain(|call| call.times > 0);
-    StepCalls { addends, list, is_exact: plan.zero > 0 || sparse.is_none() }
 }
 
-fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call {
-    Call { op, bucket, lengths, times, turns: Vec::new() }
+/// What a device of the pipeline holds.
+struct Device<'a> {
+    plan: &'a ReplicaPlan,
+    blueprint: &'a Blueprint,
+    index: usize,
+    buckets: Buckets,
+    trained: Trained,
+    sparse: Option<SparseTable>,
+}
+
+impl<'a> Device<'a> {
+    fn new(plan: &'a ReplicaPlan, blueprint: &'a Blueprint, index: usize) -> Self {
+        let buckets = plan.buckets(blueprint).here(|block| plan.stages.device_of(block) == index);
+        let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
+        let shares = plan.leaf_shares();
+        let sparse = SparseTable::find(blueprint, &trained, &shares, plan.leaves, plan.lane);
+        Self { plan, blueprint, index, buckets, trained, sparse }
+    }
+
+    /// What it does with a part of the batch.
+    fn program(&self, part: usize) -> Program<'_> {
+        let Self { plan, blueprint, index, buckets, trained, .. } = self;
+        Program::new(plan, blueprint, *index, (buckets, trained), part)
+    }
+
+    /// The calls among those that share the batch; `rows` of the table that each of them brings.
+    fn data(&self, rows: Option<&[usize]>, evaluation_rounds: usize) -> GroupCalls {
+        let Self { plan, trained, .. } = self;
+        let addends = match &plan.leaf_shares() {
+            Shares::Contiguous(runs) => Addends::of_leaves(runs),
+            Shares::Cyclic { num_workers } => Addends::one_each(*num_workers),
+        };
+        let mut list = Vec::new();
+        let of_grads = trained.grads.list.iter().enumerate().filter(|(_, bucket)| bucket.len > 0);
+        let num_filled = of_grads.clone().count();
+        for (place, (index, bucket)) in of_grads.enumerate() {
+            let parts = bucket.part_lens();
+            let turns = filled_in(plan, num_filled, num_filled - 1 - place);
+            let table = self.sparse.filter(|table| table.bucket == index).zip(rows);
+            match (plan.zero, table) {
+                (0, Some((table, rows))) => list.extend(by_rows(table, rows, bucket.len)),
+                (0, None) => list.push(call(Op::AllReduce, index, Lengths::Even(bucket.len), 1)),
+                (1, _) => list.push(call(Op::ReduceScatter, index, Lengths::Parts(parts), 1)),
+                _ => list.extend(
+                    exchanges(plan, index, &parts)
+                        .into_iter()
+                        .map(|call| Call { turns: turns.clone(), ..call }),
+                ),
+            }
+        }
+        list.extend(self.gathers(evaluation_rounds));
+        list.retain(|call| call.times > 0);
+        GroupCalls { addends, list }
+    }
+
+    /// Which parameters are gathered in a step, and how often.
+    fn gathers(&self, evaluation_rounds: usize) -> Vec<Call> {
+        let Self { plan, buckets, trained, .. } = self;
+        let gather = |bucket: usize, stretch: &Range<usize>, times: u64| {
+            let parts = buckets.list[bucket].part_lens_of(stretch);
+            call(Op::AllGather, bucket, Lengths::Parts(parts), times)
+        };
+        match plan.zero {
+            0 => Vec::new(),
+            1 | 2 => {
+                let runs = trained.of_bucket.iter().enumerate();
+                let runs = runs.flat_map(|(index, runs)| runs.iter().map(move |run| (index, run)));
+                let runs = runs.filter(|(_, run)| !run.is_empty());
+                runs.map(|(index, run)| gather(index, run, 1)).collect()
+            }
+            _ => {
+                // Those that share the batch run as many microbatches, empty ones included.
+                let program = self.program(0);
+                let mut windows = Windows::new(buckets);
+                for (block, next) in program.evaluation_fetches(evaluation_rounds) {
+                    windows.fetch(block, next);
+                }
+                windows.count_anew();
+                for (block, next) in program.fetches() {
+                    windows.fetch(block, next);
+                }
+                let brought = windows.num_gathers.into_iter().enumerate();
+                brought
+                    .map(|(index, times)| {
+                        let turns = (0..2).filter(|window| times[*window] > 0).collect();
+                        let whole = 0..buckets.list[index].len;
+                        Call { turns, ..gather(index, &whole, times.iter().sum()) }
+                    })
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The calls of a table of which workers have so many rows each, and of what lies behind it in a
+/// bucket of `len`; as the engine makes them.
+fn by_rows(sparse: SparseTable, rows: &[usize], len: usize) -> Vec<Call> {
+    let (bucket, table) = (sparse.bucket, sparse.table());
+    let shapes = Lengths::Even(SHAPE_LEN * rows.len());
+    let mut list = vec![Call { element: INDEX_BYTES, ..call(Op::AllGather, bucket, shapes, 1) }];
+    let table_len = table.num_rows * table.row_len;
+    let shape = sparse::Table {
+        num_rows: table.num_rows,
+        row_bytes: ELEMENT * table.row_len as u64,
+        row_len: table.row_len,
+    };
+    let plan = sparse::plan(shape, rows, &pairwise::all_gather(rows.len()));
+    if matches!(plan, Plan::Sparse { .. }) {
+        let numbers = Lengths::Parts(rows.to_vec());
+        list.push(Call { element: INDEX_BYTES, ..call(Op::AllGather, bucket, numbers, 1) });
+        let values = rows.iter().map(|num| num * table.row_len).collect();
+        list.push(call(Op::AllGather, bucket, Lengths::Parts(values), 1));
+    } else {
+        list.push(call(Op::AllReduce, bucket, Lengths::Even(table_len), 1));
+    }
+    if len > table_len {
+        list.push(call(Op::AllReduce, bucket, Lengths::Even(len - table_len), 1));
+    }
+    list
+}
+
+pub(super) fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call {
+    Call { bucket, times, ..Call::once(op, lengths) }
 }
 
 /// The buffers that the bucket which backward fills as number `place` of `num_filled` comes to lie
@@ -156,78 +339,4 @@ fn exchanges(plan: &ReplicaPlan, bucket: usize, parts: &[usize]) -> Vec<Call> {
     };
     let last = num_leaves % num_workers;
     vec![pass(num_workers, num_leaves / num_workers), pass(last, usize::from(last > 0))]
-}
-
-/// Which parameters are gathered in a step, and how often.
-fn gathers(plan: &ReplicaPlan, buckets: &Buckets, trained: &Trained) -> Vec<Call> {
-    let gather = |bucket: usize, stretch: &Range<usize>, times: u64| {
-        let parts = buckets.list[bucket].part_lens_of(stretch);
-        call(Op::AllGather, bucket, Lengths::Parts(parts), times)
-    };
-    match plan.zero {
-        0 => Vec::new(),
-        1 | 2 => {
-            let runs = trained.of_bucket.iter().enumerate();
-            runs.flat_map(|(index, runs)| runs.iter().map(move |run| gather(index, run, 1)))
-                .collect()
-        }
-        _ => {
-            let num_blocks = buckets.list.last().map_or(0, |last| last.blocks.end);
-            let num_passes = plan.leaves.num_leaves.div_ceil(plan.shares.len());
-            let num_lanes = num_passes * plan.leaves.lanes_per_leaf;
-            let first = trained.first_block;
-            let mut windows = Windows::new(buckets);
-            for _ in 0..num_lanes {
-                for block in 0..num_blocks {
-                    windows.fetch(block, Some((block + 1).min(num_blocks - 1)));
-                }
-                for block in (first..num_blocks).rev() {
-                    windows.fetch(block, (block > first).then(|| block - 1));
-                }
-            }
-            let brought = windows.num_gathers.into_iter().enumerate();
-            brought
-                .map(|(index, times)| {
-                    let turns = (0..2).filter(|window| times[*window] > 0).collect();
-                    let whole = 0..buckets.list[index].len;
-                    Call { turns, ..gather(index, &whole, times.iter().sum()) }
-                })
-                .collect()
-        }
-    }
-}
-
-/// Room for two buckets at a time, as [`lockstep_parallel::weights`] has it: while blocks compute
-/// in one, the next bucket arrives in the other. A step begins with nothing there.
-struct Windows<'a> {
-    buckets: &'a Buckets,
-    held: [Option<usize>; 2],
-    /// By bucket and window.
-    num_gathers: Vec<[u64; 2]>,
-}
-
-impl<'a> Windows<'a> {
-    fn new(buckets: &'a Buckets) -> Self {
-        Self { buckets, held: [None; 2], num_gathers: vec![[0; 2]; buckets.list.len()] }
-    }
-
-    fn fetch(&mut self, block: usize, next: Option<usize>) {
-        let bucket = self.buckets.of_block(block);
-        let at = self.bring(bucket, 0);
-        if let Some(next) = next.map(|next| self.buckets.of_block(next))
-            && next != bucket
-        {
-            self.bring(next, 1 - at);
-        }
-    }
-
-    /// Brings a bucket into a window, unless it is in one already; says in which it is.
-    fn bring(&mut self, bucket: usize, window: usize) -> usize {
-        if let Some(at) = self.held.iter().position(|held| *held == Some(bucket)) {
-            return at;
-        }
-        self.held[window] = Some(bucket);
-        self.num_gathers[bucket][window] += 1;
-        window
-    }
 }

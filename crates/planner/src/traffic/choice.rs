@@ -1,10 +1,10 @@
 //! Which schedule a call will follow: the engine's own choice ([`Selector`]), made before there is
 //! a group.
 
-use super::calls::{Call, ELEMENT};
+use super::calls::Call;
 use lockstep_config::units::Seconds;
 use lockstep_schedule::collective::select::{Kind, Selector};
-use lockstep_schedule::{Addends, Costs, Schedule, Topology, price};
+use lockstep_schedule::{Addends, Costs, Rehearsal, Schedule, Topology, price};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,10 +33,28 @@ impl Wires {
         self.costs.memory.is_some() && self.domains.iter().all(|d| *d == self.domains[0])
     }
 
+    /// The wires of some of the ranks, numbered anew, as a group of them goes by them: what was
+    /// measured counts only where messages travel, and what so many ranks do to each other says
+    /// nothing of fewer.
+    pub fn among(&self, ranks: &[usize]) -> Self {
+        if ranks.len() == self.domains.len() {
+            return self.clone();
+        }
+        let domains: Vec<usize> = ranks.iter().map(|rank| self.domains[*rank]).collect();
+        let is_one_host = self.costs.memory.is_some() && domains.iter().all(|d| *d == domains[0]);
+        let costs = if is_one_host || ranks.len() == 1 {
+            Costs::of_one_host(self.costs.memory.is_some())
+        } else {
+            let links = self.costs.links.among(ranks);
+            Costs { links, rehearsal: Rehearsal::NONE, ..self.costs.clone() }
+        };
+        Self { costs, domains }
+    }
+
     /// How long a call takes at other costs than those that it was chosen by.
     pub fn call_seconds(&self, schedule: &Schedule, call: &Call, costs: &Costs) -> Seconds {
         let topology = Topology::by_host(&self.domains);
-        price(schedule, &call.layout(schedule), ELEMENT, costs, Some(&topology))
+        price(schedule, &call.layout(schedule), call.element, costs, Some(&topology))
     }
 }
 
@@ -55,7 +73,7 @@ impl Chosen {
 
     /// The schedule of a call.
     pub fn of(&mut self, call: &Call) -> &Schedule {
-        let kind = Kind::new(call.op, call.count() * ELEMENT.0 as usize, true, None);
+        let kind = Kind::new(call.op, call.count() * call.element.0 as usize, true, None);
         let selector = &mut self.selector;
         self.kept.entry(kind).or_insert_with(|| {
             selector.choose(&kind).expect("every operation has a canonical algorithm")

@@ -1,23 +1,29 @@
 //! The bytes that every rank will move in a step, by operation: counted from the schedules that
 //! the engine will run.
 //!
-//! Two questions have an answer before a run: *which calls* a step makes ([`calls`]) and *which
-//! schedule* each of them follows ([`choice`]). The rest is counting, and so the prediction is what
-//! the engine's counters will say, to the byte. Only rows of an embedding that travel one by one
-//! depend on the text; then the dense way is counted, which is the most it can be.
+//! Two questions have an answer before a run: *which calls* a step makes, along each axis of the
+//! mesh ([`calls`]), and *which schedule* each of them follows ([`choice`]). The rest is counting,
+//! and so the prediction is what the engine's counters will say, to the byte. Only rows of an
+//! embedding that travel one by one depend on the text: whoever has seen it says how many there are
+//! ([`rows`]); otherwise the dense way is counted, which is about the most it can be.
 
 pub mod calls;
 pub mod choice;
+mod program;
+pub mod rows;
+mod windows;
 
-pub use calls::{Call, Lengths, StepCalls};
+pub use calls::{Call, GroupCalls, Known, Lengths, Message, StepCalls};
 pub use choice::{Chosen, Wires};
 
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
+use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
 use lockstep_parallel::ReplicaPlan;
 use lockstep_schedule::{Layout, Op, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::AddAssign;
 
 /// What a rank moves.
@@ -97,8 +103,28 @@ impl AddAssign for Moved {
     }
 }
 
-/// What one rank moves in a step, by operation.
-pub type ByOp = BTreeMap<Op, Moved>;
+/// What moves bytes: an operation along an axis of the mesh, or messages between stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cause {
+    /// Among whom.
+    pub axis: Axis,
+    /// What; none is messages from one to another.
+    pub op: Option<Op>,
+}
+
+impl fmt::Display for Cause {
+    /// The axis is named unless it is the one that every layout has.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.axis, self.op) {
+            (Axis::Data, Some(op)) => write!(f, "{op}"),
+            (axis, Some(op)) => write!(f, "{axis} {op}"),
+            (axis, None) => write!(f, "{axis} send"),
+        }
+    }
+}
+
+/// What one rank moves in a step, by what moves it.
+pub type ByCause = BTreeMap<Cause, Moved>;
 
 /// The calls of one of a recipe's steps, and what every rank moves in them. Where buckets are
 /// measured when the run starts, the answer is exact if all lengths that they may have give it.
@@ -107,15 +133,16 @@ pub fn of_recipe(
     blueprint: &Blueprint,
     step: u64,
     wires: &Wires,
-) -> (StepCalls, Vec<ByOp>) {
+    known: Known<'_>,
+) -> (StepCalls, Vec<ByCause>) {
     let plans = calls::plans_at(recipe, blueprint, step);
     let mut all = plans.iter().map(|plan| {
-        let calls = calls::of_plan(plan, blueprint);
+        let calls = calls::of_plan(plan, blueprint, known);
         let moved = by_rank(&calls, wires);
         (calls, moved)
     });
     let (mut calls, moved) = all.next().expect("there is a plan");
-    let bytes = |moved: &[ByOp]| -> Vec<Bytes> {
+    let bytes = |moved: &[ByCause]| -> Vec<Bytes> {
         moved.iter().map(|rank| total(rank).wire_bytes()).collect()
     };
     calls.is_exact &= all.all(|(_, other)| bytes(&other) == bytes(&moved));
@@ -126,34 +153,119 @@ pub fn of_recipe(
 pub fn busiest_by_bucket_len(
     recipe: &Recipe,
     blueprint: &Blueprint,
-    step: u64,
     wires: &Wires,
 ) -> Vec<(usize, Bytes)> {
-    let busiest = |plan: ReplicaPlan| {
-        let moved = by_rank(&calls::of_plan(&plan, blueprint), wires);
-        let most = moved.iter().map(|rank| total(rank).wire_bytes()).max();
-        (plan.bucket_len, most.unwrap_or_default())
+    busiest(recipe, blueprint, wires, &[Known::default()])
+}
+
+/// The same in the mean of the first steps, of which it is known how many rows of the embedding
+/// each rank touches.
+pub fn busiest_with_rows(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    wires: &Wires,
+    rows_by_step: &[Vec<usize>],
+) -> Vec<(usize, Bytes)> {
+    let known = |rows| Known { rows_by_rank: Some(rows), ..Known::default() };
+    let steps: Vec<Known<'_>> = rows_by_step.iter().map(|rows| known(&rows[..])).collect();
+    busiest(recipe, blueprint, wires, &steps)
+}
+
+fn busiest(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    wires: &Wires,
+    steps: &[Known<'_>],
+) -> Vec<(usize, Bytes)> {
+    let of_plan = |plan: ReplicaPlan| {
+        let mut sums = vec![0; plan.mesh.num_ranks()];
+        for known in steps {
+            let moved = by_rank(&calls::of_plan(&plan, blueprint, *known), wires);
+            for (sum, rank) in sums.iter_mut().zip(&moved) {
+                *sum += total(rank).wire_bytes().0;
+            }
+        }
+        let most = sums.into_iter().max().unwrap_or(0);
+        (plan.bucket_len, Bytes(most / steps.len().max(1) as u64))
     };
-    calls::plans_at(recipe, blueprint, step).into_iter().map(busiest).collect()
+    calls::plans_at(recipe, blueprint, 0).into_iter().map(of_plan).collect()
 }
 
 /// What every rank moves in a step.
-pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByOp> {
-    let mut ranks = vec![ByOp::new(); step.addends.num_ranks()];
-    let mut chosen = Chosen::new(wires, &step.addends);
-    for call in &step.list {
-        let schedule = chosen.of(call);
-        let layout = call.layout(schedule);
-        for (rank, moved) in ranks.iter_mut().enumerate() {
-            let one = Moved::of(schedule, &layout, calls::ELEMENT, rank);
-            *moved.entry(call.op).or_default() += one.times(call.times);
+pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByCause> {
+    let mut ranks = vec![ByCause::new(); step.mesh.num_ranks()];
+    for (device, holders) in step.data.iter().enumerate() {
+        for (holder, calls) in holders.iter().enumerate() {
+            let rank = |part| rank_at(&step.mesh, device, part, holder);
+            add_calls(&mut ranks, calls, Axis::Data, wires, &rank);
+        }
+    }
+    for (device, parts) in step.tensor.iter().enumerate() {
+        for (part, calls) in parts.iter().enumerate() {
+            let rank = |holder| rank_at(&step.mesh, device, part, holder);
+            add_calls(&mut ranks, calls, Axis::Tensor, wires, &rank);
+        }
+    }
+    for (device, parts) in step.messages.iter().enumerate() {
+        for (part, messages) in parts.iter().enumerate() {
+            add_messages(&mut ranks, &step.mesh, (device, part), messages);
         }
     }
     ranks
 }
 
+/// Adds what the members of a group move; `rank` is that of a member.
+fn add_calls(
+    ranks: &mut [ByCause],
+    calls: &GroupCalls,
+    axis: Axis,
+    wires: &Wires,
+    rank: &dyn Fn(usize) -> usize,
+) {
+    let members: Vec<usize> = (0..calls.addends.num_ranks()).map(rank).collect();
+    let mut chosen = Chosen::new(&wires.among(&members), &calls.addends);
+    for call in &calls.list {
+        let schedule = chosen.of(call);
+        let layout = call.layout(schedule);
+        for (member, &rank) in members.iter().enumerate() {
+            let one = Moved::of(schedule, &layout, call.element, member);
+            let cause = Cause { axis, op: Some(call.op) };
+            *ranks[rank].entry(cause).or_default() += one.times(call.times);
+        }
+    }
+}
+
+/// Adds what a device with a part of the batch, and whoever it sends to, move.
+fn add_messages(
+    ranks: &mut [ByCause],
+    mesh: &Mesh,
+    (device, part): (usize, usize),
+    messages: &[Message],
+) {
+    let cause = Cause { axis: Axis::Pipeline, op: None };
+    for holder in 0..mesh.degree(Axis::Tensor) {
+        for &Message { to, len, times } in messages {
+            let bytes = calls::ELEMENT * (len as u64 * times);
+            let from = rank_at(mesh, device, part, holder);
+            *ranks[from].entry(cause).or_default() +=
+                Moved { calls: times, messages: times, sent: bytes, ..Moved::default() };
+            let to = rank_at(mesh, to, part, holder);
+            ranks[to].entry(cause).or_default().received += bytes;
+        }
+    }
+}
+
+/// Who stands there.
+pub(crate) fn rank_at(mesh: &Mesh, device: usize, part: usize, holder: usize) -> usize {
+    let is_there = |rank: &usize| {
+        let at = |axis| mesh.index(axis, Rank(*rank));
+        (at(Axis::Pipeline), at(Axis::Data), at(Axis::Tensor)) == (device, part, holder)
+    };
+    (0..mesh.num_ranks()).find(is_there).expect("the mesh has this place")
+}
+
 /// All operations of a rank together.
-pub fn total(moved: &ByOp) -> Moved {
+pub fn total(moved: &ByCause) -> Moved {
     moved.values().fold(Moved::default(), |mut total, one| {
         total += *one;
         total

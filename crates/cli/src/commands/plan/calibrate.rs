@@ -6,11 +6,13 @@ use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_planner::time::{Calibration, Point, calibration::VERSION};
+use lockstep_planner::time::{Calibration, Point, SumPoint, calibration::VERSION, lane_scores};
 use lockstep_planner::traffic::{Call, Chosen, Lengths, Wires};
 use lockstep_platform::World;
 use lockstep_schedule::{Addends, Op};
+use lockstep_tensor::reduce;
 use lockstep_trainer::bench::{BenchTrain, bench_train};
+use lockstep_trainer::device;
 
 /// Measure this machine; `plan` and `train` then say how long a step takes
 #[derive(clap::Args)]
@@ -36,6 +38,13 @@ const WIDTHS: [(usize, usize); 6] = [(32, 2), (64, 2), (128, 4), (256, 4), (512,
 
 /// Lanes of the shorter and the longer step of every model: what they have in common is the update.
 const LANES: [usize; 2] = [1, 4];
+
+/// Heads of the models of one width that differ in nothing else.
+const HEADS: [usize; 2] = [2, 16];
+
+/// Elements of sums that are measured: from what fits into the nearest cache to what fits into no
+/// cache.
+const SUMS: [usize; 6] = [1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23];
 
 /// Lanes, all of one short sequence, of the steps that show what blocks take besides arithmetic.
 const SHORT_LANES: [usize; 2] = [1, 33];
@@ -104,23 +113,21 @@ fn calibrate(world: &World, steps: u64) -> Result<Calibration, Failure> {
         workers::tell(&format!("width {width} ...\n"));
         let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
         let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
-        measured.push((width, Lanes::of(&short?, &long?, LANES, CONTEXT)));
+        measured.push((width, Lanes::of(&short?, &long?, LANES, trial)));
     }
-    workers::tell("leaves and parameters ...\n");
+    workers::tell("heads ...\n");
+    let score_seconds = score_seconds(&bench)?;
+    workers::tell("parameters ...\n");
     let (width, heads) = WIDTHS[4];
     let large = &measured[4].1;
-    let trial = Trial { width, heads, context: CONTEXT, lanes: 4, leaves: 4, threads: 0 };
-    let many_leaves = usual_step(&bench(trial)?);
-    // One leaf more is cleared, and added to another.
-    let leaf = ((many_leaves - large.longer_step) / 3.0).max(0.0);
-    let leaf_seconds_per_param = leaf / large.num_params;
-    let [short, long] =
-        LANES.map(|lanes| bench(Trial { context: CONTEXT / 4, lanes, leaves: 1, ..trial }));
-    let quarter = Lanes::of(&short?, &long?, LANES, CONTEXT / 4);
-    let lane_seconds_per_param = large.intercept(&quarter, block_seconds);
+    let trial = Trial { width, heads, context: CONTEXT / 4, lanes: 1, leaves: 1, threads: 0 };
+    let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
+    let quarter = Lanes::of(&short?, &long?, LANES, trial);
+    let lane_seconds_per_param = large.intercept(&quarter, block_seconds, score_seconds);
+    let sums = sums(world)?;
     let points = measured.iter().map(|(width, lanes)| Point {
         width: *width,
-        flops_per_second: lanes.rate(block_seconds, lane_seconds_per_param),
+        flops_per_second: lanes.rate(block_seconds, score_seconds, lane_seconds_per_param),
     });
     let points: Vec<Point> = points.collect();
     // The first model has next to no parameters; of the large ones nothing fits into a cache.
@@ -141,8 +148,9 @@ fn calibrate(world: &World, steps: u64) -> Result<Calibration, Failure> {
         points,
         block_seconds,
         block_seconds_alone,
+        score_seconds,
         lane_seconds_per_param,
-        leaf_seconds_per_param,
+        sums,
         update_seconds_per_param,
         step_overhead_seconds,
         latency_factor,
@@ -164,16 +172,16 @@ struct Lanes {
     seconds: f64,
     /// Of what a step does for all lanes together.
     besides: f64,
-    longer_step: f64,
     flops: f64,
     num_params: f64,
     tokens: f64,
+    scores: f64,
     num_blocks: f64,
     bench: BenchTrain,
 }
 
 impl Lanes {
-    fn of(short: &BenchTrain, long: &BenchTrain, lanes: [usize; 2], context: usize) -> Self {
+    fn of(short: &BenchTrain, long: &BenchTrain, lanes: [usize; 2], trial: Trial) -> Self {
         let [few, many] = [short, long].map(usual_step);
         let num_lanes = lanes[1] as f64;
         // Whatever disturbs the shorter step would make lanes look free.
@@ -181,10 +189,10 @@ impl Lanes {
         Self {
             seconds,
             besides: (many - seconds * num_lanes).max(0.0),
-            longer_step: many,
             flops: long.gflops * 1e9 * long.step_seconds_median / num_lanes,
             num_params: long.num_params as f64,
-            tokens: (SEQUENCES * context) as f64,
+            tokens: (SEQUENCES * trial.context) as f64,
+            scores: lane_scores(&recipe(trial)),
             num_blocks: NUM_BLOCKS as f64,
             bench: long.clone(),
         }
@@ -192,18 +200,61 @@ impl Lanes {
 
     /// What a lane costs a parameter, however short it is: what is left where a line through lanes
     /// of two lengths meets no tokens.
-    fn intercept(&self, shorter: &Self, block_seconds: f64) -> f64 {
-        let slope = (self.seconds - shorter.seconds) / (self.tokens - shorter.tokens);
-        let at_none = self.seconds - slope * self.tokens - self.num_blocks * block_seconds;
+    fn intercept(&self, shorter: &Self, block_seconds: f64, score_seconds: f64) -> f64 {
+        let linear = |lanes: &Self| lanes.seconds - lanes.scores * score_seconds;
+        let slope = (linear(self) - linear(shorter)) / (self.tokens - shorter.tokens);
+        let at_none = linear(self) - slope * self.tokens - self.num_blocks * block_seconds;
         // More than half of the shorter lane is a measurement gone wrong.
         at_none.clamp(0.0, shorter.seconds / 2.0) / self.num_params
     }
 
-    /// The speed of the arithmetic alone.
-    fn rate(&self, block_seconds: f64, seconds_per_param: f64) -> f64 {
-        let besides = self.num_blocks * block_seconds + self.num_params * seconds_per_param;
-        self.flops / (self.seconds - besides).max(0.5 * self.seconds)
+    /// The speed of the products alone.
+    fn rate(&self, block_seconds: f64, score_seconds: f64, seconds_per_param: f64) -> f64 {
+        let besides = self.num_blocks * block_seconds
+            + self.scores * score_seconds
+            + self.num_params * seconds_per_param;
+        self.flops / (self.seconds - besides).max(0.3 * self.seconds)
     }
+}
+
+/// What a score of attention takes besides its products: models that differ in the number of heads
+/// only have as many operations and other numbers of scores.
+fn score_seconds(bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>) -> Result<f64, Failure> {
+    let of_heads = |heads: usize| -> Result<Lanes, Failure> {
+        let width = WIDTHS[3].0;
+        let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
+        let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
+        Ok(Lanes::of(&short?, &long?, LANES, trial))
+    };
+    let [few, many] = HEADS.map(of_heads);
+    let (few, many) = (few?, many?);
+    Ok(((many.seconds - few.seconds) / (many.scores - few.scores)).max(0.0))
+}
+
+/// What it takes to clear a vector and to add it to another, for an element, by length.
+fn sums(world: &World) -> Result<Vec<SumPoint>, Failure> {
+    const NUM_ROUNDS: usize = 12;
+    const MOST: usize = SUMS[SUMS.len() - 1];
+    let (width, heads) = WIDTHS[0];
+    let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
+    let cpu = device::open(&recipe(trial), world)?;
+    let (mut one, mut other) = (vec![0.0_f32; MOST], vec![0.0_f32; MOST]);
+    let mut point = |len: usize| {
+        // Short ones are over before a clock has moved.
+        let times = (SUMS[4] / len).max(1);
+        let mut seconds = f64::INFINITY;
+        for _ in 0..NUM_ROUNDS {
+            let start = world.clock().now();
+            for _ in 0..times {
+                cpu.for_each_part(&mut other[..len], 1 << 14, |_, part| part.fill(0.0));
+                reduce::add_assign(&cpu, &mut one[..len], &other[..len]);
+            }
+            let all = world.clock().since(start).as_secs_f64();
+            seconds = seconds.min(all / (times * len) as f64);
+        }
+        SumPoint { len, seconds_per_element: seconds }
+    };
+    Ok(SUMS.map(&mut point).to_vec())
 }
 
 /// What a block of a lane takes besides arithmetic: lanes of 16 tokens have next to none.
@@ -214,7 +265,7 @@ fn block_seconds(
     let (width, heads) = WIDTHS[0];
     let trial = Trial { width, heads, context: 8, lanes: 1, leaves: 1, threads };
     let [short, long] = SHORT_LANES.map(|lanes| bench(Trial { lanes, ..trial }));
-    let lanes = Lanes::of(&short?, &long?, SHORT_LANES, trial.context);
+    let lanes = Lanes::of(&short?, &long?, SHORT_LANES, trial);
     Ok(lanes.seconds / lanes.num_blocks)
 }
 
@@ -269,8 +320,7 @@ fn factors(world: &World) -> Result<[f64; 2], Failure> {
     let (wires, addends) = (Wires::memory(2), Addends::one_each(2));
     let mut factors = [1.0; 2];
     for (factor, count) in factors.iter_mut().zip(CALLS) {
-        let lengths = Lengths::Even(count);
-        let call = Call { op: Op::AllReduce, bucket: 0, lengths, times: 1, turns: Vec::new() };
+        let call = Call::once(Op::AllReduce, Lengths::Even(count));
         let mut chosen = Chosen::new(&wires, &addends);
         let assumed = wires.call_seconds(chosen.of(&call), &call, &wires.costs);
         *factor = (time_all_reduce(world, &ends, count).map_err(bug)? / assumed).clamp(0.05, 200.0);

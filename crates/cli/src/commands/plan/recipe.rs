@@ -9,6 +9,7 @@ use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_model::describe;
 use lockstep_planner::Forecast;
+use lockstep_planner::forecast::wires;
 use lockstep_planner::memory::{Process, activations_by_block};
 use lockstep_planner::traffic::{self, Moved};
 use lockstep_platform::World;
@@ -75,6 +76,8 @@ pub(super) fn run(arguments: &RecipeArguments, json: bool, world: &World) -> Res
     forecast::fits(&recipe, world, process)?;
     let process = Process { text: forecast::text_bytes(&recipe, world), ..process };
     let forecast = forecast::of(&recipe, world, process)?;
+    let rows = forecast::rows(&recipe, world, &forecast);
+    let forecast = forecast.with_rows(&recipe, &wires(&recipe), &rows);
     let report = report(&recipe, &forecast, world);
     if json { output::json(&report) } else { output::text(&render(&recipe, &forecast, &report)) }
 }
@@ -107,14 +110,16 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         traffic_by_rank: forecast
             .traffic
             .iter()
-            .map(|rank| rank.iter().map(|(op, moved)| (op.to_string(), bytes(moved))).collect())
+            .map(|rank| {
+                rank.iter().map(|(cause, moved)| (cause.to_string(), bytes(moved))).collect()
+            })
             .collect(),
         step_seconds,
         compute_seconds: seconds(|step| step.compute),
         update_seconds: seconds(|step| step.update),
         communication_seconds: seconds(|step| step.communication),
         exposed_communication_seconds: seconds(|step| step.exposed),
-        bubble_fraction: 0.0,
+        bubble_fraction: forecast.step.map_or(0.0, |step| step.bubble),
         mfu: forecast.step.zip(peak).map(|(step, peak)| step.peak_share(peak)),
         tokens_per_second: forecast.tokens_per_second().map(|speed| speed.0),
         days: step_seconds.map(|seconds| seconds * recipe.train.steps as f64 / 86_400.0),
@@ -179,13 +184,13 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
     let busiest = forecast.traffic.iter().max_by_key(|rank| traffic::total(rank).wire_bytes());
     let moves = busiest.into_iter().flatten().filter(|(_, m)| m.wire_bytes() > Bytes(0));
     let mut any = false;
-    for (op, moved) in moves {
+    for (cause, moved) in moves {
         any = true;
         let _ = writeln!(
             text,
-            "a step  {:>6} x {:<15} {:>10} on the busiest rank",
+            "a step  {:>6} x {:<21} {:>10} on the busiest rank",
             moved.calls,
-            op.to_string(),
+            cause.to_string(),
             moved.wire_bytes().to_string(),
         );
     }

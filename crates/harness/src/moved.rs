@@ -1,0 +1,73 @@
+//! The bytes that a run has moved, beside those that were predicted: equal on every rank.
+//!
+//! The planner counts from the schedules what a step moves; where rows of an embedding travel one
+//! by one it is told how many the step's tokens touch. What a run reports is the mean of its steps,
+//! so the sum over all of them is compared.
+
+use crate::runs::Outcome;
+use lockstep_config::Recipe;
+use lockstep_data::{Cursor, Feed, Loader, Seat};
+use lockstep_parallel::asked::blueprint_on;
+use lockstep_planner::traffic::{self, Known, Wires, rows};
+
+/// Holds the counters of every rank of a run whose ranks share memory against the prediction.
+///
+/// # Panics
+/// When they differ.
+pub fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
+    let predicted = predicted_by_rank(recipe);
+    let measured = &outcome.summary.wire_bytes_by_rank;
+    assert_eq!(predicted, *measured, "{:?}", recipe.parallel);
+}
+
+/// What every rank of a run will move in the mean step.
+///
+/// # Panics
+/// When the recipe's text cannot be read, or the planner says that it does not know.
+pub fn predicted_by_rank(recipe: &Recipe) -> Vec<u64> {
+    let wires = Wires::memory(recipe.run.workers);
+    let blueprint = blueprint_on(recipe, 0);
+    let mut tokens = Tokens::open(recipe);
+    let mut sums = vec![0; recipe.run.workers];
+    for step in 0..recipe.train.steps {
+        let touched = tokens.rows_by_rank(recipe, step);
+        let known = Known {
+            rows_by_rank: Some(&touched),
+            evaluation_rounds: evaluation_rounds(recipe, step),
+        };
+        let (calls, moved) = traffic::of_recipe(recipe, &blueprint, step, &wires, known);
+        assert!(calls.is_exact, "everything is known: {:?}", recipe.parallel);
+        for (sum, rank) in sums.iter_mut().zip(&moved) {
+            *sum += traffic::total(rank).wire_bytes().0;
+        }
+    }
+    sums.into_iter().map(|sum| sum / recipe.train.steps).collect()
+}
+
+/// Rounds of the evaluation that came before a step, if one did: parameters that it has brought are
+/// there.
+fn evaluation_rounds(recipe: &Recipe, step: u64) -> usize {
+    let every = recipe.train.eval_every;
+    let is_due = step > 0 && every > 0 && step.is_multiple_of(every);
+    let lanes = recipe.train.eval_batches * recipe.train.batch / recipe.train.microbatch;
+    let together = recipe.parallel.data * recipe.parallel.pipeline;
+    if is_due { lanes.div_ceil(together) } else { 0 }
+}
+
+/// The tokens of a run, batch by batch.
+struct Tokens(Loader);
+
+impl Tokens {
+    fn open(recipe: &Recipe) -> Self {
+        let world = lockstep_platform::real();
+        let feed = Feed::open(recipe, &world, &Seat::alone(recipe));
+        let loader = feed.and_then(|mut feed| feed.loader(&world, Cursor::start()));
+        Self(loader.expect("the text can be read"))
+    }
+
+    /// How many rows of the embedding each worker's lanes touch in the next step.
+    fn rows_by_rank(&mut self, recipe: &Recipe, step: u64) -> Vec<usize> {
+        let batch = self.0.next_batch().expect("the text goes on");
+        rows::by_rank(recipe, step, |lane| batch.lane(lane).0)
+    }
+}
