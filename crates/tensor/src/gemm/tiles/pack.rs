@@ -1,0 +1,147 @@
+//! Rounds operands to bf16 and packs them into panels, in one go.
+//!
+//! A *line* is a row of the left operand or a column of the right one. Where a line is contiguous
+//! in memory, one instruction rounds 32 numbers of it to sixteen pairs; where the lines lie side by
+//! side instead, it pairs sixteen lines of one product with those of the next. Either gives a
+//! square of pairs, by line or by pair; the left operand wants the former, the right operand the
+//! latter, and what comes out the other way round is transposed in registers.
+
+use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS};
+use crate::gemm::Mat;
+use crate::gemm::elements::{Element, of_any_type};
+use crate::simd::{LANES, Simd};
+
+/// How many steps ahead of a line it is fetched into the cache.
+const AHEAD: usize = 4;
+
+/// Which operand a panel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Tiles have a row for each line.
+    Left,
+    /// Tiles have a column for each line.
+    Right,
+}
+
+/// Packs lines `first..first + num` (at most 32) and products `p..p + k` of `x`, a matrix of lines
+/// by products; what is missing of the panel becomes zero.
+#[inline(always)]
+pub(crate) fn lines<S: Simd>(
+    s: S,
+    x: Mat<'_>,
+    (first, num): (usize, usize),
+    (p, k): (usize, usize),
+    side: Side,
+    panel: &mut [f32],
+) {
+    debug_assert!(num <= LINES);
+    let (lines, products) = (x.row_stride, x.col_stride);
+    of_any_type!(x.data, data => {
+        let data = &data[first * lines + p * products..];
+        for (step, panel) in panel.chunks_exact_mut(STEP_WORDS).enumerate() {
+            let k = (step * STEP, STEP.min(k - step * STEP));
+            for (tile, out) in panel.chunks_exact_mut(TILE_WORDS).enumerate() {
+                let lines = Lines { data, first: tile * TILE, strides: (lines, products), k };
+                lines.pack(s, num.saturating_sub(tile * TILE).min(TILE), side, out);
+            }
+        }
+    });
+}
+
+/// What one tile is packed from.
+struct Lines<'a, T> {
+    data: &'a [T],
+    first: usize,
+    /// Between lines, and between products.
+    strides: (usize, usize),
+    k: (usize, usize),
+}
+
+impl<T: Element> Lines<'_, T> {
+    #[inline(always)]
+    fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32]) {
+        let mut square = [s.zero(); LANES];
+        let found = if self.strides.1 == 1 {
+            self.by_line(s, num, &mut square);
+            Side::Left
+        } else if self.strides.0 == 1 {
+            self.by_pair(s, num, &mut square);
+            Side::Right
+        } else {
+            self.one_by_one(s, num, &mut square);
+            Side::Left
+        };
+        let square = if found == side { square } else { s.transpose(square) };
+        let (out, _) = out.as_chunks_mut::<LANES>();
+        for (out, row) in out.iter_mut().zip(square) {
+            s.store(row, out);
+        }
+    }
+
+    /// Row i is line i, a lane each pair.
+    #[inline(always)]
+    fn by_line<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+        let (p, k) = self.k;
+        let start = |line: usize| (self.first + line) * self.strides.0 + p;
+        if num == TILE && k == STEP {
+            for (line, row) in square.iter_mut().enumerate() {
+                let numbers: &[T; STEP] = self.data[start(line)..].first_chunk().expect("a step");
+                s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP).cast());
+                s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + LANES).cast());
+                let (halves, _) = numbers.as_chunks::<LANES>();
+                let [a, b] = [0, 1].map(|i| T::load(s, &halves[i]));
+                *row = s.from_bits(s.pair_neighbours(a, b));
+            }
+        } else {
+            for (line, row) in square.iter_mut().enumerate().take(num) {
+                let (a, b) = self.data[start(line)..][..k].split_at(k.min(LANES));
+                let [a, b] = [a, b].map(|part| T::load_partial(s, part));
+                *row = s.from_bits(s.pair_neighbours(a, b));
+            }
+        }
+    }
+
+    /// Row i is pair i, a lane each line.
+    #[inline(always)]
+    fn by_pair<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+        let (p, k) = self.k;
+        let start = |product: usize| (p + product) * self.strides.1 + self.first;
+        if num == TILE && k == STEP {
+            for (pair, row) in square.iter_mut().enumerate() {
+                let [even, odd] = [0, 1].map(|i| {
+                    let numbers: &[T; LANES] =
+                        self.data[start(2 * pair + i)..].first_chunk().expect("sixteen lines");
+                    s.prefetch(numbers.as_ptr().wrapping_add(STEP * self.strides.1).cast());
+                    T::load(s, numbers)
+                });
+                *row = s.from_bits(s.pair_lanes(even, odd));
+            }
+        } else if num > 0 {
+            for (pair, row) in square.iter_mut().enumerate().take(k.div_ceil(2)) {
+                let [even, odd] = [0, 1].map(|i| match 2 * pair + i {
+                    product if product < k => {
+                        T::load_partial(s, &self.data[start(product)..][..num])
+                    }
+                    _ => s.zero(),
+                });
+                *row = s.from_bits(s.pair_lanes(even, odd));
+            }
+        }
+    }
+
+    /// Row i is line i, of a matrix that is contiguous in neither direction.
+    #[inline(always)]
+    fn one_by_one<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+        let (p, k) = self.k;
+        for (line, row) in square.iter_mut().enumerate().take(num) {
+            let start = (self.first + line) * self.strides.0;
+            let mut numbers = [[self.data[0]; LANES]; 2];
+            for (i, number) in numbers.as_flattened_mut()[..k].iter_mut().enumerate() {
+                *number = self.data[start + (p + i) * self.strides.1];
+            }
+            let (a, b) = numbers.as_flattened()[..k].split_at(k.min(LANES));
+            let [a, b] = [a, b].map(|part| T::load_partial(s, part));
+            *row = s.from_bits(s.pair_neighbours(a, b));
+        }
+    }
+}
