@@ -285,7 +285,7 @@ mod tiles {
                 k = inout(reg) num_steps => _,
                 add = in(reg) u32::from(add),
                 next = inout(reg) c.wrapping_byte_add(NEXT) => _,
-                next_step = in(reg) HINT_ROWS * c_row,
+                next_step = in(reg) 32usize.div_ceil(num_steps).min(HINT_ROWS) * c_row,
                 hint = inout(reg) hint.start => _,
                 hint_row = in(reg) hint.row,
                 hint_step = in(reg) hint.step,

@@ -1,7 +1,7 @@
 //! A product in bf16: blocks that fit the caches around products of tiles.
 //!
 //! As in `f32`, the right operand is packed for as many columns as the second-level cache holds,
-//! then tasks pack 32 rows of the left operand each and sweep the panels. Products run so much
+//! then tasks pack 64 rows of the left operand each and sweep the panels. Products run so much
 //! faster here that packing and the trips of the target between blocks of k matter: blocks of k are
 //! long, and while tiles are multiplied the caches are told to fetch the next piece of the target
 //! and a share of the rows that the next task packs.
@@ -17,6 +17,10 @@ use std::mem::MaybeUninit;
 /// Products of the longest block: with them a panel of either operand is a few percent of the
 /// second-level cache, and the target makes few trips. Only speed depends on it.
 const BLOCK: usize = 1024;
+/// Rows of one task.
+const ROWS: usize = 2 * LINES;
+/// Words of its left panels.
+const LEFT_WORDS: usize = ROWS / LINES * panel_words(BLOCK);
 /// Words of the packed columns that one sweep takes. Only speed depends on it.
 const CACHED_WORDS: usize = 256 * 1024;
 
@@ -36,6 +40,9 @@ pub(super) fn product(
     let longest = panel_words(block_len.min(k));
     let num_sweeps = num_panels.div_ceil(CACHED_WORDS / longest);
     let sweep_panels = num_panels.div_ceil(num_sweeps);
+    // Columns that lie side by side are packed a few panels at a time, which reads longer runs of
+    // memory; of columns that are contiguous, so many at once would only be in each other's way.
+    let together = if b.col_stride == 1 { 4 } else { 1 };
     cpu.with_packing_buffer(sweep_panels * longest, |packed| {
         for p in (0..k).step_by(block_len) {
             let block = (p, block_len.min(k - p));
@@ -45,13 +52,14 @@ pub(super) fn product(
             for first_panel in (0..num_panels).step_by(sweep_panels) {
                 let num = sweep_panels.min(num_panels - first_panel);
                 let packed = &mut packed[..num * words];
-                cpu.for_each_part(packed, words, |i, out| {
-                    cpu.run_tiles(PackRight { b, block, panel: first_panel + i, out });
+                cpu.for_each_part(packed, together * words, |i, out| {
+                    let panel = first_panel + i * together;
+                    cpu.run_tiles(PackRight { b, block, panel, out });
                 });
                 let (packed, first_col) = (&*packed, first_panel * LINES);
                 let cols = (first_col, (num * LINES).min(n - first_col));
-                cpu.for_each(m.div_ceil(LINES), |task| {
-                    let rows = (task * LINES, LINES.min(m - task * LINES));
+                cpu.for_each(m.div_ceil(ROWS), |task| {
+                    let rows = (task * ROWS, ROWS.min(m - task * ROWS));
                     cpu.run_tiles(Sweep { a, packed, rows, cols, block, target, add, bias });
                 });
             }
@@ -59,7 +67,7 @@ pub(super) fn product(
     });
 }
 
-/// Packs one panel of the right operand.
+/// Packs a few panels of the right operand.
 struct PackRight<'a> {
     b: Mat<'a>,
     block: (usize, usize),
@@ -72,12 +80,13 @@ impl Kernel for PackRight<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let first = self.panel * LINES;
-        let cols = (first, LINES.min(self.b.cols - first));
+        let num = self.out.len() / panel_words(self.block.1) * LINES;
+        let cols = (first, num.min(self.b.cols - first));
         pack::lines(s, self.b.t(), cols, self.block, Side::Right, self.out);
     }
 }
 
-/// 32 rows of the left operand times the panels of one sweep.
+/// 64 rows of the left operand times the panels of one sweep.
 struct Sweep<'a> {
     a: Mat<'a>,
     packed: &'a [f32],
@@ -89,10 +98,10 @@ struct Sweep<'a> {
     bias: Option<&'a [f32]>,
 }
 
-/// Room for one left panel, from the start of a cache line on. It is not cleared first: that would
-/// cost as much as filling it.
+/// Room for the left panels of a task, from the start of a cache line on. It is not cleared first:
+/// that would cost as much as filling it.
 #[repr(align(64))]
-struct LeftPanel([MaybeUninit<f32>; panel_words(BLOCK)]);
+struct LeftPanels([MaybeUninit<f32>; LEFT_WORDS]);
 
 /// One block of the target that does not cover whole tiles, or has to be added to.
 #[repr(align(64))]
@@ -103,17 +112,22 @@ impl Kernel for Sweep<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let words = panel_words(self.block.1);
-        let mut left = LeftPanel([const { MaybeUninit::uninit() }; panel_words(BLOCK)]);
+        #[expect(clippy::large_stack_arrays, reason = "128 KB that stay in the cache")]
+        let mut left = LeftPanels([const { MaybeUninit::uninit() }; LEFT_WORDS]);
+        let len = self.rows.1.div_ceil(LINES) * words;
         // SAFETY: words are plain numbers, and packing writes all of those before any is read.
         let left: &mut [f32] =
-            unsafe { std::slice::from_raw_parts_mut(left.0.as_mut_ptr().cast(), words) };
+            unsafe { std::slice::from_raw_parts_mut(left.0.as_mut_ptr().cast(), len) };
         pack::lines(s, self.a, self.rows, self.block, Side::Left, left);
         let engine = Engine::new(s);
         let (first_col, num_cols) = self.cols;
         for (index, right) in self.packed.chunks_exact(words).enumerate() {
             let j = first_col + index * LINES;
             let n = LINES.min(first_col + num_cols - j);
-            self.one(&engine, s, left, right, (j, n), self.hint(index));
+            for (i, left) in left.chunks_exact(words).enumerate() {
+                let hint = self.hint(index, i);
+                self.one(&engine, s, (i, left), right, (j, n), hint);
+            }
         }
     }
 }
@@ -122,9 +136,10 @@ impl Sweep<'_> {
     /// What the next task packs, a share for each panel of the sweep: some rows where products are
     /// contiguous, some products of each step where rows are.
     #[inline(always)]
-    fn hint(&self, index: usize) -> Hint {
+    fn hint(&self, index: usize, left: usize) -> Hint {
         let Mat { data, row_stride, col_stride, .. } = self.a;
-        let (next_row, first, size) = (self.rows.0 + LINES, self.block.0, data.size());
+        let (next_row, first) = (self.rows.0 + ROWS + left * LINES, self.block.0);
+        let size = data.size();
         let share = HINT_ROWS * index.min(LINES / HINT_ROWS);
         let (row, product, between) = if col_stride == 1 {
             (next_row + share, first, row_stride)
@@ -135,18 +150,19 @@ impl Sweep<'_> {
         Hint { start, row: between * size, step: STEP * col_stride * size }
     }
 
-    /// The rows of this task and one panel of columns.
+    /// One panel of the rows of this task and one of columns.
     #[inline(always)]
     fn one<S: Simd>(
         &self,
         engine: &Engine<S>,
         s: S,
-        left: &[f32],
+        (i, left): (usize, &[f32]),
         right: &[f32],
         (j, n): (usize, usize),
         hint: Hint,
     ) {
-        let (first_row, m) = self.rows;
+        let first_row = self.rows.0 + i * LINES;
+        let m = LINES.min(self.rows.1 - i * LINES);
         let (both, row) = (m > TILE, self.target.row_stride);
         let whole = n == LINES && m.is_multiple_of(TILE) && self.bias.is_none();
         // SAFETY: rows first_row..first_row + m and columns j..j + n lie inside the target

@@ -21,6 +21,7 @@
 pub(crate) mod emulated;
 pub(crate) mod exact;
 pub(crate) mod pack;
+pub(crate) mod small;
 
 use crate::amx::{Hint, Tiles};
 use crate::simd::{LANES, Simd};

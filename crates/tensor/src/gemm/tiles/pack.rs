@@ -6,7 +6,7 @@
 //! square of pairs, by line or by pair; the left operand wants the former, the right operand the
 //! latter, and what comes out the other way round is transposed in registers.
 
-use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS};
+use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS, panel_words};
 use crate::gemm::Mat;
 use crate::gemm::elements::{Element, of_any_type};
 use crate::simd::{LANES, Simd};
@@ -23,8 +23,8 @@ pub(crate) enum Side {
     Right,
 }
 
-/// Packs lines `first..first + num` (at most 32) and products `p..p + k` of `x`, a matrix of lines
-/// by products; what is missing of the panel becomes zero.
+/// Packs lines `first..first + num` and products `p..p + k` of `x`, a matrix of lines by products,
+/// into as many panels as `panels` has room for; what is missing of them becomes zero.
 #[inline(always)]
 pub(crate) fn lines<S: Simd>(
     s: S,
@@ -32,17 +32,23 @@ pub(crate) fn lines<S: Simd>(
     (first, num): (usize, usize),
     (p, k): (usize, usize),
     side: Side,
-    panel: &mut [f32],
+    panels: &mut [f32],
 ) {
-    debug_assert!(num <= LINES);
     let (lines, products) = (x.row_stride, x.col_stride);
+    let words = panel_words(k);
+    debug_assert!(num <= panels.len() / words * LINES);
     of_any_type!(x.data, data => {
         let data = &data[first * lines + p * products..];
-        for (step, panel) in panel.chunks_exact_mut(STEP_WORDS).enumerate() {
+        // Steps outside, panels inside: lines that lie side by side are read in long runs.
+        for step in 0..words / STEP_WORDS {
             let k = (step * STEP, STEP.min(k - step * STEP));
-            for (tile, out) in panel.chunks_exact_mut(TILE_WORDS).enumerate() {
-                let lines = Lines { data, first: tile * TILE, strides: (lines, products), k };
-                lines.pack(s, num.saturating_sub(tile * TILE).min(TILE), side, out);
+            for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
+                let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+                for (tile, out) in tiles[..2].iter_mut().enumerate() {
+                    let first = i * LINES + tile * TILE;
+                    let lines = Lines { data, first, strides: (lines, products), k };
+                    lines.pack(s, num.saturating_sub(first).min(TILE), side, out);
+                }
             }
         }
     });
@@ -59,7 +65,7 @@ struct Lines<'a, T> {
 
 impl<T: Element> Lines<'_, T> {
     #[inline(always)]
-    fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32]) {
+    fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32; TILE_WORDS]) {
         let mut square = [s.zero(); LANES];
         let found = if self.strides.1 == 1 {
             self.by_line(s, num, &mut square);
