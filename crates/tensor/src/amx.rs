@@ -29,13 +29,15 @@ fn is_usable() -> bool {
     false
 }
 
+/// Leaf 7, EDX: bit 22 says bf16 tiles, bit 24 says tiles.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+const TILES: u32 = 1 << 22 | 1 << 24;
+
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn is_usable() -> bool {
     use std::arch::x86_64::__cpuid_count;
     let has_vectors =
         crate::Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512bf16");
-    // Leaf 7, EDX: bit 22 says bf16 tiles, bit 24 says tiles.
-    const TILES: u32 = 1 << 22 | 1 << 24;
     has_vectors && __cpuid_count(7, 0).edx & TILES == TILES && ask_permission()
 }
 
@@ -138,6 +140,7 @@ mod tiles {
     /// The tiles of the calling thread, ready for use; given back when dropped.
     pub(crate) struct Tiles(PhantomData<*const ()>);
 
+    #[expect(clippy::unused_self, reason = "`self` is the proof, not an operand")]
     impl Tiles {
         /// Divides the tiles.
         ///

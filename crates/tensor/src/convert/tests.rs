@@ -12,7 +12,7 @@ fn cpus() -> Vec<Cpu> {
 /// Random bits: every exponent, NaN and infinities among them, and ties of both types.
 fn any_numbers(len: usize) -> Vec<f32> {
     let mut state = 7u32;
-    let mut next = |i: usize| {
+    let next = |i: usize| {
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;
@@ -25,7 +25,7 @@ fn any_numbers(len: usize) -> Vec<f32> {
     };
     let special =
         [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE];
-    special.into_iter().chain((special.len()..len).map(|i| next(i))).collect()
+    special.into_iter().chain((special.len()..len).map(next)).collect()
 }
 
 /// What a slow loop says was lost.

@@ -11,7 +11,7 @@ fn numbers(len: usize, seed: u32) -> Vec<f32> {
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let x = (state >> 8) as f32 / 16_777_216.0 - 0.45;
-        if state >> 8 & 1023 == 0 { x * 1e-37 } else { x }
+        if (state >> 8).is_multiple_of(1024) { x * 1e-37 } else { x }
     };
     (0..len).map(|_| next()).collect()
 }

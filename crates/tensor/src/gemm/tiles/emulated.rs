@@ -51,7 +51,9 @@ impl Kernel for Multiply {
                 &mut *self.c.add(start).cast()
             });
             if !self.add {
-                rows.iter_mut().for_each(|row| **row = [0.0; LANES]);
+                for row in &mut rows {
+                    **row = [0.0; LANES];
+                }
             }
             for step in 0..self.num_steps {
                 // SAFETY: as above, for the panels.

@@ -13,6 +13,9 @@ fn flush(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { x }
 }
 
+/// Sixty powers of two: as far as that, nothing is subnormal any more.
+const UP: f32 = (1u64 << 60) as f32;
+
 /// `a * b + c` with one rounding, zero if that is subnormal. The factors are bf16.
 fn fma(a: f32, b: f32, c: f32) -> f32 {
     let result = a.mul_add(b, c);
@@ -20,8 +23,7 @@ fn fma(a: f32, b: f32, c: f32) -> f32 {
         return result;
     }
     // The largest subnormal results round up to the smallest normal number, but count as subnormal
-    // if they would not with one more bit: so round again, sixty powers of two further up.
-    const UP: f32 = (1u64 << 60) as f32;
+    // if they would not with one more bit: so round again, further up.
     let exact = sum_to_odd(f64::from(a) * f64::from(b), f64::from(c));
     let scaled = (exact * f64::from(UP)) as f32;
     if scaled.abs() < UP * f32::MIN_POSITIVE { 0.0f32.copysign(scaled) } else { result }

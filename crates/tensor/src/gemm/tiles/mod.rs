@@ -81,13 +81,12 @@ impl<S: Simd> Engine<S> {
         let (left, right) = (left.as_ptr(), right.as_ptr());
         // SAFETY: both panels hold the steps, and the caller promises the target.
         unsafe {
-            match &self.tiles {
-                Some(tiles) => tiles.multiply(both, num_steps, left, right, c, c_row, add, hint),
-                None => {
-                    let num_tiles = if both { 2 } else { 1 };
-                    let steps = (num_tiles, num_steps);
-                    self.s.call(emulated::Multiply::new(steps, left, right, c, c_row, add));
-                }
+            if let Some(tiles) = &self.tiles {
+                tiles.multiply(both, num_steps, left, right, c, c_row, add, hint);
+            } else {
+                let num_tiles = if both { 2 } else { 1 };
+                let steps = (num_tiles, num_steps);
+                self.s.call(emulated::Multiply::new(steps, left, right, c, c_row, add));
             }
         }
     }
