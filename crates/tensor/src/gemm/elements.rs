@@ -151,7 +151,8 @@ where
 impl Element for bf16 {
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
-        let [v, _] = widen_bf16(s, s.load_u16(&x.map(Self::to_bits)));
+        let x = x.reinterpret_cast().first_chunk().expect("as many");
+        let [v, _] = widen_bf16(s, s.load_u16(x));
         v
     }
     #[inline(always)]
@@ -164,7 +165,7 @@ impl Element for bf16 {
 impl Element for f16 {
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
-        s.load_f16(&x.map(Self::to_bits))
+        s.load_f16(x.reinterpret_cast().first_chunk().expect("as many"))
     }
     #[inline(always)]
     fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V {

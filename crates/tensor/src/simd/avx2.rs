@@ -180,7 +180,11 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load_u16(self, x: &[u16; LANES]) -> Self::I {
-        with_avx2!(halves(x).map(|half| _mm256_cvtepu16_epi32(_mm_loadu_si128(half))))
+        let [a, b] = halves(x);
+        with_avx2!([
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(a)),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(b)),
+        ])
     }
     #[inline(always)]
     fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
@@ -192,13 +196,15 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load_f16(self, x: &[u16; LANES]) -> Self::V {
-        with_avx2!(halves(x).map(|half| _mm256_cvtph_ps(_mm_loadu_si128(half))))
+        let [a, b] = halves(x);
+        with_avx2!([_mm256_cvtph_ps(_mm_loadu_si128(a)), _mm256_cvtph_ps(_mm_loadu_si128(b)),])
     }
     #[inline(always)]
     fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
         let (first, second) = out.split_at_mut(LANES / 2);
         with_avx2!({
-            let [a, b] = v.map(|v| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+            let a = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[0]);
+            let b = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[1]);
             _mm_storeu_si128(first.as_mut_ptr().cast(), a);
             _mm_storeu_si128(second.as_mut_ptr().cast(), b);
         });

@@ -40,7 +40,7 @@ pub(crate) fn flush<S: Simd>(s: S, v: S::V) -> S::V {
 /// [`Simd::pair_lanes`] for all.
 #[inline(always)]
 pub(super) fn pair_lanes<S: Simd>(s: S, even: S::V, odd: S::V) -> S::I {
-    let [even, odd] = [even, odd].map(|v| round_bf16(s, flush(s, v)));
+    let (even, odd) = (round_bf16(s, flush(s, even)), round_bf16(s, flush(s, odd)));
     s.or_int(s.shift_right::<16>(even), odd)
 }
 
@@ -49,11 +49,9 @@ pub(super) fn pair_lanes<S: Simd>(s: S, even: S::V, odd: S::V) -> S::I {
 pub(super) fn pair_neighbours<S: Simd>(s: S, first: S::V, second: S::V) -> S::I {
     let numbers = [s.to_array(first), s.to_array(second)];
     let numbers = numbers.as_flattened();
-    let [even, odd] = [0, 1].map(|start| {
-        let lanes: [f32; LANES] = std::array::from_fn(|i| numbers[2 * i + start]);
-        s.load(&lanes)
-    });
-    pair_lanes(s, even, odd)
+    let even: [f32; LANES] = std::array::from_fn(|i| numbers[2 * i]);
+    let odd: [f32; LANES] = std::array::from_fn(|i| numbers[2 * i + 1]);
+    pair_lanes(s, s.load(&even), s.load(&odd))
 }
 
 /// The bits of the upper half of a lane.

@@ -95,13 +95,14 @@ impl<T: Element> Lines<'_, T> {
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP).cast());
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + LANES).cast());
                 let (halves, _) = numbers.as_chunks::<LANES>();
-                let [a, b] = [0, 1].map(|i| T::load(s, &halves[i]));
+                // No closures here: one that is not inlined loses the kernel's instructions.
+                let (a, b) = (T::load(s, &halves[0]), T::load(s, &halves[1]));
                 *row = s.from_bits(s.pair_neighbours(a, b));
             }
         } else {
             for (line, row) in square.iter_mut().enumerate().take(num) {
                 let (a, b) = self.data[start(line)..][..k].split_at(k.min(LANES));
-                let [a, b] = [a, b].map(|part| T::load_partial(s, part));
+                let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
                 *row = s.from_bits(s.pair_neighbours(a, b));
             }
         }
@@ -110,29 +111,34 @@ impl<T: Element> Lines<'_, T> {
     /// Row i is pair i, a lane each line.
     #[inline(always)]
     fn by_pair<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
-        let (p, k) = self.k;
-        let start = |product: usize| (p + product) * self.strides.1 + self.first;
-        if num == TILE && k == STEP {
+        if num == TILE && self.k.1 == STEP {
             for (pair, row) in square.iter_mut().enumerate() {
-                let [even, odd] = [0, 1].map(|i| {
-                    let numbers: &[T; LANES] =
-                        self.data[start(2 * pair + i)..].first_chunk().expect("sixteen lines");
-                    s.prefetch(numbers.as_ptr().wrapping_add(STEP * self.strides.1).cast());
-                    T::load(s, numbers)
-                });
-                *row = s.from_bits(s.pair_lanes(even, odd));
+                let (even, odd) = (self.side_by_side(2 * pair), self.side_by_side(2 * pair + 1));
+                s.prefetch(even.as_ptr().wrapping_add(STEP * self.strides.1).cast());
+                s.prefetch(odd.as_ptr().wrapping_add(STEP * self.strides.1).cast());
+                *row = s.from_bits(s.pair_lanes(T::load(s, even), T::load(s, odd)));
             }
         } else if num > 0 {
-            for (pair, row) in square.iter_mut().enumerate().take(k.div_ceil(2)) {
-                let [even, odd] = [0, 1].map(|i| match 2 * pair + i {
-                    product if product < k => {
-                        T::load_partial(s, &self.data[start(product)..][..num])
-                    }
-                    _ => s.zero(),
-                });
+            for (pair, row) in square.iter_mut().enumerate().take(self.k.1.div_ceil(2)) {
+                let (even, odd) = (self.some(2 * pair, num), self.some(2 * pair + 1, num));
+                let (even, odd) = (T::load_partial(s, even), T::load_partial(s, odd));
                 *row = s.from_bits(s.pair_lanes(even, odd));
             }
         }
+    }
+
+    /// Sixteen lines of one product.
+    #[inline(always)]
+    fn side_by_side(&self, product: usize) -> &[T; LANES] {
+        let start = (self.k.0 + product) * self.strides.1 + self.first;
+        self.data[start..].first_chunk().expect("sixteen lines")
+    }
+
+    /// The first lines of one product, none of a product beyond the last.
+    #[inline(always)]
+    fn some(&self, product: usize, num: usize) -> &[T] {
+        let start = (self.k.0 + product) * self.strides.1 + self.first;
+        if product < self.k.1 { &self.data[start..start + num] } else { &[] }
     }
 
     /// Row i is line i, of a matrix that is contiguous in neither direction.
@@ -146,7 +152,7 @@ impl<T: Element> Lines<'_, T> {
                 *number = self.data[start + (p + i) * self.strides.1];
             }
             let (a, b) = numbers.as_flattened()[..k].split_at(k.min(LANES));
-            let [a, b] = [a, b].map(|part| T::load_partial(s, part));
+            let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
             *row = s.from_bits(s.pair_neighbours(a, b));
         }
     }
