@@ -1,6 +1,7 @@
 //! Times every kernel of a training step by itself, beside what the machine could do at best.
 //!
-//! `cargo run --release -p lockstep-tensor --example kernels -- [SECONDS] [PART OF A NAME]`
+//! `cargo run --release -p lockstep-tensor --example kernels -- [SECONDS] [PRECISION] [PART OF A
+//! NAME]`, the precision of products being `f32`, `bf16` or `f16`.
 //!
 //! The shapes are those of `lockstep bench train`: six layers of width 384, lanes of 4 x 256
 //! tokens. Printed is the fastest of many short runs on one thread, which is close to the truth
@@ -8,7 +9,7 @@
 //! kernel finds its operands as far away as in a step.
 
 use lockstep_tensor::attention::{self, Rows, Shape};
-use lockstep_tensor::gemm::{Mat, MatMut, Write, matmul};
+use lockstep_tensor::gemm::{Mat, MatMut, Precision, Write, product};
 use lockstep_tensor::{Cpu, Isa, cross_entropy, norm_rms, peak, reduce, rope, swiglu};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -38,9 +39,16 @@ struct Row {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let seconds = arguments.next().map_or(10.0, |s| s.parse().expect("a number of seconds"));
+    let precision = match arguments.next().as_deref() {
+        None | Some("f32") => Precision::F32,
+        Some("bf16") => Precision::Bf16,
+        Some("f16") => Precision::F16,
+        Some(other) => panic!("{other} is not f32, bf16 or f16"),
+    };
     let part = arguments.next().unwrap_or_default();
     let cpu = Cpu::single(Isa::detect());
-    let mut rows: Vec<Row> = products().into_iter().chain(attentions()).chain(passes()).collect();
+    let mut rows: Vec<Row> =
+        products(precision).into_iter().chain(attentions(precision)).chain(passes()).collect();
     rows.retain(|row| row.name.contains(&part));
 
     let other = numbers(OTHER);
@@ -106,7 +114,7 @@ fn row(name: &str, run: impl FnMut(&Cpu) + 'static) -> Row {
 }
 
 /// The three products of every linear layer.
-fn products() -> Vec<Row> {
+fn products(precision: Precision) -> Vec<Row> {
     let layers = [("qkv", C, 3 * C), ("out", C, C), ("up", C, 2 * F), ("down", F, C)];
     let mut rows = Vec::new();
     for (layer, i, o) in layers {
@@ -120,7 +128,7 @@ fn products() -> Vec<Row> {
             "forward",
             Box::new(move |cpu| {
                 let (x, w) = (Mat::new(&x, T, i), Mat::new(&w, o, i).t());
-                matmul(cpu, x, w, MatMut::new(&mut y, T, o), Write::Set);
+                product(cpu, precision, x, w, MatMut::new(&mut y, T, o), Write::Set, None);
             }),
         );
         let (mut dx, w, dy) = (numbers(T * i), numbers(i * o), numbers(T * o));
@@ -128,7 +136,7 @@ fn products() -> Vec<Row> {
             "input",
             Box::new(move |cpu| {
                 let (dy, w) = (Mat::new(&dy, T, o), Mat::new(&w, o, i));
-                matmul(cpu, dy, w, MatMut::new(&mut dx, T, i), Write::Set);
+                product(cpu, precision, dy, w, MatMut::new(&mut dx, T, i), Write::Set, None);
             }),
         );
         let (x, mut dw, dy) = (numbers(T * i), numbers(i * o), numbers(T * o));
@@ -136,14 +144,14 @@ fn products() -> Vec<Row> {
             "weight",
             Box::new(move |cpu| {
                 let (dy, x) = (Mat::new(&dy, T, o).t(), Mat::new(&x, T, i));
-                matmul(cpu, dy, x, MatMut::new(&mut dw, o, i), Write::Add);
+                product(cpu, precision, dy, x, MatMut::new(&mut dw, o, i), Write::Add, None);
             }),
         );
     }
     rows
 }
 
-fn attentions() -> [Row; 2] {
+fn attentions(precision: Precision) -> [Row; 2] {
     let shape = Shape { sequences: 4, tokens: T / 4, heads: 6, kv_heads: 6, head_dim: C / 6 };
     let flops = 2 * T * (shape.tokens + 1) / 2 * C;
     let heads = |qkv: &'static [f32]| {
@@ -151,17 +159,20 @@ fn attentions() -> [Row; 2] {
     };
     let [q, k, v] = heads(numbers(T * 3 * C).leak());
     let (mut out, mut lse) = (numbers(T * C), numbers(T * shape.heads));
-    let mut scratch = numbers(attention::scratch_len(shape));
-    let forward = row("attention forward", move |cpu| {
+    let mut scratch = numbers(attention::scratch_len_in(precision, shape));
+    let forward = row(&format!("attention fwd {precision}"), move |cpu| {
         let (out, lse) = (&mut out, &mut lse);
-        attention::forward(cpu, shape, q, k, v, 0, None, out, lse, &mut scratch);
+        let scratch = &mut scratch;
+        attention::forward_in(cpu, precision, shape, q, k, v, 0, None, out, lse, scratch);
     });
     let (out, dout, mut dqkv) = (numbers(T * C), numbers(T * C), numbers(T * 3 * C));
     let lse: Vec<f32> = numbers(T * shape.heads).iter().map(|x| x + 8.0).collect();
-    let mut scratch = numbers(attention::scratch_len(shape));
-    let backward = row("attention backward", move |cpu| {
+    let mut scratch = numbers(attention::scratch_len_in(precision, shape));
+    let backward = row(&format!("attention bwd {precision}"), move |cpu| {
         let (dqkv, scratch) = (&mut dqkv, &mut scratch);
-        attention::backward(cpu, shape, q, k, v, &out, &lse, &dout, None, dqkv, scratch);
+        attention::backward_in(
+            cpu, precision, shape, q, k, v, &out, &lse, &dout, None, dqkv, scratch,
+        );
     });
     [Row { flops: 2 * flops, ..forward }, Row { flops: 5 * flops, ..backward }]
 }

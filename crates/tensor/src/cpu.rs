@@ -5,8 +5,9 @@
 //! runs which task.
 #![expect(unsafe_code, reason = "tasks borrow disjoint parts of one slice")]
 
+use crate::amx::Amx;
 use crate::pool::Pool;
-use crate::simd::{Isa, Kernel, LANES, Simd, dispatch};
+use crate::simd::{Isa, Kernel, LANES, Simd, dispatch, dispatch_tiles};
 use std::marker::PhantomData;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ pub type Spawn<'a> = &'a dyn Fn(usize, Box<dyn FnOnce() + Send>);
 /// A rank's compute device.
 pub struct Cpu {
     isa: Isa,
+    amx: Option<Amx>,
     num_threads: usize,
     pool: Option<Pool>,
     packed: Mutex<Vec<f32>>,
@@ -44,7 +46,8 @@ impl Cpu {
             }
             pool
         });
-        Self { isa, num_threads, pool, packed: Mutex::new(Vec::new()) }
+        let amx = if isa == Isa::Avx512 { Amx::detect() } else { None };
+        Self { isa, amx, num_threads, pool, packed: Mutex::new(Vec::new()) }
     }
 
     /// A device that runs everything on the calling thread.
@@ -55,6 +58,18 @@ impl Cpu {
     /// The instruction set of every kernel on this device.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// The same device without the CPU's matrix units: slower, with the same bits.
+    #[must_use]
+    pub fn without_matrix_units(mut self) -> Self {
+        self.amx = None;
+        self
+    }
+
+    /// Whether products in bf16 run on the CPU's matrix units (AMX).
+    pub fn has_matrix_units(&self) -> bool {
+        self.amx.is_some()
     }
 
     /// How many threads share the work.
@@ -133,6 +148,11 @@ impl Cpu {
     /// Runs a kernel with this device's instruction set, on the calling thread.
     pub fn run<K: Kernel>(&self, kernel: K) -> K::Out {
         dispatch(self.isa, kernel)
+    }
+
+    /// The same for a kernel that multiplies tiles of bf16, on the matrix units if there are any.
+    pub(crate) fn run_tiles<K: Kernel>(&self, kernel: K) -> K::Out {
+        dispatch_tiles(self.isa, self.amx, kernel)
     }
 
     /// Lends `body` the buffer that matrix products pack into: `len` elements from the start of a

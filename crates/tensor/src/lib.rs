@@ -8,7 +8,8 @@
 //! - [`cpu`]: the device handle every kernel takes: instruction set, threads, packing buffer.
 //! - [`simd`]: sixteen virtual lanes on AVX-512, AVX2 and portable Rust; [`math`] on top of them.
 //! - [`random`]: numbers that are a function of (seed, name, index) and of nothing else.
-//! - [`gemm`]: matrix products with a fixed chain of additions.
+//! - [`gemm`]: matrix products with a fixed chain of additions, in f32, bf16 (on the CPU's matrix
+//!   units) and f16; [`convert`]: flat buffers between these types, and the scale of losses.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`]: optimizer steps on flat
@@ -27,6 +28,7 @@
 //! assert_eq!(c, [17.0, 23.0, 39.0, 53.0]);
 //! ```
 
+mod amx;
 pub mod cpu;
 mod pool;
 pub mod simd;
@@ -35,6 +37,8 @@ pub mod math;
 pub mod random;
 
 pub mod gemm;
+
+pub mod convert;
 
 pub mod adam;
 pub mod adamw;

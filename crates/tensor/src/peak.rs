@@ -4,7 +4,9 @@
 //! caller holds the clock.
 
 use crate::Cpu;
+use crate::gemm::tiles::Engine;
 use crate::simd::{Kernel, LANES, Simd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Independent chains, enough to hide the latency of two units on every instruction set.
 const CHAINS: usize = 12;
@@ -17,6 +19,29 @@ pub fn fma_burst(cpu: &Cpu, num_rounds: usize) -> f64 {
         assert!(sum.is_finite(), "the chains stay bounded");
     });
     2.0 * (num_threads * num_rounds * CHAINS * LANES) as f64
+}
+
+/// The same with products of bf16 tiles, if the CPU has units for them.
+pub fn tile_burst(cpu: &Cpu, num_rounds: usize) -> Option<f64> {
+    let num_threads = cpu.num_threads();
+    let flops = AtomicU64::new(0);
+    cpu.for_each(num_threads, |_| {
+        // Relaxed is enough: a sum of whole numbers.
+        flops.fetch_add(cpu.run_tiles(TileBurst { num_rounds }), Ordering::Relaxed);
+    });
+    cpu.has_matrix_units().then(|| flops.into_inner() as f64)
+}
+
+struct TileBurst {
+    num_rounds: usize,
+}
+
+impl Kernel for TileBurst {
+    type Out = u64;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> u64 {
+        Engine::new(s).burst(self.num_rounds)
+    }
 }
 
 struct Burst {
@@ -50,7 +75,12 @@ mod tests {
     #[test]
     fn a_burst_counts_two_operations_a_lane_and_round() {
         for isa in Isa::available() {
-            assert!((fma_burst(&Cpu::single(isa), 10) - 2.0 * 10.0 * 12.0 * 16.0).abs() < 0.5);
+            let cpu = Cpu::single(isa);
+            assert!((fma_burst(&cpu, 10) - 2.0 * 10.0 * 12.0 * 16.0).abs() < 0.5);
+            let tiles = tile_burst(&cpu, 10);
+            assert_eq!(tiles.is_some(), cpu.has_matrix_units());
+            let expected = 2.0 * 10.0 * 4.0 * f64::from(16 * 16 * 32);
+            assert!(tiles.is_none_or(|flops| (flops - expected).abs() < 0.5));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Backward: every tile of probabilities is made again and used for all three gradients.
 
 use super::dropout::{Dropout, HeadMask};
+use super::products::{InBf16, InF32, Products};
 use super::tile::{Tile, copy, lane_numbers, pack, transpose};
-use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch};
+use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, room_len};
 use crate::Cpu;
 use crate::cpu::{Block, Blocks};
-use crate::gemm::Write;
+use crate::gemm::{Precision, Write};
 use crate::math;
 use crate::simd::{Kernel, LANES, Simd};
 
@@ -15,6 +16,25 @@ use crate::simd::{Kernel, LANES, Simd};
 /// `lse_bht` its results. Sets `dqkv`, a row of which holds the heads of q, then of k, then of v.
 pub fn backward(
     cpu: &Cpu,
+    shape: Shape,
+    q: Rows<'_>,
+    k: Rows<'_>,
+    v: Rows<'_>,
+    out_thd: &[f32],
+    lse_bht: &[f32],
+    dout_thd: &[f32],
+    dropout: Option<&Dropout>,
+    dqkv: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let precision = Precision::F32;
+    backward_in(cpu, precision, shape, q, k, v, out_thd, lse_bht, dout_thd, dropout, dqkv, scratch);
+}
+
+/// [`backward`] with products in `precision`, which also decides how much scratch it needs.
+pub fn backward_in(
+    cpu: &Cpu,
+    precision: Precision,
     shape: Shape,
     q: Rows<'_>,
     k: Rows<'_>,
@@ -37,14 +57,16 @@ pub fn backward(
     assert_eq!(lse_bht.len(), num_rows * heads, "lse for {shape:?}");
     assert_eq!(dqkv.len(), num_rows * (width + 2 * kv_width), "dqkv for {shape:?}");
 
-    let region_len = region_len(shape);
-    check_scratch(shape, scratch);
+    let room_len = room_len(precision, shape);
+    let region_len = room_len + region_len(shape);
+    check_scratch(precision, shape, scratch);
     let blocks_per_row = heads + 2 * kv_heads;
     let blocks = Blocks::new(dqkv, blocks_per_row * head_dim, (tokens, head_dim));
     cpu.for_each_in_room(sequences * kv_heads, scratch, region_len, |task, region| {
         let (sequence, kv_head) = (task / kv_heads, task % kv_heads);
         let (row, head) = (sequence * tokens, kv_head * shape.group());
-        cpu.run(GroupBackward {
+        let (room, region) = region.split_at_mut(room_len);
+        let group = GroupBackward {
             shape,
             q: q.from(row, head * head_dim),
             k: k.from(row, kv_head * head_dim),
@@ -56,7 +78,11 @@ pub fn backward(
             sequence,
             first_head: head,
             region: &mut *region,
-        });
+        };
+        match precision {
+            Precision::Bf16 => cpu.run_tiles(GroupInBf16 { group, room }),
+            Precision::F32 | Precision::F16 => cpu.run(GroupInF32(group)),
+        }
         // A region starts with dQ of its query heads, then dK, then dV.
         let query_heads = head..head + shape.group();
         let columns = query_heads.chain([heads + kv_head, heads + kv_heads + kv_head]);
@@ -111,10 +137,32 @@ struct GroupBackward<'a> {
     region: &'a mut [f32],
 }
 
-impl Kernel for GroupBackward<'_> {
+struct GroupInF32<'a>(GroupBackward<'a>);
+
+impl Kernel for GroupInF32<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        self.0.run(s, &mut InF32(s));
+    }
+}
+
+struct GroupInBf16<'a> {
+    group: GroupBackward<'a>,
+    room: &'a mut [f32],
+}
+
+impl Kernel for GroupInBf16<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.group.run(s, &mut InBf16 { s, room: self.room });
+    }
+}
+
+impl GroupBackward<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S, by: &mut impl Products) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (group, head_len) = (self.shape.group(), tokens * head_dim);
         let head_prepared_len = tokens.div_ceil(TILE) * prepared_len(head_dim);
@@ -156,7 +204,8 @@ impl Kernel for GroupBackward<'_> {
                     let dq = &mut dq[at_queries..][..queries.len() * head_dim];
                     let tile = Tile { queries, num_keys, diagonal: first == first_key };
                     let mask = mask.as_ref().map(|mask| (mask, (first, first_key)));
-                    step(s, self.shape, &tile, &mut keys, prepared, (dq, write_dq), mask, tiles);
+                    let dq = (dq, write_dq);
+                    step(s, by, self.shape, &tile, &mut keys, prepared, dq, mask, tiles);
                     keys.write = Write::Add;
                 }
             }
@@ -215,6 +264,7 @@ fn prepare<S: Simd>(
 #[inline(always)]
 fn step<S: Simd>(
     s: S,
+    by: &mut impl Products,
     shape: Shape,
     tile: &Tile,
     keys: &mut Keys<'_>,
@@ -233,7 +283,7 @@ fn step<S: Simd>(
     let (p, rest) = tiles.split_at_mut(TILE * TILE);
     let (kept, ds) = rest.split_at_mut(TILE * TILE);
 
-    tile.dot(s, head_dim, keys.k, q_columns, p);
+    tile.dot(by, head_dim, keys.k, q_columns, p);
     probabilities(s, tile, shape.scale(), lse, p);
     let kept: &[f32] = match mask {
         Some((mask, first)) => {
@@ -243,11 +293,11 @@ fn step<S: Simd>(
         }
         None => p,
     };
-    tile.sum_over_queries(s, head_dim, kept, dout, keys.dv, keys.write);
-    tile.dot(s, head_dim, keys.v, dout_columns, ds);
+    tile.sum_over_queries(by, head_dim, kept, dout, keys.dv, keys.write);
+    tile.dot(by, head_dim, keys.v, dout_columns, ds);
     score_gradients(s, tile, shape.scale(), delta, p, kept, ds);
-    tile.sum_over_queries(s, head_dim, ds, q, keys.dk, keys.write);
-    tile.sum_over_keys(s, head_dim, ds, keys.k, dq, write_dq);
+    tile.sum_over_queries(by, head_dim, ds, q, keys.dk, keys.write);
+    tile.sum_over_keys(by, head_dim, ds, keys.k, dq, write_dq);
 }
 
 /// Turns scores into probabilities, hidden ones into zero.

@@ -1,11 +1,12 @@
 //! Forward: the online softmax over key tiles.
 
 use super::dropout::{Dropout, HeadMask};
+use super::products::{InBf16, InF32, Products};
 use super::tile::{Tile, lane_numbers, pack, transpose};
-use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch};
+use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, room_len};
 use crate::Cpu;
 use crate::cpu::{Block, Blocks};
-use crate::gemm::Write;
+use crate::gemm::{Precision, Write};
 use crate::math;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, LANES, Simd};
@@ -28,6 +29,24 @@ pub fn forward(
     lse_bht: &mut [f32],
     scratch: &mut [f32],
 ) {
+    let precision = Precision::F32;
+    forward_in(cpu, precision, shape, q, k, v, first_query, dropout, out_thd, lse_bht, scratch);
+}
+
+/// [`forward`] with products in `precision`, which also decides how much scratch it needs.
+pub fn forward_in(
+    cpu: &Cpu,
+    precision: Precision,
+    shape: Shape,
+    q: Rows<'_>,
+    k: Rows<'_>,
+    v: Rows<'_>,
+    first_query: usize,
+    dropout: Option<&Dropout>,
+    out_thd: &mut [f32],
+    lse_bht: &mut [f32],
+    scratch: &mut [f32],
+) {
     shape.check();
     let Shape { sequences, tokens, heads, kv_heads, head_dim } = shape;
     let (num_keys, width) = (first_query + tokens, heads * head_dim);
@@ -38,8 +57,9 @@ pub fn forward(
     assert_eq!(lse_bht.len(), sequences * heads * tokens, "lse for {shape:?}");
     assert!(first_query == 0 || dropout.is_none(), "decoding does not drop");
 
-    let region_len = region_len(shape);
-    check_scratch(shape, scratch);
+    let room_len = room_len(precision, shape);
+    let region_len = room_len + region_len(shape);
+    check_scratch(precision, shape, scratch);
     let outs = Blocks::new(out_thd, width, (tokens, head_dim));
     let lses = Blocks::new(lse_bht, tokens, (1, tokens));
     cpu.for_each_in_room(sequences * heads, scratch, region_len, |task, region| {
@@ -47,7 +67,8 @@ pub fn forward(
         let kv_col = shape.kv_head(head) * head_dim;
         // SAFETY: every task comes once, and its number is that of its blocks.
         let (out, mut lse) = unsafe { (outs.block(task), lses.block(task)) };
-        cpu.run(HeadForward {
+        let (room, region) = region.split_at_mut(room_len);
+        let head = HeadForward {
             shape,
             q: q.from(sequence * tokens, head * head_dim),
             k: k.from(sequence * num_keys, kv_col),
@@ -57,7 +78,11 @@ pub fn forward(
             out,
             lse: lse.row(0),
             region,
-        });
+        };
+        match precision {
+            Precision::Bf16 => cpu.run_tiles(HeadInBf16 { head, room }),
+            Precision::F32 | Precision::F16 => cpu.run(HeadInF32(head)),
+        }
     });
 }
 
@@ -85,10 +110,32 @@ struct HeadForward<'a> {
     region: &'a mut [f32],
 }
 
-impl Kernel for HeadForward<'_> {
+struct HeadInF32<'a>(HeadForward<'a>);
+
+impl Kernel for HeadInF32<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
+    fn run<S: Simd>(self, s: S) {
+        self.0.run(s, &mut InF32(s));
+    }
+}
+
+struct HeadInBf16<'a> {
+    head: HeadForward<'a>,
+    room: &'a mut [f32],
+}
+
+impl Kernel for HeadInBf16<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.head.run(s, &mut InBf16 { s, room: self.room });
+    }
+}
+
+impl HeadForward<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S, by: &mut impl Products) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (first_query, end) = (self.first_query, self.first_query + tokens);
         let stride = self.shape.packed_stride();
@@ -127,7 +174,7 @@ impl Kernel for HeadForward<'_> {
                 });
                 let keys = Keys { k: Rows { data: k, stride }, v: Rows { data: v, stride } };
                 let write = if first_key == 0 { Write::Set } else { Write::Add };
-                queries.add(s, self.shape, &tile, keys, factors, scores, write);
+                queries.add(s, by, self.shape, &tile, keys, factors, scores, write);
                 if tile.diagonal {
                     let lse = &mut self.lse[done..][..len];
                     queries.finish(s, head_dim, &tile, (&mut self.out, done), lse);
@@ -165,6 +212,7 @@ impl Queries<'_> {
     fn add<S: Simd>(
         &mut self,
         s: S,
+        by: &mut impl Products,
         shape: Shape,
         tile: &Tile,
         keys: Keys<'_>,
@@ -172,7 +220,7 @@ impl Queries<'_> {
         scores: &mut [f32],
         write: Write,
     ) {
-        tile.dot(s, shape.head_dim, keys.k, self.columns, scores);
+        tile.dot(by, shape.head_dim, keys.k, self.columns, scores);
         let rescale = self.softmax.add(s, tile, shape.scale(), scores);
         if let Some(factors) = factors {
             tile.multiply_visible(s, factors, scores);
@@ -180,7 +228,7 @@ impl Queries<'_> {
         if write == Write::Add {
             scale_rows(s, shape.head_dim, &rescale.as_flattened()[tile.queries.clone()], self.out);
         }
-        tile.sum_over_keys(s, shape.head_dim, scores, keys.v, self.out, write);
+        tile.sum_over_keys(by, shape.head_dim, scores, keys.v, self.out, write);
     }
 
     /// After the last tile of keys: the output goes to rows `first..` of its target.

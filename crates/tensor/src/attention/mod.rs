@@ -25,17 +25,26 @@
 //! Nothing depends on which other queries are computed: decoding with a cache gives the bits of
 //! the same rows of a full pass. Keys in the future of a query count exactly zero: whole tiles
 //! and, on the diagonal, steps of sixteen keys are skipped, single probabilities are set to zero.
+//!
+//! # In bf16
+//! Every product rounds its operands, the probabilities and the gradients of scores among them, to
+//! bf16 and has the chain of `gemm`'s products in bf16 (steps of 32, from what is in the target);
+//! scores, exponentials and all sums stay `f32`. Attention in `f16` is that in `f32`: without
+//! units for it, rounding the operands would only cost time.
 #![expect(unsafe_code, reason = "tasks write disjoint heads of shared rows")]
 
 mod backward;
 mod dropout;
 mod forward;
+mod products;
 mod tile;
 
-pub use backward::backward;
+pub use backward::{backward, backward_in};
 pub use dropout::{Dropout, Heads};
-pub use forward::forward;
+pub use forward::{forward, forward_in};
 
+use crate::gemm::Precision;
+use crate::gemm::tiles::small;
 use crate::simd::{LANES, Simd};
 
 /// Queries, and keys, of one tile.
@@ -134,13 +143,27 @@ impl<'a> Rows<'a> {
 
 /// How many elements of scratch [`forward`] and [`backward`] need for a shape.
 pub fn scratch_len(shape: Shape) -> usize {
-    let forward = shape.sequences * shape.heads * forward::region_len(shape);
-    let backward = shape.sequences * shape.kv_heads * backward::region_len(shape);
+    scratch_len_in(Precision::F32, shape)
+}
+
+/// The same for [`forward_in`] and [`backward_in`].
+pub fn scratch_len_in(precision: Precision, shape: Shape) -> usize {
+    let room = room_len(precision, shape);
+    let forward = shape.sequences * shape.heads * (forward::region_len(shape) + room);
+    let backward = shape.sequences * shape.kv_heads * (backward::region_len(shape) + room);
     forward.max(backward)
 }
 
-fn check_scratch(shape: Shape, scratch: &[f32]) {
-    let needed = scratch_len(shape);
+/// Scratch of one task for packed operands, at the start of its region.
+fn room_len(precision: Precision, shape: Shape) -> usize {
+    match precision {
+        Precision::Bf16 => small::room_len(shape.packed_stride()),
+        Precision::F32 | Precision::F16 => 0,
+    }
+}
+
+fn check_scratch(precision: Precision, shape: Shape, scratch: &[f32]) {
+    let needed = scratch_len_in(precision, shape);
     assert!(scratch.len() >= needed, "scratch of {}, but {shape:?} needs {needed}", scratch.len());
 }
 

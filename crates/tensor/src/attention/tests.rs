@@ -60,6 +60,12 @@ impl Case {
         run(cpu, self.shape, [self.q(), k, v], &self.dout, self.dropout.as_ref())
     }
 
+    fn run_in_bf16(&self, cpu: &Cpu) -> Results {
+        let [k, v] = self.kv();
+        let rows = [self.q(), k, v];
+        run_in(cpu, Precision::Bf16, self.shape, rows, &self.dout, self.dropout.as_ref())
+    }
+
     /// The factor of each probability, straight from the definition.
     fn keep(&self) -> impl Fn(usize, usize, usize, usize) -> f64 {
         let (dropout, heads, tokens) = (self.dropout, self.shape.heads, self.shape.tokens);
@@ -94,15 +100,41 @@ fn run(
     dout: &[f32],
     dropout: Option<&Dropout>,
 ) -> Results {
+    run_in(cpu, Precision::F32, shape, [q, k, v], dout, dropout)
+}
+
+fn run_in(
+    cpu: &Cpu,
+    precision: Precision,
+    shape: Shape,
+    [q, k, v]: [Rows<'_>; 3],
+    dout: &[f32],
+    dropout: Option<&Dropout>,
+) -> Results {
     // Old contents must not matter.
-    let mut scratch = vec![f32::NAN; scratch_len(shape)];
+    let mut scratch = vec![f32::NAN; scratch_len_in(precision, shape)];
     let mut out = vec![f32::NAN; dout.len()];
     let mut lse = vec![f32::NAN; dout.len() / shape.head_dim];
-    forward(cpu, shape, q, k, v, 0, dropout, &mut out, &mut lse, &mut scratch);
+    let (out_mut, lse_mut) = (&mut out, &mut lse);
+    forward_in(cpu, precision, shape, q, k, v, 0, dropout, out_mut, lse_mut, &mut scratch);
     scratch.fill(f32::NAN);
     let row = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
     let mut dqkv = vec![f32::NAN; shape.sequences * shape.tokens * row];
-    backward(cpu, shape, q, k, v, &out, &lse, dout, dropout, &mut dqkv, &mut scratch);
+    let (out_ref, dqkv_mut) = (&out, &mut dqkv);
+    backward_in(
+        cpu,
+        precision,
+        shape,
+        q,
+        k,
+        v,
+        out_ref,
+        &lse,
+        dout,
+        dropout,
+        dqkv_mut,
+        &mut scratch,
+    );
     Results { out, lse, dqkv }
 }
 
@@ -412,4 +444,38 @@ fn slices_of_heads_are_bit_for_bit_those_of_all_heads() {
         whole.dqkv.chunks_exact(q_width + 2 * kv_width).flat_map(parts).collect()
     };
     assert_eq!(bits(&got.dqkv), bits(&[of_slice(0), of_slice(1)].concat()));
+}
+
+#[test]
+fn in_bf16_threads_instruction_sets_and_matrix_units_do_not_change_a_bit() {
+    for (tokens, heads, head_dim) in [(1, (2, 1), 3), (65, (4, 2), 33), (150, (3, 1), 64)] {
+        let case = Case::new(2, tokens, heads, head_dim).dropping(0.1, 9);
+        let expected = case.run_in_bf16(&Cpu::single(Isa::Portable));
+        for isa in [Isa::detect(), Isa::Portable] {
+            for cpu in [two_threads(isa), Cpu::single(isa).without_matrix_units()] {
+                let got = case.run_in_bf16(&cpu);
+                let place = format!("{isa}, {} threads, {:?}", cpu.num_threads(), case.shape);
+                assert_eq!(bits(&got.out), bits(&expected.out), "out: {place}");
+                assert_eq!(bits(&got.lse), bits(&expected.lse), "lse: {place}");
+                assert_eq!(bits(&got.dqkv), bits(&expected.dqkv), "dqkv: {place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn in_bf16_the_error_is_that_of_operands_with_eight_bits() {
+    for (tokens, heads, head_dim) in [(65, (4, 2), 32), (150, (3, 1), 64)] {
+        let case = Case::new(1, tokens, heads, head_dim).dropping(0.1, 3);
+        let got = case.run_in_bf16(&single());
+        // Scores are sums of many rounded products, and errors of scores are errors of exponents.
+        let far = |got: &[f32], expected: &[f64]| {
+            let pairs = || got.iter().map(|&x| f64::from(x)).zip(expected);
+            let error: f64 = pairs().map(|(x, y)| (x - y).powi(2)).sum();
+            (error / pairs().map(|(_, y)| y * y).sum::<f64>()).sqrt()
+        };
+        let (out, _) = case.expected_forward();
+        let errors = [far(&got.out, &out), far(&got.dqkv, &case.expected_backward())];
+        assert!(errors.iter().all(|error| (1e-4..3e-2).contains(error)), "{errors:?}");
+    }
 }

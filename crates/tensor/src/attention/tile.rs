@@ -1,7 +1,8 @@
 //! What forward and backward do alike with one tile of 64 keys (rows) by 64 queries (columns).
 
+use super::products::Products;
 use super::{PER_ROW, ROWS_AHEAD, Rows, TILE};
-use crate::gemm::{Write, tile::multiply};
+use crate::gemm::Write;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{LANES, Simd};
 use std::ops::Range;
@@ -42,9 +43,9 @@ impl Tile {
 
     /// `out[key][query] = rows[key] . columns[query]` wherever a query sees a key.
     #[inline(always)]
-    pub(super) fn dot<S: Simd>(
+    pub(super) fn dot(
         &self,
-        s: S,
+        by: &mut impl Products,
         head_dim: usize,
         rows: Rows<'_>,
         columns: &[f32],
@@ -56,8 +57,7 @@ impl Tile {
             let num_rows = step.min(self.num_keys - key);
             let start = key.max(self.queries.start / LANES * LANES);
             if start < end {
-                multiply(
-                    s,
+                by.multiply(
                     (num_rows, end - start, head_dim),
                     &rows.data[key * rows.stride..],
                     (rows.stride, 1),
@@ -86,9 +86,9 @@ impl Tile {
     /// `out[query] (= or +=) sum over its keys of tile[key][query] * rows[key]`; `out` begins
     /// with the first query of the tile.
     #[inline(always)]
-    pub(super) fn sum_over_keys<S: Simd>(
+    pub(super) fn sum_over_keys(
         &self,
-        s: S,
+        by: &mut impl Products,
         head_dim: usize,
         tile: &[f32],
         rows: Rows<'_>,
@@ -100,8 +100,7 @@ impl Tile {
         for block in (0..end).step_by(step) {
             let (first, last) = (block.max(start), (block + step).min(end));
             if first < last {
-                multiply(
-                    s,
+                by.multiply(
                     (last - first, head_dim, self.num_keys.min(block + step)),
                     &tile[first..],
                     (1, TILE),
@@ -118,9 +117,9 @@ impl Tile {
     /// `out[key] (= or +=) sum over its queries of tile[key][query] * rows[query]`; the queries
     /// of the tile start at column zero.
     #[inline(always)]
-    pub(super) fn sum_over_queries<S: Simd>(
+    pub(super) fn sum_over_queries(
         &self,
-        s: S,
+        by: &mut impl Products,
         head_dim: usize,
         tile: &[f32],
         rows: Rows<'_>,
@@ -130,8 +129,7 @@ impl Tile {
         debug_assert_eq!(self.queries.start, 0);
         let step = self.step();
         for key in (0..self.num_keys).step_by(step) {
-            multiply(
-                s,
+            by.multiply(
                 (step.min(self.num_keys - key), head_dim, self.queries.end - key),
                 &tile[key * TILE + key..],
                 (TILE, 1),

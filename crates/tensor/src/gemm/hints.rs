@@ -59,7 +59,7 @@ impl Hints {
             let column = first + LEFT_LINES * index;
             (next_row + TILE_ROWS - 1, column, a.col_stride, STEPS * a.col_stride)
         };
-        let left = a.data.as_ptr().wrapping_add(row * a.row_stride + product * a.col_stride);
+        let left = a.data.address(row * a.row_stride + product * a.col_stride);
         Self { target, target_row, left, left_line, left_round }
     }
 

@@ -1,10 +1,11 @@
 //! Matrix products whose every element is a fixed chain of additions.
 //!
-//! Element (i, j) is computed block by block over k, in blocks of [`K_BLOCK`]: each block is one
-//! chain of fused multiply-adds from zero, ascending; blocks are added to the target in ascending
-//! order. This holds whatever the size, strides, instruction set or number of threads, so a row
-//! of a product is the same bits alone or among a thousand, and a shard of a product is the same
-//! bits as that part of the whole.
+//! In `f32`, and in `f16` once its operands are widened, element (i, j) is computed block by block
+//! over k, in blocks of [`K_BLOCK`]: each block is one chain of fused multiply-adds from zero,
+//! ascending; blocks are added to the target in ascending order. This holds whatever the size,
+//! strides, instruction set or number of threads, so a row of a product is the same bits alone or
+//! among a thousand, and a shard of a product is the same bits as that part of the whole. Products
+//! in bf16 have a chain of their own, see [`tiles`].
 //!
 //! The blocking is the usual one: as many columns of the right operand as the second-level cache
 //! holds are packed into panels, then tasks take a few rows of the left operand each and sweep the
@@ -12,9 +13,14 @@
 //! K-blocks follow each other; rows and columns inside one are independent.
 #![expect(unsafe_code, reason = "register tiles read raw pointers; tasks write disjoint tiles")]
 
+mod bf16;
+mod elements;
 mod hints;
 mod pack;
 pub(crate) mod tile;
+pub(crate) mod tiles;
+
+pub use elements::{Elements, Precision};
 
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
@@ -42,7 +48,7 @@ pub enum Write {
 #[derive(Clone, Copy, Debug)]
 pub struct Mat<'a> {
     /// Element (i, j) is at `i * row_stride + j * col_stride`.
-    pub data: &'a [f32],
+    pub data: Elements<'a>,
     /// Number of rows.
     pub rows: usize,
     /// Number of columns.
@@ -56,12 +62,22 @@ pub struct Mat<'a> {
 impl<'a> Mat<'a> {
     /// A dense matrix of `rows` rows, each contiguous.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
+        Self::of(Elements::F32(data), rows, cols)
+    }
+
+    /// A dense matrix of elements of any type.
+    pub fn of(data: Elements<'a>, rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "a dense {rows} x {cols} matrix");
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
     /// Rows that are `row_stride` apart, as a part of something larger.
     pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+        Self::strided_of(Elements::F32(data), rows, cols, row_stride)
+    }
+
+    /// The same of elements of any type.
+    pub fn strided_of(data: Elements<'a>, rows: usize, cols: usize, row_stride: usize) -> Self {
         Self { data, rows, cols, row_stride, col_stride: 1 }.checked()
     }
 
@@ -113,16 +129,36 @@ impl<'a> MatMut<'a> {
     }
 }
 
-/// `c (= or +=) a b`.
+/// `c (= or +=) a b` in `f32`.
 ///
 /// # Panics
 /// When the shapes do not fit, when k is zero, or inside a task of another product.
-#[expect(clippy::needless_pass_by_value, reason = "a target is handed over, not lent")]
 pub fn matmul(cpu: &Cpu, a: Mat<'_>, b: Mat<'_>, c: MatMut<'_>, write: Write) {
+    product(cpu, Precision::F32, a, b, c, write, None);
+}
+
+/// `c (= or +=) a b`, plus `bias` in every row, with operands rounded to `precision`.
+///
+/// A product in [`Precision::Bf16`] that is added starts from what is in the target, see
+/// [`Precision::fuses`]; the bias always comes last, as a number of its own.
+///
+/// # Panics
+/// As for [`matmul`], and when the bias is not one number a column.
+#[expect(clippy::needless_pass_by_value, reason = "a target is handed over, not lent")]
+pub fn product(
+    cpu: &Cpu,
+    precision: Precision,
+    a: Mat<'_>,
+    b: Mat<'_>,
+    c: MatMut<'_>,
+    write: Write,
+    bias: Option<&[f32]>,
+) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(b.rows, k, "the operands share k");
     assert_eq!((c.rows, c.cols), (m, n), "the target is m x n");
     assert!(k > 0, "a product over nothing has no chain");
+    assert!(bias.is_none_or(|bias| bias.len() == n), "a bias has a number for each column");
     if m == 0 || n == 0 {
         return;
     }
@@ -131,21 +167,32 @@ pub fn matmul(cpu: &Cpu, a: Mat<'_>, b: Mat<'_>, c: MatMut<'_>, write: Write) {
     assert!((m - 1) * c.row_stride + n <= c.data.len(), "the target holds m x n");
 
     let target = Target { data: c.data.as_mut_ptr(), row_stride: c.row_stride };
+    if precision == Precision::Bf16 {
+        return bf16::product(cpu, a, b, target, write, bias);
+    }
+    let to_f16 = precision == Precision::F16;
     let whole_block = n.next_multiple_of(TILE_COLS) * K_BLOCK.min(k);
     cpu.with_packing_buffer(whole_block.min(CACHED_ELEMENTS), |packed| {
         for p in (0..k).step_by(K_BLOCK) {
             let block = (p, K_BLOCK.min(k - p));
             let write = if p == 0 { write } else { Write::Add };
-            one_block(cpu, a, b, block, packed, target, write);
+            one_block(cpu, (a, b, to_f16), block, packed, target, write);
         }
     });
+    if let Some(bias) = bias {
+        if c.row_stride == n {
+            crate::bias::add(cpu, &mut c.data[..m * n], bias);
+        } else {
+            let rows = c.data.chunks_mut(c.row_stride).take(m);
+            rows.for_each(|row| crate::bias::add(cpu, &mut row[..n], bias));
+        }
+    }
 }
 
 /// Adds the products of one block of k to the whole target.
 fn one_block(
     cpu: &Cpu,
-    a: Mat<'_>,
-    b: Mat<'_>,
+    (a, b, to_f16): (Mat<'_>, Mat<'_>, bool),
     block: (usize, usize),
     packed: &mut [f32],
     target: Target,
@@ -161,14 +208,14 @@ fn one_block(
     for first_panel in (0..num_panels).step_by(sweep_panels) {
         let len = sweep_panels.min(num_panels - first_panel) * panel_len;
         cpu.for_each_part(&mut packed[..len], panel_len, |panel, out| {
-            cpu.run(PackRight { b, block, panel: first_panel + panel, out });
+            cpu.run(PackRight { b, to_f16, block, panel: first_panel + panel, out });
         });
         let packed = &packed[..len];
         let first_col = first_panel * TILE_COLS;
         let cols = (first_col, (sweep_panels * TILE_COLS).min(n - first_col));
         cpu.for_each(num_row_tiles, |row_tile| {
             let rows = (row_tile * TILE_ROWS, TILE_ROWS.min(m - row_tile * TILE_ROWS));
-            cpu.run(Sweep { a, packed, rows, cols, block, target, write });
+            cpu.run(Sweep { a, to_f16, packed, rows, cols, block, target, write });
         });
     }
 }
@@ -188,6 +235,7 @@ unsafe impl Sync for Target {}
 /// Packs one panel of the right operand.
 struct PackRight<'a> {
     b: Mat<'a>,
+    to_f16: bool,
     block: (usize, usize),
     panel: usize,
     out: &'a mut [f32],
@@ -199,13 +247,14 @@ impl Kernel for PackRight<'_> {
     fn run<S: Simd>(self, s: S) {
         let first = self.panel * TILE_COLS;
         let cols = (first, TILE_COLS.min(self.b.cols - first));
-        pack::right(s, self.b, self.block, cols, self.out);
+        pack::right(s, self.b, self.block, cols, self.to_f16, self.out);
     }
 }
 
 /// A few rows of the left operand times the panels of one sweep.
 struct Sweep<'a> {
     a: Mat<'a>,
+    to_f16: bool,
     packed: &'a [f32],
     rows: (usize, usize),
     cols: (usize, usize),
@@ -221,7 +270,7 @@ impl Kernel for Sweep<'_> {
         let (first_row, m) = self.rows;
         #[expect(clippy::large_stack_arrays, reason = "25 KB that must be in the nearest cache")]
         let mut left: pack::LeftPanel = [const { MaybeUninit::uninit() }; pack::LEFT_LEN];
-        let strides = pack::left(self.a, self.rows, self.block, &mut left);
+        let strides = pack::left(s, self.a, self.rows, self.block, self.to_f16, &mut left);
         let (first_col, num_cols) = self.cols;
         let panels = self.packed.chunks_exact(TILE_COLS * self.block.1);
         for (index, panel) in panels.enumerate() {

@@ -5,6 +5,7 @@
 //! [`PANEL_STRIDE`] apart when k is contiguous, columns of [`TILE_ROWS`] when rows are.
 
 use super::Mat;
+use super::elements::{Element, of_any_type, through_f16};
 use super::tile::{PANEL_STRIDE, TILE_COLS, TILE_ROWS};
 use crate::simd::{LANES, Simd};
 use std::mem::MaybeUninit;
@@ -21,16 +22,18 @@ pub(super) type LeftStrides = (usize, usize);
 /// Packs rows `i..i + m` and products `p..p + k` of `a`: after it, those m x k elements of the
 /// panel are initialised, at the strides it returns.
 #[inline(always)]
-pub(super) fn left(
+pub(super) fn left<S: Simd>(
+    s: S,
     a: Mat<'_>,
     (i, m): (usize, usize),
     (p, k): (usize, usize),
+    to_f16: bool,
     panel: &mut LeftPanel,
 ) -> LeftStrides {
-    if a.col_stride == 1 {
+    of_any_type!(a.data, data => if a.col_stride == 1 {
         for r in 0..m {
             let start = (i + r) * a.row_stride + p;
-            panel[r * PANEL_STRIDE..][..k].write_copy_of_slice(&a.data[start..start + k]);
+            copy(s, &data[start..start + k], to_f16, &mut panel[r * PANEL_STRIDE..][..k]);
         }
         (PANEL_STRIDE, 1)
     } else {
@@ -38,24 +41,47 @@ pub(super) fn left(
             let start = i * a.row_stride + (p + q) * a.col_stride;
             let column = &mut panel[q * TILE_ROWS..][..m];
             if a.row_stride == 1 {
-                copy_column(&a.data[start..start + m], column);
+                copy_column(s, &data[start..start + m], to_f16, column);
             } else {
-                for (r, out) in column.iter_mut().enumerate() {
-                    out.write(a.data[start + r * a.row_stride]);
+                for (r, out) in column.chunks_exact_mut(1).enumerate() {
+                    copy(s, &data[start + r * a.row_stride..][..1], to_f16, out);
                 }
             }
         }
         (1, TILE_ROWS)
-    }
+    })
 }
 
 /// A full column has a known length, which the compiler turns into two vector moves.
 #[inline(always)]
-fn copy_column(from: &[f32], to: &mut [MaybeUninit<f32>]) {
-    match from.as_array::<TILE_ROWS>() {
-        Some(from) => to[..TILE_ROWS].write_copy_of_slice(from),
-        None => to.write_copy_of_slice(from),
-    };
+fn copy_column<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [MaybeUninit<f32>]) {
+    match T::as_f32(from).and_then(|from| from.as_array::<TILE_ROWS>()) {
+        Some(from) if !to_f16 => {
+            to[..TILE_ROWS].write_copy_of_slice(from);
+        }
+        _ => copy(s, from, to_f16, to),
+    }
+}
+
+/// Copies elements, widened where they are narrower, rounded to `f16` where that is asked for.
+#[inline(always)]
+fn copy<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [MaybeUninit<f32>]) {
+    match T::as_f32(from) {
+        Some(from) if !to_f16 => {
+            to.write_copy_of_slice(from);
+        }
+        _ => {
+            for (from, to) in from.chunks(LANES).zip(to.chunks_mut(LANES)) {
+                let lanes = s.to_array(rounded(s, T::load_partial(s, from), to_f16));
+                to.write_copy_of_slice(&lanes[..from.len()]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn rounded<S: Simd>(s: S, v: S::V, to_f16: bool) -> S::V {
+    if to_f16 { through_f16(s, v) } else { v }
 }
 
 /// Packs products `p..p + k` and columns `j..j + n` of `b`; columns beyond `n` are left as they
@@ -66,38 +92,54 @@ pub(super) fn right<S: Simd>(
     b: Mat<'_>,
     (p, k): (usize, usize),
     (j, n): (usize, usize),
+    to_f16: bool,
     panel: &mut [f32],
 ) {
-    if b.col_stride == 1 {
-        for (q, row) in panel.chunks_exact_mut(TILE_COLS).take(k).enumerate() {
-            let start = (p + q) * b.row_stride + j;
-            let from = &b.data[start..start + n];
-            if let (Some(from), Some(to)) =
-                (from.as_array::<TILE_COLS>(), row.as_mut_array::<TILE_COLS>())
-            {
-                *to = *from;
-            } else {
-                row[..n].copy_from_slice(from);
-            }
-        }
-    } else if b.row_stride == 1 {
-        transpose(s, b, (p, k), (j, n), panel);
+    of_any_type!(b.data, data => if b.row_stride == 1 && b.col_stride != 1 {
+        let data = &data[j * b.col_stride + p..];
+        transpose(s, (data, b.col_stride), (k, n), to_f16, panel);
     } else {
         for (q, row) in panel.chunks_exact_mut(TILE_COLS).take(k).enumerate() {
-            for (c, out) in row[..n].iter_mut().enumerate() {
-                *out = b.data[(p + q) * b.row_stride + (j + c) * b.col_stride];
+            let start = (p + q) * b.row_stride + j * b.col_stride;
+            if b.col_stride == 1 {
+                copy_row(s, &data[start..start + n], to_f16, row);
+            } else {
+                for (c, out) in row[..n].iter_mut().enumerate() {
+                    let one = &data[start + c * b.col_stride..][..1];
+                    [*out, ..] = s.to_array(rounded(s, Element::load_partial(s, one), to_f16));
+                }
+            }
+        }
+    });
+}
+
+/// One row of a panel.
+#[inline(always)]
+fn copy_row<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, row: &mut [f32]) {
+    match T::as_f32(from) {
+        Some(from) if !to_f16 => {
+            match (from.as_array::<TILE_COLS>(), row.as_mut_array::<TILE_COLS>()) {
+                (Some(from), Some(to)) => *to = *from,
+                _ => row[..from.len()].copy_from_slice(from),
+            }
+        }
+        _ => {
+            for (from, to) in from.chunks(LANES).zip(row.chunks_mut(LANES)) {
+                let v = rounded(s, T::load_partial(s, from), to_f16);
+                s.store_partial(v, &mut to[..from.len()]);
             }
         }
     }
 }
 
-/// Packs a right operand whose columns are contiguous, in squares of sixteen by sixteen.
+/// Packs a right operand whose columns are contiguous, `stride` apart, in squares of sixteen by
+/// sixteen.
 #[inline(always)]
-fn transpose<S: Simd>(
+fn transpose<S: Simd, T: Element>(
     s: S,
-    b: Mat<'_>,
-    (p, k): (usize, usize),
-    (j, n): (usize, usize),
+    (data, stride): (&[T], usize),
+    (k, n): (usize, usize),
+    to_f16: bool,
     panel: &mut [f32],
 ) {
     for c in (0..n).step_by(LANES) {
@@ -105,14 +147,16 @@ fn transpose<S: Simd>(
         for q in (0..k).step_by(LANES) {
             let depth = LANES.min(k - q);
             let mut square = [s.zero(); LANES];
-            let start = |r: usize| (j + c + r) * b.col_stride + p + q;
+            let start = |r: usize| (c + r) * stride + q;
             if columns == LANES && depth == LANES {
                 for (r, row) in square.iter_mut().enumerate() {
-                    *row = s.load(b.data[start(r)..].first_chunk().expect("sixteen products"));
+                    let numbers = data[start(r)..].first_chunk().expect("sixteen products");
+                    *row = rounded(s, T::load(s, numbers), to_f16);
                 }
             } else {
                 for (r, row) in square.iter_mut().enumerate().take(columns) {
-                    *row = s.load_partial(&b.data[start(r)..start(r) + depth]);
+                    let numbers = &data[start(r)..start(r) + depth];
+                    *row = rounded(s, T::load_partial(s, numbers), to_f16);
                 }
             }
             let square = s.transpose(square);

@@ -35,8 +35,8 @@ fn check(cpu: &Cpu, (m, n, k): (usize, usize, usize), (a_t, b_t): (bool, bool), 
     for i in 0..m {
         for j in 0..n {
             let expected = chain(
-                |p| a.data[i * a.row_stride + p * a.col_stride],
-                |p| b.data[p * b.row_stride + j * b.col_stride],
+                |p| a.data.get(i * a.row_stride + p * a.col_stride),
+                |p| b.data.get(p * b.row_stride + j * b.col_stride),
                 k,
                 (write == Write::Add).then_some(c_data[i * n + j]),
             );
@@ -120,5 +120,34 @@ fn a_part_of_a_product_is_the_same_bits_as_in_the_whole() {
         }
         let beyond = &part[i * stride + cols.len()..(i + 1) * stride];
         assert!(beyond.iter().all(|x| x.to_bits() == 7.0f32.to_bits()), "nothing else is written");
+    }
+}
+
+#[test]
+fn products_in_f16_are_products_in_f32_of_rounded_operands() {
+    let (m, n, k) = (15, 40, 600);
+    let (a, b) = (numbers(m * k, 11), numbers(k * n, 12));
+    let [a_stored, b_stored] =
+        [&a, &b].map(|x| x.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>());
+    let [a_wide, b_wide] =
+        [&a_stored, &b_stored].map(|x| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>());
+    let bias = numbers(n, 13);
+    for isa in Isa::available() {
+        for (a_t, b_t) in [(false, false), (false, true), (true, false)] {
+            let run = |precision, a: Elements<'_>, b: Elements<'_>| {
+                let mut c = vec![0.0; m * n];
+                let a = if a_t { Mat::of(a, k, m).t() } else { Mat::of(a, m, k) };
+                let b = if b_t { Mat::of(b, n, k).t() } else { Mat::of(b, k, n) };
+                let (cpu, target) = (Cpu::single(isa), MatMut::new(&mut c, m, n));
+                product(&cpu, precision, a, b, target, Write::Set, Some(&bias));
+                c.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            let (f32, f16) = (Precision::F32, Precision::F16);
+            let expected = run(f32, Elements::F32(&a_wide), Elements::F32(&b_wide));
+            assert_eq!(run(f16, Elements::F32(&a), Elements::F32(&b)), expected, "{isa}");
+            let stored = (Elements::F16(&a_stored), Elements::F16(&b_stored));
+            assert_eq!(run(f16, stored.0, stored.1), expected, "{isa}, stored");
+            assert_eq!(run(f32, stored.0, Elements::F32(&b_wide)), expected, "{isa}, mixed");
+        }
     }
 }

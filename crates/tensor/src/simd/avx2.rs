@@ -2,22 +2,24 @@
 
 use super::{Isa, Kernel, LANES, Simd};
 use std::arch::x86_64::{
-    __m256, __m256d, __m256i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32,
-    _mm256_add_pd, _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps,
-    _mm256_cvtps_epi32, _mm256_cvtps_pd, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_pd,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps,
-    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi32, _mm256_set1_pd, _mm256_set1_ps,
-    _mm256_sllv_epi32, _mm256_sqrt_ps, _mm256_srlv_epi32, _mm256_storeu_pd, _mm256_storeu_ps,
-    _mm256_sub_epi32, _mm256_sub_ps, _mm256_xor_si256,
+    __m128i, __m256, __m256d, __m256i, _CMP_LT_OQ, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
+    _mm_loadu_si128, _mm_prefetch, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_pd,
+    _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
+    _mm256_cvtps_epi32, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_div_ps, _mm256_extractf128_ps,
+    _mm256_fmadd_pd, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32, _mm256_permute4x64_epi64,
+    _mm256_set1_epi32, _mm256_set1_pd, _mm256_set1_ps, _mm256_sllv_epi32, _mm256_sqrt_ps,
+    _mm256_srlv_epi32, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi32,
+    _mm256_sub_ps, _mm256_xor_si256,
 };
 
-/// Proof that the CPU has AVX2 and FMA.
+/// Proof that the CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
-/// Runs a kernel with AVX2 and FMA enabled.
-#[target_feature(enable = "avx2,fma")]
+/// Runs a kernel with AVX2, FMA and F16C enabled.
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
     kernel.run(Avx2(()))
 }
@@ -30,6 +32,12 @@ macro_rules! with_avx2 {
         // SAFETY: `self` proves that the CPU has the instructions; see the macro's comment.
         unsafe { $body }
     };
+}
+
+/// Where the two halves of sixteen 16-bit numbers start.
+#[inline(always)]
+fn halves(x: &[u16; LANES]) -> [*const __m128i; 2] {
+    [x[..8].as_ptr().cast(), x[8..].as_ptr().cast()]
 }
 
 /// The same intrinsic on both halves.
@@ -169,6 +177,37 @@ impl Simd for Avx2 {
     fn shift_right<const N: u32>(self, a: Self::I) -> Self::I {
         let count = self.splat_int(N.cast_signed());
         both!(_mm256_srlv_epi32(a, count))
+    }
+    #[inline(always)]
+    fn load_u16(self, x: &[u16; LANES]) -> Self::I {
+        let [a, b] = halves(x);
+        with_avx2!([
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(a)),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(b)),
+        ])
+    }
+    #[inline(always)]
+    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
+        with_avx2!({
+            // Packing works within each half of a register: put its four quarters in order.
+            let packed = _mm256_permute4x64_epi64::<0xD8>(_mm256_packus_epi32(a[0], a[1]));
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), packed);
+        });
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::V {
+        let [a, b] = halves(x);
+        with_avx2!([_mm256_cvtph_ps(_mm_loadu_si128(a)), _mm256_cvtph_ps(_mm_loadu_si128(b)),])
+    }
+    #[inline(always)]
+    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
+        let (first, second) = out.split_at_mut(LANES / 2);
+        with_avx2!({
+            let a = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[0]);
+            let b = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[1]);
+            _mm_storeu_si128(first.as_mut_ptr().cast(), a);
+            _mm_storeu_si128(second.as_mut_ptr().cast(), b);
+        });
     }
     #[inline(always)]
     fn splat_f64(self, x: f64) -> Self::D {

@@ -1,27 +1,49 @@
 //! Sixteen lanes in one 512-bit register.
 
-use super::{Isa, Kernel, LANES, Simd};
+use super::{Isa, Kernel, LANES, Simd, halves};
 use std::arch::x86_64::{
-    __m512, __m512d, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32,
-    _mm512_add_pd, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256,
-    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_ps, _mm512_cvtps_epi32,
-    _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_fmadd_pd, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_or_si512,
-    _mm512_set1_epi32, _mm512_set1_pd, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
-    _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi32, _mm512_storeu_pd, _mm512_storeu_ps,
-    _mm512_sub_epi32, _mm512_sub_ps, _mm512_unpackhi_ps, _mm512_unpacklo_ps, _mm512_xor_si512,
+    __m512, __m512bh, __m512d, __m512i, _CMP_LT_OQ, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
+    _mm_prefetch, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_add_epi32, _mm512_add_pd,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_cvtph_ps, _mm512_cvtps_epi32,
+    _mm512_cvtps_pd, _mm512_cvtps_ph, _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_fmadd_pd,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
+    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_set1_pd, _mm512_set1_ps,
+    _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi32,
+    _mm512_storeu_pd, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps, _mm512_unpackhi_ps,
+    _mm512_unpacklo_ps, _mm512_xor_si512,
 };
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL.
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL; and, if so marked, also AVX-512 with bf16 and
+/// the tiles of AMX.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512<const AMX: bool>(());
 
 /// Runs a kernel with AVX-512 enabled.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
-    kernel.run(Avx512(()))
+    kernel.run(Avx512::<false>(()))
 }
+
+/// Runs a kernel with AVX-512 and its bf16 enabled, which may use the tiles of AMX.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+pub(super) fn run_amx<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(Avx512::<true>(()))
+}
+
+/// Word 2i of the result is word i, word 2i + 1 is word 16 + i.
+const INTERLEAVED: [u16; 32] = {
+    let mut words = [0; 32];
+    let mut i = 0;
+    while i < 16 {
+        words[2 * i] = i as u16;
+        words[2 * i + 1] = 16 + i as u16;
+        i += 1;
+    }
+    words
+};
 
 /// Every intrinsic below needs only the instructions whose presence `Avx512` proves, and every
 /// pointer comes from a reference to exactly the memory that is read or written (prefetching does
@@ -33,15 +55,16 @@ macro_rules! with_avx512 {
     };
 }
 
-impl Simd for Avx512 {
+impl<const AMX: bool> Simd for Avx512<AMX> {
     type V = __m512;
     type I = __m512i;
     type D = [__m512d; 2];
     const ISA: Isa = Isa::Avx512;
+    const AMX: bool = AMX;
 
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Out {
-        with_avx512!(run(kernel))
+        if AMX { with_avx512!(run_amx(kernel)) } else { with_avx512!(run(kernel)) }
     }
 
     #[inline(always)]
@@ -147,6 +170,46 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn shift_right<const N: u32>(self, a: Self::I) -> Self::I {
         with_avx512!(_mm512_srli_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn load_u16(self, x: &[u16; LANES]) -> Self::I {
+        with_avx512!(_mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
+        with_avx512!(_mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(a)));
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::V {
+        with_avx512!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
+        with_avx512!(_mm256_storeu_si256(
+            out.as_mut_ptr().cast(),
+            _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v),
+        ));
+    }
+    #[inline(always)]
+    fn pair_neighbours(self, first: Self::V, second: Self::V) -> Self::I {
+        if AMX {
+            // SAFETY: `AMX` proves bf16, and both types are 512 bits without meaning of their own.
+            unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first)) }
+        } else {
+            halves::pair_neighbours(self, first, second)
+        }
+    }
+    #[inline(always)]
+    fn pair_lanes(self, even: Self::V, odd: Self::V) -> Self::I {
+        if AMX {
+            let pairs = self.pair_neighbours(even, odd);
+            with_avx512!(_mm512_permutexvar_epi16(
+                _mm512_loadu_si512(INTERLEAVED.as_ptr().cast()),
+                pairs
+            ))
+        } else {
+            halves::pair_lanes(self, even, odd)
+        }
     }
     #[inline(always)]
     fn splat_f64(self, x: f64) -> Self::D {

@@ -13,8 +13,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod halves;
 mod portable;
 
+use crate::amx::Amx;
+
+pub(crate) use halves::{flush, round_bf16, widen_bf16};
 use std::fmt;
 
 /// Number of virtual lanes of a vector, on every instruction set.
@@ -25,7 +29,7 @@ pub const LANES: usize = 16;
 pub enum Isa {
     /// Plain Rust, for any CPU; fused multiply-add may be done in software.
     Portable,
-    /// AVX2 and FMA: two 256-bit registers a vector.
+    /// AVX2, FMA and F16C: two 256-bit registers a vector.
     Avx2,
     /// AVX-512: one 512-bit register a vector.
     Avx512,
@@ -53,6 +57,7 @@ impl Isa {
             Self::Avx2 => {
                 std::arch::is_x86_feature_detected!("avx2")
                     && std::arch::is_x86_feature_detected!("fma")
+                    && std::arch::is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
@@ -95,6 +100,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type D: Copy;
     /// Which instruction set this is, for choosing tile sizes at compile time.
     const ISA: Isa;
+    /// Whether the CPU also multiplies tiles of bf16 (AMX) and this process may use them.
+    const AMX: bool = false;
 
     fn splat(self, x: f32) -> Self::V;
     fn load(self, x: &[f32; LANES]) -> Self::V;
@@ -125,6 +132,26 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn shift_left<const N: u32>(self, a: Self::I) -> Self::I;
     /// Logical: zeros come in from the left.
     fn shift_right<const N: u32>(self, a: Self::I) -> Self::I;
+
+    /// Sixteen unsigned numbers, widened.
+    fn load_u16(self, x: &[u16; LANES]) -> Self::I;
+    /// Stores sixteen numbers below 2^16.
+    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]);
+    /// Sixteen `f16` by their bits, widened.
+    fn load_f16(self, x: &[u16; LANES]) -> Self::V;
+    /// The bits of the nearest `f16`, ties to even.
+    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]);
+    /// Thirty-two numbers as bf16: lane i holds numbers 2i (lower half) and 2i + 1 of `first`
+    /// followed by `second`. Rounded to nearest even; a subnormal number counts as zero.
+    #[inline(always)]
+    fn pair_neighbours(self, first: Self::V, second: Self::V) -> Self::I {
+        halves::pair_neighbours(self, first, second)
+    }
+    /// The same with lane i of `even` (lower half) and of `odd`.
+    #[inline(always)]
+    fn pair_lanes(self, even: Self::V, odd: Self::V) -> Self::I {
+        halves::pair_lanes(self, even, odd)
+    }
 
     fn splat_f64(self, x: f64) -> Self::D;
     /// Exact conversion of sixteen `f32` to `f64`.
@@ -248,6 +275,20 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
         Isa::Avx512 => unsafe { avx512::run(kernel) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("only x86-64 has {isa}"),
+    }
+}
+
+/// Runs a kernel that multiplies tiles: on the CPU's matrix units if it has them (`amx` is the
+/// proof), else compiled for `isa`.
+#[inline]
+pub(crate) fn dispatch_tiles<K: Kernel>(isa: Isa, amx: Option<Amx>, kernel: K) -> K::Out {
+    match amx {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: there is no `Amx` without AVX-512 with bf16 and permission to use tiles.
+        Some(_) => unsafe { avx512::run_amx(kernel) },
+        #[cfg(not(target_arch = "x86_64"))]
+        Some(_) => unreachable!("only x86-64 has AMX"),
+        None => dispatch(isa, kernel),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sixteen lanes as an array: the reference that the vector units must equal.
 
 use super::{Isa, Kernel, LANES, Simd};
+use half::f16;
 
 /// Proof of nothing: any CPU runs this.
 #[derive(Clone, Copy)]
@@ -127,6 +128,22 @@ impl Simd for Portable {
     #[inline(always)]
     fn shift_right<const N: u32>(self, a: Self::I) -> Self::I {
         a.map(|a| (a.cast_unsigned() >> N).cast_signed())
+    }
+    #[inline(always)]
+    fn load_u16(self, x: &[u16; LANES]) -> Self::I {
+        x.map(i32::from)
+    }
+    #[inline(always)]
+    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
+        *out = a.map(|a| a as u16);
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::V {
+        x.map(|x| f16::from_bits(x).to_f32())
+    }
+    #[inline(always)]
+    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
+        *out = v.map(|x| f16::from_f32(x).to_bits());
     }
     #[inline(always)]
     fn splat_f64(self, x: f64) -> Self::D {

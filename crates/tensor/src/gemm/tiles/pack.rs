@@ -1,0 +1,159 @@
+//! Rounds operands to bf16 and packs them into panels, in one go.
+//!
+//! A *line* is a row of the left operand or a column of the right one. Where a line is contiguous
+//! in memory, one instruction rounds 32 numbers of it to sixteen pairs; where the lines lie side by
+//! side instead, it pairs sixteen lines of one product with those of the next. Either gives a
+//! square of pairs, by line or by pair; the left operand wants the former, the right operand the
+//! latter, and what comes out the other way round is transposed in registers.
+
+use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS, panel_words};
+use crate::gemm::Mat;
+use crate::gemm::elements::{Element, of_any_type};
+use crate::simd::{LANES, Simd};
+
+/// How many steps ahead of a line it is fetched into the cache.
+const AHEAD: usize = 4;
+
+/// Which operand a panel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Tiles have a row for each line.
+    Left,
+    /// Tiles have a column for each line.
+    Right,
+}
+
+/// Packs lines `first..first + num` and products `p..p + k` of `x`, a matrix of lines by products,
+/// into as many panels as `panels` has room for; what is missing of them becomes zero.
+#[inline(always)]
+pub(crate) fn lines<S: Simd>(
+    s: S,
+    x: Mat<'_>,
+    (first, num): (usize, usize),
+    (p, k): (usize, usize),
+    side: Side,
+    panels: &mut [f32],
+) {
+    let (lines, products) = (x.row_stride, x.col_stride);
+    let words = panel_words(k);
+    debug_assert!(num <= panels.len() / words * LINES);
+    of_any_type!(x.data, data => {
+        let data = &data[first * lines + p * products..];
+        // Steps outside, panels inside: lines that lie side by side are read in long runs.
+        for step in 0..words / STEP_WORDS {
+            let k = (step * STEP, STEP.min(k - step * STEP));
+            for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
+                let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+                for (tile, out) in tiles[..2].iter_mut().enumerate() {
+                    let first = i * LINES + tile * TILE;
+                    let lines = Lines { data, first, strides: (lines, products), k };
+                    lines.pack(s, num.saturating_sub(first).min(TILE), side, out);
+                }
+            }
+        }
+    });
+}
+
+/// What one tile is packed from.
+struct Lines<'a, T> {
+    data: &'a [T],
+    first: usize,
+    /// Between lines, and between products.
+    strides: (usize, usize),
+    k: (usize, usize),
+}
+
+impl<T: Element> Lines<'_, T> {
+    #[inline(always)]
+    fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32; TILE_WORDS]) {
+        let mut square = [s.zero(); LANES];
+        let found = if self.strides.1 == 1 {
+            self.by_line(s, num, &mut square);
+            Side::Left
+        } else if self.strides.0 == 1 {
+            self.by_pair(s, num, &mut square);
+            Side::Right
+        } else {
+            self.one_by_one(s, num, &mut square);
+            Side::Left
+        };
+        let square = if found == side { square } else { s.transpose(square) };
+        let (out, _) = out.as_chunks_mut::<LANES>();
+        for (out, row) in out.iter_mut().zip(square) {
+            s.store(row, out);
+        }
+    }
+
+    /// Row i is line i, a lane each pair.
+    #[inline(always)]
+    fn by_line<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+        let (p, k) = self.k;
+        let start = |line: usize| (self.first + line) * self.strides.0 + p;
+        if num == TILE && k == STEP {
+            for (line, row) in square.iter_mut().enumerate() {
+                let numbers: &[T; STEP] = self.data[start(line)..].first_chunk().expect("a step");
+                s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP).cast());
+                s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + LANES).cast());
+                let (halves, _) = numbers.as_chunks::<LANES>();
+                // No closures here: one that is not inlined loses the kernel's instructions.
+                let (a, b) = (T::load(s, &halves[0]), T::load(s, &halves[1]));
+                *row = s.from_bits(s.pair_neighbours(a, b));
+            }
+        } else {
+            for (line, row) in square.iter_mut().enumerate().take(num) {
+                let (a, b) = self.data[start(line)..][..k].split_at(k.min(LANES));
+                let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
+                *row = s.from_bits(s.pair_neighbours(a, b));
+            }
+        }
+    }
+
+    /// Row i is pair i, a lane each line.
+    #[inline(always)]
+    fn by_pair<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+        if num == TILE && self.k.1 == STEP {
+            for (pair, row) in square.iter_mut().enumerate() {
+                let (even, odd) = (self.side_by_side(2 * pair), self.side_by_side(2 * pair + 1));
+                s.prefetch(even.as_ptr().wrapping_add(STEP * self.strides.1).cast());
+                s.prefetch(odd.as_ptr().wrapping_add(STEP * self.strides.1).cast());
+                *row = s.from_bits(s.pair_lanes(T::load(s, even), T::load(s, odd)));
+            }
+        } else if num > 0 {
+            for (pair, row) in square.iter_mut().enumerate().take(self.k.1.div_ceil(2)) {
+                let (even, odd) = (self.some(2 * pair, num), self.some(2 * pair + 1, num));
+                let (even, odd) = (T::load_partial(s, even), T::load_partial(s, odd));
+                *row = s.from_bits(s.pair_lanes(even, odd));
+            }
+        }
+    }
+
+    /// Sixteen lines of one product.
+    #[inline(always)]
+    fn side_by_side(&self, product: usize) -> &[T; LANES] {
+        let start = (self.k.0 + product) * self.strides.1 + self.first;
+        self.data[start..].first_chunk().expect("sixteen lines")
+    }
+
+    /// The first lines of one product, none of a product beyond the last.
+    #[inline(always)]
+    fn some(&self, product: usize, num: usize) -> &[T] {
+        let start = (self.k.0 + product) * self.strides.1 + self.first;
+        if product < self.k.1 { &self.data[start..start + num] } else { &[] }
+    }
+
+    /// Row i is line i, of a matrix that is contiguous in neither direction.
+    #[inline(always)]
+    fn one_by_one<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+        let (p, k) = self.k;
+        for (line, row) in square.iter_mut().enumerate().take(num) {
+            let start = (self.first + line) * self.strides.0;
+            let mut numbers = [[self.data[0]; LANES]; 2];
+            for (i, number) in numbers.as_flattened_mut()[..k].iter_mut().enumerate() {
+                *number = self.data[start + (p + i) * self.strides.1];
+            }
+            let (a, b) = numbers.as_flattened()[..k].split_at(k.min(LANES));
+            let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
+            *row = s.from_bits(s.pair_neighbours(a, b));
+        }
+    }
+}
