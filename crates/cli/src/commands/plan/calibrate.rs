@@ -40,7 +40,7 @@ const WIDTHS: [(usize, usize); 6] = [(32, 2), (64, 2), (128, 4), (256, 4), (512,
 const LANES: [usize; 2] = [1, 4];
 
 /// Heads of the models of one width that differ in nothing else.
-const HEADS: [usize; 2] = [2, 16];
+const HEADS: [usize; 2] = [2, 8];
 
 /// Elements of sums that are measured: from what fits into the nearest cache to what fits into no
 /// cache.
