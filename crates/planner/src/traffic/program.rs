@@ -108,18 +108,16 @@ impl<'a> Program<'a> {
             let run = self.runs[task.chunk].clone();
             return run.flat_map(|block| of(block, BlockPass::Forward)).collect();
         }
-        let back = self.backward(task).rev();
-        // Nobody needs the gradient of what the first block that is trained reads.
-        let is_passed =
-            |block: &usize| task.pass != Pass::InputGrad || *block != self.trained.first_block;
-        let passes = back.filter(is_passed).flat_map(|block| {
+        let passes = self.backward(task).rev().flat_map(|block| {
             let policy = self.plan.recompute.of_block(block, &*blocks[block]);
-            let trained = match task.pass {
-                Pass::InputGrad => &[][..],
-                _ => &self.trained.of_block[block],
+            let trained = &self.trained.of_block[block];
+            let pass = match task.pass {
+                Pass::InputGrad => BlockPass::BackwardInputs,
+                Pass::WeightGrad => BlockPass::BackwardWeights(trained),
+                Pass::Forward | Pass::Backward => BlockPass::Backward(trained),
             };
             let again = of(block, BlockPass::Recompute(policy));
-            again.into_iter().chain(of(block, BlockPass::Backward(trained)))
+            again.into_iter().chain(of(block, pass))
         });
         passes.collect()
     }
