@@ -4,7 +4,7 @@
 //! in memory, one instruction rounds 32 numbers of it to sixteen pairs; where the lines lie side by
 //! side instead, it pairs sixteen lines of one product with those of the next. Either gives a
 //! square of pairs, by line or by pair; the left operand wants the former, the right operand the
-//! latter, and what comes out the other way round is transposed in registers.
+//! latter, and what comes out the other way round is transposed on the spot.
 
 use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS, panel_words};
 use crate::gemm::Mat;
@@ -66,63 +66,71 @@ struct Lines<'a, T> {
 impl<T: Element> Lines<'_, T> {
     #[inline(always)]
     fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32; TILE_WORDS]) {
-        let mut square = [s.zero(); LANES];
+        let (out, _) = out.as_chunks_mut::<LANES>();
+        let out = out.first_chunk_mut().expect("the rows of a tile");
+        if num < TILE || self.k.1 < STEP {
+            *out = [[0.0; LANES]; TILE];
+        }
         let found = if self.strides.1 == 1 {
-            self.by_line(s, num, &mut square);
+            self.by_line(s, num, out);
             Side::Left
         } else if self.strides.0 == 1 {
-            self.by_pair(s, num, &mut square);
+            self.by_pair(s, num, out);
             Side::Right
         } else {
-            self.one_by_one(s, num, &mut square);
+            self.one_by_one(s, num, out);
             Side::Left
         };
-        let square = if found == side { square } else { s.transpose(square) };
-        let (out, _) = out.as_chunks_mut::<LANES>();
-        for (out, row) in out.iter_mut().zip(square) {
-            s.store(row, out);
+        if found != side {
+            let mut square = [s.zero(); LANES];
+            for (row, out) in square.iter_mut().zip(&*out) {
+                *row = s.load(out);
+            }
+            for (row, out) in s.transpose(square).into_iter().zip(out) {
+                s.store(row, out);
+            }
         }
     }
 
     /// Row i is line i, a lane each pair.
     #[inline(always)]
-    fn by_line<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+    fn by_line<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; LANES]; TILE]) {
         let (p, k) = self.k;
         let start = |line: usize| (self.first + line) * self.strides.0 + p;
         if num == TILE && k == STEP {
-            for (line, row) in square.iter_mut().enumerate() {
+            for (line, row) in out.iter_mut().enumerate() {
                 let numbers: &[T; STEP] = self.data[start(line)..].first_chunk().expect("a step");
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP).cast());
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + LANES).cast());
                 let (halves, _) = numbers.as_chunks::<LANES>();
                 // No closures here: one that is not inlined loses the kernel's instructions.
                 let (a, b) = (T::load(s, &halves[0]), T::load(s, &halves[1]));
-                *row = s.from_bits(s.pair_neighbours(a, b));
+                s.store(s.from_bits(s.pair_neighbours(a, b)), row);
             }
         } else {
-            for (line, row) in square.iter_mut().enumerate().take(num) {
+            for (line, row) in out.iter_mut().enumerate().take(num) {
                 let (a, b) = self.data[start(line)..][..k].split_at(k.min(LANES));
                 let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
-                *row = s.from_bits(s.pair_neighbours(a, b));
+                s.store(s.from_bits(s.pair_neighbours(a, b)), row);
             }
         }
     }
 
     /// Row i is pair i, a lane each line.
     #[inline(always)]
-    fn by_pair<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+    fn by_pair<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; LANES]; TILE]) {
         if num == TILE && self.k.1 == STEP {
-            for (pair, row) in square.iter_mut().enumerate() {
+            for (pair, row) in out.iter_mut().enumerate() {
                 let (even, odd) = (self.side_by_side(2 * pair), self.side_by_side(2 * pair + 1));
                 s.prefetch(even.as_ptr().wrapping_add(STEP * self.strides.1).cast());
                 s.prefetch(odd.as_ptr().wrapping_add(STEP * self.strides.1).cast());
-                *row = s.from_bits(s.pair_lanes(T::load(s, even), T::load(s, odd)));
+                s.store(s.from_bits(s.pair_lanes(T::load(s, even), T::load(s, odd))), row);
             }
         } else if num > 0 {
-            for (pair, row) in square.iter_mut().enumerate().take(self.k.1.div_ceil(2)) {
+            for (pair, row) in out.iter_mut().enumerate().take(self.k.1.div_ceil(2)) {
                 let (even, odd) = (self.some(2 * pair, num), self.some(2 * pair + 1, num));
                 let (even, odd) = (T::load_partial(s, even), T::load_partial(s, odd));
-                *row = s.from_bits(s.pair_lanes(even, odd));
+                s.store(s.from_bits(s.pair_lanes(even, odd)), row);
             }
         }
     }
@@ -143,9 +151,9 @@ impl<T: Element> Lines<'_, T> {
 
     /// Row i is line i, of a matrix that is contiguous in neither direction.
     #[inline(always)]
-    fn one_by_one<S: Simd>(&self, s: S, num: usize, square: &mut [S::V; LANES]) {
+    fn one_by_one<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; LANES]; TILE]) {
         let (p, k) = self.k;
-        for (line, row) in square.iter_mut().enumerate().take(num) {
+        for (line, row) in out.iter_mut().enumerate().take(num) {
             let start = (self.first + line) * self.strides.0;
             let mut numbers = [[self.data[0]; LANES]; 2];
             for (i, number) in numbers.as_flattened_mut()[..k].iter_mut().enumerate() {
@@ -153,7 +161,7 @@ impl<T: Element> Lines<'_, T> {
             }
             let (a, b) = numbers.as_flattened()[..k].split_at(k.min(LANES));
             let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
-            *row = s.from_bits(s.pair_neighbours(a, b));
+            s.store(s.from_bits(s.pair_neighbours(a, b)), row);
         }
     }
 }
