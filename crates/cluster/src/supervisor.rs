@@ -186,6 +186,7 @@ mod tests {
         assert_eq!(pause(SHORT), LONGEST_PAUSE, "a tenth of the time is for pauses");
         assert_eq!(pause(10 * LONGEST_PAUSE), PAUSE);
         assert_eq!(pause(SHORT), 2 * PAUSE);
-        assert_eq!([(); 3].map(|()| pause(20 * PAUSE)), [4 * PAUSE, PAUSE, PAUSE]);
+        assert_eq!(pause(20 * PAUSE), 4 * PAUSE, "a sixth would be");
+        assert_eq!([(); 3].map(|()| pause(80 * PAUSE)), [PAUSE; 3]);
     }
 }

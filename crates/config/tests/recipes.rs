@@ -99,6 +99,7 @@ pipeline = 1
 virtual_stages = 1
 # schedule = \"1f1b\"  # = \"interleaved\" with several virtual stages, else \"1f1b\"
 stages = \"\"
+partition = \"flops\"
 tensor = 1
 sequence = false
 # data = 2  # = run.workers / (parallel.pipeline parallel.tensor)
