@@ -87,20 +87,7 @@ pub(crate) fn run<T: Send + 'static>(
                 failure.into()
             })
         }
-        Role::Launcher => {
-            let arguments = std::env::args_os().skip(1).collect();
-            let is_terminal = std::io::stderr().is_terminal();
-            let command = Launch {
-                arguments,
-                terms: terms(recipe, &care),
-                told: care.told,
-                is_terminal,
-                run_dir: care.run_dir,
-                passes_requests_on: care.saves_on_request,
-            };
-            launch(world, &command, Box::new(std::io::stderr()))??;
-            Ok(None)
-        }
+        Role::Launcher => start_all(recipe, world, care).map(|()| None),
         Role::Worker(place) => {
             let outcome = join::worker(recipe, world, &place, arena_bytes, warn)
                 .map_err(Failure::from)
@@ -112,6 +99,20 @@ pub(crate) fn run<T: Send + 'static>(
             outcome.map_err(|failure| if named { failure } else { failure.of_rank(place.rank.0) })
         }
     }
+}
+
+/// Starts the workers as processes like this one, and waits for them.
+fn start_all(recipe: &Recipe, world: &World, care: Care) -> Result<(), Failure> {
+    let command = Launch {
+        arguments: std::env::args_os().skip(1).collect(),
+        terms: terms(recipe, &care),
+        told: care.told,
+        is_terminal: std::io::stderr().is_terminal(),
+        run_dir: care.run_dir,
+        passes_requests_on: care.saves_on_request,
+    };
+    launch(world, &command, Box::new(std::io::stderr()))??;
+    Ok(())
 }
 
 /// How many workers there may be, and what may be done about those that are lost.

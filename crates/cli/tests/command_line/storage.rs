@@ -35,7 +35,7 @@ fn checkpoint_bytes(folder: &Folder) -> u64 {
     let sets = sets.iter().chain(&["run.workers=1"]).flat_map(|set| ["--set", set]);
     folder.json(&arguments.into_iter().chain(sets).collect::<Vec<_>>());
     let events = String::from_utf8(folder.read("whole/events.jsonl")).expect("text");
-    let events = events.lines().map(|line| serde_json::from_str::<serde_json::Value>(line));
+    let events = events.lines().map(serde_json::from_str::<serde_json::Value>);
     let saved = events.flatten().find(|event| event["event"] == "checkpoint_saved");
     saved.and_then(|event| event["bytes"].as_u64()).expect("it was saved")
 }
