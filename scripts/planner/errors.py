@@ -11,8 +11,9 @@ prints, of the rank that is off by most, what was predicted before the run, what
 the error in percent. A recipe that does not fit into the machine is refused by `train` itself, and
 the line says so. One that fits, but not beside what else runs right now, is left out.
 
-Time: measures the machine once (`lockstep plan calibrate`), then runs five recipes in turns, several
-rounds, and compares the median step with what was predicted. Let nothing else run meanwhile.
+Time: several rounds of measuring the machine (`lockstep plan calibrate`) and running five recipes,
+because a machine that others share is not as fast now as a minute ago; the error of a recipe is the
+median of its rounds. Let nothing else run meanwhile.
 
 The last lines have the median and the worst error.
 """
@@ -148,27 +149,25 @@ def memory(arguments):
 def time(arguments):
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("LOCKSTEP_CALIBRATION", f"{folder}/calibration.json")
-        print("calibrating ...", flush=True)
-        found = lockstep(arguments.binary, ["plan", "calibrate", "--json"])
-        if isinstance(found, str):
-            raise SystemExit(found)
         runs = {name: [] for name, _ in TIMED}
         for turn in range(arguments.rounds):
             print(f"round {turn + 1} of {arguments.rounds} ...", flush=True)
+            found = lockstep(arguments.binary, ["plan", "calibrate", "--json"])
+            if isinstance(found, str):
+                raise SystemExit(found)
             for name, recipe in TIMED:
                 found = train(arguments.binary, recipe)
                 if isinstance(found, str):
                     raise SystemExit(f"{name}: {found}")
                 runs[name].append((found["predicted_step_seconds"], found["step_seconds_median"]))
-    print(f"\n{'recipe':<12} step ms: said, was (median; least to most), error")
+    print(f"\n{'recipe':<12} step ms: said, was (medians), error (median; least to most)")
     errors = []
     for name, pairs in runs.items():
-        said = statistics.median(pair[0] for pair in pairs)
-        steps = sorted(pair[1] for pair in pairs)
-        was = statistics.median(steps)
-        errors.append(error(said, was))
-        print(f"{name:<12} {1e3 * said:9.2f} {1e3 * was:9.2f} ({1e3 * steps[0]:.2f} to "
-              f"{1e3 * steps[-1]:.2f}) {errors[-1]:+6.1f} %")
+        said, was = (statistics.median(pair[part] for pair in pairs) for part in (0, 1))
+        each = sorted(error(*pair) for pair in pairs)
+        errors.append(statistics.median(each))
+        print(f"{name:<12} {1e3 * said:9.2f} {1e3 * was:9.2f} {errors[-1]:+6.1f} % "
+              f"({each[0]:+.1f} to {each[-1]:+.1f})")
     summary("step", errors)
 
 

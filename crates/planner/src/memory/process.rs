@@ -14,7 +14,7 @@ use lockstep_config::units::Bytes;
 /// Code and constants that a run touches and a plan does not: kernels, the joining of workers, the
 /// loader. The system maps files in pieces of 64 KiB, so it hardly depends on the recipe (0.3 MiB).
 /// Of a release build; other builds have more code.
-pub const TRAINING_CODE_BYTES: Bytes = Bytes(13 << 19);
+pub const TRAINING_CODE_BYTES: Bytes = Bytes(31 << 18);
 
 /// What a worker holds of small things: two batches, plans of calls, stacks, the journal.
 pub const WORKER_BYTES: Bytes = Bytes(3 << 17);
