@@ -10,7 +10,7 @@
 //! | 3 | an all-to-all in every pass | an all-gather whenever neither window holds it |
 //!
 //! Stages of a pipeline send each other microbatches, and what an embedding and its copy in the
-//! head owe each other; holders of slices complete each other's sums ([`super::program`]). A worker
+//! head owe each other; holders of slices complete each other's sums (`program`). A worker
 //! alone makes the same calls; their schedules have no steps.
 
 use super::program::Program;

@@ -5,7 +5,7 @@
 //! ascending; blocks are added to the target in ascending order. This holds whatever the size,
 //! strides, instruction set or number of threads, so a row of a product is the same bits alone or
 //! among a thousand, and a shard of a product is the same bits as that part of the whole. Products
-//! in bf16 have a chain of their own, see [`tiles`].
+//! in bf16 have a chain of their own, see `tiles`.
 //!
 //! The blocking is the usual one: as many columns of the right operand as the second-level cache
 //! holds are packed into panels, then tasks take a few rows of the left operand each and sweep the
