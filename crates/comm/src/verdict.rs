@@ -134,7 +134,7 @@ impl fmt::Display for Verdict {
         let (done, expected) = (self.done_bytes, self.expected_bytes);
         let label = if self.label.is_none() { String::new() } else { format!(" ({})", self.label) };
         let process = match &self.process {
-            Some(Process { host, id }) => format!(" (process {id} on {host})"),
+            Some(Process { host, id }) => format!("; rank {culprit} is process {id} on {host}"),
             None => String::new(),
         };
         match &self.cause {
@@ -309,7 +309,8 @@ mod tests {
         assert_eq!(
             lost(0, 2).to_string(),
             "rank 2 left during send and receive of 4 f32 on the data group after 8 of 16 bytes: \
-             its process ended; call 9 (bucket 3 of step 17), seen by rank 0 (process 77 on nut)"
+             its process ended; call 9 (bucket 3 of step 17), seen by rank 0; rank 2 is process 77 \
+             on nut"
         );
     }
 
