@@ -74,9 +74,10 @@ pub fn launch(
     let relay = Relay::new(out, launch.terms.max_workers());
     let mut supervisor = Supervisor::new(launch.terms.clone());
     world.processes().defer_termination(launch.passes_requests_on);
+    world.processes().accept_recalls();
     loop {
         let began = world.clock().now();
-        let (outcome, is_resizing) = one_life(world, launch, &supervisor, &relay)?;
+        let (outcome, is_resizing) = one_life(world, launch, &mut supervisor, &relay)?;
         let Err(failure) = outcome else { return Ok(Ok(())) };
         let (now, size) = (world.clock().now(), supervisor.roster().seated().len());
         let is_asked = world.processes().is_termination_asked();
@@ -119,7 +120,7 @@ fn what_follows(launch: &Launch, supervisor: &Supervisor, size: usize) -> String
 fn one_life(
     world: &World,
     launch: &Launch,
-    supervisor: &Supervisor,
+    supervisor: &mut Supervisor,
     relay: &Relay,
 ) -> Result<(Result<(), RunFailure>, bool), ClusterError> {
     let mut watch = Watch::start(world, launch, supervisor, relay)?;
@@ -201,7 +202,7 @@ impl Watch {
     }
 
     /// Waits until all have ended.
-    fn wait_for_all(&mut self, supervisor: &Supervisor) -> Result<Membership, ClusterError> {
+    fn wait_for_all(&mut self, supervisor: &mut Supervisor) -> Result<Membership, ClusterError> {
         let (world, life) = (Arc::clone(&self.world), supervisor.lives_before());
         let mut members = Membership::new(life, self.workers.len());
         while !members.is_complete() {
@@ -213,6 +214,9 @@ impl Watch {
                 let Some(exit) = worker.try_wait()? else { continue };
                 self.workers[rank] = None;
                 members.has_ended(now, life, rank, exit);
+            }
+            if world.processes().take_recall() {
+                supervisor.recall();
             }
             if world.processes().is_termination_asked() {
                 let order = members.asked_to_end(now);

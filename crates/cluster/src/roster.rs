@@ -99,6 +99,13 @@ impl Roster {
         num_gone
     }
 
+    /// All slots that are gone may be tried again at once: somebody knows that they are well.
+    pub fn recall(&mut self) {
+        for slot in &mut self.slots {
+            slot.back_at = slot.back_at.map(|_| Duration::ZERO);
+        }
+    }
+
     /// Seats the next life. False, and nobody is, where too few slots are there.
     pub fn seat(&mut self, now: Duration) -> bool {
         let there = self.there(now);
@@ -170,6 +177,16 @@ mod tests {
         assert!(all.can_grow(seconds(180)) && all.seat(seconds(180)));
         assert_eq!(all.seated(), [0, 1, 2, 3]);
         assert!(!all.can_grow(seconds(9_999)));
+    }
+
+    #[test]
+    fn slots_that_are_gone_are_taken_back_when_somebody_says_so() {
+        let mut all = roster(&[2, 3, 4], 0);
+        assert!(all.lost(seconds(100), &[1, 3], seconds(100)) == 2 && all.seat(seconds(100)));
+        assert!(!all.can_grow(seconds(101)));
+        all.recall();
+        assert!(all.can_grow(seconds(101)) && all.seat(seconds(101)));
+        assert_eq!(all.seated(), [0, 1, 2, 3]);
     }
 
     #[test]

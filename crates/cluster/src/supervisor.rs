@@ -64,6 +64,11 @@ impl Supervisor {
         &self.roster
     }
 
+    /// See [`Roster::recall`].
+    pub fn recall(&mut self) {
+        self.roster.recall();
+    }
+
     /// Decides about a life that lasted so long and failed.
     pub fn after(&mut self, now: Duration, failure: &RunFailure, lasted: Duration) -> Next {
         if !is_worth_another_life(failure.exit_code) {

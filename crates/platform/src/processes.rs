@@ -50,6 +50,13 @@ pub trait Processes: Send + Sync {
     /// Whether somebody asked this process to end while that was deferred.
     fn is_termination_asked(&self) -> bool;
 
+    /// Takes note of requests to try again what was given up for now (SIGUSR1) from now on, instead
+    /// of ending this process.
+    fn accept_recalls(&self);
+
+    /// Whether there was such a request since this was last asked.
+    fn take_recall(&self) -> bool;
+
     /// Lets an interrupt from the keyboard end this process, even if it was started with such
     /// interrupts ignored, as shells do with commands in the background of a script.
     fn accept_interrupts(&self);

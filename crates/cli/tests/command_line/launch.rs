@@ -99,7 +99,13 @@ impl Running {
 }
 
 pub(crate) fn send(signal: &str, pid: u32) {
-    let status = Command::new("kill").args([signal, &pid.to_string()]).status();
+    send_all(signal, &[pid]);
+}
+
+/// The same to all of them, with hardly a moment in between.
+pub(crate) fn send_all(signal: &str, pids: &[u32]) {
+    let pids = pids.iter().map(ToString::to_string);
+    let status = Command::new("kill").arg(signal).args(pids).status();
     assert!(status.expect("there is a kill").success());
 }
 

@@ -23,6 +23,7 @@ use crate::{
 };
 
 const SIGINT: c_int = 2;
+const SIGUSR1: c_int = 10;
 const SIGTERM: c_int = 15;
 const DEFAULT: usize = 0;
 
@@ -30,11 +31,16 @@ unsafe extern "C" {
     fn signal(number: c_int, handler: usize) -> usize;
 }
 
-/// A signal is sent to a process, so this is the one thing that belongs to all of it.
+// A signal is sent to a process, so these are the things that belong to all of it.
 static TERMINATION_ASKED: AtomicBool = AtomicBool::new(false);
+static RECALL_ASKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_termination(_: c_int) {
     TERMINATION_ASKED.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn note_recall(_: c_int) {
+    RECALL_ASKED.store(true, Ordering::Relaxed);
 }
 
 pub(crate) struct RealProcesses;
@@ -103,6 +109,15 @@ impl Processes for RealProcesses {
 
     fn is_termination_asked(&self) -> bool {
         TERMINATION_ASKED.load(Ordering::Relaxed)
+    }
+
+    fn accept_recalls(&self) {
+        // SAFETY: as above; a system that calls this number something else never sends it.
+        unsafe { signal(SIGUSR1, note_recall as extern "C" fn(c_int) as usize) };
+    }
+
+    fn take_recall(&self) -> bool {
+        RECALL_ASKED.swap(false, Ordering::Relaxed)
     }
 
     fn accept_interrupts(&self) {

@@ -34,7 +34,8 @@ worker is killed at random moments and the run goes on from its newest checkpoin
 checkpoints gets one for every twentieth part of its steps.
 
 With --gone workers that are killed are not started again at once: the run goes on without them,
-and takes them back after a quarter of the time that the undisturbed run took (run.rejoin).")]
+and takes them back after a quarter of the time that the undisturbed run took (run.rejoin), but
+not within two seconds.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
@@ -99,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     say("training while workers are killed");
     let began = world.clock().now();
     if arguments.gone.is_some() {
-        sets.push(format!("run.rejoin={:.3}", (undisturbed_seconds / 4.0).max(0.5)));
+        sets.push(format!("run.rejoin={:.3}", (undisturbed_seconds / 4.0).max(2.0)));
     }
     let child = Child::start(world, &struck, &sets)?;
     let kills = arguments.gone.unwrap_or(arguments.kills);
