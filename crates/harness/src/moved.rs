@@ -25,12 +25,27 @@ pub fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
 /// # Panics
 /// When the recipe's text cannot be read, or the planner says that it does not know.
 pub fn predicted_by_rank(recipe: &Recipe) -> Vec<u64> {
+    let mut tokens = Tokens::open(recipe);
+    let num_steps = recipe.train.steps;
+    let sums = predicted_in_all(recipe, num_steps, |step| tokens.rows_by_rank(recipe, step));
+    sums.into_iter().map(|sum| sum / num_steps).collect()
+}
+
+/// What every rank will move in the first steps together, told how many rows of the embedding each
+/// worker's lanes touch in one.
+///
+/// # Panics
+/// When the planner says that it does not know.
+pub fn predicted_in_all(
+    recipe: &Recipe,
+    num_steps: u64,
+    mut rows_by_rank: impl FnMut(u64) -> Vec<usize>,
+) -> Vec<u64> {
     let wires = Wires::memory(recipe.run.workers);
     let blueprint = blueprint_on(recipe, 0);
-    let mut tokens = Tokens::open(recipe);
     let mut sums = vec![0; recipe.run.workers];
-    for step in 0..recipe.train.steps {
-        let touched = tokens.rows_by_rank(recipe, step);
+    for step in 0..num_steps {
+        let touched = rows_by_rank(step);
         let known = Known {
             rows_by_rank: Some(&touched),
             evaluation_rounds: evaluation_rounds(recipe, step),
@@ -41,7 +56,7 @@ pub fn predicted_by_rank(recipe: &Recipe) -> Vec<u64> {
             *sum += traffic::total(rank).wire_bytes().0;
         }
     }
-    sums.into_iter().map(|sum| sum / recipe.train.steps).collect()
+    sums
 }
 
 /// Rounds of the evaluation that came before a step, if one did: parameters that it has brought are

@@ -3,23 +3,25 @@
 //!
 //! To the bit where sums over slices are asked for (`numerics.invariant_tensor_up_to`); but for
 //! rounding where they are not and layers are cut, and then to the bit for all layouts that cut
-//! layers alike. Every rank holds the bytes that the planner said. With `LOCKSTEP_SOAK=1` all
-//! products run; else few that have all pairs. The table of them is printed, which `cargo test -p
-//! lockstep-harness --test products -- --nocapture` shows.
+//! layers alike. Every rank holds and moves the bytes that the planner said. With `LOCKSTEP_SOAK=1`
+//! all products run; else few that have all pairs. The table of them is printed, which `cargo test
+//! -p lockstep-harness --test products -- --nocapture` shows.
 
 #![expect(clippy::print_stdout, reason = "the table of layouts is asked for")]
 
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{ConfigError, Dtype, Recipe, Reduction};
+use lockstep_harness::moved::predicted_in_all;
 use lockstep_harness::products::{self, Product};
 use lockstep_harness::recipes::{GPT2, LLAMA, Small};
 use lockstep_harness::runs::soak;
 use lockstep_harness::tolerance::Tolerance;
 use lockstep_model::{Lane, LaneShape, Param};
 use lockstep_optim::Update;
-use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{arena_bytes, blueprint_on, lane_shape, mesh_of};
+use lockstep_parallel::{Groups, Replica};
 use lockstep_planner::memory::Memory;
+use lockstep_planner::traffic::rows;
 use lockstep_platform::World;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
@@ -105,6 +107,9 @@ fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, CommError> 
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
     let (mut losses, mut grads, mut weights) = (Vec::new(), Vec::new(), Tensors::new());
+    // To hand out the first parameters is no part of any step.
+    learner.replica.settle()?;
+    let before = sent_and_shared(&learner.replica);
     for step in 0..NUM_STEPS {
         let batch = Batch::new(recipe, step);
         let lr = learner.lr(step);
@@ -124,15 +129,19 @@ fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, CommError> 
     }
     let replica = &mut learner.replica;
     replica.settle()?;
-    let traffic = replica.traffic();
+    let wire_bytes = sent_and_shared(replica) - before;
     assert_eq!(replica.find_difference()?, None, "replicas are the same");
     replica.visit_params(|param, values| {
         weights.insert(param.name.clone(), values.to_vec());
         Ok::<_, CommError>(())
     })?;
-    let wire_bytes = traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes;
     let held_bytes = (replica.footprint(&learner.optimizer).total() * size_of::<f32>()) as u64;
     Ok(Told { losses, grads, weights, wire_bytes, held_bytes })
+}
+
+fn sent_and_shared(replica: &Replica) -> u64 {
+    let traffic = replica.traffic();
+    traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes
 }
 
 /// Three steps with all workers as threads.
@@ -148,10 +157,20 @@ fn train(recipe: &Recipe, world: &World) -> Outcome {
     let planned = Memory::of(recipe, &blueprint_on(recipe, 0)).ranks;
     let planned = planned.iter().map(|rank| rank.own().0);
     assert!(told.iter().map(|told| told.held_bytes).eq(planned), "memory: {:?}", recipe.parallel);
-    let wire_bytes = told.iter().map(|told| told.wire_bytes).sum();
+    let moved: Vec<u64> = told.iter().map(|told| told.wire_bytes).collect();
+    assert_eq!(moved, predicted(recipe), "bytes: {:?}", recipe.parallel);
+    let wire_bytes = moved.iter().sum();
     let pieces: Vec<_> = told.iter_mut().flat_map(|told| std::mem::take(&mut told.grads)).collect();
     let Told { losses, weights, .. } = told.swap_remove(0);
     Outcome { losses, grads: put_together(&pieces), weights, wire_bytes }
+}
+
+/// The bytes that every rank was said to move.
+fn predicted(recipe: &Recipe) -> Vec<u64> {
+    predicted_in_all(recipe, NUM_STEPS, |step| {
+        let batch = Batch::new(recipe, step);
+        rows::by_rank(recipe, step, |lane| batch.lane(lane).inputs)
+    })
 }
 
 /// Whole gradients from what the ranks step with; those who have the same have the same bits.
