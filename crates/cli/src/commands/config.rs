@@ -140,9 +140,8 @@ fn lints(arguments: &Lints, world: &World) -> Result<(), Failure> {
     let mut text = String::new();
     if arguments.recipe.is_default() {
         for lint in lints::all() {
-            let Lint { id, condition, threshold, advice, rows, .. } = lint;
-            let rows = rows.join(", ");
-            let _ = write!(text, "{id} (rows {rows})\n    {condition}\n    when {threshold}\n");
+            let Lint { id, condition, threshold, advice, .. } = lint;
+            let _ = write!(text, "{id}\n    {condition}\n    when {threshold}\n");
             let _ = writeln!(text, "    {advice}");
         }
         return output::text(&text);

@@ -181,10 +181,12 @@ impl<'a> Prober<'a> {
         let num_members = self.team.members.len();
         let mut row = Row::new(num_members, self.node.world());
         let num_meetings = num_members.next_multiple_of(2) - 1;
-        for meeting in 0..num_meetings {
+        // The first meeting takes place twice, and the first time is practice: ranks that share
+        // cores are still being dealt out to them.
+        for meeting in 0..=num_meetings {
             self.number = (meeting as u64) << 32;
             if let Some(partner) = opponent(num_members, meeting, self.team.position) {
-                let time = PAIRS_TIME / num_meetings as u32;
+                let time = PAIRS_TIME / (num_meetings + 1) as u32;
                 let driver = (self.team.position < partner).then(|| Driver::new(self.now(), time));
                 row.links[partner] = self.meet(&[partner], driver)?;
             }

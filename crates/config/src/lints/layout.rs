@@ -1,7 +1,7 @@
 //! Workers, what they exchange, and how long they wait for each other.
 
 use super::{Lint, num_params};
-use crate::recipe::Recipe;
+use crate::recipe::{PipelineSchedule, Recipe};
 use crate::units::{Bytes, BytesPerSecond};
 
 /// Workers that a small model feeds.
@@ -104,6 +104,22 @@ pub(super) const LINTS: &[Lint] = &[
         rows: &["H5"],
         check: slow_link,
     },
+    Lint {
+        id: "sequence-alone",
+        condition: "rows are to be dealt to workers that share layers, and no workers do",
+        threshold: "parallel.sequence = true with parallel.tensor = 1",
+        advice: "set parallel.tensor as well, or leave it out",
+        rows: &[],
+        check: sequence_alone,
+    },
+    Lint {
+        id: "interleaved-alone",
+        condition: "a schedule for several stages a worker is given one: it is 1F1B then",
+        threshold: "parallel.schedule = \"interleaved\" with parallel.virtual_stages = 1",
+        advice: "set parallel.virtual_stages = 2",
+        rows: &[],
+        check: interleaved_alone,
+    },
 ];
 
 fn has_several(recipe: &Recipe) -> bool {
@@ -182,4 +198,18 @@ fn slow_link(recipe: &Recipe) -> Option<String> {
     let BytesPerSecond(rate) = recipe.emulate.usual.bandwidth;
     (has_several(recipe) && rate > 0.0 && rate < SLOW_LINK)
         .then(|| format!("emulate.bandwidth = {rate} is slower than a network of ten gigabits"))
+}
+
+fn sequence_alone(recipe: &Recipe) -> Option<String> {
+    let parallel = &recipe.parallel;
+    (parallel.sequence && parallel.tensor == 1)
+        .then(|| "parallel.sequence = true changes nothing at parallel.tensor = 1".to_owned())
+}
+
+fn interleaved_alone(recipe: &Recipe) -> Option<String> {
+    let parallel = &recipe.parallel;
+    let is_interleaved = parallel.schedule == PipelineSchedule::Interleaved;
+    (parallel.pipeline > 1 && is_interleaved && parallel.virtual_stages == 1).then(|| {
+        "parallel.schedule = \"interleaved\" with parallel.virtual_stages = 1 is 1F1B".to_owned()
+    })
 }

@@ -27,8 +27,7 @@ fn scale(timeline: &Timeline, width: usize) -> f64 {
     let shortest = lengths.filter(|length| *length > 0.0).fold(f64::INFINITY, f64::min);
     let exact = width as f64 / timeline.seconds().0;
     let whole = (exact * shortest + 1e-9).floor() / shortest;
-    // Not where that would leave a good part of the room empty.
-    if whole > 0.8 * exact { whole } else { exact }
+    if whole > 0.0 { whole } else { exact }
 }
 
 fn row(spans: &[Span], scale: f64, width: usize) -> String {

@@ -313,7 +313,7 @@ impl fmt::Display for Task {
             Pass::WeightGrad => 'W',
         };
         write!(f, "{letter}{}", self.microbatch)?;
-        // A second stage of the same device has a dash, a third two.
+        // A second stage of the same device has a mark, a third two.
         (0..self.chunk).try_for_each(|_| f.write_str("'"))
     }
 }

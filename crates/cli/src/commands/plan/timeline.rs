@@ -14,8 +14,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "\
 F forward, B backward; I and W are backward in two halves: gradients of the input and of the
-weights. A dash marks a device's second stage. Dots are idle time. Times are of a device's whole
-share of the model and of one microbatch.
+weights. F3' is of a device's second stage, F3'' of its third; letters stand alone where there is no
+room. Dots are idle time. Times are of a device's whole share of the model and of one microbatch.
 
 Examples:
   lockstep plan timeline                                        1F1B, 4 devices, 8 microbatches
@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     /// Microbatches of a step
     #[arg(long, default_value_t = 8)]
     microbatches: usize,
-    /// Stages of each device (interleaved)
-    #[arg(long, default_value_t = 1)]
+    /// Stages of each device; only interleaved has several, and at least 2
+    #[arg(long, default_value_t = 2)]
     chunks: usize,
     /// Milliseconds of a forward pass
     #[arg(long, default_value_t = 1.0, value_name = "MS")]
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let most = report.peak_live_microbatches.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             text,
-            "{}: {} a step, idle {:.2} %, at most {most} microbatches alive on a device",
+            "{}: {} a step, idle {:.2} %, at most {most:.3} microbatches alive on a device",
             report.schedule,
             timeline.seconds(),
             100.0 * report.bubble_fraction,
