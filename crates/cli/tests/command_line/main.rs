@@ -15,6 +15,7 @@
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
 //! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
+//! - `places`: where saved runs lie, what stands for them, and how long they may become.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
@@ -33,6 +34,7 @@ mod layouts;
 mod leftovers;
 mod links;
 mod pipelines;
+mod places;
 mod plan;
 mod problems;
 mod process;
