@@ -11,6 +11,7 @@
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `restarts`: workers that are killed are started again, and the end is the same.
 //! - `storage`: disks that are full or cannot be written.
+//! - `guests`: workers of other hosts that come and go.
 //! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
@@ -29,6 +30,7 @@ mod convert;
 mod data;
 mod failures;
 mod feeding;
+mod guests;
 mod launch;
 mod layouts;
 mod leftovers;
