@@ -90,7 +90,9 @@ def recovery(arguments):
         command = [arguments.binary, "drill", "--quiet", "--json",
                    "--kills", str(arguments.pairs), "--out", os.path.join(folder, "drill"),
                    "--set", "checkpoint.every=5", "--set", "train.eval_every=0",
-                   "--set", f"train.steps={20 * (arguments.pairs + 1)}"]
+                   # Ten steps a blow: enough that no life ends at once, which would add pauses.
+                   "--set", f"train.steps={10 * (arguments.pairs + 1)}",
+                   "--set", "train.eval_batches=1"]
         for setting in arguments.set:
             command += ["--set", setting]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout

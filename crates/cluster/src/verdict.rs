@@ -6,6 +6,7 @@
 
 use lockstep_config::Blame;
 use lockstep_platform::Exit;
+use std::collections::BTreeSet;
 
 /// The exit code of a worker that blames a peer, whichever one.
 const PEER: i32 = Blame::Peer(0).exit_code() as i32;
@@ -60,8 +61,11 @@ pub fn verdict(ended: &[Ended]) -> Option<RunFailure> {
     let mut others = Vec::new();
     // Whoever must change the command has no use for what its failure did to the rest.
     if exit_code != Blame::User.exit_code() {
+        // What one has said is known.
+        let mut said: BTreeSet<&String> = culprit.lines.iter().collect();
         for end in ended.iter().filter(|end| end.rank != rank) {
-            others.extend(end.lines.iter().map(|line| (end.rank, line.clone())));
+            let news = end.lines.iter().filter(|line| said.insert(line));
+            others.extend(news.map(|line| (end.rank, line.clone())));
         }
     }
     let lost = failed().filter(|end| matches!(end.exit, Exit::Signal(_)));
@@ -143,6 +147,16 @@ mod tests {
         let ends = [end(1, Exit::Code(2), words), end(0, Exit::Code(2), words)];
         assert!(verdict(&ends).expect("it failed").others.is_empty());
         assert_eq!(told(&ends), (2, "rank 1: no such file".to_owned()));
+    }
+
+    #[test]
+    fn what_several_say_is_told_once() {
+        let saved = &["ended on request after step 4"];
+        let mut ends = vec![end(1, Exit::Code(143), saved), end(0, Exit::Code(143), saved)];
+        assert!(verdict(&ends).expect("it failed").others.is_empty());
+        ends.extend([3, 2].map(|rank| end(rank, Exit::Code(3), &["rank 1 left"])));
+        let others = verdict(&ends).expect("it failed").others;
+        assert_eq!(others, [(3, "rank 1 left".to_owned())]);
     }
 
     #[test]

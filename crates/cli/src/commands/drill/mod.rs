@@ -40,10 +40,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
     /// How many workers to kill
-    #[arg(long, default_value = "3")]
+    #[arg(long, default_value = "3", value_parser = at_least_one)]
     kills: u64,
     /// How many workers to kill and to leave away for a while, instead
-    #[arg(long, value_name = "WORKERS", conflicts_with = "kills")]
+    #[arg(long, value_name = "WORKERS", conflicts_with = "kills", value_parser = at_least_one)]
     gone: Option<u64>,
     /// Decides who is killed and when
     #[arg(long, default_value = "1")]
@@ -57,6 +57,15 @@ pub(crate) struct Arguments {
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
+}
+
+/// A drill without a blow shows nothing.
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("without a blow there is nothing to survive; try 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("not a whole number; try 3".to_owned()),
+    }
 }
 
 /// What came of it.
