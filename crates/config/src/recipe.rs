@@ -154,7 +154,7 @@ pub struct Train {
 /// Number formats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Precision {
-    /// Format of activations, weights and gradients.
+    /// What products multiply in; everything is kept and summed in `f32`.
     pub compute: Dtype,
 }
 
@@ -335,6 +335,10 @@ choices! {
     Dtype {
         /// IEEE single precision.
         F32 = "f32",
+        /// The upper half of it: its range, two to three digits.
+        Bf16 = "bf16",
+        /// IEEE half precision: three to four digits, up to 65,504.
+        F16 = "fp16",
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Room for every step is made at the start, so that recording one allocates nothing.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::saved::{Learner, Start};
 use crate::slow::Slow;
@@ -112,7 +112,7 @@ impl Journal {
         let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
         telemetry.record(&Event::RunStarted {
             recipe_hash: recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(recipe).to_owned(),
             num_params: learner.replica.blueprint().num_params() as u64,
             tokens_per_step: recipe.tokens_per_step() as u64,
             num_steps: recipe.train.steps,

@@ -3,7 +3,7 @@
 //! A finished run leaves its weights, its optimizer's state and its position. Going on from them
 //! gives the bits that the run would have had without the interruption.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
@@ -200,7 +200,7 @@ pub fn save(
                 step: cursor.next_step,
                 corpus: cursor.corpus.clone().unwrap_or_default(),
                 recipe_hash: recipe.hash(),
-                kernel_class: KERNEL_CLASS.to_owned(),
+                kernel_class: kernel_class(recipe).to_owned(),
                 weights_hash: weights_hash.clone(),
                 losses: losses.to_vec(),
             };

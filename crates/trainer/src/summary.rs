@@ -1,6 +1,6 @@
 //! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
@@ -169,7 +169,7 @@ impl Summary {
             losses_hash: journal.losses_hash(),
             weights_hash,
             recipe_hash: recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(recipe).to_owned(),
             tokens_per_second: tokens_per_second(learner, recipe, journal),
             step_seconds_median,
             peak_rss_bytes: most(&figures.peak_rss_bytes),

@@ -339,7 +339,7 @@ pub(super) const PRECISION: &[Key] = &[Key::new(
     Kind::Choice(Dtype::NAMES),
     Fixed("\"f32\""),
     field!(precision.compute: choice Dtype),
-    "Format of activations, weights and gradients.",
+    "What products multiply in. Weights, activations and gradients are kept and summed in f32.",
 )];
 
 pub(super) const NUMERICS: &[Key] = &[

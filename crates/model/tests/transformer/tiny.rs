@@ -111,7 +111,7 @@ impl Tiny {
 
     /// Some slices of the same model: parameters go by their places in whole tensors.
     pub(crate) fn of_slices(model: &Model, slices: &Slices) -> Self {
-        let blueprint = describe_slices(model, slices);
+        let blueprint = describe_slices(model, slices, lockstep_config::Dtype::F32);
         let blocks = &blueprint.blocks;
         let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
         let cpu = Cpu::single(Isa::detect());

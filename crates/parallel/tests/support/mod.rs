@@ -131,7 +131,8 @@ impl Layout {
     /// The slices of a model that a worker holds.
     pub(crate) fn blueprint(&self, model: &Model, worker: usize) -> Blueprint {
         let index = self.plan(1).mesh.index(Axis::Tensor, Rank(worker));
-        describe_slices(model, &Slices::part(self.slices, self.tensor, index, self.sequence))
+        let slices = Slices::part(self.slices, self.tensor, index, self.sequence);
+        describe_slices(model, &slices, lockstep_config::Dtype::F32)
     }
 
     pub(crate) fn plan(&self, lanes_per_leaf: usize) -> ReplicaPlan {
