@@ -50,6 +50,7 @@ mod data;
 mod elastic;
 mod emulate;
 mod optim;
+mod precision;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
@@ -57,6 +58,7 @@ pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tok
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+pub use precision::{LossScale, LossScaling, Precision};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Checkpoint`] and [`Emulate`].
@@ -149,13 +151,6 @@ pub struct Train {
     pub batch_schedule: Vec<BatchChange>,
     /// The validation loss at which the run is done.
     pub target_loss: Option<f64>,
-}
-
-/// Number formats.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Precision {
-    /// What products multiply in; everything is kept and summed in `f32`.
-    pub compute: Dtype,
 }
 
 /// The promise about bits that do not depend on the layout.
@@ -331,7 +326,7 @@ choices! {
 }
 
 choices! {
-    /// Number formats for computing.
+    /// Number formats.
     Dtype {
         /// IEEE single precision.
         F32 = "f32",

@@ -117,3 +117,81 @@ fn a_run_goes_on_bit_for_bit_under_another_layout_in_both() {
         assert_eq!(rest.summary.kernel_class, class);
     }
 }
+
+/// So few targets that their gradients overflow at the largest scale.
+const OVERFLOWS: [&str; 6] = [
+    FP16,
+    "precision.loss_scale_start=16777216",
+    "train.batch=8",
+    "train.microbatch=1",
+    "model.context=8",
+    "train.steps=12",
+];
+
+#[test]
+fn a_run_that_overflows_at_first_recovers_and_all_workers_skip_the_same_steps() {
+    let mut runs = Runs::new("precision");
+    let sets = |layout: &[&'static str]| [&OVERFLOWS[..], &SHORT[1..], layout].concat();
+    let alone = runs.finish(&LLAMA.with(&sets(&["run.workers=1"])));
+    let summary = &alone.summary;
+    assert!(summary.overflowed_steps >= 2, "{} overflows", summary.overflowed_steps);
+    assert!(summary.overflowed_steps < 6, "{} overflows", summary.overflowed_steps);
+    assert_eq!(summary.skipped_steps, summary.overflowed_steps);
+    let scale = f64::from(1u32 << (24 - summary.overflowed_steps));
+    assert_eq!(summary.loss_scale.map(f64::to_bits), Some(scale.to_bits()));
+    assert!(summary.final_loss < summary.first_loss, "it learns");
+    let others = [
+        ["run.workers=3", "parallel.zero=3", "parallel.pipeline=1"],
+        ["run.workers=2", "parallel.zero=0", "parallel.pipeline=2"],
+        ["run.workers=2", "parallel.zero=1", "parallel.pipeline=1"],
+    ];
+    for layout in others {
+        let other = runs.finish(&LLAMA.with(&sets(&layout)));
+        assert_eq!(other.hashes(), alone.hashes(), "{layout:?}");
+        assert_eq!(other.summary.overflowed_steps, summary.overflowed_steps);
+        let zeroed = |summary: &lockstep_trainer::Summary| summary.zeroed_fraction;
+        assert_eq!(zeroed(&other.summary), zeroed(summary), "{layout:?}");
+    }
+}
+
+#[test]
+fn the_scale_goes_on_where_it_was() {
+    let mut runs = Runs::new("precision");
+    let sets = |layout: &[&'static str]| [&OVERFLOWS[..], &SHORT[1..], layout].concat();
+    let recipe = GPT2.with(&sets(&["run.workers=1", "precision.loss_scale_interval=3"]));
+    let whole = runs.finish(&recipe);
+    for stop in [1, 7] {
+        let options = Options { stop_after: Some(stop), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("a part");
+        let options = Options { resume: Some(part.dir), ..Options::default() };
+        let more = ["run.workers=2", "parallel.zero=1", "precision.loss_scale_interval=3"];
+        let rest = runs.run(&GPT2.with(&sets(&more)), options).expect("the rest");
+        assert_eq!(rest.hashes(), whole.hashes(), "after step {stop}");
+        assert_eq!(rest.summary.loss_scale, whole.summary.loss_scale, "after step {stop}");
+    }
+}
+
+#[test]
+fn a_static_scale_that_is_too_large_ends_the_run_with_one_line() {
+    let mut runs = Runs::new("precision");
+    let more = ["precision.loss_scale=16777216", "run.workers=1"];
+    let sets: Vec<_> = OVERFLOWS.iter().filter(|set| !set.contains("start")).copied().collect();
+    let recipe = LLAMA.with(&[&sets[..], &SHORT[1..], &more].concat());
+    let error = runs.run(&recipe, Options::default()).expect_err("nothing gets smaller");
+    let line = error.to_string();
+    assert!(line.contains("gradient") && !line.contains('\n'), "{line}");
+}
+
+#[test]
+fn a_static_scale_changes_no_bit_of_what_neither_overflows_nor_vanishes() {
+    // In f32 a power of two passes through every product, so only what fp16 loses may differ.
+    let mut runs = Runs::new("precision");
+    let mut losses = |scale: &'static str| {
+        let sets = [&SHORT[..], &[FP16, scale, "run.workers=1"]].concat();
+        runs.finish(&LLAMA.with(&sets)).losses
+    };
+    let (small, large) = (losses("precision.loss_scale=1024"), losses("precision.loss_scale=4096"));
+    assert_eq!(small[0].to_bits(), large[0].to_bits(), "forward is not scaled");
+    let difference = (small[2] - large[2]).abs() / large[2];
+    assert!(difference < 1e-4, "{difference}");
+}

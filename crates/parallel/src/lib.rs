@@ -96,6 +96,7 @@ pub mod losses;
 pub mod norm;
 pub mod replica;
 pub mod saved;
+pub mod scaled;
 pub mod store;
 pub mod visit;
 
@@ -114,5 +115,6 @@ pub use leaves::{LeafTree, Leaves, Subtree};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use saved::OwnPiece;
+pub use scaled::{Scaled, Unscaled};
 pub use shares::Shares;
 pub use stages::Stages;

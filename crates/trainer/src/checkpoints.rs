@@ -305,6 +305,7 @@ impl Saver {
             step,
             corpus: cursor.corpus.clone().unwrap_or_default(),
             num_skipped: learner.num_skipped,
+            scaling: learner.scaling(),
             seconds: self.run_seconds(),
             recipe: self.recipe.to_toml(),
             recipe_hash: self.recipe.hash(),

@@ -1,4 +1,4 @@
-//! Keys of training: portions, update rule, number formats, and the promise about bits.
+//! Keys of training: portions, update rule, and the promise about bits.
 
 use super::{
     MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, MAX_SLICES, float, integer, integer_value, usual_warmup,
@@ -6,7 +6,7 @@ use super::{
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
 use crate::recipe::{
-    BatchChange, DecayShape, Dtype, Group, LrScaling, LrSchedule, Moment, OptimName, Reduction,
+    BatchChange, DecayShape, Group, LrScaling, LrSchedule, Moment, OptimName, Reduction,
 };
 use crate::value::Value;
 
@@ -333,14 +333,6 @@ fn moment_value(moment: &Moment) -> Value {
         Moment::Fraction(fraction) => Value::Float(*fraction),
     }
 }
-
-pub(super) const PRECISION: &[Key] = &[Key::new(
-    "precision.compute",
-    Kind::Choice(Dtype::NAMES),
-    Fixed("\"f32\""),
-    field!(precision.compute: choice Dtype),
-    "What products multiply in. Weights, activations and gradients are kept and summed in f32.",
-)];
 
 pub(super) const NUMERICS: &[Key] = &[
     Key::new(

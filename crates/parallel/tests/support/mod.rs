@@ -200,8 +200,9 @@ pub(crate) fn train_step(
     step: u64,
 ) -> Result<(f64, f64), CommError> {
     let loss = replica.run_lanes(&worker.cpu, 1, step, &|lane| batch.lane(lane))?;
-    replica.finish_reduce(&worker.cpu)?;
-    let clip = replica.clip(&worker.cpu, &ClipPlan::global(1.0))?;
+    let sums = replica.finish_reduce(&worker.cpu)?;
+    let sums = replica.unscale(&worker.cpu, sums);
+    let clip = replica.clip(&worker.cpu, sums, &ClipPlan::global(1.0))?;
     let update = Update { count: step + 1, lr: 0.01, clip };
     replica.step(&worker.cpu, optimizer, &update)?;
     Ok((loss, clip.norm))

@@ -1,0 +1,22 @@
+//! Number formats.
+
+use super::Lint;
+use crate::recipe::{Dtype, LossScale, LossScaling, Recipe};
+
+pub(super) const LINTS: &[Lint] = &[Lint {
+    id: "unscaled-fp16",
+    condition: "gradients that are small round to zero",
+    threshold: "precision.compute = fp16 with precision.loss_scale = 1",
+    advice: "try \"dynamic\"",
+    rows: &["F9.2", "R22"],
+    check: unscaled_fp16,
+}];
+
+fn unscaled_fp16(recipe: &Recipe) -> Option<String> {
+    let precision = &recipe.precision;
+    let is_unscaled = precision.loss_scale == LossScaling::Static(LossScale::ONE);
+    (precision.compute == Dtype::F16 && is_unscaled).then(|| {
+        "precision.loss_scale = 1 with precision.compute = \"fp16\" rounds small gradients to zero"
+            .to_owned()
+    })
+}
