@@ -3,7 +3,7 @@
 //!
 //! Few layouts in which every technique comes up; with `LOCKSTEP_SOAK=1` every product of layouts.
 
-use lockstep_config::PipelineSchedule;
+use lockstep_config::{PipelineSchedule, Sources, resolve};
 use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::products::Product;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
@@ -194,4 +194,21 @@ fn a_static_scale_changes_no_bit_of_what_neither_overflows_nor_vanishes() {
     assert_eq!(small[0].to_bits(), large[0].to_bits(), "forward is not scaled");
     let difference = (small[2] - large[2]).abs() / large[2];
     assert!(difference < 1e-4, "{difference}");
+}
+
+#[test]
+fn bf16_ends_within_one_percent_of_f32() {
+    let mut runs = Runs::new("precision");
+    let mut validation_loss = |compute: &str| {
+        let sets = vec![compute.to_owned(), "run.workers=1".to_owned()];
+        let recipe = if soak() {
+            resolve(&Sources { sets, ..Sources::default() }).expect("the default recipe")
+        } else {
+            let short = ["train.steps=40".to_owned(), "train.eval_batches=4".to_owned()];
+            LLAMA.with(&[&sets[..], &short].concat())
+        };
+        runs.finish(&recipe).summary.validation_loss.expect("there is held-out text")
+    };
+    let (wide, narrow) = (validation_loss("precision.compute=f32"), validation_loss(BF16));
+    assert!((narrow - wide).abs() < 0.01 * wide, "{narrow} in bf16, {wide} in f32");
 }
