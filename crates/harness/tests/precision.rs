@@ -73,11 +73,26 @@ fn a_tied_gpt2_in_fp16_is_the_same_on_all_layouts() {
 }
 
 #[test]
+fn gradients_that_travel_in_two_bytes_are_the_same_on_all_layouts_and_weigh_half() {
+    for wire in ["precision.wire=bf16", "precision.wire=fp16"] {
+        let narrow = same_on_all_layouts(&LLAMA, &[BF16, SLICED, wire]);
+        let recipe = LLAMA.with(&[&SHORT[..], &[BF16, SLICED, "run.workers=1"]].concat());
+        assert_ne!(Runs::new("precision").finish(&recipe).hashes(), narrow, "sums are rounded");
+    }
+    let mut runs = Runs::new("precision");
+    let mut bytes = |wire: &str| {
+        let sets = [&SHORT[..], &["run.workers=2", "parallel.zero=0", wire]].concat();
+        runs.finish(&GPT2.with(&sets)).summary.wire_bytes
+    };
+    assert_eq!(2 * bytes("precision.wire=bf16"), bytes("precision.wire=f32"));
+}
+
+#[test]
 fn odd_sizes_and_three_lanes_a_leaf_are_the_same_in_bf16() {
     let sets = |zero: usize| vec!["run.workers=3".to_owned(), format!("parallel.zero={zero}")];
     let mut runs = Runs::new("precision");
     let mut hashes = |layout: Vec<String>| {
-        let own = SHORT.iter().chain(&[BF16]).map(|set| (*set).to_owned());
+        let own = SHORT.iter().chain(&[BF16, "precision.wire=bf16"]).map(|set| (*set).to_owned());
         runs.finish(&THREE_LANES.with(&own.chain(layout).collect::<Vec<_>>())).hashes()
     };
     let alone = hashes(vec!["run.workers=1".to_owned()]);

@@ -76,6 +76,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         stages: Stages::of(recipe, blueprint),
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
+        wire: recipe.precision.wire,
         phase: phases.at(step),
         phases,
     }

@@ -72,6 +72,7 @@ pub mod buckets;
 pub mod memory;
 pub mod overlap;
 pub mod tune;
+pub mod wire;
 
 pub mod data;
 pub mod shard_tree;

@@ -30,9 +30,9 @@ use crate::store::WorkerStore;
 use crate::tensor::{Slicing, held_by};
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
-use lockstep_config::LossScale;
+use lockstep_config::{Dtype, LossScale};
 use lockstep_mesh::{Axis, Degrees, Mesh};
-use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch};
+use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
@@ -60,6 +60,8 @@ pub struct ReplicaPlan {
     pub bucket_len: usize,
     /// Whether calls run beside the computation.
     pub overlap: bool,
+    /// What gradients travel in; see [`crate::wire`].
+    pub wire: Dtype,
     /// Which parameters are frozen when.
     pub phases: Phases,
     /// The phase that the run is in.
@@ -99,6 +101,7 @@ impl ReplicaPlan {
             stages: Stages::whole(),
             bucket_len: 0,
             overlap: false,
+            wire: Dtype::F32,
             phases: Phases::default(),
             phase: 0,
         }
@@ -122,6 +125,13 @@ impl ReplicaPlan {
     /// The buckets of all stages.
     pub fn buckets(&self, blueprint: &Blueprint) -> Buckets {
         Buckets::between(blueprint, self.bucket_len, self.shares.len(), self.stages.cuts())
+    }
+
+    /// The table whose rows travel one by one, if any does: in `f32` only.
+    pub fn sparse(&self, blueprint: &Blueprint, trained: &Trained) -> Option<SparseTable> {
+        let shares = self.leaf_shares();
+        let found = SparseTable::find(blueprint, trained, &shares, self.leaves, self.lane);
+        found.filter(|_| self.wire == Dtype::F32)
     }
 
     /// The sizes of a device's memory whose pipeline has this part of the batch.
@@ -169,7 +179,8 @@ impl Replica {
             Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
         };
         let data = groups.data().summing(&addends, "data")?.canonical();
-        let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap);
+        let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap)
+            .carrying(precision_of(plan.wire));
         let stages = plan.stages.clone();
         let all = plan.buckets(&blueprint);
         let buckets = all.here(|block| stages.device_of(block) == device);
@@ -177,7 +188,7 @@ impl Replica {
         let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap);
         let tellers = tellers(&stages, &groups);
         let losses = LaneLosses::new(&shares, plan.leaves, &tellers, (rank, part));
-        let sparse = SparseTable::find(&blueprint, &trained, &shares, plan.leaves, plan.lane);
+        let sparse = plan.sparse(&blueprint, &trained);
         let store = WorkerStore::new(
             buckets,
             plan.zero,
@@ -221,7 +232,7 @@ impl Replica {
         self.plan.leaves.lanes_per_leaf = lanes_per_leaf;
         let Self { blueprint, plan, groups, shares, store, .. } = self;
         let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
-        let sparse = SparseTable::find(blueprint, &trained, shares, plan.leaves, plan.lane);
+        let sparse = plan.sparse(blueprint, &trained);
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
         self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
         let (at, tellers) =

@@ -163,6 +163,12 @@ mod tests {
             &["precision.compute=fp16", "precision.loss_scale=1"],
             &["precision.compute=fp16", "precision.loss_scale=2"],
         ),
+        (
+            "fp16-wire",
+            "bible-small",
+            &["precision.wire=fp16"],
+            &["precision.wire=fp16", "precision.compute=fp16"],
+        ),
         ("unstable-step", "quadratic", &["optim.lr=3.8"], &["optim.lr=3.79"]),
         ("idle-decay", "ridge", &["optim.weight_decay=0.1"], &["optim.weight_decay=0"]),
         (

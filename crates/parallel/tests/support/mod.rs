@@ -149,6 +149,7 @@ impl Layout {
             stages: self.stages.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
+            wire: lockstep_config::Dtype::F32,
             phases: Phases::default(),
             phase: 0,
         }
