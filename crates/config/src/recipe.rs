@@ -137,6 +137,8 @@ pub struct Train {
     pub batch: usize,
     /// Sequences per lane; divides `batch`.
     pub microbatch: usize,
+    /// Whether whoever knows the machine is to choose a larger one; it is one until then.
+    pub microbatch_is_auto: bool,
     /// Decides initial weights, dropout masks and the order of the data.
     pub seed: u64,
     /// Steps between two validations; 0 validates only at the end.

@@ -149,6 +149,7 @@ fn blank() -> Recipe {
             steps: 0,
             batch: 0,
             microbatch: 0,
+            microbatch_is_auto: false,
             seed: 0,
             eval_every: u64::MAX,
             eval_batches: 0,

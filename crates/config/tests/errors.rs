@@ -128,6 +128,10 @@ fn an_unknown_choice_suggests_the_nearest() {
             "data.order = \"sequental\" is not one of random, sequential; try \"sequential\"",
         ),
         (
+            "train.microbatch=many",
+            "train.microbatch = \"many\" is text where an integer or \"auto\" is needed; try 2",
+        ),
+        (
             "precision.compute=f16",
             "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"fp16\"",
         ),

@@ -13,6 +13,9 @@ use crate::value::Value;
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed, Nothing};
 
+/// The word for what is chosen when the machine is known.
+const AUTO: &str = "auto";
+
 pub(super) const TRAIN: &[Key] = &[
     Key::new(
         "train.steps",
@@ -31,10 +34,23 @@ pub(super) const TRAIN: &[Key] = &[
     ),
     Key::new(
         "train.microbatch",
-        integer(1, MAX_MICROBATCH),
+        Kind::OrWord { kind: &integer(1, MAX_MICROBATCH), word: AUTO },
         Fixed("2"),
-        field!(train.microbatch: integer usize),
-        "Sequences per lane, the portion that goes through the model at once.",
+        Field {
+            get: |r| {
+                let train = &r.train;
+                let number = || integer_value(train.microbatch);
+                Some(if train.microbatch_is_auto { Value::Text(AUTO.to_owned()) } else { number() })
+            },
+            set: |r, v| {
+                let number =
+                    if let Value::Integer(number) = v { Some(*number as usize) } else { None };
+                r.train.microbatch_is_auto = number.is_none();
+                r.train.microbatch = number.unwrap_or(1);
+            },
+        },
+        "Sequences per lane, the portion that goes through the model at once; auto is the largest \
+         that fits this machine's memory.",
     ),
     Key::new(
         "train.seed",
