@@ -133,7 +133,7 @@ fn an_unknown_choice_suggests_the_nearest() {
         ),
         (
             "precision.compute=f16",
-            "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"fp16\"",
+            "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"bf16\"",
         ),
     ] {
         assert_eq!(sets(&[argument]), message);
