@@ -116,7 +116,12 @@ impl Tiny {
 
     /// Some slices of the same model: parameters go by their places in whole tensors.
     pub(crate) fn of_slices(model: &Model, slices: &Slices) -> Self {
-        let blueprint = describe_slices(model, slices, Dtype::F32);
+        Self::computing(model, slices, Dtype::F32)
+    }
+
+    /// The same with products in another format.
+    pub(crate) fn computing(model: &Model, slices: &Slices, compute: Dtype) -> Self {
+        let blueprint = describe_slices(model, slices, compute);
         let blocks = &blueprint.blocks;
         let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
         let cpu = Cpu::single(Isa::detect());
