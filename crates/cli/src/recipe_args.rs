@@ -1,6 +1,7 @@
 //! How every command is told its recipe: a file, a preset and single keys, in this order.
 
 use crate::failure::Failure;
+use crate::forecast;
 use lockstep_config::{Recipe, Sources};
 use lockstep_platform::{FileKind, World};
 use lockstep_trainer::pretrained;
@@ -57,6 +58,7 @@ impl RecipeArguments {
         }
         let named = self.preset.clone();
         let preset = named.or_else(|| self.recipe.is_none().then_some(default_preset?.to_owned()));
-        Ok(pretrained::resolve(&Sources { file, preset, sets }, world)?)
+        let recipe = pretrained::resolve(&Sources { file, preset, sets }, world)?;
+        Ok(forecast::with_microbatch(recipe, world))
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
-//! - `training`: portions, update rule, number formats, the promise about bits
+//! - `training`: portions, update rule, the promise about bits; `precision`: number formats
 //! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
 //!   hardware than there is
 
@@ -15,6 +15,7 @@ mod problem;
 
 mod data;
 
+mod precision;
 mod training;
 
 mod checkpoint;
@@ -31,8 +32,9 @@ use data::DATA;
 use emulate::EMULATE;
 use layout::{PARALLEL, RUN};
 use model::MODEL;
+use precision::PRECISION;
 use problem::PROBLEM;
-use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
+use training::{NUMERICS, OPTIM, TRAIN};
 
 /// Every table of a recipe, in reading order.
 pub(crate) const SECTIONS: &[Section] = &[

@@ -23,9 +23,10 @@ struct Case {
 }
 
 impl Case {
-    fn new(cpu: &Cpu, family: &str, microbatch: usize) -> Self {
+    fn new(cpu: &Cpu, family: &str, microbatch: usize, compute: Dtype) -> Self {
         let golden = Golden::load(&lockstep_platform::real(), family);
-        let recipe = golden.recipe(microbatch);
+        let mut recipe = golden.recipe(microbatch);
+        recipe.precision.compute = compute;
         let world = lockstep_platform::real();
         let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
         let groups = Groups::new(alone, mesh_of(&recipe)).expect("one worker");
@@ -89,7 +90,7 @@ impl Case {
 fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
     for family in ["gpt2", "llama"] {
         for microbatch in [2, 1] {
-            check(Case::new(cpu, family, microbatch));
+            check(Case::new(cpu, family, microbatch, Dtype::F32));
         }
     }
 }
@@ -140,4 +141,41 @@ fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
             learner.replica.step(&cpu, &mut learner.optimizer, &update).expect("one worker");
         }
     });
+}
+
+/// |a - b| / |b|, Euclidean norms.
+fn distance(found: &[f32], truth: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let pairs = found.iter().zip(truth);
+    let apart: f64 = pairs.map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    let size: f64 = truth.iter().map(|b| square(f64::from(*b))).sum();
+    (apart / size).sqrt()
+}
+
+#[test]
+fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
+    let cpu = Cpu::single(Isa::detect());
+    let path = lockstep_harness::golden::folder().join("bf16.txt");
+    let text = lockstep_platform::real().files().read_to_string(&path).expect("it is committed");
+    for family in ["gpt2", "llama"] {
+        let theirs: BTreeMap<&str, f64> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(family)?.trim().split_once(' '))
+            .map(|(name, error)| (name, error.parse().expect("a number")))
+            .collect();
+        for microbatch in [2, 1] {
+            let mut case = Case::new(&cpu, family, microbatch, Dtype::Bf16);
+            case.run(&cpu, 0);
+            let mut further = Vec::new();
+            for (slot, grad) in case.learner.replica.own_grads() {
+                let truth = case.golden.f32(&format!("grads.{}", slot.name));
+                let (ours, theirs) = (distance(grad, &truth), theirs[slot.name.as_str()]);
+                assert!(ours > 1e-5, "{}: it was computed in bf16", slot.name);
+                if ours > theirs {
+                    further.push(format!("{}: {ours:.2e}, PyTorch {theirs:.2e}", slot.name));
+                }
+            }
+            assert!(further.is_empty(), "{family}: {further:#?}");
+        }
+    }
 }

@@ -10,8 +10,9 @@ use crate::replica::ReplicaPlan;
 use crate::shard_tree::ShardTree;
 use crate::shares::Shares;
 use crate::trained::Trained;
-use crate::zero::NUM_IN_FLIGHT;
-use lockstep_config::OptimName;
+use crate::wire::Narrow;
+use crate::zero::{NUM_IN_FLIGHT, Wire};
+use lockstep_config::{Dtype, OptimName};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
@@ -51,17 +52,24 @@ impl Footprint {
         let parts = |buckets: &Buckets| -> usize {
             buckets.list.iter().map(|bucket| bucket.part(worker).len()).sum()
         };
-        let pieces = NUM_IN_FLIGHT * num_workers * grads.max_part_len(worker);
+        let pieces = num_workers * grads.max_part_len(worker);
+        let wire = if plan.wire == Dtype::F32 { Wire::Wide } else { Wire::Narrow };
         let (gradients, in_flight) = match plan.leaf_shares() {
             Shares::Contiguous(shares) => {
-                (grads.num_params() * LeafTree::num_buffers(shares[worker].clone()), 0)
+                let mine = || shares[worker].clone();
+                let sums = grads.num_params() * LeafTree::num_buffers(mine());
+                let narrow = grads
+                    .list
+                    .iter()
+                    .map(|bucket| Narrow::num_floats(bucket.len * LeafTree::num_sums(mine())));
+                (sums + if wire == Wire::Narrow { narrow.sum() } else { 0 }, 0)
             }
             Shares::Cyclic { .. } => {
                 let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
                 let one_lane = plan.leaves.lanes_per_leaf == 1;
                 let leaves =
                     if one_lane { NUM_IN_FLIGHT * grads.max_len() } else { grads.num_params() };
-                (parts(grads) * kept, leaves + pieces)
+                (parts(grads) * kept, leaves + wire.num_in_flight(grads.max_len(), pieces))
             }
         };
         let windows = if plan.zero == 3 { 2 * buckets.max_len() } else { 0 };

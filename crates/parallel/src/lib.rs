@@ -72,6 +72,7 @@ pub mod buckets;
 pub mod memory;
 pub mod overlap;
 pub mod tune;
+pub mod wire;
 
 pub mod data;
 pub mod shard_tree;
@@ -96,6 +97,7 @@ pub mod losses;
 pub mod norm;
 pub mod replica;
 pub mod saved;
+pub mod scaled;
 pub mod store;
 pub mod visit;
 
@@ -114,5 +116,6 @@ pub use leaves::{LeafTree, Leaves, Subtree};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use saved::OwnPiece;
+pub use scaled::{Scaled, Unscaled};
 pub use shares::Shares;
 pub use stages::Stages;

@@ -109,7 +109,8 @@ fn near(pattern: &str, names: &[&str]) -> String {
 /// worker alone is concerned with (its threads, its folder) may differ.
 pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
     let Recipe { parallel, checkpoint, emulate, .. } = recipe;
-    let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}", recipe.identity_text());
+    let class = device::kernel_class(recipe);
+    let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
     let hash = blake3::hash(text.as_bytes());
     let (words, _) = hash.as_bytes().as_chunks::<8>();
     let mut all = vec![0; comm.num_members()];

@@ -8,7 +8,7 @@
 //! [`Replica::visit_own`]: lockstep_parallel::Replica::visit_own
 
 use crate::TrainError;
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::journal::Journal;
 use crate::saved::{Learner, Start};
 use crate::train::Life;
@@ -312,10 +312,11 @@ impl Saver {
             step,
             corpus: cursor.corpus.clone().unwrap_or_default(),
             num_skipped: learner.num_skipped,
+            scaling: learner.scaling(),
             seconds: self.run_seconds(),
             recipe: self.recipe.to_toml(),
             recipe_hash: self.recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(&self.recipe).to_owned(),
             program: format!("lockstep {}", env!("CARGO_PKG_VERSION")),
             workers: self.comm.num_members(),
         }

@@ -5,6 +5,7 @@
 //! worker needs it reads itself, stretch by stretch, so nobody holds more than its part.
 
 use crate::checkpoints;
+use crate::device::kernel_class;
 use crate::pretrained::{self, Pretrained};
 use crate::saved::{self, Learner, Start, first_difference};
 use crate::train::Life;
@@ -248,6 +249,7 @@ fn from_checkpoint(
     // What was saved is of the last step that was done; the next may change what is held.
     learner.enter(recipe, position.step.saturating_sub(1))?;
     learner.num_skipped = position.num_skipped;
+    learner.resume_scaling(recipe, position.scaling);
     let Learner { replica, optimizer, .. } = learner;
     replica.fill(|param, first, values| {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
@@ -277,6 +279,7 @@ fn from_checkpoint(
     start.seconds = position.seconds;
     start.from = Some(PathBuf::from(reader.folder()));
     start.warnings = warnings;
+    start.warnings.extend(other_class(&position.kernel_class, recipe));
     Ok(start)
 }
 
@@ -288,6 +291,7 @@ fn from_finished(
     learner: &mut Learner,
 ) -> Result<Start, TrainError> {
     learner.enter(recipe, state.step.saturating_sub(1))?;
+    learner.resume_scaling(recipe, state.scaling);
     let weights = weights::load(world, &folder.weights())?;
     if weights.hash() != state.weights_hash {
         let reason = "its weights are not those that state.json speaks of".to_owned();
@@ -307,9 +311,20 @@ fn from_finished(
     }
     let mut start = Start::new(recipe);
     start.losses.extend(&state.losses);
+    start.warnings.extend(other_class(&state.kernel_class, recipe));
     start.step = state.step;
     start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
     Ok(start)
+}
+
+/// A warning where a run goes on with kernels of another class.
+fn other_class(before: &str, recipe: &Recipe) -> Option<String> {
+    let now = kernel_class(recipe);
+    let message = format!(
+        "it was computed with kernels of class {before} and goes on with {now}: its bits are not \
+         those of an unbroken run"
+    );
+    (before != now).then_some(message)
 }
 
 /// The parameters that are held, by name and piece.

@@ -1,6 +1,6 @@
 //! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
@@ -48,6 +48,10 @@ pub struct Summary {
     pub data_wait_seconds: f64,
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,
+    pub overflowed_steps: u64,
+    pub clip_rate: f64,
+    pub loss_scale: Option<f64>,
+    pub zeroed_fraction: Option<f64>,
     pub first_step_at_seconds: Option<f64>,
     pub tokens: u64,
     pub target: Option<Target>,
@@ -154,6 +158,8 @@ impl Summary {
             wire_bytes: figures.moved_bytes.iter().sum(),
             seconds: journal.elapsed_seconds(),
         });
+        let scale = learner.scaler.scale();
+        let num_own_steps = journal.step_seconds.len().max(1) as f64;
         Self {
             steps,
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
@@ -169,7 +175,7 @@ impl Summary {
             losses_hash: journal.losses_hash(),
             weights_hash,
             recipe_hash: recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(recipe).to_owned(),
             tokens_per_second: tokens_per_second(learner, recipe, journal),
             step_seconds_median,
             peak_rss_bytes: most(&figures.peak_rss_bytes),
@@ -192,6 +198,10 @@ impl Summary {
             data_wait_seconds: journal.data_wait_seconds,
             exposed_communication_seconds_median: median(&journal.exposed_seconds),
             skipped_steps: journal.num_skipped,
+            overflowed_steps: journal.num_overflows,
+            clip_rate: journal.num_clipped as f64 / num_own_steps,
+            loss_scale: scale.map(|scale| f64::from(scale.factor())),
+            zeroed_fraction: scale.map(|_| journal.lost_shares / num_own_steps),
             first_step_at_seconds: journal.first_step_at_seconds,
             tokens,
             target,
