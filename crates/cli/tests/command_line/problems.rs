@@ -49,10 +49,10 @@ fn a_run_of_a_problem_says_how_good_it_is_and_writes_no_text() {
 }
 
 #[test]
-fn lints_are_listed_with_their_rows_and_speak_about_a_recipe() {
+fn lints_are_listed_and_speak_about_a_recipe() {
     let folder = Folder::new();
     let all = folder.succeed(&["config", "lints"]).stdout;
-    assert!(all.contains("no-clip (rows F3.9)\n"), "{all}");
+    assert!(all.contains("no-clip\n    "), "{all}");
     let json = folder.json(&["config", "lints", "--set", "optim.clip=0", "--json"]);
     let lints = json.as_array().expect("a list");
     let keys = "id condition threshold advice rows fires message";
