@@ -59,7 +59,7 @@ impl Guests {
             }
         }
         self.waiting.retain(|link| !link.lock().is_gone);
-        while let Some(visitor) = self.reception.next() {
+        while let Some(visitor) = self.reception.admit() {
             let name = format!("{} ({})", visitor.addr, visitor.host);
             if let Some(link) = Link::start(&self.world, visitor, name) {
                 say(&format!("a worker has come from {}", link.name));

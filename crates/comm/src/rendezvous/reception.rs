@@ -61,7 +61,7 @@ impl Reception {
     }
 
     /// Somebody who has come, if anybody has; does not wait.
-    pub fn next(&mut self) -> Option<Visitor> {
+    pub fn admit(&mut self) -> Option<Visitor> {
         let now = Deadline::after(self.world.clock(), Duration::ZERO);
         let Event::Hello(caller, hello) = self.door.next(&now)? else { return None };
         match hello {
