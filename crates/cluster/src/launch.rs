@@ -81,7 +81,9 @@ pub fn launch(
         Ok(Err(failure)) => failure.exit_code,
         Err(error) => error.blame().exit_code(),
     };
-    guests.iter().for_each(|guests| guests.dismiss(exit_code));
+    if let Some(guests) = &guests {
+        guests.dismiss(exit_code);
+    }
     outcome
 }
 

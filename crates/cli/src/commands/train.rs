@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         }
         let told = forecast::told(*found.get_or_init(|| held));
         let listen = arguments.listen.clone();
-        Ok(workers::Care { told, listen, ..care_of(&recipe, world)? })
+        Ok(workers::Care { listen, told, ..care_of(&recipe, world)? })
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {

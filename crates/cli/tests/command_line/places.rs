@@ -7,7 +7,9 @@ use crate::process::Folder;
 fn train<'a>(sets: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = vec!["train", "--preset", "tiny", "--quiet", "--json"];
     arguments.extend(["--set", "train.eval_every=0", "--set", "run.workers=1"]);
-    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
     arguments.extend(more);
     arguments
 }
