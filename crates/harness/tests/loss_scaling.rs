@@ -39,9 +39,9 @@ fn o24_nothing_overflows_at_the_usual_scales_and_a_quarter_does_near_two_to_the_
         let (overflow, _) = lost_at(&cpu, &gradients, 2.0_f32.powi(exponent));
         assert_close(overflow, 0.0, 0.0);
     }
-    // 2^29.08.
+    // 2^29.08; the last digit of the exponent is worth 0.3 % of gradients.
     let (overflow, _) = lost_at(&cpu, &gradients, 2.0_f32.powi(29) * 1.057);
-    assert_close(overflow, 0.25, 0.002);
+    assert_close(overflow, 0.25, 0.003);
 }
 
 #[test]

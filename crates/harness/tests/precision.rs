@@ -149,11 +149,15 @@ fn a_run_that_overflows_at_first_recovers_and_all_workers_skip_the_same_steps() 
     let sets = |layout: &[&'static str]| [&OVERFLOWS[..], &SHORT[1..], layout].concat();
     let alone = runs.finish(&LLAMA.with(&sets(&["run.workers=1"])));
     let summary = &alone.summary;
-    assert!(summary.overflowed_steps >= 2, "{} overflows", summary.overflowed_steps);
-    assert!(summary.overflowed_steps < 6, "{} overflows", summary.overflowed_steps);
-    assert_eq!(summary.skipped_steps, summary.overflowed_steps);
-    let scale = f64::from(1u32 << (24 - summary.overflowed_steps));
-    assert_eq!(summary.loss_scale.map(f64::to_bits), Some(scale.to_bits()));
+    assert!(
+        summary.scaling.overflowed_steps >= 2,
+        "{} overflows",
+        summary.scaling.overflowed_steps
+    );
+    assert!(summary.scaling.overflowed_steps < 6, "{} overflows", summary.scaling.overflowed_steps);
+    assert_eq!(summary.skipped_steps, summary.scaling.overflowed_steps);
+    let scale = f64::from(1u32 << (24 - summary.scaling.overflowed_steps));
+    assert_eq!(summary.scaling.loss_scale.map(f64::to_bits), Some(scale.to_bits()));
     assert!(summary.final_loss < summary.first_loss, "it learns");
     let others = [
         ["run.workers=3", "parallel.zero=3", "parallel.pipeline=1"],
@@ -163,8 +167,8 @@ fn a_run_that_overflows_at_first_recovers_and_all_workers_skip_the_same_steps() 
     for layout in others {
         let other = runs.finish(&LLAMA.with(&sets(&layout)));
         assert_eq!(other.hashes(), alone.hashes(), "{layout:?}");
-        assert_eq!(other.summary.overflowed_steps, summary.overflowed_steps);
-        let zeroed = |summary: &lockstep_trainer::Summary| summary.zeroed_fraction;
+        assert_eq!(other.summary.scaling.overflowed_steps, summary.scaling.overflowed_steps);
+        let zeroed = |summary: &lockstep_trainer::Summary| summary.scaling.zeroed_fraction;
         assert_eq!(zeroed(&other.summary), zeroed(summary), "{layout:?}");
     }
 }
@@ -182,7 +186,10 @@ fn the_scale_goes_on_where_it_was() {
         let more = ["run.workers=2", "parallel.zero=1", "precision.loss_scale_interval=3"];
         let rest = runs.run(&GPT2.with(&sets(&more)), options).expect("the rest");
         assert_eq!(rest.hashes(), whole.hashes(), "after step {stop}");
-        assert_eq!(rest.summary.loss_scale, whole.summary.loss_scale, "after step {stop}");
+        assert_eq!(
+            rest.summary.scaling.loss_scale, whole.summary.scaling.loss_scale,
+            "after step {stop}"
+        );
     }
 }
 

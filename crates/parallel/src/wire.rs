@@ -9,7 +9,7 @@
 
 use crate::memory::Buffer;
 use half::{bf16, f16};
-use lockstep_comm::{Comm, CommError, Reduction};
+use lockstep_comm::{Comm, CommError, Element, Reduction};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, convert, reduce};
 
@@ -27,8 +27,8 @@ impl Narrow {
     pub fn new(wire: Precision, comm: &Comm, len: usize) -> Result<Option<Self>, CommError> {
         Ok(match wire {
             Precision::F32 => None,
-            Precision::Bf16 => Some(Self::Bf16(Buffer::exchanged(comm, len)?)),
-            Precision::F16 => Some(Self::F16(Buffer::exchanged(comm, len)?)),
+            Precision::Bf16 => Some(Self::Bf16(exchanged(comm, len)?)),
+            Precision::F16 => Some(Self::F16(exchanged(comm, len)?)),
         })
     }
 
@@ -102,6 +102,11 @@ impl Narrow {
             _ => unreachable!("one type travels"),
         }
     }
+}
+
+/// Room that takes part in calls, unless there is nothing to call for.
+fn exchanged<T: Element>(comm: &Comm, len: usize) -> Result<Buffer<T>, CommError> {
+    if len == 0 { Ok(Buffer::default()) } else { Buffer::exchanged(comm, len) }
 }
 
 /// Rounds in place.

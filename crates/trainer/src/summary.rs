@@ -48,10 +48,8 @@ pub struct Summary {
     pub data_wait_seconds: f64,
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,
-    pub overflowed_steps: u64,
-    pub clip_rate: f64,
-    pub loss_scale: Option<f64>,
-    pub zeroed_fraction: Option<f64>,
+    #[serde(flatten)]
+    pub scaling: ScalingFigures,
     pub first_step_at_seconds: Option<f64>,
     pub tokens: u64,
     pub target: Option<Target>,
@@ -72,6 +70,19 @@ pub struct Target {
     pub tokens: u64,
     pub wire_bytes: u64,
     pub seconds: f64,
+}
+
+/// How gradients were scaled and shortened, in the steps of this process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ScalingFigures {
+    /// Steps left out because a gradient overflowed at the scale of the loss.
+    pub overflowed_steps: u64,
+    /// The share of steps whose gradient was clipped.
+    pub clip_rate: f64,
+    /// What the next loss would be multiplied by; none but in fp16.
+    pub loss_scale: Option<f64>,
+    /// The mean share of gradients that fp16 would round to zero at its scale; none but in fp16.
+    pub zeroed_fraction: Option<f64>,
 }
 
 /// What is known of the solution of a small problem; null where it does not apply. The optimum is
@@ -158,8 +169,6 @@ impl Summary {
             wire_bytes: figures.moved_bytes.iter().sum(),
             seconds: journal.elapsed_seconds(),
         });
-        let scale = learner.scaler.scale();
-        let num_own_steps = journal.step_seconds.len().max(1) as f64;
         Self {
             steps,
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
@@ -198,16 +207,26 @@ impl Summary {
             data_wait_seconds: journal.data_wait_seconds,
             exposed_communication_seconds_median: median(&journal.exposed_seconds),
             skipped_steps: journal.num_skipped,
-            overflowed_steps: journal.num_overflows,
-            clip_rate: journal.num_clipped as f64 / num_own_steps,
-            loss_scale: scale.map(|scale| f64::from(scale.factor())),
-            zeroed_fraction: scale.map(|_| journal.lost_shares / num_own_steps),
+            scaling: ScalingFigures::of(learner, journal),
             first_step_at_seconds: journal.first_step_at_seconds,
             tokens,
             target,
             emulated: recipe.emulate.in_words(),
             bits_depend_on: recipe.bits_depend_on(),
             blocks_by_stage: learner.replica.blocks_by_stage(),
+        }
+    }
+}
+
+impl ScalingFigures {
+    fn of(learner: &Learner, journal: &Journal) -> Self {
+        let scale = learner.scaler.scale();
+        let num_steps = journal.step_seconds.len().max(1) as f64;
+        Self {
+            overflowed_steps: journal.num_overflows,
+            clip_rate: journal.num_clipped as f64 / num_steps,
+            loss_scale: scale.map(|scale| f64::from(scale.factor())),
+            zeroed_fraction: scale.map(|_| journal.lost_shares / num_steps),
         }
     }
 }
