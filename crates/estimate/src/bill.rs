@@ -1,0 +1,1 @@
+//! Days, dollars, energy and failures of a run.
