@@ -63,6 +63,8 @@ pub struct Habits {
     pub zero_group: Option<u64>,
     /// Whether norms, rotations and gates are kernels of their own that keep what they read.
     pub eager: bool,
+    /// Whether stages are cut by cost, with the head counted as the layers that it is worth.
+    pub cuts_by_cost: bool,
 }
 
 impl Habits {
@@ -75,6 +77,7 @@ impl Habits {
         fetches_by_tensor: false,
         zero_group: None,
         eager: false,
+        cuts_by_cost: false,
     };
 }
 
@@ -148,6 +151,24 @@ impl Job<'_> {
         (self.layout.microbatch * self.model.context) as f64 / self.layout.context as f64
     }
 
+    /// Layers before a stage, and its own.
+    pub(crate) fn layers_of(&self, stages: u64, stage: u64) -> (u64, u64) {
+        let model = self.model;
+        if !self.habits.cuts_by_cost || stages == 1 {
+            return even(model.layers, stages, stage);
+        }
+        let layer = model.attention_matrices() + model.ffn_matrices(model.ffn);
+        let head = (model.vocab * model.width) as f64 / layer as f64;
+        let each = (model.layers as f64 + head) / stages as f64;
+        // A layer belongs to the stage whose share of the cost is not yet used up before it.
+        let first = |stage: u64| {
+            let used = each * stage as f64;
+            if stage == 0 { 0 } else { (used.floor() as u64 + 1).min(model.layers) }
+        };
+        let end = if stage + 1 == stages { model.layers } else { first(stage + 1) };
+        (first(stage), end - first(stage))
+    }
+
     /// Everything that does not divide, each with what would.
     pub fn problems(&self) -> Vec<String> {
         let (model, layout) = (self.model, &self.layout);
@@ -199,6 +220,17 @@ impl Job<'_> {
     }
 }
 
+/// Layers before a stage, and its own: where they do not divide, the last has one less, and then
+/// those from the front on, since they have the head and the embedding besides.
+fn even(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
+    let most = layers.div_ceil(stages);
+    let missing = most * stages - layers;
+    let short = missing.saturating_sub(1);
+    let before = stage * most - stage.min(short);
+    let is_short = stage < short || (stage + 1 == stages && missing > 0);
+    (before, most - u64::from(is_short))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,6 +252,28 @@ mod tests {
         let wrong = problems(4, 12, 48);
         assert_eq!(wrong.len(), 1, "{wrong:?}");
         assert!(wrong[0].contains("2304 devices") && wrong[0].contains("try data = 8"));
+    }
+
+    #[test]
+    fn stages_at_the_ends_have_fewer_layers_where_they_do_not_divide() {
+        let counts = |layers, stages| -> Vec<u64> {
+            (0..stages).map(|stage| even(layers, stages, stage).1).collect()
+        };
+        assert_eq!(counts(22, 8), [2, 3, 3, 3, 3, 3, 3, 2]);
+        assert_eq!(counts(24, 8), [3; 8]);
+        assert_eq!(counts(7, 1), [7]);
+    }
+
+    #[test]
+    fn stages_cut_by_cost_leave_room_for_the_head() {
+        let model = preset("llama-1.34b").expect("it is one");
+        let cluster = named("8xh100-80gb").expect("a cluster");
+        let habits = Habits { cuts_by_cost: true, ..Habits::MODERN };
+        let layout = Layout { pipeline: 8, ..Layout::ONE };
+        let job = Job { model: &model, cluster: &cluster, layout, batch: 8, habits };
+        let counts: Vec<u64> = (0..8).map(|stage| job.layers_of(8, stage).1).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 16);
+        assert!(counts[0] == 3 && counts[7] == 0, "{counts:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! - [`memory`]: what the fullest device holds, by part
 //! - [`time`]: how long a step takes, by part
 //! - [`search`]: every layout of a model on a cluster, and the best of them
+//! - [`advice`]: other ways to keep copies together
 //! - [`bill`]: days, dollars, energy, failures
 //! - [`validate`]: predictions beside published runs, and the fit of calibrations
 
@@ -25,6 +26,7 @@ pub mod calibration;
 pub mod memory;
 pub mod time;
 
+pub mod advice;
 pub mod bill;
 pub mod search;
 pub mod validate;

@@ -31,7 +31,10 @@ pub fn whole(job: &Job<'_>, routed: bool) -> f64 {
         // Narrow vectors and their norms.
         4.0 * (latent.query_rank + latent.key_value_rank) as f64
     });
-    let tokens_in = tokens * (alone / rows + heads / t + latent);
+    // Programs that do not gather rows again in backward keep a part of them gathered.
+    let gathered =
+        if job.habits.eager && layout.sequence { 3.0 * h * (1.0 - 1.0 / t) } else { 0.0 };
+    let tokens_in = tokens * (alone / rows + gathered + heads / t + latent);
     tokens_in + scores(job) + if routed { experts(job) } else { inner(job, model.ffn, tokens) }
 }
 
@@ -40,7 +43,7 @@ pub fn whole(job: &Job<'_>, routed: bool) -> f64 {
 fn inner(job: &Job<'_>, width: u64, tokens: f64) -> f64 {
     let (gated, t) = (job.model.gated, job.layout.tensor as f64);
     let numbers = match (gated, job.habits.eager) {
-        (true, true) => 5.0,
+        (true, true) => 4.5,
         (true, false) => 3.0,
         (false, _) => 2.0,
     };

@@ -12,7 +12,7 @@ pub mod activations;
 
 use crate::calibration::Calibration;
 use crate::layout::{Job, Recompute};
-use crate::time::{layers_by_stage, zero_ways};
+use crate::time::zero_ways;
 use lockstep_schedule::pipeline::Kind;
 
 /// Bytes of one device.
@@ -40,8 +40,10 @@ const WEIGHT: f64 = 2.0;
 const OPTIMIZER: f64 = 12.0;
 /// Allocators round, and leave holes: reserved over allocated, the mean of published runs.
 const FRAGMENTATION: f64 = 1.048;
+/// Bytes of buckets for each parameter.
+const BUCKETS: f64 = 1.2;
 /// Bytes of a logit: 16-bit, 32-bit, and the gradient of the latter.
-const LOGIT: f64 = 10.0;
+const LOGIT: f64 = 9.5;
 
 impl Memory {
     /// Everything that is allocated.
@@ -73,9 +75,15 @@ pub fn live_microbatches(job: &Job<'_>, device: u64) -> f64 {
     most.min(m)
 }
 
-/// The fullest device.
+/// The fullest device: the first keeps most microbatches, the last has the logits, and those behind
+/// the first may have more layers, or layers with experts where the first have none.
 pub fn fullest(job: &Job<'_>) -> Memory {
-    (0..job.layout.pipeline)
+    let last = job.layout.pipeline - 1;
+    let per_device = job.model.layers.div_ceil(job.layout.pipeline);
+    let routed = job.model.dense_layers().div_ceil(per_device).min(last);
+    let devices = [0, 1.min(last), routed, last.saturating_sub(1), last];
+    devices
+        .into_iter()
         .map(|device| of_device(job, device))
         .max_by(|a, b| a.total().total_cmp(&b.total()))
         .unwrap_or_default()
@@ -84,9 +92,7 @@ pub fn fullest(job: &Job<'_>) -> Memory {
 /// Parameters of a pipeline's device by kind: those that all copies hold, and its experts.
 fn params(job: &Job<'_>, device: u64) -> (f64, f64, u64, u64) {
     let (model, layout) = (job.model, &job.layout);
-    let counts = layers_by_stage(model.layers, layout.pipeline);
-    let before: u64 = counts[..device as usize].iter().sum();
-    let layers = counts[device as usize];
+    let (before, layers) = job.layers_of(layout.pipeline, device);
     let dense = model.dense_layers().saturating_sub(before).min(layers);
     let routed = layers - dense;
     let mut shared =
@@ -156,11 +162,18 @@ fn peak(job: &Job<'_>, device: u64) -> f64 {
 fn buffers(job: &Job<'_>, shared: f64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let row = 2.0 * job.tokens() * model.width as f64;
-    let rows = if layout.sequence && layout.tensor > 1 { 3.0 * row } else { row };
+    let gathered = if job.habits.eager { 8.0 } else { 3.0 };
+    let rows = if layout.sequence && layout.tensor > 1 { gathered * row } else { row };
     let layers = model.layers.div_ceil(layout.pipeline).max(1) as f64;
     // Two layers are on their way or in use, and their gradients.
+    // Gradients that leave beside backward are copied into buckets.
+    let buckets = if layout.data > 1 && job.habits.overlap && layout.zero < 3 {
+        BUCKETS * shared
+    } else {
+        0.0
+    };
     let fetched = if layout.zero == 3 { 4.0 * WEIGHT * shared / layers } else { 0.0 };
-    rows + fetched
+    rows + buckets + fetched
 }
 
 #[cfg(test)]

@@ -44,19 +44,6 @@ pub struct Step {
     pub update: f64,
 }
 
-/// Layers of each stage: the last and the first have fewer where they do not divide, since they
-/// have the head and the embedding besides.
-pub fn layers_by_stage(layers: u64, stages: u64) -> Vec<u64> {
-    let most = layers.div_ceil(stages);
-    let mut counts = vec![most; stages as usize];
-    let missing = most * stages - layers;
-    let order = std::iter::once(stages - 1).chain(0..stages - 1);
-    for stage in order.take(missing as usize) {
-        counts[stage as usize] -= 1;
-    }
-    counts
-}
-
 /// Prices a step.
 pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines) -> Option<Step> {
     let links = Links::new(job.cluster, calibration);
@@ -91,18 +78,15 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
 fn stages(prices: &Prices<'_>, count: u64) -> Vec<Passes> {
     let (job, calibration) = (prices.job, prices.calibration);
     let (dense, routed) = (prices.layer(false), prices.layer(true));
-    let mut done = 0;
     let holders = job.layout.tensor as f64;
     let skew = if count > 1 { 1e-6 * calibration.skew_us * holders * holders } else { 0.0 };
     let host = 0.5e-6 * calibration.microbatch_us;
     let host = Pass { host, exposed: 0.5 * skew, ..Pass::default() };
     let each = Passes { forward: host, input_grad: host, weight_grad: Pass::default() };
-    layers_by_stage(job.model.layers, count)
-        .into_iter()
-        .enumerate()
-        .map(|(stage, layers)| {
+    (0..count)
+        .map(|stage| {
+            let (done, layers) = job.layers_of(count, stage);
             let narrow = job.model.dense_layers().saturating_sub(done).min(layers);
-            done += layers;
             let mut passes = each.then(dense.times(narrow as f64));
             if layers > narrow {
                 passes = passes.then(routed.times((layers - narrow) as f64));
@@ -110,7 +94,7 @@ fn stages(prices: &Prices<'_>, count: u64) -> Vec<Passes> {
             if stage == 0 {
                 passes = passes.then(embedding(prices));
             }
-            if stage as u64 + 1 == count {
+            if stage + 1 == count {
                 passes = passes.then(head(prices));
             }
             if job.layout.zero == 3 { fetched(prices, passes, layers) } else { passes }
@@ -199,19 +183,18 @@ fn busiest(stages: &[Passes], devices: usize) -> Passes {
 pub(crate) fn held_params(job: &Job<'_>) -> (f64, f64) {
     let (model, layout) = (job.model, &job.layout);
     let t = layout.tensor as f64;
-    let per_stage = layers_by_stage(model.layers, layout.pipeline);
-    let mut done = 0;
+    let last = layout.pipeline - 1;
     let mut most = (0.0, 0.0);
-    for (stage, layers) in per_stage.iter().enumerate() {
-        let dense = model.dense_layers().saturating_sub(done).min(*layers);
+    for stage in [0, 1.min(last), last / 2, last] {
+        let (before, layers) = job.layers_of(layout.pipeline, stage);
+        let dense = model.dense_layers().saturating_sub(before).min(layers);
         let routed = layers - dense;
-        done += layers;
         let mut shared = dense as f64 * model.dense_layer_params() as f64
             + routed as f64 * model.expert_layer_shared_params() as f64;
         if stage == 0 {
             shared += model.embedding_params() as f64;
         }
-        if stage + 1 == per_stage.len() {
+        if stage == last {
             shared += model.head_params() as f64;
             if model.tied && stage > 0 {
                 shared += (model.vocab * model.width) as f64;
@@ -282,16 +265,4 @@ fn update_seconds(job: &Job<'_>, calibration: &Calibration) -> f64 {
     let bytes = calibration.optimizer_bytes * (shared / ways + experts / expert_ways);
     let bandwidth = job.cluster.device.memory_gbps * 1e9 * calibration.memory_share;
     bytes / bandwidth + 1e-3 * calibration.step_ms
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stages_at_the_ends_have_fewer_layers_where_they_do_not_divide() {
-        assert_eq!(layers_by_stage(22, 8), [2, 3, 3, 3, 3, 3, 3, 2]);
-        assert_eq!(layers_by_stage(24, 8), [3; 8]);
-        assert_eq!(layers_by_stage(7, 1), [7]);
-    }
 }

@@ -20,6 +20,7 @@ pub(super) fn habits(program: &str, notes: &str, precision: &str) -> Habits {
             || notes.contains("no overlap")),
         fetches_by_tensor: program.contains("deepspeed"),
         zero_group: None,
+        cuts_by_cost: program.contains("nanotron"),
         eager: program.contains("nanotron")
             || program.contains("internevo")
             || (is_sharded && !notes.contains("compile")),

@@ -17,6 +17,8 @@ pub struct Published {
     pub id: String,
     /// Rows that differ from it in layout alone share this.
     pub sweep: String,
+    /// The source's table that it stands in, and what kind of data parallelism.
+    pub table: String,
     /// What was trained.
     pub model: Model,
     /// On what.
@@ -105,6 +107,7 @@ pub fn read(row: &Row) -> Result<Published, String> {
     let published = Published {
         id: text(row, "id").unwrap_or("row").to_owned(),
         sweep,
+        table: table(row, layout.zero),
         model,
         cluster,
         layout,
@@ -123,6 +126,12 @@ pub fn read(row: &Row) -> Result<Published, String> {
         }
         None => Ok(published),
     }
+}
+
+/// `Table 2, ZeRO 3`: weights that are fetched make other runs of the same table.
+fn table(row: &Row, zero: u8) -> String {
+    let table = text(row, "locator").unwrap_or("all");
+    if zero == 3 { format!("{table}, ZeRO 3") } else { table.to_owned() }
 }
 
 /// Seconds of a step: as published, from tokens a second, or from FLOP/s by their own definition.

@@ -15,6 +15,8 @@ pub struct Outcome {
     pub id: String,
     /// The rows that it competes with.
     pub sweep: String,
+    /// The source's table that it stands in.
+    pub table: String,
     /// The layout in brief.
     pub layout: String,
     /// Measured and predicted seconds.
@@ -54,6 +56,10 @@ pub struct Score {
     pub regret_median: Option<f64>,
     /// Sweeps that this is the median of.
     pub sweeps: usize,
+    /// Mean error of step time by table of the source, where it has several.
+    pub tables: BTreeMap<String, f64>,
+    /// Mean error of step time by constants that were fitted without this file.
+    pub left_out_mape: Option<f64>,
 }
 
 /// Reads a file's rows.
@@ -86,6 +92,7 @@ pub fn predict(
     Some(Outcome {
         id: run.id.clone(),
         sweep: run.sweep.clone(),
+        table: run.table.clone(),
         layout: run.layout.brief(),
         seconds: step,
         memory: run.memory.map(|measured| (measured, held.total())),
@@ -144,7 +151,23 @@ fn summary(
         oom_accuracy: has_failures.then(|| right as f64 / verdicts.len() as f64),
         sweeps: regrets.len(),
         regret_median: median(regrets),
+        tables: tables(outcomes),
+        left_out_mape: None,
     }
+}
+
+/// Mean errors by table, if there are several.
+fn tables(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
+    let mut tables: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for outcome in outcomes {
+        if let Some((was, said)) = outcome.seconds {
+            tables.entry(outcome.table.clone()).or_default().push((said / was - 1.0).abs());
+        }
+    }
+    if tables.len() < 2 {
+        return BTreeMap::new();
+    }
+    tables.into_iter().filter_map(|(table, errors)| Some((table, mean(&errors)?))).collect()
 }
 
 /// Rows of a sweep from which a choice says something.

@@ -1,1 +1,0 @@
-//! Every layout of a model on a cluster, and the best of them.
