@@ -31,10 +31,7 @@ pub fn whole(job: &Job<'_>, routed: bool) -> f64 {
         // Narrow vectors and their norms.
         4.0 * (latent.query_rank + latent.key_value_rank) as f64
     });
-    // Programs that do not gather rows again in backward keep a part of them gathered.
-    let gathered =
-        if job.habits.eager && layout.sequence { 3.0 * h * (1.0 - 1.0 / t) } else { 0.0 };
-    let tokens_in = tokens * (alone / rows + gathered + heads / t + latent);
+    let tokens_in = tokens * (alone / rows + heads / t + latent);
     tokens_in + scores(job) + if routed { experts(job) } else { inner(job, model.ffn, tokens) }
 }
 

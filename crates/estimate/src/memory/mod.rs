@@ -116,8 +116,10 @@ fn of_device(job: &Job<'_>, device: u64) -> Memory {
     let (shared, experts, dense, routed) = params(job, device);
     let ways = zero_ways(job);
     let expert_ways = (ways / layout.expert as f64).max(1.0);
+    // In a pipeline weights stay once they are fetched, and gradients are added up in full.
+    let zero = if layout.pipeline > 1 { layout.zero.min(1) } else { layout.zero };
     let divided = |stage: u8| {
-        if layout.zero >= stage { shared / ways + experts / expert_ways } else { shared + experts }
+        if zero >= stage { shared / ways + experts / expert_ways } else { shared + experts }
     };
     let live = live_microbatches(job, device);
     let kept =
@@ -162,7 +164,7 @@ fn peak(job: &Job<'_>, device: u64) -> f64 {
 fn buffers(job: &Job<'_>, shared: f64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let row = 2.0 * job.tokens() * model.width as f64;
-    let gathered = if job.habits.eager { 8.0 } else { 3.0 };
+    let gathered = if job.habits.eager && layout.pipeline == 1 { 40.0 } else { 3.0 };
     let rows = if layout.sequence && layout.tensor > 1 { gathered * row } else { row };
     let layers = model.layers.div_ceil(layout.pipeline).max(1) as f64;
     // Two layers are on their way or in use, and their gradients.

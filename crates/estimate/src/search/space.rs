@@ -1,18 +1,19 @@
 //! All layouts that divide.
 //!
-//! Slices stay inside a node, since between nodes they never pay; rows are divided wherever slices
-//! are, since that costs nothing. Everything else is tried in all combinations.
+//! Slices stay inside a node, since between nodes they never pay. Everything else is tried in all
+//! combinations.
 
 use super::Question;
 use crate::layout::{Layout, Recompute};
+use crate::model::Attention;
 use lockstep_schedule::pipeline::Kind;
 
 /// Sequences of a microbatch, stages of a device and parts of a sequence that are tried.
 const MICROBATCHES: [u64; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u64; 7] = [1, 2, 3, 4, 6, 8, 12];
 const CONTEXTS: [u64; 4] = [1, 2, 4, 8];
-/// Sequences of fewer tokens are not divided.
-const LONG: u64 = 4096;
+/// The fewest tokens of a part of a sequence.
+const SHORTEST: u64 = 256;
 /// Layers that a pipeline's first and last stage may be short of.
 const SHORT: u64 = 2;
 
@@ -25,7 +26,7 @@ pub fn layouts(question: &Question<'_>, each: &mut dyn FnMut(Layout)) {
             continue;
         }
         for context in CONTEXTS {
-            let is_long = context == 1 || model.context / context >= LONG / 2;
+            let is_long = context == 1 || model.context / context >= SHORTEST;
             if !(is_long && (devices / tensor).is_multiple_of(context)) {
                 continue;
             }
@@ -51,18 +52,28 @@ fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMut(Layout)) 
     for microbatch in MICROBATCHES.into_iter().filter(|b| per_copy.is_multiple_of(*b)) {
         for (schedule, chunks) in orders(question, &cut, per_copy / microbatch) {
             for &expert in &groups {
-                // Weights that are fetched for every microbatch of a pipeline never pay.
-                let most = if cut.pipeline > 1 { 1 } else { 3 };
-                let least = u8::from(cut.data > 1);
-                for zero in least.min(most)..=if cut.data > 1 { most } else { 0 } {
-                    for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
-                        let sequence = cut.tensor > 1;
+                let most = if cut.data > 1 { 3 } else { 0 };
+                for zero in 0..=most {
+                    for sequence in [false, true] {
+                        if sequence && cut.tensor == 1 {
+                            continue;
+                        }
                         let layout = Layout { microbatch, schedule, chunks, expert, ..cut };
-                        each(Layout { zero, recompute, sequence, ..layout });
+                        for recompute in recomputes(question) {
+                            each(Layout { zero, recompute, sequence, ..layout });
+                        }
                     }
                 }
             }
         }
+    }
+}
+
+/// Ways to compute again that differ: without scores in memory there are none to compute again.
+fn recomputes(question: &Question<'_>) -> Vec<Recompute> {
+    match question.model.attention {
+        Attention::Materialised => vec![Recompute::None, Recompute::Selective, Recompute::Full],
+        Attention::Fused => vec![Recompute::None, Recompute::Full],
     }
 }
 
@@ -72,7 +83,8 @@ fn orders(question: &Question<'_>, cut: &Layout, microbatches: u64) -> Vec<(Kind
         return vec![(Kind::OneFOneB, 1)];
     }
     let layers = question.model.layers;
-    let mut orders = vec![(Kind::OneFOneB, 1), (Kind::ZeroBubble, 1)];
+    let mut orders = vec![(Kind::GPipe, 1), (Kind::OneFOneB, 1)];
+    orders.extend([(Kind::ZeroBubble, 1), (Kind::ZeroBubbleTwice, 1)]);
     let is_round = microbatches.is_multiple_of(cut.pipeline);
     for chunks in CHUNKS.into_iter().skip(1).filter(|_| is_round) {
         let stages = cut.pipeline * chunks;

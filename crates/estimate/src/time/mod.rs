@@ -151,9 +151,12 @@ fn fetched(prices: &Prices<'_>, passes: Passes, layers: u64) -> Passes {
     let group = data_group(job);
     let calls = if job.habits.fetches_by_tensor { 12.0 } else { 1.0 };
     let bytes = 2.0 * params / calls;
-    let gather = layers as f64 * calls * prices.links.ring_gather(group, bytes);
+    // In a pipeline weights stay once they are there, and gradients leave with the last microbatch.
+    let often = if job.layout.pipeline > 1 { 1.0 / job.num_microbatches() as f64 } else { 1.0 };
+    let calls = layers as f64 * calls * often;
+    let gather = calls * prices.links.ring_gather(group, bytes);
     let wire = job.habits.wire_bytes as f64;
-    let scatter = layers as f64 * calls * prices.links.ring_gather(group, wire * params / calls);
+    let scatter = calls * prices.links.ring_gather(group, bytes * wire / 2.0);
     let wait = |pass: Pass, fetch: f64| Pass {
         exposed: pass.exposed
             + (fetch - prices.calibration.data_hidden * (pass.compute + pass.exposed)).max(0.0),
