@@ -15,6 +15,7 @@
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
 //! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
+//! - `clusters`: plans for clusters that are not here.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
@@ -22,6 +23,7 @@
 
 mod bad_input;
 mod bench_comm;
+mod clusters;
 mod commands;
 mod compare;
 mod convert;

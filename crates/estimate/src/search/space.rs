@@ -52,7 +52,9 @@ fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMut(Layout)) 
     for microbatch in MICROBATCHES.into_iter().filter(|b| per_copy.is_multiple_of(*b)) {
         for (schedule, chunks) in orders(question, &cut, per_copy / microbatch) {
             for &expert in &groups {
-                let most = if cut.data > 1 { 3 } else { 0 };
+                // A pipeline keeps weights and gradients in full anyway.
+                let most = if cut.pipeline > 1 { 1 } else { 3 };
+                let most = if cut.data > 1 { most } else { 0 };
                 for zero in 0..=most {
                     for sequence in [false, true] {
                         if sequence && cut.tensor == 1 {

@@ -95,7 +95,7 @@ fn closed(kind: Kind, devices: usize, pace: &Pace, microbatches: usize) -> f64 {
         most = most.max(all);
         fill += match kind {
             Kind::ZeroBubble => all - 2.0 * weights,
-            Kind::ZeroBubbleTwice => 0.0,
+            Kind::ZeroBubbleTwice => all - 3.0 * weights,
             _ => all / chunks as f64,
         };
     }

@@ -255,9 +255,11 @@ fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String>
         words if words.contains("zb-2p") || words.contains("zb-h2") => (Kind::ZeroBubbleTwice, 1),
         words if words.contains("zb-") => (Kind::ZeroBubble, 1),
         _ => {
-            // Where it is not said how many stages a device has, it has two if layers allow that.
+            // Where it is not said how many stages a device has, they are as few as divide layers.
             let said = whole(row, "vpp").filter(|count| *count > 0);
-            let usual = if is_interleaved && model.layers >= 2 * pipeline { 2 } else { 1 };
+            let each = model.layers / pipeline;
+            let fewest = (2..=each).find(|count| each.is_multiple_of(*count));
+            let usual = if is_interleaved { fewest.unwrap_or(1) } else { 1 };
             match said.unwrap_or(usual) {
                 1 => (Kind::OneFOneB, 1),
                 chunks => (Kind::Interleaved, chunks),

@@ -6,8 +6,7 @@ use super::cluster_report::{Report, render};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
-use lockstep_config::recipe::Family;
-use lockstep_config::{Recipe, recipe};
+use lockstep_config::{Family, Recipe};
 use lockstep_estimate::hardware::{self, Cluster};
 use lockstep_estimate::layout::Habits;
 use lockstep_estimate::model::{self, Model};
@@ -154,7 +153,7 @@ fn cluster(text: &str, world: &World) -> Result<Cluster, Vec<String>> {
 }
 
 /// A recipe's model as numbers.
-fn of_recipe(model: &recipe::Model) -> Model {
+fn of_recipe(model: &lockstep_config::Model) -> Model {
     let name = format!("{} layers of {}", model.layers, model.width);
     let whole = |number: usize| number as u64;
     let (layers, width, heads) = (whole(model.layers), whole(model.width), whole(model.heads));
