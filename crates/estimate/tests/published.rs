@@ -94,7 +94,7 @@ fn llama_65b_takes_about_21_days_on_2048_a100() {
         habits: Habits::MODERN,
         calibration: &calibration,
     };
-    let layout = Layout { tensor: 8, sequence: true, data: 256, microbatch: 4, ..Layout::ONE };
+    let layout = Layout { tensor: 8, sequence: true, data: 256, microbatch: 8, ..Layout::ONE };
     let layout = Layout { zero: 3, ..layout };
     let choice = question.price(layout, &mut Pipelines::default()).expect("it can be priced");
     assert!(choice.memory.needed(&calibration) <= cluster.device.memory_bytes());
