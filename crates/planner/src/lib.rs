@@ -32,7 +32,7 @@
 pub mod collective;
 
 pub mod pipeline;
-pub mod timeline;
+pub use lockstep_timeline as timeline;
 
 pub mod forecast;
 pub mod memory;

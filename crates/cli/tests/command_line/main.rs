@@ -17,6 +17,7 @@
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
 //! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
 //! - `places`: where saved runs lie, what stands for them, and how long they may become.
+//! - `clusters`: plans for clusters that are not here.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `feeding`: texts on every way, and models judged by any text.
@@ -24,6 +25,7 @@
 
 mod bad_input;
 mod bench_comm;
+mod clusters;
 mod commands;
 mod compare;
 mod convert;
