@@ -17,6 +17,7 @@
 //! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
+//! - `sweep`: many runs at a time, killed and gone on with.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
@@ -39,3 +40,4 @@ mod process;
 mod rendezvous;
 mod restarts;
 mod storage;
+mod sweep;
