@@ -59,7 +59,8 @@ fn a_sweep_that_is_killed_and_resumed_ends_with_the_same_table() {
     assert_eq!(table.len(), 1 + 16 + 3, "{}", expected.stdout);
     assert!(table[1].starts_with('*'), "{}", expected.stdout);
     assert!(table[16].contains("diverged"), "{}", expected.stdout);
-    assert_eq!(expected.stderr.lines().count(), 1 + 16, "{}", expected.stderr);
+    let told = expected.stderr.lines().filter(|line| line.contains("/16  "));
+    assert_eq!(told.count(), 16, "{}", expected.stderr);
 
     let folder = Folder::new();
     kill_in_the_middle(&folder, SIXTEEN, 4);

@@ -105,7 +105,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if !arguments.quiet {
         workers::tell(&announcement(&plan));
     }
-    let rows = carry_out(arguments, world, &plan, &store)?;
+    let rows = carry_out(arguments, world, &plan, &store);
+    store.leave()?;
+    let rows = rows?;
     let table = Table::new(&plan, rows, arguments.measured);
     if let Some(path) = &arguments.svg {
         world.files().write_atomic(path, plot::draw(&table).as_bytes())?;

@@ -32,6 +32,9 @@ pub(super) struct Plan {
     pub(super) eta: u64,
     /// How many runs there are at a time.
     pub(super) jobs: usize,
+    /// Compute threads of each worker of each run, where the recipe leaves them open: several runs
+    /// share the machine, and results do not depend on that.
+    pub(super) threads: Vec<Option<usize>>,
     pub(super) is_text: bool,
     /// How long it will take, if that can be told.
     pub(super) seconds: Option<Seconds>,
@@ -62,13 +65,19 @@ impl Plan {
     pub(super) fn prove(arguments: &Arguments, world: &World) -> Result<Self, Failure> {
         let (keys, choices) = choices(arguments)?;
         let process = forecast::process(world);
-        let recipes = resolve(arguments, world, &keys, &choices)?;
+        let mut recipes = resolve(arguments, world, &keys, &choices)?;
         let most_workers = recipes.iter().map(|recipe| recipe.run.workers).max().unwrap_or(1);
         let cores = world.threads().available();
         let jobs = arguments.jobs.unwrap_or_else(|| (cores / most_workers).max(1));
-        let name = |index: usize| format!("{:04}", index + 1);
+        let at_a_time = jobs.min(recipes.len()).max(1);
+        let mut threads = Vec::new();
+        for recipe in &mut recipes {
+            let share = (cores / (at_a_time * recipe.run.workers)).max(1);
+            threads.push((recipe.run.threads == 0).then_some(share));
+            recipe.run.threads = recipe.run.num_threads(share, 1);
+        }
         let run = |(index, (values, recipe)): (usize, (Choice, &Recipe))| Run {
-            name: name(index),
+            name: format!("{:04}", index + 1),
             values,
             steps: recipe.train.steps,
             recipe_hash: recipe.hash(),
@@ -76,15 +85,10 @@ impl Plan {
         let runs: Vec<Run> = choices.into_iter().zip(&recipes).enumerate().map(run).collect();
         let eta = arguments.halving.unwrap_or(1);
         let rungs = rungs(runs.len(), eta, runs[0].steps);
-        let seconds = costs(&recipes, &rungs, jobs, world, process)?;
+        let seconds = costs(&recipes, &rungs, at_a_time, world, process)?;
         let is_text = recipes.iter().all(|recipe| !recipe.model.family.is_problem());
-        Ok(Self { keys, runs, rungs, by: arguments.by, eta, jobs, is_text, seconds })
-    }
-
-    /// Compute threads of each worker, where the recipe leaves that open: several runs share the
-    /// machine, and results do not depend on it.
-    pub(super) fn threads(&self, cores: usize, workers: usize) -> usize {
-        (cores / (self.jobs.min(self.runs.len()) * workers)).max(1)
+        let by = arguments.by;
+        Ok(Self { keys, runs, rungs, by, eta, jobs, threads, is_text, seconds })
     }
 }
 
@@ -204,15 +208,17 @@ fn costs(
     process: Process,
 ) -> Result<Option<Seconds>, Failure> {
     let mut wrong = BTreeSet::new();
-    let (mut peaks, mut seconds) = (Vec::new(), Some(0.0));
+    let (mut peaks, mut work) = (Vec::new(), Some(0.0));
     for recipe in recipes {
         match forecast::of(recipe, world, process) {
             Err(failure) => drop(wrong.insert(failure.text().to_owned())),
             Ok(forecast) => {
-                let all: u64 = forecast.peak_by_rank.iter().map(|peak| peak.0).sum();
-                peaks.push(all);
-                let steps = recipe.train.steps as f64;
-                seconds = seconds.zip(forecast.step_seconds()).map(|(s, step)| s + steps * step.0);
+                peaks.push(forecast.peak_by_rank.iter().map(|peak| peak.0).sum::<u64>());
+                // More threads than cores take turns.
+                let busy = jobs * recipe.run.workers * recipe.run.threads;
+                let crowd = (busy as f64 / world.threads().available() as f64).max(1.0);
+                let whole = recipe.train.steps as f64 * crowd / jobs as f64;
+                work = work.zip(forecast.step_seconds()).map(|(w, step)| w + whole * step.0);
             }
         }
     }
@@ -220,24 +226,31 @@ fn costs(
         return Err(Failure::user(wrong.into_iter().collect::<Vec<_>>().join("\n")));
     }
     peaks.sort_unstable_by(|a, b| b.cmp(a));
-    let memory = world.host().memory_bytes();
-    let together: u64 = peaks.iter().take(jobs).sum();
-    if together > memory && memory > 0 {
-        let fitting = (1..jobs).rev().find(|n| peaks.iter().take(*n).sum::<u64>() <= memory);
-        let (together, memory) = (Bytes(together), Bytes(memory));
-        let rule = format!("--jobs {jobs} would take {together} at a time, and there is {memory}");
-        return Err(Failure::user(format!("{rule}; try --jobs {}", fitting.unwrap_or(1))));
+    fit_together(&peaks, jobs, world.host().memory_bytes())?;
+    Ok(work.map(|seconds| Seconds(seconds * share_of_steps(rungs))))
+}
+
+/// Refuses more runs at a time than memory holds; `peaks` are theirs, the largest first.
+fn fit_together(peaks: &[u64], jobs: usize, memory: u64) -> Result<(), Failure> {
+    let of = |jobs: usize| peaks.iter().take(jobs).sum::<u64>();
+    if of(jobs) <= memory {
+        return Ok(());
     }
-    // Of each rung only those steps count that were not done in the rung before.
-    let share = |rung: &Rung| rung.num_runs as f64 * rung.steps(1 << 20) as f64;
-    let mut work = 0.0;
-    let mut before = 0.0;
+    let fitting = (1..jobs).rev().find(|fewer| of(*fewer) <= memory).unwrap_or(1);
+    let (together, memory) = (Bytes(of(jobs)), Bytes(memory));
+    let rule = format!("--jobs {jobs} would take {together} at a time, and there is {memory}");
+    Err(Failure::user(format!("{rule}; try --jobs {fitting}")))
+}
+
+/// The part of all runs' steps that a search does: of each rung those that were not done before.
+fn share_of_steps(rungs: &[Rung]) -> f64 {
+    const WHOLE: u64 = 1 << 40;
+    let mut done = (0.0, 0);
     for rung in rungs {
-        work += share(rung) - rung.num_runs as f64 * before;
-        before = rung.steps(1 << 20) as f64;
+        let steps = rung.steps(WHOLE);
+        done = (done.0 + rung.num_runs as f64 * (steps - done.1) as f64, steps);
     }
-    let work = work / (f64::from(1 << 20) * recipes.len() as f64);
-    Ok(seconds.map(|seconds| Seconds(seconds * work / jobs.min(recipes.len()) as f64)))
+    done.0 / (rungs[0].num_runs as f64 * WHOLE as f64)
 }
 
 #[cfg(test)]
@@ -257,5 +270,21 @@ mod tests {
              with a=3)"
         );
         assert!(Complaints::default().end(3).is_ok());
+    }
+
+    #[test]
+    fn halving_does_a_part_of_the_steps() {
+        assert!((share_of_steps(&rungs(16, 1, 400)) - 1.0).abs() < 1e-9);
+        // 16 quarters, 4 of which go on for three quarters more.
+        let share = share_of_steps(&rungs(16, 4, 8));
+        assert!((share - (16.0 / 4.0 + 4.0 * 0.75) / 16.0).abs() < 1e-9, "{share}");
+    }
+
+    #[test]
+    fn runs_that_do_not_fit_beside_each_other_are_refused_with_a_number_that_does() {
+        assert!(fit_together(&[5, 4, 3], 2, 9).is_ok());
+        let error = fit_together(&[5 << 30, 4 << 30, 3 << 30], 3, 9 << 30).expect_err("12 > 9");
+        let expected = "--jobs 3 would take 12 GiB at a time, and there is 9 GiB; try --jobs 2";
+        assert_eq!(error.text(), expected);
     }
 }

@@ -149,6 +149,11 @@ impl<'a> Store<'a> {
         Ok(self.world.files().write_atomic(&path, id.as_bytes())?)
     }
 
+    /// Nobody works here any more.
+    pub(super) fn leave(&self) -> Result<(), Failure> {
+        Ok(self.world.files().remove_file(&self.dir.join("owner"))?)
+    }
+
     /// The folder of a run.
     pub(super) fn run_dir(&self, run: &Run, rung: usize) -> PathBuf {
         if self.has_rungs {

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::pool;
-use super::store::{Outcome, Store};
+use super::store::{Outcome, Status, Store};
 use super::{Arguments, figure::Figure};
 use crate::failure::Failure;
 use crate::workers;
@@ -73,19 +73,18 @@ impl<'a> Work<'a> {
 }
 
 impl pool::Work for Work<'_> {
-    fn begin(&mut self, run: usize) -> Result<Vec<OsString>, Failure> {
-        let (plan, target) = (self.plan, self.target(run));
-        let run = &plan.runs[run];
+    fn begin(&mut self, index: usize) -> Result<Vec<OsString>, Failure> {
+        let (plan, target) = (self.plan, self.target(index));
+        let run = &plan.runs[index];
         let checkpoint = self.store.make_room(run, self.rung)?;
         let before = self.rung.checked_sub(1).map(|before| self.store.run_dir(run, before));
         let mut sets = run.sets(&plan.keys);
-        let recipe = self.arguments.recipe.with(&sets).resolve(self.world)?;
-        if recipe.run.threads == 0 {
-            let cores = self.world.threads().available();
-            sets.push(format!("run.threads={}", plan.threads(cores, recipe.run.workers)));
+        if let Some(threads) = plan.threads[index] {
+            sets.push(format!("run.threads={threads}"));
         }
         sets.push(format!("run.dir={}", self.store.run_dir(run, self.rung).display()));
-        let mut words = vec!["train".to_owned(), "--quiet".to_owned()];
+        // Figures instead of a sample of text, which takes time; both go nowhere.
+        let mut words = ["train", "--quiet", "--json"].map(str::to_owned).to_vec();
         words.extend(self.arguments.recipe.with(&sets).typed());
         if target < run.steps {
             words.extend(["--stop-after".to_owned(), target.to_string()]);
@@ -143,9 +142,10 @@ impl pool::Work for Work<'_> {
 }
 
 fn told(by: Figure, outcome: &Outcome) -> String {
-    match outcome.figures.get(by.name()) {
-        Some(value) => format!("{} {}", by.words(), by.shown(*value)),
-        None => format!("diverged at step {}", outcome.steps),
+    match (outcome.status, outcome.figures.get(by.name())) {
+        (Status::Diverged, _) => format!("diverged at step {}", outcome.steps),
+        (Status::Done, Some(value)) => format!("{} {}", by.words(), by.shown(*value)),
+        (Status::Done, None) => format!("no finite {}", by.words()),
     }
 }
 
