@@ -65,7 +65,9 @@ pub fn product_by_differences(
 /// False where there is nothing to scale.
 fn scale_to_one(v: &mut [f64]) -> bool {
     let length = dot(v, v).sqrt();
-    v.iter_mut().for_each(|v| *v /= length);
+    for v in v.iter_mut() {
+        *v /= length;
+    }
     length > 0.0
 }
 

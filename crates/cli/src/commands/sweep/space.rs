@@ -244,7 +244,7 @@ mod tests {
         let found = random(&both, 200, 7).unwrap();
         assert_eq!(random(&both, 50, 7).unwrap(), found[..50], "more runs repeat the first ones");
         assert_ne!(random(&both, 200, 8).unwrap(), found);
-        let one = random(&both[..1], 200, 7).unwrap();
+        let one = random(&both[..1], 20, 7).unwrap();
         assert!(found.iter().zip(&one).all(|(a, b)| a[0] == b[0]), "a key has draws of its own");
         let number = |text: &String| text.parse::<f64>().expect("a number");
         let rates: Vec<f64> = found.iter().map(|choice| number(&choice[0])).collect();
