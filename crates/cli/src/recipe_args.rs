@@ -33,6 +33,14 @@ impl RecipeArguments {
         more
     }
 
+    /// The same as arguments of a command.
+    pub(crate) fn typed(&self) -> Vec<String> {
+        let recipe = self.recipe.iter().map(|path| path.display().to_string());
+        let preset = self.preset.iter().flat_map(|name| ["--preset".to_owned(), name.clone()]);
+        let sets = self.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]);
+        recipe.chain(preset).chain(sets).collect()
+    }
+
     /// Reads, merges and proves the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
         self.resolve_with_default(world, None)

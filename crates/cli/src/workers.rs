@@ -11,13 +11,17 @@ use lockstep_cluster::threads::{self, Fault};
 use lockstep_cluster::{Guests, Launch, Member, Role, Terms, join, launch, role};
 use lockstep_comm::Comm;
 use lockstep_comm::rendezvous::Ticket;
-use lockstep_config::Recipe;
+use lockstep_config::{Blame, Recipe};
 use lockstep_platform::World;
 use lockstep_telemetry::Surface;
 use lockstep_trainer::{Life, TrainError};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The variable by which a command tells its number to the runs that it starts, so that they end
+/// with it.
+pub(crate) const OWNER: &str = "LOCKSTEP_OWNER";
 
 /// Threads for each core beyond which more of them are a mistake.
 const MAX_THREADS_PER_CORE: usize = 4;
@@ -60,6 +64,7 @@ pub(crate) fn run<T: Send + 'static>(
     let recipe = &sized;
     let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     follow_launcher(world)?;
+    follow_owner(world)?;
     if has_launcher(world) && recipe.checkpoint.is_on() {
         // A request to end that comes before the first step is heard after it.
         world.processes().defer_termination(true);
@@ -101,6 +106,17 @@ pub(crate) fn run<T: Send + 'static>(
             let named = has_launcher(world);
             outcome.map_err(|failure| if named { failure } else { failure.of_rank(place.rank.0) })
         }
+    }
+}
+
+/// Ties a run to the command that started it. Its workers are tied to the run.
+fn follow_owner(world: &World) -> Result<(), Failure> {
+    let owner = world.host().env(OWNER).filter(|_| !has_launcher(world));
+    match owner.and_then(|number| number.parse().ok()) {
+        Some(number) if !world.processes().end_with(number) => {
+            Err(Failure::new(Blame::Peer(0), "the command that started this run has ended"))
+        }
+        _ => Ok(()),
     }
 }
 

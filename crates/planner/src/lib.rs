@@ -10,6 +10,7 @@
 //! - [`time`]: how long a step takes on a machine that was measured
 //! - [`forecast`]: all of that for a recipe
 //! - [`overlap`]: communication beside backward; [`scaling`]: what more workers bring
+//! - [`stability`]: whether descent converges when gradients come late
 //!
 //! # Example
 //! ```
@@ -41,5 +42,6 @@ pub mod traffic;
 
 pub mod overlap;
 pub mod scaling;
+pub mod stability;
 
 pub use forecast::Forecast;

@@ -13,4 +13,5 @@ pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
+pub(crate) mod sweep;
 pub(crate) mod train;

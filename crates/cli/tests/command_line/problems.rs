@@ -68,3 +68,27 @@ fn lints_are_listed_and_speak_about_a_recipe() {
     assert!(none.starts_with("none of "), "{none}");
     assert_eq!(folder.run(&["config", "lints", "--set", "optim.clip=x"]).code, Some(2));
 }
+
+#[test]
+fn a_convex_problem_says_how_large_its_steps_may_be() {
+    let folder = Folder::new();
+    let steepness = |sets: &[&str]| {
+        let base = ["inspect", "--preset", "quadratic", "--json"];
+        folder.json(&[&base[..], sets].concat())["steepness"].clone()
+    };
+    // The largest eigenvalue is 1 by construction; see the rows a X1 and a X2 of the references.
+    let near = |value: &Value, expected: f64| {
+        let value = value.as_f64().expect("a number");
+        assert!((value / expected - 1.0).abs() < 1e-6, "{value} is not {expected}");
+    };
+    let momentum = steepness(&[]);
+    near(&momentum["largest_curvature"], 1.0);
+    near(&momentum["lr_limits"][0]["lr"], 3.8);
+    near(&momentum["lr_limits"][1]["lr"], 0.1);
+    let plain = steepness(&["--set", "optim.name=sgd"]);
+    near(&plain["lr_limits"][0]["lr"], 2.0);
+    near(&plain["lr_limits"][1]["lr"], 1.0);
+    assert_eq!(steepness(&["--set", "optim.name=adamw"])["lr_limits"], serde_json::json!([]));
+    let text = folder.json(&["inspect", "--preset", "tiny", "--json"]);
+    assert!(text.get("steepness").is_none());
+}

@@ -8,7 +8,6 @@ use crate::output;
 use crate::recipe_args::RecipeArguments;
 use crate::workers;
 use blows::{Blows, Kill};
-use child::Child;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
@@ -104,18 +103,18 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     say("training undisturbed");
     let began = world.clock().now();
     let [alone, struck] = ["undisturbed", "disturbed"].map(|name| arguments.out.join(name));
-    Child::start(world, &alone, &[])?.wait(world, || {})?;
+    child::wait(child::start(world, &alone, &[])?, world, || {})?;
     let undisturbed_seconds = world.clock().since(began).as_secs_f64();
     say("training while workers are killed");
     let began = world.clock().now();
     if arguments.gone.is_some() {
         sets.push(format!("run.rejoin={:.3}", (undisturbed_seconds / 4.0).max(2.0)));
     }
-    let child = Child::start(world, &struck, &sets)?;
+    let child = child::start(world, &struck, &sets)?;
     let kills = arguments.gone.unwrap_or(arguments.kills);
     let mut blows = Blows::new(world, &struck, recipe.train.steps, kills, arguments.seed);
     let id = child.id();
-    child.wait(world, || blows.look(id, &say))?;
+    child::wait(child, world, || blows.look(id, &say))?;
     let disturbed_seconds = world.clock().since(began).as_secs_f64();
     let [expected, found] = [summary(world, &alone)?, summary(world, &struck)?];
     let same = |name: &str| expected[name] == found[name];
