@@ -74,12 +74,17 @@ fn a_tied_gpt2_in_fp16_is_the_same_on_all_layouts() {
 
 #[test]
 fn gradients_that_travel_in_two_bytes_are_the_same_on_all_layouts_and_weigh_half() {
-    for wire in ["precision.wire=bf16", "precision.wire=fp16"] {
-        let narrow = same_on_all_layouts(&LLAMA, &[BF16, SLICED, wire]);
-        let recipe = LLAMA.with(&[&SHORT[..], &[BF16, SLICED, "run.workers=1"]].concat());
-        assert_ne!(Runs::new("precision").finish(&recipe).hashes(), narrow, "sums are rounded");
-    }
+    let narrow = same_on_all_layouts(&LLAMA, &[BF16, SLICED, "precision.wire=bf16"]);
     let mut runs = Runs::new("precision");
+    let recipe = LLAMA.with(&[&SHORT[..], &[BF16, SLICED, "run.workers=1"]].concat());
+    assert_ne!(runs.finish(&recipe).hashes(), narrow, "sums are rounded");
+    let mut hashes = |workers: &str, zero: &str| {
+        let sets = [&SHORT[..], &[FP16, "precision.wire=fp16", workers, zero]].concat();
+        runs.finish(&GPT2.with(&sets)).hashes()
+    };
+    let alone = hashes("run.workers=1", "parallel.zero=0");
+    assert_eq!(hashes("run.workers=3", "parallel.zero=1"), alone);
+    assert_eq!(hashes("run.workers=3", "parallel.zero=3"), alone);
     let mut bytes = |wire: &str| {
         let sets = [&SHORT[..], &["run.workers=2", "parallel.zero=0", wire]].concat();
         runs.finish(&GPT2.with(&sets)).summary.wire_bytes
