@@ -101,6 +101,14 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     cluster.failures_per_node_day =
         positive("failures_per_node_day", raw.failures_per_node_day, failures);
     cluster.network.device_gbps = network;
+    network_kind(name, &raw, &mut cluster, &mut wrong);
+    let racks = Topology::Racks { nodes_per_rack, oversubscription };
+    cluster.network.topology = topology(name, &raw, racks, dims, &mut wrong);
+    if wrong.is_empty() { Ok(cluster) } else { Err(wrong) }
+}
+
+/// Ethernet or InfiniBand.
+fn network_kind(name: &str, raw: &Raw, cluster: &mut Cluster, wrong: &mut Vec<String>) {
     cluster.network.is_ethernet = match raw.network.as_deref() {
         None | Some("infiniband") => false,
         Some("ethernet") => true,
@@ -109,17 +117,26 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
             false
         }
     };
-    cluster.network.topology = match raw.topology.as_deref() {
+}
+
+/// How nodes are wired, by name.
+fn topology(
+    name: &str,
+    raw: &Raw,
+    racks: Topology,
+    dims: u64,
+    wrong: &mut Vec<String>,
+) -> Topology {
+    match raw.topology.as_deref() {
         None | Some("full" | "fat-tree" | "rails") => Topology::Full,
-        Some("racks") => Topology::Racks { nodes_per_rack, oversubscription },
+        Some("racks") => racks,
         Some("torus") => Topology::Torus { dims },
         Some(other) => {
             let some = "\"full\", \"fat-tree\", \"rails\", \"racks\" or \"torus\"";
             wrong.push(format!("{name}: topology = {other:?}; try {some}"));
             Topology::Full
         }
-    };
-    if wrong.is_empty() { Ok(cluster) } else { Err(wrong) }
+    }
 }
 
 #[cfg(test)]
