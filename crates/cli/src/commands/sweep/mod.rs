@@ -51,6 +51,7 @@ order of magnitude is as likely, lin:LOW..HIGH, or int:LOW..HIGH for whole numbe
 Each run is a `lockstep train` with a folder under --out. The same command again goes on where a
 sweep was stopped or killed, and ends with the same table; a plain search may also grow, by a larger
 --random or more values of the first key. A run that diverges is a result and stands last.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,

@@ -9,6 +9,7 @@
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
 use std::collections::BTreeSet;
+use std::slice::from_ref;
 
 /// More runs than anybody waits for: a slip of the pen.
 const MAX_RUNS: usize = 10_000;
@@ -165,7 +166,7 @@ pub(super) fn grid(axes: &[Axis]) -> Result<Vec<Choice>, String> {
         if choices.len() * list.len() > MAX_RUNS {
             return Err(format!("a grid of more than {MAX_RUNS} runs; try --random 20"));
         }
-        let with = |choice: &Choice, value: &String| [&choice[..], &[value.clone()]].concat();
+        let with = |choice: &Choice, value: &String| [&choice[..], from_ref(value)].concat();
         choices = choices.iter().flat_map(|c| list.iter().map(move |v| with(c, v))).collect();
     }
     Ok(choices)

@@ -110,7 +110,7 @@ impl<'a> Table<'a> {
 
     /// For people: columns of one width, numbers to the right.
     pub(super) fn text(&self) -> String {
-        let cells = self.cells(|figure, value| figure.shown(value));
+        let cells = self.cells(Figure::shown);
         let words = |cell: &String| cell.replace('_', " ");
         let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max();
         let widths: Vec<usize> =
