@@ -22,11 +22,12 @@ const EDGES: &[(&str, &str)] = &[
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule model parallel"),
+    ("lab", "config schedule tensor planner"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm cluster telemetry model optim data checkpoint \
-         parallel planner trainer",
+         parallel planner lab trainer",
     ),
     (
         "harness",
