@@ -8,6 +8,8 @@
 //! # Layout
 //! - `card`, `settings`, `table`, `study`: what an experiment is, and how it is run
 //! - [`experiments`]: one a file
+//! - [`claims`]: what is often said, with the number that settles it
+//! - [`walk`]: schedules round by round
 //! - [`plot`]: pictures as SVG and HTML
 //! - [`sim`]: the simulator; `random`: seeded numbers; [`math`]: a little statistics
 //!
@@ -29,12 +31,14 @@ mod settings;
 mod study;
 mod table;
 
+pub mod claims;
 pub mod experiments;
 pub mod plot;
 
 pub mod math;
 mod random;
 pub mod sim;
+pub mod walk;
 
 pub use card::{Card, Column, Domain, Param, Picture, Shape, Unit};
 pub use error::LabError;

@@ -4,7 +4,7 @@ use lockstep_tensor::math::scalar::{exp, ln};
 
 /// The share of a standard normal distribution below `x`.
 pub fn normal_below(x: f64) -> f64 {
-    if x < 0.0 { 0.5 * erfc(-x / std::f64::consts::SQRT_2) } else { 1.0 - normal_below(-x) }
+    if x <= 0.0 { 0.5 * erfc(-x / std::f64::consts::SQRT_2) } else { 1.0 - normal_below(-x) }
 }
 
 /// One minus the error function, for arguments from 0 on: a series near 0, beyond it a continued

@@ -53,6 +53,7 @@ const CARD: Card = Card {
         Column::new("amplification", Unit::Times, "slowest over mean"),
         Column::new("last_share", Unit::Share, "steps in which the most frequent last was last"),
         Column::new("slow_probability", Unit::Share, "steps with somebody 10 % over the median"),
+        Column::new("expected_slow", Unit::Share, "the same by the distribution"),
     ],
     picture: Picture::lines("workers", &["efficiency", "expected_efficiency"]).log(true, false),
 };
@@ -109,6 +110,7 @@ impl Experiment for Stragglers {
             (step - sum) / compute,
             most as f64 / num_steps as f64,
             num_slow as f64 / num_steps as f64,
+            any_slow(&jitter, num_workers),
         ]])
     }
 
@@ -168,8 +170,18 @@ fn median(jitter: &Jitter) -> f64 {
     }
 }
 
-/// The probability that some of n workers is more than 10 % over the median, log-normal.
-pub(crate) fn any_slow(n: usize, variation: f64) -> f64 {
-    let deviation = ln(1.0 + variation * variation).sqrt();
-    1.0 - powi(normal_below(ln(1.1) / deviation), n)
+/// The probability that some of n workers is more than 10 % over the median.
+fn any_slow(jitter: &Jitter, n: usize) -> f64 {
+    let below = match jitter {
+        Jitter::None => 1.0,
+        Jitter::LogNormal { variation } => {
+            normal_below(ln(1.1) / ln(1.0 + variation * variation).sqrt())
+        }
+        Jitter::Pareto { shape } => 1.0 - 0.5 / powf(1.1, *shape),
+        Jitter::Trace(factors) => {
+            let fast = factors.iter().filter(|factor| **factor <= 1.1 * median(jitter));
+            fast.count() as f64 / factors.len() as f64
+        }
+    };
+    1.0 - powi(below, n)
 }
