@@ -40,7 +40,7 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let y_unit = first.map_or(Unit::Number, |(_, column)| table.columns[*column].unit);
     let places = (HEIGHT - BOTTOM, TOP);
     let vertical = Axis::around(y_numbers, card.picture.log_y, y_unit, places);
-    axes(&mut canvas, &horizontal, &vertical);
+    axes(&mut canvas, &x_ticks(&horizontal, table, x), &vertical);
     canvas.styled(
         (f64::midpoint(LEFT, WIDTH - RIGHT), HEIGHT - 16.0),
         Anchor::Middle,
@@ -79,7 +79,13 @@ fn y_label(card: &Card, table: &Table) -> String {
     let columns: Vec<_> = columns.map(|index| table.columns[index]).collect();
     match columns.as_slice() {
         [one] => label(one.meaning, one.unit),
-        [first, ..] => label(&first.name.replace('_', " "), first.unit),
+        // Several columns: the legend names them, the axis says what they count.
+        [first, ..] => match first.unit {
+            Unit::Share => "percent".to_owned(),
+            Unit::Seconds => "time".to_owned(),
+            Unit::Count | Unit::Number | Unit::Word => "number".to_owned(),
+            unit => unit.to_string(),
+        },
         [] => String::new(),
     }
 }
@@ -124,12 +130,32 @@ fn series(card: &Card, table: &Table, x: usize) -> Vec<Series> {
     all
 }
 
-fn axes(canvas: &mut Canvas, horizontal: &Axis, vertical: &Axis) {
+/// Pixels that a mark of the horizontal axis needs for its words.
+const TICK: f64 = 62.0;
+
+/// Marks where points are, as far as there is room for their words: what was swept is round.
+fn x_ticks(horizontal: &Axis, table: &Table, x: usize) -> Vec<(f64, String)> {
+    let mut values: Vec<f64> = (0..table.rows.len())
+        .map(|row| number(table, row, x))
+        .filter(|value| horizontal.has(*value))
+        .collect();
+    values.sort_by(f64::total_cmp);
+    let mut ticks: Vec<(f64, String)> = Vec::new();
+    for value in values {
+        let place = horizontal.place(value);
+        if ticks.last().is_none_or(|(last, _)| place - last >= TICK) {
+            ticks.push((place, table.columns[x].unit.show(value)));
+        }
+    }
+    ticks
+}
+
+fn axes(canvas: &mut Canvas, horizontal: &[(f64, String)], vertical: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for (value, words) in horizontal.ticks() {
-        let x = horizontal.place(value);
+    for (x, words) in horizontal {
+        let x = *x;
         canvas.rule((x, TOP), (x, bottom), "#e6e6e6");
-        canvas.text((x, bottom + 20.0), Anchor::Middle, &words);
+        canvas.text((x, bottom + 20.0), Anchor::Middle, words);
     }
     for (value, words) in vertical.ticks() {
         let y = vertical.place(value);
