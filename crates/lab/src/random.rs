@@ -111,8 +111,8 @@ mod tests {
             let error = 5.0 * deviation / f64::from(num).sqrt();
             assert!((found - mean).abs() < error, "{found}, not {mean}");
         };
-        check(0.5, 0.289, &mut |random| random.uniform());
-        check(0.0, 1.0, &mut |random| random.normal());
+        check(0.5, 0.289, &mut Random::uniform);
+        check(0.0, 1.0, &mut Random::normal);
         check(1.0, 1.42, &mut |random| {
             let normal = random.normal();
             normal * normal

@@ -30,7 +30,7 @@ fn every_experiment_runs_as_its_card_says_and_can_be_drawn() {
         assert!(report.rows.index(card.picture.x).is_some(), "{}", card.name);
         for drawn in [plot::svg(card, &report), plot::html(card, &report)] {
             assert_eq!(drawn.matches("<svg").count(), 1, "{}", card.name);
-            assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{}", card.name);
+            assert!(!drawn.contains("NaN") && !drawn.contains("\"inf"), "{}", card.name);
         }
         let help = card.help();
         assert!(card.params.iter().all(|param| help.contains(param.key)), "{}", card.name);

@@ -98,7 +98,7 @@ fn descend(at: &Settings, random: &mut Random, method: &str, ratio: f64) -> f64 
         let sent = match method {
             "quantised" => quantised(&wanted, ratio, random),
             "random-k" => chosen(&wanted, num_sent, |_| random.uniform()),
-            _ => chosen(&wanted, num_sent, |number| number.abs()),
+            _ => chosen(&wanted, num_sent, f64::abs),
         };
         left = wanted.iter().zip(&sent).map(|(wanted, sent)| wanted - sent).collect();
         step(&mut x, at.number("lr"), &sent);

@@ -10,18 +10,19 @@ const CARD: Card = Card {
     name: "consistency",
     title: "Synchronous, asynchronous and local SGD: time to the same loss",
     question: "Which kind of consistency reaches a loss soonest when workers vary?",
-    formula: "synchronous: max of n + Tm a step; asynchronous: an update every 1/sum(1/T), each \
-              n - 1 updates old; local: K steps alone, then an average",
+    formula: "synchronous: max of n + Tm a step; asynchronous: an update every max(push, mean/n), \
+              n - 1 updates old, its step n times smaller; local: K steps alone, then an average",
     look: "seconds as variation grows: asynchrony pays only when workers differ a lot; updates, \
            staleness",
-    surprise: "asynchronous steps are shorter and there must be more of them, each a smaller one, \
-               because n - 1 updates of age shrink the stable step; in the even case waiting wins",
+    surprise: "one server for n workers is busy n times a step, and even ones queue for it; what \
+               asynchrony saves is waiting for the slowest, so it pays when workers differ a lot; \
+               local steps save both, as long as data are alike",
     params: &[
         Param::number("variation", Unit::Number, 0.2, (0.0, 3.0), "log-normal jitter of workers"),
         Param::count("workers", 8.0, (1.0, 128.0), "workers"),
         Param::number("compute", Unit::Seconds, 0.05, (1e-6, 1e4), "a gradient"),
         Param::number("communication", Unit::Seconds, 0.02, (0.0, 1e4), "a sum over all workers"),
-        Param::number("push", Unit::Seconds, 0.02, (0.0, 1e4), "a gradient to the server and back"),
+        Param::number("push", Unit::Seconds, 0.015, (0.0, 1e4), "the server's time for a gradient"),
         Param::count("local_steps", 10.0, (1.0, 1000.0), "steps between averages (local)"),
         Param::number("lr", Unit::Number, 1.0, (1e-5, 1.9), "step size for curvature 1"),
         Param::number("noise", Unit::Number, 0.1, (0.0, 100.0), "noise of a gradient"),
@@ -95,20 +96,22 @@ fn apart(at: &Settings, random: &mut Random, bowl: &Bowl, jitter: &Jitter) -> (f
     let lr = at.number("lr") / n as f64;
     let mut x = bowl.start();
     let target = at.number("target") * bowl.loss(&x);
-    let take =
-        |random: &mut Random| at.number("compute") * jitter.factor(random) + at.number("push");
+    let compute = |random: &mut Random| at.number("compute") * jitter.factor(random);
+    // When each worker's gradient is ready, the weights it saw, and their number.
     let mut workers: Vec<(f64, Vec<f64>, usize)> =
-        (0..n).map(|_| (take(random), x.clone(), 0)).collect();
-    let mut ages = 0;
+        (0..n).map(|_| (compute(random), x.clone(), 0)).collect();
+    let (mut free, mut ages) = (0.0_f64, 0);
     for update in 1..=MOST * 4 {
         let next = (0..n).min_by(|a, b| workers[*a].0.total_cmp(&workers[*b].0)).unwrap_or(0);
-        let (now, seen, since) = workers[next].clone();
+        let (ready, seen, since) = workers[next].clone();
+        // The server takes one gradient after the other.
+        free = free.max(ready) + at.number("push");
         step(&mut x, lr, &bowl.gradient(&seen, 1.0, random));
         ages += update - 1 - since;
         if bowl.loss(&x) <= target {
-            return (now, update as f64, ages as f64 / update as f64);
+            return (free, update as f64, ages as f64 / update as f64);
         }
-        workers[next] = (now + take(random), x.clone(), update);
+        workers[next] = (free + compute(random), x.clone(), update);
     }
     (f64::INFINITY, f64::INFINITY, f64::NAN)
 }

@@ -71,9 +71,9 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
             let mut x = mean.clone();
             for _ in 0..k {
                 let mut gradient = bowl.gradient(&x, 1.0, random);
-                for i in 0..dim {
+                for (i, gradient) in gradient.iter_mut().enumerate() {
                     let curve = bowl.curvatures[i];
-                    gradient[i] += curve * (bend(worker) - 1.0) * x[i] - curve * tilt[i];
+                    *gradient += curve * ((bend(worker) - 1.0) * x[i] - tilt[i]);
                 }
                 step(&mut x, lr, &gradient);
             }
