@@ -49,26 +49,29 @@ pub(crate) fn stable_limit(staleness: usize) -> f64 {
     2.0 * sin(std::f64::consts::PI / (4.0 * staleness as f64 + 2.0))
 }
 
-/// Iterations to the target; infinite if there are more than `most`, or it diverges.
+/// Iterations until all that can still be seen is within the target, so that passing through zero
+/// does not count; infinite if there are more than `most`, or it diverges.
 pub(crate) fn iterations(
     bowl: &Bowl,
     lr: f64,
     target: f64,
     most: usize,
-    mut delay: impl FnMut() -> usize,
+    (oldest, mut delay): (usize, impl FnMut() -> usize),
 ) -> f64 {
     let mut x = bowl.start();
     let first = norm(&x);
     let mut past: VecDeque<Vec<f64>> = VecDeque::new();
     let mut random = Random::named(0, "unused");
+    let mut num_within = 0;
     for iteration in 1..=most {
         past.push_front(x.clone());
         let seen = &past[delay().min(past.len() - 1)];
         let gradient = bowl.gradient(seen, 1.0, &mut random);
         step(&mut x, lr, &gradient);
-        past.truncate(1002);
+        past.truncate(oldest + 1);
         let distance = norm(&x);
-        if distance <= target * first {
+        num_within = if distance <= target * first { num_within + 1 } else { 0 };
+        if num_within > oldest {
             return iteration as f64;
         }
         if !distance.is_finite() || distance > 1e6 * first {
@@ -86,8 +89,8 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let is_uniform = at.word("delay") == "uniform";
     let delay = || if is_uniform { random.below(staleness + 1) } else { staleness };
     let (target, most) = (at.number("target"), at.count("most"));
-    let found = iterations(&bowl, lr, target, most, delay);
-    let fresh = iterations(&bowl, at.number("lr"), target, most, || 0);
+    let found = iterations(&bowl, lr, target, most, (staleness, delay));
+    let fresh = iterations(&bowl, at.number("lr"), target, most, (0, || 0));
     Ok(vec![row![
         found,
         lr,
