@@ -93,9 +93,13 @@ impl Compiled {
         self.rounds.len()
     }
 
-    /// How many messages there are.
-    pub fn num_messages(&self) -> usize {
-        self.messages.len()
+    /// What each rank sends.
+    pub fn sent_bytes(&self) -> Vec<Bytes> {
+        let mut sent = vec![Bytes(0); self.num_ranks()];
+        for message in &self.messages {
+            sent[message.source as usize] += message.bytes;
+        }
+        sent
     }
 }
 
