@@ -90,7 +90,8 @@ fn pareto_and_traces_have_their_exact_maxima_too() {
 fn the_simulated_step_is_the_planned_one_to_the_last_bit() {
     for algorithm in ["ring", "tree", "butterfly", "rabenseifner", "hierarchical"] {
         let param = format!("algorithm={algorithm}");
-        let report = run("data-parallel", &[&param, "buckets=4"], &["workers=2,8,16"], 1);
+        let params = [&*param, "buckets=4", "gradient=64MB"];
+        let report = run("data-parallel", &params, &["workers=2,8,16"], 1);
         let (found, planned) =
             (report.rows.numbers("step_seconds"), report.rows.numbers("planned_seconds"));
         for (found, planned) in found.iter().zip(planned) {
