@@ -68,25 +68,13 @@ pub struct Column {
     pub meaning: &'static str,
 }
 
-/// How the table is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// Lines over a swept parameter or a column of numbers.
-    Lines,
-    /// A bar for every row.
-    Bars,
-    /// A field of shades over two swept parameters or columns.
-    Heat,
-}
-
-/// What is drawn.
+/// What is drawn. How follows from the table: lines over numbers, bars over words, and a field of
+/// shades where two parameters are swept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Picture {
-    /// How.
-    pub shape: Shape,
     /// The parameter or column along the horizontal axis.
     pub x: &'static str,
-    /// The columns that are drawn; of a field of shades, the second axis and then the shade.
+    /// The columns that are drawn; of bars and shades the first.
     pub y: &'static [&'static str],
     /// The column of words whose values are lines of their own, if there is one.
     pub series: Option<&'static str>,
@@ -163,17 +151,7 @@ impl Column {
 impl Picture {
     /// Lines of some columns over a parameter.
     pub const fn lines(x: &'static str, y: &'static [&'static str]) -> Self {
-        Self { shape: Shape::Lines, x, y, series: None, log_x: false, log_y: false }
-    }
-
-    /// Bars of one column, one for each row.
-    pub const fn bars(x: &'static str, y: &'static [&'static str]) -> Self {
-        Self { shape: Shape::Bars, x, y, series: None, log_x: false, log_y: false }
-    }
-
-    /// Shades of the second column over a parameter and the first.
-    pub const fn heat(x: &'static str, y: &'static [&'static str]) -> Self {
-        Self { shape: Shape::Heat, x, y, series: None, log_x: false, log_y: false }
+        Self { x, y, series: None, log_x: false, log_y: false }
     }
 
     /// With a line for each word of a column.

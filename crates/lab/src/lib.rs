@@ -40,7 +40,7 @@ mod random;
 pub mod sim;
 pub mod walk;
 
-pub use card::{Card, Column, Domain, Param, Picture, Shape, Unit};
+pub use card::{Card, Column, Domain, Param, Picture, Unit};
 pub use error::LabError;
 pub use random::{Jitter, Random};
 pub use settings::{Settings, Value, sweep};

@@ -110,6 +110,11 @@ fn several_sweeps_make_a_grid_and_several_seeds_an_interval() {
     assert!(csv.lines().next().is_some_and(|line| line.contains("step_seconds_ci95")), "{csv}");
     let text = report.rows.text();
     assert!(text.contains('±'), "{text}");
+    // Two parameters: a field of shades, with the number in every cell.
+    let card = find("stragglers").expect("it is there").card();
+    let drawn = plot::svg(card, &report);
+    let numbers = report.rows.words("efficiency");
+    assert!(numbers.iter().all(|number| drawn.contains(&format!(">{number}</text>"))), "{drawn}");
 }
 
 #[test]

@@ -10,12 +10,11 @@ const LEFT: f64 = 130.0;
 const TOP: f64 = 76.0;
 const CELL: f64 = 40.0;
 
-/// The picture: x and the first drawn column are the axes, the second is the shade.
+/// The picture: the two swept parameters are the axes, the first drawn column is the shade.
 pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let table = &report.rows;
-    let x = super::x_column(card, table);
-    let columns: Vec<usize> = card.picture.y.iter().filter_map(|name| table.index(name)).collect();
-    let (y, shade) = (columns[0], *columns.last().expect("a column is drawn"));
+    let (x, y) = (0, 1);
+    let shade = table.index(card.picture.y[0]).expect("a column of the card is drawn");
     let distinct = |column: usize| {
         let mut all: Vec<String> = Vec::new();
         for word in table.words(table.columns[column].name) {

@@ -10,7 +10,7 @@ pub(crate) mod canvas;
 mod heat;
 mod lines;
 
-use crate::card::{Card, Shape, Unit};
+use crate::card::{Card, Unit};
 use crate::study::Report;
 use crate::table::Table;
 use canvas::escaped;
@@ -18,13 +18,15 @@ use canvas::escaped;
 /// The picture of a report.
 pub fn svg(card: &Card, report: &Report) -> String {
     let title = report.findings.first().map_or(card.title, String::as_str);
-    let has_numbers = report.rows.columns[x_column(card, &report.rows)].unit != Unit::Word;
-    match card.picture.shape {
-        Shape::Lines if has_numbers && report.rows.rows.len() > 1 => {
-            lines::draw(card, report, title)
-        }
-        Shape::Heat => heat::draw(card, report, title),
-        Shape::Lines | Shape::Bars => bars::draw(card, report, title),
+    let table = &report.rows;
+    let num_swept = table.columns.len() - card.columns.len();
+    let has_numbers = table.columns[x_column(card, table)].unit != Unit::Word;
+    if num_swept == 2 && card.picture.series.is_none() {
+        heat::draw(card, report, title)
+    } else if has_numbers && table.rows.len() > 1 {
+        lines::draw(card, report, title)
+    } else {
+        bars::draw(card, report, title)
     }
 }
 
