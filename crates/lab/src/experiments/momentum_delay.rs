@@ -78,13 +78,9 @@ pub(crate) fn exact_limit(momentum: f64, staleness: usize) -> f64 {
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let (momentum, staleness) = (at.number("momentum"), at.count("staleness"));
     let exact = exact_limit(momentum, staleness);
-    let tau = staleness as f64;
-    Ok(vec![row![
-        exact,
-        (1.0 - momentum) / tau,
-        (1.0 - momentum) / (tau * (1.0 + momentum)),
-        2.0 * (1.0 + momentum) / exact,
-    ]])
+    // Without delay the rules say nothing.
+    let rule = if staleness > 0 { (1.0 - momentum) / staleness as f64 } else { f64::NAN };
+    Ok(vec![row![exact, rule, rule / (1.0 + momentum), 2.0 * (1.0 + momentum) / exact,]])
 }
 
 fn findings(table: &Table) -> Vec<String> {

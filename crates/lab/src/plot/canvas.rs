@@ -31,7 +31,10 @@ impl Canvas {
              <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
         );
         let mut canvas = Self { svg };
-        canvas.styled((24.0, 28.0), Anchor::Start, "font-size=\"17\" font-weight=\"bold\"", title);
+        // A long finding still has to fit.
+        let size = if title.chars().count() > 85 { 14 } else { 17 };
+        let style = format!("font-size=\"{size}\" font-weight=\"bold\"");
+        canvas.styled((24.0, 28.0), Anchor::Start, &style, title);
         canvas.styled((24.0, 48.0), Anchor::Start, "fill=\"#444444\"", below);
         canvas
     }

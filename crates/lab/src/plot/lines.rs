@@ -199,6 +199,19 @@ fn one(
         points.extend(back);
         canvas.band(&points, index);
     }
+    // What never happens has no place; words at the top say that it was tried.
+    for &(row, _) in line.points.iter().filter(|(row, y)| number(table, *row, *y).is_infinite()) {
+        let along = number(table, row, x);
+        if horizontal.has(along) {
+            let place = (horizontal.place(along), TOP + 14.0 + 13.0 * index as f64);
+            canvas.styled(
+                place,
+                Anchor::Middle,
+                "font-size=\"11\"",
+                &format!("{}: never", line.name),
+            );
+        }
+    }
     let points: Vec<(f64, f64)> =
         usable.iter().map(|&(row, y)| at(row, number(table, row, y))).collect();
     canvas.path(&points, index);
