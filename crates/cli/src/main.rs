@@ -2,8 +2,8 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `plan`, `config`, `doctor`, `drill`, `rendezvous`, `sweep`, one file
-//!   each.
+//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `sweep`, one
+//!   file each.
 //! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
 //! - [`workers`]: a command that several workers carry out together.
 //! - [`forecast`]: what a run will cost here, and the file with what this machine was measured at.
@@ -46,6 +46,7 @@ Examples:
   lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
   lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
   lockstep plan my.toml                           memory, bytes and time of a run, before it
+  lockstep lab stragglers                         an experiment, simulated and swept
   lockstep config                                 every key, its meaning and its value
   lockstep doctor runs/0007                       why a run failed: who did not arrive where
   lockstep sweep my.toml --over optim.lr=1e-3,3e-3   which setting learns best?
@@ -66,6 +67,7 @@ enum Command {
     #[command(subcommand)]
     Bench(commands::bench::Command),
     Plan(commands::plan::Arguments),
+    Lab(commands::lab::Arguments),
     #[command(subcommand)]
     Data(commands::data::Command),
     Config(commands::config::Arguments),
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Command::Convert(arguments) => commands::convert::run(&arguments, &world),
         Command::Bench(command) => commands::bench::run(&command, &world),
         Command::Plan(arguments) => commands::plan::run(&arguments, &world),
+        Command::Lab(arguments) => commands::lab::run(&arguments, &world),
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
         Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),

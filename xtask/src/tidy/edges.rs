@@ -24,11 +24,12 @@ const EDGES: &[(&str, &str)] = &[
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),
+    ("lab", "config schedule tensor planner"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm cluster telemetry model optim data checkpoint \
-         parallel planner estimate trainer",
+         parallel planner estimate lab trainer",
     ),
     (
         "harness",
