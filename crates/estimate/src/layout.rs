@@ -7,6 +7,7 @@
 use crate::hardware::Cluster;
 use crate::model::Model;
 use lockstep_schedule::pipeline::Kind;
+use std::fmt::Write;
 
 /// What is computed again in backward instead of kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +49,7 @@ pub struct Layout {
 
 /// What a training program does beside the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a habit of its own")]
 pub struct Habits {
     /// Bytes of a gradient that is added up over microbatches.
     pub gradient_bytes: u64,
@@ -122,12 +124,12 @@ impl Layout {
         let mut text = format!("t{} p{} d{}", self.tensor, self.pipeline, self.data);
         for (letter, degree) in [("v", self.chunks), ("c", self.context), ("e", self.expert)] {
             if degree > 1 {
-                text += &format!(" {letter}{degree}");
+                let _ = write!(text, " {letter}{degree}");
             }
         }
-        text += &format!(" b{}", self.microbatch);
+        let _ = write!(text, " b{}", self.microbatch);
         if self.zero > 0 {
-            text += &format!(", zero {}", self.zero);
+            let _ = write!(text, ", zero {}", self.zero);
         }
         if self.sequence {
             text += ", sequence";
@@ -176,8 +178,8 @@ impl Job<'_> {
         let mut divides = |what: &str, degree: u64, of: &str, whole: u64| {
             if degree == 0 {
                 wrong.push(format!("{what} = 0 must be at least 1; try 1"));
-            } else if whole % degree != 0 {
-                let fits = (1..=degree).rev().find(|part| whole % part == 0).unwrap_or(1);
+            } else if !whole.is_multiple_of(degree) {
+                let fits = (1..=degree).rev().find(|part| whole.is_multiple_of(*part)).unwrap_or(1);
                 wrong.push(format!("{what} = {degree} does not divide {of} = {whole}; try {fits}"));
             }
         };
@@ -191,7 +193,7 @@ impl Job<'_> {
             wrong.push(format!("expert = {} but the model has none; try 1", layout.expert));
         }
         let per_round = layout.data * layout.microbatch;
-        if per_round == 0 || self.batch % per_round != 0 {
+        if per_round == 0 || !self.batch.is_multiple_of(per_round) {
             wrong.push(format!(
                 "batch = {} is no multiple of data x microbatch = {} x {}; try {}",
                 self.batch,

@@ -160,6 +160,7 @@ impl Summary {
         let steps = journal.losses.len() as u64;
         let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
         let validation_loss = examination.map(|found| found.validation_loss);
+        let baseline_loss = examination.and_then(|found| found.baseline_loss);
         let reached = validation_loss.filter(|loss| evaluate::is_reached(recipe, *loss));
         let target = recipe.train.target_loss.zip(reached).map(|(loss, validation_loss)| Target {
             loss,
@@ -174,9 +175,7 @@ impl Summary {
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
             final_loss: journal.losses.last().copied().unwrap_or(f64::NAN),
             validation_loss,
-            baseline_loss: examination
-                .and_then(|found| found.baseline_loss)
-                .unwrap_or_else(|| feed.baseline_loss()),
+            baseline_loss: baseline_loss.unwrap_or_else(|| feed.baseline_loss()),
             baseline: feed.baseline_name().to_owned(),
             verdict: examination
                 .and_then(|found| found.assessment)

@@ -82,7 +82,7 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
         None => usual,
     };
     let mut cluster = Cluster::of(device, devices);
-    cluster.name = name.to_owned();
+    name.clone_into(&mut cluster.name);
     cluster.per_node = per_node;
     cluster.device.memory_gb = positive("memory_gb", raw.memory_gb, device.memory_gb);
     cluster.device.peak_tflops = positive("peak_tflops", raw.peak_tflops, device.peak_tflops);

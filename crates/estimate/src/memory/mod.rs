@@ -67,10 +67,9 @@ pub fn live_microbatches(job: &Job<'_>, device: u64) -> f64 {
             let v = job.layout.chunks as f64;
             ((v - 1.0) * p + 2.0 * (behind - 1.0) + 1.0) / v
         }
-        Kind::ZeroBubble => behind,
         Kind::ZeroBubbleTwice => 2.0 * behind - 1.0,
         Kind::Chimera => p,
-        Kind::OneFOneB | Kind::Interleaved | Kind::PipeDream => behind,
+        Kind::OneFOneB | Kind::ZeroBubble | Kind::Interleaved | Kind::PipeDream => behind,
     };
     most.min(m)
 }

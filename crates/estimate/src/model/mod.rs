@@ -56,6 +56,7 @@ pub struct Latent {
 
 /// A transformer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Model {
     /// What people call it.
     pub name: String,

@@ -35,7 +35,7 @@ pub fn layouts(question: &Question<'_>, each: &mut dyn FnMut(Layout)) {
             for pipeline in stages {
                 let data = rest / pipeline;
                 if data <= question.batch && question.batch.is_multiple_of(data) {
-                    let cut = Layout { tensor, context, pipeline, data, ..Layout::ONE };
+                    let cut = Layout { tensor, pipeline, context, data, ..Layout::ONE };
                     switches(question, cut, each);
                 }
             }
@@ -60,9 +60,9 @@ fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMut(Layout)) 
                         if sequence && cut.tensor == 1 {
                             continue;
                         }
-                        let layout = Layout { microbatch, schedule, chunks, expert, ..cut };
+                        let layout = Layout { chunks, schedule, expert, microbatch, ..cut };
                         for recompute in recomputes(question) {
-                            each(Layout { zero, recompute, sequence, ..layout });
+                            each(Layout { sequence, zero, recompute, ..layout });
                         }
                     }
                 }

@@ -43,14 +43,10 @@ impl<'a> Links<'a> {
             return link;
         }
         let mut network = self.cluster.network.device_gbps * self.calibration.network_share;
-        match self.cluster.network.topology {
-            Topology::Full => {}
-            Topology::Racks { nodes_per_rack, oversubscription } => {
-                if nodes > nodes_per_rack as f64 {
-                    network /= oversubscription;
-                }
-            }
-            Topology::Torus { .. } => {}
+        if let Topology::Racks { nodes_per_rack, oversubscription } = self.cluster.network.topology
+            && nodes > nodes_per_rack as f64
+        {
+            network /= oversubscription;
         }
         link.min(network * 1e9 * inside)
     }

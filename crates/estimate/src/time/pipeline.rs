@@ -59,13 +59,12 @@ impl Pipelines {
             microbatches
         };
         let mut at = |count: usize| self.played((kind, devices, chunks, count), &pace);
-        let played = match wanted <= (ROUNDS + 1) * devices {
-            true => at(wanted)?,
-            false => {
-                let (short, long) = (at((ROUNDS - 1) * devices)?, at(ROUNDS * devices)?);
-                let each = (long - short) / devices as f64;
-                long + each * (wanted - ROUNDS * devices) as f64
-            }
+        let played = if wanted <= (ROUNDS + 1) * devices {
+            at(wanted)?
+        } else {
+            let (short, long) = (at((ROUNDS - 1) * devices)?, at(ROUNDS * devices)?);
+            let each = (long - short) / devices as f64;
+            long + each * (wanted - ROUNDS * devices) as f64
         };
         // Passes that were only there to fill the last round are no work.
         let extra = (wanted - microbatches) as f64 / wanted as f64;

@@ -170,7 +170,7 @@ fn model(row: &Row) -> Result<Model, String> {
         let kv_heads = whole(row, "kv_heads").unwrap_or(heads);
         let has_table = !["alibi", "bloom"].iter().any(|word| arch.contains(word));
         let positions = if has_table { context } else { 0 };
-        Model { ffn, kv_heads, positions, ..gpt }
+        Model { kv_heads, ffn, positions, ..gpt }
     };
     let says =
         |word: &str| text(row, "notes").is_some_and(|notes| notes.to_lowercase().contains(word));
