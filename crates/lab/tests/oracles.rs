@@ -218,7 +218,8 @@ fn closed_forms_of_the_simple_experiments() {
     row("B O24b, zero", 100.0 * lost("0", "expected_zero"), "0.024");
 
     let buckets = |layers: &str, rest: &[&str]| {
-        let params = [&[&*format!("bucket_layers={layers}")], rest].concat();
+        let param = format!("bucket_layers={layers}");
+        let params = [&[&*param], rest].concat();
         1e3 * at("overlap", &params, "", "step_seconds")
     };
     // The source prints times below the 480 ms of computation.

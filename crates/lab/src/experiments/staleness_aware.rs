@@ -18,6 +18,7 @@ const CARD: Card = Card {
     params: &[
         Param::number("lr", Unit::Number, 0.1, (1e-5, 2.0), "step size for curvature 1"),
         Param::count("staleness", 20.0, (0.0, 500.0), "the oldest a gradient can be"),
+        Param::choice("ages", &["uniform", "pareto"], "how ages are distributed"),
         Param::number("tail", Unit::Number, 2.0, (1.05, 20.0), "exponent of their tail (pareto)"),
         Param::number("scale", Unit::Number, 5.0, (0.1, 1e3), "age at which decay is 1/e"),
         Param::count("bound", 5.0, (0.0, 500.0), "age beyond which gradients are dropped"),
