@@ -7,6 +7,7 @@
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, number formats, the promise about bits
+//! - `sync`: when workers agree
 //! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
 //!   hardware than there is
 
@@ -20,6 +21,7 @@ mod training;
 mod checkpoint;
 mod emulate;
 mod layout;
+mod sync;
 
 use crate::key::{Applies, Key, Section};
 use crate::kind::{Bound, Kind};
@@ -32,6 +34,7 @@ use emulate::EMULATE;
 use layout::{PARALLEL, RUN};
 use model::MODEL;
 use problem::PROBLEM;
+use sync::SYNC;
 use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
 
 /// Every table of a recipe, in reading order.
@@ -98,6 +101,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: false,
         applies: Applies::Always,
         keys: PARALLEL,
+    },
+    Section {
+        name: "sync",
+        meaning: "When workers agree on the weights.",
+        in_identity: true,
+        applies: Applies::Always,
+        keys: SYNC,
     },
     Section {
         name: "checkpoint",

@@ -50,6 +50,7 @@ mod data;
 mod elastic;
 mod emulate;
 mod optim;
+mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
@@ -57,6 +58,7 @@ pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tok
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+pub use sync::{Averaged, Outer, Sync, SyncMode};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Checkpoint`] and [`Emulate`].
@@ -82,6 +84,8 @@ pub struct Recipe {
     pub run: Run,
     /// How the work is divided among the workers: never changes a bit of the result.
     pub parallel: Parallel,
+    /// When workers agree on the weights.
+    pub sync: Sync,
     /// When the run is saved, and where: never changes a bit of the result.
     pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
@@ -442,6 +446,13 @@ impl Recipe {
                  of workers or other shares give other bits"
                     .to_owned(),
             );
+        }
+        if self.sync.mode != SyncMode::AllReduce {
+            reasons.push(format!(
+                "sync.mode = {}: each worker takes steps of its own, so another number of workers \
+                 or other shares give other bits",
+                self.sync.mode
+            ));
         }
         let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
         if tensor > slices {

@@ -8,10 +8,10 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Checkpoint, Compression, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family,
-    HeldOut, Interval, IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim,
-    OptimName, Order, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe,
-    Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
+    Averaged, Checkpoint, Compression, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd,
+    Family, HeldOut, Interval, IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim,
+    OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe,
+    Recompute, Reduction, Run, Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -176,6 +176,16 @@ fn blank() -> Recipe {
             restarts: u64::MAX,
         },
         parallel: blank_parallel(),
+        sync: Sync {
+            mode: SyncMode::LocalSgd,
+            local_steps: 0,
+            final_local_steps: 0,
+            synchronous: -1.0,
+            average: Averaged::State,
+            outer: Outer::Nesterov,
+            outer_lr: -1.0,
+            outer_momentum: -1.0,
+        },
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,

@@ -109,6 +109,16 @@ bucket_bytes = 0
 overlap = true
 shares = \"\"
 
+[sync]
+mode = \"all-reduce\"
+# local_steps is not a setting of sync.mode = \"all-reduce\"
+# final_local_steps is not a setting of sync.mode = \"all-reduce\"
+# synchronous is not a setting of sync.mode = \"all-reduce\"
+# average is not a setting of sync.mode = \"all-reduce\"
+# outer is not a setting of sync.mode = \"all-reduce\"
+# outer_lr is not a setting of sync.outer = \"none\"
+# outer_momentum is not a setting of sync.outer = \"none\"
+
 [checkpoint]
 dir = \"\"
 every = 0

@@ -17,6 +17,7 @@ use crate::buckets::{Bucket, Buckets};
 use crate::footprint::Footprint;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
+use crate::local::Rounds;
 use crate::losses::LaneLosses;
 use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
@@ -80,6 +81,8 @@ pub struct Replica {
     /// The losses of an evaluation, of every worker that knows any, and how many that are.
     sums: Vec<f64>,
     sum_lens: Vec<usize>,
+    /// What is kept for rounds, where workers take steps of their own.
+    pub(crate) rounds: Option<Rounds>,
 }
 
 impl ReplicaPlan {
@@ -201,6 +204,7 @@ impl Replica {
             store,
             norm,
             losses,
+            rounds: None,
         };
         replica.initialize(seed, cpu)?;
         // The plan of a call is made when it comes for the first time; not in the middle of a run.
@@ -383,7 +387,8 @@ impl Replica {
     /// What gradients, parameters and activations have weighed on this worker's wires so far.
     pub fn traffic(&self) -> Traffic {
         let gradients = self.store.overlap.comm().counters().total().traffic;
-        let others = [self.device.link.traffic(), self.device.slicing.traffic()];
+        let others =
+            [self.device.link.traffic(), self.device.slicing.traffic(), self.traffic_of_rounds()];
         others.into_iter().fold(gradients, |sum, other| Traffic {
             messages: sum.messages + other.messages,
             sent_bytes: sum.sent_bytes + other.sent_bytes,
@@ -424,10 +429,11 @@ impl Replica {
     pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
         let store = self.store.footprint();
         let (activations, messages) = self.device.num_elements();
+        let [anchors, outer] = self.len_of_rounds();
         Footprint {
-            optimizer: optimizer.state_len(),
+            optimizer: optimizer.state_len() + outer,
             activations,
-            buffers: store.buffers + self.scratch.len() + messages,
+            buffers: store.buffers + self.scratch.len() + messages + anchors,
             ..store
         }
     }

@@ -11,7 +11,7 @@ use crate::train::Life;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
-use lockstep_parallel::Replica;
+use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
@@ -199,6 +199,19 @@ impl Journal {
             exposed_communication_seconds: exposed_seconds,
             is_skipped: !record.is_healthy,
         });
+    }
+
+    /// A round is over, where one is.
+    pub fn drifted(&mut self, step: u64, drift: Option<Drift>) {
+        if let Some(Drift { mean, max, worker, moved }) = drift {
+            self.telemetry.record(&Event::RoundFinished {
+                step,
+                drift: mean,
+                drift_max: max,
+                drift_max_rank: worker,
+                moved,
+            });
+        }
     }
 
     /// Tells the workers each other's figures.

@@ -6,7 +6,7 @@ use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, feed, health, run_folder};
+use crate::{check, device, evaluate, feed, health, rounds, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -79,6 +79,7 @@ fn train_on(
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
     }
+    rounds::check_stop(recipe, last_step)?;
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let life = &options.life;
@@ -104,7 +105,7 @@ fn train_on(
             }
         }
         // The last step is saved as the run's result.
-        if step + 1 < last_step {
+        if step + 1 < last_step && recipe.is_round_over(step + 1) {
             saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
         }
     }
@@ -140,27 +141,32 @@ fn one_step(
     journal.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;
+    rounds::begin_step(recipe, step, &mut learner.replica);
+    let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
     let slow = &journal.slow;
     let lane = |index| {
         slow.before_lane(step, index);
-        lane_of(recipe, batch, index, num_targets)
+        lane_of(recipe, batch, index, num_own)
     };
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
     slow.after_lanes();
     let loss = loss / num_targets as f64;
     learner.replica.finish_reduce(cpu)?;
     let clip = learner.replica.clip(cpu, &learner.clip)?;
+    let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
     let is_healthy = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
     if is_healthy {
         let update = Update { count: step + 1, lr, clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
     }
+    let drift = rounds::end_step(cpu, recipe, step, learner)?;
     let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();
     let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
     let record =
         StepRecord { step, loss, lr, grad_norm, num_tokens, data_wait_seconds, is_healthy };
     journal.finish_step(&record, &mut learner.replica);
+    journal.drifted(step + 1, drift);
     health::compare_replicas(recipe, step + 1, &mut learner.replica)
 }
 
