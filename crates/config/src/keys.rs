@@ -7,7 +7,7 @@
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, number formats, the promise about bits
-//! - `sync`: when workers agree
+//! - `sync`: when workers agree; `compress`: in how few bytes
 //! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
 //!   hardware than there is
 
@@ -19,6 +19,7 @@ mod data;
 mod training;
 
 mod checkpoint;
+mod compress;
 mod emulate;
 mod layout;
 mod sync;
@@ -29,6 +30,7 @@ use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
 use checkpoint::CHECKPOINT;
+use compress::COMPRESS;
 use data::DATA;
 use emulate::EMULATE;
 use layout::{PARALLEL, RUN};
@@ -108,6 +110,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: true,
         applies: Applies::Always,
         keys: SYNC,
+    },
+    Section {
+        name: "compress",
+        meaning: "In how few bytes gradients travel.",
+        in_identity: true,
+        applies: Applies::Always,
+        keys: COMPRESS,
     },
     Section {
         name: "checkpoint",

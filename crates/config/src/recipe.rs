@@ -46,6 +46,7 @@ macro_rules! choices {
 
 mod batches;
 mod checkpoint;
+mod compress;
 mod data;
 mod elastic;
 mod emulate;
@@ -54,6 +55,7 @@ mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
+pub use compress::{Compress, CompressMethod};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
@@ -86,6 +88,8 @@ pub struct Recipe {
     pub parallel: Parallel,
     /// When workers agree on the weights.
     pub sync: Sync,
+    /// In how few bytes gradients travel.
+    pub compress: Compress,
     /// When the run is saved, and where: never changes a bit of the result.
     pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
@@ -452,6 +456,13 @@ impl Recipe {
                 "sync.mode = {}: each worker takes steps of its own, so another number of workers \
                  or other shares give other bits",
                 self.sync.mode
+            ));
+        }
+        if self.compress.is_on() {
+            reasons.push(format!(
+                "compress.method = {}: each worker rounds its own gradients, so another number of \
+                 workers or other shares give other bits",
+                self.compress.method
             ));
         }
         let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);

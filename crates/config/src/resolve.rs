@@ -8,10 +8,11 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Averaged, Checkpoint, Compression, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd,
-    Family, HeldOut, Interval, IsaChoice, Isolation, LrScaling, LrSchedule, Model, Numerics, Optim,
-    OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe,
-    Recompute, Reduction, Run, Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
+    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LrScaling,
+    LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel, Partition,
+    PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source, Sync,
+    SyncMode, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -185,6 +186,15 @@ fn blank() -> Recipe {
             outer: Outer::Nesterov,
             outer_lr: -1.0,
             outer_momentum: -1.0,
+        },
+        compress: Compress {
+            method: CompressMethod::Int8,
+            ratio: -1.0,
+            bits: 0,
+            rank: 0,
+            warmup_steps: u64::MAX,
+            error_feedback: true,
+            force: true,
         },
         checkpoint: Checkpoint {
             dir: String::new(),

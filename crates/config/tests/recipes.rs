@@ -119,6 +119,15 @@ mode = \"all-reduce\"
 # outer_lr is not a setting of sync.outer = \"none\"
 # outer_momentum is not a setting of sync.outer = \"none\"
 
+[compress]
+method = \"none\"
+# ratio is not a setting of compress.method = \"none\"
+# bits is not a setting of compress.method = \"none\"
+# rank is not a setting of compress.method = \"none\"
+# warmup_steps is not a setting of compress.method = \"none\"
+# error_feedback is not a setting of compress.method = \"none\"
+# force is not a setting of compress.method = \"none\"
+
 [checkpoint]
 dir = \"\"
 every = 0

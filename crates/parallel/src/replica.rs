@@ -14,6 +14,7 @@
 //! of it were in the call that failed.
 
 use crate::buckets::{Bucket, Buckets};
+use crate::compress::Compression;
 use crate::footprint::Footprint;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
@@ -83,6 +84,8 @@ pub struct Replica {
     sum_lens: Vec<usize>,
     /// What is kept for rounds, where workers take steps of their own.
     pub(crate) rounds: Option<Rounds>,
+    /// What is kept to compress gradients, where they are.
+    pub(crate) compression: Option<Compression>,
 }
 
 impl ReplicaPlan {
@@ -205,6 +208,7 @@ impl Replica {
             norm,
             losses,
             rounds: None,
+            compression: None,
         };
         replica.initialize(seed, cpu)?;
         // The plan of a call is made when it comes for the first time; not in the middle of a run.
@@ -387,8 +391,12 @@ impl Replica {
     /// What gradients, parameters and activations have weighed on this worker's wires so far.
     pub fn traffic(&self) -> Traffic {
         let gradients = self.store.overlap.comm().counters().total().traffic;
-        let others =
-            [self.device.link.traffic(), self.device.slicing.traffic(), self.traffic_of_rounds()];
+        let others = [
+            self.device.link.traffic(),
+            self.device.slicing.traffic(),
+            self.traffic_of_rounds(),
+            self.traffic_compressed(),
+        ];
         others.into_iter().fold(gradients, |sum, other| Traffic {
             messages: sum.messages + other.messages,
             sent_bytes: sum.sent_bytes + other.sent_bytes,
@@ -430,10 +438,11 @@ impl Replica {
         let store = self.store.footprint();
         let (activations, messages) = self.device.num_elements();
         let [anchors, outer] = self.len_of_rounds();
+        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
         Footprint {
             optimizer: optimizer.state_len() + outer,
             activations,
-            buffers: store.buffers + self.scratch.len() + messages + anchors,
+            buffers: store.buffers + self.scratch.len() + messages + anchors + compressed,
             ..store
         }
     }

@@ -183,7 +183,7 @@ impl WorkerStore {
         }
     }
 
-    fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
+    pub(crate) fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
         let own = self.own(&self.trained.grads.list[bucket]);
         match &mut self.grads {
             Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own],

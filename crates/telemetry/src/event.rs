@@ -87,6 +87,21 @@ pub enum Event {
         #[serde(with = "number")]
         moved: f64,
     },
+    /// The gradients of a step were compressed.
+    Compressed {
+        /// Steps done so far.
+        step: u64,
+        /// The squared error over the squared norm of what was to be sent, over all ranks.
+        #[serde(with = "number")]
+        delta: f64,
+        /// The mean norm of what ranks keep for later.
+        #[serde(with = "number")]
+        residual_norm: f64,
+        /// Bytes that a rank wrote.
+        message_bytes: u64,
+        /// Bytes of the same gradients as they are.
+        dense_bytes: u64,
+    },
     /// The validation loss is what the run was after, which ends it.
     TargetReached {
         /// Steps done.

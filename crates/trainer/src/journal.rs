@@ -11,6 +11,7 @@ use crate::train::Life;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
+use lockstep_parallel::compress::Observed;
 use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
@@ -210,6 +211,19 @@ impl Journal {
                 drift_max: max,
                 drift_max_rank: worker,
                 moved,
+            });
+        }
+    }
+
+    /// Gradients travelled in fewer bytes, where they did.
+    pub fn compressed(&mut self, step: u64, observed: Option<Observed>) {
+        if let Some(Observed { delta, residual_norm, message_bytes, dense_bytes }) = observed {
+            self.telemetry.record(&Event::Compressed {
+                step,
+                delta,
+                residual_norm,
+                message_bytes,
+                dense_bytes,
             });
         }
     }

@@ -8,14 +8,19 @@ use crate::TrainError;
 use crate::saved::Learner;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{Averaged, Outer, Recipe, SyncMode};
+use lockstep_config::{Averaged, CompressMethod, Outer, Recipe, SyncMode};
 use lockstep_data::{Batch, IGNORE};
 use lockstep_optim::Clip;
+use lockstep_parallel::compress::{CompressionPlan, Method, Observed};
 use lockstep_parallel::{Drift, OuterRule, Replica};
 use lockstep_tensor::Cpu;
 
-/// Makes room for rounds, where the recipe has any.
+/// Makes room for rounds and for compression, where the recipe has any.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
+    if let Some(method) = method_of(recipe) {
+        let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
+        replica.compress(CompressionPlan { method, error_feedback, seed })?;
+    }
     if recipe.sync.mode == SyncMode::AllReduce {
         return Ok(());
     }
@@ -27,6 +32,38 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
         },
     };
     replica.work_in_rounds(rule, recipe.sync.average == Averaged::State)
+}
+
+/// How a recipe's gradients are written.
+fn method_of(recipe: &Recipe) -> Option<Method> {
+    let compress = &recipe.compress;
+    Some(match compress.method {
+        CompressMethod::None => return None,
+        CompressMethod::Int8 => Method::Int8,
+        CompressMethod::Qsgd => Method::Qsgd { bits: compress.bits },
+        CompressMethod::TopK => Method::TopK { ratio: compress.ratio },
+        CompressMethod::RandomK => Method::RandomK { ratio: compress.ratio },
+        CompressMethod::Sign => Method::Sign,
+        CompressMethod::OneBitAdam => Method::OneBitAdam { beta1: recipe.optim.beta1 as f32 },
+        CompressMethod::PowerSgd => Method::PowerSgd { rank: compress.rank },
+    })
+}
+
+/// Brings the gradients of all workers together, where they are compressed.
+pub(crate) fn exchange(
+    recipe: &Recipe,
+    step: u64,
+    learner: &mut Learner,
+) -> Result<Option<Observed>, CommError> {
+    let (compress, Learner { replica, optimizer, .. }) = (&recipe.compress, learner);
+    if !compress.is_on_in(step) {
+        replica.follow_uncompressed();
+        return Ok(None);
+    }
+    if compress.method == CompressMethod::OneBitAdam && step == compress.warmup_steps {
+        optimizer.settle_second_moments(step);
+    }
+    replica.exchange_compressed(step).map(Some)
 }
 
 /// A run is only left where all workers hold the same weights.
@@ -46,6 +83,9 @@ fn is_alone(recipe: &Recipe, step: u64) -> bool {
 
 /// A step begins, and perhaps a round.
 pub(crate) fn begin_step(recipe: &Recipe, step: u64, replica: &mut Replica) {
+    if recipe.compress.is_on() {
+        replica.step_alone(recipe.compress.is_on_in(step));
+    }
     if recipe.sync.mode == SyncMode::AllReduce {
         return;
     }
@@ -104,6 +144,10 @@ fn of_worker(worker: usize, name: &str, kind: &str) -> String {
     format!("worker.{worker}.{name}.{kind}")
 }
 
+fn name_of(worker: usize, name: &str, kind: &str, is_own: bool) -> String {
+    if is_own { of_worker(worker, name, kind) } else { format!("{name}.{kind}") }
+}
+
 /// Copies what a checkpoint must hold besides the model and a state that all workers share.
 pub(crate) fn save(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) {
     let Learner { replica, optimizer, .. } = learner;
@@ -117,6 +161,13 @@ pub(crate) fn save(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) 
             }
         }
     }
+    let saved = replica.visit_compression(|name, kind, is_own, values| {
+        if is_own || worker == 0 {
+            room.add(&name_of(worker, name, kind, is_own), &[values.len()], 0, values);
+        }
+        Ok::<_, std::convert::Infallible>(())
+    });
+    saved.unwrap_or_else(|never| match never {});
     if worker == 0 {
         let saved = replica.visit_outer(|name, values| {
             room.add(&format!("{name}.outer"), &[values.len()], 0, values);
@@ -134,11 +185,19 @@ pub(crate) fn load(
 ) -> Result<(), TrainError> {
     let Learner { replica, optimizer, .. } = learner;
     let (worker, workers) = (replica.groups().rank(), reader.manifest().position.workers);
+    let has_residuals = recipe.compress.is_on() && recipe.compress.error_feedback;
+    if workers != recipe.run.workers && (recipe.has_own_state() || has_residuals) {
+        return Err(TrainError::OtherWorkers { saved: workers, asked: recipe.run.workers });
+    }
+    // What had settled was saved as it was.
+    let (done, compress) = (reader.manifest().position.step, &recipe.compress);
+    if compress.method == CompressMethod::OneBitAdam && done > compress.warmup_steps {
+        optimizer.settle_second_moments(compress.warmup_steps);
+    }
+    replica.visit_compression(|name, kind, is_own, values| {
+        reader.read(&name_of(worker, name, kind, is_own), &[values.len()], 0, values)
+    })?;
     if recipe.has_own_state() {
-        if workers != recipe.run.workers {
-            let asked = recipe.run.workers;
-            return Err(TrainError::OtherWorkers { saved: workers, asked });
-        }
         for slot in optimizer.slots().to_vec() {
             for (kind, name) in optimizer.kinds().iter().enumerate() {
                 let state = optimizer.state_mut(&slot.name, slot.piece, kind).expect("its own");

@@ -152,6 +152,7 @@ fn one_step(
     slow.after_lanes();
     let loss = loss / num_targets as f64;
     learner.replica.finish_reduce(cpu)?;
+    let observed = rounds::exchange(recipe, step, learner)?;
     let clip = learner.replica.clip(cpu, &learner.clip)?;
     let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
@@ -167,6 +168,7 @@ fn one_step(
         StepRecord { step, loss, lr, grad_norm, num_tokens, data_wait_seconds, is_healthy };
     journal.finish_step(&record, &mut learner.replica);
     journal.drifted(step + 1, drift);
+    journal.compressed(step + 1, observed);
     health::compare_replicas(recipe, step + 1, &mut learner.replica)
 }
 

@@ -105,7 +105,7 @@ impl Recipe {
     /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
     /// for itself, or the momentum of rounds. Only checkpoints hold that.
     pub fn keeps_more(&self) -> bool {
-        self.has_own_state() || self.sync.outer != Outer::None
+        self.has_own_state() || self.sync.outer != Outer::None || self.compress.is_on()
     }
 
     /// Whether each worker has optimizer state of its own between rounds.

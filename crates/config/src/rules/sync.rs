@@ -2,7 +2,6 @@
 
 use super::Facts;
 use crate::error::ConfigError;
-use crate::keys;
 use crate::recipe::{Reduction, SyncMode};
 
 /// Every broken rule, in the order of the table of keys.
@@ -45,12 +44,5 @@ fn gradients_are_means(facts: &Facts<'_>) -> Option<ConfigError> {
 }
 
 fn needs(facts: &Facts<'_>, key: &str, better: &str, why: &str) -> Option<ConfigError> {
-    if !facts.sound(&[key]) {
-        return None;
-    }
-    let value = keys::find(key).and_then(|key| key.get(facts.recipe));
-    let value = value.map_or(String::new(), |value| value.to_string());
-    let rule = format!("{why}, and {key} = {value}");
-    let fix = format!("try {key} = {better} or sync.mode = \"all-reduce\"");
-    Some(facts.error(&["sync.mode", key], rule, fix))
+    facts.needs(["sync.mode", key], better, "all-reduce", why)
 }
