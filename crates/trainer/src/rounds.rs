@@ -6,6 +6,7 @@
 
 use crate::TrainError;
 use crate::saved::Learner;
+use crate::summary::Predicted;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
 use lockstep_config::{Averaged, CompressMethod, Outer, Recipe, SyncMode};
@@ -64,6 +65,14 @@ pub(crate) fn exchange(
         optimizer.settle_second_moments(step);
     }
     replica.exchange_compressed(step).map(Some)
+}
+
+/// What was said to be the cost of a run, where it sends what was counted on.
+pub(crate) fn predicted(recipe: &Recipe, predicted: &Predicted) -> Predicted {
+    match recipe.sync.mode {
+        SyncMode::AllReduce if !recipe.compress.is_on() => predicted.clone(),
+        _ => Predicted::default(),
+    }
 }
 
 /// A run is only left where all workers hold the same weights.

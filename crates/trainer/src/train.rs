@@ -122,7 +122,7 @@ fn train_on(
     let Some(folder) = folder else { return Ok(None) };
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
-            .beside(&options.predicted, learner.replica.bucket_len());
+            .beside(&rounds::predicted(recipe, &options.predicted), learner.replica.bucket_len());
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
