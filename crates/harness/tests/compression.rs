@@ -16,7 +16,8 @@ const METHODS: [(&[&str], f64); 7] = [
     (&["compress.method=random-k", "compress.ratio=0.05"], 15.0),
     (&["compress.method=sign"], 12.0),
     (&["compress.method=power-sgd", "compress.rank=2"], 5.0),
-    (&["compress.method=one-bit-adam", "compress.warmup_steps=0", "optim.clip=0"], 12.0),
+    // Two of six steps are its warm-up.
+    (&["compress.method=one-bit-adam", "compress.warmup_steps=2", "optim.clip=0"], 2.0),
 ];
 
 fn problem(preset: &str, sets: &[&str]) -> Recipe {
@@ -45,7 +46,10 @@ fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() 
         let sets = [&sets[..], method].concat();
         let outcome = runs.finish(&LLAMA.with(&sets));
         let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
-        eprintln!("{method:?}: {ratio:.1} times fewer bytes, {:?}", observed(&runs, &outcome)[5]);
+        eprintln!(
+            "{method:?}: {ratio:.1} times fewer bytes, {:?}",
+            observed(&runs, &outcome).last()
+        );
         assert!(ratio > saving, "{method:?} saves {ratio}");
         assert!(outcome.losses[5] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
         let other = ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"];
@@ -90,10 +94,10 @@ fn bowl(more: &[&str]) -> Recipe {
         "problem.noise=1.0",
         "train.batch=64",
         "train.microbatch=8",
-        "train.steps=1500",
+        "train.steps=600",
         "train.eval_every=0",
         "optim.name=sgd",
-        "optim.lr=0.2",
+        "optim.lr=0.5",
         "optim.schedule=linear",
         "optim.final_lr_fraction=0.01",
     ];
@@ -115,8 +119,8 @@ fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
     let with = surplus(&top_k);
     let forced = ["compress.error_feedback=false", "compress.force=true"];
     let without = surplus(&[&top_k[..], &forced].concat());
-    assert!(dense < 1e-4, "{dense}");
-    assert!(with < without / 10.0, "{with} with error feedback, {without} without");
+    assert!(with < 2.0 * dense, "{with} with error feedback, {dense} of all gradients");
+    assert!(without > 20.0 * dense, "{without} without error feedback, {dense} of all gradients");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn one_worker_has_nobody_to_average_with() {
 #[test]
 fn a_round_moves_the_bytes_of_one_step_and_tells_how_far_workers_were_apart() {
     let mut runs = Runs::new("local-sgd");
-    let sets = ["train.steps=8", "run.workers=4", "train.eval_batches=1", "optim.name=sgd"];
+    let sets = ["train.steps=8", "run.workers=4", "train.eval_batches=1"];
     let usual = runs.finish(&LLAMA.with(&sets));
     let lazy = |runs: &mut Runs, more: &[&str]| {
         let rounds = ["sync.mode=local-sgd", "sync.local_steps=4"];

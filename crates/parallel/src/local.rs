@@ -125,6 +125,11 @@ impl Replica {
         are_apart: bool,
     ) -> Result<Option<Drift>, CommError> {
         let Some(mut rounds) = self.rounds.take() else { return Ok(None) };
+        if !are_apart && rounds.rule == OuterRule::Average {
+            // The change is what it is; adding it to the start again would round it.
+            self.rounds = Some(rounds);
+            return Ok(None);
+        }
         let drift = self.agree(cpu, &mut rounds, are_apart)?;
         if are_apart && rounds.averages_state {
             rounds.average_state(optimizer)?;

@@ -50,7 +50,7 @@ pub(super) const COMPRESS: &[Key] = &[
     Key::new(
         "compress.warmup_steps",
         integer(0, 1_000_000_000_000),
-        Derived { text: "= train.steps / 5 for one-bit-adam, else 0", from: usual_warmup },
+        Derived { text: "= a fifth of train.steps for one-bit-adam, else 0", from: usual_warmup },
         field!(compress.warmup_steps: integer u64),
         "Steps at the beginning whose gradients travel as they are.",
     )
@@ -76,7 +76,7 @@ pub(super) const COMPRESS: &[Key] = &[
 
 fn usual_warmup(recipe: &Recipe) -> Value {
     let steps = match recipe.compress.method {
-        CompressMethod::OneBitAdam => recipe.train.steps / 5,
+        CompressMethod::OneBitAdam => (recipe.train.steps / 5).max(1),
         _ => 0,
     };
     Value::Integer(i64::try_from(steps).unwrap_or(i64::MAX))

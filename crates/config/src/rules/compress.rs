@@ -9,7 +9,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     if !facts.recipe.compress.is_on() || !facts.sound(&["compress.method"]) {
         return Vec::new();
     }
-    let rules = [gradients_are_whole, workers_stay, adam_is_adam, nothing_is_lost];
+    let rules = [gradients_are_whole, workers_stay, adam_is_adam, adam_warms_up, nothing_is_lost];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
@@ -55,6 +55,19 @@ fn adam_is_adam(facts: &Facts<'_>) -> Option<ConfigError> {
         return needs(facts, "optim.clip", "0.0", "sends momentum that knows no clipping");
     }
     None
+}
+
+/// Second moments must be something before they are frozen.
+fn adam_warms_up(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["compress.warmup_steps", "compress.method", "train.steps"];
+    let compress = &facts.recipe.compress;
+    let is_cold = compress.method == CompressMethod::OneBitAdam && compress.warmup_steps == 0;
+    if !is_cold || !facts.sound(&involved) {
+        return None;
+    }
+    let rule = "freezes second moments of Adam that are zero".to_owned();
+    let fix = format!("try {}", (facts.recipe.train.steps / 5).max(1));
+    Some(facts.error(&involved, rule, fix))
 }
 
 /// A biased method needs error feedback.
