@@ -46,11 +46,11 @@ fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() 
         let sets = [&sets[..], method].concat();
         let outcome = runs.finish(&LLAMA.with(&sets));
         let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
-        eprintln!(
-            "{method:?}: {ratio:.1} times fewer bytes, {:?}",
-            observed(&runs, &outcome).last()
-        );
         assert!(ratio > saving, "{method:?} saves {ratio}");
+        let seen = observed(&runs, &outcome);
+        assert!(seen.iter().all(|(delta, _)| *delta > 0.0), "{method:?} rounds: {seen:?}");
+        let is_kept = !["compress.method=int8", "compress.method=qsgd"].contains(&method[0]);
+        assert_eq!(seen.iter().all(|(_, kept)| *kept > 0.0), is_kept, "{method:?}: {seen:?}");
         assert!(outcome.losses[5] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
         let other = ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"];
         let other = runs.finish(&LLAMA.with(&[&sets[..], &other].concat()));
@@ -109,18 +109,15 @@ fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
     let mut runs = Runs::new("compression");
     let mut surplus = |more: &[&str]| {
         let outcome = runs.finish(&bowl(more));
-        let kept = observed(&runs, &outcome).last().map_or(0.0, |seen| seen.1);
-        let surplus = outcome.summary.verdict.suboptimality.expect("known");
-        eprintln!("{more:?}: {surplus:e} of {:e}, {kept:e} kept", outcome.summary.first_loss);
-        surplus
+        outcome.summary.verdict.suboptimality.expect("known")
     };
     let dense = surplus(&[]);
     let top_k = ["compress.method=top-k", "compress.ratio=0.01"];
     let with = surplus(&top_k);
     let forced = ["compress.error_feedback=false", "compress.force=true"];
     let without = surplus(&[&top_k[..], &forced].concat());
-    assert!(with < 2.0 * dense, "{with} with error feedback, {dense} of all gradients");
-    assert!(without > 20.0 * dense, "{without} without error feedback, {dense} of all gradients");
+    assert!(with < 5.0 * dense, "{with} with error feedback, {dense} of all gradients");
+    assert!(without > 100.0 * dense, "{without} without error feedback, {dense} of all gradients");
 }
 
 #[test]
@@ -137,7 +134,6 @@ fn thin_matrices_and_one_bit_come_close_to_adam_in_a_fraction_of_the_bytes() {
         // The mean of a step, less what the warm-up had.
         let after = found.wire_bytes as f64 - warmup * adam.wire_bytes as f64;
         let saving = adam.wire_bytes as f64 * (1.0 - warmup) / after;
-        eprintln!("{more:?}: {:.2} % worse, {saving:.1} times fewer bytes", 100.0 * worse);
         assert!(worse < 0.03, "{more:?} is {worse} worse");
         assert!(saving > least, "{more:?} saves {saving}");
     };

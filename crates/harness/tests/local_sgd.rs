@@ -105,6 +105,21 @@ fn what_workers_keep_survives_the_end_of_the_process() {
 }
 
 #[test]
+fn an_outer_optimizer_without_momentum_takes_the_mean_change_as_it_is() {
+    let mut runs = Runs::new("local-sgd");
+    let sets = ["train.steps=8", "run.workers=2", "sync.mode=local-sgd", "sync.local_steps=4"];
+    let average = runs.finish(&LLAMA.with(&sets));
+    let mut outer = |more: &[&str]| {
+        runs.finish(&LLAMA.with(&[&sets[..], &["sync.outer=nesterov"], more].concat()))
+    };
+    let plain = outer(&["sync.outer_lr=1.0", "sync.outer_momentum=0.0"]);
+    assert_eq!(plain.hashes(), average.hashes());
+    let diloco = outer(&[]);
+    assert_ne!(diloco.hashes(), average.hashes());
+    assert!(diloco.losses[7] < diloco.losses[0], "{:?}", diloco.losses);
+}
+
+#[test]
 fn a_run_is_not_left_inside_a_round() {
     let mut runs = Runs::new("local-sgd");
     let sets = ["train.steps=8", "sync.mode=local-sgd", "sync.local_steps=4", "run.workers=2"];
@@ -117,15 +132,15 @@ fn a_run_is_not_left_inside_a_round() {
 #[test]
 fn rounds_reach_the_optimum_of_convex_problems() {
     let mut runs = Runs::new("local-sgd");
-    for preset in ["quadratic", "logistic"] {
+    // The minima of workers' own samples are those of all for the bowl without noise only.
+    for (preset, limit) in [("quadratic", 1e-9), ("logistic", 1e-2)] {
         for local_steps in ["sync.local_steps=4", "sync.local_steps=16"] {
-            let sets = ["run.workers=4", "sync.mode=local-sgd", local_steps];
+            let sets = ["run.workers=4", "sync.mode=local-sgd", local_steps, "train.steps=320"];
             let outcome = runs.finish(&problem(preset, &sets));
             let verdict = outcome.summary.verdict;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
-            eprintln!("{preset} {local_steps} {surplus:e} of {start:e}");
-            assert!(surplus < 1e-3 * start, "{preset}, {local_steps}: {surplus} of {start}");
+            assert!(surplus < limit * start, "{preset}, {local_steps}: {surplus} of {start}");
         }
     }
 }
