@@ -53,7 +53,7 @@ fn what_needs_workers_with_the_whole_model_says_so() {
     };
     assert_eq!(
         refused(&["parallel.zero=1"]),
-        "--set parallel.zero=1: sync.mode = \"local-sgd\" takes steps on workers that hold the \
+        "sync.mode = \"local-sgd\" takes steps on workers that hold the \
          whole model, and parallel.zero = 1; try parallel.zero = 0 or sync.mode = \"all-reduce\""
     );
     assert!(refused(&["parallel.pipeline=2"]).contains("try parallel.pipeline = 1"));

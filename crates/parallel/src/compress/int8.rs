@@ -33,8 +33,8 @@ pub fn decode(mut message: &[u8], into: &mut [f32]) {
 
 /// The largest absolute value; not a number where any is none.
 pub(super) fn largest(values: &[f32]) -> f32 {
-    let more = |most: f32, value: &f32| if value.abs() <= most { most } else { value.abs() };
-    values.iter().fold(0.0, more)
+    let more = |most: f32, value: f32| if value <= most || most.is_nan() { most } else { value };
+    values.iter().map(|value| value.abs()).fold(0.0, more)
 }
 
 #[cfg(test)]
