@@ -158,7 +158,9 @@ impl Replica {
             params.iter_mut().zip(&*anchor).for_each(|(param, start)| *param -= start);
             mean.copy_from_slice(params);
             if are_apart {
-                mean.iter_mut().for_each(|change| *change *= rounds.weight);
+                for change in &mut *mean {
+                    *change *= rounds.weight;
+                }
                 rounds.comm.all_reduce(mean, Reduction::Sum)?;
                 apart += squared_distance(params, mean);
                 moved += squared_distance(mean, &[]);
@@ -168,7 +170,9 @@ impl Replica {
                     anchor.iter_mut().zip(&*mean).for_each(|(param, change)| *param += change);
                 }
                 OuterRule::Nesterov { lr, momentum } => {
-                    mean.iter_mut().for_each(|change| *change = -*change);
+                    for change in &mut *mean {
+                        *change = -*change;
+                    }
                     let velocity = &mut rounds.velocity[bucket];
                     nesterov::step(cpu, lr, momentum, 0.0, 1.0, anchor, mean, velocity);
                 }
@@ -225,7 +229,9 @@ impl Rounds {
                 let Some(state) = optimizer.state_mut(&slot.name, slot.piece, kind) else {
                     continue;
                 };
-                state.iter_mut().for_each(|value| *value *= self.weight);
+                for value in &mut *state {
+                    *value *= self.weight;
+                }
                 self.comm.all_reduce(state, Reduction::Sum)?;
             }
         }

@@ -10,7 +10,7 @@ use Bound::{Closed, Open};
 use Default::{Derived, Fixed};
 
 /// Every method but none.
-const ANY: &[&str] = &CompressMethod::NAMES.split_at(1).1;
+const ANY: &[&str] = CompressMethod::NAMES.split_at(1).1;
 
 pub(super) const COMPRESS: &[Key] = &[
     Key::new(

@@ -19,7 +19,7 @@ pub fn encode(values: &[f32], key: Key, message: &mut Vec<u8>) {
         // A unit of zero, or one that is no number, makes every element the same.
         let exact = f64::from(*value) / f64::from(unit);
         let rounded = (exact + key.uniform_f64(index as u64)).floor().clamp(-127.0, 127.0);
-        rounded as i8 as u8
+        (rounded as i8).cast_unsigned()
     }));
 }
 
@@ -27,7 +27,7 @@ pub fn encode(values: &[f32], key: Key, message: &mut Vec<u8>) {
 pub fn decode(mut message: &[u8], into: &mut [f32]) {
     let unit = take_f32(&mut message);
     for (value, &byte) in into.iter_mut().zip(message) {
-        *value += f32::from(byte as i8) * unit;
+        *value += f32::from(byte.cast_signed()) * unit;
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
         encode(&[0.0; 5], Key::new(1, "x"), &mut message);
         let mut out = [1.0; 5];
         decode(&message, &mut out);
-        assert_eq!(out, [1.0; 5]);
+        assert_eq!(out.map(f32::to_bits), [1.0_f32.to_bits(); 5]);
         for bad in [f32::NAN, f32::INFINITY] {
             let mut message = Vec::new();
             encode(&[1.0, bad, 2.0], Key::new(1, "x"), &mut message);

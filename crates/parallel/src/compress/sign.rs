@@ -1,7 +1,7 @@
 //! One bit an element: the sign, and the mean size of each row.
 //!
 //! With error feedback the scaled signs of all workers are added up (EF-SignSGD, Karimireddy et
-//! al. 2019). Without it workers vote: the sign that most have, with the mean of their sizes
+//! al. 2019). Without it workers vote: the sign that most have, with the sum of their sizes
 //! (signSGD with majority vote, Bernstein et al. 2018), which a worker with huge gradients cannot
 //! outvote, and which does not converge in general. Rows have sizes of their own because they
 //! differ: a token that did not occur has a row of zeros, and they stay zeros.
@@ -44,7 +44,8 @@ pub fn decode(message: &[u8], row_len: usize, into: &mut [f32]) {
     rows(message, row_len, into, |size, sign, value| *value += sign * size);
 }
 
-/// Replaces a tensor by what the workers' messages vote for; a tie is zero.
+/// Replaces a tensor by what the workers' messages vote for, with their sizes added up as gradients
+/// are; a tie is zero.
 pub fn vote(messages: &[&[u8]], row_len: usize, into: &mut [f32]) {
     let mut sizes = vec![0.0; into.len()];
     into.fill(0.0);
@@ -72,7 +73,8 @@ mod tests {
     fn a_row_arrives_as_signs_of_its_mean_size() {
         let mut out = [0.0; 6];
         decode(&message(&[1.0, -2.0, 3.0, 0.0, 0.0, 0.0], 3), 3, &mut out);
-        assert_eq!(out, [2.0, -2.0, 2.0, 0.0, 0.0, 0.0]);
+        let expected: [f32; 6] = [2.0, -2.0, 2.0, 0.0, 0.0, 0.0];
+        assert_eq!(out.map(f32::to_bits), expected.map(f32::to_bits));
     }
 
     #[test]
@@ -81,6 +83,7 @@ mod tests {
         let messages = all.map(|values| message(&values, 1));
         let mut out = [7.0; 3];
         vote(&messages.each_ref().map(Vec::as_slice), 1, &mut out);
-        assert_eq!(out, [902.0, -904.0, -904.0], "the sizes are those of the rows, added up");
+        let sizes: [f32; 3] = [902.0, -904.0, -904.0];
+        assert_eq!(out.map(f32::to_bits), sizes.map(f32::to_bits), "sizes are added up");
     }
 }
