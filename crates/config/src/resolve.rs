@@ -177,25 +177,8 @@ fn blank() -> Recipe {
             restarts: u64::MAX,
         },
         parallel: blank_parallel(),
-        sync: Sync {
-            mode: SyncMode::LocalSgd,
-            local_steps: 0,
-            final_local_steps: 0,
-            synchronous: -1.0,
-            average: Averaged::State,
-            outer: Outer::Nesterov,
-            outer_lr: -1.0,
-            outer_momentum: -1.0,
-        },
-        compress: Compress {
-            method: CompressMethod::Int8,
-            ratio: -1.0,
-            bits: 0,
-            rank: 0,
-            warmup_steps: u64::MAX,
-            error_feedback: true,
-            force: true,
-        },
+        sync: blank_sync(),
+        compress: blank_compress(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,
@@ -206,6 +189,31 @@ fn blank() -> Recipe {
             mtbf: Seconds(-1.0),
         },
         emulate: Emulate::none(),
+    }
+}
+
+fn blank_sync() -> Sync {
+    Sync {
+        mode: SyncMode::LocalSgd,
+        local_steps: 0,
+        final_local_steps: 0,
+        synchronous: -1.0,
+        average: Averaged::State,
+        outer: Outer::Nesterov,
+        outer_lr: -1.0,
+        outer_momentum: -1.0,
+    }
+}
+
+fn blank_compress() -> Compress {
+    Compress {
+        method: CompressMethod::Int8,
+        ratio: -1.0,
+        bits: 0,
+        rank: 0,
+        warmup_steps: u64::MAX,
+        error_feedback: true,
+        force: true,
     }
 }
 

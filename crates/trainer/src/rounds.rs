@@ -75,10 +75,12 @@ pub(crate) fn predicted(recipe: &Recipe, predicted: &Predicted) -> Predicted {
     }
 }
 
-/// A run is only left where all workers hold the same weights.
-pub(crate) fn check_stop(recipe: &Recipe, last_step: u64) -> Result<(), TrainError> {
+/// Where a run ends that is to stop early, or is not. It is only left where all workers hold the
+/// same weights.
+pub(crate) fn last_step(recipe: &Recipe, stop_after: Option<u64>) -> Result<u64, TrainError> {
+    let last_step = stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
     if recipe.is_round_over(last_step) {
-        return Ok(());
+        return Ok(last_step);
     }
     let round = recipe.round_at(last_step);
     Err(TrainError::InsideRound { asked: last_step, before: round.start, after: round.end })

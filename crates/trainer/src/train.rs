@@ -75,11 +75,10 @@ fn train_on(
     let tokenizer = feed.tokenizer_json()?;
     let mut loader = feed.loader(world, start.cursor.clone())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
-    let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+    let last_step = rounds::last_step(recipe, options.stop_after)?;
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
     }
-    rounds::check_stop(recipe, last_step)?;
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let life = &options.life;
