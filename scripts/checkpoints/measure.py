@@ -56,9 +56,9 @@ def bandwidth(arguments):
     rows = []
     for _ in range(arguments.pairs):
         with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
-            # The last step is saved as the result of the run, not as a checkpoint. The first
-            # checkpoint finds memory that was never touched; the second is like all later ones.
-            event = saved(train(arguments.binary, folder, *shape, steps=3))[-1]
+            # The last step is saved as the result of the run, not as a checkpoint. The first few
+            # checkpoints find memory that was never touched, ours and the system's.
+            event = saved(train(arguments.binary, folder, *shape, steps=6))[-1]
             rows.append((event["bytes"], event["write_seconds"],
                          dd_seconds(folder, event["bytes"])))
     ours = [size / seconds / 1e6 for size, seconds, _ in rows]
@@ -90,7 +90,9 @@ def recovery(arguments):
         command = [arguments.binary, "drill", "--quiet", "--json",
                    "--kills", str(arguments.pairs), "--out", os.path.join(folder, "drill"),
                    "--set", "checkpoint.every=5", "--set", "train.eval_every=0",
-                   "--set", f"train.steps={20 * (arguments.pairs + 1)}"]
+                   # Ten steps a blow: enough that no life ends at once, which would add pauses.
+                   "--set", f"train.steps={10 * (arguments.pairs + 1)}",
+                   "--set", "train.eval_batches=1"]
         for setting in arguments.set:
             command += ["--set", setting]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout

@@ -9,11 +9,15 @@ use anyhow::{Result, bail};
 
 use crate::shell;
 
-const SCRIPTS: [&str; 2] = ["scripts/golden/make_golden.py", "scripts/golden/make_optimizers.py"];
+const SCRIPTS: [&str; 3] = [
+    "scripts/golden/make_golden.py",
+    "scripts/golden/make_optimizers.py",
+    "scripts/golden/make_bf16.py",
+];
 
 const ADVICE: &str = "\
-The golden files in crates/harness/golden are written by make_golden.py and make_optimizers.py in
-scripts/golden. They need a Python with torch and numpy (the CPU build is enough):
+The golden files in crates/harness/golden are written by make_golden.py, make_optimizers.py and
+make_bf16.py in scripts/golden. They need a Python with torch and numpy (the CPU build is enough):
 
   python3 -m venv ../golden-venv
   ../golden-venv/bin/pip install torch numpy

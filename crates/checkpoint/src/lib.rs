@@ -48,7 +48,7 @@ pub mod new_folder;
 pub mod error;
 
 pub use error::CheckpointError;
-pub use state::TrainingState;
+pub use state::{Scaling, TrainingState};
 pub use weights::{
     ElementType, NamedTensor, Tensor, Tensors, Weights, WeightsHasher, weights_hash,
 };

@@ -30,9 +30,23 @@ pub struct TrainingState {
     pub kernel_class: String,
     /// The weights that belong to this state.
     pub weights_hash: String,
+    /// The scale of the loss, and steps that were left out.
+    #[serde(default)]
+    pub scaling: Scaling,
     /// The loss of every step done, so that the hash of the losses can go on too.
     #[serde(with = "losses")]
     pub losses: Vec<f64>,
+}
+
+/// The scale of the loss, and steps that were left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// The scale's exponent of two; 0 where nothing is scaled.
+    pub exponent: u8,
+    /// Steps since it changed or something overflowed.
+    pub clean_steps: u64,
+    /// Steps left out since what is trained changed last.
+    pub num_skipped_in_phase: u64,
 }
 
 /// Losses as JSON: numbers, and the bits of those that are none (a step that was skipped).
@@ -118,6 +132,7 @@ mod tests {
             recipe_hash: "ab".to_owned(),
             kernel_class: "f32-fma".to_owned(),
             weights_hash: "cd".to_owned(),
+            scaling: Scaling { exponent: 15, clean_steps: 7, num_skipped_in_phase: 2 },
             losses: vec![5.5, 0.1 + 0.2, 1e-300],
         }
     }

@@ -50,6 +50,11 @@ impl Failure {
         Self { text: lines.join("\n"), ..self }
     }
 
+    /// What would be printed.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Prints the lines and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.text.lines() {

@@ -43,6 +43,13 @@ fn room(world: &World, process: Process) -> Room {
     Room { memory: Bytes(world.host().memory_bytes()), process }
 }
 
+/// The recipe with the microbatch that suits this machine, where that is asked for. What it follows
+/// from is the same for every process of a run.
+pub(crate) fn with_microbatch(recipe: Recipe, world: &World) -> Recipe {
+    let start = Bytes(64 << 20);
+    memory::with_microbatch(recipe, room(world, Process { start, text: Bytes(0) }))
+}
+
 /// This process, before it has a model or a text. Ask before anything else is done.
 pub(crate) fn process(world: &World) -> Process {
     Process { start: Bytes(world.host().current_rss_bytes()), text: Bytes(0) }

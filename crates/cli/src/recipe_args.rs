@@ -1,6 +1,7 @@
 //! How every command is told its recipe: a file, a preset and single keys, in this order.
 
 use crate::failure::Failure;
+use crate::forecast;
 use lockstep_config::{Recipe, Sources};
 use lockstep_platform::{FileKind, World};
 use lockstep_trainer::pretrained;
@@ -32,6 +33,14 @@ impl RecipeArguments {
         more
     }
 
+    /// The same as arguments of a command.
+    pub(crate) fn typed(&self) -> Vec<String> {
+        let recipe = self.recipe.iter().map(|path| path.display().to_string());
+        let preset = self.preset.iter().flat_map(|name| ["--preset".to_owned(), name.clone()]);
+        let sets = self.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]);
+        recipe.chain(preset).chain(sets).collect()
+    }
+
     /// Reads, merges and proves the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
         self.resolve_with_default(world, None)
@@ -57,6 +66,7 @@ impl RecipeArguments {
         }
         let named = self.preset.clone();
         let preset = named.or_else(|| self.recipe.is_none().then_some(default_preset?.to_owned()));
-        Ok(pretrained::resolve(&Sources { file, preset, sets }, world)?)
+        let recipe = pretrained::resolve(&Sources { file, preset, sets }, world)?;
+        Ok(forecast::with_microbatch(recipe, world))
     }
 }

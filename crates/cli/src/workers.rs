@@ -8,15 +8,20 @@
 use crate::failure::Failure;
 use lockstep_cluster::role::{RESTARTS, RUN_DIR, TERMINAL, follow_launcher, has_launcher};
 use lockstep_cluster::threads::{self, Fault};
-use lockstep_cluster::{Launch, Member, Role, Terms, join, launch, role};
+use lockstep_cluster::{Guests, Launch, Member, Role, Terms, join, launch, role};
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
+use lockstep_comm::rendezvous::Ticket;
+use lockstep_config::{Blame, Recipe};
 use lockstep_platform::World;
 use lockstep_telemetry::Surface;
 use lockstep_trainer::{Life, TrainError};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The variable by which a command tells its number to the runs that it starts, so that they end
+/// with it.
+pub(crate) const OWNER: &str = "LOCKSTEP_OWNER";
 
 /// Threads for each core beyond which more of them are a mistake.
 const MAX_THREADS_PER_CORE: usize = 4;
@@ -33,6 +38,8 @@ pub(crate) struct Care {
     pub(crate) run_dir: Option<PathBuf>,
     /// Whether workers save what they have when they are asked to end.
     pub(crate) saves_on_request: bool,
+    /// Where workers of other hosts may come to.
+    pub(crate) listen: Option<String>,
     /// What workers that are started find in their environment.
     pub(crate) told: Told,
 }
@@ -57,6 +64,7 @@ pub(crate) fn run<T: Send + 'static>(
     let recipe = &sized;
     let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     follow_launcher(world)?;
+    follow_owner(world)?;
     if has_launcher(world) && recipe.checkpoint.is_on() {
         // A request to end that comes before the first step is heard after it.
         world.processes().defer_termination(true);
@@ -101,8 +109,20 @@ pub(crate) fn run<T: Send + 'static>(
     }
 }
 
+/// Ties a run to the command that started it. Its workers are tied to the run.
+fn follow_owner(world: &World) -> Result<(), Failure> {
+    let owner = world.host().env(OWNER).filter(|_| !has_launcher(world));
+    match owner.and_then(|number| number.parse().ok()) {
+        Some(number) if !world.processes().end_with(number) => {
+            Err(Failure::new(Blame::Peer(0), "the command that started this run has ended"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Starts the workers as processes like this one, and waits for them.
 fn start_all(recipe: &Recipe, world: &World, care: Care) -> Result<(), Failure> {
+    let guests = care.listen.as_deref().map(|addr| guests(recipe, world, addr)).transpose()?;
     let command = Launch {
         arguments: std::env::args_os().skip(1).collect(),
         terms: terms(recipe, &care),
@@ -111,8 +131,50 @@ fn start_all(recipe: &Recipe, world: &World, care: Care) -> Result<(), Failure> 
         run_dir: care.run_dir,
         passes_requests_on: care.saves_on_request,
     };
-    launch(world, &command, Box::new(std::io::stderr()))??;
+    launch(world, &command, guests, Box::new(std::io::stderr()))??;
     Ok(())
+}
+
+/// Refuses an address that workers of other hosts could not come to.
+pub(crate) fn check_listen(recipe: &Recipe, addr: &str) -> Result<(), Failure> {
+    let refuse =
+        |rule: &str, fix: &str| Err(Failure::user(format!("--listen {addr} {rule}; {fix}")));
+    if recipe.worker_sizes().len() < 2 {
+        let fix = "try --set 'run.workers={min=1,max=4}'";
+        return refuse("needs a range of workers for more to come", fix);
+    }
+    if ["0.0.0.0:", "[::]:", ":"].iter().any(|any| addr.starts_with(any)) {
+        let fix = "name the one by which they reach this host";
+        return refuse("is no address that other hosts can call", fix);
+    }
+    Ok(())
+}
+
+/// Listens for workers of other hosts; this one starts the fewest that the run can have.
+fn guests(recipe: &Recipe, world: &World, addr: &str) -> Result<Guests, Failure> {
+    let ticket = Ticket::from_env(world).map_err(Failure::user)?;
+    let sizes = recipe.worker_sizes();
+    let (fewest, most) = (sizes[0], sizes[sizes.len() - 1]);
+    Ok(Guests::open(world, addr, &ticket, fewest, most, warn)?)
+}
+
+/// Offers a worker to the run that listens at an address, until it is over.
+pub(crate) fn serve(world: &World, addr: &str, quiet: bool) -> Result<(), Failure> {
+    world.processes().accept_interrupts();
+    let ticket = Ticket::from_env(world).map_err(Failure::user)?;
+    if !quiet {
+        tell(&format!("offering a worker to the run at {addr}\n"));
+    }
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    match lockstep_cluster::guests::serve(world, addr, &ticket, &arguments)? {
+        0 => Ok(()),
+        code => Err(Failure::with_code(code, format!("the run at {addr} failed and says why"))),
+    }
+}
+
+/// Whether somebody has started this process as a worker.
+pub(crate) fn is_worker(world: &World) -> bool {
+    world.host().env("RANK").is_some()
 }
 
 /// How many workers there may be, and what may be done about those that are lost.

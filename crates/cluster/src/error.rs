@@ -43,6 +43,14 @@ pub enum ClusterError {
     /// The process that started this one has ended before it could begin.
     #[error("the process that started this worker has ended")]
     Orphan,
+    /// The process that this one offered a worker to has ended, or cannot be reached any more.
+    #[error("the run at {addr} is gone: {reason}")]
+    LauncherGone {
+        /// Where it was.
+        addr: String,
+        /// How it was noticed.
+        reason: String,
+    },
     /// The workers did not find each other.
     #[error(transparent)]
     Comm(#[from] CommError),
@@ -63,7 +71,7 @@ impl ClusterError {
         match self {
             Self::Comm(error) => error.blame(),
             // The launcher is no rank; its place among the peers is that of rank 0.
-            Self::Orphan => Blame::Peer(0),
+            Self::Orphan | Self::LauncherGone { .. } => Blame::Peer(0),
             Self::Place { .. }
             | Self::WorldSize { .. }
             | Self::ThreadsAmongProcesses { .. }

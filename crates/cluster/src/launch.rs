@@ -17,8 +17,10 @@
 //! workers are started again, with a new secret, so that none of the life before can come in. An
 //! elastic run goes on with fewer where one is gone. When it can be tried again the workers are
 //! asked to end, by the same request; they save at the end of a step, and a larger life goes on.
+//! Workers of other hosts come as [guests](crate::guests).
 
 use crate::ClusterError;
+use crate::guests::Guests;
 use crate::membership::{Membership, Order};
 use crate::relay::Relay;
 use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, TERMINAL};
@@ -69,15 +71,38 @@ pub struct Launch {
 pub fn launch(
     world: &World,
     launch: &Launch,
+    mut guests: Option<Guests>,
     out: Box<dyn Write + Send>,
 ) -> Result<Result<(), RunFailure>, ClusterError> {
     let relay = Relay::new(out, launch.terms.max_workers());
-    let mut supervisor = Supervisor::new(launch.terms.clone());
+    let outcome = all_lives(world, launch, &mut guests, &relay);
+    let exit_code = match &outcome {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => failure.exit_code,
+        Err(error) => error.blame().exit_code(),
+    };
+    if let Some(guests) = &guests {
+        guests.dismiss(exit_code);
+    }
+    outcome
+}
+
+fn all_lives(
+    world: &World,
+    launch: &Launch,
+    guests: &mut Option<Guests>,
+    relay: &Relay,
+) -> Result<Result<(), RunFailure>, ClusterError> {
+    let terms = launch.terms.clone();
+    let mut supervisor = match guests {
+        Some(guests) => Supervisor::with_guests(terms, guests.num_local()),
+        None => Supervisor::new(terms),
+    };
     world.processes().defer_termination(launch.passes_requests_on);
     world.processes().accept_recalls();
     loop {
         let began = world.clock().now();
-        let (outcome, is_resizing) = one_life(world, launch, &mut supervisor, &relay)?;
+        let (outcome, is_resizing) = one_life(world, launch, &mut supervisor, guests, relay)?;
         let Err(failure) = outcome else { return Ok(Ok(())) };
         let (now, size) = (world.clock().now(), supervisor.roster().seated().len());
         let is_asked = world.processes().is_termination_asked();
@@ -121,10 +146,11 @@ fn one_life(
     world: &World,
     launch: &Launch,
     supervisor: &mut Supervisor,
+    guests: &mut Option<Guests>,
     relay: &Relay,
 ) -> Result<(Result<(), RunFailure>, bool), ClusterError> {
-    let mut watch = Watch::start(world, launch, supervisor, relay)?;
-    let members = watch.wait_for_all(supervisor)?;
+    let mut watch = Watch::start(world, launch, supervisor, guests.as_ref(), relay)?;
+    let members = watch.wait_for_all(supervisor, guests, relay)?;
     watch.wait_for_words();
     relay.close();
     let is_resizing = members.is_resizing();
@@ -149,12 +175,12 @@ impl Watch {
         world: &World,
         launch: &Launch,
         supervisor: &Supervisor,
+        guests: Option<&Guests>,
         relay: &Relay,
     ) -> Result<Self, ClusterError> {
-        let num_workers = supervisor.roster().seated().len();
+        let seated = supervisor.roster().seated();
         let life = supervisor.lives_before();
-        let meeting =
-            Meeting { num_workers, master: free_port(world)?, ticket: Ticket::new(world) };
+        let meeting = Meeting::new(world, seated.len(), guests)?;
         let mut watch = Self {
             world: Arc::clone(world),
             workers: Vec::new(),
@@ -163,9 +189,12 @@ impl Watch {
             num_closed: Arc::default(),
         };
         // On an error the workers that were started go with the value.
-        for rank in 0..num_workers {
+        for (rank, slot) in seated.iter().enumerate() {
             let command = command(world, launch, life, rank, &meeting)?;
-            let mut worker = world.processes().spawn(&command)?;
+            let mut worker = match guests.and_then(|guests| guests.spawn(*slot, life, &command)) {
+                Some(away) => away,
+                None => world.processes().spawn(&command)?,
+            };
             let output = worker.take_stderr().expect("it was not taken before");
             watch.workers.push(Some(worker));
             let voice = watch.listen(rank, output, relay)?;
@@ -202,7 +231,12 @@ impl Watch {
     }
 
     /// Waits until all have ended.
-    fn wait_for_all(&mut self, supervisor: &mut Supervisor) -> Result<Membership, ClusterError> {
+    fn wait_for_all(
+        &mut self,
+        supervisor: &mut Supervisor,
+        guests: &mut Option<Guests>,
+        relay: &Relay,
+    ) -> Result<Membership, ClusterError> {
         let (world, life) = (Arc::clone(&self.world), supervisor.lives_before());
         let mut members = Membership::new(life, self.workers.len());
         while !members.is_complete() {
@@ -214,6 +248,9 @@ impl Watch {
                 let Some(exit) = worker.try_wait()? else { continue };
                 self.workers[rank] = None;
                 members.has_ended(now, life, rank, exit);
+            }
+            if let Some(guests) = guests {
+                guests.look(supervisor.roster_mut(), &|line| relay.say(line));
             }
             if world.processes().take_recall() {
                 supervisor.recall();
@@ -258,8 +295,26 @@ impl Watch {
 /// Where workers meet, and what lets them in.
 struct Meeting {
     num_workers: usize,
+    /// Where the first worker listens.
     master: (String, String),
+    /// Where somebody else does, for workers of several hosts; or nothing.
+    point: String,
     ticket: Ticket,
+}
+
+impl Meeting {
+    fn new(
+        world: &World,
+        num_workers: usize,
+        guests: Option<&Guests>,
+    ) -> Result<Self, ClusterError> {
+        let ticket = Ticket::new(world);
+        let point = match guests {
+            Some(guests) if num_workers > 1 => guests.meeting_point(num_workers, &ticket)?,
+            _ => String::new(),
+        };
+        Ok(Self { num_workers, master: free_port(world)?, point, ticket })
+    }
 }
 
 /// One worker's command: this program again, with a place in the environment.
@@ -278,7 +333,7 @@ fn command(
         ("LOCAL_WORLD_SIZE", num_workers),
         ("MASTER_ADDR", meeting.master.0.clone()),
         ("MASTER_PORT", meeting.master.1.clone()),
-        (MEETING_POINT, String::new()),
+        (MEETING_POINT, meeting.point.clone()),
         (LAUNCHER, world.processes().own_id().to_string()),
         (RESTARTS, life.to_string()),
     ];

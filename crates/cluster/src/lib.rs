@@ -11,6 +11,7 @@
 //! - [`launch`](mod@launch): workers that are processes, started and watched here
 //! - [`membership`]: what a launcher knows of its workers; [`supervisor`]: whether they start
 //!   again; [`roster`]: how many of them
+//! - [`guests`]: workers on other hosts that come and go
 //! - [`relay`]: their words, each line with the rank it came from
 //! - [`threads`]: workers that are threads
 //! - [`verdict`]: of all workers that failed, the one that caused it
@@ -45,6 +46,8 @@ pub mod membership;
 pub mod roster;
 pub mod supervisor;
 
+pub mod guests;
+
 pub mod relay;
 
 pub mod threads;
@@ -54,6 +57,7 @@ pub mod verdict;
 mod error;
 
 pub use error::ClusterError;
+pub use guests::Guests;
 pub use join::Member;
 pub use launch::{Launch, launch};
 pub use role::{Role, role};

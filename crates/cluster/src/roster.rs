@@ -6,6 +6,8 @@
 //! lost too often, or at once again, is *gone*, and the run goes on without it. After a while it is
 //! tried again; a slot that is lost at once once more stays away twice as long. Ranks are dealt out
 //! anew to the slots that are there, ascending, so a life never knows who was missing before.
+//!
+//! A slot may also be *vacant*: it waits for a guest from another host, and is not tried before.
 
 use std::time::Duration;
 
@@ -58,6 +60,8 @@ struct Slot {
     times_gone: u32,
     /// When it is tried again; nothing where it is not gone.
     back_at: Option<Duration>,
+    /// Whether it waits for a guest.
+    is_vacant: bool,
 }
 
 impl Roster {
@@ -65,6 +69,27 @@ impl Roster {
     pub fn new(terms: Terms) -> Self {
         let all = terms.max_workers();
         Self { terms, slots: vec![Slot::default(); all], seated: (0..all).collect() }
+    }
+
+    /// A run that begins with its first `num_local` slots; the others wait for guests.
+    ///
+    /// # Panics
+    /// Where those are too few for a life.
+    pub fn with_guests(terms: Terms, num_local: usize) -> Self {
+        let mut roster = Self::new(terms);
+        roster.slots[num_local..].iter_mut().for_each(|slot| slot.is_vacant = true);
+        assert!(roster.seat(Duration::ZERO), "a run begins with workers of its own");
+        roster
+    }
+
+    /// A guest has come to fill a slot.
+    pub fn occupy(&mut self, slot: usize) {
+        self.slots[slot] = Slot::default();
+    }
+
+    /// The guest of a slot is gone.
+    pub fn vacate(&mut self, slot: usize) {
+        self.slots[slot].is_vacant = true;
     }
 
     /// The slots of the present life, by rank.
@@ -81,7 +106,10 @@ impl Roster {
     /// their slots are gone.
     pub fn lost(&mut self, now: Duration, ranks: &[usize], lasted: Duration) -> usize {
         if lasted >= LASTING {
-            self.seated.iter().for_each(|slot| self.slots[*slot] = Slot::default());
+            for slot in &self.seated {
+                let is_vacant = self.slots[*slot].is_vacant;
+                self.slots[*slot] = Slot { is_vacant, ..Slot::default() };
+            }
         }
         let (is_elastic, terms) = (self.is_elastic(), &self.terms);
         let mut num_gone = 0;
@@ -129,7 +157,8 @@ impl Roster {
 
     /// The slots that are not gone, or are to be tried again.
     fn there(&self, now: Duration) -> Vec<usize> {
-        let is_there = |slot: &Slot| slot.back_at.is_none_or(|moment| moment <= now);
+        let is_back = |slot: &Slot| slot.back_at.is_none_or(|moment| moment <= now);
+        let is_there = |slot: &Slot| !slot.is_vacant && is_back(slot);
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, slot)| is_there(slot)).map(|(number, _)| number).collect()
     }
@@ -186,6 +215,27 @@ mod tests {
         assert!(!all.can_grow(seconds(101)));
         all.recall();
         assert!(all.can_grow(seconds(101)) && all.seat(seconds(101)));
+        assert_eq!(all.seated(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn slots_of_guests_are_there_from_when_they_come_until_they_go() {
+        let terms = Terms { sizes: vec![2, 3, 4], restarts: 5, rejoin: seconds(60) };
+        let mut all = Roster::with_guests(terms, 2);
+        assert_eq!(all.seated(), [0, 1]);
+        all.recall();
+        assert!(!all.can_grow(seconds(1_000)), "nobody can say that they are well");
+        all.occupy(3);
+        assert!(all.can_grow(seconds(1)) && all.seat(seconds(1)));
+        assert_eq!(all.seated(), [0, 1, 3]);
+        all.vacate(3);
+        // It is told as lost too; a life that lasted does not bring it back.
+        assert_eq!(all.lost(seconds(900), &[2], LASTING), 0);
+        assert!(all.seat(seconds(900)) && !all.can_grow(seconds(900)));
+        assert_eq!(all.seated(), [0, 1]);
+        all.occupy(2);
+        all.occupy(3);
+        assert!(all.can_grow(seconds(901)) && all.seat(seconds(901)));
         assert_eq!(all.seated(), [0, 1, 2, 3]);
     }
 

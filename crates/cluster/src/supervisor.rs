@@ -54,6 +54,12 @@ impl Supervisor {
         Self { restarts_left, lives_before: 0, pause: PAUSE, roster: Roster::new(terms) }
     }
 
+    /// The same for a run that begins with its first `num_local` slots and waits for guests.
+    pub fn with_guests(terms: Terms, num_local: usize) -> Self {
+        let roster = Roster::with_guests(terms.clone(), num_local);
+        Self { roster, ..Self::new(terms) }
+    }
+
     /// How often the run has begun again.
     pub fn lives_before(&self) -> u64 {
         self.lives_before
@@ -67,6 +73,11 @@ impl Supervisor {
     /// See [`Roster::recall`].
     pub fn recall(&mut self) {
         self.roster.recall();
+    }
+
+    /// The same, for whoever hears of guests.
+    pub(crate) fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
     }
 
     /// Decides about a life that lasted so long and failed.

@@ -61,7 +61,8 @@ pub fn verdict(ended: &[Ended]) -> Option<RunFailure> {
     // Whoever must change the command has no use for what its failure did to the rest.
     if exit_code != Blame::User.exit_code() {
         for end in ended.iter().filter(|end| end.rank != rank) {
-            others.extend(end.lines.iter().map(|line| (end.rank, line.clone())));
+            let news = end.lines.iter().filter(|line| !culprit.lines.contains(line));
+            others.extend(news.map(|line| (end.rank, line.clone())));
         }
     }
     let lost = failed().filter(|end| matches!(end.exit, Exit::Signal(_)));
@@ -143,6 +144,16 @@ mod tests {
         let ends = [end(1, Exit::Code(2), words), end(0, Exit::Code(2), words)];
         assert!(verdict(&ends).expect("it failed").others.is_empty());
         assert_eq!(told(&ends), (2, "rank 1: no such file".to_owned()));
+    }
+
+    #[test]
+    fn what_the_culprit_has_said_is_told_once() {
+        let saved = &["ended on request after step 4"];
+        let mut ends = vec![end(1, Exit::Code(143), saved), end(0, Exit::Code(143), saved)];
+        assert!(verdict(&ends).expect("it failed").others.is_empty());
+        ends.push(end(3, Exit::Code(3), &["rank 1 left"]));
+        let others = verdict(&ends).expect("it failed").others;
+        assert_eq!(others, [(3, "rank 1 left".to_owned())]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
-//! - `training`: portions, update rule, number formats, the promise about bits
+//! - `training`: portions, update rule, the promise about bits; `precision`: number formats
 //! - `sync`: when workers agree; `compress`: in how few bytes
 //! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
 //!   hardware than there is
@@ -16,6 +16,7 @@ mod problem;
 
 mod data;
 
+mod precision;
 mod training;
 
 mod checkpoint;
@@ -35,9 +36,10 @@ use data::DATA;
 use emulate::EMULATE;
 use layout::{PARALLEL, RUN};
 use model::MODEL;
+use precision::PRECISION;
 use problem::PROBLEM;
 use sync::SYNC;
-use training::{NUMERICS, OPTIM, PRECISION, TRAIN};
+use training::{NUMERICS, OPTIM, TRAIN};
 
 /// Every table of a recipe, in reading order.
 pub(crate) const SECTIONS: &[Section] = &[

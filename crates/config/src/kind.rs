@@ -62,6 +62,11 @@ pub(crate) enum Kind {
     },
     /// Named values.
     Table(&'static [Cell]),
+    /// What another kind accepts, or one word.
+    OrWord {
+        kind: &'static Self,
+        word: &'static str,
+    },
     /// A whole number, or named values.
     IntegerOrTable {
         min: i64,
@@ -139,6 +144,12 @@ impl Kind {
             (Self::Table(cells) | Self::IntegerOrTable { cells, .. }, Content::Table(given)) => {
                 lists::table(cells, given)
             }
+            (Self::OrWord { word, .. }, Content::Text(text)) if text == word => {
+                Ok(Value::Text(text.clone()))
+            }
+            (Self::OrWord { kind, .. }, content) if !matches!(content, Content::Text(_)) => {
+                kind.accept(given)
+            }
             (_, content) => self.wrong_type(content),
         }
     }
@@ -152,6 +163,7 @@ impl Kind {
                 let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
                 format!("a number or {} is needed", alternatives(&words))
             }
+            Self::OrWord { word, .. } => format!("an integer or {} is needed", quoted(word)),
             Self::Bool => "true or false is needed".to_owned(),
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
@@ -190,6 +202,7 @@ impl Kind {
             Self::FloatOrWord { low, high, words } => {
                 format!("number {}, or {}", range_in_words(*low, *high), words.join(", "))
             }
+            Self::OrWord { kind, word } => format!("{}, or {word}", kind.allowed()),
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),

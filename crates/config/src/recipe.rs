@@ -51,6 +51,7 @@ mod data;
 mod elastic;
 mod emulate;
 mod optim;
+mod precision;
 mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
@@ -60,6 +61,7 @@ pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tok
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+pub use precision::{LossScale, LossScaling, Precision};
 pub use sync::{Averaged, Outer, Sync, SyncMode};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
@@ -143,6 +145,8 @@ pub struct Train {
     pub batch: usize,
     /// Sequences per lane; divides `batch`.
     pub microbatch: usize,
+    /// Whether whoever knows the machine is to choose a larger one; it is one until then.
+    pub microbatch_is_auto: bool,
     /// Decides initial weights, dropout masks and the order of the data.
     pub seed: u64,
     /// Steps between two validations; 0 validates only at the end.
@@ -157,13 +161,6 @@ pub struct Train {
     pub batch_schedule: Vec<BatchChange>,
     /// The validation loss at which the run is done.
     pub target_loss: Option<f64>,
-}
-
-/// Number formats.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Precision {
-    /// Format of activations, weights and gradients.
-    pub compute: Dtype,
 }
 
 /// The promise about bits that do not depend on the layout.
@@ -339,10 +336,14 @@ choices! {
 }
 
 choices! {
-    /// Number formats for computing.
+    /// Number formats.
     Dtype {
         /// IEEE single precision.
         F32 = "f32",
+        /// The upper half of it: its range, two to three digits.
+        Bf16 = "bf16",
+        /// IEEE half precision: three to four digits, up to 65,504.
+        F16 = "fp16",
     }
 }
 

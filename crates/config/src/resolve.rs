@@ -9,10 +9,10 @@ use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
     Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
-    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LrScaling,
-    LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel, Partition,
-    PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source, Sync,
-    SyncMode, Tokenizer, Train, TransportChoice,
+    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
+    LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
+    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
+    Sync, SyncMode, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -150,6 +150,7 @@ fn blank() -> Recipe {
             steps: 0,
             batch: 0,
             microbatch: 0,
+            microbatch_is_auto: false,
             seed: 0,
             eval_every: u64::MAX,
             eval_batches: 0,
@@ -159,7 +160,13 @@ fn blank() -> Recipe {
             target_loss: None,
         },
         optim: blank_optim(),
-        precision: Precision { compute: Dtype::F32 },
+        precision: Precision {
+            compute: Dtype::F32,
+            wire: Dtype::F32,
+            loss_scale: LossScaling::Dynamic,
+            loss_scale_start: LossScale::ONE,
+            loss_scale_interval: 0,
+        },
         numerics: Numerics { invariant_up_to: 0, invariant_tensor_up_to: 0 },
         run: Run {
             workers: 0,

@@ -127,7 +127,14 @@ fn an_unknown_choice_suggests_the_nearest() {
             "data.order=sequental",
             "data.order = \"sequental\" is not one of random, sequential; try \"sequential\"",
         ),
-        ("precision.compute=bf16", "precision.compute = \"bf16\" must be \"f32\"; try \"f32\""),
+        (
+            "train.microbatch=many",
+            "train.microbatch = \"many\" is text where an integer or \"auto\" is needed; try 2",
+        ),
+        (
+            "precision.compute=f16",
+            "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"bf16\"",
+        ),
     ] {
         assert_eq!(sets(&[argument]), message);
     }

@@ -75,6 +75,10 @@ eps = 1e-8
 
 [precision]
 compute = \"f32\"
+wire = \"f32\"
+# loss_scale is not a setting of precision.compute = \"f32\"
+# loss_scale_start is not a setting of precision.compute = \"f32\"
+# loss_scale_interval is not a setting of precision.compute = \"f32\"
 
 [numerics]
 invariant_up_to = 8
@@ -429,4 +433,24 @@ fn settings_of_text_and_of_problems_do_not_mix() {
         "problem.samples = 5000 of problem.dim = 1024 is too much to compute the optimum from; \
          try 4096"
     );
+}
+
+#[test]
+fn number_formats_count_in_the_identity_only_where_they_mean_anything() {
+    let identity = |sets: &[&str]| {
+        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe");
+        let text = recipe.identity_text();
+        text.lines().filter(|line| line.starts_with("precision.")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(identity(&[]), "precision.compute = \"f32\"");
+    assert_eq!(identity(&["precision.compute=bf16"]), "precision.compute = \"bf16\"");
+    let wire = ["precision.wire=bf16"];
+    assert_eq!(identity(&wire), "precision.compute = \"f32\"\nprecision.wire = \"bf16\"");
+    let fixed = ["precision.compute=fp16", "precision.loss_scale=1024"];
+    let expected = "precision.compute = \"fp16\"\nprecision.loss_scale = 1024";
+    assert_eq!(identity(&fixed), expected);
+    let dynamic = "precision.compute = \"fp16\"\nprecision.loss_scale = \"dynamic\"\n\
+                   precision.loss_scale_interval = 2000\nprecision.loss_scale_start = 65536";
+    assert_eq!(identity(&["precision.compute=fp16"]), dynamic);
 }

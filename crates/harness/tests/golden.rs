@@ -23,9 +23,10 @@ struct Case {
 }
 
 impl Case {
-    fn new(cpu: &Cpu, family: &str, microbatch: usize) -> Self {
+    fn new(cpu: &Cpu, family: &str, microbatch: usize, compute: Dtype) -> Self {
         let golden = Golden::load(&lockstep_platform::real(), family);
-        let recipe = golden.recipe(microbatch);
+        let mut recipe = golden.recipe(microbatch);
+        recipe.precision.compute = compute;
         let world = lockstep_platform::real();
         let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
         let groups = Groups::new(alone, mesh_of(&recipe)).expect("one worker");
@@ -89,7 +90,7 @@ impl Case {
 fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
     for family in ["gpt2", "llama"] {
         for microbatch in [2, 1] {
-            check(Case::new(cpu, family, microbatch));
+            check(Case::new(cpu, family, microbatch, Dtype::F32));
         }
     }
 }
@@ -140,4 +141,46 @@ fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
             learner.replica.step(&cpu, &mut learner.optimizer, &update).expect("one worker");
         }
     });
+}
+
+/// The sums of squares of a - b and of b.
+fn squares(found: &[f32], truth: &[f32]) -> (f64, f64) {
+    let square = |x: f64| x * x;
+    let pairs = found.iter().zip(truth);
+    let apart = pairs.map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    (apart, truth.iter().map(|b| square(f64::from(*b))).sum())
+}
+
+/// The whole gradient is held against PyTorch's, and every tensor of it. Both round the same
+/// operands to bf16, so where a gradient is one product deep the two errors are draws of one size:
+/// the norms of n such errors scatter by 1 / sqrt(2 n), and two of them are that far apart.
+#[test]
+fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
+    let cpu = Cpu::single(Isa::detect());
+    let path = lockstep_harness::golden::folder().join("bf16.txt");
+    let text = lockstep_platform::real().files().read_to_string(&path).expect("it is committed");
+    for family in ["gpt2", "llama"] {
+        let theirs: BTreeMap<&str, f64> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(family)?.trim().split_once(' '))
+            .map(|(name, error)| (name, error.parse().expect("a number")))
+            .collect();
+        for microbatch in [2, 1] {
+            let mut case = Case::new(&cpu, family, microbatch, Dtype::Bf16);
+            case.run(&cpu, 0);
+            let (mut own_squares, mut their_squares) = (0.0, 0.0);
+            for (slot, grad) in case.learner.replica.own_grads() {
+                let truth = case.golden.f32(&format!("grads.{}", slot.name));
+                let ((apart, size), theirs) = (squares(grad, &truth), theirs[slot.name.as_str()]);
+                let ours = (apart / size).sqrt();
+                own_squares += apart;
+                their_squares += theirs * theirs * size;
+                assert!(ours > 1e-5, "{}: it was computed in bf16", slot.name);
+                let most = theirs * (1.0 + 2.0 / (grad.len() as f64).sqrt());
+                assert!(ours <= most, "{}: {ours:.2e}, PyTorch {theirs:.2e}", slot.name);
+            }
+            let ratio = (own_squares / their_squares).sqrt();
+            assert!(ratio <= 1.0, "{family}: {ratio} times as far as PyTorch");
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn file(small: &Small, recipe: &Recipe, losses: &[f64]) -> String {
         recipe.num_lanes(),
         recipe.num_leaves(),
         recipe.precision.compute,
-        lockstep_trainer::device::KERNEL_CLASS,
+        lockstep_trainer::device::kernel_class(recipe),
     );
     for loss in losses {
         // Losses of untrained bytes are below ten, so six decimals make seven digits.

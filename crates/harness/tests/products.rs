@@ -116,7 +116,7 @@ fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, CommError> 
         let Learner { replica, optimizer, clip, .. } = &mut learner;
         let loss = replica.run_lanes(cpu, recipe.train.seed, step, &|index| batch.lane(index))?;
         losses.push(loss / batch.num_targets as f64);
-        replica.finish_reduce(cpu)?;
+        let sums = replica.finish_reduce(cpu)?;
         for (slot, values) in replica.own_grads() {
             let mut params = replica.blueprint().owned_params().map(|(_, param)| param);
             let is_of = |p: &&Param| p.name == slot.name && p.piece.index == slot.piece;
@@ -124,7 +124,8 @@ fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, CommError> 
             let first = slot.first - param.first();
             grads.push(Piece { step, param, first, values: values.to_vec() });
         }
-        let clip = replica.clip(cpu, clip)?;
+        let sums = replica.unscale(cpu, sums);
+        let clip = replica.clip(cpu, sums, clip)?;
         replica.step(cpu, optimizer, &Update { count: step + 1, lr, clip })?;
     }
     let replica = &mut learner.replica;

@@ -21,6 +21,7 @@ use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::slices::Slices;
 use lockstep_tensor::attention::{self, Heads, Rows, Shape};
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope::{self, Rotation};
 use lockstep_tensor::{Cpu, reduce};
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Attention {
     pub(crate) fn scratch_len(&self, shape: LaneShape) -> usize {
         let (t, c) = (shape.rows(), self.entry.width());
         let own = if self.dropout.is_on() || self.cut().sequence { t * c } else { 0 };
-        let derive = t * self.out.num_held_inputs() + attention::scratch_len(self.shape(shape));
+        let derive = t * self.out.num_held_inputs() + self.attend_scratch_len(self.shape(shape));
         let ends = self.entry.scratch_len(t).max(RowSums::scratch_len(self.cut(), c));
         let backward = own + self.entry.outputs_len(t) + derive.max(ends);
         backward.max(self.out.scratch_len(t)).max(t * c)
@@ -120,10 +121,11 @@ impl Attention {
     pub(crate) fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) {
         let shape = self.shape(ctx.lane.shape);
         let mask = self.attention_mask(ctx);
-        let scratch = ctx.scratch.frame().take(attention::scratch_len(shape));
+        let scratch = ctx.scratch.frame().take(self.attend_scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
-        attention::forward(
+        attention::forward_in(
             ctx.cpu,
+            self.precision(),
             shape,
             q,
             k,
@@ -213,10 +215,11 @@ impl Attention {
         let d_out_thd = frame.take(lane.rows() * self.out.num_held_inputs());
         self.out.backward_input(cpu, params, dz_tc, d_out_thd);
         let shape = self.shape(lane);
-        let scratch = frame.take(attention::scratch_len(shape));
+        let scratch = frame.take(self.attend_scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
-        attention::backward(
+        attention::backward_in(
             cpu,
+            self.precision(),
             shape,
             q,
             k,
@@ -242,6 +245,16 @@ impl Attention {
         self.dropout.attention_mask(ctx, self.all_heads(ctx.lane.shape))
     }
 
+    /// What products compute in, those inside attention included.
+    fn precision(&self) -> Precision {
+        self.out.precision()
+    }
+
+    /// Memory that attention itself needs.
+    fn attend_scratch_len(&self, shape: Shape) -> usize {
+        attention::scratch_len_in(self.precision(), shape)
+    }
+
     /// How the model is cut.
     pub(crate) const fn cut(&self) -> &Slices {
         &self.entry.cut
@@ -257,7 +270,7 @@ impl Attention {
         let SavedLen { kept, rebuilt } = self.saved_len(lane);
         let normed = num_tokens * self.entry.width();
         let spare = self.out.scratch_len(num_tokens);
-        kept + rebuilt + normed.max(spare).max(attention::scratch_len(self.shape(lane)))
+        kept + rebuilt + normed.max(spare).max(self.attend_scratch_len(self.shape(lane)))
     }
 
     /// Forward for `num_tokens` new tokens of one sequence, the first of them at position `first`,
@@ -296,8 +309,9 @@ impl Attention {
             let q = Rows { data: qkv, stride: width };
             let k = Rows { data: cache, stride: kv_len };
             let v = Rows { data: &cache[kv_len / 2..], stride: kv_len };
-            let scratch = frame.nested().take(attention::scratch_len(shape));
-            attention::forward(cpu, shape, q, k, v, first, None, out, lse, scratch);
+            let scratch = frame.nested().take(self.attend_scratch_len(shape));
+            let precision = self.precision();
+            attention::forward_in(cpu, precision, shape, q, k, v, first, None, out, lse, scratch);
         }
         self.out.forward(cpu, &mut AllHere, params, out_thd, y_tc, frame);
         reduce::add_assign(cpu, y_tc, x_tc);

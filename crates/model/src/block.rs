@@ -15,6 +15,7 @@ use crate::exchange::{Exchange, ExchangeCall};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
+use lockstep_config::LossScale;
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
@@ -55,12 +56,14 @@ pub struct Lane<'a> {
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Backward follows; dropout masks are a function of these two and the element's place.
+    /// Backward follows; dropout masks are a function of seed, step and the element's place.
     Train {
         /// The run's seed.
         seed: u64,
         /// The optimizer step.
         step: u64,
+        /// What the loss is multiplied by before backward, and with it every gradient.
+        loss_scale: LossScale,
     },
     /// Forward only, without dropout.
     Evaluate,

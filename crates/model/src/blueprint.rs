@@ -16,7 +16,8 @@ use crate::linear::{Linear, WeightLayout};
 use crate::param::{Param, ParamList, Piece};
 use crate::slices::Slices;
 use crate::{gpt2, init, llama, problem};
-use lockstep_config::{Family, Model};
+use lockstep_config::{Dtype, Family, Model};
+use lockstep_tensor::gemm::Precision;
 
 /// A described model.
 pub struct Blueprint {
@@ -43,37 +44,51 @@ pub struct Mirror<'a> {
     pub owner: &'a Param,
 }
 
-/// Describes the model of a recipe, in one piece.
+/// Describes the model of a recipe, in one piece, with products in `f32`: enough for whoever asks
+/// about names, shapes and counts.
 pub fn describe(model: &Model) -> Blueprint {
-    describe_slices(model, &Slices::WHOLE)
+    describe_slices(model, &Slices::WHOLE, Dtype::F32)
 }
 
-/// Describes some slices of the model of a recipe.
+/// Describes some slices of the model of a recipe, whose products compute in `compute`.
 ///
 /// # Panics
 /// When the model cannot be cut so: the number of slices divides heads, key heads, hidden numbers
-/// and vocabulary of a transformer; a small problem is one slice.
-pub fn describe_slices(model: &Model, slices: &Slices) -> Blueprint {
+/// and vocabulary of a transformer; a small problem is one slice and computes in `f32`.
+pub fn describe_slices(model: &Model, slices: &Slices, compute: Dtype) -> Blueprint {
     let is_problem = model.family.is_problem();
     assert!(!is_problem || slices.num == 1, "a {:?} has one slice", model.family);
-    if is_problem { problem::describe(model) } else { transformer(model, slices) }
+    if is_problem {
+        assert_eq!(compute, Dtype::F32, "a {:?} computes in f32", model.family);
+        return problem::describe(model);
+    }
+    transformer(model, slices, precision_of(compute))
 }
 
-fn transformer(model: &Model, cut: &Slices) -> Blueprint {
+/// What the kernels call a recipe's number format.
+pub const fn precision_of(compute: Dtype) -> Precision {
+    match compute {
+        Dtype::F32 => Precision::F32,
+        Dtype::Bf16 => Precision::Bf16,
+        Dtype::F16 => Precision::F16,
+    }
+}
+
+fn transformer(model: &Model, cut: &Slices, precision: Precision) -> Blueprint {
     for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
         assert!(len.is_multiple_of(cut.num), "{len} in {} slices", cut.num);
     }
     let embedding = embedding(model, cut);
-    let head = head(model, cut, &embedding.params);
+    let head = head(model, (cut, precision), &embedding.params);
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
     if model.family == Family::Gpt2 {
         for index in 0..model.layers {
-            blocks.push(Box::new(gpt2::layer(model, cut, index)));
+            blocks.push(Box::new(gpt2::layer(model, (cut, precision), index)));
         }
     } else {
         let rope = llama::rope_table(model);
         for index in 0..model.layers {
-            blocks.push(Box::new(llama::layer(model, cut, index, &rope)));
+            blocks.push(Box::new(llama::layer(model, (cut, precision), index, &rope)));
         }
     }
     blocks.push(Box::new(head));
@@ -183,7 +198,7 @@ fn embedding(model: &Model, cut: &Slices) -> Embedding {
     }
 }
 
-fn head(model: &Model, cut: &Slices, token_tables: &[Param]) -> Head {
+fn head(model: &Model, (cut, precision): (&Slices, Precision), token_tables: &[Param]) -> Head {
     let mut params = ParamList::default();
     let norm = match model.family {
         Family::Gpt2 => gpt2::norm(model, gpt2::FINAL_NORM, &mut params),
@@ -203,6 +218,7 @@ fn head(model: &Model, cut: &Slices, token_tables: &[Param]) -> Head {
             layout: WeightLayout::OutIn,
             weight,
             bias: None,
+            precision,
         }
     });
     let product = Column { slices: slices.collect(), num_slices: cut.num };

@@ -67,16 +67,21 @@ impl Column {
         spare: &mut [f32],
     ) {
         let (num, len) = (self.slices.len(), dy.len() / self.slices.len());
-        let fuses = tree::fuses(self.num_outputs());
+        let fuses = self.fuses();
         tree::sum(cpu, 0..num, fuses, dx, spare, &mut |slice, dx, write| {
             let dy = &dy[slice * len..][..len];
             self.slices[slice].input_product(cpu, params, dy, dx, write);
         });
     }
 
+    /// Whether a slice's part of the gradient of the input is one number before it is added.
+    fn fuses(&self) -> bool {
+        self.slices[0].precision.fuses(self.num_outputs())
+    }
+
     /// Memory that [`Self::backward_input`] needs besides.
     pub(crate) fn spare_len(&self, num_rows: usize) -> usize {
-        let num = tree::num_spare(self.slices.len(), tree::fuses(self.num_outputs()));
+        let num = tree::num_spare(self.slices.len(), self.fuses());
         num * num_rows * self.num_inputs()
     }
 }

@@ -35,7 +35,7 @@ impl Dropout {
     /// The key of a site in this pass, or nothing where nothing is dropped.
     fn key(&self, mode: Mode, site: Site) -> Option<Key> {
         match mode {
-            Mode::Train { seed, step } if self.is_on() => {
+            Mode::Train { seed, step, .. } if self.is_on() => {
                 let key = Key::new(seed, "dropout").with(step).with(self.block);
                 Some(key.with(site as u64))
             }

@@ -16,6 +16,7 @@ use crate::param::{Init, ParamList, Piece};
 use crate::row::Row;
 use crate::slices::Slices;
 use lockstep_config::Model;
+use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
 /// Name of the embedding table.
@@ -26,7 +27,8 @@ pub(crate) const POSITION_TABLE: &str = "transformer.wpe.weight";
 pub(crate) const FINAL_NORM: &str = "transformer.ln_f";
 
 /// Layer number `index`.
-pub(crate) fn layer(model: &Model, cut: &Slices, index: usize) -> Layer {
+pub(crate) fn layer(model: &Model, of: (&Slices, Precision), index: usize) -> Layer {
+    let (cut, _) = of;
     let name = format!("transformer.h.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
     let residual = init::residual_projection(model.layers);
@@ -44,23 +46,23 @@ pub(crate) fn layer(model: &Model, cut: &Slices, index: usize) -> Layer {
                 &format!("{name}.attn.c_attn"),
                 width,
                 &[q_len, kv_len, kv_len],
-                cut,
+                of,
                 list,
             ),
             cut: cut.clone(),
         },
         rope: None,
-        out: row(&format!("{name}.attn.c_proj"), q_len, width, residual, cut, list),
+        out: row(&format!("{name}.attn.c_proj"), q_len, width, residual, of, list),
         dropout,
     };
     let feed_forward = FeedForward {
         entry: Entry {
             norm: norm(model, &format!("{name}.ln_2"), list),
-            product: column(&format!("{name}.mlp.c_fc"), width, &[model.ffn], cut, list),
+            product: column(&format!("{name}.mlp.c_fc"), width, &[model.ffn], of, list),
             cut: cut.clone(),
         },
         activation: Activation::Gelu,
-        down: row(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, cut, list),
+        down: row(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, of, list),
         dropout,
     };
     Layer { name, width, params: params.finish(), attention, feed_forward }
@@ -79,7 +81,7 @@ fn column(
     prefix: &str,
     num_inputs: usize,
     outputs: &[usize],
-    cut: &Slices,
+    (cut, precision): (&Slices, Precision),
     params: &mut ParamList,
 ) -> Column {
     let num_outputs = outputs.iter().sum();
@@ -99,8 +101,9 @@ fn column(
         let weight = params.push_piece(format!("{prefix}.weight"), &shape, piece, init::MATRIX);
         let piece = Piece::cols(&bias_shape, slice, cut.num, cols);
         let bias = params.push_piece(format!("{prefix}.bias"), &bias_shape, piece, Init::Zeros);
+        let bias = Some(bias);
         let num_outputs = num_outputs / cut.num;
-        Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias: Some(bias) }
+        Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias, precision }
     });
     Column { slices: slices.collect(), num_slices: cut.num }
 }
@@ -111,7 +114,7 @@ fn row(
     num_inputs: usize,
     num_outputs: usize,
     init: Init,
-    cut: &Slices,
+    (cut, precision): (&Slices, Precision),
     params: &mut ParamList,
 ) -> Row {
     let shape = [num_inputs, num_outputs];
@@ -119,7 +122,14 @@ fn row(
         let piece = Piece::rows(&shape, slice, cut.num, cut.of(num_inputs, slice));
         let weight = params.push_piece(format!("{prefix}.weight"), &shape, piece, init);
         let num_inputs = num_inputs / cut.num;
-        Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias: None }
+        Linear {
+            num_inputs,
+            num_outputs,
+            layout: WeightLayout::InOut,
+            weight,
+            bias: None,
+            precision,
+        }
     });
     let slices = slices.collect();
     let bias = Some(params.push(format!("{prefix}.bias"), &[num_outputs], Init::Zeros));

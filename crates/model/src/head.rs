@@ -18,8 +18,10 @@ use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Frame;
 use crate::tree;
+use lockstep_config::LossScale;
+use lockstep_tensor::convert;
 use lockstep_tensor::cross_entropy::{self, slices};
-use lockstep_tensor::gemm::Write;
+use lockstep_tensor::gemm::{Precision, Write};
 use std::slice;
 
 /// See the module's text.
@@ -159,7 +161,7 @@ impl Block for Head {
         let HeadSaved { logits_tv, stats, losses_t } = self.split(lane.shape.rows(), saved);
         self.entry.forward(ctx, params, input_tc, logits_tv, stats);
         let (vocab, targets) = (self.entry.product.num_outputs(), lane.targets);
-        match ctx.mode {
+        let loss = match ctx.mode {
             _ if self.entry.cut.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
             Mode::Train { .. } => cross_entropy::forward_backward(
                 cpu,
@@ -170,7 +172,13 @@ impl Block for Head {
                 losses_t,
             ),
             Mode::Evaluate => cross_entropy::forward(cpu, logits_tv, vocab, targets, losses_t),
+        };
+        if let Mode::Train { loss_scale, .. } = ctx.mode
+            && loss_scale != LossScale::ONE
+        {
+            convert::scale(cpu, logits_tv, loss_scale.factor(), Precision::F32);
         }
+        loss
     }
 
     fn backward(

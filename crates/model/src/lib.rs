@@ -78,7 +78,7 @@ pub use block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Pass, Recompute,
     Saved, SavedLen,
 };
-pub use blueprint::{Blueprint, Mirror, describe, describe_slices};
+pub use blueprint::{Blueprint, Mirror, describe, describe_slices, precision_of};
 pub use decode::Decoder;
 pub use exchange::{AllHere, Exchange, ExchangeCall, ExchangeKind};
 pub use grads::Grads;

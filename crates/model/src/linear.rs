@@ -4,9 +4,13 @@
 //! row per input (Hugging Face calls it Conv1D). Both are views of one product; neither is ever
 //! transposed in memory. Several stored tensors that lie one after the other (q, k, v; gate, up)
 //! are one linear layer here and take one product.
+//!
+//! Weights, inputs and gradients are `f32` in memory; what they are multiplied in is the layer's
+//! precision, and they are rounded to it while they are packed for the product. A bias is added in
+//! `f32`.
 
 use crate::grads::Grads;
-use lockstep_tensor::gemm::{Mat, MatMut, Write, matmul};
+use lockstep_tensor::gemm::{Mat, MatMut, Precision, Write, product};
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
@@ -27,6 +31,8 @@ pub(crate) struct Linear {
     pub(crate) layout: WeightLayout,
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Option<Range<usize>>,
+    /// What its three products compute in.
+    pub(crate) precision: Precision,
 }
 
 impl Linear {
@@ -37,10 +43,8 @@ impl Linear {
 
     /// Overwrites `y`.
     pub(crate) fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
-        self.product(cpu, params, x, y, Write::Set);
-        if let Some(at) = &self.bias {
-            bias::add(cpu, y, &params[at.clone()]);
-        }
+        let bias = self.bias.as_ref().map(|at| &params[at.clone()]);
+        self.product_with(cpu, params, x, y, Write::Set, bias);
     }
 
     /// Sets `y` to the product, or adds it, without the bias.
@@ -52,10 +56,22 @@ impl Linear {
         y: &mut [f32],
         write: Write,
     ) {
+        self.product_with(cpu, params, x, y, write, None);
+    }
+
+    fn product_with(
+        &self,
+        cpu: &Cpu,
+        params: &[f32],
+        x: &[f32],
+        y: &mut [f32],
+        write: Write,
+        bias: Option<&[f32]>,
+    ) {
         let num_rows = x.len() / self.num_inputs;
         let y_mat = MatMut::new(y, num_rows, self.num_outputs);
         let x_mat = Mat::new(x, num_rows, self.num_inputs);
-        matmul(cpu, x_mat, self.weight_io(params), y_mat, write);
+        product(cpu, self.precision, x_mat, self.weight_io(params), y_mat, write, bias);
     }
 
     /// Overwrites `dx` with the gradient of the input.
@@ -75,7 +91,7 @@ impl Linear {
         let num_rows = dy.len() / self.num_outputs;
         let dx = MatMut::new(dx, num_rows, self.num_inputs);
         let dy = Mat::new(dy, num_rows, self.num_outputs);
-        matmul(cpu, dy, self.weight_io(params).t(), dx, write);
+        product(cpu, self.precision, dy, self.weight_io(params).t(), dx, write, None);
     }
 
     /// Adds the gradients of what is trained of weight and bias to `grads`.
@@ -97,7 +113,8 @@ impl Linear {
             let (first, num) = ((at.start - self.weight.start) / num_cols, at.len() / num_cols);
             let left = Mat::strided(&rows_of[first..], num_rows, num, num_rows_of).t();
             let right = Mat::new(cols_of, num_rows, num_cols);
-            matmul(cpu, left, right, MatMut::new(grads, num, num_cols), Write::Add);
+            let grads = MatMut::new(grads, num, num_cols);
+            product(cpu, self.precision, left, right, grads, Write::Add, None);
         }
     }
 

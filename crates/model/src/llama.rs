@@ -17,6 +17,7 @@ use crate::param::{Init, ParamList, Piece};
 use crate::row::Row;
 use crate::slices::Slices;
 use lockstep_config::Model;
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope;
 use std::sync::Arc;
 
@@ -31,12 +32,17 @@ pub(crate) fn rope_table(model: &Model) -> Arc<rope::Table> {
 }
 
 /// Layer number `index`.
-pub(crate) fn layer(model: &Model, cut: &Slices, index: usize, rope: &Arc<rope::Table>) -> Layer {
+pub(crate) fn layer(
+    model: &Model,
+    of: (&Slices, Precision),
+    index: usize,
+    rope: &Arc<rope::Table>,
+) -> Layer {
     let name = format!("model.layers.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
     let mut params = ParamList::default();
-    let attention = attention(model, cut, &name, &mut params, Arc::clone(rope), dropout);
-    let feed_forward = feed_forward(model, cut, &name, &mut params, dropout);
+    let attention = attention(model, of, &name, &mut params, Arc::clone(rope), dropout);
+    let feed_forward = feed_forward(model, of, &name, &mut params, dropout);
     Layer { name, width: model.width, params: params.finish(), attention, feed_forward }
 }
 
@@ -48,7 +54,7 @@ pub(crate) fn norm(model: &Model, prefix: &str, params: &mut ParamList) -> Norm 
 
 fn attention(
     model: &Model,
-    cut: &Slices,
+    of: (&Slices, Precision),
     layer: &str,
     params: &mut ParamList,
     rope: Arc<rope::Table>,
@@ -59,16 +65,17 @@ fn attention(
     let norm = norm(model, &format!("{layer}.input_layernorm"), params);
     let outputs = [("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)];
     let prefix = format!("{layer}.self_attn");
-    let qkv = column(&prefix, &outputs, model.width, cut, params);
-    let out = row(&prefix, "o", heads * head_dim, model.width, residual, cut, params);
-    let (heads, kv_heads, cut) = (heads / cut.num, kv_heads / cut.num, cut.clone());
+    let qkv = column(&prefix, &outputs, model.width, of, params);
+    let out = row(&prefix, "o", heads * head_dim, model.width, residual, of, params);
+    let cut = of.0.clone();
+    let (heads, kv_heads) = (heads / cut.num, kv_heads / cut.num);
     let entry = Entry { norm, product: qkv, cut };
     Attention { heads, kv_heads, head_dim, entry, rope: Some(rope), out, dropout }
 }
 
 fn feed_forward(
     model: &Model,
-    cut: &Slices,
+    of: (&Slices, Precision),
     layer: &str,
     params: &mut ParamList,
     dropout: Dropout,
@@ -77,9 +84,9 @@ fn feed_forward(
     let norm = norm(model, &format!("{layer}.post_attention_layernorm"), params);
     let outputs = [("gate", model.ffn), ("up", model.ffn)];
     let prefix = format!("{layer}.mlp");
-    let up = column(&prefix, &outputs, model.width, cut, params);
-    let down = row(&prefix, "down", model.ffn, model.width, residual, cut, params);
-    let entry = Entry { norm, product: up, cut: cut.clone() };
+    let up = column(&prefix, &outputs, model.width, of, params);
+    let down = row(&prefix, "down", model.ffn, model.width, residual, of, params);
+    let entry = Entry { norm, product: up, cut: of.0.clone() };
     FeedForward { entry, activation: Activation::SwiGlu, down, dropout }
 }
 
@@ -89,7 +96,7 @@ fn column(
     prefix: &str,
     outputs: &[(&str, usize)],
     num_inputs: usize,
-    cut: &Slices,
+    (cut, precision): (&Slices, Precision),
     params: &mut ParamList,
 ) -> Column {
     let num_outputs = outputs.iter().map(|&(_, num_outputs)| num_outputs).sum::<usize>() / cut.num;
@@ -100,7 +107,14 @@ fn column(
             params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init::MATRIX)
         });
         let weight = ranges.reduce(|all, next| all.start..next.end).expect("at least one tensor");
-        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None }
+        Linear {
+            num_inputs,
+            num_outputs,
+            layout: WeightLayout::OutIn,
+            weight,
+            bias: None,
+            precision,
+        }
     });
     Column { slices: slices.collect(), num_slices: cut.num }
 }
@@ -112,7 +126,7 @@ fn row(
     num_inputs: usize,
     num_outputs: usize,
     init: Init,
-    cut: &Slices,
+    (cut, precision): (&Slices, Precision),
     params: &mut ParamList,
 ) -> Row {
     let shape = [num_outputs, num_inputs];
@@ -121,7 +135,14 @@ fn row(
         let piece = Piece::cols(&shape, slice, cut.num, vec![cols]);
         let weight = params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init);
         let num_inputs = num_inputs / cut.num;
-        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None }
+        Linear {
+            num_inputs,
+            num_outputs,
+            layout: WeightLayout::OutIn,
+            weight,
+            bias: None,
+            precision,
+        }
     });
     Row { slices: slices.collect(), bias: None, cut: cut.clone() }
 }

@@ -13,6 +13,7 @@ use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::slices::Slices;
 use crate::tree;
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
@@ -39,6 +40,11 @@ impl Row {
     /// Outputs.
     pub(crate) fn num_outputs(&self) -> usize {
         self.slices[0].num_outputs
+    }
+
+    /// What products compute in.
+    pub(crate) fn precision(&self) -> Precision {
+        self.slices[0].precision
     }
 
     /// FLOPs of the product for one row, over all slices everywhere.
@@ -76,14 +82,19 @@ impl Row {
     /// The sum over the slices held here.
     fn partial_sum(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], spare: &mut [f32]) {
         let (num, len) = (self.slices.len(), x.len() / self.slices.len());
-        let fuses = tree::fuses(self.num_inputs());
+        let fuses = self.fuses();
         tree::sum(cpu, 0..num, fuses, y, spare, &mut |slice, y, write| {
             self.slices[slice].product(cpu, params, &x[slice * len..][..len], y, write);
         });
     }
 
+    /// Whether a slice's part of the output is one number before it is added.
+    fn fuses(&self) -> bool {
+        self.precision().fuses(self.num_inputs())
+    }
+
     fn spare_len(&self, num_rows: usize) -> usize {
-        let num = tree::num_spare(self.slices.len(), tree::fuses(self.num_inputs()));
+        let num = tree::num_spare(self.slices.len(), self.fuses());
         num * num_rows * self.num_outputs()
     }
 

@@ -8,14 +8,9 @@
 //! unless it is one addend that can be *added* to the left side while it is computed and still be
 //! one number first: a product whose sum stays in the registers until it is finished.
 
-use lockstep_tensor::gemm::{K_BLOCK, Write};
+use lockstep_tensor::gemm::Write;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
-
-/// Whether a product over `k` is one number before it meets what it is added to.
-pub(crate) const fn fuses(k: usize) -> bool {
-    k <= K_BLOCK
-}
 
 /// Sets `out` to the sum of the addends `slices`; `compute` sets or adds one of them. `spare` has
 /// room for [`num_spare`] of them.

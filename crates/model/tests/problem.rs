@@ -1,7 +1,7 @@
 //! The blocks of small problems: every gradient against differences of the loss, and what must not
 //! matter.
 
-use lockstep_config::{Activation, Family, Model, Problem};
+use lockstep_config::{Activation, Family, LossScale, Model, Problem};
 use lockstep_model::{
     AllHere, Blueprint, Context, Grads, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe,
     init,
@@ -9,7 +9,7 @@ use lockstep_model::{
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
 
-const TRAIN: Mode = Mode::Train { seed: 1, step: 0 };
+const TRAIN: Mode = Mode::Train { seed: 1, step: 0, loss_scale: LossScale::ONE };
 
 fn model(family: Family) -> Model {
     Model {

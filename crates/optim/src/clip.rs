@@ -99,6 +99,11 @@ impl Clip {
         Self { norm: 0.0, scales: [scale; MAX_CLASSES] }
     }
 
+    /// Whether anything is shortened.
+    pub fn is_active(&self) -> bool {
+        self.scales.iter().any(|scale| *scale < 1.0)
+    }
+
     /// What the gradients of a class are to be multiplied with.
     pub const fn scale(&self, class: usize) -> f32 {
         self.scales[class]
@@ -138,6 +143,11 @@ impl GlobalNorm {
             rest = behind;
         }
         &self.chunks
+    }
+
+    /// What is measured, in the order of its chunks.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
     }
 
     /// What [`Self::chunk_sums`] gave last.

@@ -6,6 +6,7 @@
 //! # Layout
 //! - [`lr`]: the learning rate of each step.
 //! - [`clip`]: norms, and the scales that keep them within limits.
+//! - [`loss_scale`]: what the loss is multiplied by in `fp16`.
 //! - [`optimizer`]: SGD, momentum, Nesterov, Adam, AdamW, LARS and LAMB with their state.
 //! - [`phases`]: which parameters are trained when.
 //!
@@ -40,11 +41,14 @@ pub mod lr;
 
 pub mod clip;
 
+pub mod loss_scale;
+
 pub mod optimizer;
 
 pub mod phases;
 
 pub use clip::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm};
+pub use loss_scale::{LossScaler, OverflowWatch};
 pub use lr::LearningRate;
 pub use optimizer::{Optimizer, TensorNorms, Update};
 pub use phases::Phases;

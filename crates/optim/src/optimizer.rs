@@ -66,7 +66,8 @@ struct Treatment {
 /// One step's numbers, the same for all parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
-    /// Number of steps up to and including this one: 1 for the first.
+    /// Number of steps that were taken, this one included: 1 for the first. What was skipped does
+    /// not count.
     pub count: u64,
     /// The learning rate.
     pub lr: f64,

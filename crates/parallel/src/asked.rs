@@ -33,7 +33,7 @@ pub fn mesh_of(recipe: &Recipe) -> Mesh {
 
 /// The whole model of a recipe, in the slices that its bits depend on.
 pub fn blueprint_of(recipe: &Recipe) -> Blueprint {
-    describe_slices(&recipe.model, &Slices::all(recipe.num_slices()))
+    describe_slices(&recipe.model, &Slices::all(recipe.num_slices()), recipe.precision.compute)
 }
 
 /// The slices of it that a worker holds.
@@ -41,7 +41,7 @@ pub fn blueprint_on(recipe: &Recipe, worker: usize) -> Blueprint {
     let config::Parallel { tensor, sequence, .. } = recipe.parallel;
     let index = mesh_of(recipe).index(Axis::Tensor, Rank(worker));
     let slices = Slices::part(recipe.num_slices(), tensor, index, sequence);
-    describe_slices(&recipe.model, &slices)
+    describe_slices(&recipe.model, &slices, recipe.precision.compute)
 }
 
 /// When which parameters of a model are frozen.
@@ -76,6 +76,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         stages: Stages::of(recipe, blueprint),
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
+        wire: recipe.precision.wire,
         phase: phases.at(step),
         phases,
     }

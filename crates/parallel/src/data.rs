@@ -11,7 +11,9 @@ use crate::leaves::{LeafTree, Leaves};
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
 use crate::sparse::SparseTable;
+use crate::wire::Narrow;
 use lockstep_comm::{CommError, Reduction};
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,11 +21,21 @@ use std::sync::Arc;
 /// The gradients of all buckets over a worker's leaves.
 pub struct WholeGradients {
     trees: Vec<LeafTree>,
-    pending: Vec<Option<Pending<Floats>>>,
+    /// What travels of each bucket, where that is not its sums themselves.
+    narrow: Vec<Option<Narrow>>,
+    pending: Vec<Option<Travelling>>,
     /// The lengths of the parts of each bucket, where each worker gets its part only.
     parts: Option<Vec<Arc<[usize]>>>,
     /// The table whose rows travel one by one, if any.
     sparse: Option<SparseTable>,
+}
+
+/// The sums of a bucket on their way.
+enum Travelling {
+    /// Themselves.
+    Sums(Pending<Floats>),
+    /// Rounded.
+    Narrow(Pending<Narrow>),
 }
 
 impl WholeGradients {
@@ -42,12 +54,17 @@ impl WholeGradients {
                 0 => Floats::default(),
                 _ => Floats::exchanged(overlap.comm(), len * num_buffers)?,
             };
-            Ok(LeafTree::new(len, leaves, mine.clone(), data))
+            Ok(LeafTree::new(len, leaves, mine.clone(), data).rounded_to(overlap.wire()))
         };
+        assert!(sparse.is_none() || overlap.wire() == Precision::F32, "rows travel as they are");
+        let num_sums = LeafTree::num_sums(mine.clone());
+        let narrow = |len: usize| Narrow::new(overlap.wire(), overlap.comm(), num_sums * len);
+        let narrow =
+            buckets.list.iter().map(|bucket| narrow(bucket.len)).collect::<Result<_, _>>()?;
         let trees = buckets.list.iter().map(|bucket| tree(bucket.len)).collect::<Result<_, _>>()?;
         let lens = || buckets.list.iter().map(|bucket| bucket.part_lens().into()).collect();
         let pending = buckets.list.iter().map(|_| None).collect();
-        Ok(Self { trees, pending, parts: is_scattered.then(lens), sparse })
+        Ok(Self { trees, narrow, pending, parts: is_scattered.then(lens), sparse })
     }
 
     /// Forgets the sums of the last step.
@@ -71,8 +88,18 @@ impl WholeGradients {
         if !tree.finish_lane(cpu) {
             return Ok(());
         }
-        let (data, used) = tree.lend();
         let lens = self.parts.as_ref().map(|parts| Arc::clone(&parts[bucket]));
+        if let Some(mut narrow) = self.narrow[bucket].take() {
+            let used = tree.all_sums().len();
+            narrow.round(cpu, tree.all_sums());
+            let pending = overlap.start(bucket, narrow, move |comm, narrow| match lens {
+                None => narrow.all_reduce(comm, used),
+                Some(lens) => narrow.reduce_scatter(comm, used, &lens),
+            })?;
+            self.pending[bucket] = Some(Travelling::Narrow(pending));
+            return Ok(());
+        }
+        let (data, used) = tree.lend();
         let sparse = self.sparse.filter(|sparse| sparse.bucket == bucket);
         let pending = overlap.start(bucket, data, move |comm, data| {
             let sums = &mut data[..used];
@@ -82,7 +109,7 @@ impl WholeGradients {
                 (Some(lens), _) => comm.reduce_scatter_parts(sums, &lens, Reduction::Sum),
             }
         })?;
-        self.pending[bucket] = Some(pending);
+        self.pending[bucket] = Some(Travelling::Sums(pending));
         Ok(())
     }
 
@@ -97,18 +124,26 @@ impl WholeGradients {
             for other in others.chunks_exact(len) {
                 reduce::add_assign(cpu, first, other);
             }
-            self.pending[bucket] = Some(Pending::Done(data));
+            self.pending[bucket] = Some(Travelling::Sums(Pending::Done(data)));
         }
     }
 
     /// Waits until all buckets are reduced.
-    pub fn finish(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+    pub fn finish(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
         for bucket in (0..self.trees.len()).rev() {
             if self.trees[bucket].is_empty() {
                 continue;
             }
-            let pending = self.pending[bucket].take().expect("every lane was run");
-            self.trees[bucket].give_back(overlap.finish(pending)?);
+            match self.pending[bucket].take().expect("every lane was run") {
+                Travelling::Sums(pending) => {
+                    self.trees[bucket].give_back(overlap.finish(pending)?);
+                }
+                Travelling::Narrow(pending) => {
+                    let narrow = overlap.finish(pending)?;
+                    narrow.widen(cpu, self.trees[bucket].root_mut());
+                    self.narrow[bucket] = Some(narrow);
+                }
+            }
         }
         Ok(())
     }
@@ -120,7 +155,8 @@ impl WholeGradients {
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
-        self.trees.iter().map(LeafTree::num_elements).sum()
+        let sums = self.trees.iter().map(LeafTree::num_elements).sum::<usize>();
+        sums + self.narrow.iter().flatten().map(Narrow::held).sum::<usize>()
     }
 
     /// See [`Self::total`].

@@ -4,14 +4,16 @@
 //! [`crate::Replica`] then allocates is the same count, and a test holds the two together.
 
 use crate::buckets::{Bucket, Buckets};
+use crate::compress::Compression;
 use crate::leaves::LeafTree;
 use crate::pipeline::Device;
-use crate::replica::ReplicaPlan;
+use crate::replica::{Replica, ReplicaPlan};
 use crate::shard_tree::ShardTree;
 use crate::shares::Shares;
 use crate::trained::Trained;
-use crate::zero::NUM_IN_FLIGHT;
-use lockstep_config::OptimName;
+use crate::wire::Narrow;
+use crate::zero::{NUM_IN_FLIGHT, Wire};
+use lockstep_config::{Dtype, OptimName};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
@@ -51,17 +53,24 @@ impl Footprint {
         let parts = |buckets: &Buckets| -> usize {
             buckets.list.iter().map(|bucket| bucket.part(worker).len()).sum()
         };
-        let pieces = NUM_IN_FLIGHT * num_workers * grads.max_part_len(worker);
+        let pieces = num_workers * grads.max_part_len(worker);
+        let wire = if plan.wire == Dtype::F32 { Wire::Wide } else { Wire::Narrow };
         let (gradients, in_flight) = match plan.leaf_shares() {
             Shares::Contiguous(shares) => {
-                (grads.num_params() * LeafTree::num_buffers(shares[worker].clone()), 0)
+                let mine = || shares[worker].clone();
+                let sums = grads.num_params() * LeafTree::num_buffers(mine());
+                let narrow = grads
+                    .list
+                    .iter()
+                    .map(|bucket| Narrow::num_floats(bucket.len * LeafTree::num_sums(mine())));
+                (sums + if wire == Wire::Narrow { narrow.sum() } else { 0 }, 0)
             }
             Shares::Cyclic { .. } => {
                 let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
                 let one_lane = plan.leaves.lanes_per_leaf == 1;
                 let leaves =
                     if one_lane { NUM_IN_FLIGHT * grads.max_len() } else { grads.num_params() };
-                (parts(grads) * kept, leaves + pieces)
+                (parts(grads) * kept, leaves + wire.num_in_flight(grads.max_len(), pieces))
             }
         };
         let windows = if plan.zero == 3 { 2 * buckets.max_len() } else { 0 };
@@ -92,5 +101,21 @@ impl Footprint {
     /// All of it.
     pub const fn total(&self) -> usize {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+    }
+}
+
+impl Replica {
+    /// The memory this replica and its optimizer hold.
+    pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
+        let store = self.store.footprint();
+        let (activations, messages) = self.device.num_elements();
+        let [anchors, outer] = self.len_of_rounds();
+        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
+        Footprint {
+            optimizer: optimizer.state_len() + outer,
+            activations,
+            buffers: store.buffers + self.scratch.len() + messages + anchors + compressed,
+            ..store
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::pipeline::Job;
 use crate::replica::Replica;
 use crate::store::WorkerStore;
 use lockstep_comm::CommError;
+use lockstep_config::LossScale;
 use lockstep_model::{Blueprint, Grads, Lane, Mode};
 use lockstep_tensor::{Cpu, reduce};
 use std::cmp::Reverse;
@@ -50,6 +51,7 @@ impl Replica {
         step: u64,
         lane: &dyn Fn(usize) -> Lane<'a>,
     ) -> Result<Option<NonFinite>, CommError> {
+        let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
         let Self { blueprint, losses, device, scratch, store, .. } = self;
         let longest = blueprint.blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
         let num_lanes = vec![0; blueprint.blocks.len()];
@@ -61,7 +63,7 @@ impl Replica {
             &mut Job {
                 blueprint,
                 cpu,
-                mode: Mode::Train { seed, step },
+                mode: Mode::Train { seed, step, loss_scale },
                 scratch,
                 num_lanes: numbers.len(),
                 lane: &|index| lane(numbers[index]),

@@ -13,7 +13,9 @@
 //! gradients can leave for the network while the blocks in front of it are still in backward.
 
 use crate::memory::Floats;
+use crate::wire;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
 /// How lanes become leaves.
@@ -62,6 +64,8 @@ pub struct LeafTree {
     num_lanes: usize,
     /// Whether a lane is adding to the leaf being filled.
     is_open: bool,
+    /// What leaves and sums are rounded to.
+    wire: Precision,
 }
 
 /// Elements that one task merges.
@@ -79,7 +83,20 @@ impl LeafTree {
         let num_buffers = Self::num_buffers(mine.clone());
         assert_eq!(data.len(), num_buffers * len, "room for every sum");
         let waiting = Vec::with_capacity(num_buffers);
-        Self { leaves, mine, len, data, waiting, num_lanes: 0, is_open: false }
+        let wire = Precision::F32;
+        Self { leaves, mine, len, data, waiting, num_lanes: 0, is_open: false, wire }
+    }
+
+    /// The same with leaves and sums that are rounded; see [`crate::wire`].
+    pub fn rounded_to(self, wire: Precision) -> Self {
+        Self { wire, ..self }
+    }
+
+    /// How many sums there are once every leaf is finished.
+    pub fn num_sums(mine: Range<usize>) -> usize {
+        let mut waiting = Vec::new();
+        mine.for_each(|leaf| push(&mut waiting, leaf));
+        waiting.len()
     }
 
     /// Most sums that exist at a time, the leaf being filled included.
@@ -142,8 +159,12 @@ impl LeafTree {
         push(&mut self.waiting, leaf);
         let target = self.waiting.len() - 1;
         let (front, addends) = self.data.split_at_mut((target + 1) * self.len);
-        let addends = &addends[..(leaf_buffer - target) * self.len];
-        merge(cpu, &mut front[target * self.len..], addends);
+        let addends = &mut addends[..(leaf_buffer - target) * self.len];
+        let target = &mut front[target * self.len..];
+        match self.wire {
+            Precision::F32 => merge(cpu, target, addends),
+            wire => merge_rounded(cpu, wire, target, addends),
+        }
         self.is_complete()
     }
 
@@ -156,6 +177,11 @@ impl LeafTree {
     pub fn sums(&self) -> impl Iterator<Item = (Subtree, &[f32])> {
         let sum = |(index, &subtree)| (subtree, &self.data[index * self.len..][..self.len]);
         self.waiting.iter().enumerate().map(sum)
+    }
+
+    /// The same, one behind the other.
+    pub fn all_sums(&self) -> &[f32] {
+        &self.data[..self.waiting.len() * self.len]
     }
 
     /// Lends the sums of a complete tree to a call that puts what they are part of in place of the
@@ -221,6 +247,22 @@ fn merge(cpu: &Cpu, target: &mut [f32], addends: &[f32]) {
             }
         }
     });
+}
+
+/// The same with every sum rounded, and first the leaf itself: the last addend, or the target where
+/// there are none.
+fn merge_rounded(cpu: &Cpu, wire: Precision, target: &mut [f32], addends: &mut [f32]) {
+    let len = target.len();
+    let num_addends = addends.len() / len;
+    if num_addends == 0 {
+        return wire::round(cpu, wire, target);
+    }
+    wire::round(cpu, wire, &mut addends[(num_addends - 1) * len..]);
+    for index in (1..num_addends).rev() {
+        let (left, right) = addends.split_at_mut(index * len);
+        wire::add(cpu, wire, &mut left[(index - 1) * len..], &right[..len]);
+    }
+    wire::add(cpu, wire, target, &addends[..len]);
 }
 
 #[cfg(test)]

@@ -73,6 +73,7 @@ pub mod buckets;
 pub mod memory;
 pub mod overlap;
 pub mod tune;
+pub mod wire;
 
 pub mod compress;
 pub mod data;
@@ -99,6 +100,7 @@ pub mod losses;
 pub mod norm;
 pub mod replica;
 pub mod saved;
+pub mod scaled;
 pub mod store;
 pub mod visit;
 
@@ -118,5 +120,6 @@ pub use local::{Drift, OuterRule};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use saved::OwnPiece;
+pub use scaled::{Scaled, Unscaled};
 pub use shares::Shares;
 pub use stages::Stages;

@@ -8,6 +8,7 @@
 
 use crate::groups::Groups;
 use lockstep_comm::CommError;
+use lockstep_config::LossScale;
 use lockstep_model::{
     AllHere, Block, Blueprint, Context, Grads, Lane, LaneShape, Mode, Saved, Scratch, init,
 };
@@ -89,7 +90,7 @@ impl Samples {
             first_sample: 0,
             num_targets: self.lane.rows() as u64,
         };
-        let mode = Mode::Train { seed: 0, step: 0 };
+        let mode = Mode::Train { seed: 0, step: 0, loss_scale: LossScale::ONE };
         let mut ctx =
             Context { cpu, lane: &lane, mode, scratch: &mut scratch, exchange: &mut AllHere };
         let mut round = || {

@@ -1,21 +1,24 @@
-//! Flat buffers of `f32`, where the other workers of the host can reach them if that helps.
+//! Flat buffers, where the other workers of the host can reach them if that helps.
 //!
 //! What workers exchange is allocated in the arena they share, so that nothing is copied on its
 //! way; where no memory is shared, or nobody is there to share it with, it is ordinary memory.
 
-use lockstep_comm::{ArenaBuffer, Comm, CommError};
+use lockstep_comm::{ArenaBuffer, Comm, CommError, Element};
 use std::ops::{Deref, DerefMut};
 
 /// A buffer of fixed length.
 #[derive(Debug)]
-pub enum Floats {
+pub enum Buffer<T: Element> {
     /// In the arena.
-    Shared(ArenaBuffer<f32>),
+    Shared(ArenaBuffer<T>),
     /// Of this worker only.
-    Private(Vec<f32>),
+    Private(Vec<T>),
 }
 
-impl Floats {
+/// What weights, gradients and activations are kept in.
+pub type Floats = Buffer<f32>;
+
+impl<T: Element> Buffer<T> {
     /// `len` zeros that take part in calls on `comm`.
     pub fn exchanged(comm: &Comm, len: usize) -> Result<Self, CommError> {
         if comm.num_members() > 1 && comm.shares_memory() {
@@ -27,20 +30,20 @@ impl Floats {
 
     /// `len` zeros that nobody else looks at.
     pub fn private(len: usize) -> Self {
-        Self::Private(vec![0.0; len])
+        Self::Private(vec![T::from_small(0); len])
     }
 }
 
-impl Default for Floats {
+impl<T: Element> Default for Buffer<T> {
     /// What is left in a place whose buffer is in a call.
     fn default() -> Self {
         Self::Private(Vec::new())
     }
 }
 
-impl Deref for Floats {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
         match self {
             Self::Shared(buffer) => buffer,
             Self::Private(buffer) => buffer,
@@ -48,8 +51,8 @@ impl Deref for Floats {
     }
 }
 
-impl DerefMut for Floats {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::Shared(buffer) => buffer,
             Self::Private(buffer) => buffer,

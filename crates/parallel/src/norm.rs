@@ -5,6 +5,7 @@
 //! are those of one worker, and so is the norm, to the bit.
 
 use crate::overlap::Overlap;
+use crate::scaled::is_lost;
 use lockstep_comm::CommError;
 use lockstep_optim::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm, Slot};
 use lockstep_tensor::Cpu;
@@ -13,12 +14,16 @@ use lockstep_tensor::Cpu;
 #[derive(Debug)]
 pub struct PartedNorm {
     own: GlobalNorm,
-    /// How many chunks each worker has, where they have parts.
+    /// How many numbers each worker has, where they have parts: its chunks, and what it counted.
     lens: Option<Vec<usize>>,
-    /// All workers' sums, one worker behind the other.
+    /// All workers' numbers, one worker behind the other.
     gathered: Vec<f64>,
     /// Where the sums lie by name and chunk, and the number of their tensor.
     order: Vec<(usize, usize)>,
+    /// Gradients of this worker that `fp16` would have lost; those of all workers; all there are.
+    own_lost: u64,
+    lost: u64,
+    num_elements: usize,
 }
 
 impl PartedNorm {
@@ -26,7 +31,9 @@ impl PartedNorm {
     pub fn whole(slots: &[Slot]) -> Self {
         let own = GlobalNorm::new(slots);
         let order: Vec<_> = own.by_tensor().map(|(tensor, _)| tensor).enumerate().collect();
-        Self { own, lens: None, gathered: vec![0.0; order.len()], order }
+        let gathered = vec![0.0; order.len()];
+        let num_elements = slots.iter().map(|slot| slot.range.len()).sum();
+        Self { own, lens: None, gathered, order, own_lost: 0, lost: 0, num_elements }
     }
 
     /// For a worker that owns its part of every bucket; `slots_of` gives the parts of all workers,
@@ -35,25 +42,46 @@ impl PartedNorm {
         let comm = overlap.control();
         let mut chunks = Vec::new();
         let mut lens = Vec::new();
+        let (mut num_elements, mut end) = (0, 0);
         for worker in 0..comm.num_members() {
             let first = chunks.len();
             for slot in sorted(slots_of(worker)) {
                 let offsets = (0..slot.range.len()).step_by(CHUNK_LEN);
-                chunks.extend(offsets.map(|offset| (slot.tensor, slot.first + offset)));
+                num_elements += slot.range.len();
+                chunks.extend(offsets.map(|offset| (slot.tensor, slot.first + offset, worker)));
             }
-            lens.push(chunks.len() - first);
+            lens.push(chunks.len() - first + 1);
+            end += lens[worker];
         }
         // The numbers of tensors are in the order of their names.
         let mut order: Vec<usize> = (0..chunks.len()).collect();
         order.sort_by_key(|&index| chunks[index]);
-        let order: Vec<_> = order.into_iter().map(|index| (index, chunks[index].0)).collect();
+        // A worker's count lies behind its chunks, so those of later workers come later.
+        let place = |index: usize| (index + chunks[index].2, chunks[index].0);
+        let order: Vec<_> = order.into_iter().map(place).collect();
         let own = GlobalNorm::new(&slots_of(comm.position()));
-        Self { own, lens: Some(lens), gathered: vec![0.0; order.len()], order }
+        let (lens, gathered) = (Some(lens), vec![0.0; end]);
+        Self { own, lens, gathered, order, own_lost: 0, lost: 0, num_elements }
     }
 
     /// Measures the gradients that this worker owns; `grads` gives them by bucket.
     pub fn measure_grads<'a>(&mut self, cpu: &Cpu, grads: impl Fn(usize) -> &'a [f32]) {
         self.own.chunk_sums(cpu, |slot| &grads(slot.block)[slot.grads.clone()]);
+    }
+
+    /// Counts the gradients that this worker owns and `fp16` would round to zero, or says that
+    /// nobody asks; `grads` gives them by bucket.
+    pub fn count_lost<'a>(&mut self, is_asked: bool, grads: impl Fn(usize) -> &'a [f32]) {
+        let lost_of = |slot: &Slot| {
+            let values = &grads(slot.block)[slot.grads.clone()];
+            values.iter().filter(|value| is_lost(**value)).count() as u64
+        };
+        self.own_lost = if is_asked { self.own.slots().iter().map(lost_of).sum() } else { 0 };
+    }
+
+    /// The share of all gradients that was lost, when they were clipped last.
+    pub fn lost_share(&self) -> f64 {
+        self.lost as f64 / self.num_elements.max(1) as f64
     }
 
     /// Measures the parameters that this worker owns; `params` gives them by bucket.
@@ -91,11 +119,19 @@ impl PartedNorm {
         let (own, gathered) = (self.own.last_sums(), &mut self.gathered);
         let Some(lens) = &self.lens else {
             gathered.copy_from_slice(own);
+            self.lost = self.own_lost;
             return Ok(());
         };
         let start: usize = lens[..overlap.control().position()].iter().sum();
         gathered[start..start + own.len()].copy_from_slice(own);
-        overlap.call(|comm| comm.all_gather_parts(gathered, lens))
+        gathered[start + own.len()] = self.own_lost as f64;
+        overlap.call(|comm| comm.all_gather_parts(gathered, lens))?;
+        let ends = lens.iter().scan(0, |end, len| {
+            *end += len;
+            Some(*end)
+        });
+        self.lost = ends.map(|end| gathered[end - 1] as u64).sum();
+        Ok(())
     }
 
     /// The sums in the order in which they are added, with their tensors.

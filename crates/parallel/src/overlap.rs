@@ -7,6 +7,7 @@
 
 use lockstep_comm::{Comm, CommError, Handle, Label};
 use lockstep_platform::World;
+use lockstep_tensor::gemm::Precision;
 use std::time::Duration;
 
 /// Starts calls on a group and keeps the time that was waited for them.
@@ -18,6 +19,8 @@ pub struct Overlap {
     exposed: Duration,
     /// The step at work, for reports.
     step: u64,
+    /// What gradients travel in.
+    wire: Precision,
 }
 
 /// A call that was started, with the buffers that are in it.
@@ -35,7 +38,17 @@ impl Overlap {
     /// every call is over at once.
     pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
         let is_on = is_on && comm.num_members() > 1;
-        Self { comm, control, world, is_on, exposed: Duration::ZERO, step: 0 }
+        Self { comm, control, world, is_on, exposed: Duration::ZERO, step: 0, wire: Precision::F32 }
+    }
+
+    /// The same with gradients that travel in another type; see [`crate::wire`].
+    pub fn carrying(self, wire: Precision) -> Self {
+        Self { wire, ..self }
+    }
+
+    /// What gradients travel in.
+    pub fn wire(&self) -> Precision {
+        self.wire
     }
 
     /// The group that gradients and parameters travel on.

@@ -7,15 +7,14 @@
 //! [`crate::leaves`]. Workers only divide the lanes and the blocks among them, and, from ZeRO-1 on,
 //! what they keep.
 //!
-//! A step is: [`Replica::run_lanes`], [`Replica::finish_reduce`], [`Replica::clip`], then
-//! [`Replica::step`]. A mirror (the head's copy of a tied embedding) has its own tree of sums; its
-//! total is added to the owner's total once, the owner is stepped, and the copy follows. A step may
-//! be left out after its sums are finished. After an error nothing of a replica can be used: parts
-//! of it were in the call that failed.
+//! A step is: [`Replica::run_lanes`], [`Replica::finish_reduce`], [`Replica::unscale`],
+//! [`Replica::clip`], then [`Replica::step`]; see [`crate::scaled`]. A mirror (the head's copy of a
+//! tied embedding) has its own tree of sums; its total is added to the owner's total once, the
+//! owner is stepped, and the copy follows. A step may be left out after its sums are finished.
+//! After an error nothing of a replica can be used: parts of it were in the call that failed.
 
 use crate::buckets::{Bucket, Buckets};
 use crate::compress::Compression;
-use crate::footprint::Footprint;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
 use crate::local::Rounds;
@@ -24,6 +23,7 @@ use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
 use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
+use crate::scaled::{Scaled, Unscaled};
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
@@ -31,8 +31,9 @@ use crate::store::WorkerStore;
 use crate::tensor::{Slicing, held_by};
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_config::{Dtype, LossScale};
 use lockstep_mesh::{Axis, Degrees, Mesh};
-use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch};
+use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
@@ -60,6 +61,8 @@ pub struct ReplicaPlan {
     pub bucket_len: usize,
     /// Whether calls run beside the computation.
     pub overlap: bool,
+    /// What gradients travel in; see [`crate::wire`].
+    pub wire: Dtype,
     /// Which parameters are frozen when.
     pub phases: Phases,
     /// The phase that the run is in.
@@ -75,10 +78,12 @@ pub struct Replica {
     /// The buckets of all stages.
     pub(crate) all: Buckets,
     pub(crate) store: WorkerStore,
-    norm: PartedNorm,
+    pub(crate) norm: PartedNorm,
     pub(crate) losses: LaneLosses,
     pub(crate) device: Device,
     pub(crate) scratch: Scratch,
+    /// What the loss is multiplied by; none where products are not in `fp16`.
+    pub(crate) loss_scale: Option<LossScale>,
     /// The losses of an evaluation, of every worker that knows any, and how many that are.
     sums: Vec<f64>,
     sum_lens: Vec<usize>,
@@ -101,6 +106,7 @@ impl ReplicaPlan {
             stages: Stages::whole(),
             bucket_len: 0,
             overlap: false,
+            wire: Dtype::F32,
             phases: Phases::default(),
             phase: 0,
         }
@@ -124,6 +130,13 @@ impl ReplicaPlan {
     /// The buckets of all stages.
     pub fn buckets(&self, blueprint: &Blueprint) -> Buckets {
         Buckets::between(blueprint, self.bucket_len, self.shares.len(), self.stages.cuts())
+    }
+
+    /// The table whose rows travel one by one, if any does: in `f32` only.
+    pub fn sparse(&self, blueprint: &Blueprint, trained: &Trained) -> Option<SparseTable> {
+        let shares = self.leaf_shares();
+        let found = SparseTable::find(blueprint, trained, &shares, self.leaves, self.lane);
+        found.filter(|_| self.wire == Dtype::F32)
     }
 
     /// The sizes of a device's memory whose pipeline has this part of the batch.
@@ -171,7 +184,8 @@ impl Replica {
             Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
         };
         let data = groups.data().summing(&addends, "data")?.canonical();
-        let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap);
+        let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap)
+            .carrying(precision_of(plan.wire));
         let stages = plan.stages.clone();
         let all = plan.buckets(&blueprint);
         let buckets = all.here(|block| stages.device_of(block) == device);
@@ -179,7 +193,7 @@ impl Replica {
         let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap);
         let tellers = tellers(&stages, &groups);
         let losses = LaneLosses::new(&shares, plan.leaves, &tellers, (rank, part));
-        let sparse = SparseTable::find(&blueprint, &trained, &shares, plan.leaves, plan.lane);
+        let sparse = plan.sparse(&blueprint, &trained);
         let store = WorkerStore::new(
             buckets,
             plan.zero,
@@ -209,6 +223,7 @@ impl Replica {
             losses,
             rounds: None,
             compression: None,
+            loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
         // The plan of a call is made when it comes for the first time; not in the middle of a run.
@@ -224,7 +239,7 @@ impl Replica {
         self.plan.leaves.lanes_per_leaf = lanes_per_leaf;
         let Self { blueprint, plan, groups, shares, store, .. } = self;
         let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
-        let sparse = SparseTable::find(blueprint, &trained, shares, plan.leaves, plan.lane);
+        let sparse = plan.sparse(blueprint, &trained);
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
         self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
         let (at, tellers) =
@@ -260,6 +275,7 @@ impl Replica {
         step: u64,
         lane: &dyn Fn(usize) -> Lane<'a>,
     ) -> Result<f64, CommError> {
+        let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
         let Self { blueprint, plan, store, losses, device, scratch, .. } = self;
         store.restart();
         store.overlap.begin_step(step);
@@ -276,7 +292,7 @@ impl Replica {
             &mut Job {
                 blueprint,
                 cpu,
-                mode: Mode::Train { seed, step },
+                mode: Mode::Train { seed, step, loss_scale },
                 scratch,
                 num_lanes: numbers.len(),
                 lane: &of_plan,
@@ -333,13 +349,14 @@ impl Replica {
 
     /// Ends the sums of a step: all gradients of all workers are added up, and mirrors have given
     /// theirs to their owners.
-    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<(), CommError> {
-        self.store.finish_reduce(cpu, &mut self.device.link)
+    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<Scaled, CommError> {
+        self.store.finish_reduce(cpu, &mut self.device.link)?;
+        Ok(Scaled { scale: self.loss_scale })
     }
 
     /// The norm of the summed gradients and the scales that bring it within the limits, the same on
     /// all workers.
-    pub fn clip(&mut self, cpu: &Cpu, plan: &ClipPlan) -> Result<Clip, CommError> {
+    pub fn clip(&mut self, cpu: &Cpu, _sums: Unscaled, plan: &ClipPlan) -> Result<Clip, CommError> {
         self.norm.measure_grads(cpu, |bucket| self.store.own_grads(bucket));
         self.norm.clip(plan, &mut self.store.overlap)
     }
@@ -431,20 +448,6 @@ impl Replica {
     pub fn take_exposed(&mut self) -> Duration {
         let Device { link, slicing, .. } = &mut self.device;
         self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed()
-    }
-
-    /// The memory this replica and its optimizer hold.
-    pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
-        let store = self.store.footprint();
-        let (activations, messages) = self.device.num_elements();
-        let [anchors, outer] = self.len_of_rounds();
-        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
-        Footprint {
-            optimizer: optimizer.state_len() + outer,
-            activations,
-            buffers: store.buffers + self.scratch.len() + messages + anchors + compressed,
-            ..store
-        }
     }
 }
 

@@ -7,7 +7,9 @@
 
 use crate::leaves::Subtree;
 use crate::memory::Floats;
-use lockstep_tensor::{Cpu, reduce};
+use crate::wire;
+use lockstep_tensor::Cpu;
+use lockstep_tensor::gemm::Precision;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct ShardTree {
     kept: Floats,
     waiting: Vec<(Subtree, Place)>,
     next_leaf: usize,
+    /// What sums are rounded to; leaves come so.
+    wire: Precision,
 }
 
 /// Where a sum lies.
@@ -36,7 +40,13 @@ impl ShardTree {
     /// An empty tree for a shard of `len` elements.
     pub fn new(len: usize, num_leaves: usize, num_workers: usize) -> Self {
         let kept = Floats::private(len * Self::num_kept(num_leaves, num_workers));
-        Self { num_leaves, len, kept, waiting: Vec::new(), next_leaf: 0 }
+        let wire = Precision::F32;
+        Self { num_leaves, len, kept, waiting: Vec::new(), next_leaf: 0, wire }
+    }
+
+    /// The same with sums that are rounded; see [`crate::wire`].
+    pub fn rounded_to(self, wire: Precision) -> Self {
+        Self { wire, ..self }
     }
 
     /// Most sums that wait between passes.
@@ -68,7 +78,7 @@ impl ShardTree {
         self.next_leaf += num_pieces;
         for (left, right) in merges {
             let (left, right) = two(&mut self.kept, pieces, self.len, left, right);
-            reduce::add_assign(cpu, left, right);
+            wire::add(cpu, self.wire, left, right);
         }
         // What stays moves to slots that are free.
         let is_kept = |slot, waiting: &[(Subtree, Place)]| {

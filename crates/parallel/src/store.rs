@@ -183,7 +183,8 @@ impl WorkerStore {
         }
     }
 
-    pub(crate) fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
+    /// See [`Self::own_grads`].
+    pub fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
         let own = self.own(&self.trained.grads.list[bucket]);
         match &mut self.grads {
             Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own],
@@ -211,7 +212,7 @@ impl WorkerStore {
     /// of the pipeline where that is.
     pub fn finish_reduce(&mut self, cpu: &Cpu, link: &mut Link) -> Result<(), CommError> {
         match &mut self.grads {
-            Gradients::Whole(whole) => whole.finish(&mut self.overlap)?,
+            Gradients::Whole(whole) => whole.finish(cpu, &mut self.overlap)?,
             Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
         }
         let grads = Arc::clone(&self.trained.grads);

@@ -11,8 +11,10 @@ use crate::leaves::Leaves;
 use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
 use crate::shard_tree::ShardTree;
+use crate::wire::Narrow;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::gemm::Precision;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -30,8 +32,10 @@ pub struct ShardedGradients {
     filling: Vec<Floats>,
     /// Buffers for leaves that are filled at once, or nothing where each bucket has its own.
     pool: Option<Vec<Floats>>,
-    /// Buffers for what arrives.
+    /// Buffers for what arrives; one that it is widened into, where it travels rounded.
     incoming: Vec<Floats>,
+    /// Leaves and what arrives as they travel, where that is not in `f32`.
+    narrow: Option<Vec<(Narrow, Narrow)>>,
     on_their_way: VecDeque<Exchange>,
     /// Lanes that are in the leaf at work, by bucket.
     num_lanes: Vec<usize>,
@@ -46,7 +50,14 @@ struct Exchange {
     bucket: usize,
     num_pieces: usize,
     /// The leaf that leaves and the pieces that arrive.
-    buffers: Pending<(Floats, Floats)>,
+    buffers: Travelling,
+}
+
+enum Travelling {
+    /// As they are.
+    Leaf(Pending<(Floats, Floats)>),
+    /// Rounded.
+    Narrow(Pending<(Narrow, Narrow)>),
 }
 
 impl ShardedGradients {
@@ -60,12 +71,20 @@ impl ShardedGradients {
         let (num_workers, worker) = (comm.num_members(), comm.position());
         let list = &buckets.list;
         let tree = |bucket: &Bucket| {
-            ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers)
+            let tree = ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers);
+            tree.rounded_to(overlap.wire())
         };
         let shares_memory = leaves.lanes_per_leaf == 1;
         let several = |len: usize| -> Result<Vec<_>, CommError> {
             (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
         };
+        let pieces_len = num_workers * buckets.max_part_len(worker);
+        let narrow = |len: usize| Narrow::new(overlap.wire(), comm, len);
+        let mut pairs = Vec::new();
+        for _ in 0..NUM_IN_FLIGHT {
+            pairs.extend(narrow(buckets.max_len())?.zip(narrow(pieces_len)?));
+        }
+        let narrow = (overlap.wire() != Precision::F32).then_some(pairs);
         let own = |bucket: &Bucket| match bucket.len {
             0 => Ok(Floats::default()),
             len => Floats::exchanged(comm, len),
@@ -83,7 +102,11 @@ impl ShardedGradients {
             trees: list.iter().map(tree).collect(),
             filling,
             pool: if shares_memory { Some(several(buckets.max_len())?) } else { None },
-            incoming: several(num_workers * buckets.max_part_len(worker))?,
+            incoming: match &narrow {
+                None => several(pieces_len)?,
+                Some(_) => vec![Floats::private(pieces_len)],
+            },
+            narrow,
             on_their_way: VecDeque::with_capacity(list.len()),
             num_lanes: vec![0; list.len()],
             is_open: vec![false; list.len()],
@@ -177,7 +200,8 @@ impl ShardedGradients {
             None => self.buckets.num_params(),
         };
         let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
-        (sums, leaves + NUM_IN_FLIGHT * pieces)
+        let wire = if self.narrow.is_some() { Wire::Narrow } else { Wire::Wide };
+        (sums, leaves + wire.num_in_flight(self.buckets.max_len(), pieces))
     }
 
     /// See [`Self::total`].
@@ -192,12 +216,6 @@ impl ShardedGradients {
         leaf: Floats,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        let incoming = loop {
-            match self.incoming.pop() {
-                Some(buffer) => break buffer,
-                None => self.finish_oldest(cpu, overlap)?,
-            }
-        };
         let num_pieces = self.num_workers.min(self.leaves.num_leaves - self.first_leaf[bucket]);
         self.first_leaf[bucket] += self.num_workers;
         let parts = self.buckets.list[bucket].part_lens();
@@ -207,9 +225,33 @@ impl ShardedGradients {
             .collect();
         let num_sent = if has_leaf(self.worker) { self.buckets.list[bucket].len } else { 0 };
         let num_received = num_pieces * parts[self.worker];
-        let buffers = overlap.start(bucket, (leaf, incoming), move |comm, (leaf, incoming)| {
-            comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
-        })?;
+        let buffers = if self.narrow.is_some() {
+            let (mut rounded, incoming) = loop {
+                match self.narrow.as_mut().and_then(Vec::pop) {
+                    Some(pair) => break pair,
+                    None => self.finish_oldest(cpu, overlap)?,
+                }
+            };
+            rounded.round(cpu, &leaf[..num_sent]);
+            self.take_back(bucket, leaf);
+            let pair = (rounded, incoming);
+            let pending = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
+                leaf.all_to_all(comm, (num_sent, num_received), &lens, incoming)
+            })?;
+            Travelling::Narrow(pending)
+        } else {
+            let incoming = loop {
+                match self.incoming.pop() {
+                    Some(buffer) => break buffer,
+                    None => self.finish_oldest(cpu, overlap)?,
+                }
+            };
+            let pair = (leaf, incoming);
+            let pending = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
+                comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
+            })?;
+            Travelling::Leaf(pending)
+        };
         self.on_their_way.push_back(Exchange { bucket, num_pieces, buffers });
         Ok(())
     }
@@ -218,17 +260,55 @@ impl ShardedGradients {
     fn finish_oldest(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
         let oldest = self.on_their_way.pop_front().expect("a buffer is free or on its way");
         let Exchange { bucket, num_pieces, buffers } = oldest;
-        let (leaf, mut incoming) = overlap.finish(buffers)?;
-        let len = self.buckets.list[bucket].part(self.worker).len();
-        self.trees[bucket].absorb(cpu, &mut incoming[..num_pieces * len], num_pieces);
-        self.incoming.push(incoming);
+        let len = num_pieces * self.buckets.list[bucket].part(self.worker).len();
+        match buffers {
+            Travelling::Leaf(pending) => {
+                let (leaf, mut incoming) = overlap.finish(pending)?;
+                self.trees[bucket].absorb(cpu, &mut incoming[..len], num_pieces);
+                self.incoming.push(incoming);
+                self.take_back(bucket, leaf);
+            }
+            Travelling::Narrow(pending) => {
+                let pair = overlap.finish(pending)?;
+                let pieces = &mut self.incoming[0][..len];
+                pair.1.widen(cpu, pieces);
+                self.trees[bucket].absorb(cpu, pieces, num_pieces);
+                self.narrow.as_mut().expect("it came from there").push(pair);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the buffer of a leaf back to where it came from.
+    fn take_back(&mut self, bucket: usize, leaf: Floats) {
         match &mut self.pool {
             // A worker without a leaf brought no buffer.
             Some(pool) if !leaf.is_empty() => pool.push(leaf),
             None if !leaf.is_empty() => self.filling[bucket] = leaf,
             _ => {}
         }
-        Ok(())
+    }
+}
+
+/// How leaves travel, for those who count memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// As they are.
+    Wide,
+    /// Rounded.
+    Narrow,
+}
+
+impl Wire {
+    /// Memory for leaves of `leaf` numbers that travel and for the `pieces` that arrive, in `f32`.
+    pub(crate) const fn num_in_flight(self, leaf: usize, pieces: usize) -> usize {
+        match self {
+            Self::Wide => NUM_IN_FLIGHT * pieces,
+            Self::Narrow => {
+                let each = Narrow::num_floats(leaf) + Narrow::num_floats(pieces);
+                pieces + NUM_IN_FLIGHT * each
+            }
+        }
     }
 }
 

@@ -50,10 +50,11 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             restore(&mut replica, &params);
             let loss = replica.run_lanes(&worker.cpu, 1, 0, &lane).expect("a step");
             assert!(!loss.is_finite(), "{layout:?}");
-            replica.finish_reduce(&worker.cpu).expect("a step");
+            let sums = replica.finish_reduce(&worker.cpu).expect("a step");
+            let sums = replica.unscale(&worker.cpu, sums);
             assert!(
                 !replica
-                    .clip(&worker.cpu, &ClipPlan::global(1.0))
+                    .clip(&worker.cpu, sums, &ClipPlan::global(1.0))
                     .expect("a norm")
                     .norm
                     .is_finite()

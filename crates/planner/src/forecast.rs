@@ -4,7 +4,7 @@ use crate::memory::{self, Memory, Room, TooLarge};
 use crate::time::{self, Calibration, StepTime};
 use crate::traffic::{self, ByCause, Known, StepCalls, Wires};
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
-use lockstep_config::{Recipe, TransportChoice};
+use lockstep_config::{Dtype, Recipe, TransportChoice};
 use lockstep_parallel::asked::blueprint_on;
 
 /// What a run will cost on one machine.
@@ -49,8 +49,10 @@ impl Forecast {
         let memory = memory.with_seen(recipe, &blueprint);
         let wires = wires(recipe);
         let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
-        // Small problems are over before anything could be said about a step.
-        let machine = machine.filter(|_| !recipe.model.family.is_problem());
+        // Small problems are over before anything could be said about a step; and a machine is
+        // measured in f32.
+        let is_known = !recipe.model.family.is_problem() && recipe.precision.compute == Dtype::F32;
+        let machine = machine.filter(|_| is_known);
         let step = machine.map(|machine| time::step(recipe, &calls, &wires, machine));
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
         let of_bucket_len = |(bucket_len, wire_bytes)| {

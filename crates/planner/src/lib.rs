@@ -10,6 +10,7 @@
 //! - [`time`]: how long a step takes on a machine that was measured
 //! - [`forecast`]: all of that for a recipe
 //! - [`overlap`]: communication beside backward; [`scaling`]: what more workers bring
+//! - [`stability`]: whether descent converges when gradients come late
 //!
 //! # Example
 //! ```
@@ -32,7 +33,7 @@
 pub mod collective;
 
 pub mod pipeline;
-pub mod timeline;
+pub use lockstep_timeline as timeline;
 
 pub mod forecast;
 pub mod memory;
@@ -41,5 +42,6 @@ pub mod traffic;
 
 pub mod overlap;
 pub mod scaling;
+pub mod stability;
 
 pub use forecast::Forecast;

@@ -69,7 +69,7 @@ fn holders_of_slices_move_what_is_published() {
     for t in [2, 4] {
         for sequence in [false, true] {
             let slices = Slices::part(t, t, 0, sequence);
-            let blueprint = describe_slices(&recipe.model, &slices);
+            let blueprint = describe_slices(&recipe.model, &slices, recipe.precision.compute);
             let layer = &blueprint.blocks[1];
             let volume = |pass| -> f64 {
                 let calls = layer.exchanges(shape, pass).into_iter();

@@ -59,6 +59,12 @@ pub enum Event {
         exposed_communication_seconds: f64,
         /// Whether the step was skipped because a gradient was not finite.
         is_skipped: bool,
+        /// What the loss was multiplied by, where products are in fp16.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        loss_scale: Option<f64>,
+        /// The share of gradients that fp16 rounds to zero at that scale.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        zeroed_fraction: Option<f64>,
     },
     /// The model was evaluated on the held-out data.
     Evaluated {
@@ -242,6 +248,8 @@ mod tests {
             data_wait_seconds: 0.0,
             exposed_communication_seconds: 0.0,
             is_skipped: false,
+            loss_scale: None,
+            zeroed_fraction: None,
         };
         assert_eq!(
             line(step),

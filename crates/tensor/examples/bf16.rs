@@ -112,10 +112,15 @@ fn rows() -> Vec<Row> {
     for size in [512, 1024, 2048] {
         rows.push(Row::new(&format!("square {size}"), (size, size, size), (false, true)));
     }
-    for (layer, i, o) in
-        [("qkv", 384, 1152), ("out", 384, 384), ("up", 384, 2048), ("down", 1024, 384)]
-    {
-        let t = 1024;
+    let layers = [
+        ("qkv", 384, 1152),
+        ("out", 384, 384),
+        ("up", 384, 2048),
+        ("down", 1024, 384),
+        ("head", 384, 256),
+    ];
+    for (layer, i, o) in layers {
+        let t = 2048;
         rows.push(Row::new(&format!("{layer} forward"), (t, o, i), (false, true)));
         rows.push(Row::new(&format!("{layer} input"), (t, i, o), (false, false)));
         rows.push(Row::new(&format!("{layer} weight"), (o, i, t), (true, false)));

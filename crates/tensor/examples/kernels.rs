@@ -3,7 +3,7 @@
 //! `cargo run --release -p lockstep-tensor --example kernels -- [SECONDS] [PRECISION] [PART OF A
 //! NAME]`, the precision of products being `f32`, `bf16` or `f16`.
 //!
-//! The shapes are those of `lockstep bench train`: six layers of width 384, lanes of 4 x 256
+//! The shapes are those of `lockstep bench train`: six layers of width 384, lanes of 8 x 256
 //! tokens. Printed is the fastest of many short runs on one thread, which is close to the truth
 //! even on a machine that others use, too; between runs some other memory is read, so that a
 //! kernel finds its operands as far away as in a step.
@@ -14,13 +14,14 @@ use lockstep_tensor::{Cpu, Isa, cross_entropy, norm_rms, peak, reduce, rope, swi
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Tokens of a lane, width, feed-forward width, vocabulary.
-const T: usize = 1024;
+/// Tokens of a lane, of a sequence, width, feed-forward width, vocabulary.
+const T: usize = 2048;
+const L: usize = 256;
 const C: usize = 384;
 const F: usize = 1024;
 const V: usize = 256;
 /// Lanes of a step, times layers.
-const CALLS: usize = 4 * 6;
+const CALLS: usize = 2 * 6;
 /// Elements that are read between two runs: four times a second-level cache.
 const OTHER: usize = 2 << 20;
 
@@ -152,7 +153,7 @@ fn products(precision: Precision) -> Vec<Row> {
 }
 
 fn attentions(precision: Precision) -> [Row; 2] {
-    let shape = Shape { sequences: 4, tokens: T / 4, heads: 6, kv_heads: 6, head_dim: C / 6 };
+    let shape = Shape { sequences: T / L, tokens: L, heads: 6, kv_heads: 6, head_dim: C / 6 };
     let flops = 2 * T * (shape.tokens + 1) / 2 * C;
     let heads = |qkv: &'static [f32]| {
         [0, C, 2 * C].map(|start| Rows { data: &qkv[start..], stride: 3 * C })
@@ -199,11 +200,11 @@ fn passes() -> Vec<Row> {
     });
     let (x, mut sum) = (numbers(T * C), numbers(T * C));
     let residual = row("residual", move |cpu| reduce::add_assign(cpu, &mut sum, &x));
-    let (table, mut qkv) = (rope::Table::new(C / 6, T / 4, 1e4), numbers(T * 3 * C));
+    let (table, mut qkv) = (rope::Table::new(C / 6, L, 1e4), numbers(T * 3 * C));
     let rotation = rope::Rotation {
         row_stride: 3 * C,
         num_heads: 12,
-        tokens_per_sequence: T / 4,
+        tokens_per_sequence: L,
         first_position: 0,
         inverse: false,
     };
@@ -220,6 +221,6 @@ fn passes() -> Vec<Row> {
         Row { elements: 4 * T * C, calls_per_step: 2 * CALLS, ..norm_backward },
         Row { elements: 3 * T * C, calls_per_step: 2 * CALLS, ..residual },
         Row { elements: 4 * T * C, calls_per_step: 2 * CALLS, ..rope },
-        Row { elements: 2 * T * V, calls_per_step: 4, ..loss },
+        Row { elements: 2 * T * V, calls_per_step: 2, ..loss },
     ]
 }

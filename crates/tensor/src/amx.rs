@@ -61,21 +61,6 @@ fn ask_permission() -> bool {
     answer == 0
 }
 
-/// Rows that one step of a product asks the second-level cache to fetch two lines of.
-pub(crate) const HINT_ROWS: usize = 3;
-
-/// What to fetch while tiles are multiplied: the units wait for memory hardly at all, if somebody
-/// else has asked for it. Distances are in bytes; hints may point anywhere.
-#[derive(Clone, Copy)]
-pub(crate) struct Hint {
-    /// The first row.
-    pub(crate) start: *const f32,
-    /// From one row to the next.
-    pub(crate) row: usize,
-    /// From one step to the next.
-    pub(crate) step: usize,
-}
-
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use no_tiles::Tiles;
 #[cfg(target_arch = "x86_64")]
@@ -103,7 +88,6 @@ mod no_tiles {
             _: *mut f32,
             _: usize,
             _: bool,
-            _: super::Hint,
         ) {
             match *self {}
         }
@@ -112,7 +96,6 @@ mod no_tiles {
 
 #[cfg(target_arch = "x86_64")]
 mod tiles {
-    use super::{HINT_ROWS, Hint};
     use std::arch::asm;
     use std::marker::PhantomData;
 
@@ -120,6 +103,8 @@ mod tiles {
     /// place and 64 bytes further on are in the two cache lines that only the next one touches,
     /// wherever a line begins.
     const NEXT: usize = 32 * 4 + 48;
+    /// Rows of it that one step asks for.
+    const NEXT_ROWS: usize = 3;
 
     /// How a thread divides its tiles: all eight whole.
     #[repr(C, align(64))]
@@ -198,7 +183,6 @@ mod tiles {
             c: *mut f32,
             c_row: usize,
             add: bool,
-            hint: Hint,
         ) {
             debug_assert!(num_steps > 0);
             let c_row = c_row * size_of::<f32>();
@@ -206,7 +190,7 @@ mod tiles {
             // the memory that they touch.
             unsafe {
                 if both_rows {
-                    multiply_2x2(num_steps, a, b, c, c_row, add, hint);
+                    multiply_2x2(num_steps, a, b, c, c_row, add);
                 } else {
                     multiply_1x2(num_steps, a, b, c, c_row, add);
                 }
@@ -231,9 +215,8 @@ mod tiles {
         c: *mut f32,
         c_row: usize,
         add: bool,
-        hint: Hint,
     ) {
-        // SAFETY: passed on from the caller; hints may point anywhere.
+        // SAFETY: passed on from the caller; what is fetched ahead may be anywhere.
         unsafe {
             asm!(
                 "test {add:e}, {add:e}",
@@ -251,22 +234,16 @@ mod tiles {
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "prefetchw [{next}]",
                 "prefetchw [{next} + 64]",
-                "prefetcht1 [{hint}]",
-                "prefetcht1 [{hint} + 64]",
                 "tileloadd tmm7, [{b} + {row} + 1024]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "prefetchw [{next} + {c_row}]",
                 "prefetchw [{next} + {c_row} + 64]",
-                "prefetcht1 [{hint} + {hint_row}]",
-                "prefetcht1 [{hint} + {hint_row} + 64]",
                 "tileloadd tmm5, [{a} + {row} + 1024]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "prefetchw [{next} + 2 * {c_row}]",
                 "prefetchw [{next} + 2 * {c_row} + 64]",
-                "prefetcht1 [{hint} + 2 * {hint_row}]",
-                "prefetcht1 [{hint} + 2 * {hint_row} + 64]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {next}, {next_step}", "add {hint}, {hint_step}",
+                "add {next}, {next_step}",
                 "add {a}, 2048", "add {b}, 2048",
                 "dec {k}",
                 "jnz 2b",
@@ -283,10 +260,7 @@ mod tiles {
                 k = inout(reg) num_steps => _,
                 add = in(reg) u32::from(add),
                 next = inout(reg) c.wrapping_byte_add(NEXT) => _,
-                next_step = in(reg) 32usize.div_ceil(num_steps).min(HINT_ROWS) * c_row,
-                hint = inout(reg) hint.start => _,
-                hint_row = in(reg) hint.row,
-                hint_step = in(reg) hint.step,
+                next_step = in(reg) 32usize.div_ceil(num_steps).min(NEXT_ROWS) * c_row,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -68,9 +68,11 @@ fn bench_on(
         let batch = loader.next_batch()?;
         let num_targets = targets.of(batch)?;
         let lane = |index| lane_of(recipe, batch, index, num_targets);
+        learner.replica.scale_loss(learner.scaler.scale());
         learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-        learner.replica.finish_reduce(cpu)?;
-        let clip = learner.replica.clip(cpu, &learner.clip)?;
+        let sums = learner.replica.finish_reduce(cpu)?;
+        let sums = learner.replica.unscale(cpu, sums);
+        let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
         let update = Update { count: step + 1, lr: learner.lr(step), clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
         if step >= WARM_UP_STEPS {

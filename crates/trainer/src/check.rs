@@ -10,7 +10,7 @@ use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
 use lockstep_data::{Feed, Seat};
 use lockstep_model::describe;
-use lockstep_platform::World;
+use lockstep_platform::{FileKind, World};
 use std::path::Path;
 
 /// Refuses a run that could not begin here: instructions, text, the run to go on from or
@@ -28,6 +28,7 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize,
     if done >= asked {
         return Err(TrainError::NothingToDo { done, asked });
     }
+    refuse_file_in_the_way(recipe, world)?;
     RunFolder::planned(recipe, world)?;
     Ok(held_bytes)
 }
@@ -39,6 +40,20 @@ fn refuse_other_checkpoints(recipe: &Recipe, world: &World) -> Result<(), TrainE
         return Ok(());
     }
     Err(TrainError::CheckpointsTaken { dir: dir.clone() })
+}
+
+/// Refuses a place for checkpoints that can be no folder; whether it can be written is seen at the
+/// start of the run.
+fn refuse_file_in_the_way(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
+    let dir = &recipe.checkpoint.dir;
+    let mut way = Path::new(dir).ancestors().filter(|path| !path.as_os_str().is_empty());
+    let nearest = way.find_map(|path| Some((path, world.files().metadata(path)?)));
+    match nearest {
+        Some((file, FileKind::File { .. })) if recipe.checkpoint.is_on() => {
+            Err(TrainError::NoPlace { dir: dir.clone(), file: file.display().to_string() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The part of it that does not depend on a run's folders: instructions, groups and text.
@@ -94,7 +109,8 @@ fn near(pattern: &str, names: &[&str]) -> String {
 /// worker alone is concerned with (its threads, its folder) may differ.
 pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
     let Recipe { parallel, checkpoint, emulate, .. } = recipe;
-    let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}", recipe.identity_text());
+    let class = device::kernel_class(recipe);
+    let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
     let hash = blake3::hash(text.as_bytes());
     let (words, _) = hash.as_bytes().as_chunks::<8>();
     let mut all = vec![0; comm.num_members()];

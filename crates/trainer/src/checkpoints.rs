@@ -8,7 +8,7 @@
 //! [`Replica::visit_own`]: lockstep_parallel::Replica::visit_own
 
 use crate::TrainError;
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::journal::Journal;
 use crate::rounds;
 use crate::saved::{Learner, Start};
@@ -108,10 +108,12 @@ impl Saver {
         if recipe.checkpoint.is_on() {
             world.processes().defer_termination(true);
             let there = world.files().metadata(saver.store.dir());
-            let mut exists = [u32::from(there == Some(FileKind::Directory))];
-            comm.broadcast(&mut exists, 0)?;
-            if exists[0] == 1 {
-                saver.take_over(start.step)?;
+            // A folder of its own choice may be a mistake, which is better found now.
+            let is_named = !recipe.checkpoint.dir.is_empty();
+            let mut begins = [u32::from(is_named || there == Some(FileKind::Directory))];
+            comm.broadcast(&mut begins, 0)?;
+            if begins[0] == 1 {
+                saver.take_over()?;
             }
         }
         Ok(saver)
@@ -205,7 +207,10 @@ impl Saver {
         self.land(self.patience(), journal)?;
         let writer = match self.writer.clone() {
             Some(writer) => writer,
-            None => self.take_over(num_steps)?,
+            None => self.take_over().map_err(|error| match error {
+                TrainError::Folder(error) => unsaved(num_steps, &error).into(),
+                error => error,
+            })?,
         };
         let position = self.position(num_steps, learner, cursor);
         take(&self.recipe, &mut self.room, learner)?;
@@ -287,12 +292,14 @@ impl Saver {
     }
 
     /// Becomes the only life of the run that writes checkpoints.
-    fn take_over(&mut self, step: u64) -> Result<Writer, TrainError> {
+    fn take_over(&mut self) -> Result<Writer, TrainError> {
         let position = self.comm.position();
         let mut generation = [0];
         if position == 0 {
-            let taken = self.store.take_over().map_err(|error| unsaved(step, &error))?;
-            generation[0] = taken;
+            generation[0] = self.store.take_over().map_err(|error| match error {
+                CheckpointError::File(error) => TrainError::Folder(error),
+                error => error.into(),
+            })?;
         }
         self.comm.broadcast(&mut generation, 0)?;
         let is_packed = self.recipe.checkpoint.compression == Compression::Zstd;
@@ -306,10 +313,11 @@ impl Saver {
             step,
             corpus: cursor.corpus.clone().unwrap_or_default(),
             num_skipped: learner.num_skipped,
+            scaling: learner.scaling(),
             seconds: self.run_seconds(),
             recipe: self.recipe.to_toml(),
             recipe_hash: self.recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(&self.recipe).to_owned(),
             program: format!("lockstep {}", env!("CARGO_PKG_VERSION")),
             workers: self.comm.num_members(),
         }

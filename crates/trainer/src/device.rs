@@ -2,13 +2,16 @@
 
 use crate::TrainError;
 use lockstep_config::{IsaChoice, Recipe};
+use lockstep_model::precision_of;
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, Isa};
 
 /// The class of kernels whose bits agree with each other; a run records it, and only ranks of one
-/// class may train together. All `f32` kernels of this crate are of one class, because every
-/// instruction set computes the same fused chains.
-pub const KERNEL_CLASS: &str = "f32-fma";
+/// class may train together. It follows from what products compute in and from nothing else,
+/// because every instruction set does the same operations in the same order.
+pub fn kernel_class(recipe: &Recipe) -> &'static str {
+    precision_of(recipe.precision.compute).kernel_class()
+}
 
 /// Builds the device: `run.isa` chooses the instructions, `run.threads` the threads (0 divides the
 /// cores among the workers).

@@ -33,7 +33,9 @@ pub enum TrainError {
         dir: String,
     },
     /// There is no step left to run.
-    #[error("nothing to train: {done} of {asked} steps are done already; ask for more steps")]
+    #[error(
+        "nothing to train: {done} of {asked} steps are done already; ask for more with train.steps"
+    )]
     NothingToDo {
         /// Steps that are done.
         done: u64,
@@ -118,6 +120,20 @@ pub enum TrainError {
         /// What the recipe has now in its place.
         asked: String,
     },
+    /// A saved run would have been another one with so many steps.
+    #[error(
+        "with train.steps = {steps} the learning rate of step {step} would not have been that of \
+         {dir}; optim.schedule = constant with the same optim.warmup_steps can go on, and --from \
+         {dir} begins a new run with its weights"
+    )]
+    OtherRates {
+        /// The run to resume.
+        dir: String,
+        /// The steps that are asked for.
+        steps: u64,
+        /// The first step that would differ, counted from zero.
+        step: u64,
+    },
     /// The recipe of a saved run could not be used.
     #[error("{path} cannot be used: {reason}")]
     SavedRecipe {
@@ -157,6 +173,12 @@ pub enum TrainError {
         saved: usize,
         /// How many there are.
         asked: usize,
+    },
+    /// There is no folder.
+    #[error("{dir} does not exist; `lockstep train` makes runs")]
+    NoFolder {
+        /// The folder that was asked for.
+        dir: String,
     },
     /// There is nothing to resume or to generate from.
     #[error("{dir} holds no finished run (no {missing}); run `lockstep train` first")]
@@ -208,6 +230,14 @@ pub enum TrainError {
         /// The folder that was asked for.
         dir: String,
     },
+    /// Checkpoints cannot be where they are to be.
+    #[error("checkpoint.dir = {dir} cannot be a folder: {file} is a file; choose another")]
+    NoPlace {
+        /// The folder that was asked for.
+        dir: String,
+        /// What is in its way.
+        file: String,
+    },
     /// The workers were not given one recipe.
     #[error(
         "worker {worker} has another recipe than worker 0; give all of them the same file and --set"
@@ -253,6 +283,9 @@ impl TrainError {
             Self::WorkersDisagree { .. }
             | Self::Interrupted { .. }
             | Self::CheckpointsTaken { .. }
+            | Self::NoPlace { .. }
+            | Self::NoFolder { .. }
+            | Self::OtherRates { .. }
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }

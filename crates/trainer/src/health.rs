@@ -11,8 +11,21 @@ use lockstep_optim::Clip;
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
 
-/// Whether the step may be taken. One whose loss or gradient is not finite is skipped, as often in
-/// a row as the recipe allows; then the run ends with the first worker, block and tensor at fault.
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is taken.
+    Step,
+    /// It is left out: the scale of the loss was too large for a gradient, and the next is less.
+    Overflow,
+    /// It is left out for another number that is not finite.
+    Skip,
+}
+
+/// Whether the step may be taken. One whose gradient overflows at the scale of the loss is left
+/// out, and the next has half of it, as long as there is less. One that has no such excuse is
+/// skipped as often in a row as the recipe allows; then the run ends with the first worker, block
+/// and tensor at fault.
 pub fn agree<'a>(
     cpu: &Cpu,
     recipe: &Recipe,
@@ -21,14 +34,20 @@ pub fn agree<'a>(
     clip: &Clip,
     learner: &mut Learner,
     lane: &dyn Fn(usize) -> Lane<'a>,
-) -> Result<bool, TrainError> {
+) -> Result<Verdict, TrainError> {
     if loss.is_finite() && clip.norm.is_finite() {
         learner.num_skipped = 0;
-        return Ok(true);
+        learner.scaler.go_on();
+        return Ok(Verdict::Step);
+    }
+    learner.num_skipped_in_phase += 1;
+    // The loss itself is never scaled: where it is not finite, no scale would help.
+    if loss.is_finite() && learner.scaler.overflow() {
+        return Ok(Verdict::Overflow);
     }
     learner.num_skipped += 1;
     if learner.num_skipped <= recipe.train.max_skipped {
-        return Ok(false);
+        return Ok(Verdict::Skip);
     }
     let culprit = learner.replica.find_non_finite(cpu, recipe.train.seed, step, lane)?;
     let what = if loss.is_finite() { "the gradient norm" } else { "the loss" };

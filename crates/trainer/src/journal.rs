@@ -2,15 +2,17 @@
 //!
 //! Room for every step is made at the start, so that recording one allocates nothing.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::evaluate::Examination;
+use crate::health::Verdict;
 use crate::saved::{Learner, Start};
 use crate::slow::Slow;
-use crate::summary::Verdict;
+use crate::summary;
 use crate::train::Life;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::Recipe;
+use lockstep_config::{LossScale, Recipe};
+use lockstep_optim::{Clip, OverflowWatch};
 use lockstep_parallel::compress::Observed;
 use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
@@ -29,14 +31,16 @@ pub struct StepRecord {
     pub loss: f64,
     /// Learning rate of the update.
     pub lr: f64,
-    /// Norm of the gradient before clipping.
-    pub grad_norm: f64,
+    /// Norm of the gradient before clipping, and what clipping made of it.
+    pub clip: Clip,
     /// Tokens of the batch.
     pub num_tokens: usize,
     /// Time spent waiting for the batch.
     pub data_wait_seconds: f64,
-    /// Whether the step was taken; one whose gradient is not finite is skipped.
-    pub is_healthy: bool,
+    /// Whether the step was taken.
+    pub verdict: Verdict,
+    /// What the loss was multiplied by; none where nothing is scaled.
+    pub loss_scale: Option<LossScale>,
 }
 
 /// Memory that the engine allocated for a worker.
@@ -82,10 +86,17 @@ pub struct Journal {
     pub moved_bytes: u64,
     /// Steps that were skipped.
     pub num_skipped: u64,
+    /// Those of them whose gradient overflowed at the scale of the loss.
+    pub num_overflows: u64,
+    /// Steps that were shortened.
+    pub num_clipped: u64,
+    /// The share of gradients that `fp16` would have lost, added over all steps.
+    pub lost_shares: f64,
     /// How often workers were started again before.
     pub restarts: u64,
     /// How slow this worker is made.
     pub slow: Slow,
+    watch: OverflowWatch,
     telemetry: Telemetry,
     world: World,
     started: Duration,
@@ -113,7 +124,7 @@ impl Journal {
         let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
         telemetry.record(&Event::RunStarted {
             recipe_hash: recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(recipe).to_owned(),
             num_params: learner.replica.blueprint().num_params() as u64,
             tokens_per_step: recipe.tokens_per_step() as u64,
             num_steps: recipe.train.steps,
@@ -130,6 +141,10 @@ impl Journal {
             exposed_seconds: Vec::with_capacity(room),
             moved_bytes: 0,
             num_skipped: 0,
+            num_overflows: 0,
+            num_clipped: 0,
+            lost_shares: 0.0,
+            watch: OverflowWatch::default(),
             restarts: 0,
             slow: Slow::new(recipe, world, worker),
             mark: moved_bytes(&learner.replica),
@@ -181,7 +196,11 @@ impl Journal {
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
         let exposed_seconds = replica.take_exposed().as_secs_f64();
         self.exposed_seconds.push(exposed_seconds);
-        self.num_skipped += u64::from(!record.is_healthy);
+        let (is_taken, zeroed_fraction) = (record.verdict == Verdict::Step, replica.lost_share());
+        self.num_skipped += u64::from(!is_taken);
+        self.num_overflows += u64::from(record.verdict == Verdict::Overflow);
+        self.num_clipped += u64::from(is_taken && record.clip.is_active());
+        self.lost_shares += zeroed_fraction;
         let step_seconds = self.world.clock().since(self.step_started).as_secs_f64();
         self.losses.push(record.loss);
         self.step_seconds.push(step_seconds);
@@ -193,13 +212,19 @@ impl Journal {
             step: record.step + 1,
             loss: record.loss,
             lr: record.lr,
-            grad_norm: record.grad_norm,
+            grad_norm: record.clip.norm,
             tokens_per_second: record.num_tokens as f64 / step_seconds,
             step_seconds,
             data_wait_seconds: record.data_wait_seconds,
             exposed_communication_seconds: exposed_seconds,
-            is_skipped: !record.is_healthy,
+            is_skipped: !is_taken,
+            loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
+            zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
         });
+        if let Some(rate) = self.watch.note(record.verdict == Verdict::Overflow) {
+            let message = overflow_warning(rate);
+            self.telemetry.record(&Event::Warning { message });
+        }
     }
 
     /// A round is over, where one is.
@@ -291,7 +316,8 @@ impl Journal {
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated { step, validation_loss, perplexity });
         if let Some(assessment) = assessment {
-            let Verdict { accuracy, optimum_loss, suboptimality, distance } = assessment.into();
+            let summary::Verdict { accuracy, optimum_loss, suboptimality, distance } =
+                assessment.into();
             self.telemetry.record(&Event::Assessed {
                 step,
                 accuracy,
@@ -337,6 +363,16 @@ impl Journal {
         }
         hasher.finalize().to_hex().to_string()
     }
+}
+
+/// What to do about steps that overflow too often.
+fn overflow_warning(rate: f64) -> String {
+    format!(
+        "{:.0} % of the last steps overflowed and were left out; a scale that is too large grows \
+         back too soon, so try a larger precision.loss_scale_interval, or precision.compute = \
+         \"bf16\"",
+        100.0 * rate
+    )
 }
 
 /// Bytes that a worker has moved: what it sent, and what it read from and wrote to the memory of

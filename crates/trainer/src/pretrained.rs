@@ -1,7 +1,8 @@
 //! A model that exists already, in a folder of ours or of Hugging Face: its shape and its weights.
 //!
-//! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one, and
-//! one with a `config.json` is a model of Hugging Face. All keep weights as safetensors under the
+//! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one (a
+//! folder of several stands for the newest), and one with a `config.json` is a model of Hugging
+//! Face. All keep weights as safetensors under the
 //! same names, so everything after opening them is the same: prove that the tensors are those of
 //! the model, then read each part where it is needed. A worker reads what it owns and nothing else,
 //! and no copy of the whole model is made. Where a model shares only some tensors with the folder
@@ -51,8 +52,16 @@ impl Pretrained {
             Origin::Run { recipe, tensors: Tensors::open(world, &folder.weights())? }
         } else if has(huggingface::CONFIG) {
             Origin::HuggingFace(Box::new(Folder::open(world, path)?))
+        } else if let Some(reader) = restore::newest_in(path, world)? {
+            return Self::of_checkpoint(reader, world);
         } else {
-            return Err(TrainError::NoModel { dir: path.display().to_string() });
+            let dir = path.display().to_string();
+            let exists = world.files().metadata(path).is_some();
+            return Err(if exists {
+                TrainError::NoModel { dir }
+            } else {
+                TrainError::NoFolder { dir }
+            });
         };
         Ok(Self { path: path.to_owned(), origin })
     }

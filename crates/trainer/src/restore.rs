@@ -5,6 +5,7 @@
 //! worker needs it reads itself, stretch by stretch, so nobody holds more than its part.
 
 use crate::checkpoints;
+use crate::device::kernel_class;
 use crate::pretrained::{self, Pretrained};
 use crate::rounds;
 use crate::saved::{self, Learner, Start, first_difference};
@@ -16,6 +17,7 @@ use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Sources};
 use lockstep_data::Cursor;
 use lockstep_model::{Blueprint, Param};
+use lockstep_optim::LearningRate;
 use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,14 +93,14 @@ pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<Saved, 
             if let Saved::Checkpoints { position, .. } = &saved
                 && position.recipe_hash != recipe.hash()
             {
-                return Err(other_recipe(dir, &recipe_in(&position.recipe, dir)?, recipe));
+                refuse_another(dir, &recipe_in(&position.recipe, dir)?, recipe, position.step)?;
             }
             Ok(saved)
         }
         (Some((folder, state)), _) => {
             if state.recipe_hash != recipe.hash() {
                 let before = Pretrained::open(dir, world)?.recipe(world)?;
-                return Err(other_recipe(dir, &before, recipe));
+                refuse_another(dir, &before, recipe, state.step)?;
             }
             Ok(Saved::Finished(folder, state))
         }
@@ -131,11 +133,7 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
         let limit = Some(position.step);
         return Ok(Some(Saved::Checkpoints { store, limit, position: Box::new(position) }));
     }
-    let place = match RunFolder::started(dir, world) {
-        Ok(folder) => checkpoints::dir_of(&saved::recipe_of(&folder, world)?, dir),
-        Err(_) => dir.to_owned(),
-    };
-    let store = Store::new(world, &place);
+    let store = store_in(dir, world)?;
     let mut first_fault = None;
     for step in store.steps()? {
         match store.open(step) {
@@ -149,18 +147,49 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
     first_fault.map_or(Ok(None), |error| Err(error.into()))
 }
 
-/// The newest checkpoint of a run that is sound, if it has any.
-pub(crate) fn newest_in(run: &Path, world: &World) -> Result<Option<Reader>, TrainError> {
-    let recipe = saved::recipe_of(&RunFolder::started(run, world)?, world)?;
-    let store = Store::new(world, &checkpoints::dir_of(&recipe, run));
-    let is_sound = |reader: &Reader| reader.verify_all().is_ok();
-    let opened = store.steps()?.into_iter().filter_map(|step| store.open(step).ok());
-    Ok(opened.into_iter().find(is_sound))
+/// Where the checkpoints of a run lie; a folder that is none of a run holds them itself.
+fn store_in(dir: &Path, world: &World) -> Result<Store, TrainError> {
+    let place = match RunFolder::started(dir, world) {
+        Ok(folder) => checkpoints::dir_of(&saved::recipe_of(&folder, world)?, dir),
+        Err(_) => dir.to_owned(),
+    };
+    Ok(Store::new(world, &place))
 }
 
-fn other_recipe(dir: &Path, before: &Recipe, now: &Recipe) -> TrainError {
-    let (saved, asked) = first_difference(&before.identity_text(), &now.identity_text());
-    TrainError::OtherRecipe { dir: dir.display().to_string(), saved, asked }
+/// The newest sound checkpoint of a run, or of a folder of checkpoints, if there are any.
+pub(crate) fn newest_in(dir: &Path, world: &World) -> Result<Option<Reader>, TrainError> {
+    let store = store_in(dir, world)?;
+    let mut first_fault = None;
+    for step in store.steps()? {
+        let whole = |reader: Reader| reader.verify_all().map(|()| reader);
+        match store.open(step).and_then(whole) {
+            Ok(reader) => return Ok(Some(reader)),
+            Err(error) => first_fault = first_fault.or(Some(error)),
+        }
+    }
+    first_fault.map_or(Ok(None), |error| Err(error.into()))
+}
+
+/// Refuses to go on with another recipe. One that asks for more steps is the same, as long as all
+/// steps that are done would have been what they were: then the bits are those of a run that was
+/// that long from its beginning.
+fn refuse_another(dir: &Path, before: &Recipe, now: &Recipe, done: u64) -> Result<(), TrainError> {
+    let dir = dir.display().to_string();
+    let mut longer = before.clone();
+    longer.train.steps = now.train.steps;
+    longer.optim.warmup_steps = now.optim.warmup_steps;
+    if now.train.steps <= before.train.steps || longer.hash() != now.hash() {
+        let (saved, asked) = first_difference(&before.identity_text(), &now.identity_text());
+        return Err(TrainError::OtherRecipe { dir, saved, asked });
+    }
+    // Nothing else that a step does depends on how many there are.
+    let [was, is] = [before, now].map(|r| LearningRate::new(&r.optim, r.train.steps));
+    let batches = now.batch_plan();
+    let rates = |step| [&was, &is].map(|lr| lr.at(step, batches.at(step).batch).to_bits());
+    match (0..done).find(|step| rates(*step)[0] != rates(*step)[1]) {
+        None => Ok(()),
+        Some(step) => Err(TrainError::OtherRates { dir, steps: now.train.steps, step }),
+    }
 }
 
 pub(crate) fn recipe_in(text: &str, dir: &Path) -> Result<Recipe, TrainError> {
@@ -190,8 +219,8 @@ fn newest_sound(
     let mut steps = Vec::new();
     comm.all_gather_v(&own, &mut steps)?;
     steps.retain(|step| newest.is_none_or(|newest| *step <= newest));
-    for step in steps {
-        let opened = store.open(step);
+    for (index, step) in steps.iter().enumerate() {
+        let opened = store.open(*step);
         let found = opened.and_then(|reader| {
             let mine = (comm.position()..reader.manifest().files.len()).step_by(comm.num_members());
             mine.into_iter().try_for_each(|file| reader.verify(file)).map(|()| reader)
@@ -204,7 +233,9 @@ fn newest_sound(
         }
         let faults = String::from_utf8_lossy(&faults);
         let first = faults.lines().next().unwrap_or_default();
-        warnings.push(format!("{first}; trying the next older one"));
+        let is_last = index + 1 == steps.len();
+        let next = if is_last { "there is no older one" } else { "trying the next older one" };
+        warnings.push(format!("{first}; {next}"));
     }
     Ok(None)
 }
@@ -219,6 +250,7 @@ fn from_checkpoint(
     // What was saved is of the last step that was done; the next may change what is held.
     learner.enter(recipe, position.step.saturating_sub(1))?;
     learner.num_skipped = position.num_skipped;
+    learner.resume_scaling(recipe, position.scaling);
     let Learner { replica, optimizer, .. } = learner;
     replica.fill(|param, first, values| {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
@@ -250,6 +282,7 @@ fn from_checkpoint(
     start.seconds = position.seconds;
     start.from = Some(PathBuf::from(reader.folder()));
     start.warnings = warnings;
+    start.warnings.extend(other_class(&position.kernel_class, recipe));
     Ok(start)
 }
 
@@ -261,6 +294,7 @@ fn from_finished(
     learner: &mut Learner,
 ) -> Result<Start, TrainError> {
     learner.enter(recipe, state.step.saturating_sub(1))?;
+    learner.resume_scaling(recipe, state.scaling);
     let weights = weights::load(world, &folder.weights())?;
     if weights.hash() != state.weights_hash {
         let reason = "its weights are not those that state.json speaks of".to_owned();
@@ -280,9 +314,20 @@ fn from_finished(
     }
     let mut start = Start::new(recipe);
     start.losses.extend(&state.losses);
+    start.warnings.extend(other_class(&state.kernel_class, recipe));
     start.step = state.step;
     start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
     Ok(start)
+}
+
+/// A warning where a run goes on with kernels of another class.
+fn other_class(before: &str, recipe: &Recipe) -> Option<String> {
+    let now = kernel_class(recipe);
+    let message = format!(
+        "it was computed with kernels of class {before} and goes on with {now}: its bits are not \
+         those of an unbroken run"
+    );
+    (before != now).then_some(message)
 }
 
 /// The parameters that are held, by name and piece.

@@ -103,6 +103,9 @@ impl RunFolder {
     }
 
     fn having(self, files: &[fn(&Self) -> PathBuf], world: &World) -> Result<Self, TrainError> {
+        if world.files().metadata(&self.path).is_none() && !self.path.as_os_str().is_empty() {
+            return Err(TrainError::NoFolder { dir: self.path.display().to_string() });
+        }
         for file in files {
             let missing = file(&self);
             if world.files().metadata(&missing).is_none() {

@@ -3,17 +3,17 @@
 //! A finished run leaves its weights, its optimizer's state and its position. Going on from them
 //! gives the bits that the run would have had without the interruption.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::rounds;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
-use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher};
+use lockstep_checkpoint::{CheckpointError, Scaling, TrainingState, WeightsHasher};
 use lockstep_comm::CommError;
 use lockstep_config::units::Bytes;
-use lockstep_config::{BatchPlan, Partition, Recipe, Sources};
+use lockstep_config::{BatchPlan, LossScale, Partition, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
-use lockstep_optim::{ClipPlan, LearningRate, Optimizer, Phases};
+use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases};
 use lockstep_parallel::{Groups, Replica, Shares, Stages};
 use lockstep_parallel::{measure, tune};
 use lockstep_platform::World;
@@ -42,6 +42,10 @@ pub struct Learner {
     now: Moment,
     /// Steps skipped in a row.
     pub num_skipped: u64,
+    /// Steps left out since what is trained changed last: the optimizer does not count them.
+    pub num_skipped_in_phase: u64,
+    /// What the loss is multiplied by.
+    pub scaler: LossScaler,
 }
 
 /// What may change between two steps of a run.
@@ -83,6 +87,8 @@ impl Learner {
             phases,
             now,
             num_skipped: 0,
+            num_skipped_in_phase: 0,
+            scaler: LossScaler::new(&recipe.precision),
             replica,
         })
     }
@@ -102,9 +108,26 @@ impl Learner {
                 Optimizer::at_step(&recipe.optim, &self.replica.slots(), first_step);
             optimizer.continue_from(&self.optimizer);
             self.optimizer = optimizer;
+            self.num_skipped_in_phase = 0;
         }
         self.now = next;
         Ok(())
+    }
+
+    /// What a checkpoint says of the scale and of steps that were left out.
+    pub fn scaling(&self) -> Scaling {
+        Scaling {
+            exponent: self.scaler.scale().map_or(0, LossScale::exponent),
+            clean_steps: self.scaler.clean_steps(),
+            num_skipped_in_phase: self.num_skipped_in_phase,
+        }
+    }
+
+    /// Goes on from it.
+    pub fn resume_scaling(&mut self, recipe: &Recipe, saved: Scaling) {
+        let scale = LossScale::of_exponent(saved.exponent);
+        self.scaler = LossScaler::resumed(&recipe.precision, scale, saved.clean_steps);
+        self.num_skipped_in_phase = saved.num_skipped_in_phase;
     }
 
     /// The learning rate of a step.
@@ -174,6 +197,7 @@ pub fn save(
         ("format".to_owned(), "pt".to_owned()),
         ("recipe_hash".to_owned(), recipe.hash()),
     ]);
+    let scaling = learner.scaling();
     let Learner { replica, optimizer, .. } = learner;
     let outlines: Vec<_> = crate::pretrained::outlines(replica.blueprint()).into_iter().collect();
     let mut hasher = WeightsHasher::default();
@@ -202,8 +226,9 @@ pub fn save(
                 step: cursor.next_step,
                 corpus: cursor.corpus.clone().unwrap_or_default(),
                 recipe_hash: recipe.hash(),
-                kernel_class: KERNEL_CLASS.to_owned(),
+                kernel_class: kernel_class(recipe).to_owned(),
                 weights_hash: weights_hash.clone(),
+                scaling,
                 losses: losses.to_vec(),
             };
             state.save(world, &folder.state())?;

@@ -1,6 +1,6 @@
 //! The figures of a finished run: what `train --json` prints and `summary.json` keeps.
 
-use crate::device::KERNEL_CLASS;
+use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
@@ -48,6 +48,8 @@ pub struct Summary {
     pub data_wait_seconds: f64,
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,
+    #[serde(flatten)]
+    pub scaling: ScalingFigures,
     pub first_step_at_seconds: Option<f64>,
     pub tokens: u64,
     pub target: Option<Target>,
@@ -68,6 +70,19 @@ pub struct Target {
     pub tokens: u64,
     pub wire_bytes: u64,
     pub seconds: f64,
+}
+
+/// How gradients were scaled and shortened, in the steps of this process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ScalingFigures {
+    /// Steps left out because a gradient overflowed at the scale of the loss.
+    pub overflowed_steps: u64,
+    /// The share of steps whose gradient was clipped.
+    pub clip_rate: f64,
+    /// What the next loss would be multiplied by; none but in fp16.
+    pub loss_scale: Option<f64>,
+    /// The mean share of gradients that fp16 would round to zero at its scale; none but in fp16.
+    pub zeroed_fraction: Option<f64>,
 }
 
 /// What is known of the solution of a small problem; null where it does not apply. The optimum is
@@ -169,7 +184,7 @@ impl Summary {
             losses_hash: journal.losses_hash(),
             weights_hash,
             recipe_hash: recipe.hash(),
-            kernel_class: KERNEL_CLASS.to_owned(),
+            kernel_class: kernel_class(recipe).to_owned(),
             tokens_per_second: tokens_per_second(learner, recipe, journal),
             step_seconds_median,
             peak_rss_bytes: most(&figures.peak_rss_bytes),
@@ -192,12 +207,26 @@ impl Summary {
             data_wait_seconds: journal.data_wait_seconds,
             exposed_communication_seconds_median: median(&journal.exposed_seconds),
             skipped_steps: journal.num_skipped,
+            scaling: ScalingFigures::of(learner, journal),
             first_step_at_seconds: journal.first_step_at_seconds,
             tokens,
             target,
             emulated: recipe.emulate.in_words(),
             bits_depend_on: recipe.bits_depend_on(),
             blocks_by_stage: learner.replica.blocks_by_stage(),
+        }
+    }
+}
+
+impl ScalingFigures {
+    fn of(learner: &Learner, journal: &Journal) -> Self {
+        let scale = learner.scaler.scale();
+        let num_steps = journal.step_seconds.len().max(1) as f64;
+        Self {
+            overflowed_steps: journal.num_overflows,
+            clip_rate: journal.num_clipped as f64 / num_steps,
+            loss_scale: scale.map(|scale| f64::from(scale.factor())),
+            zeroed_fraction: scale.map(|_| journal.lost_shares / num_steps),
         }
     }
 }

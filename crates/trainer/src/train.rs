@@ -2,6 +2,7 @@
 
 use crate::checkpoints::Saver;
 use crate::evaluate::Examiner;
+use crate::health::Verdict;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
@@ -147,24 +148,27 @@ fn one_step(
         slow.before_lane(step, index);
         lane_of(recipe, batch, index, num_own)
     };
+    let loss_scale = learner.scaler.scale();
+    learner.replica.scale_loss(loss_scale);
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
     slow.after_lanes();
     let loss = loss / num_targets as f64;
-    learner.replica.finish_reduce(cpu)?;
+    let sums = learner.replica.finish_reduce(cpu)?;
+    let sums = learner.replica.unscale(cpu, sums);
     let observed = rounds::exchange(recipe, step, learner)?;
-    let clip = learner.replica.clip(cpu, &learner.clip)?;
+    let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
-    let is_healthy = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
-    if is_healthy {
-        let update = Update { count: step + 1, lr, clip };
+    let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
+    if verdict == Verdict::Step {
+        let update = Update { count: step + 1 - learner.num_skipped_in_phase, lr, clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
     }
     let drift = rounds::end_step(cpu, recipe, step, learner)?;
     let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();
-    let (grad_norm, data_wait_seconds) = (clip.norm, loader.wait_seconds());
+    let data_wait_seconds = loader.wait_seconds();
     let record =
-        StepRecord { step, loss, lr, grad_norm, num_tokens, data_wait_seconds, is_healthy };
+        StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
     journal.finish_step(&record, &mut learner.replica);
     journal.drifted(step + 1, drift);
     journal.compressed(step + 1, observed);

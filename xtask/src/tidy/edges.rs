@@ -12,6 +12,8 @@ const EDGES: &[(&str, &str)] = &[
     ("platform", ""),
     ("mesh", ""),
     ("schedule", "config"),
+    ("timeline", "config schedule"),
+    ("estimate", "config schedule timeline"),
     ("tensor", ""),
     ("comm", "config platform mesh schedule tensor"),
     ("cluster", "config platform mesh comm"),
@@ -21,12 +23,13 @@ const EDGES: &[(&str, &str)] = &[
     ("data", "config platform"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
-    ("planner", "config mesh schedule model parallel"),
+    ("planner", "config mesh schedule timeline model parallel"),
+    ("lab", "config schedule tensor planner"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm cluster telemetry model optim data checkpoint \
-         parallel planner trainer",
+         parallel planner estimate lab trainer",
     ),
     (
         "harness",

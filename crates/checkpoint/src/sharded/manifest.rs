@@ -14,6 +14,7 @@ use super::MANIFEST;
 use super::shard::Frames;
 use crate::CheckpointError;
 use crate::error::quoted;
+use crate::state::Scaling;
 
 /// The version of the format; raised when a field changes or goes.
 pub(super) const VERSION: u32 = 2;
@@ -30,6 +31,9 @@ pub struct Position {
     pub corpus: String,
     /// Steps skipped in a row.
     pub num_skipped: u64,
+    /// The scale of the loss, and steps that were left out.
+    #[serde(default)]
+    pub scaling: Scaling,
     /// How long the run has taken.
     pub seconds: f64,
     /// The recipe, whole.

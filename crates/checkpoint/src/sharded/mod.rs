@@ -23,6 +23,7 @@
 //! *then* reads the number. So either its folder is removed, and its commit fails, or it sees that
 //! it was replaced: nothing of an older generation can appear after a newer one has begun.
 
+mod body;
 mod manifest;
 mod part;
 mod reader;

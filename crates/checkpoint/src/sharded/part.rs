@@ -6,17 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lockstep_platform::{FileError, World, write_atomic_with};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::body::{Body, Look};
 use super::manifest::{FileEntry, Manifest, Piece, Position, Stretch, TensorEntry, VERSION};
-use super::shard::ShardWriter;
+use super::shard::{Packed, write_packed};
 use super::snapshot::{Snapshot, Taken};
 use crate::CheckpointError;
 use crate::error::quoted;
-use crate::weights::{ElementType, bytes};
 
 /// The header's length is a multiple of this, so that the numbers after it are aligned.
 const ALIGNMENT_BYTES: usize = 8;
@@ -56,24 +57,30 @@ impl Part {
         snapshot: &Snapshot,
         is_packed: bool,
     ) -> Result<(), CheckpointError> {
-        refuse_non_finite(snapshot)?;
         let name = file_name(rank, is_packed);
         let header = header(snapshot);
-        let mut file = None;
-        write_atomic_with(world, &folder.join(&name), |writer| {
-            let mut shard = ShardWriter::new(writer, is_packed)?;
-            shard.put(&(header.len() as u64).to_le_bytes())?;
-            shard.put(&header)?;
-            let mut buffer = Vec::new();
-            for (_, values) in snapshot.pieces() {
-                let mut put = |bytes: &[u8]| shard.put(bytes);
-                bytes::for_each_piece(values, ElementType::F32, &mut buffer, &mut put)?;
+        let body = Arc::new(Body::of(&header, snapshot));
+        let look = Look::start(world, &body, !is_packed);
+        let mut packed = None;
+        let written = write_atomic_with(world, &folder.join(&name), |out| {
+            if !is_packed {
+                return body.write(out);
             }
-            snapshot.losses().iter().try_for_each(|loss| shard.put(&loss.to_le_bytes()))?;
-            file = Some(shard.finish(name)?);
+            packed = Some(write_packed(&body, out)?);
             Ok(())
-        })?;
-        let part = Self::of(file.expect("it was written"), header.len(), snapshot);
+        });
+        let found = look.finish().map_err(|place| diverged(snapshot, place))?;
+        written?;
+        let file = match (packed, found) {
+            (Some(Packed { bytes, blake3, frames }), _) => {
+                FileEntry { name, bytes, blake3: hex(&blake3), packed: Some(frames) }
+            }
+            (None, sum) => {
+                let blake3 = hex(&sum.expect("it was asked for"));
+                FileEntry { name, bytes: body.num_bytes(), blake3, packed: None }
+            }
+        };
+        let part = Self::of(file, header.len(), snapshot);
         Ok(Note::Complete(part).save(world, folder, rank)?)
     }
 
@@ -89,7 +96,7 @@ impl Part {
     fn of(file: FileEntry, header_bytes: usize, snapshot: &Snapshot) -> Self {
         let mut offset = (LENGTH_BYTES + header_bytes) as u64;
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
-        for (taken, _) in snapshot.pieces() {
+        for taken in snapshot.pieces() {
             let Taken { first, len, rows, stride, .. } = *taken;
             let tensor = tensors.entry(taken.name.clone()).or_default();
             tensor.shape.clone_from(&taken.shape);
@@ -167,24 +174,20 @@ impl Note {
     }
 }
 
-fn refuse_non_finite(snapshot: &Snapshot) -> Result<(), CheckpointError> {
-    for (piece, values) in snapshot.pieces() {
-        if let Some(element) = values.iter().position(|value| !value.is_finite()) {
-            return Err(CheckpointError::Diverged {
-                tensor: piece.name.clone(),
-                element: piece.first + element / piece.len * piece.stride + element % piece.len,
-                value: values[element].to_string(),
-            });
-        }
-    }
-    Ok(())
+fn hex(sum: &blake3::Hash) -> String {
+    sum.to_hex().to_string()
+}
+
+fn diverged(snapshot: &Snapshot, place: usize) -> CheckpointError {
+    let (tensor, element, value) = snapshot.value_at(place);
+    CheckpointError::Diverged { tensor: tensor.to_owned(), element, value: value.to_string() }
 }
 
 /// The header of a safetensors file with these pieces: `name@first` for a piece of a tensor.
 fn header(snapshot: &Snapshot) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     let mut start = 0;
-    for (taken, _) in snapshot.pieces() {
+    for taken in snapshot.pieces() {
         let Taken { name, first, len, rows, .. } = taken;
         let end = start + taken.num_elements() * size_of::<f32>();
         let shape = if *rows == 1 { vec![*len] } else { vec![*rows, *len] };

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use lockstep_platform::{FileReader, FileWriter};
 use serde::{Deserialize, Serialize};
 
+use super::body::Body;
 use super::manifest::FileEntry;
 use crate::CheckpointError;
 
@@ -41,75 +42,42 @@ impl Frames {
     }
 }
 
-/// Writes a file and its checksum.
-pub(super) struct ShardWriter<'a> {
-    out: &'a mut dyn FileWriter,
-    hasher: blake3::Hasher,
-    num_bytes: u64,
-    packer: Option<Packer>,
-}
-
-struct Packer {
-    compressor: zstd::bulk::Compressor<'static>,
-    plain: Vec<u8>,
-    frames: Frames,
-}
-
-impl<'a> ShardWriter<'a> {
-    pub(super) fn new(out: &'a mut dyn FileWriter, is_packed: bool) -> io::Result<Self> {
-        let mut packer = None;
-        if is_packed {
-            let frames =
-                Frames { plain_bytes: 0, frame_bytes: FRAME_BYTES as u64, ends: Vec::new() };
-            let compressor = zstd::bulk::Compressor::new(LEVEL)?;
-            packer = Some(Packer { compressor, plain: Vec::with_capacity(FRAME_BYTES), frames });
-        }
-        Ok(Self { out, hasher: blake3::Hasher::new(), num_bytes: 0, packer })
-    }
-
-    /// Adds bytes of the plain file.
-    pub(super) fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        if self.packer.is_none() {
-            return self.put_down(bytes);
-        }
-        while let Some(packer) = &mut self.packer
-            && !bytes.is_empty()
-        {
-            let room = (FRAME_BYTES - packer.plain.len()).min(bytes.len());
-            packer.plain.extend_from_slice(&bytes[..room]);
+/// Writes a file packed: the bytes on the disk, their checksum, and how they are packed.
+pub(super) fn write_packed(body: &Body, out: &mut dyn FileWriter) -> io::Result<Packed> {
+    let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
+    let mut hasher = blake3::Hasher::new();
+    let (mut num_bytes, mut ends) = (0, Vec::new());
+    let mut end_frame = |plain: &mut Vec<u8>| {
+        let frame = compressor.compress(plain)?;
+        plain.clear();
+        hasher.update(&frame);
+        num_bytes += frame.len() as u64;
+        ends.push(num_bytes);
+        out.write_all(&frame)
+    };
+    let mut plain = Vec::with_capacity(FRAME_BYTES);
+    for mut bytes in body.stretches() {
+        while !bytes.is_empty() {
+            let room = (FRAME_BYTES - plain.len()).min(bytes.len());
+            plain.extend_from_slice(&bytes[..room]);
             bytes = &bytes[room..];
-            if packer.plain.len() == FRAME_BYTES {
-                self.pack()?;
+            if plain.len() == FRAME_BYTES {
+                end_frame(&mut plain)?;
             }
         }
-        Ok(())
     }
+    if !plain.is_empty() {
+        end_frame(&mut plain)?;
+    }
+    let frames = Frames { plain_bytes: body.num_bytes(), frame_bytes: FRAME_BYTES as u64, ends };
+    Ok(Packed { bytes: num_bytes, blake3: hasher.finalize(), frames })
+}
 
-    /// The file's entry in the manifest.
-    pub(super) fn finish(mut self, name: String) -> io::Result<FileEntry> {
-        self.pack()?;
-        let blake3 = self.hasher.finalize().to_hex().to_string();
-        let packed = self.packer.map(|packer| packer.frames);
-        Ok(FileEntry { name, bytes: self.num_bytes, blake3, packed })
-    }
-
-    /// Ends a frame.
-    fn pack(&mut self) -> io::Result<()> {
-        let Some(packer) = self.packer.as_mut().filter(|packer| !packer.plain.is_empty()) else {
-            return Ok(());
-        };
-        let frame = packer.compressor.compress(&packer.plain)?;
-        packer.frames.plain_bytes += packer.plain.len() as u64;
-        packer.frames.ends.push(self.num_bytes + frame.len() as u64);
-        packer.plain.clear();
-        self.put_down(&frame)
-    }
-
-    fn put_down(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hasher.update(bytes);
-        self.num_bytes += bytes.len() as u64;
-        self.out.write_all(bytes)
-    }
+/// A file that was packed.
+pub(super) struct Packed {
+    pub(super) bytes: u64,
+    pub(super) blake3: blake3::Hash,
+    pub(super) frames: Frames,
 }
 
 /// Reads any stretch of the plain file.

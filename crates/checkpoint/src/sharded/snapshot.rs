@@ -1,12 +1,18 @@
 //! What a worker will write, copied out of the way of training.
 //!
 //! The copy is made between two steps; the disk then takes its time beside the next ones. The room
-//! is kept from one checkpoint to the next.
+//! is kept from one checkpoint to the next. Numbers lie in it as they will lie in the file, so that
+//! nobody has to touch them again.
+
+use std::sync::Arc;
+
+use crate::weights::ElementType;
 
 /// Pieces of tensors in memory of their own.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    values: Vec<f32>,
+    /// Little-endian `f32`; shared with those who look at them while they are written.
+    values: Arc<Vec<u8>>,
     pieces: Vec<Taken>,
     losses: Vec<f64>,
 }
@@ -52,7 +58,7 @@ impl Taken {
 impl Snapshot {
     /// Forgets everything but the room for it.
     pub fn clear(&mut self) {
-        self.values.clear();
+        self.bytes().clear();
         self.pieces.clear();
         self.losses.clear();
     }
@@ -68,7 +74,7 @@ impl Snapshot {
         if values.is_empty() {
             return;
         }
-        self.values.extend_from_slice(values);
+        ElementType::F32.narrow(values, self.bytes());
         let last = self.pieces.last_mut().filter(|last| last.name == name);
         if last.is_some_and(|last| last.take_in(first, values.len())) {
             return;
@@ -85,20 +91,38 @@ impl Snapshot {
 
     /// The bytes that a file of it has, without its header.
     pub fn num_bytes(&self) -> u64 {
-        (size_of_val(self.values.as_slice()) + size_of_val(self.losses.as_slice())) as u64
+        (self.values.len() + size_of_val(self.losses.as_slice())) as u64
     }
 
     pub(super) fn losses(&self) -> &[f64] {
         &self.losses
     }
 
-    /// The pieces, each with its elements, in the order in which they were added.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = (&Taken, &[f32])> {
-        let mut start = 0;
-        self.pieces.iter().map(move |piece| {
-            let values = &self.values[start..][..piece.num_elements()];
-            start += piece.num_elements();
-            (piece, values)
-        })
+    /// The bytes of all pieces, one after the other.
+    pub(super) fn values(&self) -> Arc<Vec<u8>> {
+        Arc::clone(&self.values)
+    }
+
+    /// The pieces, in the order in which they were added.
+    pub(super) fn pieces(&self) -> &[Taken] {
+        &self.pieces
+    }
+
+    /// The tensor, element and value that stand at a place, counted in values.
+    pub(super) fn value_at(&self, place: usize) -> (&str, usize, f32) {
+        let mut before = 0;
+        let is_behind = |piece: &&Taken| {
+            before += piece.num_elements();
+            place < before
+        };
+        let piece = self.pieces.iter().find(is_behind).expect("a place of the snapshot");
+        let inside = place + piece.num_elements() - before;
+        let element = piece.first + inside / piece.len * piece.stride + inside % piece.len;
+        let value = f32::from_le_bytes(self.values.as_chunks().0[place]);
+        (&piece.name, element, value)
+    }
+
+    fn bytes(&mut self) -> &mut Vec<u8> {
+        Arc::get_mut(&mut self.values).expect("nobody looks at a snapshot that is being taken")
     }
 }

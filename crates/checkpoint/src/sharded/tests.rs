@@ -120,6 +120,32 @@ fn slices_of_columns_are_one_piece_each_and_any_stretch_of_them_comes_back() {
 }
 
 #[test]
+fn the_first_number_that_is_not_finite_is_named_wherever_it_lies() {
+    // Columns 3 to 8 of 20,000 rows of ten: more than is looked at at once.
+    for (row, column) in [(0, 3), (13_107, 4), (19_999, 7)] {
+        in_scratch(|world, dir| {
+            let mut snapshot = Snapshot::default();
+            snapshot.add("a", &[3], 0, &[1.0, 2.0, 3.0]);
+            for place in 0..20_000 {
+                let mut values = [0.5; 5];
+                if place >= row {
+                    values[column - 3] = f32::NEG_INFINITY;
+                }
+                snapshot.add("w", &[20_000, 10], place * 10 + 3, &values);
+            }
+            let store = Store::new(world, dir);
+            for is_packed in [false, true] {
+                let writer = store.writer(store.take_over().unwrap(), 0).packing(is_packed);
+                let error = writer.write(3, &snapshot).expect_err("it has left the numbers");
+                let (tensor, value) = ("w".to_owned(), "-inf".to_owned());
+                let element = row * 10 + column;
+                assert_eq!(error, CheckpointError::Diverged { tensor, element, value });
+            }
+        });
+    }
+}
+
+#[test]
 fn packed_parts_come_back_and_are_zstd_that_other_programs_unpack() {
     in_scratch(|world, dir| {
         // More than two frames.

@@ -20,3 +20,15 @@ pub(crate) fn for_each_piece<E>(
     }
     Ok(())
 }
+
+/// The number of the first element of these little-endian `f32` that is not finite.
+pub(crate) fn first_not_finite(bytes: &[u8]) -> Option<usize> {
+    let (elements, rest) = bytes.as_chunks::<4>();
+    assert!(rest.is_empty(), "whole elements");
+    let is_bad = |element: &[u8; 4]| !f32::from_le_bytes(*element).is_finite();
+    // Nearly always there is none, and without a way out in the middle the loop takes many at once.
+    if !elements.iter().fold(false, |found, element| found | is_bad(element)) {
+        return None;
+    }
+    elements.iter().position(is_bad)
+}

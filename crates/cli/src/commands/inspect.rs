@@ -4,10 +4,12 @@ use crate::failure::Failure;
 use crate::memory_report::Memory;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
-use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
+use lockstep_config::{OptimName, Recipe};
+use lockstep_model::problem::Judge;
 use lockstep_model::{Blueprint, Param, describe};
 use lockstep_planner::memory::RankMemory;
+use lockstep_planner::stability::Descent;
 use lockstep_platform::World;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
@@ -18,6 +20,9 @@ use std::path::Path;
 
 /// Most likely tokens that people get to see; programs get all.
 const LOGITS_SHOWN: usize = 5;
+
+/// Ages of gradients, in steps, for which people want to know how large a step may be.
+const DELAYS: &[u32] = &[0, 1, 2, 4, 8];
 
 /// Show a model's parameters, shapes, memory and FLOPs per token
 #[derive(clap::Args)]
@@ -46,9 +51,27 @@ struct Report {
     forward_flops_per_token: u64,
     backward_flops_per_token: u64,
     memory: Memory,
+    /// Of a convex problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steepness: Option<Steepness>,
     /// One row for each token of `--logits`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     logits: Vec<Vec<f32>>,
+}
+
+/// How large a step may be.
+#[derive(Serialize)]
+struct Steepness {
+    largest_curvature: f64,
+    /// From which `optim.lr` on plain descent, or that with the recipe's momentum, diverges, for
+    /// gradients of some ages; empty for other optimizers.
+    lr_limits: Vec<LrLimit>,
+}
+
+#[derive(Serialize)]
+struct LrLimit {
+    delay: u32,
+    lr: f64,
 }
 
 #[derive(Serialize)]
@@ -75,8 +98,27 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
         memory: Memory::from(&RankMemory::from(&footprint(recipe, &blueprint_on(recipe, 0), 0))),
+        steepness: steepness(recipe),
         logits: Vec::new(),
     }
+}
+
+/// By power iteration on the problem's own second derivatives, and the roots that decide.
+fn steepness(recipe: &Recipe) -> Option<Steepness> {
+    let largest_curvature = Judge::of(&recipe.model)?.largest_curvature()?.value;
+    let momentum = match recipe.optim.name {
+        OptimName::Sgd => Some(0.0),
+        OptimName::Momentum => Some(recipe.optim.momentum),
+        _ => None,
+    };
+    let limit = |momentum: f64| {
+        move |delay: &u32| {
+            let descent = Descent { lr: recipe.optim.lr, momentum, delay: *delay };
+            LrLimit { delay: *delay, lr: descent.lr_limit(largest_curvature) }
+        }
+    };
+    let lr_limits = momentum.map(|momentum| DELAYS.iter().map(limit(momentum)).collect());
+    Some(Steepness { largest_curvature, lr_limits: lr_limits.unwrap_or_default() })
 }
 
 /// What the weights of the recipe's folder make of these tokens.
@@ -138,6 +180,13 @@ fn render(report: &Report) -> String {
     ];
     for (part, bytes) in parts {
         let _ = writeln!(text, "memory {part:<13} {:>13}", Bytes(bytes).to_string());
+    }
+    if let Some(Steepness { largest_curvature, lr_limits }) = &report.steepness {
+        let _ = writeln!(text, "largest curvature   {largest_curvature:>14.6}");
+        for LrLimit { delay, lr } in lr_limits {
+            let _ =
+                writeln!(text, "optim.lr below      {lr:>14.6} for gradients {delay} steps old");
+        }
     }
     for (index, row) in report.logits.iter().enumerate() {
         let mut best: Vec<usize> = (0..row.len()).collect();

@@ -11,6 +11,8 @@ pub(crate) mod drill;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod lab;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
+pub(crate) mod sweep;
 pub(crate) mod train;

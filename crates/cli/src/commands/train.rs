@@ -37,6 +37,8 @@ Examples:
   lockstep train my.toml --from runs/0001 --warm-up 50   what fits of another model's weights
   lockstep train --set run.restarts=3                  workers that die are started again
   lockstep train --set 'run.workers={min=2,max=4}'     and the run goes on without those gone
+  lockstep train my.toml --listen 10.0.0.1:29500       and others join it from their hosts:
+  lockstep train my.toml --join 10.0.0.1:29500
   lockstep train --preset digits                       a small problem: see also quadratic, ridge
   lockstep train --json > run.json                     figures for a program
 
@@ -59,6 +61,12 @@ pub(crate) struct Arguments {
     /// Stop after this many steps of the recipe
     #[arg(long, value_name = "STEPS")]
     stop_after: Option<u64>,
+    /// Let workers of other hosts come and go; they call this address (host:port)
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Offer a worker of this host to the run that listens at this address
+    #[arg(long, value_name = "ADDR", conflicts_with = "listen")]
+    join: Option<String>,
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
@@ -70,6 +78,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let process = forecast::process(world);
     let recipe = arguments.recipe.with(&partial(arguments)).resolve(world)?;
+    if let Some(addr) = arguments.join.as_ref().filter(|_| !workers::is_worker(world)) {
+        lockstep_trainer::check_inputs(&recipe, world)?;
+        return workers::serve(world, addr, arguments.quiet);
+    }
     let (resume, stop_after) = (arguments.resume.clone(), arguments.stop_after);
     let options = move || Options { resume: resume.clone(), stop_after, ..Options::default() };
     let asked = options();
@@ -77,6 +89,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let text = Arc::new(OnceLock::new());
     let found = Arc::clone(&text);
     let check = || {
+        arguments.listen.iter().try_for_each(|addr| workers::check_listen(&recipe, addr))?;
         // With the fewest workers each of them has the most to hold.
         let fewest = recipe.sized(recipe.worker_sizes()[0]);
         forecast::fits(&fewest, world, process)?;
@@ -88,7 +101,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             workers::tell(&format!("warning: {finding}\n"));
         }
         let told = forecast::told(*found.get_or_init(|| held));
-        Ok(workers::Care { told, ..care_of(&recipe, world)? })
+        let listen = arguments.listen.clone();
+        Ok(workers::Care { listen, told, ..care_of(&recipe, world)? })
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let life = move |recipe: &Recipe, comm: &Comm| {

@@ -155,9 +155,9 @@ fn weights_that_are_not_numbers_are_refused_by_name() {
 fn a_run_that_is_not_there_or_another_is_refused() {
     let folder = Folder::new();
     refused(&folder, &["generate"], &["no finished run", "lockstep train"]);
-    refused(&folder, &["generate", "nowhere"], &["nowhere holds no finished run"]);
+    refused(&folder, &["generate", "nowhere"], &["nowhere does not exist"]);
     let resume = |sets: &[&'static str], dir| [&train(sets)[..], &["--resume", dir]].concat();
-    refused(&folder, &resume(&[], "nowhere"), &["nowhere holds no finished run"]);
+    refused(&folder, &resume(&[], "nowhere"), &["nowhere does not exist"]);
     folder.succeed(&train(&["train.steps=1", "run.dir=run"]));
     let other = resume(&["train.steps=1", "train.seed=2", "run.dir=next"], "run");
     let words = ["train.seed = 1 there, train.seed = 2 here", "only run.*, parallel.*"];

@@ -223,8 +223,8 @@ fn a_folder_without_a_run_is_refused_in_one_line() {
     train(&folder, "a", &[]);
     folder.write("empty/recipe.toml", &folder.read("a/recipe.toml"));
     for (a, b, words) in [
-        ("a", "nowhere", "nowhere holds no finished run (no recipe.toml)"),
-        ("nowhere", "a", "nowhere holds no finished run (no recipe.toml)"),
+        ("a", "nowhere", "nowhere does not exist"),
+        ("nowhere", "a", "nowhere does not exist"),
         ("a", "a/recipe.toml", "a/recipe.toml holds no finished run"),
         ("empty", "a", "empty holds no finished run (no events.jsonl)"),
     ] {

@@ -11,31 +11,39 @@
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `restarts`: workers that are killed are started again, and the end is the same.
 //! - `storage`: disks that are full or cannot be written.
+//! - `guests`: workers of other hosts that come and go.
 //! - `leftovers`: nothing of a run that was killed stays in the system.
 //! - `layouts`: workers of every kind give the bits of one.
 //! - `pipelines`: stages of a model on workers of every kind give the bits of one.
 //! - `links`: bad links and slow workers, and algorithms that are chosen by what was measured.
+//! - `places`: where saved runs lie, what stands for them, and how long they may become.
+//! - `clusters`: plans for clusters that are not here.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
+//! - `sweep`: many runs at a time, killed and gone on with.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
 mod bad_input;
 mod bench_comm;
+mod clusters;
 mod commands;
 mod compare;
 mod convert;
 mod data;
 mod failures;
 mod feeding;
+mod guests;
 mod launch;
 mod layouts;
 mod leftovers;
 mod links;
 mod pipelines;
+mod places;
 mod plan;
 mod problems;
 mod process;
 mod rendezvous;
 mod restarts;
 mod storage;
+mod sweep;

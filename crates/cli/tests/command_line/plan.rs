@@ -3,7 +3,7 @@
 use crate::process::{Folder, assert_keys};
 
 /// What is said when it ends with the code of bad input.
-fn refusal(folder: &Folder, arguments: &[&str]) -> String {
+pub(crate) fn refusal(folder: &Folder, arguments: &[&str]) -> String {
     let finished = folder.run(arguments);
     assert_eq!(finished.code, Some(2), "{arguments:?}: {}", finished.stderr);
     finished.stderr

@@ -20,7 +20,7 @@
 //! - `wire`: what is said; `door`: where it is heard; `refusals`: who was turned away
 //! - `greet`: two ends find out that they belong together
 //! - `gather`: the host waits for all; `attend`: the others come; `pairs`: everybody connects
-//! - `host`: a meeting point of its own
+//! - `host`: a meeting point of its own; `reception`: where those who come later are heard
 //!
 //! ```no_run
 //! use lockstep_comm::rendezvous::{Place, Settings, join};
@@ -42,6 +42,7 @@ mod host;
 pub mod hostile;
 mod pairs;
 mod place;
+mod reception;
 mod refusals;
 mod wire;
 
@@ -64,6 +65,7 @@ pub use error::{RendezvousError, Side};
 use gather::{Gathering, Terms};
 pub use host::{Hosted, HostedGuest, host};
 pub use place::{MEETING_POINT, Place};
+pub use reception::{Reception, Visitor, visit};
 pub use refusals::Log;
 use wire::{Member, Table};
 

@@ -24,6 +24,7 @@ const PAIR: u16 = 2;
 const WELCOME: u16 = 3;
 const TABLE: u16 = 4;
 const REFUSED: u16 = 5;
+const VISIT: u16 = 6;
 
 /// What tells one run from all others.
 pub(super) type RunId = [u8; 16];
@@ -35,6 +36,16 @@ pub(super) enum Hello {
     Join(Join),
     /// To a lower rank: this is one of the streams between us.
     Pair(Pair),
+    /// To a reception: I am here, whenever somebody has a use for me.
+    Visit(Visit),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Visit {
+    /// The run's name; may be empty.
+    pub(super) run: String,
+    /// The name of its machine.
+    pub(super) host: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +120,11 @@ impl Hello {
                 body.number(pair.stream);
                 body.finish(PAIR)
             }
+            Self::Visit(visit) => {
+                body.text(&visit.run);
+                body.text(&visit.host);
+                body.finish(VISIT)
+            }
         }
     }
 
@@ -135,6 +151,7 @@ impl Hello {
                 rank: body.number()?,
                 stream: body.number()?,
             }),
+            VISIT => Self::Visit(Visit { run: body.text()?, host: body.text()? }),
             _ => return Err(Malformed(format!("kind {kind} is no hello"))),
         };
         body.finish()?;
@@ -314,7 +331,9 @@ mod tests {
         );
         let pair = (any::<RunId>(), any::<[u64; 2]>())
             .prop_map(|(run, [rank, stream])| Hello::Pair(Pair { run, rank, stream }));
-        prop_oneof![join, pair]
+        let visit =
+            (".{0,20}", ".{0,40}").prop_map(|(run, host)| Hello::Visit(Visit { run, host }));
+        prop_oneof![join, pair, visit]
     }
 
     fn decode_answer(bytes: &[u8], num_ranks: usize) -> Result<Answer, Malformed> {

@@ -1,4 +1,4 @@
-//! Keys of training: portions, update rule, number formats, and the promise about bits.
+//! Keys of training: portions, update rule, and the promise about bits.
 
 use super::{
     MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, MAX_SLICES, float, integer, integer_value, usual_warmup,
@@ -6,12 +6,15 @@ use super::{
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
 use crate::recipe::{
-    BatchChange, DecayShape, Dtype, Group, LrScaling, LrSchedule, Moment, OptimName, Reduction,
+    BatchChange, DecayShape, Group, LrScaling, LrSchedule, Moment, OptimName, Reduction,
 };
 use crate::value::Value;
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed, Nothing};
+
+/// The word for what is chosen when the machine is known.
+const AUTO: &str = "auto";
 
 pub(super) const TRAIN: &[Key] = &[
     Key::new(
@@ -31,10 +34,23 @@ pub(super) const TRAIN: &[Key] = &[
     ),
     Key::new(
         "train.microbatch",
-        integer(1, MAX_MICROBATCH),
+        Kind::OrWord { kind: &integer(1, MAX_MICROBATCH), word: AUTO },
         Fixed("2"),
-        field!(train.microbatch: integer usize),
-        "Sequences per lane, the portion that goes through the model at once.",
+        Field {
+            get: |r| {
+                let train = &r.train;
+                let number = || integer_value(train.microbatch);
+                Some(if train.microbatch_is_auto { Value::Text(AUTO.to_owned()) } else { number() })
+            },
+            set: |r, v| {
+                let number =
+                    if let Value::Integer(number) = v { Some(*number as usize) } else { None };
+                r.train.microbatch_is_auto = number.is_none();
+                r.train.microbatch = number.unwrap_or(1);
+            },
+        },
+        "Sequences per lane, the portion that goes through the model at once; auto is the largest \
+         that fits this machine's memory.",
     ),
     Key::new(
         "train.seed",
@@ -333,14 +349,6 @@ fn moment_value(moment: &Moment) -> Value {
         Moment::Fraction(fraction) => Value::Float(*fraction),
     }
 }
-
-pub(super) const PRECISION: &[Key] = &[Key::new(
-    "precision.compute",
-    Kind::Choice(Dtype::NAMES),
-    Fixed("\"f32\""),
-    field!(precision.compute: choice Dtype),
-    "Format of activations, weights and gradients.",
-)];
 
 pub(super) const NUMERICS: &[Key] = &[
     Key::new(

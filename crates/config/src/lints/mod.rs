@@ -9,6 +9,7 @@
 //!
 //! - `batch`: how much work a step and a lane have
 //! - `update`: learning rate, warm-up, clipping, decay
+//! - `precision`: number formats
 //! - `data`: what workers learn from
 //! - `layout`: workers, buckets, ZeRO, waiting
 //! - `watch`: what a run would not notice
@@ -26,6 +27,7 @@
 mod batch;
 mod data;
 mod layout;
+mod precision;
 mod update;
 mod watch;
 
@@ -66,7 +68,8 @@ impl fmt::Display for Finding {
 
 /// Every lint, by group.
 pub fn all() -> impl Iterator<Item = &'static Lint> {
-    let groups = [batch::LINTS, update::LINTS, data::LINTS, layout::LINTS, watch::LINTS];
+    let groups =
+        [batch::LINTS, update::LINTS, precision::LINTS, data::LINTS, layout::LINTS, watch::LINTS];
     groups.into_iter().flatten()
 }
 
@@ -155,6 +158,18 @@ mod tests {
         ("adam-rate", "bible-small", &["optim.lr=0.011"], &["optim.lr=0.01"]),
         ("tight-clip", "bible-small", &["optim.clip=0.09"], &["optim.clip=0.1"]),
         ("no-clip", "bible-small", &["optim.clip=0"], &["optim.clip=1"]),
+        (
+            "unscaled-fp16",
+            "bible-small",
+            &["precision.compute=fp16", "precision.loss_scale=1"],
+            &["precision.compute=fp16", "precision.loss_scale=2"],
+        ),
+        (
+            "fp16-wire",
+            "bible-small",
+            &["precision.wire=fp16"],
+            &["precision.wire=fp16", "precision.compute=fp16"],
+        ),
         ("unstable-step", "quadratic", &["optim.lr=3.8"], &["optim.lr=3.79"]),
         ("idle-decay", "ridge", &["optim.weight_decay=0.1"], &["optim.weight_decay=0"]),
         (

@@ -3,12 +3,17 @@
 
 use super::{Facts, nearest_multiple};
 use crate::error::ConfigError;
-use crate::recipe::{BatchChange, Group, LrSchedule};
+use crate::recipe::{BatchChange, Dtype, Group, LrSchedule, Recipe};
 
 /// Every broken rule, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
-    let rules =
-        [batches_grow_in_order, batches_make_whole_lanes, goals_are_seen, drops_lie_in_the_run];
+    let rules = [
+        batches_grow_in_order,
+        batches_make_whole_lanes,
+        goals_are_seen,
+        drops_lie_in_the_run,
+        problems_compute_in_f32,
+    ];
     let rules = rules.iter().filter_map(|rule| rule(facts));
     rules.chain(decay_follows_warmup(facts)).chain(groups_make_sense(facts)).collect()
 }
@@ -74,6 +79,19 @@ fn goals_are_seen(facts: &Facts<'_>) -> Option<ConfigError> {
     let rule = "is looked at when validating, and train.eval_every = 0 never does".to_owned();
     let fix = format!("try train.eval_every = {}", (train.steps / 10).max(1));
     Some(facts.error(&involved, rule, fix))
+}
+
+/// A problem is judged by its distance to an optimum; what rounding its products would cost is not
+/// part of it.
+fn problems_compute_in_f32(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["precision.compute", "model.family"];
+    let Recipe { precision, model, .. } = facts.recipe;
+    let is_fine = precision.compute == Dtype::F32 || !model.family.is_problem();
+    if is_fine || !facts.sound(&involved) {
+        return None;
+    }
+    let rule = format!("is for transformers, and model.family = \"{}\"", model.family);
+    Some(facts.error(&involved, rule, "try \"f32\"".to_owned()))
 }
 
 /// A drop behind the last step would never be seen.

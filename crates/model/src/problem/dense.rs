@@ -12,6 +12,7 @@ use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::Activation;
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, gelu, relu};
 
 /// See the module's text.
@@ -56,7 +57,8 @@ pub(super) fn linear(
     let shape = [num_outputs, num_inputs];
     let weight = params.push(format!("{name}.weight"), &shape, Init::Normal { std });
     let bias = params.push(format!("{name}.bias"), &[num_outputs], Init::Zeros);
-    Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: Some(bias) }
+    let (layout, precision) = (WeightLayout::OutIn, Precision::F32);
+    Linear { num_inputs, num_outputs, layout, weight, bias: Some(bias), precision }
 }
 
 impl Block for Dense {

@@ -6,6 +6,7 @@
 //! expected to fall below some 1e-7 of its norm; the loss is flat there, and the surplus falls to
 //! the square of that.
 
+use super::curvature::{self, Largest};
 use super::optimum::{Objective, Optimum};
 use super::samples::Samples;
 use crate::blueprint::Blueprint;
@@ -62,6 +63,18 @@ impl Judge {
         match &self.0 {
             Measure::Guesses(_) => scalar::ln(super::digits::NUM_CLASSES as f64),
             Measure::Surplus { objective, .. } => objective.at(&vec![0.0; objective.dim()]),
+        }
+    }
+
+    /// The largest curvature of a convex problem at its optimum, which of the quadratic and of
+    /// ridge regression is that everywhere; logistic regression bends no more than a quarter of
+    /// ridge regression does, and least where it is sure. Nothing is known of a classifier.
+    pub fn largest_curvature(&self) -> Option<Largest> {
+        match &self.0 {
+            Measure::Guesses(_) => None,
+            Measure::Surplus { objective, optimum } => {
+                Some(curvature::largest(objective.dim(), |v| objective.product(&optimum.x, v)))
+            }
         }
     }
 

@@ -16,6 +16,7 @@
 //! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number)
 //! - `features`, `dense`, `classifier`, `regression`, `bowl`: the blocks
 //! - [`judge`]: how good a solution is; `optimum`: the best one
+//! - [`curvature`]: how large a step may be
 
 mod digits;
 mod samples;
@@ -27,6 +28,7 @@ mod dense;
 mod features;
 mod regression;
 
+pub mod curvature;
 pub mod judge;
 mod optimum;
 

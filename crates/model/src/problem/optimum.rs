@@ -78,6 +78,30 @@ impl Objective {
         }
     }
 
+    /// The product of the matrix of second derivatives at a point with a vector.
+    pub(super) fn product(&self, x: &[f64], v: &[f64]) -> Vec<f64> {
+        match self {
+            Self::Bowl { curvature, .. } => {
+                let mut product = v.to_vec();
+                curvature.apply(&mut product);
+                product
+            }
+            Self::Regression { loss, l2, samples } => {
+                let share = 1.0 / samples.train().len() as f64;
+                let mut product: Vec<f64> = v.iter().map(|v| l2 * v).collect();
+                for sample in samples.train() {
+                    let (here, target) = guess(samples, sample, x);
+                    let (_, _, bend) = loss.at(here, target);
+                    let along = share * bend * guess(samples, sample, v).0;
+                    for (p, a) in product.iter_mut().zip(samples.row(sample)) {
+                        *p += along * f64::from(*a);
+                    }
+                }
+                product
+            }
+        }
+    }
+
     /// The lowest point.
     pub(super) fn optimum(&self) -> Optimum {
         let x = match self {
@@ -171,6 +195,7 @@ fn solve(a: &mut [f64], b: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::curvature::{largest, product_by_differences};
     use crate::problem::judge::tests::{CONVEX, convex};
 
     #[test]
@@ -181,6 +206,32 @@ mod tests {
         solve(&mut a.to_vec(), &mut b);
         for (found, expected) in b.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-14, "{found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn products_with_curvature_are_differences_of_gradients_and_give_the_largest() {
+        for family in CONVEX {
+            let model = convex(family);
+            let objective = Objective::of(&model);
+            let x: Vec<f64> = (0..5).map(|index| 0.3 - 0.1 * f64::from(index)).collect();
+            let found = largest(5, |v| objective.product(&x, v));
+            if let Objective::Bowl { .. } = objective {
+                assert!((found.value - 1.0).abs() < 1e-9, "by construction: {found:?}");
+                continue;
+            }
+            let gradient = |x: &[f64]| objective.parabola(x).gradient;
+            let v = [0.5, -0.2, 0.1, 0.7, -0.4];
+            let differences = product_by_differences(gradient, &x, &v, 1e-4);
+            for (a, b) in objective.product(&x, &v).iter().zip(&differences) {
+                assert!((a - b).abs() < 1e-7, "{family}: {a} is not {b}");
+            }
+            // No unit vector has more of it, and the whole matrix's trace bounds it.
+            let lower = objective.parabola(&x).curvature;
+            let diagonal = (0..5).map(|i| lower[i * 5 + i]);
+            let (most, trace) =
+                diagonal.fold((0.0_f64, 0.0), |(most, sum), d| (most.max(d), sum + d));
+            assert!((most..trace).contains(&found.value), "{family}: {found:?}, {most} {trace}");
         }
     }
 

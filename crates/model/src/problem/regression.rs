@@ -14,6 +14,7 @@ use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::{Family, Model};
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::math::scalar;
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ impl Regression {
         // A vector: weight decay is part of the problem here and not of the optimizer.
         let weight = params.push("x".to_owned(), &[num_inputs], Init::Zeros);
         let layout = WeightLayout::OutIn;
-        let linear = Linear { num_inputs, num_outputs: 1, layout, weight, bias: None };
+        let (bias, precision) = (None, Precision::F32);
+        let linear = Linear { num_inputs, num_outputs: 1, layout, weight, bias, precision };
         let (loss, l2) = (Loss::of(model.family), model.problem.l2);
         Self { params: params.finish(), linear, loss, l2, samples }
     }

@@ -1,6 +1,6 @@
 //! What must not change a bit: instruction set, threads, neighbours in the lane, recomputation.
 
-use super::tiny::{Batch, LLAMA, LONG, TRAIN, Tiny, assert_same, variants};
+use super::tiny::{Batch, LLAMA, LONG, TRAIN, Tiny, assert_same, train, variants};
 use lockstep_config::Model;
 use lockstep_model::{Mode, Param, Recompute, describe, init};
 use lockstep_tensor::{Cpu, Isa};
@@ -93,9 +93,9 @@ fn dropout_changes_with_the_step_and_is_off_in_evaluation() {
     let loss = |tiny: &Tiny, mode| tiny.run(&cpu, &lane, mode, Recompute::None, 0.0).loss;
     let evaluated = loss(&dropping, Mode::Evaluate);
     assert_eq!(evaluated.to_bits(), loss(&plain, Mode::Evaluate).to_bits());
-    let losses = [0, 1].map(|step| loss(&dropping, Mode::Train { seed: 5, step }));
+    let losses = [0, 1].map(|step| loss(&dropping, train(5, step)));
     assert_ne!(losses[0].to_bits(), losses[1].to_bits());
-    let other_seed = loss(&dropping, Mode::Train { seed: 6, step: 0 });
+    let other_seed = loss(&dropping, train(6, 0));
     assert_ne!(losses[0].to_bits(), other_seed.to_bits());
 }
 

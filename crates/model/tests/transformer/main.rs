@@ -4,5 +4,6 @@ mod counts;
 mod decoding;
 mod gradients;
 mod invariance;
+mod precision;
 mod slices;
 mod tiny;

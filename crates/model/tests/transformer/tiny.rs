@@ -1,6 +1,6 @@
 //! A model small enough to be run thousands of times, and a runtime of a screen.
 
-use lockstep_config::{Family, Model, Problem};
+use lockstep_config::{Dtype, Family, LossScale, Model, Problem};
 use lockstep_model::{
     AllHere, Blueprint, Context, Exchange, Grads, IGNORE, Init, Lane, LaneShape, Mode, Param,
     Recompute, Saved, Scratch, Slices, describe_slices,
@@ -44,7 +44,12 @@ pub(crate) fn variants() -> Vec<Model> {
     variants
 }
 
-pub(crate) const TRAIN: Mode = Mode::Train { seed: 5, step: 3 };
+pub(crate) const TRAIN: Mode = train(5, 3);
+
+/// A training pass.
+pub(crate) const fn train(seed: u64, step: u64) -> Mode {
+    Mode::Train { seed, step, loss_scale: LossScale::ONE }
+}
 
 /// Sequences of tokens with some targets masked; sequence i is the same in every batch.
 pub(crate) struct Batch {
@@ -111,7 +116,12 @@ impl Tiny {
 
     /// Some slices of the same model: parameters go by their places in whole tensors.
     pub(crate) fn of_slices(model: &Model, slices: &Slices) -> Self {
-        let blueprint = describe_slices(model, slices);
+        Self::computing(model, slices, Dtype::F32)
+    }
+
+    /// The same with products in another format.
+    pub(crate) fn computing(model: &Model, slices: &Slices, compute: Dtype) -> Self {
+        let blueprint = describe_slices(model, slices, compute);
         let blocks = &blueprint.blocks;
         let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
         let cpu = Cpu::single(Isa::detect());

@@ -131,7 +131,8 @@ impl Layout {
     /// The slices of a model that a worker holds.
     pub(crate) fn blueprint(&self, model: &Model, worker: usize) -> Blueprint {
         let index = self.plan(1).mesh.index(Axis::Tensor, Rank(worker));
-        describe_slices(model, &Slices::part(self.slices, self.tensor, index, self.sequence))
+        let slices = Slices::part(self.slices, self.tensor, index, self.sequence);
+        describe_slices(model, &slices, lockstep_config::Dtype::F32)
     }
 
     pub(crate) fn plan(&self, lanes_per_leaf: usize) -> ReplicaPlan {
@@ -148,6 +149,7 @@ impl Layout {
             stages: self.stages.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
+            wire: lockstep_config::Dtype::F32,
             phases: Phases::default(),
             phase: 0,
         }
@@ -199,8 +201,9 @@ pub(crate) fn train_step(
     step: u64,
 ) -> Result<(f64, f64), CommError> {
     let loss = replica.run_lanes(&worker.cpu, 1, step, &|lane| batch.lane(lane))?;
-    replica.finish_reduce(&worker.cpu)?;
-    let clip = replica.clip(&worker.cpu, &ClipPlan::global(1.0))?;
+    let sums = replica.finish_reduce(&worker.cpu)?;
+    let sums = replica.unscale(&worker.cpu, sums);
+    let clip = replica.clip(&worker.cpu, sums, &ClipPlan::global(1.0))?;
     let update = Update { count: step + 1, lr: 0.01, clip };
     replica.step(&worker.cpu, optimizer, &update)?;
     Ok((loss, clip.norm))

@@ -64,7 +64,7 @@ pub fn check(recipe: &Recipe, room: Room) -> Result<Memory, TooLarge> {
 }
 
 /// Every worker has a process of its own at most; what they share is counted once.
-fn needed(memory: &Memory, room: Room) -> Bytes {
+pub(super) fn needed(memory: &Memory, room: Room) -> Bytes {
     memory.total() + room.process.besides(1, 0) * memory.ranks.len() as u64
 }
 

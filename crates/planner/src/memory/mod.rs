@@ -7,15 +7,17 @@
 //!
 //! - [`zero`]: what the stages of ZeRO save, by closed form; [`activations`]: layers, likewise.
 //! - [`process`]: what a process holds besides its model; `seen`: what calls take.
-//! - [`check`](mod@check): does it fit, and what would?
+//! - [`check`](mod@check): does it fit, and what would? [`microbatch`]: the largest that does.
 
 pub mod activations;
 pub mod check;
+pub mod microbatch;
 pub mod process;
 mod seen;
 pub mod zero;
 
 pub use check::{Room, TooLarge, check};
+pub use microbatch::with_microbatch;
 pub use process::Process;
 
 use crate::forecast::wires;

@@ -124,7 +124,8 @@ fn places<'a>(
             // What is gathered lies where it belongs in the whole.
             let buffer = if call.op == Op::AllGather { Buffer::Output } else { place.buffer };
             let elements = layout.range(place.rank, buffer, step.chunks());
-            let bytes = elements.start as u64 * 4..elements.end as u64 * 4;
+            let size = call.element.0;
+            let bytes = elements.start as u64 * size..elements.end as u64 * size;
             let once = if call.op == Op::AllGather { PAGE } else { WINDOW };
             let pages = bytes.start / once * once..bytes.end.next_multiple_of(once);
             (!elements.is_empty()).then_some((place, pages.start / PAGE..pages.end / PAGE))

@@ -15,8 +15,8 @@
 
 use super::program::Program;
 use super::windows::Windows;
-use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
+use lockstep_config::{Dtype, Recipe};
 use lockstep_mesh::{Axis, Mesh};
 use lockstep_model::Blueprint;
 use lockstep_parallel::sparse::SparseTable;
@@ -27,8 +27,11 @@ use lockstep_schedule::collective::sparse::{self, INDEX_BYTES, Plan};
 use lockstep_schedule::{Addends, Layout, Op, Schedule};
 use std::ops::Range;
 
-/// What an element takes: gradients and parameters travel as `f32`.
+/// What an element takes: parameters travel as `f32`, and gradients unless they are rounded.
 pub const ELEMENT: Bytes = Bytes(4);
+
+/// What it takes of gradients that are.
+const NARROW_ELEMENT: Bytes = Bytes(2);
 
 /// Numbers by which workers agree on a table before its rows travel.
 const SHAPE_LEN: usize = 5;
@@ -202,8 +205,7 @@ impl<'a> Device<'a> {
     fn new(plan: &'a ReplicaPlan, blueprint: &'a Blueprint, index: usize) -> Self {
         let buckets = plan.buckets(blueprint).here(|block| plan.stages.device_of(block) == index);
         let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
-        let shares = plan.leaf_shares();
-        let sparse = SparseTable::find(blueprint, &trained, &shares, plan.leaves, plan.lane);
+        let sparse = plan.sparse(blueprint, &trained);
         Self { plan, blueprint, index, buckets, trained, sparse }
     }
 
@@ -227,6 +229,7 @@ impl<'a> Device<'a> {
             let parts = bucket.part_lens();
             let turns = filled_in(plan, num_filled, num_filled - 1 - place);
             let table = self.sparse.filter(|table| table.bucket == index).zip(rows);
+            let first = list.len();
             match (plan.zero, table) {
                 (0, Some((table, rows))) => list.extend(by_rows(table, rows, bucket.len)),
                 (0, None) => list.push(call(Op::AllReduce, index, Lengths::Even(bucket.len), 1)),
@@ -236,6 +239,9 @@ impl<'a> Device<'a> {
                         .into_iter()
                         .map(|call| Call { turns: turns.clone(), ..call }),
                 ),
+            }
+            if plan.wire != Dtype::F32 {
+                list[first..].iter_mut().for_each(|call| call.element = NARROW_ELEMENT);
             }
         }
         list.extend(self.gathers(evaluation_rounds));
@@ -319,9 +325,11 @@ pub(super) fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call 
 /// number of them.
 fn filled_in(plan: &ReplicaPlan, num_filled: usize, place: usize) -> Vec<usize> {
     let num_passes = plan.leaves.num_leaves.div_ceil(plan.shares.len());
+    // What travels rounded is in one of two buffers whatever it was filled in.
+    let is_pooled = |lanes: usize| lanes == 1 || plan.wire != Dtype::F32;
     match plan.leaves.lanes_per_leaf {
-        1 if num_passes == 1 && num_filled % 2 == 1 => vec![place % 2],
-        1 => vec![0, 1],
+        lanes if num_passes == 1 && num_filled % 2 == 1 && is_pooled(lanes) => vec![place % 2],
+        lanes if is_pooled(lanes) => vec![0, 1],
         _ => Vec::new(),
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::entropy::RealEntropy;
 use super::map::RealMap;
+use super::write_behind::WriteBehind;
 use crate::{
     Entropy, FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files, atomic,
 };
@@ -48,13 +49,13 @@ impl Files for RealFiles {
 
     fn create(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError> {
         let file = File::create(path).map_err(failed(FileAction::Create, path))?;
-        Ok(Box::new(RealWriter { file, path: path.to_owned() }))
+        Ok(Box::new(RealWriter::new(file, path)))
     }
 
     fn append(&self, path: &Path) -> Result<Box<dyn FileWriter>, FileError> {
         let open = File::options().append(true).create(true).open(path);
         let file = open.map_err(failed(FileAction::Write, path))?;
-        Ok(Box::new(RealWriter { file, path: path.to_owned() }))
+        Ok(Box::new(RealWriter::new(file, path)))
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<(), FileError> {
@@ -111,15 +112,26 @@ impl Files for RealFiles {
 struct RealWriter {
     file: File,
     path: PathBuf,
+    behind: WriteBehind,
+}
+
+impl RealWriter {
+    fn new(file: File, path: &Path) -> Self {
+        Self { file, path: path.to_owned(), behind: WriteBehind::default() }
+    }
 }
 
 impl Write for RealWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        let num_bytes = self.file.write(bytes)?;
+        self.behind.wrote(&self.file, num_bytes);
+        Ok(num_bytes)
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.file.write_vectored(pieces)
+        let num_bytes = self.file.write_vectored(pieces)?;
+        self.behind.wrote(&self.file, num_bytes);
+        Ok(num_bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -13,6 +13,7 @@ mod processes;
 mod shared;
 mod streams;
 mod threads;
+mod write_behind;
 
 use crate::{Clock, Entropy, Files, Host, Net, Platform, Processes, Shared, Threads};
 

@@ -61,6 +61,8 @@ impl Fixture {
             data_wait_seconds: 0.0,
             exposed_communication_seconds: 0.0,
             is_skipped: false,
+            loss_scale: None,
+            zeroed_fraction: None,
         };
         self.give(seconds, event);
     }

@@ -1,9 +1,9 @@
 //! Backward: every tile of probabilities is made again and used for all three gradients.
 
 use super::dropout::{Dropout, HeadMask};
-use super::products::{InBf16, InF32, Products};
-use super::tile::{Tile, copy, lane_numbers, pack, transpose};
-use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, room_len};
+use super::products::{self, Products, Work, operand_len, room_len};
+use super::tile::{Tile, copy, lane_numbers};
+use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, split_aligned};
 use crate::Cpu;
 use crate::cpu::{Block, Blocks};
 use crate::gemm::{Precision, Write};
@@ -57,15 +57,15 @@ pub fn backward_in(
     assert_eq!(lse_bht.len(), num_rows * heads, "lse for {shape:?}");
     assert_eq!(dqkv.len(), num_rows * (width + 2 * kv_width), "dqkv for {shape:?}");
 
-    let room_len = room_len(precision, shape);
-    let region_len = room_len + region_len(shape);
+    let (room_len, region_len) = (room_len(precision), region_len(precision, shape));
+    let gradients_at = work_len(precision, shape);
     check_scratch(precision, shape, scratch);
     let blocks_per_row = heads + 2 * kv_heads;
     let blocks = Blocks::new(dqkv, blocks_per_row * head_dim, (tokens, head_dim));
     cpu.for_each_in_room(sequences * kv_heads, scratch, region_len, |task, region| {
         let (sequence, kv_head) = (task / kv_heads, task % kv_heads);
         let (row, head) = (sequence * tokens, kv_head * shape.group());
-        let (room, region) = region.split_at_mut(room_len);
+        let (room, region) = split_aligned(region, room_len);
         let group = GroupBackward {
             shape,
             q: q.from(row, head * head_dim),
@@ -77,16 +77,15 @@ pub fn backward_in(
             dropout,
             sequence,
             first_head: head,
+            operand_len: operand_len(precision, shape),
             region: &mut *region,
         };
-        match precision {
-            Precision::Bf16 => cpu.run_tiles(GroupInBf16 { group, room }),
-            Precision::F32 | Precision::F16 => cpu.run(GroupInF32(group)),
-        }
-        // A region starts with dQ of its query heads, then dK, then dV.
+        products::run(cpu, precision, group, room);
+        // A region ends with dQ of its query heads, then dK, then dV.
+        let gradients = &region[gradients_at..];
         let query_heads = head..head + shape.group();
         let columns = query_heads.chain([heads + kv_head, heads + kv_heads + kv_head]);
-        for (column, gradient) in columns.zip(region.chunks_exact(tokens * head_dim)) {
+        for (column, gradient) in columns.zip(gradients.chunks_exact(tokens * head_dim)) {
             // SAFETY: every task comes once, and no other has its key head or its query heads.
             let target = unsafe { blocks.block(sequence * blocks_per_row + column) };
             cpu.run(CopyOut { gradient, target });
@@ -113,13 +112,20 @@ impl Kernel for CopyOut<'_> {
     }
 }
 
-/// Scratch of one task: the gradients of its heads; what [`prepare`] makes of each tile of
-/// queries; a tile of keys, values, probabilities, kept probabilities and score gradients each.
-pub(super) fn region_len(shape: Shape) -> usize {
-    (shape.group() + 2) * shape.tokens * shape.head_dim
-        + shape.group() * shape.tokens.div_ceil(TILE) * prepared_len(shape.head_dim)
-        + 2 * TILE * shape.packed_stride()
-        + 3 * TILE * TILE
+/// Scratch of one task: what it works with, and the gradients of its heads.
+pub(super) fn region_len(precision: Precision, shape: Shape) -> usize {
+    room_len(precision)
+        + work_len(precision, shape)
+        + (shape.group() + 2) * shape.tokens * shape.head_dim
+        + LANES
+}
+
+/// A tile of keys in two forms, of values, of probabilities, kept probabilities and score gradients
+/// each; what [`prepare`] makes of each tile of queries.
+fn work_len(precision: Precision, shape: Shape) -> usize {
+    let operand_len = operand_len(precision, shape);
+    let num_tiles = shape.group() * shape.tokens.div_ceil(TILE);
+    3 * (operand_len + TILE * TILE) + num_tiles * prepared_len(operand_len)
 }
 
 /// One key head of one sequence, with all query heads that read it.
@@ -134,59 +140,41 @@ struct GroupBackward<'a> {
     dropout: Option<&'a Dropout>,
     sequence: usize,
     first_head: usize,
+    operand_len: usize,
     region: &'a mut [f32],
 }
 
-struct GroupInF32<'a>(GroupBackward<'a>);
-
-impl Kernel for GroupInF32<'_> {
-    type Out = ();
+impl Work for GroupBackward<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.0.run(s, &mut InF32(s));
-    }
-}
-
-struct GroupInBf16<'a> {
-    group: GroupBackward<'a>,
-    room: &'a mut [f32],
-}
-
-impl Kernel for GroupInBf16<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.group.run(s, &mut InBf16 { s, room: self.room });
-    }
-}
-
-impl GroupBackward<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S, by: &mut impl Products) {
+    fn run<S: Simd>(self, s: S, by: &mut impl Products<S>) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (group, head_len) = (self.shape.group(), tokens * head_dim);
-        let head_prepared_len = tokens.div_ceil(TILE) * prepared_len(head_dim);
-        let stride = self.shape.packed_stride();
-        let (gradients, rest) = self.region.split_at_mut((group + 2) * head_len);
-        let (prepared, rest) = rest.split_at_mut(group * head_prepared_len);
-        let (k, rest) = rest.split_at_mut(TILE * stride);
-        let (v, tiles) = rest.split_at_mut(TILE * stride);
+        let prepared_len = prepared_len(self.operand_len);
+        let head_prepared_len = tokens.div_ceil(TILE) * prepared_len;
+        let (operands, rest) = self.region.split_at_mut(3 * self.operand_len);
+        let (tiles, rest) = rest.split_at_mut(3 * TILE * TILE);
+        let (prepared, gradients) = rest.split_at_mut(group * head_prepared_len);
+        let (k, operands) = operands.split_at_mut(self.operand_len);
+        let (v, k_addends) = operands.split_at_mut(self.operand_len);
 
         let (dq, dkv) = gradients.split_at_mut(group * head_len);
         let (dk, dv) = dkv.split_at_mut(head_len);
         for (head, prepared) in prepared.chunks_exact_mut(head_prepared_len).enumerate() {
             let [q, out, dout] =
                 [self.q, self.out, self.dout].map(|rows| rows.from(0, head * head_dim));
-            prepare(s, head_dim, q, out, dout, &self.lse[head * tokens..][..tokens], prepared);
+            let lse = &self.lse[head * tokens..][..tokens];
+            prepare(s, by, head_dim, q, out, dout, lse, prepared, self.operand_len);
         }
         for first_key in (0..tokens).step_by(TILE) {
             let num_keys = TILE.min(tokens - first_key);
             let at_keys = first_key * head_dim..(first_key + num_keys) * head_dim;
-            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
-            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            by.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
+            by.pack_keys(s, head_dim, self.v.from(first_key, 0), num_keys, v);
+            by.pack_addends(s, head_dim, self.k.from(first_key, 0), num_keys, k_addends);
             let mut keys = Keys {
-                k: Rows { data: k, stride },
-                v: Rows { data: v, stride },
+                k,
+                v,
+                k_addends,
                 dk: &mut dk[at_keys.clone()],
                 dv: &mut dv[at_keys],
                 write: Write::Set,
@@ -196,7 +184,7 @@ impl GroupBackward<'_> {
                 let mask = self
                     .dropout
                     .map(|d| d.of_head(&self.shape, self.sequence, self.first_head + head));
-                let tiles_of_queries = prepared.chunks_exact(prepared_len(head_dim));
+                let tiles_of_queries = prepared.chunks_exact(prepared_len);
                 for (i, prepared) in tiles_of_queries.enumerate().skip(first_key / TILE) {
                     let first = i * TILE;
                     let queries = 0..TILE.min(tokens - first);
@@ -215,42 +203,46 @@ impl GroupBackward<'_> {
 
 /// One tile of keys and what it collects.
 struct Keys<'a> {
-    k: Rows<'a>,
-    v: Rows<'a>,
+    k: &'a [f32],
+    v: &'a [f32],
+    k_addends: &'a [f32],
     dk: &'a mut [f32],
     dv: &'a mut [f32],
     write: Write,
 }
 
 /// Length of what [`prepare`] makes of one tile of queries.
-fn prepared_len(head_dim: usize) -> usize {
-    TILE * (4 * head_dim + 2)
+fn prepared_len(operand_len: usize) -> usize {
+    4 * operand_len + 2 * TILE
 }
 
 /// What every tile of keys asks of the tiles of queries of one head: queries and output gradients
-/// as columns, both as rows, lse and D, tile after tile.
+/// as columns, both as addends, lse and D, tile after tile.
 #[inline(always)]
 fn prepare<S: Simd>(
     s: S,
+    by: &mut impl Products<S>,
     head_dim: usize,
     q: Rows<'_>,
     out: Rows<'_>,
     dout: Rows<'_>,
     lse: &[f32],
     prepared: &mut [f32],
+    operand_len: usize,
 ) {
-    let tiles = prepared.chunks_exact_mut(prepared_len(head_dim)).zip(lse.chunks(TILE));
+    let tiles = prepared.chunks_exact_mut(prepared_len(operand_len)).zip(lse.chunks(TILE));
     for (i, (prepared, lse)) in tiles.enumerate() {
         let [q, out, dout] = [q, out, dout].map(|rows| rows.from(i * TILE, 0));
-        let (columns, rest) = prepared.split_at_mut(2 * TILE * head_dim);
-        let (rows, rest) = rest.split_at_mut(2 * TILE * head_dim);
-        let (q_columns, dout_columns) = columns.split_at_mut(TILE * head_dim);
-        let (q_rows, dout_rows) = rows.split_at_mut(TILE * head_dim);
+        let (columns, rest) = prepared.split_at_mut(2 * operand_len);
+        let (addends, rest) = rest.split_at_mut(2 * operand_len);
+        let (q_columns, dout_columns) = columns.split_at_mut(operand_len);
+        let (q_addends, dout_addends) = addends.split_at_mut(operand_len);
         let (padded_lse, delta) = rest.split_at_mut(TILE);
-        transpose(s, head_dim, q, &(0..lse.len()), q_columns);
-        transpose(s, head_dim, dout, &(0..lse.len()), dout_columns);
-        pack(s, head_dim, q, lse.len(), q_rows, head_dim);
-        pack(s, head_dim, dout, lse.len(), dout_rows, head_dim);
+        let tile = Tile { queries: 0..lse.len(), num_keys: TILE, diagonal: false };
+        by.pack_queries(s, head_dim, q, &tile, q_columns);
+        by.pack_queries(s, head_dim, dout, &tile, dout_columns);
+        by.pack_addends(s, head_dim, q, lse.len(), q_addends);
+        by.pack_addends(s, head_dim, dout, lse.len(), dout_addends);
         padded_lse[lse.len()..].fill(0.0);
         padded_lse[..lse.len()].copy_from_slice(lse);
         delta[lse.len()..].fill(0.0);
@@ -264,7 +256,7 @@ fn prepare<S: Simd>(
 #[inline(always)]
 fn step<S: Simd>(
     s: S,
-    by: &mut impl Products,
+    by: &mut impl Products<S>,
     shape: Shape,
     tile: &Tile,
     keys: &mut Keys<'_>,
@@ -274,16 +266,16 @@ fn step<S: Simd>(
     tiles: &mut [f32],
 ) {
     let head_dim = shape.head_dim;
-    let (columns, rest) = prepared.split_at(2 * TILE * head_dim);
-    let (rows, rest) = rest.split_at(2 * TILE * head_dim);
-    let (q_columns, dout_columns) = columns.split_at(TILE * head_dim);
-    let [q, dout] = [&rows[..TILE * head_dim], &rows[TILE * head_dim..]]
-        .map(|data| Rows { data, stride: head_dim });
+    let operand_len = (prepared.len() - 2 * TILE) / 4;
+    let (columns, rest) = prepared.split_at(2 * operand_len);
+    let (addends, rest) = rest.split_at(2 * operand_len);
+    let (q_columns, dout_columns) = columns.split_at(operand_len);
+    let (q, dout) = addends.split_at(operand_len);
     let (lse, delta) = rest.split_at(TILE);
     let (p, rest) = tiles.split_at_mut(TILE * TILE);
     let (kept, ds) = rest.split_at_mut(TILE * TILE);
 
-    tile.dot(by, head_dim, keys.k, q_columns, p);
+    by.dot(s, tile, head_dim, keys.k, q_columns, p);
     probabilities(s, tile, shape.scale(), lse, p);
     let kept: &[f32] = match mask {
         Some((mask, first)) => {
@@ -293,11 +285,11 @@ fn step<S: Simd>(
         }
         None => p,
     };
-    tile.sum_over_queries(by, head_dim, kept, dout, keys.dv, keys.write);
-    tile.dot(by, head_dim, keys.v, dout_columns, ds);
+    by.sum_over_queries(s, tile, head_dim, kept, dout, keys.dv, keys.write);
+    by.dot(s, tile, head_dim, keys.v, dout_columns, ds);
     score_gradients(s, tile, shape.scale(), delta, p, kept, ds);
-    tile.sum_over_queries(by, head_dim, ds, q, keys.dk, keys.write);
-    tile.sum_over_keys(by, head_dim, ds, keys.k, dq, write_dq);
+    by.sum_over_queries(s, tile, head_dim, ds, q, keys.dk, keys.write);
+    by.sum_over_keys(s, tile, head_dim, ds, keys.k_addends, dq, write_dq);
 }
 
 /// Turns scores into probabilities, hidden ones into zero.

@@ -1,15 +1,15 @@
 //! Forward: the online softmax over key tiles.
 
 use super::dropout::{Dropout, HeadMask};
-use super::products::{InBf16, InF32, Products};
-use super::tile::{Tile, lane_numbers, pack, transpose};
-use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, room_len};
+use super::products::{self, Products, Work, operand_len, room_len};
+use super::tile::{Tile, lane_numbers};
+use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, split_aligned};
 use crate::Cpu;
 use crate::cpu::{Block, Blocks};
 use crate::gemm::{Precision, Write};
 use crate::math;
 use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{LANES, Simd};
 
 /// Attention of `tokens` queries of each sequence to the keys at or before their positions.
 ///
@@ -57,8 +57,7 @@ pub fn forward_in(
     assert_eq!(lse_bht.len(), sequences * heads * tokens, "lse for {shape:?}");
     assert!(first_query == 0 || dropout.is_none(), "decoding does not drop");
 
-    let room_len = room_len(precision, shape);
-    let region_len = room_len + region_len(shape);
+    let (room_len, region_len) = (room_len(precision), region_len(precision, shape));
     check_scratch(precision, shape, scratch);
     let outs = Blocks::new(out_thd, width, (tokens, head_dim));
     let lses = Blocks::new(lse_bht, tokens, (1, tokens));
@@ -67,7 +66,7 @@ pub fn forward_in(
         let kv_col = shape.kv_head(head) * head_dim;
         // SAFETY: every task comes once, and its number is that of its blocks.
         let (out, mut lse) = unsafe { (outs.block(task), lses.block(task)) };
-        let (room, region) = region.split_at_mut(room_len);
+        let (room, region) = split_aligned(region, room_len);
         let head = HeadForward {
             shape,
             q: q.from(sequence * tokens, head * head_dim),
@@ -77,24 +76,24 @@ pub fn forward_in(
             mask: dropout.map(|dropout| dropout.of_head(&shape, sequence, head)),
             out,
             lse: lse.row(0),
+            operand_len: operand_len(precision, shape),
             region,
         };
-        match precision {
-            Precision::Bf16 => cpu.run_tiles(HeadInBf16 { head, room }),
-            Precision::F32 | Precision::F16 => cpu.run(HeadInF32(head)),
-        }
+        products::run(cpu, precision, head, room);
     });
 }
 
-/// Scratch of one task: output of its head so far; for each tile of queries these as columns
-/// and the softmax so far; a tile of keys, values, scores and factors of dropout each.
-pub(super) fn region_len(shape: Shape) -> usize {
+/// Scratch of one task: a tile of keys, values, scores and factors of dropout each; for each tile
+/// of queries these and the softmax so far; output of its head so far.
+pub(super) fn region_len(precision: Precision, shape: Shape) -> usize {
     // The first query may be the last position of a tile.
     let num_tiles = (shape.tokens + TILE - 1).div_ceil(TILE);
-    shape.tokens * shape.head_dim
-        + num_tiles * TILE * (shape.head_dim + 2)
-        + 2 * TILE * shape.packed_stride()
-        + 2 * TILE * TILE
+    let operand_len = operand_len(precision, shape);
+    room_len(precision)
+        + 2 * (operand_len + TILE * TILE)
+        + num_tiles * (operand_len + 2 * TILE)
+        + shape.tokens * shape.head_dim
+        + LANES
 }
 
 /// One head of one sequence.
@@ -107,49 +106,28 @@ struct HeadForward<'a> {
     mask: Option<HeadMask>,
     out: Block<'a>,
     lse: &'a mut [f32],
+    operand_len: usize,
     region: &'a mut [f32],
 }
 
-struct HeadInF32<'a>(HeadForward<'a>);
-
-impl Kernel for HeadInF32<'_> {
-    type Out = ();
+impl Work for HeadForward<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.0.run(s, &mut InF32(s));
-    }
-}
-
-struct HeadInBf16<'a> {
-    head: HeadForward<'a>,
-    room: &'a mut [f32],
-}
-
-impl Kernel for HeadInBf16<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.head.run(s, &mut InBf16 { s, room: self.room });
-    }
-}
-
-impl HeadForward<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(mut self, s: S, by: &mut impl Products) {
+    fn run<S: Simd>(mut self, s: S, by: &mut impl Products<S>) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (first_query, end) = (self.first_query, self.first_query + tokens);
-        let stride = self.shape.packed_stride();
-        let (out, rest) = self.region.split_at_mut(tokens * head_dim);
-        let (k, rest) = rest.split_at_mut(TILE * stride);
-        let (v, rest) = rest.split_at_mut(TILE * stride);
-        let (scores, rest) = rest.split_at_mut(TILE * TILE);
-        let (factors, by_tile) = rest.split_at_mut(TILE * TILE);
         let first_tile = first_query / TILE * TILE;
+        let (k, rest) = self.region.split_at_mut(self.operand_len);
+        let (v, rest) = rest.split_at_mut(self.operand_len);
+        let (scores, rest) = rest.split_at_mut(TILE * TILE);
+        let (factors, rest) = rest.split_at_mut(TILE * TILE);
+        let state_len = self.operand_len + 2 * TILE;
+        let num_tiles = (end - first_tile).div_ceil(TILE);
+        let (by_tile, out) = rest.split_at_mut(num_tiles * state_len);
 
         for first_key in (0..end).step_by(TILE) {
             let num_keys = TILE.min(end - first_key);
-            pack(s, head_dim, self.k.from(first_key, 0), num_keys, k, stride);
-            pack(s, head_dim, self.v.from(first_key, 0), num_keys, v, stride);
+            by.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
+            by.pack_addends(s, head_dim, self.v.from(first_key, 0), num_keys, v);
             for base in (first_tile.max(first_key)..end).step_by(TILE) {
                 let tile = Tile {
                     queries: base.max(first_query) - base..TILE.min(end - base),
@@ -158,21 +136,21 @@ impl HeadForward<'_> {
                 };
                 let len = tile.queries.len();
                 let done = base + tile.queries.start - first_query;
-                let state = &mut by_tile[(base - first_tile) * (head_dim + 2)..];
-                let (columns, softmax) = state.split_at_mut(TILE * head_dim);
+                let state = &mut by_tile[(base - first_tile) / TILE * state_len..];
+                let (columns, softmax) = state.split_at_mut(self.operand_len);
                 let mut queries = Queries {
                     columns,
                     softmax: Softmax::of(&mut softmax[..2 * TILE]),
                     out: &mut out[done * head_dim..][..len * head_dim],
                 };
                 if first_key == 0 {
-                    queries.start(s, head_dim, self.q.from(done, 0), &tile);
+                    queries.start(s, by, head_dim, self.q.from(done, 0), &tile);
                 }
                 let factors = self.mask.map(|mask| {
                     mask.fill(s, (base, first_key), &tile, factors);
                     &*factors
                 });
-                let keys = Keys { k: Rows { data: k, stride }, v: Rows { data: v, stride } };
+                let keys = Keys { k, v };
                 let write = if first_key == 0 { Write::Set } else { Write::Add };
                 queries.add(s, by, self.shape, &tile, keys, factors, scores, write);
                 if tile.diagonal {
@@ -187,8 +165,8 @@ impl HeadForward<'_> {
 /// One tile of keys and values.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
-    k: Rows<'a>,
-    v: Rows<'a>,
+    k: &'a [f32],
+    v: &'a [f32],
 }
 
 /// One tile of queries: what it asks, and what it knows so far.
@@ -201,8 +179,15 @@ struct Queries<'a> {
 impl Queries<'_> {
     /// Before the first tile of keys.
     #[inline(always)]
-    fn start<S: Simd>(&mut self, s: S, head_dim: usize, q: Rows<'_>, tile: &Tile) {
-        transpose(s, head_dim, q, &tile.queries, self.columns);
+    fn start<S: Simd>(
+        &mut self,
+        s: S,
+        by: &mut impl Products<S>,
+        head_dim: usize,
+        q: Rows<'_>,
+        tile: &Tile,
+    ) {
+        by.pack_queries(s, head_dim, q, tile, self.columns);
         self.softmax.max.fill([f32::NEG_INFINITY; LANES]);
         self.softmax.sum.fill([0.0; LANES]);
     }
@@ -212,7 +197,7 @@ impl Queries<'_> {
     fn add<S: Simd>(
         &mut self,
         s: S,
-        by: &mut impl Products,
+        by: &mut impl Products<S>,
         shape: Shape,
         tile: &Tile,
         keys: Keys<'_>,
@@ -220,7 +205,7 @@ impl Queries<'_> {
         scores: &mut [f32],
         write: Write,
     ) {
-        tile.dot(by, shape.head_dim, keys.k, self.columns, scores);
+        by.dot(s, tile, shape.head_dim, keys.k, self.columns, scores);
         let rescale = self.softmax.add(s, tile, shape.scale(), scores);
         if let Some(factors) = factors {
             tile.multiply_visible(s, factors, scores);
@@ -228,7 +213,7 @@ impl Queries<'_> {
         if write == Write::Add {
             scale_rows(s, shape.head_dim, &rescale.as_flattened()[tile.queries.clone()], self.out);
         }
-        tile.sum_over_keys(by, shape.head_dim, scores, keys.v, self.out, write);
+        by.sum_over_keys(s, tile, shape.head_dim, scores, keys.v, self.out, write);
     }
 
     /// After the last tile of keys: the output goes to rows `first..` of its target.

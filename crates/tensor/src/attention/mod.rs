@@ -28,15 +28,18 @@
 //!
 //! # In bf16
 //! Every product rounds its operands, the probabilities and the gradients of scores among them, to
-//! bf16 and has the chain of `gemm`'s products in bf16 (steps of 32, from what is in the target);
-//! scores, exponentials and all sums stay `f32`. Attention in `f16` is that in `f32`: without
-//! units for it, rounding the operands would only cost time.
+//! bf16 and has the chain of `gemm`'s products in bf16 (steps of 32 from the first key or query of
+//! the tile, added to what is in the target); scores, exponentials and all sums stay `f32`.
+//! Attention in `f16` is that in `f32`: without units for it, rounding the operands would only cost
+//! time.
 #![expect(unsafe_code, reason = "tasks write disjoint heads of shared rows")]
 
 mod backward;
 mod dropout;
 mod forward;
+mod plain;
 mod products;
+mod rounded;
 mod tile;
 
 pub use backward::{backward, backward_in};
@@ -44,7 +47,6 @@ pub use dropout::{Dropout, Heads};
 pub use forward::{forward, forward_in};
 
 use crate::gemm::Precision;
-use crate::gemm::tiles::small;
 use crate::simd::{LANES, Simd};
 
 /// Queries, and keys, of one tile.
@@ -87,11 +89,6 @@ impl Shape {
         1.0 / (self.head_dim as f32).sqrt()
     }
 
-    /// Distance between packed rows: that of a tile where it fits, which products know best.
-    fn packed_stride(&self) -> usize {
-        self.head_dim.max(TILE)
-    }
-
     fn check(&self) {
         assert!(self.sequences * self.tokens * self.heads * self.head_dim > 0, "empty {self:?}");
         assert!(
@@ -99,6 +96,11 @@ impl Shape {
             "kv_heads must divide heads in {self:?}"
         );
     }
+}
+
+/// Distance between packed rows in `f32`: that of a tile where it fits, which products know best.
+fn packed_stride(head_dim: usize) -> usize {
+    head_dim.max(TILE)
 }
 
 /// Rows of a larger buffer: row r starts at `r * stride`, its head h `h * head_dim` later.
@@ -148,18 +150,16 @@ pub fn scratch_len(shape: Shape) -> usize {
 
 /// The same for [`forward_in`] and [`backward_in`].
 pub fn scratch_len_in(precision: Precision, shape: Shape) -> usize {
-    let room = room_len(precision, shape);
-    let forward = shape.sequences * shape.heads * (forward::region_len(shape) + room);
-    let backward = shape.sequences * shape.kv_heads * (backward::region_len(shape) + room);
+    let forward = shape.sequences * shape.heads * forward::region_len(precision, shape);
+    let backward = shape.sequences * shape.kv_heads * backward::region_len(precision, shape);
     forward.max(backward)
 }
 
-/// Scratch of one task for packed operands, at the start of its region.
-fn room_len(precision: Precision, shape: Shape) -> usize {
-    match precision {
-        Precision::Bf16 => small::room_len(shape.packed_stride()),
-        Precision::F32 | Precision::F16 => 0,
-    }
+/// A task's scratch from the start of a cache line on, cut behind its first `len` words; a region
+/// has [`LANES`] words to spare for it.
+fn split_aligned(region: &mut [f32], len: usize) -> (&mut [f32], &mut [f32]) {
+    let start = region.as_ptr().align_offset(LANES * size_of::<f32>());
+    region[start..].split_at_mut(len)
 }
 
 fn check_scratch(precision: Precision, shape: Shape, scratch: &[f32]) {

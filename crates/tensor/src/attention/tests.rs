@@ -308,8 +308,12 @@ fn one_buffer_of_joined_rows_gives_the_bits_of_three_dense_ones() {
 #[test]
 fn decoding_with_a_cache_gives_the_bits_of_the_full_pass() {
     let case = Case::new(2, 140, (4, 2), 20);
+    decode(&case, Precision::F32, &case.run(&single()));
+    decode(&case, Precision::Bf16, &case.run_in_bf16(&single()));
+}
+
+fn decode(case: &Case, precision: Precision, full: &Results) {
     let Shape { sequences, tokens, heads, head_dim, .. } = case.shape;
-    let full = case.run(&single());
     let width = heads * head_dim;
     for (first_query, num_queries) in
         [(0, 1), (0, 64), (1, 1), (37, 1), (63, 1), (63, 2), (64, 1), (50, 90), (128, 12), (139, 1)]
@@ -326,9 +330,10 @@ fn decoding_with_a_cache_gives_the_bits_of_the_full_pass() {
         let kv_width = shape.kv_heads * head_dim;
         let mut out = vec![f32::NAN; q.len()];
         let mut lse = vec![f32::NAN; q.len() / head_dim];
-        let mut scratch = vec![f32::NAN; scratch_len(shape)];
-        forward(
+        let mut scratch = vec![f32::NAN; scratch_len_in(precision, shape)];
+        forward_in(
             &single(),
+            precision,
             shape,
             Rows { data: &q, stride: width },
             Rows { data: &k, stride: kv_width },
@@ -340,10 +345,10 @@ fn decoding_with_a_cache_gives_the_bits_of_the_full_pass() {
             &mut scratch,
         );
         let expected = cut(&full.out, first_query, end);
-        assert_eq!(bits(&out), bits(&expected), "{num_queries} from {first_query}");
+        assert_eq!(bits(&out), bits(&expected), "{precision}: {num_queries} from {first_query}");
         let expected: Vec<f32> =
             full.lse.chunks(tokens).flat_map(|x| &x[first_query..end]).copied().collect();
-        assert_eq!(bits(&lse), bits(&expected), "{num_queries} from {first_query}");
+        assert_eq!(bits(&lse), bits(&expected), "{precision}: {num_queries} from {first_query}");
     }
 }
 

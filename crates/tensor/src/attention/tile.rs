@@ -1,8 +1,6 @@
 //! What forward and backward do alike with one tile of 64 keys (rows) by 64 queries (columns).
 
-use super::products::Products;
 use super::{PER_ROW, ROWS_AHEAD, Rows, TILE};
-use crate::gemm::Write;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{LANES, Simd};
 use std::ops::Range;
@@ -19,12 +17,6 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Products with the tile skip what is hidden in steps of this many rows and columns.
-    #[inline(always)]
-    fn step(&self) -> usize {
-        if self.diagonal { LANES } else { TILE }
-    }
-
     /// The vectors of columns that hold the queries, by their first column.
     #[inline(always)]
     pub(super) fn vectors(&self) -> std::iter::StepBy<Range<usize>> {
@@ -41,36 +33,6 @@ impl Tile {
         }
     }
 
-    /// `out[key][query] = rows[key] . columns[query]` wherever a query sees a key.
-    #[inline(always)]
-    pub(super) fn dot(
-        &self,
-        by: &mut impl Products,
-        head_dim: usize,
-        rows: Rows<'_>,
-        columns: &[f32],
-        out: &mut [f32],
-    ) {
-        let end = self.queries.end.next_multiple_of(LANES);
-        let step = self.step();
-        for key in (0..self.num_keys).step_by(step) {
-            let num_rows = step.min(self.num_keys - key);
-            let start = key.max(self.queries.start / LANES * LANES);
-            if start < end {
-                by.multiply(
-                    (num_rows, end - start, head_dim),
-                    &rows.data[key * rows.stride..],
-                    (rows.stride, 1),
-                    &columns[start..],
-                    TILE,
-                    &mut out[key * TILE + start..],
-                    TILE,
-                    Write::Set,
-                );
-            }
-        }
-    }
-
     /// `tile *= factors` wherever a query sees a key.
     #[inline(always)]
     pub(super) fn multiply_visible<S: Simd>(&self, s: S, factors: &[f32], tile: &mut [f32]) {
@@ -82,64 +44,13 @@ impl Tile {
             }
         }
     }
+}
 
-    /// `out[query] (= or +=) sum over its keys of tile[key][query] * rows[key]`; `out` begins
-    /// with the first query of the tile.
-    #[inline(always)]
-    pub(super) fn sum_over_keys(
-        &self,
-        by: &mut impl Products,
-        head_dim: usize,
-        tile: &[f32],
-        rows: Rows<'_>,
-        out: &mut [f32],
-        write: Write,
-    ) {
-        let step = self.step();
-        let Range { start, end } = self.queries;
-        for block in (0..end).step_by(step) {
-            let (first, last) = (block.max(start), (block + step).min(end));
-            if first < last {
-                by.multiply(
-                    (last - first, head_dim, self.num_keys.min(block + step)),
-                    &tile[first..],
-                    (1, TILE),
-                    rows.data,
-                    rows.stride,
-                    &mut out[(first - start) * head_dim..],
-                    head_dim,
-                    write,
-                );
-            }
-        }
-    }
-
-    /// `out[key] (= or +=) sum over its queries of tile[key][query] * rows[query]`; the queries
-    /// of the tile start at column zero.
-    #[inline(always)]
-    pub(super) fn sum_over_queries(
-        &self,
-        by: &mut impl Products,
-        head_dim: usize,
-        tile: &[f32],
-        rows: Rows<'_>,
-        out: &mut [f32],
-        write: Write,
-    ) {
-        debug_assert_eq!(self.queries.start, 0);
-        let step = self.step();
-        for key in (0..self.num_keys).step_by(step) {
-            by.multiply(
-                (step.min(self.num_keys - key), head_dim, self.queries.end - key),
-                &tile[key * TILE + key..],
-                (TILE, 1),
-                &rows.data[key * rows.stride..],
-                rows.stride,
-                &mut out[key * head_dim..],
-                head_dim,
-                write,
-            );
-        }
+/// Hints that the first elements of up to 64 rows are needed soon: they lie kilobytes apart.
+#[inline(always)]
+pub(super) fn prefetch<S: Simd>(s: S, head_dim: usize, rows: Rows<'_>, num_rows: usize) {
+    for row in 0..num_rows {
+        rows.prefetch(s, row, head_dim);
     }
 }
 

@@ -1,26 +1,25 @@
 //! A product in bf16: blocks that fit the caches around products of tiles.
 //!
 //! As in `f32`, the right operand is packed for as many columns as the second-level cache holds,
-//! then tasks pack 64 rows of the left operand each and sweep the panels. Products run so much
-//! faster here that packing and the trips of the target between blocks of k matter: blocks of k are
-//! long, and while tiles are multiplied the caches are told to fetch the next piece of the target
-//! and a share of the rows that the next task packs.
+//! then tasks pack some rows of the left operand each and sweep the panels, 32 rows at a time.
+//! Products run so much faster here that memory is what they wait for: the target's trips between
+//! blocks of k (so these are long), stores that straddle cache lines (so panels begin with one),
+//! and rows that lie side by side (so they are packed many at a time).
 
 use super::tiles::pack::{self, Side};
 use super::tiles::{Engine, LINES, STEP, TILE, panel_words};
 use super::{Mat, Target, Write};
 use crate::Cpu;
-use crate::amx::{HINT_ROWS, Hint};
 use crate::simd::{Kernel, LANES, Simd};
 use std::mem::MaybeUninit;
 
 /// Products of the longest block: with them a panel of either operand is a few percent of the
 /// second-level cache, and the target makes few trips. Only speed depends on it.
 const BLOCK: usize = 1024;
-/// Rows of one task.
-const ROWS: usize = 2 * LINES;
-/// Words of its left panels.
-const LEFT_WORDS: usize = ROWS / LINES * panel_words(BLOCK);
+/// Panels of left rows in the largest task.
+const LEFT_PANELS: usize = 4;
+/// Their words.
+const LEFT_WORDS: usize = LEFT_PANELS * panel_words(BLOCK);
 /// Words of the packed columns that one sweep takes. Only speed depends on it.
 const CACHED_WORDS: usize = 256 * 1024;
 
@@ -34,7 +33,8 @@ pub(super) fn product(
     bias: Option<&[f32]>,
 ) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    let num_panels = n.div_ceil(LINES);
+    let columns = Columns { num: n, shift: shift(target, n, k) };
+    let num_panels = columns.num_panels();
     // As few blocks as the caches allow, all alike.
     let block_len = k.div_ceil(k.div_ceil(BLOCK)).next_multiple_of(STEP);
     let longest = panel_words(block_len.min(k));
@@ -43,6 +43,7 @@ pub(super) fn product(
     // Columns that lie side by side are packed a few panels at a time, which reads longer runs of
     // memory; of columns that are contiguous, so many at once would only be in each other's way.
     let together = if b.col_stride == 1 { 4 } else { 1 };
+    let num_rows = LINES * if a.col_stride == 1 { 1 } else { left_panels(m) };
     cpu.with_packing_buffer(sweep_panels * longest, |packed| {
         for p in (0..k).step_by(block_len) {
             let block = (p, block_len.min(k - p));
@@ -54,23 +55,65 @@ pub(super) fn product(
                 let packed = &mut packed[..num * words];
                 cpu.for_each_part(packed, together * words, |i, out| {
                     let panel = first_panel + i * together;
-                    cpu.run_tiles(PackRight { b, block, panel, out });
+                    cpu.run_tiles(PackRight { b, block, columns, panel, out });
                 });
-                let (packed, first_col) = (&*packed, first_panel * LINES);
-                let cols = (first_col, (num * LINES).min(n - first_col));
-                cpu.for_each(m.div_ceil(ROWS), |task| {
-                    let rows = (task * ROWS, ROWS.min(m - task * ROWS));
-                    cpu.run_tiles(Sweep { a, packed, rows, cols, block, target, add, bias });
+                let packed = &*packed;
+                cpu.for_each(m.div_ceil(num_rows), |task| {
+                    let first_row = task * num_rows;
+                    let rows = (first_row, num_rows.min(m - first_row));
+                    let panels = (packed, columns, first_panel);
+                    cpu.run_tiles(Sweep { a, panels, rows, block, target, add, bias });
                 });
             }
         }
     });
 }
 
+/// Panels of a task whose rows lie side by side: more of them read longer runs of memory, but
+/// there should be some tasks to share.
+fn left_panels(m: usize) -> usize {
+    (m / LINES / 4).clamp(1, LEFT_PANELS)
+}
+
+/// How the columns of the target are cut into panels: after the first, all begin with a cache line
+/// of the target, where its rows allow that.
+#[derive(Clone, Copy)]
+struct Columns {
+    num: usize,
+    /// By how much the first panel is narrower than the others.
+    shift: usize,
+}
+
+impl Columns {
+    fn num_panels(self) -> usize {
+        (self.num + self.shift).div_ceil(LINES)
+    }
+
+    /// The first column of a panel, or one behind the last.
+    #[inline(always)]
+    fn start(self, panel: usize) -> usize {
+        (panel * LINES).saturating_sub(self.shift).min(self.num)
+    }
+
+    /// The first column of a panel, and how many it has.
+    #[inline(always)]
+    fn of(self, panel: usize) -> (usize, usize) {
+        (self.start(panel), self.start(panel + 1) - self.start(panel))
+    }
+}
+
+/// Stores that straddle two cache lines cost more than a panel with a few columns too many, unless
+/// the product is long.
+fn shift(target: Target, n: usize, k: usize) -> usize {
+    let straddles = target.data.addr() / size_of::<f32>() % LANES;
+    if target.row_stride.is_multiple_of(LANES) && 4 * n > k { straddles } else { 0 }
+}
+
 /// Packs a few panels of the right operand.
 struct PackRight<'a> {
     b: Mat<'a>,
     block: (usize, usize),
+    columns: Columns,
     panel: usize,
     out: &'a mut [f32],
 }
@@ -79,19 +122,26 @@ impl Kernel for PackRight<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let first = self.panel * LINES;
-        let num = self.out.len() / panel_words(self.block.1) * LINES;
-        let cols = (first, num.min(self.b.cols - first));
-        pack::lines(s, self.b.t(), cols, self.block, Side::Right, self.out);
+        let words = panel_words(self.block.1);
+        // The first panel is a group of its own where it is narrower than the others.
+        let num_first = usize::from(self.panel == 0 && self.columns.shift > 0);
+        let (first, rest) = self.out.split_at_mut(num_first * words);
+        for (panel, out) in [(self.panel, first), (self.panel + num_first, rest)] {
+            if !out.is_empty() {
+                let start = self.columns.start(panel);
+                let num = self.columns.start(panel + out.len() / words) - start;
+                pack::lines(s, self.b.t(), (start, num), self.block, Side::Right, out);
+            }
+        }
     }
 }
 
-/// 64 rows of the left operand times the panels of one sweep.
+/// Some rows of the left operand times the panels of one sweep.
 struct Sweep<'a> {
     a: Mat<'a>,
-    packed: &'a [f32],
+    /// Packed, how columns are cut, and which the first is.
+    panels: (&'a [f32], Columns, usize),
     rows: (usize, usize),
-    cols: (usize, usize),
     block: (usize, usize),
     target: Target,
     add: bool,
@@ -112,7 +162,7 @@ impl Kernel for Sweep<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let words = panel_words(self.block.1);
-        #[expect(clippy::large_stack_arrays, reason = "128 KB that stay in the cache")]
+        #[expect(clippy::large_stack_arrays, reason = "256 KB that stay in the cache")]
         let mut left = LeftPanels([const { MaybeUninit::uninit() }; LEFT_WORDS]);
         let len = self.rows.1.div_ceil(LINES) * words;
         // SAFETY: words are plain numbers, and packing writes all of those before any is read.
@@ -120,36 +170,16 @@ impl Kernel for Sweep<'_> {
             unsafe { std::slice::from_raw_parts_mut(left.0.as_mut_ptr().cast(), len) };
         pack::lines(s, self.a, self.rows, self.block, Side::Left, left);
         let engine = Engine::new(s);
-        let (first_col, num_cols) = self.cols;
-        for (index, right) in self.packed.chunks_exact(words).enumerate() {
-            let j = first_col + index * LINES;
-            let n = LINES.min(first_col + num_cols - j);
-            for (i, left) in left.chunks_exact(words).enumerate() {
-                let hint = self.hint(index, i);
-                self.one(&engine, s, (i, left), right, (j, n), hint);
+        let (packed, columns, first_panel) = self.panels;
+        for (i, left) in left.chunks_exact(words).enumerate() {
+            for (index, right) in packed.chunks_exact(words).enumerate() {
+                self.one(&engine, s, (i, left), right, columns.of(first_panel + index));
             }
         }
     }
 }
 
 impl Sweep<'_> {
-    /// What the next task packs, a share for each panel of the sweep: some rows where products are
-    /// contiguous, some products of each step where rows are.
-    #[inline(always)]
-    fn hint(&self, index: usize, left: usize) -> Hint {
-        let Mat { data, row_stride, col_stride, .. } = self.a;
-        let (next_row, first) = (self.rows.0 + ROWS + left * LINES, self.block.0);
-        let size = data.size();
-        let share = HINT_ROWS * index.min(LINES / HINT_ROWS);
-        let (row, product, between) = if col_stride == 1 {
-            (next_row + share, first, row_stride)
-        } else {
-            (next_row, first + share, col_stride)
-        };
-        let start = data.address(row * row_stride + product * col_stride);
-        Hint { start, row: between * size, step: STEP * col_stride * size }
-    }
-
     /// One panel of the rows of this task and one of columns.
     #[inline(always)]
     fn one<S: Simd>(
@@ -159,7 +189,6 @@ impl Sweep<'_> {
         (i, left): (usize, &[f32]),
         right: &[f32],
         (j, n): (usize, usize),
-        hint: Hint,
     ) {
         let first_row = self.rows.0 + i * LINES;
         let m = LINES.min(self.rows.1 - i * LINES);
@@ -170,7 +199,7 @@ impl Sweep<'_> {
         unsafe {
             let c = self.target.data.add(first_row * row + j);
             if whole {
-                return engine.multiply_into(both, left, right, c, row, self.add, hint);
+                return engine.multiply_into(both, left, right, c, row, self.add);
             }
             let rows = |r: usize| std::slice::from_raw_parts_mut(c.add(r * row), n);
             let mut corner = Corner([0.0; LINES * LINES]);

@@ -97,11 +97,6 @@ impl Elements<'_> {
         }
     }
 
-    /// Bytes of each.
-    pub(super) fn size(&self) -> usize {
-        of_any_type!(self, x => size_of_val(&x[0]))
-    }
-
     /// Where element `index` would be, for hints only.
     pub(super) fn address(&self, index: usize) -> *const f32 {
         of_any_type!(self, x => x.as_ptr().wrapping_add(index).cast())

@@ -1,6 +1,6 @@
 //! Blows: workers of a run are killed at random moments, and what became of it is written down.
 
-use lockstep_platform::World;
+use lockstep_platform::{FileKind, World};
 use lockstep_telemetry::{Event, Stamped, load_events};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,8 @@ pub(super) struct Blows<'a> {
     distance: u64,
     /// The last blow, until a step has followed it.
     open: Option<Open>,
+    /// How long the journal of the run was when it was last read.
+    seen: Option<FileKind>,
     pub(super) done: Vec<Kill>,
 }
 
@@ -56,6 +58,7 @@ impl<'a> Blows<'a> {
             next: 0,
             distance,
             open: None,
+            seen: None,
             done: Vec::new(),
         };
         blows.next = blows.below(distance) + 1;
@@ -74,6 +77,11 @@ impl<'a> Blows<'a> {
     /// Looks how far the run is, and strikes where it is time to.
     pub(super) fn look(&mut self, launcher: u32, say: &dyn Fn(&str)) {
         let path = self.dir.join("events.jsonl");
+        // Reading it takes time that the workers could use, so only news is read.
+        let there = self.world.files().metadata(&path);
+        if there == std::mem::replace(&mut self.seen, there) {
+            return;
+        }
         // A line that is being written is read at the next look.
         let Ok(events) = load_events(self.world, &path) else { return };
         let last = events.iter().rev().find_map(step_of).unwrap_or(0);

@@ -8,7 +8,6 @@ use crate::output;
 use crate::recipe_args::RecipeArguments;
 use crate::workers;
 use blows::{Blows, Kill};
-use child::Child;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
@@ -40,10 +39,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
     /// How many workers to kill
-    #[arg(long, default_value = "3")]
+    #[arg(long, default_value = "3", value_parser = at_least_one)]
     kills: u64,
     /// How many workers to kill and to leave away for a while, instead
-    #[arg(long, value_name = "WORKERS", conflicts_with = "kills")]
+    #[arg(long, value_name = "WORKERS", conflicts_with = "kills", value_parser = at_least_one)]
     gone: Option<u64>,
     /// Decides who is killed and when
     #[arg(long, default_value = "1")]
@@ -57,6 +56,15 @@ pub(crate) struct Arguments {
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
+}
+
+/// A drill without a blow shows nothing.
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("without a blow there is nothing to survive; try 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("not a whole number; try 3".to_owned()),
+    }
 }
 
 /// What came of it.
@@ -95,18 +103,18 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     say("training undisturbed");
     let began = world.clock().now();
     let [alone, struck] = ["undisturbed", "disturbed"].map(|name| arguments.out.join(name));
-    Child::start(world, &alone, &[])?.wait(world, || {})?;
+    child::wait(child::start(world, &alone, &[])?, world, || {})?;
     let undisturbed_seconds = world.clock().since(began).as_secs_f64();
     say("training while workers are killed");
     let began = world.clock().now();
     if arguments.gone.is_some() {
         sets.push(format!("run.rejoin={:.3}", (undisturbed_seconds / 4.0).max(2.0)));
     }
-    let child = Child::start(world, &struck, &sets)?;
+    let child = child::start(world, &struck, &sets)?;
     let kills = arguments.gone.unwrap_or(arguments.kills);
     let mut blows = Blows::new(world, &struck, recipe.train.steps, kills, arguments.seed);
     let id = child.id();
-    child.wait(world, || blows.look(id, &say))?;
+    child::wait(child, world, || blows.look(id, &say))?;
     let disturbed_seconds = world.clock().since(began).as_secs_f64();
     let [expected, found] = [summary(world, &alone)?, summary(world, &struck)?];
     let same = |name: &str| expected[name] == found[name];

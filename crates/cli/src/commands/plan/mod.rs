@@ -5,11 +5,20 @@
 //! - [`calibrate`]: measures this machine.
 //! - [`collectives`]: all-reduces on any link, by closed form and by schedule.
 //! - [`timeline`]: a pipeline, played and drawn.
+//! - [`cluster`]: the best layouts of a model on a cluster; [`cluster_report`] is what it says, and
+//!   [`best`] the recipe that it writes.
+//! - [`size`]: the smallest cluster that meets a deadline or a budget.
+//! - [`validate`]: predictions beside published runs.
 
+mod best;
 mod calibrate;
+mod cluster;
+mod cluster_report;
 mod collectives;
 mod recipe;
+mod size;
 mod timeline;
+mod validate;
 
 use crate::failure::Failure;
 use crate::recipe_args::RecipeArguments;
@@ -28,13 +37,24 @@ Examples:
   lockstep plan my.toml --set run.workers=4 --json    for a program
   lockstep plan calibrate                             measure this machine, once
   lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline
-  lockstep plan collectives --ranks 64                what all-reduces cost on a link"
+  lockstep plan collectives --ranks 64                what all-reduces cost on a link
+  lockstep plan --model gpt3-175b --cluster 1024xa100-80gb          the best of all layouts
+  lockstep plan my.toml --cluster cluster.toml --write best.toml    as a recipe
+  lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
+  lockstep plan validate runs.csv                     predictions beside published runs
+
+A cluster file has `device` and `devices`, and may have per_node, link_gbps, network_gbps, network
+(infiniband, ethernet), topology (full, racks, torus), nodes_per_rack, oversubscription, torus_dims,
+memory_gb, peak_tflops, memory_gbps, storage_gbps, dollars_per_device_hour, dollars_per_kwh,
+watts_per_device and failures_per_node_day."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     recipe: RecipeArguments,
+    #[command(flatten)]
+    cluster: cluster::Arguments,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -44,14 +64,24 @@ pub(crate) struct Arguments {
 enum Command {
     Calibrate(calibrate::Arguments),
     Collectives(collectives::Arguments),
+    Size(size::Arguments),
     Timeline(timeline::Arguments),
+    Validate(validate::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     match &arguments.command {
+        None if arguments.cluster.cluster.is_some() => {
+            cluster::run(&arguments.cluster, &arguments.recipe, arguments.json, world)
+        }
+        None if arguments.cluster.model.is_some() => {
+            Err(Failure::user("--model needs --cluster; try --cluster 64xa100-80gb"))
+        }
         None => recipe::run(&arguments.recipe, arguments.json, world),
         Some(Command::Calibrate(arguments)) => calibrate::run(arguments, world),
         Some(Command::Collectives(arguments)) => collectives::run(arguments),
+        Some(Command::Size(arguments)) => size::run(arguments),
         Some(Command::Timeline(arguments)) => timeline::run(arguments, world),
+        Some(Command::Validate(arguments)) => validate::run(arguments, world),
     }
 }

@@ -151,3 +151,26 @@ fn operands_stored_as_bf16_give_the_bits_of_operands_rounded_while_packed() {
         assert_eq!(run(Elements::F32(&a), Elements::Bf16(&b_stored)), expected);
     }
 }
+
+#[test]
+fn where_the_target_begins_in_memory_does_not_change_a_bit() {
+    let (m, n, k, stride) = (40, 200, 70, 208);
+    let (a, b, bias) = (numbers(m * k, 13), numbers(n * k, 14), numbers(n, 15));
+    let start = numbers(m * stride, 16);
+    let cpus = [Cpu::single(Isa::detect()), Cpu::single(Isa::detect()).without_matrix_units()];
+    for (b_t, cpu) in [(false, &cpus[0]), (true, &cpus[0]), (true, &cpus[1])] {
+        let run = |offset: usize| {
+            let mut c = vec![0.0; offset + m * stride];
+            c[offset..].copy_from_slice(&start);
+            let b = if b_t { Mat::new(&b, n, k).t() } else { Mat::new(&b, k, n) };
+            let target = MatMut::strided(&mut c[offset..], m, n, stride);
+            let a = Mat::new(&a, m, k);
+            product(cpu, Precision::Bf16, a, b, target, Write::Add, Some(&bias));
+            c[offset..].iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        let expected = run(0);
+        for offset in 1..16 {
+            assert_eq!(run(offset), expected, "{offset} numbers further on");
+        }
+    }
+}

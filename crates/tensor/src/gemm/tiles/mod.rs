@@ -21,9 +21,8 @@
 pub(crate) mod emulated;
 pub(crate) mod exact;
 pub(crate) mod pack;
-pub(crate) mod small;
 
-use crate::amx::{Hint, Tiles};
+use crate::amx::Tiles;
 use crate::simd::{LANES, Simd};
 
 /// Rows, and columns, of one tile.
@@ -74,7 +73,6 @@ impl<S: Simd> Engine<S> {
         c: *mut f32,
         c_row: usize,
         add: bool,
-        hint: Hint,
     ) {
         let num_steps = left.len() / STEP_WORDS;
         assert!(num_steps > 0 && left.len() == right.len(), "panels over the same products");
@@ -82,7 +80,7 @@ impl<S: Simd> Engine<S> {
         // SAFETY: both panels hold the steps, and the caller promises the target.
         unsafe {
             if let Some(tiles) = &self.tiles {
-                tiles.multiply(both, num_steps, left, right, c, c_row, add, hint);
+                tiles.multiply(both, num_steps, left, right, c, c_row, add);
             } else {
                 let num_tiles = if both { 2 } else { 1 };
                 let steps = (num_tiles, num_steps);
@@ -104,9 +102,8 @@ impl<S: Simd> Engine<S> {
     ) {
         let num_rows = if both { LINES } else { TILE };
         assert!((num_rows - 1) * c_row + LINES <= c.len(), "c is too short");
-        let nowhere = Hint { start: left.as_ptr(), row: 0, step: 0 };
         // SAFETY: the assertion is what the function asks for, and `c` is ours alone.
-        unsafe { self.multiply_into(both, left, right, c.as_mut_ptr(), c_row, add, nowhere) };
+        unsafe { self.multiply_into(both, left, right, c.as_mut_ptr(), c_row, add) };
     }
 
     /// `num_rounds` times four products of tiles that touch no memory; the operations done.

@@ -13,6 +13,8 @@ use crate::simd::{LANES, Simd};
 
 /// How many steps ahead of a line it is fetched into the cache.
 const AHEAD: usize = 4;
+/// How many products ahead lines that lie side by side are.
+const PRODUCTS_AHEAD: usize = 8;
 
 /// Which operand a panel is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,10 @@ pub(crate) fn lines<S: Simd>(
         // Steps outside, panels inside: lines that lie side by side are read in long runs.
         for step in 0..words / STEP_WORDS {
             let k = (step * STEP, STEP.min(k - step * STEP));
+            if lines == 1 && products > 1 && k.1 == STEP && num == panels.len() / words * LINES {
+                side_by_side(s, (&data[k.0 * products..], products), (step, words), side, panels);
+                continue;
+            }
             for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
                 let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
                 for (tile, out) in tiles[..2].iter_mut().enumerate() {
@@ -52,6 +58,54 @@ pub(crate) fn lines<S: Simd>(
             }
         }
     });
+}
+
+/// One whole step of panels whose lines, all of them there, lie side by side, `stride` from product
+/// to product: pairs outside, so that memory is read in the longest runs and nothing has to wait in
+/// the nearest cache, where such strides collide.
+#[inline(always)]
+fn side_by_side<S: Simd, T: Element>(
+    s: S,
+    (data, stride): (&[T], usize),
+    (step, words): (usize, usize),
+    side: Side,
+    panels: &mut [f32],
+) {
+    for pair in 0..LANES {
+        let (even, odd) = (&data[2 * pair * stride..], &data[(2 * pair + 1) * stride..]);
+        for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
+            let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+            for (half, out) in tiles[..2].iter_mut().enumerate() {
+                let line = i * LINES + half * TILE;
+                s.prefetch(even.as_ptr().wrapping_add(PRODUCTS_AHEAD * stride + line).cast());
+                s.prefetch(odd.as_ptr().wrapping_add(PRODUCTS_AHEAD * stride + line).cast());
+                let even = T::load(s, even[line..].first_chunk().expect("sixteen lines"));
+                let odd = T::load(s, odd[line..].first_chunk().expect("sixteen lines"));
+                let (out, _) = out.as_chunks_mut::<LANES>();
+                s.store(s.from_bits(s.pair_lanes(even, odd)), &mut out[pair]);
+            }
+        }
+    }
+    if side == Side::Left {
+        for panel in panels.chunks_exact_mut(words) {
+            let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+            for tile in &mut tiles[..2] {
+                transpose(s, tile.as_chunks_mut().0.first_chunk_mut().expect("rows of a tile"));
+            }
+        }
+    }
+}
+
+/// Turns a square of words around.
+#[inline(always)]
+fn transpose<S: Simd>(s: S, tile: &mut [[f32; LANES]; TILE]) {
+    let mut square = [s.zero(); LANES];
+    for (row, words) in square.iter_mut().zip(&*tile) {
+        *row = s.load(words);
+    }
+    for (row, words) in s.transpose(square).into_iter().zip(tile) {
+        s.store(row, words);
+    }
 }
 
 /// What one tile is packed from.
@@ -82,13 +136,7 @@ impl<T: Element> Lines<'_, T> {
             Side::Left
         };
         if found != side {
-            let mut square = [s.zero(); LANES];
-            for (row, out) in square.iter_mut().zip(&*out) {
-                *row = s.load(out);
-            }
-            for (row, out) in s.transpose(square).into_iter().zip(out) {
-                s.store(row, out);
-            }
+            transpose(s, out);
         }
     }
 

@@ -5,6 +5,7 @@
 //! algorithm at every point: where the library chose, that is where the line bends.
 
 use super::report::{Row, heading};
+use crate::svg::{COLOURS, escaped, path, rule, text};
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use std::fmt::Write;
 
@@ -14,10 +15,6 @@ const LEFT: f64 = 90.0;
 const RIGHT: f64 = 240.0;
 const TOP: f64 = 76.0;
 const BOTTOM: f64 = 64.0;
-
-/// Colours that people with any kind of colour vision tell apart.
-const COLOURS: [&str; 7] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444"];
 
 /// One line of the picture.
 struct Series<'a> {
@@ -213,26 +210,4 @@ fn legend(svg: &mut String, series: &[Series<'_>]) {
         let place = (x, y + 32.0 + 18.0 * index as f64);
         text(svg, place, "fill=\"#444444\" font-size=\"11\"", note);
     }
-}
-
-fn path(svg: &mut String, points: &[(f64, f64)], colour: &str, style: &str) {
-    let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let _ = writeln!(
-        svg,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" {style}/>",
-        places.join(" ")
-    );
-}
-
-fn rule(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
-    path(svg, &[from, to], colour, "stroke-width=\"1\"");
-}
-
-fn text(svg: &mut String, (x, y): (f64, f64), style: &str, words: &str) {
-    let words = escaped(words);
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{words}</text>");
-}
-
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

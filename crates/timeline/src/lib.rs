@@ -13,7 +13,6 @@ pub use svg::svg;
 
 use lockstep_config::units::Seconds;
 use lockstep_schedule::pipeline::{Pass, Pipeline, Shape, Task, needs, settled};
-use std::collections::BTreeMap;
 
 /// How long the passes of one stage take.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,17 +82,17 @@ pub fn play(pipeline: &Pipeline, pace: &Pace) -> Option<Timeline> {
     let shape = pipeline.shape;
     assert_eq!(pace.stages.len(), shape.num_stages(), "a pace for every stage");
     let mut devices: Vec<Vec<Span>> = vec![Vec::new(); shape.num_devices];
-    let mut ends: BTreeMap<(usize, Pass, usize), Seconds> = BTreeMap::new();
+    let mut ends = Ends::new(shape);
     loop {
         let mut has_moved = false;
         for (device, spans) in devices.iter_mut().enumerate() {
             while let Some(&task) = pipeline.programs[device].get(spans.len()) {
                 let stage = pipeline.stage(device, task.chunk);
-                let Some(arrived) = arrival(shape, pace, &ends, stage, task) else { break };
+                let Some(arrived) = arrival(shape, pace, &mut ends, stage, task) else { break };
                 let start = spans.last().map_or(Seconds(0.0), |last| last.end).max(arrived);
                 let end = start + pace.seconds(stage, task.pass);
                 spans.push(Span { task, start, end });
-                ends.insert((stage, settled(task.pass), task.microbatch), end);
+                *ends.at(stage, settled(task.pass), task.microbatch) = Some(end);
                 has_moved = true;
             }
         }
@@ -105,17 +104,39 @@ pub fn play(pipeline: &Pipeline, pace: &Pace) -> Option<Timeline> {
     is_done.then(|| Timeline { pipeline: pipeline.clone(), devices })
 }
 
+/// When passes are over, by stage, pass and microbatch.
+struct Ends {
+    num_microbatches: usize,
+    ends: Vec<Option<Seconds>>,
+}
+
+impl Ends {
+    /// Passes that others may wait for, of each stage and microbatch.
+    const NUM_PASSES: usize = 4;
+
+    fn new(shape: Shape) -> Self {
+        let num_microbatches = shape.num_microbatches;
+        let len = shape.num_stages() * Self::NUM_PASSES * num_microbatches;
+        Self { num_microbatches, ends: vec![None; len] }
+    }
+
+    fn at(&mut self, stage: usize, pass: Pass, microbatch: usize) -> &mut Option<Seconds> {
+        let row = stage * Self::NUM_PASSES + pass as usize;
+        &mut self.ends[row * self.num_microbatches + microbatch]
+    }
+}
+
 /// When everything that a task waits for is there, if that is known yet.
 fn arrival(
     shape: Shape,
     pace: &Pace,
-    ends: &BTreeMap<(usize, Pass, usize), Seconds>,
+    ends: &mut Ends,
     stage: usize,
     task: Task,
 ) -> Option<Seconds> {
     let mut arrived = Seconds(0.0);
     for (needed, pass) in needs(shape, stage, task.pass).into_iter().flatten() {
-        let end = *ends.get(&(needed, pass, task.microbatch))?;
+        let end = (*ends.at(needed, pass, task.microbatch))?;
         let is_here = (needed % shape.num_devices) == (stage % shape.num_devices);
         arrived = arrived.max(if is_here { end } else { end + pace.hop });
     }

@@ -1,0 +1,92 @@
+//! `lockstep lab walk`: one of the engine's schedules, round by round.
+
+use super::{Format, format_of};
+use crate::failure::Failure;
+use crate::output;
+use lockstep_config::units::Bytes;
+use lockstep_lab::walk::{html, svg, text, walk};
+use lockstep_platform::World;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Step through a schedule: who holds what, who sends what to whom, bytes so far
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockstep lab walk ring --ranks 4
+  lockstep lab walk hierarchical --ranks 8 --plot walk.html
+  lockstep lab walk 1f1b --ranks 4 --plot walk.svg")]
+pub(super) struct Arguments {
+    /// ring, tree, butterfly, rabenseifner, hierarchical, all-to-all, zero1, zero2, zero3,
+    /// parameter-server, gpipe or 1f1b
+    name: String,
+    /// Ranks, or devices of a pipeline
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=32))]
+    ranks: u64,
+    /// Length of the vector
+    #[arg(long, default_value = "1MB")]
+    bytes: Bytes,
+    /// Write pictures: FILE.svg with all rounds, or FILE.html with a button to step
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// One JSON value on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    name: String,
+    rounds: Vec<Round>,
+}
+
+#[derive(Serialize)]
+struct Round {
+    title: String,
+    messages: Vec<Message>,
+    held: Vec<Vec<String>>,
+    sent_bytes: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Message {
+    source: usize,
+    target: usize,
+    what: String,
+    bytes: u64,
+}
+
+pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let picture = arguments.plot.as_deref().map(format_of).transpose()?;
+    let walk = walk(&arguments.name, arguments.ranks as usize, arguments.bytes)?;
+    if let (Some(path), Some(format)) = (&arguments.plot, picture) {
+        let drawn = match format {
+            Format::Svg => svg(&walk),
+            Format::Html => html(&walk),
+        };
+        world.files().write_atomic(path, drawn.as_bytes())?;
+    }
+    if !arguments.json {
+        return output::text(&text(&walk));
+    }
+    let rounds = walk.frames.iter().map(|frame| Round {
+        title: frame.title.clone(),
+        messages: frame
+            .flights
+            .iter()
+            .map(|flight| Message {
+                source: flight.source,
+                target: flight.target,
+                what: flight.what.clone(),
+                bytes: flight.bytes.0,
+            })
+            .collect(),
+        held: frame
+            .held
+            .iter()
+            .map(|rank| rank.iter().map(|held| held.words.clone()).collect())
+            .collect(),
+        sent_bytes: frame.sent.iter().map(|sent| sent.0).collect(),
+    });
+    output::json(&Report { name: arguments.name.clone(), rounds: rounds.collect() })
+}

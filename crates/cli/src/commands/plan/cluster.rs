@@ -1,0 +1,169 @@
+//! `lockstep plan --model X --cluster Y`: the best layouts of a model on a cluster that is not
+//! here.
+
+use super::best;
+use super::cluster_report::{Report, render};
+use crate::failure::Failure;
+use crate::output;
+use crate::recipe_args::RecipeArguments;
+use lockstep_config::{Family, Recipe};
+use lockstep_estimate::hardware::{self, Cluster};
+use lockstep_estimate::layout::Habits;
+use lockstep_estimate::model::{self, Model};
+use lockstep_estimate::search::{Question, search};
+use lockstep_estimate::{Calibration, bill};
+use lockstep_platform::World;
+use std::path::PathBuf;
+
+/// What a cluster's plan is asked for.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Plan for this cluster: NUMBERxDEVICE as in 1024xa100-80gb, or a TOML file
+    #[arg(long, value_name = "CLUSTER")]
+    pub(super) cluster: Option<String>,
+    /// A published model instead of the recipe's, as gpt3-175b or llama3-70b
+    #[arg(long, value_name = "NAME")]
+    pub(super) model: Option<String>,
+    /// Sequences of a step (about four million tokens)
+    #[arg(long)]
+    pub(super) batch: Option<u64>,
+    /// Tokens of the whole run (twenty for each parameter)
+    #[arg(long)]
+    pub(super) tokens: Option<f64>,
+    /// Layouts to show
+    #[arg(long, default_value_t = 5)]
+    pub(super) top: usize,
+    /// Price upgrades: which resource helps most
+    #[arg(long)]
+    pub(super) what_if: bool,
+    /// Write the best layout as a recipe for this engine, if it can run it
+    #[arg(long, value_name = "FILE")]
+    pub(super) write: Option<PathBuf>,
+}
+
+/// A model and a cluster with everything that a search needs.
+pub(super) struct Asked {
+    pub(super) model: Model,
+    pub(super) cluster: Cluster,
+    pub(super) batch: u64,
+    pub(super) tokens: f64,
+    pub(super) calibration: Calibration,
+}
+
+impl Asked {
+    pub(super) const fn question(&self) -> Question<'_> {
+        Question {
+            model: &self.model,
+            cluster: &self.cluster,
+            batch: self.batch,
+            habits: Habits::MODERN,
+            calibration: &self.calibration,
+        }
+    }
+}
+
+pub(super) fn run(
+    arguments: &Arguments,
+    recipe: &RecipeArguments,
+    json: bool,
+    world: &World,
+) -> Result<(), Failure> {
+    let recipe = if arguments.model.is_none() { Some(recipe.resolve(world)?) } else { None };
+    let asked = asked(arguments, recipe.as_ref(), world)?;
+    let question = asked.question();
+    let found = search(&question, arguments.top.max(2));
+    let Some(first) = found.best.first() else {
+        let room = asked.cluster.device.memory_gb;
+        return Err(Failure::user(format!(
+            "none of {} layouts of {} fits into {} devices of {room} GB; try --cluster {}x{}",
+            found.examined,
+            asked.model.name,
+            asked.cluster.devices,
+            2 * asked.cluster.devices,
+            asked.cluster.device.name,
+        )));
+    };
+    let tokens = (asked.batch * asked.model.context) as f64;
+    let costs = bill::bill(&asked.model, &asked.cluster, asked.tokens, tokens, first.step.seconds);
+    if let Some(path) = &arguments.write {
+        let text = best::recipe(recipe.as_ref(), &asked, &first.layout).map_err(Failure::user)?;
+        world.files().write_atomic(path, text.as_bytes())?;
+    }
+    let report = Report::new(&asked, &found, &costs, arguments.what_if);
+    if json { output::json(&report) } else { output::text(&render(&asked, &found, &report)) }
+}
+
+/// Everything that was asked for, or everything that is wrong with it.
+pub(super) fn asked(
+    arguments: &Arguments,
+    recipe: Option<&Recipe>,
+    world: &World,
+) -> Result<Asked, Failure> {
+    let mut wrong = Vec::new();
+    let model = match (&arguments.model, recipe) {
+        (Some(name), _) => model::preset(name).or_else(|| {
+            let names: Vec<String> = model::presets().into_iter().map(|m| m.name).collect();
+            wrong.push(format!("--model {name} is not known; try one of {}", names.join(", ")));
+            None
+        }),
+        (None, Some(recipe)) => Some(of_recipe(&recipe.model)),
+        (None, None) => None,
+    };
+    let cluster = match cluster(arguments.cluster.as_deref().unwrap_or_default(), world) {
+        Ok(cluster) => Some(cluster),
+        Err(lines) => {
+            wrong.extend(lines);
+            None
+        }
+    };
+    if arguments.batch == Some(0) {
+        wrong.push("--batch 0 must be at least 1; try 1024".into());
+    }
+    if let Some(tokens) = arguments.tokens.filter(|tokens| !(*tokens > 0.0 && tokens.is_finite())) {
+        wrong.push(format!("--tokens {tokens} must be above zero; try 300e9"));
+    }
+    let calibration = cluster.as_ref().and_then(|c| Calibration::of(c.device.calibration));
+    match (model, cluster, calibration) {
+        (Some(model), Some(cluster), Some(calibration)) if wrong.is_empty() => {
+            let usual = (4_194_304 / model.context).max(cluster.devices).next_power_of_two();
+            let batch = arguments.batch.or(recipe.map(|r| r.train.batch as u64)).unwrap_or(usual);
+            let tokens = arguments.tokens.unwrap_or(20.0 * model.num_params() as f64);
+            Ok(Asked { model, cluster, batch, tokens, calibration })
+        }
+        _ => Err(Failure::user(wrong.join("\nerror: "))),
+    }
+}
+
+/// A name or a file.
+fn cluster(text: &str, world: &World) -> Result<Cluster, Vec<String>> {
+    if let Some(cluster) = hardware::named(text) {
+        return Ok(cluster);
+    }
+    let path = PathBuf::from(text);
+    let is_file = path.extension().is_some_and(|extension| extension == "toml");
+    if !is_file {
+        let names = hardware::names();
+        return Err(vec![format!(
+            "--cluster {text} is neither a TOML file nor NUMBERxDEVICE; try 64xa100-80gb; devices \
+             are {names}"
+        )]);
+    }
+    let content = world.files().read_to_string(&path).map_err(|e| vec![e.to_string()])?;
+    hardware::file::parse(text, &content)
+}
+
+/// A recipe's model as numbers.
+fn of_recipe(model: &lockstep_config::Model) -> Model {
+    let name = format!("{} layers of {}", model.layers, model.width);
+    let whole = |number: usize| number as u64;
+    let (layers, width, heads) = (whole(model.layers), whole(model.width), whole(model.heads));
+    let (ffn, kv_heads) = (whole(model.ffn), whole(model.kv_heads));
+    let numbers = if model.family == Family::Llama {
+        Model::llama(&name, layers, width, heads, kv_heads, ffn)
+            .reading(whole(model.vocab), whole(model.context))
+    } else {
+        let gpt = Model::gpt(&name, layers, width, heads, whole(model.vocab), whole(model.context));
+        Model { ffn, kv_heads, ..gpt }
+    };
+    Model { tied: model.tied, dropout: model.dropout > 0.0, ..numbers }
+}

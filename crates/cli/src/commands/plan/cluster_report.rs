@@ -1,0 +1,327 @@
+//! What a cluster's plan says, for programs and for people.
+
+use super::cluster::Asked;
+use lockstep_estimate::bill::Bill;
+use lockstep_estimate::model::{Counted, step_flops};
+use lockstep_estimate::search::{Choice, Found, report, search};
+use lockstep_estimate::{advice, bill};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Names are stable: scripts rely on them.
+#[derive(Serialize)]
+pub(super) struct Report {
+    feasible: bool,
+    num_params: u64,
+    layouts_examined: usize,
+    layouts_too_large: usize,
+    memory: Memory,
+    step_seconds: f64,
+    compute_seconds: f64,
+    exposed_communication_seconds: f64,
+    update_seconds: f64,
+    host_seconds: f64,
+    bubble_fraction: f64,
+    mfu: f64,
+    tokens_per_second: f64,
+    tokens_per_second_per_device: f64,
+    days: f64,
+    dollars: f64,
+    bill: Bill,
+    layout: LayoutReport,
+    alternatives: Vec<Alternative>,
+    pareto: Vec<Alternative>,
+    why_the_second_lost: Option<String>,
+    nearly: Option<String>,
+    sync: Vec<advice::Way>,
+    upgrades: Vec<Upgrade>,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    stage: u64,
+    weights_bytes: u64,
+    gradients_bytes: u64,
+    optimizer_bytes: u64,
+    activations_bytes: u64,
+    buffers_bytes: u64,
+    total_bytes: u64,
+    needed_bytes: u64,
+    device_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct LayoutReport {
+    brief: String,
+    tensor: u64,
+    sequence: bool,
+    pipeline: u64,
+    virtual_stages: u64,
+    schedule: String,
+    context: u64,
+    expert: u64,
+    data: u64,
+    zero: u8,
+    microbatch: u64,
+    microbatches: u64,
+    recompute: String,
+}
+
+#[derive(Serialize)]
+struct Alternative {
+    layout: LayoutReport,
+    step_seconds: f64,
+    memory_bytes: u64,
+    mfu: f64,
+}
+
+#[derive(Serialize)]
+struct Upgrade {
+    what: &'static str,
+    step_seconds: f64,
+    saves_share: f64,
+}
+
+impl Report {
+    pub(super) fn new(asked: &Asked, found: &Found, costs: &Bill, what_if: bool) -> Self {
+        let first = &found.best[0];
+        let step = &first.step;
+        let tokens = (asked.batch * asked.model.context) as f64;
+        let alternative = |choice: &Choice| Alternative {
+            layout: layout(asked, choice),
+            step_seconds: choice.step.seconds,
+            memory_bytes: choice.memory.total() as u64,
+            mfu: mfu(asked, choice.step.seconds),
+        };
+        let question = asked.question();
+        Self {
+            feasible: true,
+            num_params: asked.model.num_params(),
+            layouts_examined: found.examined,
+            layouts_too_large: found.too_large,
+            memory: memory(asked, first),
+            step_seconds: step.seconds,
+            compute_seconds: step.compute,
+            exposed_communication_seconds: step.exposed,
+            update_seconds: step.update,
+            host_seconds: step.host,
+            bubble_fraction: step.bubble / step.seconds,
+            mfu: mfu(asked, step.seconds),
+            tokens_per_second: tokens / step.seconds,
+            tokens_per_second_per_device: tokens / step.seconds / asked.cluster.devices as f64,
+            days: costs.days,
+            dollars: costs.dollars,
+            bill: *costs,
+            layout: layout(asked, first),
+            alternatives: found.best.iter().skip(1).map(alternative).collect(),
+            pareto: found.pareto.iter().map(alternative).collect(),
+            why_the_second_lost: found.best.get(1).map(|two| report::why_it_lost(first, two)),
+            nearly: found.nearly.as_ref().map(|choice| report::what_it_needs(&question, choice)),
+            sync: advice::ways(step),
+            upgrades: if what_if { upgrades(asked, step.seconds) } else { Vec::new() },
+        }
+    }
+}
+
+/// Share of the devices' peak that the model's own operations take, all pairs of tokens counted.
+fn mfu(asked: &Asked, seconds: f64) -> f64 {
+    let peak = asked.cluster.device.peak() * asked.cluster.devices as f64;
+    step_flops(&asked.model, asked.batch, Counted::Model) / (seconds * peak)
+}
+
+fn memory(asked: &Asked, choice: &Choice) -> Memory {
+    let memory = &choice.memory;
+    let buffers = memory.buffers + memory.peak;
+    let parts = [memory.weights, memory.gradients, memory.optimizer, memory.activations, buffers]
+        .map(|bytes| bytes as u64);
+    Memory {
+        stage: memory.stage,
+        weights_bytes: parts[0],
+        gradients_bytes: parts[1],
+        optimizer_bytes: parts[2],
+        activations_bytes: parts[3],
+        buffers_bytes: parts[4],
+        total_bytes: parts.iter().sum(),
+        needed_bytes: memory.needed(&asked.calibration) as u64,
+        device_bytes: asked.cluster.device.memory_bytes() as u64,
+    }
+}
+
+fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
+    let layout = &choice.layout;
+    LayoutReport {
+        brief: layout.brief(),
+        tensor: layout.tensor,
+        sequence: layout.sequence,
+        pipeline: layout.pipeline,
+        virtual_stages: layout.chunks,
+        schedule: layout.schedule.to_string(),
+        context: layout.context,
+        expert: layout.expert,
+        data: layout.data,
+        zero: layout.zero,
+        microbatch: layout.microbatch,
+        microbatches: asked.question().job(*layout).num_microbatches(),
+        recompute: format!("{:?}", layout.recompute).to_lowercase(),
+    }
+}
+
+/// What half as much again of each resource saves, with the best layout for it.
+fn upgrades(asked: &Asked, seconds: f64) -> Vec<Upgrade> {
+    let factor = 1.5;
+    let mut upgrades = Vec::new();
+    let kinds = ["network", "links inside nodes", "memory", "memory bandwidth", "arithmetic"];
+    for what in kinds {
+        let mut cluster = asked.cluster.clone();
+        match what {
+            "network" => cluster.network.device_gbps *= factor,
+            "links inside nodes" => cluster.link_gbps *= factor,
+            "memory" => cluster.device.memory_gb *= factor,
+            "memory bandwidth" => cluster.device.memory_gbps *= factor,
+            _ => cluster.device.peak_tflops *= factor,
+        }
+        let mut question = asked.question();
+        question.cluster = &cluster;
+        if let Some(best) = search(&question, 1).best.first() {
+            let step_seconds = best.step.seconds;
+            upgrades.push(Upgrade {
+                what,
+                step_seconds,
+                saves_share: 1.0 - step_seconds / seconds,
+            });
+        }
+    }
+    upgrades.sort_by(|a, b| b.saves_share.total_cmp(&a.saves_share));
+    upgrades
+}
+
+/// The report for people.
+pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
+    let mut text = walls(asked);
+    let _ = writeln!(
+        text,
+        "\n{} layouts examined, {} too large\n\nbest: {}",
+        found.examined, found.too_large, report.layout.brief
+    );
+    text += &best(report, &found.best[0]);
+    let _ = writeln!(text, "\n{:<46} {:>9} {:>7} {:>9}", "layout", "step", "MFU", "memory");
+    for choice in &found.best {
+        let _ = writeln!(
+            text,
+            "{:<46} {:>7.3} s {:>5.1} % {:>5.1} GiB",
+            format!("{} ({})", choice.layout.brief(), choice.layout.schedule),
+            choice.step.seconds,
+            100.0 * mfu(asked, choice.step.seconds),
+            gib(choice.memory.total()),
+        );
+    }
+    for line in [&report.why_the_second_lost, &report.nearly].into_iter().flatten() {
+        let _ = writeln!(text, "{line}");
+    }
+    let _ = writeln!(text, "\nless memory for more time:");
+    for choice in &found.pareto {
+        let held = gib(choice.memory.total());
+        let _ = writeln!(
+            text,
+            "{:<46} {:>7.3} s {held:>15.1} GiB",
+            choice.layout.brief(),
+            choice.step.seconds
+        );
+    }
+    let _ = writeln!(text, "\n{}", advice::line(&found.best[0].step));
+    for upgrade in &report.upgrades {
+        let _ = writeln!(
+            text,
+            "half as much again of {}: {:.3} s a step, {:.1} % less",
+            upgrade.what,
+            upgrade.step_seconds,
+            100.0 * upgrade.saves_share
+        );
+    }
+    text + &money(asked, &report.bill)
+}
+
+fn gib(bytes: f64) -> f64 {
+    bytes / f64::from(1_u32 << 30)
+}
+
+/// What no layout changes: arithmetic, states, gradients, data.
+fn walls(asked: &Asked) -> String {
+    let (model, cluster) = (&asked.model, &asked.cluster);
+    let flops = step_flops(model, asked.batch, Counted::Model);
+    let peak = cluster.device.peak() * cluster.devices as f64;
+    let params = model.num_params() as f64;
+    let network = cluster.network.device_gbps * 1e9;
+    format!(
+        "{}: {:.2} B parameters on {} ({} nodes)\n\
+         compute wall        {:.1} PFLOP a step, {:.2} s at peak\n\
+         memory wall         {:.0} GB of states, {:.0} GB of memory\n\
+         communication wall  {:.1} GB of gradients, {:.2} s once around the network\n\
+         data                {:.0} G tokens, {:.0} GB\n",
+        model.name,
+        params / 1e9,
+        cluster.name,
+        cluster.nodes(),
+        flops / 1e15,
+        flops / peak,
+        18.0 * params / 1e9,
+        cluster.device.memory_gb * cluster.devices as f64,
+        4.0 * params / 1e9,
+        8.0 * params / network / cluster.per_node as f64,
+        asked.tokens / 1e9,
+        2.0 * asked.tokens / 1e9,
+    )
+}
+
+fn best(report: &Report, first: &Choice) -> String {
+    let (memory, step) = (&report.memory, &first.step);
+    let part =
+        |seconds: f64| format!("{:>8.3} s {:>5.1} %", seconds, 100.0 * seconds / step.seconds);
+    format!(
+        "step {:.3} s, {:.0} tokens/s, MFU {:.1} %, {} microbatches\n\
+         \x20 computing          {}\n\
+         \x20 exposed messages   {}\n\
+         \x20 pipeline idle      {}\n\
+         \x20 starting kernels   {}\n\
+         \x20 update             {}\n\
+         memory of the fullest device (stage {}): {:.1} of {:.1} GiB with holes and libraries\n\
+         \x20 weights {:.1}, gradients {:.1}, optimizer {:.1}, activations {:.1}, buffers {:.1}\n",
+        step.seconds,
+        report.tokens_per_second,
+        100.0 * report.mfu,
+        report.layout.microbatches,
+        part(step.compute),
+        part(step.exposed),
+        part(step.bubble),
+        part(step.host),
+        part(step.update),
+        memory.stage,
+        gib(memory.needed_bytes as f64),
+        gib(memory.device_bytes as f64),
+        gib(memory.weights_bytes as f64),
+        gib(memory.gradients_bytes as f64),
+        gib(memory.optimizer_bytes as f64),
+        gib(memory.activations_bytes as f64),
+        gib(memory.buffers_bytes as f64),
+    )
+}
+
+fn money(asked: &Asked, bill: &bill::Bill) -> String {
+    format!(
+        "\n{:.0} G tokens: {:.1} days ({:.1} without failures), {:.0} device hours, {:.0} $, \
+         {:.0} MWh\n{:.1} failures, one in {:.1} h; a checkpoint of {:.0} GB takes {:.0} s and is \
+         due every {:.0} min; {:.1} % of the time trains\n",
+        asked.tokens / 1e9,
+        bill.days,
+        bill.days_undisturbed,
+        bill.device_hours,
+        bill.dollars,
+        bill.megawatt_hours,
+        bill.failures,
+        bill.hours_between_failures,
+        bill.checkpoint_bytes / 1e9,
+        bill.checkpoint_seconds,
+        bill.checkpoint_interval_seconds / 60.0,
+        100.0 * bill.effective_share,
+    )
+}

@@ -1,0 +1,94 @@
+//! `lockstep plan` for clusters that are not here: searches, sizes, published runs.
+
+use crate::plan::refusal;
+use crate::process::{Folder, assert_keys};
+
+#[test]
+fn a_cluster_is_searched_and_the_best_layout_comes_with_its_bill() {
+    let folder = Folder::new();
+    let plan = folder.json(&["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--json"]);
+    let names = "feasible memory step_seconds compute_seconds exposed_communication_seconds \
+        bubble_fraction mfu tokens_per_second days dollars layout alternatives layouts_examined";
+    assert_keys(&plan, names);
+    let memory = &plan["memory"];
+    let parts = ["weights", "gradients", "optimizer", "activations", "buffers"];
+    let sum: u64 = parts.iter().filter_map(|part| memory[format!("{part}_bytes")].as_u64()).sum();
+    assert_eq!(memory["total_bytes"].as_u64(), Some(sum));
+    assert!(memory["needed_bytes"].as_u64() <= memory["device_bytes"].as_u64(), "{memory}");
+    let mfu = plan["mfu"].as_f64().expect("a number");
+    assert!((0.3..0.7).contains(&mfu), "{mfu}");
+    let text = folder.run(&["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb"]).stdout;
+    for wall in ["compute wall", "memory wall", "communication wall", "layouts examined"] {
+        assert!(text.contains(wall), "{text}");
+    }
+}
+
+#[test]
+fn nonsense_is_told_all_at_once_with_a_way_out() {
+    let folder = Folder::new();
+    let arguments = ["plan", "--model", "gpt9", "--cluster", "0xabacus", "--batch", "0"];
+    let error = refusal(&folder, &[&arguments[..], &["--tokens", "-1"]].concat());
+    for wrong in ["--model gpt9", "--cluster 0xabacus", "--batch 0", "--tokens -1"] {
+        let line = error.lines().find(|line| line.contains(wrong));
+        assert!(line.is_some_and(|line| line.contains("; try ")), "{wrong}: {error}");
+    }
+    folder.write("cluster.toml", b"device = \"a100-80gb\"\ndevices = 0\nnetwork_gbps = -1.0\n");
+    let arguments = ["plan", "--model", "gpt2", "--cluster", "cluster.toml"];
+    let error = refusal(&folder, &arguments);
+    assert!(error.contains("devices = 0") && error.contains("network_gbps = -1"), "{error}");
+    let error = refusal(&folder, &["plan", "--model", "gpt3-175b", "--cluster", "8xv100-16gb"]);
+    assert!(error.contains("fits into 8 devices of 16 GB; try --cluster 16xv100-16gb"), "{error}");
+}
+
+#[test]
+fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
+    let folder = Folder::new();
+    let arguments = ["plan", "--preset", "tiny", "--cluster", "2xepyc-9654"];
+    let finished = folder.run(&[&arguments[..], &["--write", "best.toml"]].concat());
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let finished = folder.run(&["config", "best.toml"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+}
+
+#[test]
+fn published_runs_are_predicted_or_skipped_with_a_reason() {
+    let folder = Folder::new();
+    // Rows of Table 5 of arXiv:2205.05198, and two that cannot be predicted.
+    let text = "\
+id,model,arch,layers,hidden,heads,vocab,seq,gpu,gpu_mem_gb,gpus,tp,pp,vpp,dp,sp,gbs,mbs,precision,\
+recompute,schedule,step_time_s,status
+a,GPT 22B,gpt,48,6144,64,51200,2048,A100-80GB-SXM,80,8,8,1,1,1,0,4,4,fp16,full,none,1.42,ok
+b,GPT 22B,gpt,48,6144,64,51200,2048,A100-80GB-SXM,80,8,8,1,1,1,1,4,4,fp16,selective,none,1.10,ok
+c,GPT 175B,gpt,96,12288,96,51200,2048,A100-80GB-SXM,80,64,8,8,3,1,1,64,1,fp16,selective,\
+1f1b-interleaved,13.75,ok
+d,GPT 22B,gpt,48,6144,64,51200,2048,Abacus,80,8,8,1,1,1,1,4,4,fp16,selective,none,1.10,ok
+e,GPT 22B,gpt,48,6144,,51200,2048,A100-80GB-SXM,80,8,8,1,1,1,1,4,4,fp16,selective,none,1.10,ok
+";
+    folder.write("runs.csv", text.as_bytes());
+    let scores = folder.json(&["plan", "validate", "runs.csv", "--json"]);
+    let score = &scores[0];
+    let names = "file rows rows_predicted rows_skipped step_time_mape step_time_median_error \
+        step_time_worst memory_mape oom_accuracy regret_median";
+    assert_keys(score, names);
+    assert_eq!((&score["rows"], &score["rows_predicted"]), (&5.into(), &3.into()));
+    assert_eq!(score["skipped"]["gpu = \"Abacus\" is not known"], 1);
+    assert_eq!(score["skipped"]["heads is not published"], 1);
+    assert!(score["step_time_mape"].as_f64().is_some_and(|error| error < 0.06), "{score}");
+}
+
+#[test]
+fn the_smallest_cluster_that_meets_a_deadline_is_found() {
+    let folder = Folder::new();
+    let arguments = ["plan", "size", "--model", "gpt3-6.7b", "--device", "a100-80gb", "--json"];
+    let more = ["--tokens", "134e9", "--days", "20"];
+    let sizes = folder.json(&[&arguments[..], &more].concat());
+    let sizes = sizes.as_array().expect("a list");
+    let last = sizes.last().expect("a size");
+    assert!(last["meets"] == true && last["days"].as_f64() <= Some(20.0), "{last}");
+    assert!(sizes[..sizes.len() - 1].iter().all(|size| size["meets"] == false));
+    let error =
+        refusal(&folder, &["plan", "size", "--model", "x", "--device", "y", "--tokens", "0"]);
+    for wrong in ["--model x", "--device y", "--tokens 0", "--days"] {
+        assert!(error.contains(wrong), "{wrong}: {error}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Where saved runs lie, what stands for them, and how long they may become.
+
+use crate::bad_input::refused;
+use crate::process::Folder;
+
+/// Trains the smallest model with these settings and arguments.
+fn train<'a>(sets: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["train", "--preset", "tiny", "--quiet", "--json"];
+    arguments.extend(["--set", "train.eval_every=0", "--set", "run.workers=1"]);
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
+    arguments.extend(more);
+    arguments
+}
+
+#[test]
+fn a_run_goes_on_with_more_steps_where_those_done_stay_what_they_were() {
+    let folder = Folder::new();
+    let steady = ["optim.schedule=constant", "optim.warmup_steps=2"];
+    let of = |steps, dir| [&steady[..], &[steps, dir]].concat();
+    folder.json(&train(&of("train.steps=4", "run.dir=short"), &["--stop-after", "3"]));
+    let whole = folder.json(&train(&of("train.steps=6", "run.dir=whole"), &[]));
+    let longer = train(&of("train.steps=6", "run.dir=longer"), &["--resume", "short"]);
+    let longer = folder.json(&longer);
+    for hash in ["weights_hash", "losses_hash"] {
+        assert_eq!(longer[hash], whole[hash], "{hash}");
+    }
+    let again = train(&of("train.steps=6", "run.dir=next"), &["--resume", "longer"]);
+    refused(&folder, &again, &["6 of 6 steps are done", "ask for more with train.steps"]);
+    // Fewer are another run, and so is a learning rate that knows the last step.
+    let fewer = train(&of("train.steps=5", "run.dir=next"), &["--resume", "longer"]);
+    refused(&folder, &fewer, &["train.steps = 6 there, train.steps = 5 here"]);
+    let warm = ["optim.warmup_steps=1", "train.steps=6", "run.dir=next", steady[0]];
+    let words = ["with train.steps = 6 the learning rate of step 0", "--from short"];
+    refused(&folder, &train(&warm, &["--resume", "short"]), &words);
+}
+
+#[test]
+fn a_folder_of_checkpoints_stands_for_its_newest_wherever_a_model_does() {
+    let folder = Folder::new();
+    let sets = ["train.steps=6", "checkpoint.every=2", "run.dir=run"];
+    folder.json(&train(&sets, &[]));
+    let (all, one) = ("run/checkpoints", "run/checkpoints/step-00000004");
+    for place in [all, one] {
+        folder.succeed(&["generate", place, "--tokens", "1"]);
+    }
+    folder.succeed(&["eval", all]);
+    folder.json(&train(&["train.steps=1", "run.dir=other", "train.seed=2"], &["--from", all]));
+    folder.succeed(&["export", all, "--to", "lockstep", "model-only"]);
+
+    // Of two damaged ones the newest is told, and that nothing older is left.
+    for step in ["step-00000002", "step-00000004"] {
+        let path = format!("{all}/{step}/rank-0000.safetensors");
+        let mut bytes = folder.read(&path);
+        *bytes.last_mut().expect("it has bytes") ^= 1;
+        folder.write(&path, &bytes);
+    }
+    let spoiled = folder.run(&["generate", all]);
+    assert_eq!(spoiled.code, Some(4), "{}", spoiled.stderr);
+    assert!(spoiled.stderr.contains("step-00000004"), "{}", spoiled.stderr);
+    let sets = ["train.steps=6", "checkpoint.every=2", "run.dir=rest"];
+    let spoiled = folder.run(&train(&sets, &["--resume", all]));
+    assert_eq!(spoiled.code, Some(4), "{}", spoiled.stderr);
+    let [line] = spoiled.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{spoiled:?}") };
+    assert!(line.contains("step-00000004 is not a whole checkpoint"), "{line}");
+    assert!(line.contains("trying the next older one"), "{line}");
+    assert!(line.ends_with("there is no older one"), "{line}");
+}
+
+#[test]
+fn a_place_that_can_be_no_folder_is_found_before_the_run() {
+    let folder = Folder::new();
+    folder.write("occupied", b"a file");
+    for dir in ["checkpoint.dir=occupied", "checkpoint.dir=occupied/by/a/file"] {
+        let run = train(&["checkpoint.every=2", "run.dir=run", dir], &[]);
+        refused(&folder, &run, &["checkpoint.dir = occupied", "occupied is a file"]);
+    }
+    // Where nobody can make folders the run says so before its first step.
+    let run = train(&["checkpoint.every=2", "run.dir=run", "checkpoint.dir=/proc/none"], &[]);
+    let closed = folder.run(&run);
+    assert_eq!(closed.code, Some(2), "{}", closed.stderr);
+    assert!(closed.stderr.starts_with("error: cannot create /proc/none: "), "{}", closed.stderr);
+    assert!(!folder.path().join("run/events.jsonl").exists(), "no step was done");
+}
+
+#[test]
+fn a_drill_without_a_blow_is_refused() {
+    let folder = Folder::new();
+    for option in ["--kills", "--gone"] {
+        let idle = folder.run(&["drill", "--preset", "tiny", option, "0"]);
+        assert_eq!(idle.code, Some(2), "{}", idle.stderr);
+        assert!(idle.stderr.contains("without a blow there is nothing to survive; try 1"));
+    }
+    assert!(folder.content().is_empty(), "nothing was trained");
+}

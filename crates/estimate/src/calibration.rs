@@ -1,0 +1,129 @@
+//! What a type of device reaches of its peaks, in a handful of constants.
+//!
+//! Each has a meaning that could be measured by itself; here they are fitted together, to published
+//! runs of the type (`lockstep plan validate --fit`), and kept as one TOML file for each type.
+
+use serde::{Deserialize, Serialize};
+
+/// The files that come with the program.
+const FILES: [&str; 7] = [
+    include_str!("../calibrations/v100.toml"),
+    include_str!("../calibrations/a100.toml"),
+    include_str!("../calibrations/h100.toml"),
+    include_str!("../calibrations/b200.toml"),
+    include_str!("../calibrations/mi300x.toml"),
+    include_str!("../calibrations/tpu.toml"),
+    include_str!("../calibrations/cpu.toml"),
+];
+
+/// Constants of a type of device, its host and its usual links.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// The type.
+    pub name: String,
+    /// What they were fitted to.
+    pub source: String,
+    /// Share of the peak that a large product reaches.
+    pub matrix_share: f64,
+    /// Inner length at which a product reaches half of that.
+    pub matrix_depth: f64,
+    /// Share of the peak that fused attention reaches, causal pairs counted.
+    pub attention_share: f64,
+    /// Share of memory bandwidth that passes over memory reach.
+    pub memory_share: f64,
+    /// Microseconds of the host to start one kernel.
+    pub launch_us: f64,
+    /// The same for a collective.
+    pub collective_launch_us: f64,
+    /// Microseconds of the host for every microbatch: data, loss, bookkeeping.
+    pub microbatch_us: f64,
+    /// Microseconds that a handover between stages waits for the slowest host of a stage, for one
+    /// holder of slices. Delays of hosts have heavy tails, so the wait grows with the square of
+    /// the holders.
+    pub skew_us: f64,
+    /// Milliseconds of every step that depend on nothing.
+    pub step_ms: f64,
+    /// Microseconds of a round between devices of a node.
+    pub link_latency_us: f64,
+    /// Share of the link's bandwidth that collectives reach.
+    pub link_share: f64,
+    /// Microseconds of a round between nodes.
+    pub network_latency_us: f64,
+    /// Share of the network's bandwidth that collectives reach.
+    pub network_share: f64,
+    /// Share of backward's tensor-parallel communication that weight gradients hide.
+    pub tensor_hidden: f64,
+    /// Share of a backward pass that gradients can travel beside.
+    pub data_hidden: f64,
+    /// Bytes that an update moves for each parameter that a device updates.
+    pub optimizer_bytes: f64,
+    /// Memory of context and libraries, GB (2³⁰).
+    pub reserve_gb: f64,
+}
+
+impl Calibration {
+    /// The calibration of a type of device.
+    pub fn of(name: &str) -> Option<Self> {
+        FILES.iter().filter_map(|text| Self::parse(text).ok()).find(|known| known.name == name)
+    }
+
+    /// All that come with the program.
+    pub fn all() -> Vec<Self> {
+        FILES.iter().filter_map(|text| Self::parse(text).ok()).collect()
+    }
+
+    /// Reads a file.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.message().replace('\n', " "))
+    }
+
+    /// As a file.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a table of numbers")
+    }
+
+    /// The constants that a fit may move, by name, with the bounds of physics.
+    pub fn constants(&mut self) -> [(&'static str, &mut f64, f64, f64); 16] {
+        [
+            ("matrix_share", &mut self.matrix_share, 0.3, 0.98),
+            ("matrix_depth", &mut self.matrix_depth, 5.0, 2000.0),
+            ("attention_share", &mut self.attention_share, 0.25, 0.8),
+            ("memory_share", &mut self.memory_share, 0.3, 0.98),
+            ("launch_us", &mut self.launch_us, 1.0, 200.0),
+            ("collective_launch_us", &mut self.collective_launch_us, 1.0, 2000.0),
+            ("microbatch_us", &mut self.microbatch_us, 1.0, 20_000.0),
+            ("skew_us", &mut self.skew_us, 0.1, 3000.0),
+            ("step_ms", &mut self.step_ms, 0.1, 200.0),
+            ("link_latency_us", &mut self.link_latency_us, 0.5, 60.0),
+            ("link_share", &mut self.link_share, 0.2, 0.95),
+            ("network_latency_us", &mut self.network_latency_us, 3.0, 40.0),
+            ("network_share", &mut self.network_share, 0.1, 0.95),
+            ("tensor_hidden", &mut self.tensor_hidden, 0.0001, 1.0),
+            ("data_hidden", &mut self.data_hidden, 0.0001, 1.0),
+            ("optimizer_bytes", &mut self.optimizer_bytes, 20.0, 400.0),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_read_and_within_the_bounds_of_physics() {
+        assert_eq!(Calibration::all().len(), FILES.len());
+        for mut calibration in Calibration::all() {
+            let name = calibration.name.clone();
+            for (constant, value, low, high) in calibration.constants() {
+                assert!((low..=high).contains(value), "{name}: {constant} = {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_survives_being_written() {
+        let calibration = Calibration::of("a100").expect("it is there");
+        assert_eq!(Calibration::parse(&calibration.to_toml()), Ok(calibration));
+    }
+}

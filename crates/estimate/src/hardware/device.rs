@@ -1,0 +1,137 @@
+//! Accelerators as their makers describe them: peaks, not what programs reach.
+//!
+//! What programs reach is a device's calibration ([`crate::Calibration`]). Prices are an hour's
+//! rent in large clouds, of the order of 2025, and meant to be replaced by yours.
+
+/// One device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Device {
+    /// Its name, as in cluster files.
+    pub name: &'static str,
+    /// Whose calibration it goes by.
+    pub calibration: &'static str,
+    /// Memory, GB (10⁹ bytes as its maker counts, though often GiB).
+    pub memory_gb: f64,
+    /// Products of 16-bit numbers without sparsity, TFLOP/s.
+    pub peak_tflops: f64,
+    /// Products of 8-bit floats, TFLOP/s; as 16-bit ones where there are none.
+    pub peak_tflops_fp8: f64,
+    /// Memory bandwidth, GB/s.
+    pub memory_gbps: f64,
+    /// Multiprocessors: what tiles of a product are divided among.
+    pub num_units: u64,
+    /// Bandwidth to the other devices of its node in each direction, GB/s.
+    pub link_gbps: f64,
+    /// Devices of its usual node.
+    pub per_node: u64,
+    /// Bandwidth of its usual share of network cards, GB/s.
+    pub network_gbps: f64,
+    /// Watts.
+    pub watts: f64,
+    /// Dollars an hour.
+    pub dollars_per_hour: f64,
+}
+
+/// The table's columns in the order in which they are written below.
+const fn device(
+    (name, calibration): (&'static str, &'static str),
+    [memory_gb, peak_tflops, peak_tflops_fp8, memory_gbps]: [f64; 4],
+    num_units: u64,
+    [link_gbps, network_gbps]: [f64; 2],
+    per_node: u64,
+    [watts, dollars_per_hour]: [f64; 2],
+) -> Device {
+    Device {
+        name,
+        calibration,
+        memory_gb,
+        peak_tflops,
+        peak_tflops_fp8,
+        memory_gbps,
+        num_units,
+        link_gbps,
+        per_node,
+        network_gbps,
+        watts,
+        dollars_per_hour,
+    }
+}
+
+/// Every device that has a name here.
+#[rustfmt::skip]
+pub const DEVICES: &[Device] = &[
+    device(("v100-32gb", "v100"), [32.0, 125.0, 125.0, 900.0],
+        80, [150.0, 12.5], 8, [300.0, 1.2]),
+    device(("v100-16gb", "v100"), [16.0, 125.0, 125.0, 900.0],
+        80, [150.0, 12.5], 8, [300.0, 0.9]),
+    device(("a100-40gb", "a100"), [40.0, 312.0, 312.0, 1555.0],
+        108, [300.0, 25.0], 8, [400.0, 1.5]),
+    device(("a100-80gb", "a100"), [80.0, 312.0, 312.0, 2039.0],
+        108, [300.0, 25.0], 8, [400.0, 2.0]),
+    device(("a100-40gb-pcie", "a100"), [40.0, 312.0, 312.0, 1555.0],
+        108, [32.0, 12.5], 8, [250.0, 1.2]),
+    device(("a100-80gb-pcie", "a100"), [80.0, 312.0, 312.0, 1935.0],
+        108, [32.0, 12.5], 8, [300.0, 1.6]),
+    device(("a800-80gb", "a100"), [80.0, 312.0, 312.0, 2039.0],
+        108, [200.0, 25.0], 8, [400.0, 1.6]),
+    device(("h100-80gb", "h100"), [80.0, 989.0, 1979.0, 3350.0],
+        132, [450.0, 50.0], 8, [700.0, 3.0]),
+    device(("h100-96gb", "h100"), [96.0, 989.0, 1979.0, 2400.0],
+        132, [450.0, 50.0], 8, [500.0, 3.0]),
+    device(("h100-80gb-pcie", "h100"), [80.0, 756.0, 1513.0, 2000.0],
+        114, [64.0, 25.0], 8, [350.0, 2.4]),
+    device(("h200-141gb", "h100"), [141.0, 989.0, 1979.0, 4800.0],
+        132, [450.0, 50.0], 8, [700.0, 3.5]),
+    device(("h800-80gb", "h100"), [80.0, 989.0, 1979.0, 3350.0],
+        132, [200.0, 50.0], 8, [700.0, 2.0]),
+    device(("b200-180gb", "b200"), [180.0, 2250.0, 4500.0, 7700.0],
+        148, [900.0, 50.0], 8, [1000.0, 5.0]),
+    device(("gb200-186gb", "b200"), [186.0, 2500.0, 5000.0, 8000.0],
+        148, [900.0, 50.0], 72, [1200.0, 6.0]),
+    device(("mi250x-128gb", "mi300x"), [128.0, 383.0, 383.0, 3276.0],
+        220, [200.0, 25.0], 4, [560.0, 1.8]),
+    device(("mi300x-192gb", "mi300x"), [192.0, 1307.0, 2615.0, 5300.0],
+        304, [448.0, 50.0], 8, [750.0, 2.5]),
+    device(("tpu-v4", "tpu"), [32.0, 275.0, 275.0, 1228.0],
+        8, [300.0, 300.0], 4, [192.0, 3.2]),
+    device(("tpu-v5p", "tpu"), [95.0, 459.0, 459.0, 2765.0],
+        8, [600.0, 600.0], 4, [350.0, 4.2]),
+    device(("gaudi2-96gb", "mi300x"), [96.0, 432.0, 865.0, 2450.0],
+        24, [262.0, 37.5], 8, [600.0, 1.3]),
+    device(("epyc-9654", "cpu"), [768.0, 5.4, 5.4, 460.0],
+        96, [64.0, 12.5], 2, [360.0, 1.0]),
+    device(("xeon-8480", "cpu"), [512.0, 6.9, 6.9, 307.0],
+        56, [64.0, 12.5], 2, [350.0, 1.0]),
+];
+
+impl Device {
+    /// The device of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        DEVICES.iter().copied().find(|device| device.name == name)
+    }
+
+    /// Bytes of memory. Makers' gigabytes of memory are powers of two.
+    pub fn memory_bytes(&self) -> f64 {
+        self.memory_gb * f64::from(1_u32 << 30)
+    }
+
+    /// Operations a second on 16-bit numbers.
+    pub fn peak(&self) -> f64 {
+        self.peak_tflops * 1e12
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_unique_names_and_sane_peaks() {
+        for (index, device) in DEVICES.iter().enumerate() {
+            assert!(DEVICES[..index].iter().all(|other| other.name != device.name));
+            assert!(device.peak_tflops_fp8 >= device.peak_tflops, "{}", device.name);
+            assert!(device.link_gbps >= device.network_gbps, "{}", device.name);
+            assert!(crate::Calibration::of(device.calibration).is_some(), "{}", device.name);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How many parameters a model has, exactly.
+
+use super::Model;
+
+impl Model {
+    /// Matrices of a layer's attention.
+    pub fn attention_matrices(&self) -> u64 {
+        let h = self.width;
+        let Some(latent) = self.latent else {
+            return h * (self.query_width() + 2 * self.key_width()) + self.attended_width() * h;
+        };
+        let query = h * latent.query_rank + latent.query_rank * self.query_width();
+        let narrow = h * (latent.key_value_rank + latent.rotary_dim);
+        let wide = latent.key_value_rank * self.heads * (latent.plain_dim + latent.value_dim);
+        query + narrow + wide + self.attended_width() * h
+    }
+
+    /// Matrices of one feed-forward part.
+    pub const fn ffn_matrices(&self, inner: u64) -> u64 {
+        (self.ffn_inputs() + 1) * self.width * inner
+    }
+
+    /// Biases and norms of a layer.
+    fn vectors(&self) -> u64 {
+        let h = self.width;
+        let norm = if self.biases { 2 * h } else { h };
+        let biases =
+            self.query_width() + 2 * self.key_width() + h + self.ffn_inputs() * self.ffn + h;
+        let latent = self.latent.map_or(0, |latent| latent.query_rank + latent.key_value_rank);
+        self.layer_norms * norm + if self.biases { biases } else { 0 } + latent
+    }
+
+    /// A layer with one feed-forward part.
+    pub fn dense_layer_params(&self) -> u64 {
+        self.attention_matrices() + self.ffn_matrices(self.ffn) + self.vectors()
+    }
+
+    /// What of a layer with experts every holder has: attention, router, the shared part.
+    pub fn expert_layer_shared_params(&self) -> u64 {
+        self.experts.map_or(0, |experts| {
+            let router =
+                self.width * experts.num + if experts.router_bias { experts.num } else { 0 };
+            self.attention_matrices()
+                + self.vectors()
+                + router
+                + self.ffn_matrices(experts.shared_ffn)
+        })
+    }
+
+    /// The experts of a layer.
+    pub fn experts_params(&self) -> u64 {
+        self.experts.map_or(0, |experts| experts.num * self.ffn_matrices(experts.ffn))
+    }
+
+    /// The table of tokens and that of positions.
+    pub const fn embedding_params(&self) -> u64 {
+        (self.vocab + self.positions) * self.width
+    }
+
+    /// What stands behind the last layer, without an output that is the embedding again.
+    pub const fn head_params(&self) -> u64 {
+        let norm = if self.biases { 2 * self.width } else { self.width };
+        norm * (1 + self.extra_norms) + if self.tied { 0 } else { self.vocab * self.width }
+    }
+
+    /// All of them.
+    pub fn num_params(&self) -> u64 {
+        let dense = self.dense_layers();
+        let routed = self.layers - dense;
+        dense * self.dense_layer_params()
+            + routed * (self.expert_layer_shared_params() + self.experts_params())
+            + self.embedding_params()
+            + self.head_params()
+    }
+
+    /// Those that one token passes.
+    pub fn num_active_params(&self) -> u64 {
+        let idle = self.experts.map_or(0, |experts| {
+            (experts.num - experts.per_token) * self.ffn_matrices(experts.ffn)
+        });
+        self.num_params() - (self.layers - self.dense_layers()) * idle
+    }
+}

@@ -1,0 +1,180 @@
+//! Every layout of a model on a cluster, and the best of them.
+//!
+//! # Layout
+//! - [`space`]: all layouts that divide
+//! - [`report`]: why the second lost, and what a rejected one would need
+//!
+//! Most layouts do not fit, and memory is quick to count, so it goes first. What fits is priced
+//! with pipelines by closed form; the best few are played event by event and ranked again.
+
+pub mod report;
+pub mod space;
+
+use crate::calibration::Calibration;
+use crate::hardware::Cluster;
+use crate::layout::{Habits, Job, Layout};
+use crate::memory::{self, Memory};
+use crate::model::Model;
+use crate::time::{self, Step, pipeline::Pipelines};
+
+/// Layouts that are played event by event.
+const PLAYED: usize = 48;
+/// A layout that needs no more than this many times the memory may be worth a change.
+const NEARLY: f64 = 1.5;
+
+/// A layout with its price.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// How the model is divided.
+    pub layout: Layout,
+    /// What a step takes.
+    pub step: Step,
+    /// What the fullest device holds.
+    pub memory: Memory,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Layouts that divide.
+    pub examined: usize,
+    /// Those that need more memory than a device has.
+    pub too_large: usize,
+    /// Those that fit, quickest first.
+    pub best: Vec<Choice>,
+    /// The quickest of those that nearly fit, if it is quicker than all that do.
+    pub nearly: Option<Choice>,
+    /// Layouts that nothing beats both in time and in memory, quickest first.
+    pub pareto: Vec<Choice>,
+}
+
+/// What is searched.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// What is trained.
+    pub model: &'a Model,
+    /// On what.
+    pub cluster: &'a Cluster,
+    /// Sequences of a step.
+    pub batch: u64,
+    /// What the program does beside.
+    pub habits: Habits,
+    /// What devices reach.
+    pub calibration: &'a Calibration,
+}
+
+impl<'a> Question<'a> {
+    /// One layout of it.
+    pub const fn job(&self, layout: Layout) -> Job<'a> {
+        Job {
+            model: self.model,
+            cluster: self.cluster,
+            layout,
+            batch: self.batch,
+            habits: self.habits,
+        }
+    }
+
+    /// Prices one layout, played event by event.
+    pub fn price(&self, layout: Layout, pipelines: &mut Pipelines) -> Option<Choice> {
+        let job = self.job(layout);
+        let step = time::step(&job, self.calibration, pipelines)?;
+        Some(Choice { layout, step, memory: memory::fullest(&job) })
+    }
+}
+
+/// Searches all layouts; keeps the best `keep`.
+pub fn search(question: &Question<'_>, keep: usize) -> Found {
+    let capacity = question.cluster.device.memory_bytes();
+    let mut quick = Pipelines::closed_form();
+    let (mut examined, mut too_large) = (0, 0);
+    let (mut fitting, mut nearly): (Vec<Choice>, Option<Choice>) = (Vec::new(), None);
+    space::layouts(question, &mut |layout| {
+        examined += 1;
+        let job = question.job(layout);
+        let memory = memory::fullest(&job);
+        let needed = memory.needed(question.calibration);
+        let fits = needed <= capacity;
+        too_large += usize::from(!fits);
+        if needed > NEARLY * capacity {
+            return;
+        }
+        let Some(step) = time::step(&job, question.calibration, &mut quick) else { return };
+        let choice = Choice { layout, step, memory };
+        if fits {
+            fitting.push(choice);
+        } else if nearly.as_ref().is_none_or(|best| step.seconds < best.step.seconds) {
+            nearly = Some(choice);
+        }
+    });
+    fitting.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
+    let pareto = pareto(&fitting);
+    let best = played(question, &fitting, keep);
+    let quickest = best.first().map_or(f64::INFINITY, |choice| choice.step.seconds);
+    let nearly = nearly.filter(|choice| choice.step.seconds < quickest);
+    Found { examined, too_large, best, nearly, pareto }
+}
+
+/// The best by closed form, ranked again by playing them.
+fn played(question: &Question<'_>, fitting: &[Choice], keep: usize) -> Vec<Choice> {
+    let mut pipelines = Pipelines::default();
+    let mut best: Vec<Choice> = fitting
+        .iter()
+        .take(PLAYED.max(keep))
+        .filter_map(|choice| question.price(choice.layout, &mut pipelines))
+        .collect();
+    best.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
+    best.truncate(keep);
+    best
+}
+
+/// Of layouts sorted by time, those with less memory than all quicker ones.
+fn pareto(sorted: &[Choice]) -> Vec<Choice> {
+    let mut least = f64::INFINITY;
+    let mut front = Vec::new();
+    for choice in sorted {
+        let held = choice.memory.total();
+        // A few percent of memory are not worth a row.
+        if held < 0.95 * least {
+            least = held;
+            front.push(choice.clone());
+        }
+    }
+    front
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::named;
+    use crate::model::preset;
+
+    fn found(model: &str, cluster: &str, batch: u64) -> Found {
+        let (model, cluster) =
+            (preset(model).expect("a model"), named(cluster).expect("a cluster"));
+        let calibration = Calibration::of(cluster.device.calibration).expect("it is there");
+        let habits = Habits::MODERN;
+        let question =
+            Question { model: &model, cluster: &cluster, batch, habits, calibration: &calibration };
+        search(&question, 5)
+    }
+
+    #[test]
+    fn gpt_3_on_a_thousand_devices_is_cut_into_slices_and_stages() {
+        let found = found("gpt3-175b", "1024xa100-80gb", 1536);
+        assert!(found.examined > 10_000, "{}", found.examined);
+        assert!(found.too_large > 0 && found.best.len() == 5);
+        let best = &found.best[0];
+        assert_eq!(best.layout.devices(), 1024);
+        assert!(best.layout.tensor * best.layout.pipeline > 1, "{:?}", best.layout);
+        assert!(found.best.windows(2).all(|pair| pair[0].step.seconds <= pair[1].step.seconds));
+        let falling = |pair: &[Choice]| pair[0].memory.total() > pair[1].memory.total();
+        assert!(found.pareto.windows(2).all(falling));
+    }
+
+    #[test]
+    fn a_model_that_cannot_fit_has_no_layout_but_a_nearest_one() {
+        let found = found("gpt3-175b", "8xv100-16gb", 64);
+        assert!(found.best.is_empty() && found.too_large == found.examined);
+    }
+}

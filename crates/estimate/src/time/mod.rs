@@ -1,0 +1,271 @@
+//! How long a step takes on a cluster, and what of it is what.
+//!
+//! # Layout
+//! - [`product`]: matrix products by shape
+//! - [`collective`]: messages on the cluster's links
+//! - [`layer`]: a layer's passes, by device and by host
+//! - [`pipeline`]: stages, played event by event
+//!
+//! A step is the pipeline, gradients that did not leave beside it, and the update. Where ZeRO
+//! fetches weights it does so beside the passes, and only what is longer than them counts.
+
+pub mod collective;
+pub mod layer;
+pub mod pipeline;
+pub mod product;
+
+use crate::calibration::Calibration;
+use crate::layout::Job;
+use collective::{Group, Links};
+use layer::{Pass, Passes, Prices};
+use lockstep_schedule::pipeline::Kind;
+use pipeline::Pipelines;
+use product::Product;
+
+/// Bytes of gradients that leave together.
+const BUCKET: f64 = 128e6;
+
+/// Seconds of a step, by part.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// All of it.
+    pub seconds: f64,
+    /// Computing, on the busiest device.
+    pub compute: f64,
+    /// Waiting for messages inside passes and for gradients behind them.
+    pub exposed: f64,
+    /// The part of that which is gradients and weights of other copies.
+    pub data_exposed: f64,
+    /// Idle in the pipeline.
+    pub bubble: f64,
+    /// Waiting for the host to start kernels.
+    pub host: f64,
+    /// Updating parameters.
+    pub update: f64,
+}
+
+/// Prices a step.
+pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines) -> Option<Step> {
+    let links = Links::new(job.cluster, calibration);
+    let prices = Prices { job, calibration, links };
+    let layout = &job.layout;
+    let (devices, m) = (layout.pipeline, job.num_microbatches());
+    let chunks = if layout.schedule == Kind::Interleaved { layout.chunks } else { 1 };
+    let stages = stages(&prices, devices * chunks);
+    let tokens = job.tokens() * job.model.width as f64 / layout.tensor as f64;
+    let stride = layout.tensor * layout.context * layout.data;
+    let hop = links.hop(stride, 2.0 * tokens);
+    let played = pipelines.seconds(layout.schedule, devices as usize, &stages, m as usize, hop)?;
+    let busiest = busiest(&stages, devices as usize);
+    let update = update_seconds(job, calibration);
+    let backward = busiest.input_grad.then(busiest.weight_grad).seconds();
+    let data = data_exposed(&prices, backward);
+    let all = busiest.forward.then(busiest.input_grad).then(busiest.weight_grad);
+    let (compute, messages) = (all.compute * m as f64, all.exposed * m as f64);
+    let busy = (busiest.forward.seconds() + backward) * m as f64;
+    Some(Step {
+        seconds: played + data + update,
+        compute,
+        exposed: messages + data,
+        data_exposed: data,
+        bubble: (played - busy).max(0.0),
+        host: (busy - compute - messages).max(0.0),
+        update,
+    })
+}
+
+/// Every stage's passes of one microbatch, in the order of the model.
+fn stages(prices: &Prices<'_>, count: u64) -> Vec<Passes> {
+    let (job, calibration) = (prices.job, prices.calibration);
+    let (dense, routed) = (prices.layer(false), prices.layer(true));
+    let holders = job.layout.tensor as f64;
+    let skew = if count > 1 { 1e-6 * calibration.skew_us * holders * holders } else { 0.0 };
+    let host = 0.5e-6 * calibration.microbatch_us;
+    let host = Pass { host, exposed: 0.5 * skew, ..Pass::default() };
+    let each = Passes { forward: host, input_grad: host, weight_grad: Pass::default() };
+    (0..count)
+        .map(|stage| {
+            let (done, layers) = job.layers_of(count, stage);
+            let narrow = job.model.dense_layers().saturating_sub(done).min(layers);
+            let mut passes = each.then(dense.times(narrow as f64));
+            if layers > narrow {
+                passes = passes.then(routed.times((layers - narrow) as f64));
+            }
+            if stage == 0 {
+                passes = passes.then(embedding(prices));
+            }
+            if stage + 1 == count {
+                passes = passes.then(head(prices));
+            }
+            if job.layout.zero == 3 { fetched(prices, passes, layers) } else { passes }
+        })
+        .collect()
+}
+
+/// Rows of the table, positions and dropout; holders of slices add up their rows.
+fn embedding(prices: &Prices<'_>) -> Passes {
+    let bytes = prices.job.tokens() * prices.job.model.width as f64;
+    let launch = prices.calibration.launch_us * 1e-6;
+    let pass = Pass {
+        compute: prices.stream(8.0 * bytes),
+        exposed: prices.links.all_reduce(prices.tensor_group(), 2.0 * bytes),
+        host: 8.0 * launch,
+    };
+    Passes {
+        forward: pass,
+        input_grad: Pass { exposed: 0.0, ..pass },
+        weight_grad: Pass::default(),
+    }
+}
+
+/// The last norm, the logits and the loss.
+fn head(prices: &Prices<'_>) -> Passes {
+    let (job, model) = (prices.job, prices.job.model);
+    let vocab = model.vocab as f64 / job.layout.tensor as f64;
+    let product = Product::one(job.tokens(), model.width as f64, vocab);
+    let (forward, input, weight) = prices.matrix(product);
+    let launch = prices.calibration.launch_us * 1e-6;
+    // Logits are cast, and pass for their maximum, their sum and their gradient.
+    let stream = prices.stream(14.0 * job.tokens() * vocab);
+    let sums = 3.0 * prices.links.all_reduce(prices.tensor_group(), 4.0 * job.tokens());
+    let rows =
+        prices.links.all_reduce(prices.tensor_group(), 2.0 * job.tokens() * model.width as f64);
+    Passes {
+        forward: Pass { compute: forward + stream, exposed: sums, host: 20.0 * launch },
+        input_grad: Pass { compute: input + stream, exposed: rows, host: 12.0 * launch },
+        weight_grad: Pass { compute: weight, exposed: 0.0, host: 2.0 * launch },
+    }
+}
+
+/// Copies that hold the same slices.
+fn data_group(job: &Job<'_>) -> Group {
+    let layout = &job.layout;
+    Group { ranks: layout.data * layout.context, stride: layout.tensor }
+}
+
+/// A stage whose weights come from other copies while it computes: what is longer than the passes
+/// is waited for.
+fn fetched(prices: &Prices<'_>, passes: Passes, layers: u64) -> Passes {
+    let job = prices.job;
+    let params = (job.model.num_params() / job.model.layers) as f64 / job.layout.tensor as f64;
+    let group = data_group(job);
+    let calls = if job.habits.fetches_by_tensor { 12.0 } else { 1.0 };
+    let bytes = 2.0 * params / calls;
+    // In a pipeline weights stay once they are there, and gradients leave with the last microbatch.
+    let often = if job.layout.pipeline > 1 { 1.0 / job.num_microbatches() as f64 } else { 1.0 };
+    let calls = layers as f64 * calls * often;
+    let gather = calls * prices.links.ring_gather(group, bytes);
+    let wire = job.habits.wire_bytes as f64;
+    let scatter = calls * prices.links.ring_gather(group, bytes * wire / 2.0);
+    let wait = |pass: Pass, fetch: f64| Pass {
+        exposed: pass.exposed
+            + (fetch - prices.calibration.data_hidden * (pass.compute + pass.exposed)).max(0.0),
+        ..pass
+    };
+    Passes {
+        forward: wait(passes.forward, gather),
+        input_grad: wait(passes.input_grad, gather),
+        weight_grad: wait(passes.weight_grad, scatter),
+    }
+}
+
+/// The device whose stages take longest, all of them together.
+fn busiest(stages: &[Passes], devices: usize) -> Passes {
+    let of = |device: usize| {
+        stages.iter().skip(device).step_by(devices).fold(Passes::default(), |all, s| all.then(*s))
+    };
+    let total = |passes: &Passes| {
+        passes.forward.seconds() + passes.input_grad.then(passes.weight_grad).seconds()
+    };
+    let mut devices = (0..devices).map(of);
+    let first = devices.next().unwrap_or_default();
+    devices.fold(first, |most, next| if total(&next) > total(&most) { next } else { most })
+}
+
+/// Parameters of the fullest device that its copies also hold, and experts that fewer hold.
+pub(crate) fn held_params(job: &Job<'_>) -> (f64, f64) {
+    let (model, layout) = (job.model, &job.layout);
+    let t = layout.tensor as f64;
+    let last = layout.pipeline - 1;
+    let mut most = (0.0, 0.0);
+    for stage in [0, 1.min(last), last / 2, last] {
+        let (before, layers) = job.layers_of(layout.pipeline, stage);
+        let dense = model.dense_layers().saturating_sub(before).min(layers);
+        let routed = layers - dense;
+        let mut shared = dense as f64 * model.dense_layer_params() as f64
+            + routed as f64 * model.expert_layer_shared_params() as f64;
+        if stage == 0 {
+            shared += model.embedding_params() as f64;
+        }
+        if stage == last {
+            shared += model.head_params() as f64;
+            if model.tied && stage > 0 {
+                shared += (model.vocab * model.width) as f64;
+            }
+        }
+        let experts = routed as f64 * model.experts_params() as f64 / layout.expert as f64;
+        if shared + experts > most.0 + most.1 {
+            most = (shared, experts);
+        }
+    }
+    (most.0 / t, most.1 / t)
+}
+
+/// Copies among which the optimizer's states are divided.
+pub(crate) fn zero_ways(job: &Job<'_>) -> f64 {
+    let all = (job.layout.data * job.layout.context) as f64;
+    job.habits.zero_group.map_or(all, |group| (group as f64).min(all))
+}
+
+/// Gradients to other copies, and weights back where each updates a share, as far as backward does
+/// not hide them.
+fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
+    let job = prices.job;
+    let (shared, experts) = held_params(job);
+    let wire = job.habits.wire_bytes as f64;
+    let group = data_group(job);
+    let expert_group =
+        Group { ranks: group.ranks / job.layout.expert, stride: group.stride * job.layout.expert };
+    let links = &prices.links;
+    // What leaves while backward goes on leaves in buckets, each with its own rounds.
+    let buckets = if job.habits.overlap { (wire * shared / BUCKET).ceil().max(1.0) } else { 1.0 };
+    let tied = if job.model.tied && job.layout.pipeline > 1 {
+        let bytes = wire * (job.model.vocab * job.model.width) as f64 / job.layout.tensor as f64;
+        let stride = job.layout.tensor * job.layout.context * job.layout.data;
+        links.all_reduce(Group { ranks: 2, stride }, bytes)
+    } else {
+        0.0
+    };
+    let (gradients, weights) = match job.layout.zero {
+        0 => (
+            buckets * links.all_reduce(group, wire * shared / buckets)
+                + links.all_reduce(expert_group, wire * experts),
+            0.0,
+        ),
+        3 => (0.0, 0.0),
+        _ => {
+            let near = Group { ranks: (zero_ways(job) as u64).max(1), ..group };
+            let far = Group { ranks: group.ranks / near.ranks, stride: group.stride * near.ranks };
+            let share = wire * shared / near.ranks as f64;
+            (
+                buckets * links.half(near, wire * shared / buckets)
+                    + buckets * links.all_reduce(far, share / buckets)
+                    + links.half(expert_group, wire * experts),
+                buckets * links.half(near, 2.0 * shared / buckets)
+                    + links.half(expert_group, 2.0 * experts),
+            )
+        }
+    };
+    let beside = if job.habits.overlap { prices.calibration.data_hidden * backward } else { 0.0 };
+    (gradients - beside).max(0.1 * gradients) + weights + tied
+}
+
+/// Norm, clipping and update of what a device updates.
+fn update_seconds(job: &Job<'_>, calibration: &Calibration) -> f64 {
+    let (shared, experts) = held_params(job);
+    let ways = if job.layout.zero > 0 { zero_ways(job) } else { 1.0 };
+    let expert_ways = (ways / job.layout.expert as f64).max(1.0);
+    let bytes = calibration.optimizer_bytes * (shared / ways + experts / expert_ways);
+    let bandwidth = job.cluster.device.memory_gbps * 1e9 * calibration.memory_share;
+    bytes / bandwidth + 1e-3 * calibration.step_ms
+}

@@ -1,0 +1,288 @@
+//! A published run, read from a row with the common header.
+//!
+//! Papers leave things out. What has a usual value is assumed (a microbatch of a pipeline is one
+//! sequence, a vocabulary is 51,200); what has none makes the row unusable, and the reason is told.
+
+use super::csv::Row;
+use super::programs::habits;
+use crate::hardware::{Cluster, Device};
+use crate::layout::{Habits, Job, Layout, Recompute};
+use crate::model::{Attention, Counted, Experts, Latent, Model, step_flops};
+use lockstep_schedule::pipeline::Kind;
+
+/// A run that was published.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Published {
+    /// Its name.
+    pub id: String,
+    /// Rows that differ from it in layout alone share this.
+    pub sweep: String,
+    /// The source's table that it stands in, and what kind of data parallelism.
+    pub table: String,
+    /// What was trained.
+    pub model: Model,
+    /// On what.
+    pub cluster: Cluster,
+    /// How it was divided.
+    pub layout: Layout,
+    /// Sequences of a step.
+    pub batch: u64,
+    /// What the program does beside.
+    pub habits: Habits,
+    /// Seconds of a step, if they were measured.
+    pub seconds: Option<f64>,
+    /// Bytes of the fullest device, if they were measured.
+    pub memory: Option<f64>,
+    /// Whether it ran, if that is known.
+    pub ran: Option<bool>,
+}
+
+impl Published {
+    /// As something to be priced.
+    pub const fn job(&self) -> Job<'_> {
+        Job {
+            model: &self.model,
+            cluster: &self.cluster,
+            layout: self.layout,
+            batch: self.batch,
+            habits: self.habits,
+        }
+    }
+}
+
+/// A column's text, if it says anything.
+fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
+    row.get(column).map(|cell| cell.trim()).filter(|cell| !cell.is_empty())
+}
+
+/// A column's number, behind which there may be words.
+pub(super) fn number(row: &Row, column: &str) -> Option<f64> {
+    let text = text(row, column)?;
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+fn whole(row: &Row, column: &str) -> Option<u64> {
+    number(row, column).map(|number| number as u64)
+}
+
+fn need(row: &Row, column: &str) -> Result<u64, String> {
+    whole(row, column)
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("{column} is not published"))
+}
+
+/// The number that stands behind a word: `top8` or `moe_ffn 2048`.
+fn behind(text: &str, word: &str) -> Option<u64> {
+    let rest = text[text.find(word)? + word.len()..].trim_start_matches([' ', '=']);
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// Reads a row, or says why it cannot be predicted.
+pub fn read(row: &Row) -> Result<Published, String> {
+    let status = text(row, "status").unwrap_or("ok");
+    if status.starts_with("inconsistent") || status == "partial" {
+        return Err(format!("its status is {status:?}"));
+    }
+    let model = model(row)?;
+    let cluster = cluster(row)?;
+    let layout = layout(row, &model, &cluster)?;
+    let (program, notes) = (text(row, "framework").unwrap_or(""), text(row, "notes").unwrap_or(""));
+    let mut habits = habits(program, notes, text(row, "precision").unwrap_or("bf16"));
+    let zero = text(row, "zero").unwrap_or("0");
+    habits.zero_group = behind(zero, "shard group");
+    let microbatches = whole(row, "ga").filter(|count| *count > 0).unwrap_or(1);
+    let usual = layout.data * layout.microbatch * microbatches;
+    let batch = whole(row, "gbs").filter(|batch| *batch > 0).unwrap_or(usual);
+    let sweep = format!("{} on {} {}", model.name, cluster.devices, cluster.device.name);
+    let is_memory_only = status == "memory-only";
+    let ran = !(status.contains("OOM") || status.contains("crashed"));
+    let seconds = if ran { seconds(row, &model, batch, cluster.devices) } else { None };
+    let memory = number(row, "mem_gb").filter(|_| ran).map(|amount| {
+        let unit = text(row, "mem_unit").unwrap_or("GB");
+        amount * if unit.contains("GiB") { f64::from(1_u32 << 30) } else { 1e9 }
+    });
+    let is_slow = status == "ok-suspect-slow";
+    let published = Published {
+        id: text(row, "id").unwrap_or("row").to_owned(),
+        sweep,
+        table: table(row, layout.zero),
+        model,
+        cluster,
+        layout,
+        batch,
+        habits,
+        seconds: seconds.filter(|_| !is_memory_only && !is_slow),
+        memory,
+        ran: Some(ran),
+    };
+    let wrong = published.job().problems();
+    match wrong.into_iter().find(|line| !line.starts_with("tensor =") || ran) {
+        Some(line) => Err(line),
+        None if ran && published.seconds.is_none() && published.memory.is_none() => {
+            Err(if is_slow { "its status is \"ok-suspect-slow\"" } else { "nothing measured" }
+                .into())
+        }
+        None => Ok(published),
+    }
+}
+
+/// `Table 2, ZeRO 3`: weights that are fetched make other runs of the same table.
+fn table(row: &Row, zero: u8) -> String {
+    let table = text(row, "locator").unwrap_or("all");
+    if zero == 3 { format!("{table}, ZeRO 3") } else { table.to_owned() }
+}
+
+/// Seconds of a step: as published, from tokens a second, or from FLOP/s by their own definition.
+fn seconds(row: &Row, model: &Model, batch: u64, devices: u64) -> Option<f64> {
+    if let Some(seconds) = number(row, "step_time_s") {
+        return Some(seconds);
+    }
+    let tokens = (batch * model.context) as f64;
+    if let Some(rate) = number(row, "tok_s_gpu") {
+        return Some(tokens / (rate * devices as f64));
+    }
+    let rate = number(row, "tflops_gpu")? * 1e12 * devices as f64;
+    let kind = text(row, "tflops_kind").unwrap_or("model");
+    let counted = match kind {
+        kind if kind.contains("hardware") => Counted::Hardware,
+        kind if kind.contains("causal") => Counted::Causal,
+        _ => Counted::Model,
+    };
+    Some(step_flops(model, batch, counted) / rate)
+}
+
+fn model(row: &Row) -> Result<Model, String> {
+    let arch = text(row, "arch").unwrap_or("gpt").to_lowercase();
+    let name = text(row, "model").unwrap_or("model");
+    let (layers, width) = (need(row, "layers")?, need(row, "hidden")?);
+    let (heads, context) = (need(row, "heads")?, need(row, "seq")?);
+    let vocab = whole(row, "vocab").unwrap_or(51_200);
+    let is_llama = ["llama", "swiglu", "moe", "rope"].iter().any(|word| arch.contains(word));
+    let mut model = if is_llama {
+        let ffn = need(row, "ffn")?;
+        let kv_heads = whole(row, "kv_heads").unwrap_or(heads);
+        Model::llama(name, layers, width, heads, kv_heads, ffn).reading(vocab, context)
+    } else {
+        let gpt = Model::gpt(name, layers, width, heads, vocab, context);
+        let ffn = whole(row, "ffn").unwrap_or(4 * width);
+        let kv_heads = whole(row, "kv_heads").unwrap_or(heads);
+        let has_table = !["alibi", "bloom"].iter().any(|word| arch.contains(word));
+        let positions = if has_table { context } else { 0 };
+        Model { ffn, kv_heads, positions, ..gpt }
+    };
+    let says =
+        |word: &str| text(row, "notes").is_some_and(|notes| notes.to_lowercase().contains(word));
+    if arch.contains("flash") || says("flash attention") || says("flashattention") {
+        model.attention = Attention::Fused;
+    }
+    if arch.contains("moe") {
+        model.experts = Some(Experts {
+            num: digits_before(&arch, "experts").ok_or("the number of experts is not published")?,
+            per_token: behind(&arch, "top").ok_or("experts of a token are not published")?,
+            ffn: behind(&arch, "moe_ffn").unwrap_or(model.ffn),
+            shared_ffn: behind(&arch, "shared").unwrap_or(0),
+            dense_layers: behind(&arch, "dense_layers").unwrap_or(0),
+            router_bias: false,
+        });
+    }
+    if arch.contains("mla") {
+        model.head_dim = 128;
+        let (query_rank, key_value_rank) = (1536, 512);
+        let (plain_dim, rotary_dim, value_dim) = (128, 64, 128);
+        model.latent =
+            Some(Latent { query_rank, key_value_rank, plain_dim, rotary_dim, value_dim });
+    }
+    if let Some(billions) = number(row, "params_b") {
+        let distance = |tied: bool| {
+            let params = Model { tied, ..model.clone() }.num_params() as f64;
+            (params / 1e9 - billions).abs()
+        };
+        model.tied = distance(true) < distance(false);
+    }
+    Ok(model)
+}
+
+fn digits_before(text: &str, word: &str) -> Option<u64> {
+    let before = text[..text.find(word)?].trim_end();
+    let start = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |index| index + 1);
+    before[start..].parse().ok()
+}
+
+fn cluster(row: &Row) -> Result<Cluster, String> {
+    let name = text(row, "gpu").ok_or("gpu is not published")?;
+    let lower = name.to_lowercase();
+    let family =
+        ["v100", "a100", "a800", "h100", "h200", "h800", "gb200", "b200", "mi250x", "mi300x"]
+            .into_iter()
+            .chain(["tpu-v4", "tpu-v5p", "gaudi2"])
+            .find(|family| lower.replace(' ', "-").contains(family))
+            .ok_or_else(|| format!("gpu = {name:?} is not known"))?;
+    let memory = number(row, "gpu_mem_gb").unwrap_or(80.0);
+    let is_pcie = lower.contains("pcie");
+    let device = crate::hardware::DEVICES
+        .iter()
+        .filter(|device| device.name.starts_with(family))
+        .filter(|device| device.name.ends_with("pcie") == is_pcie)
+        .min_by(|a, b| (a.memory_gb - memory).abs().total_cmp(&(b.memory_gb - memory).abs()))
+        .or_else(|| crate::hardware::DEVICES.iter().find(|device| device.name.starts_with(family)))
+        .ok_or_else(|| format!("gpu = {name:?} is not known"))?;
+    let mut cluster = Cluster::of(Device { memory_gb: memory, ..*device }, need(row, "gpus")?);
+    if let Some(per_node) = whole(row, "gpus_per_node").filter(|count| *count > 0) {
+        cluster.per_node = per_node;
+    }
+    if let Some(gigabits) = number(row, "inter_gbps_per_gpu").filter(|speed| *speed > 0.0) {
+        cluster.network.device_gbps = gigabits / 8.0;
+    }
+    Ok(cluster)
+}
+
+fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String> {
+    let degree = |column: &str| whole(row, column).unwrap_or(1).max(1);
+    let (tensor, pipeline, context) = (need(row, "tp")?, need(row, "pp")?, degree("cp"));
+    let data = whole(row, "dp").unwrap_or(cluster.devices / (tensor * pipeline * context)).max(1);
+    let microbatch = match whole(row, "mbs").filter(|count| *count > 0) {
+        Some(count) => count,
+        None if pipeline > 1 => 1,
+        None => return Err("mbs is not published".into()),
+    };
+    let words = text(row, "schedule").unwrap_or("none").to_lowercase();
+    let is_interleaved = words.contains("interleaved") || words.contains("1f1b-i");
+    let (schedule, chunks) = match words.as_str() {
+        _ if pipeline == 1 => (Kind::OneFOneB, 1),
+        words if words.contains("gpipe") || words.contains("afab") => (Kind::GPipe, 1),
+        words if words.contains("zb-2p") || words.contains("zb-h2") => (Kind::ZeroBubbleTwice, 1),
+        words if words.contains("zb-") => (Kind::ZeroBubble, 1),
+        _ => {
+            // Where it is not said how many stages a device has, they are as few as divide layers.
+            let said = whole(row, "vpp").filter(|count| *count > 0);
+            let each = model.layers / pipeline;
+            let fewest = (2..=each).find(|count| each.is_multiple_of(*count));
+            let usual = if is_interleaved { fewest.unwrap_or(1) } else { 1 };
+            match said.unwrap_or(usual) {
+                1 => (Kind::OneFOneB, 1),
+                chunks => (Kind::Interleaved, chunks),
+            }
+        }
+    };
+    let recompute = match text(row, "recompute").unwrap_or("none").to_lowercase() {
+        words if words.starts_with("full") => Recompute::Full,
+        words if words.starts_with("selective") => Recompute::Selective,
+        words if words.starts_with("none") => Recompute::None,
+        words => return Err(format!("recompute = {words:?} is not known")),
+    };
+    Ok(Layout {
+        tensor,
+        sequence: whole(row, "sp").unwrap_or(0) > 0 && tensor > 1,
+        pipeline,
+        chunks,
+        schedule,
+        context,
+        expert: degree("ep"),
+        data,
+        zero: whole(row, "zero").unwrap_or(0).min(3) as u8,
+        microbatch,
+        recompute,
+    })
+}

@@ -1,0 +1,156 @@
+//! Compressed gradients: fewer bytes on the wire, more iterations, and sometimes less time.
+
+use super::common::{bandwidth, latency, link};
+use super::prelude::*;
+use super::problem::{Bowl, norm, step};
+use lockstep_config::units::Bytes;
+use lockstep_planner::collective::ring;
+use lockstep_tensor::math::scalar::powf;
+
+experiment!(Compression);
+
+const CARD: Card = Card {
+    name: "compression",
+    title: "Gradient compression: bytes, iterations and time to a target, with error feedback",
+    question: "Does sending less of the gradient shorten the run, or only the messages?",
+    formula: "top-k sends k(4 + 4) bytes of 4d: 1 - 2r saved, not 1 - r; error feedback sends \
+              C(g + e) and keeps e = g + e - C(g + e)",
+    look: "iterations with feedback=on and feedback=off; seconds over bandwidth; saved, which is \
+           negative above half",
+    surprise: "indices double the bytes of top-k: half of the gradient costs as much as all of it; \
+               what feedback keeps back comes late, like a stale gradient, so strong compression \
+               needs a smaller step; on a fast network compression is slower",
+    params: &[
+        Param::number("ratio", Unit::Share, 0.01, (1e-4, 1.0), "of the gradient that is sent"),
+        Param::choice("method", &["top-k", "random-k", "quantised"], "what is sent"),
+        Param::choice("feedback", &["on", "off"], "whether what was not sent is kept"),
+        Param::number("parameters", Unit::Number, 1e8, (1e3, 1e13), "numbers of a gradient"),
+        Param::number("compute", Unit::Seconds, 0.1, (0.0, 1e4), "computation of a step"),
+        Param::number("compress", Unit::Seconds, 0.01, (0.0, 1e4), "compressing and restoring"),
+        Param::count("workers", 16.0, (2.0, 1e5), "workers"),
+        Param::count("dim", 200.0, (2.0, 5000.0), "dimensions of the bowl that is descended"),
+        Param::number("condition", Unit::Number, 20.0, (1.0, 1e5), "largest over least curvature"),
+        Param::number("lr", Unit::Number, 0.1, (1e-4, 1.9), "step size for curvature 1"),
+        Param::number("target", Unit::Number, 1e-2, (1e-9, 0.9), "distance over that at the start"),
+        latency(50e-6),
+        bandwidth(1.25e9),
+    ],
+    sweep: ("ratio", &[0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0]),
+    columns: &[
+        Column::new("iterations", Unit::Count, "steps to the target"),
+        Column::new("wire_bytes", Unit::Bytes, "of a worker's message, indices included"),
+        Column::new("packed_bytes", Unit::Bytes, "with indices of as few bits as they need"),
+        Column::new("saved", Unit::Share, "of the dense message's bytes"),
+        Column::new("step_seconds", Unit::Seconds, "a step"),
+        Column::new("seconds", Unit::Seconds, "time to the target"),
+        Column::new("dense_seconds", Unit::Seconds, "time to the target without compression"),
+    ],
+    picture: Picture::lines("ratio", &["seconds", "dense_seconds"]).log(true, true),
+};
+
+const MOST: usize = 5000;
+
+/// Bits of a message of `sent` numbers out of `all` with packed indices.
+fn packed_bits(all: f64, sent: f64) -> f64 {
+    sent * (32.0 + all.log2().ceil())
+}
+
+fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+    let (method, ratio) = (at.word("method"), at.number("ratio"));
+    let all = at.number("parameters");
+    let dense = 4.0 * all;
+    let wire = match method {
+        // A number of 32 bits shrinks to its share of them; nobody needs an index.
+        "quantised" => dense * ratio,
+        _ => ratio * all * 8.0,
+    };
+    let packed = if method == "quantised" { wire } else { packed_bits(all, ratio * all) / 8.0 };
+    let iterations = descend(at, random, method, ratio);
+    let plain = descend(at, random, "top-k", 1.0);
+    let sum =
+        |bytes: f64| ring::all_reduce(at.count("workers")).seconds(Bytes(bytes as u64), link(at)).0;
+    let compute = at.number("compute");
+    let step = compute + at.number("compress") + sum(wire);
+    Ok(vec![row![
+        iterations,
+        wire,
+        packed,
+        1.0 - wire / dense,
+        step,
+        iterations * step,
+        plain * (compute + sum(dense)),
+    ]])
+}
+
+fn descend(at: &Settings, random: &mut Random, method: &str, ratio: f64) -> f64 {
+    let dim = at.count("dim");
+    let bowl = Bowl::new(dim, at.number("condition"), 0.0);
+    let mut x: Vec<f64> = (0..dim).map(|_| random.normal()).collect();
+    let first = norm(&x);
+    let mut left = vec![0.0; dim];
+    let keeps = at.word("feedback") == "on";
+    let num_sent = ((ratio * dim as f64).round() as usize).clamp(1, dim);
+    for iteration in 1..=MOST {
+        let mut wanted = bowl.gradient(&x, 1.0, random);
+        if keeps {
+            step(&mut wanted, -1.0, &left);
+        }
+        let sent = match method {
+            "quantised" => quantised(&wanted, ratio, random),
+            "random-k" => chosen(&wanted, num_sent, |_| random.uniform()),
+            _ => chosen(&wanted, num_sent, f64::abs),
+        };
+        left = wanted.iter().zip(&sent).map(|(wanted, sent)| wanted - sent).collect();
+        step(&mut x, at.number("lr"), &sent);
+        let distance = norm(&x);
+        if distance <= at.number("target") * first {
+            return iteration as f64;
+        }
+        if !distance.is_finite() || distance > 1e6 * first {
+            break;
+        }
+    }
+    f64::INFINITY
+}
+
+/// The numbers that rank highest; zeros for the others.
+fn chosen(numbers: &[f64], num_sent: usize, mut rank: impl FnMut(f64) -> f64) -> Vec<f64> {
+    let mut order: Vec<(f64, usize)> =
+        numbers.iter().enumerate().map(|(index, number)| (rank(*number), index)).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut sent = vec![0.0; numbers.len()];
+    for (_, index) in &order[..num_sent] {
+        sent[*index] = numbers[*index];
+    }
+    sent
+}
+
+/// Rounded at random to a grid of as many levels as the share of 32 bits has, right on average.
+fn quantised(numbers: &[f64], ratio: f64, random: &mut Random) -> Vec<f64> {
+    let levels = powf(2.0, (32.0 * ratio).round().clamp(1.0, 24.0)) - 1.0;
+    let largest = numbers.iter().fold(0.0_f64, |most, number| most.max(number.abs()));
+    let grid = if largest > 0.0 { 2.0 * largest / levels } else { 1.0 };
+    let round = |number: &f64| {
+        let place = (number + largest) / grid;
+        let down = place.floor();
+        let up = f64::from(u8::from(random.uniform() < place - down));
+        (down + up) * grid - largest
+    };
+    numbers.iter().map(round).collect()
+}
+
+fn findings(table: &Table) -> Vec<String> {
+    let Some(best) = table.best("seconds", 1.0) else {
+        return vec!["The target is never reached".to_owned()];
+    };
+    let gain = table.numbers("dense_seconds")[best] / table.numbers("seconds")[best];
+    vec![
+        format!("{} is soonest: {gain:.1}x as fast as dense gradients", place(table, best)),
+        format!(
+            "{} of the bytes saved, {} iterations instead of {}",
+            cell(table, "saved", best),
+            cell(table, "iterations", best),
+            cell(table, "iterations", last(table))
+        ),
+    ]
+}

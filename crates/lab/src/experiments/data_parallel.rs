@@ -1,0 +1,153 @@
+//! One step of data parallelism: every worker computes, then all sum their gradients.
+//!
+//! Workers differ by jitter, gradients leave in buckets while backward still runs, and the sum is
+//! the engine's own schedule, played message by message.
+
+use super::common::{ELEMENT, all_reduce, bandwidth, compiled, latency, layout, link, two_levels};
+use crate::card::{Card, Column, Param, Picture, Unit};
+use crate::error::LabError;
+use crate::random::{Jitter, Random};
+use crate::row;
+use crate::settings::Settings;
+use crate::sim::{Compiled, Fabric, play};
+use crate::study::Experiment;
+use crate::table::{Row, Table};
+use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
+use lockstep_planner::overlap::{Bucket, finish};
+use lockstep_schedule::{Algorithm, Costs, Link, price};
+
+/// The experiment.
+pub(super) struct DataParallel;
+
+const CARD: Card = Card {
+    name: "data-parallel",
+    title: "A data-parallel step: compute, all-reduce, efficiency and speed-up by workers",
+    question: "How much faster are n workers than one, when each computes as much as one did?",
+    formula: "T = forward + backward + exposed all-reduce; efficiency = T(1)/T(n); ring: \
+              2(n-1)(latency + d/(n bandwidth))",
+    look: "efficiency over workers for ring, tree and rabenseifner; exposed_seconds with 1 and \
+           with 8 buckets; step_seconds with variation=0.1",
+    surprise: "a ring's bytes per worker hardly grow with n, so efficiency falls from 1 to 2 \
+               workers and then stays, until latencies add up; jitter costs more than the network",
+    params: &[
+        Param::count("workers", 64.0, (1.0, 512.0), "workers, each with the same share of work"),
+        Param::choice(
+            "algorithm",
+            &["ring", "tree", "butterfly", "rabenseifner", "hierarchical"],
+            "how gradients are summed",
+        ),
+        Param::number("gradient", Unit::Bytes, 700e6, (4.0, 1e13), "bytes of all gradients"),
+        Param::number("forward", Unit::Seconds, 0.05, (0.0, 1e4), "forward pass of a worker"),
+        Param::number("backward", Unit::Seconds, 0.075, (0.0, 1e4), "backward pass of a worker"),
+        Param::count("buckets", 1.0, (1.0, 64.0), "parts that gradients leave in"),
+        Param::number("variation", Unit::Number, 0.0, (0.0, 3.0), "log-normal jitter of compute"),
+        latency(1e-6),
+        bandwidth(50e9),
+        Param::count("per_node", 8.0, (1.0, 512.0), "workers of a node (hierarchical)"),
+        Param::number(
+            "node_bandwidth",
+            Unit::BytesPerSecond,
+            600e9,
+            (1e3, 1e15),
+            "bytes a second inside a node (hierarchical)",
+        ),
+    ],
+    sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
+    columns: &[
+        Column::new("step_seconds", Unit::Seconds, "time of a step"),
+        Column::new("compute_seconds", Unit::Seconds, "slowest worker's computation"),
+        Column::new("exposed_seconds", Unit::Seconds, "communication behind computation"),
+        Column::new("efficiency", Unit::Share, "of linear speed-up"),
+        Column::new("speed_up", Unit::Times, "work done, over one worker's"),
+        Column::new("waiting", Unit::Share, "time that workers wait for the slowest"),
+        Column::new("planned_seconds", Unit::Seconds, "the planner's step without jitter"),
+    ],
+    picture: Picture::lines("workers", &["efficiency", "waiting"]).log(true, false),
+};
+
+impl Experiment for DataParallel {
+    fn card(&self) -> &'static Card {
+        &CARD
+    }
+
+    fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+        let num_workers = at.count("workers");
+        let algorithm: Algorithm = at.word("algorithm").parse().expect("a name of the card");
+        let schedule = all_reduce(algorithm, num_workers, at.count("per_node"))?;
+        let between = link(at);
+        let links = match algorithm {
+            Algorithm::Hierarchical => {
+                let inside = Link { bandwidth: at.bandwidth("node_bandwidth"), ..between };
+                Some(two_levels(num_workers, at.count("per_node"), inside, between))
+            }
+            _ => None,
+        };
+        let num_buckets = at.count("buckets");
+        let bytes = Bytes(at.bytes("gradient").0 / num_buckets as u64);
+        let (forward, backward) = (at.number("forward"), at.number("backward"));
+        let jitter = match at.number("variation") {
+            variation if variation > 0.0 => Jitter::LogNormal { variation },
+            _ => Jitter::None,
+        };
+        let factors: Vec<f64> = (0..num_workers).map(|_| jitter.factor(random)).collect();
+        let sum = compiled(&schedule, bytes);
+        let fabric = links.as_ref().map_or(Fabric::Even(between), Fabric::Pairs);
+        let ready = |bucket: usize| forward + backward * (bucket + 1) as f64 / num_buckets as f64;
+        let ends = step(&sum, fabric, num_buckets, |bucket, rank| ready(bucket) * factors[rank]);
+        let step = ends.iter().copied().fold(0.0, f64::max);
+        let alone = forward + backward;
+        let slowest = factors.iter().copied().fold(0.0, f64::max) * alone;
+        let mean = factors.iter().sum::<f64>() / num_workers as f64 * alone;
+
+        let mut costs = Costs::plain(between, BytesPerSecond(f64::INFINITY));
+        costs.links = links.clone().unwrap_or_default();
+        let transfer = price(&schedule, &layout(&schedule, bytes), ELEMENT, &costs, None);
+        let buckets: Vec<Bucket> = (0..num_buckets)
+            .map(|bucket| Bucket { ready: Seconds(ready(bucket)), transfer })
+            .collect();
+        Ok(vec![row![
+            step,
+            slowest,
+            step - slowest,
+            alone / step,
+            num_workers as f64 * alone / step,
+            (slowest - mean) / step,
+            finish(&buckets).0,
+        ]])
+    }
+
+    fn findings(&self, table: &Table) -> Vec<String> {
+        let (Some(last), efficiency) = (table.rows.len().checked_sub(1), table.words("efficiency"))
+        else {
+            return Vec::new();
+        };
+        let at = table.columns[0].name;
+        let (x, speed_up) = (table.words(at), table.words("speed_up"));
+        let (exposed, waiting) = (table.words("exposed_seconds"), table.words("waiting"));
+        vec![
+            format!("At {at} = {}, {} of linear speed-up is left", x[last], efficiency[last]),
+            format!(
+                "{} as fast as one worker; {} of communication sticks out, workers wait {} of \
+                 the step for the slowest",
+                speed_up[last], exposed[last], waiting[last]
+            ),
+        ]
+    }
+}
+
+/// When each rank has all its buckets: a bucket leaves a rank when it is full there and the one
+/// before has arrived.
+pub(crate) fn step(
+    sum: &Compiled,
+    fabric: Fabric<'_>,
+    num_buckets: usize,
+    ready: impl Fn(usize, usize) -> f64,
+) -> Vec<f64> {
+    let mut ends = vec![0.0_f64; sum.num_ranks()];
+    for bucket in 0..num_buckets {
+        let starts: Vec<f64> =
+            ends.iter().enumerate().map(|(rank, end)| end.max(ready(bucket, rank))).collect();
+        ends = play(sum, fabric, &starts).ends;
+    }
+    ends
+}

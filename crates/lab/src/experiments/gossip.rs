@@ -1,0 +1,103 @@
+//! Gossip: everybody averages with neighbours only; how fast that mixes is the gap of the graph.
+
+use super::prelude::*;
+use lockstep_tensor::math::scalar::{cos, ln};
+use std::f64::consts::TAU;
+
+experiment!(Gossip);
+
+const CARD: Card = Card {
+    name: "gossip",
+    title: "Gossip averaging: rounds to consensus against the spectral gap of the graph",
+    question: "How many rounds of averaging with neighbours replace an all-reduce?",
+    formula: "distance shrinks by the second eigenvalue a round: rounds = ln(1/eps)/-ln(lambda); \
+              ring: lambda = (1 + 2 cos(2 pi/n))/3, gap about 4 pi^2/(3 n^2)",
+    look: "rounds of the ring (like n^2), of the torus (like n), of the exponential graph (like \
+           log n) and of all to all (one)",
+    surprise: "a round of gossip on a ring moves 2d bytes, as many as a whole ring all-reduce; it \
+               saves waiting, not bytes, and takes hundreds of rounds where the other is exact",
+    params: &[
+        Param::count("workers", 64.0, (4.0, 4096.0), "workers"),
+        Param::number("eps", Unit::Number, 1e-3, (1e-12, 0.5), "distance over that at the start"),
+    ],
+    sweep: ("workers", &[4.0, 16.0, 36.0, 64.0, 144.0, 256.0]),
+    columns: &[
+        Column::new("graph", Unit::Word, "graph"),
+        Column::new("degree", Unit::Count, "neighbours of a worker"),
+        Column::new("rounds", Unit::Count, "rounds to consensus, simulated"),
+        Column::new("expected_rounds", Unit::Number, "by the second eigenvalue"),
+        Column::new("gap", Unit::Number, "1 - second eigenvalue"),
+        Column::new("vectors_sent", Unit::Times, "vectors that a worker sends to consensus"),
+    ],
+    picture: Picture::lines("workers", &["rounds"]).by("graph").log(true, true),
+};
+
+/// The offsets of a worker's neighbours: every graph here looks the same from every worker.
+fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
+    let side = (n as f64).sqrt().round() as usize;
+    let doubling = std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
+    let mut exponential: Vec<usize> = doubling.flat_map(|hop| [hop, n - hop]).collect();
+    exponential.sort_unstable();
+    exponential.dedup();
+    [
+        ("ring", vec![1, n - 1]),
+        ("torus", vec![1, n - 1, side % n, n - side % n]),
+        ("exponential", exponential),
+        ("complete", (1..n).collect()),
+    ]
+}
+
+fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
+    let (n, eps) = (at.count("workers"), at.number("eps"));
+    let rows = graphs(n).into_iter().map(|(name, offsets)| {
+        let weight = 1.0 / (offsets.len() as f64 + 1.0);
+        let eigenvalue = |frequency: usize| {
+            let turn = |offset: &usize| cos(TAU * (frequency * offset) as f64 / n as f64);
+            weight * (1.0 + offsets.iter().map(turn).sum::<f64>())
+        };
+        let second = (1..n).map(|f| eigenvalue(f).abs()).fold(0.0, f64::max);
+        let rounds = consensus(n, eps, &offsets, weight);
+        // What is gone in one round has no second eigenvalue but rounding.
+        let second = if second < 1e-12 { 0.0 } else { second };
+        let expected = if second > 0.0 { ln(1.0 / eps) / -ln(second) } else { 1.0 };
+        row![name, offsets.len(), rounds, expected, 1.0 - second, rounds * offsets.len() as f64,]
+    });
+    Ok(rows.collect())
+}
+
+/// Rounds until all are as close to the mean as asked, from the slowest disagreement there is.
+fn consensus(n: usize, eps: f64, offsets: &[usize], weight: f64) -> f64 {
+    // One worker differs: that has all frequencies in it.
+    let mut x: Vec<f64> = (0..n).map(|worker| f64::from(u8::from(worker == 0))).collect();
+    let mean = 1.0 / n as f64;
+    let distance = |x: &[f64]| x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>().sqrt();
+    let first = distance(&x);
+    for round in 1..=200_000 {
+        let mixed = |worker: usize| {
+            let heard = offsets.iter().map(|offset| x[(worker + offset) % n]);
+            weight * (x[worker] + heard.sum::<f64>())
+        };
+        x = (0..n).map(mixed).collect();
+        if distance(&x) <= eps * first {
+            return f64::from(round);
+        }
+    }
+    f64::INFINITY
+}
+
+fn findings(table: &Table) -> Vec<String> {
+    let (graphs, end) = (table.words("graph"), last(table));
+    let of = |name: &str| (0..=end).rev().find(|row| graphs[*row] == name).unwrap_or(end);
+    vec![
+        format!(
+            "At {} a ring needs {} rounds, an exponential graph {}",
+            place(table, end),
+            cell(table, "rounds", of("ring")),
+            cell(table, "rounds", of("exponential"))
+        ),
+        format!(
+            "on the ring a worker sends {} the vector; an all-reduce sends 2x and is exact",
+            cell(table, "vectors_sent", of("ring"))
+        ),
+    ]
+}

@@ -1,0 +1,70 @@
+//! The experiments, one a file, and the list of them.
+
+mod common;
+mod prelude;
+mod problem;
+
+mod all_reduce;
+mod batch_size;
+mod bounded_async;
+mod checkpointing;
+mod compression;
+mod consistency;
+mod data_parallel;
+mod end_to_end;
+mod gossip;
+mod heterogeneous;
+mod hierarchical;
+mod local_sgd;
+mod loss_scaling;
+mod moe_routing;
+mod momentum_delay;
+mod overlap;
+mod parameter_server;
+mod pipeline;
+mod reproducibility;
+mod scaling;
+mod staleness_aware;
+mod stragglers;
+mod tensor_parallel;
+mod zero_memory;
+
+use crate::error::LabError;
+use crate::study::Experiment;
+
+pub(crate) use common::all_reduce as all_reduce_schedule;
+
+/// All of them, in the order of the list.
+pub const ALL: &[&dyn Experiment] = &[
+    &data_parallel::DataParallel,
+    &stragglers::Stragglers,
+    &bounded_async::BoundedAsync,
+    &all_reduce::AllReduce,
+    &pipeline::PipelineBubble,
+    &compression::Compression,
+    &local_sgd::LocalSgd,
+    &heterogeneous::Heterogeneous,
+    &loss_scaling::LossScaling,
+    &overlap::Overlap,
+    &parameter_server::ParameterServer,
+    &moe_routing::MoeRouting,
+    &staleness_aware::StalenessAware,
+    &checkpointing::Checkpointing,
+    &batch_size::BatchSize,
+    &consistency::Consistency,
+    &tensor_parallel::TensorParallel,
+    &hierarchical::Hierarchical,
+    &reproducibility::Reproducibility,
+    &end_to_end::EndToEnd,
+    &scaling::Scaling,
+    &gossip::Gossip,
+    &momentum_delay::MomentumDelay,
+    &zero_memory::ZeroMemory,
+];
+
+/// The experiment of this name.
+pub fn find(name: &str) -> Result<&'static dyn Experiment, LabError> {
+    let names = ALL.iter().map(|experiment| experiment.card().name);
+    let found = ALL.iter().find(|experiment| experiment.card().name == name);
+    found.copied().ok_or_else(|| LabError::no_such("experiment", name, names))
+}

@@ -1,0 +1,187 @@
+//! Stragglers: a synchronous step takes as long as the slowest of its workers.
+
+use super::common::{bandwidth, latency, link};
+use crate::card::{Card, Column, Param, Picture, Unit};
+use crate::error::LabError;
+use crate::math::{expected_maximum, log_normal_below, normal_below, powi, quantile};
+use crate::random::{Jitter, Random};
+use crate::row;
+use crate::settings::Settings;
+use crate::study::Experiment;
+use crate::table::{Row, Table};
+use lockstep_planner::collective::ring;
+use lockstep_tensor::math::scalar::{ln, powf};
+
+/// The experiment.
+pub(super) struct Stragglers;
+
+const CARD: Card = Card {
+    name: "stragglers",
+    title: "Stragglers: the slowest of n workers sets the step",
+    question: "What does a synchronous step lose when the same work takes other times each time?",
+    formula: "T = max over workers + all-reduce; efficiency = mean/E[max], E[max] = integral of \
+              1 - F(x)^n",
+    look: "efficiency over workers at variation=0.1; p99_seconds beside p50_seconds; last_share, \
+           which is 1/n when nobody is always slow",
+    surprise: "256 workers that vary by 10 % are 76 % efficient, not 95 %; a heavier tail (pareto) \
+               hurts more at the same mean; stragglers do not average out",
+    params: &[
+        Param::count("workers", 256.0, (1.0, 4096.0), "workers that wait for each other"),
+        Param::choice("distribution", &["log-normal", "pareto", "trace"], "how times vary"),
+        Param::number("mean", Unit::Seconds, 0.05, (1e-9, 1e6), "a worker's mean computation"),
+        Param::number(
+            "variation",
+            Unit::Number,
+            0.2,
+            (0.0, 3.0),
+            "deviation over mean (log-normal)",
+        ),
+        Param::number("shape", Unit::Number, 2.5, (1.05, 20.0), "exponent of the tail (pareto)"),
+        Param::count("steps", 1000.0, (10.0, 20_000.0), "steps that are simulated"),
+        Param::number("gradient", Unit::Bytes, 0.0, (0.0, 1e13), "bytes summed by ring; 0: none"),
+        latency(10e-6),
+        bandwidth(25e9),
+    ],
+    sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0]),
+    columns: &[
+        Column::new("step_seconds", Unit::Seconds, "mean step"),
+        Column::new("p50_seconds", Unit::Seconds, "median step"),
+        Column::new("p95_seconds", Unit::Seconds, "one step in 20 is longer"),
+        Column::new("p99_seconds", Unit::Seconds, "one step in 100 is longer"),
+        Column::new("efficiency", Unit::Share, "mean computation over mean step"),
+        Column::new("expected_efficiency", Unit::Share, "the same by the exact integral"),
+        Column::new("amplification", Unit::Times, "slowest over mean"),
+        Column::new("last_share", Unit::Share, "steps in which the most frequent last was last"),
+        Column::new("slow_probability", Unit::Share, "steps with somebody 10 % over the median"),
+        Column::new("expected_slow", Unit::Share, "the same by the distribution"),
+    ],
+    picture: Picture::lines("workers", &["efficiency", "expected_efficiency"]).log(true, false),
+};
+
+/// Factors of one machine's steps: within a few percent, but one in 25 stalls.
+const TRACE: [f64; 25] = [
+    0.97, 0.98, 0.98, 0.99, 0.99, 0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01, 1.01, 1.01, 1.01,
+    1.02, 1.02, 1.03, 1.03, 1.04, 1.06, 1.12, 1.8,
+];
+
+impl Experiment for Stragglers {
+    fn card(&self) -> &'static Card {
+        &CARD
+    }
+
+    fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+        let (num_workers, num_steps) = (at.count("workers"), at.count("steps"));
+        let mean = at.number("mean");
+        let jitter = match at.word("distribution") {
+            "pareto" => Jitter::Pareto { shape: at.number("shape") },
+            "trace" => Jitter::Trace(TRACE.to_vec()),
+            _ if at.number("variation") == 0.0 => Jitter::None,
+            _ => Jitter::LogNormal { variation: at.number("variation") },
+        };
+        let sum = ring::all_reduce(num_workers).seconds(at.bytes("gradient"), link(at)).0;
+        let sum = if at.number("gradient") > 0.0 { sum } else { 0.0 };
+        let mut last = vec![0_usize; num_workers];
+        let (mut steps, mut all, mut num_slow) = (Vec::new(), 0.0, 0_usize);
+        for _ in 0..num_steps {
+            let mut slowest = (0.0, 0);
+            for worker in 0..num_workers {
+                let time = mean * jitter.factor(random);
+                all += time;
+                if time > slowest.0 {
+                    slowest = (time, worker);
+                }
+            }
+            last[slowest.1] += 1;
+            num_slow += usize::from(slowest.0 > 1.1 * mean * median(&jitter));
+            steps.push(slowest.0 + sum);
+        }
+        steps.sort_by(f64::total_cmp);
+        let step = steps.iter().sum::<f64>() / num_steps as f64;
+        let compute = all / (num_steps * num_workers) as f64;
+        let expected = expected(&jitter, num_workers) * mean;
+        let most = last.into_iter().max().unwrap_or(0);
+        Ok(vec![row![
+            step,
+            quantile(&steps, 0.5),
+            quantile(&steps, 0.95),
+            quantile(&steps, 0.99),
+            compute / step,
+            mean * mean_factor(&jitter) / (expected + sum),
+            (step - sum) / compute,
+            most as f64 / num_steps as f64,
+            num_slow as f64 / num_steps as f64,
+            any_slow(&jitter, num_workers),
+        ]])
+    }
+
+    fn findings(&self, table: &Table) -> Vec<String> {
+        let (at, last) = (table.columns[0].name, table.rows.len() - 1);
+        let words = |column: &str| table.words(column)[last].clone();
+        vec![
+            format!("At {at} = {}, waiting leaves {} of the work", words(at), words("efficiency")),
+            format!(
+                "the slowest takes {} the mean; half of the steps take {}, one in a hundred {}",
+                words("amplification"),
+                words("p50_seconds"),
+                words("p99_seconds")
+            ),
+        ]
+    }
+}
+
+/// The mean of the largest of n factors.
+pub(crate) fn expected(jitter: &Jitter, n: usize) -> f64 {
+    match jitter {
+        Jitter::None => 1.0,
+        Jitter::LogNormal { variation } => {
+            expected_maximum(n, 1.0, |x| log_normal_below(x, 1.0, *variation))
+        }
+        Jitter::Pareto { shape } => pareto_maximum(n, *shape),
+        Jitter::Trace(factors) => {
+            let mut sorted = factors.clone();
+            sorted.sort_by(f64::total_cmp);
+            let below = |count: usize| powi(count as f64 / sorted.len() as f64, n);
+            let each = sorted.iter().enumerate().map(|(i, x)| x * (below(i + 1) - below(i)));
+            each.sum()
+        }
+    }
+}
+
+/// The largest of n Pareto factors with mean 1: n B(n, 1 - 1/shape) times the least.
+fn pareto_maximum(n: usize, shape: f64) -> f64 {
+    let product = (1..=n).map(|k| k as f64 / (k as f64 - 1.0 / shape));
+    (shape - 1.0) / shape * product.product::<f64>()
+}
+
+fn mean_factor(jitter: &Jitter) -> f64 {
+    match jitter {
+        Jitter::Trace(factors) => factors.iter().sum::<f64>() / factors.len() as f64,
+        _ => 1.0,
+    }
+}
+
+/// The median factor.
+fn median(jitter: &Jitter) -> f64 {
+    match jitter {
+        Jitter::None => 1.0,
+        Jitter::LogNormal { variation } => 1.0 / (1.0 + variation * variation).sqrt(),
+        Jitter::Pareto { shape } => (shape - 1.0) / shape * powf(2.0, 1.0 / shape),
+        Jitter::Trace(factors) => factors[factors.len() / 2],
+    }
+}
+
+/// The probability that some of n workers is more than 10 % over the median.
+fn any_slow(jitter: &Jitter, n: usize) -> f64 {
+    let below = match jitter {
+        Jitter::None => 1.0,
+        Jitter::LogNormal { variation } => {
+            normal_below(ln(1.1) / ln(1.0 + variation * variation).sqrt())
+        }
+        Jitter::Pareto { shape } => 1.0 - 0.5 / powf(1.1, *shape),
+        Jitter::Trace(factors) => {
+            let fast = factors.iter().filter(|factor| **factor <= 1.1 * median(jitter));
+            fast.count() as f64 / factors.len() as f64
+        }
+    };
+    1.0 - powi(below, n)
+}

@@ -1,0 +1,82 @@
+//! Pictures of tables: lines with confidence bands, bars, fields of shades; as SVG that stands for
+//! itself, or as a page of HTML with the words and the table beside it.
+//!
+//! The title is what the table shows. Lines differ by dashes and marks as well as by colours, and
+//! numbers stand in cells and at bars, so that nothing is lost in grey.
+
+mod axis;
+mod bars;
+pub(crate) mod canvas;
+mod heat;
+mod lines;
+
+use crate::card::{Card, Unit};
+use crate::study::Report;
+use crate::table::Table;
+use canvas::escaped;
+
+/// The picture of a report.
+pub fn svg(card: &Card, report: &Report) -> String {
+    let title = report.findings.first().map_or(card.title, String::as_str);
+    let table = &report.rows;
+    let num_swept = table.columns.len() - card.columns.len();
+    let has_numbers = table.columns[x_column(card, table)].unit != Unit::Word;
+    if num_swept == 2 && card.picture.series.is_none() {
+        heat::draw(card, report, title)
+    } else if has_numbers && table.rows.len() > 1 {
+        lines::draw(card, report, title)
+    } else {
+        bars::draw(card, report, title)
+    }
+}
+
+/// What goes along the horizontal axis: what the card says, or else what was swept.
+fn x_column(card: &Card, table: &Table) -> usize {
+    table.index(card.picture.x).unwrap_or(0)
+}
+
+/// A page that needs nothing from elsewhere.
+pub fn html(card: &Card, report: &Report) -> String {
+    let list = |words: &str| format!("<li>{}</li>\n", escaped(words));
+    let findings: String = report.findings.iter().map(|words| list(words)).collect();
+    let head: String = report
+        .columns
+        .iter()
+        .map(|column| {
+            format!("<th title=\"{}\">{}</th>", escaped(column.meaning), escaped(column.name))
+        })
+        .collect();
+    let names: Vec<&str> = report.columns.iter().map(|column| column.name).collect();
+    let columns: Vec<Vec<String>> = names.iter().map(|name| report.rows.words(name)).collect();
+    let cells = |row: usize| {
+        let cells = columns.iter().map(|words| format!("<td>{}</td>", escaped(&words[row])));
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
+    };
+    let rows: String = (0..report.rows.rows.len()).map(cells).collect();
+    page(
+        card.title,
+        &format!(
+            "<p><b>{}</b></p>\n{}\n<ul>\n{findings}</ul>\n<p><b>Formula.</b> {}</p>\n\
+             <p><b>Look at.</b> {}</p>\n<p><b>What surprises people.</b> {}</p>\n\
+             <table><tr>{head}</tr>\n{rows}</table>\n",
+            escaped(card.question),
+            svg(card, report),
+            escaped(card.formula),
+            escaped(card.look),
+            escaped(card.surprise),
+        ),
+    )
+}
+
+/// A page of HTML around something.
+pub(crate) fn page(title: &str, body: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n\
+         <style>body{{font-family:sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}}\
+         svg{{width:100%;height:auto;border:1px solid #ddd}}\
+         table{{border-collapse:collapse;font-size:13px}}\
+         td,th{{padding:3px 10px;text-align:right;border-bottom:1px solid #ddd}}</style></head>\n\
+         <body><h1>{title}</h1>\n{body}</body></html>\n"
+    )
+}

@@ -1,0 +1,133 @@
+//! Seeded randomness for experiments: a stream of numbers that is a function of (seed, name, row).
+//!
+//! Everything is drawn from the engine's counter-based generator, so an experiment gives the same
+//! table on every machine, and two experiments with the same seed do not share their luck.
+
+use lockstep_tensor::math::scalar::{exp, ln, powf, sin_cos};
+use lockstep_tensor::random::Key;
+
+/// A stream of random numbers.
+#[derive(Debug, Clone)]
+pub struct Random {
+    key: Key,
+    next: u64,
+    /// The second of a pair of normal numbers.
+    spare: Option<f64>,
+}
+
+impl Random {
+    /// The stream of a key.
+    pub const fn new(key: Key) -> Self {
+        Self { key, next: 0, spare: None }
+    }
+
+    /// The stream called `name` under a seed.
+    pub fn named(seed: u64, name: &str) -> Self {
+        Self::new(Key::new(seed, name))
+    }
+
+    /// Uniform in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        self.next += 1;
+        self.key.uniform_f64(self.next - 1)
+    }
+
+    /// A whole number below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        ((self.uniform() * bound as f64) as usize).min(bound - 1)
+    }
+
+    /// From the standard normal distribution.
+    pub fn normal(&mut self) -> f64 {
+        if let Some(spare) = self.spare.take() {
+            return spare;
+        }
+        let radius = (-2.0 * ln(1.0 - self.uniform())).sqrt();
+        let (sin, cos) = sin_cos(std::f64::consts::TAU * self.uniform());
+        self.spare = Some(radius * sin);
+        radius * cos
+    }
+
+    /// Exponential with this mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * ln(1.0 - self.uniform())
+    }
+
+    /// Log-normal with this mean and this coefficient of variation.
+    pub fn log_normal(&mut self, mean: f64, variation: f64) -> f64 {
+        let variance = ln(1.0 + variation * variation);
+        mean * exp(variance.sqrt() * self.normal() - 0.5 * variance)
+    }
+
+    /// Pareto: at least `least`, with a tail that falls like a power.
+    pub fn pareto(&mut self, least: f64, shape: f64) -> f64 {
+        least / powf(1.0 - self.uniform(), 1.0 / shape)
+    }
+}
+
+/// How the time of the same work differs from one time to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Jitter {
+    /// Not at all.
+    None,
+    /// Log-normal: many small disturbances that multiply.
+    LogNormal {
+        /// Standard deviation over mean.
+        variation: f64,
+    },
+    /// Pareto: rare long stalls.
+    Pareto {
+        /// The exponent of the tail; the mean exists above 1, the variance above 2.
+        shape: f64,
+    },
+    /// Factors that were seen, drawn again at random; their mean need not be 1.
+    Trace(Vec<f64>),
+}
+
+impl Jitter {
+    /// A factor with mean 1 (of a trace: one of its factors).
+    pub fn factor(&self, random: &mut Random) -> f64 {
+        match self {
+            Self::None => 1.0,
+            Self::LogNormal { variation } => random.log_normal(1.0, *variation),
+            Self::Pareto { shape } => random.pareto((shape - 1.0) / shape, *shape),
+            Self::Trace(factors) => factors[random.below(factors.len())],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Means of many draws within five standard errors of what they should be.
+    #[test]
+    fn distributions_have_the_moments_that_they_are_named_by() {
+        let mut random = Random::named(7, "moments");
+        let num = 40_000;
+        let mut check = |mean: f64, deviation: f64, draw: &mut dyn FnMut(&mut Random) -> f64| {
+            let sum: f64 = (0..num).map(|_| draw(&mut random)).sum();
+            let found = sum / f64::from(num);
+            let error = 5.0 * deviation / f64::from(num).sqrt();
+            assert!((found - mean).abs() < error, "{found}, not {mean}");
+        };
+        check(0.5, 0.289, &mut Random::uniform);
+        check(0.0, 1.0, &mut Random::normal);
+        check(1.0, 1.42, &mut |random| {
+            let normal = random.normal();
+            normal * normal
+        });
+        check(3.0, 3.0, &mut |random| random.exponential(3.0));
+        check(50.0, 10.0, &mut |random| random.log_normal(50.0, 0.2));
+        check(1.0, 0.4, &mut |random| Jitter::Pareto { shape: 4.0 }.factor(random));
+        check(2.0, 1.0, &mut |random| Jitter::Trace(vec![1.0, 3.0]).factor(random));
+    }
+
+    #[test]
+    fn a_stream_is_a_function_of_its_seed_and_name() {
+        let draw = |seed, name| Random::named(seed, name).uniform().to_bits();
+        assert_eq!(draw(1, "a"), draw(1, "a"));
+        assert_ne!(draw(1, "a"), draw(2, "a"));
+        assert_ne!(draw(1, "a"), draw(1, "b"));
+    }
+}

@@ -1,0 +1,192 @@
+//! What holds for every experiment: it runs as its card says, it is a function of its seed, it can
+//! be drawn, and what it simulates agrees with its closed form.
+
+use lockstep_config::units::Bytes;
+use lockstep_lab::claims::{Verdict, check};
+use lockstep_lab::experiments::{ALL, find};
+use lockstep_lab::{LabError, Report, Study, plot, walk};
+
+fn run(name: &str, params: &[&str], sweeps: &[&str], num_seeds: usize) -> Report {
+    let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    let experiment = find(name).expect("a name of the list");
+    let mut study = Study::with(experiment.card(), &owned(params), &owned(sweeps)).expect("fits");
+    study.num_seeds = num_seeds;
+    study.run(experiment).expect("it runs")
+}
+
+#[test]
+fn every_experiment_runs_as_its_card_says_and_can_be_drawn() {
+    for experiment in ALL {
+        let card = experiment.card();
+        let report = run(card.name, &[], &[], 1);
+        assert!(report.rows.rows.len() > 1, "{}", card.name);
+        assert!(!report.findings.is_empty(), "{}", card.name);
+        for row in &report.rows.rows {
+            assert_eq!(row.len(), 1 + card.columns.len(), "{}", card.name);
+        }
+        for name in card.picture.y {
+            assert!(report.rows.index(name).is_some(), "{} draws {name}", card.name);
+        }
+        assert!(report.rows.index(card.picture.x).is_some(), "{}", card.name);
+        for drawn in [plot::svg(card, &report), plot::html(card, &report)] {
+            assert_eq!(drawn.matches("<svg").count(), 1, "{}", card.name);
+            assert!(!drawn.contains("NaN") && !drawn.contains("\"inf"), "{}", card.name);
+        }
+        let help = card.help();
+        assert!(card.params.iter().all(|param| help.contains(param.key)), "{}", card.name);
+    }
+}
+
+#[test]
+fn tables_are_functions_of_their_seeds() {
+    for name in ["stragglers", "moe-routing", "local-sgd"] {
+        let once = run(name, &[], &[], 1);
+        assert_eq!(once.rows, run(name, &[], &[], 1).rows, "{name}");
+        let experiment = find(name).expect("a name of the list");
+        let mut other = Study::new(experiment.card());
+        other.seed = 1;
+        assert_ne!(once.rows, other.run(experiment).expect("it runs").rows, "{name}");
+    }
+}
+
+/// Means over seeds within their confidence interval of the closed form, with room for one interval
+/// in twenty that misses.
+#[test]
+fn simulated_means_agree_with_closed_forms() {
+    let cases = [
+        ("stragglers", &["steps=200"][..], "workers=4,64,256", "efficiency", "expected_efficiency"),
+        ("checkpointing", &[], "interval=30min,2h,6h", "overhead", "exact_overhead"),
+        ("loss-scaling", &["draws=5000"], "exponent=0,29,30", "overflow", "expected_overflow"),
+        ("loss-scaling", &["draws=5000"], "exponent=-5,0,2", "subnormal", "expected_subnormal"),
+    ];
+    for (name, params, sweep, simulated, expected) in cases {
+        let report = run(name, params, &[sweep], 20);
+        let column = report.rows.index(simulated).expect("a column");
+        let (found, right) = (report.rows.numbers(simulated), report.rows.numbers(expected));
+        for (row, (found, right)) in found.iter().zip(right).enumerate() {
+            let half = report.rows.spread[row][column];
+            // Where nothing is random there is no interval, and both are the same.
+            let room = 2.0 * half + 1e-9;
+            assert!((found - right).abs() <= room, "{name}, row {row}: {found} ± {half}, {right}");
+        }
+    }
+}
+
+#[test]
+fn pareto_and_traces_have_their_exact_maxima_too() {
+    for distribution in ["pareto", "trace"] {
+        let param = format!("distribution={distribution}");
+        let params = [&*param, "shape=4", "steps=300"];
+        let report = run("stragglers", &params, &["workers=2,16,64"], 20);
+        let (found, right) =
+            (report.rows.numbers("efficiency"), report.rows.numbers("expected_efficiency"));
+        for (found, right) in found.iter().zip(right) {
+            assert!((found / right - 1.0).abs() < 0.02, "{distribution}: {found}, {right}");
+        }
+    }
+}
+
+#[test]
+fn the_simulated_step_is_the_planned_one_to_the_last_bit() {
+    for algorithm in ["ring", "tree", "butterfly", "rabenseifner", "hierarchical"] {
+        let param = format!("algorithm={algorithm}");
+        let params = [&*param, "buckets=4", "gradient=64MB"];
+        let report = run("data-parallel", &params, &["workers=2,8,16"], 1);
+        let (found, planned) =
+            (report.rows.numbers("step_seconds"), report.rows.numbers("planned_seconds"));
+        for (found, planned) in found.iter().zip(planned) {
+            assert_eq!(found.to_bits(), planned.to_bits(), "{algorithm}: {found}, {planned}");
+        }
+    }
+}
+
+#[test]
+fn several_sweeps_make_a_grid_and_several_seeds_an_interval() {
+    let report = run("stragglers", &["steps=50"], &["workers=8,16", "variation=0.1,0.3"], 3);
+    assert_eq!(report.rows.rows.len(), 4);
+    assert_eq!(report.rows.words("variation"), ["0.1", "0.3", "0.1", "0.3"]);
+    let csv = report.rows.csv();
+    assert!(csv.starts_with("workers,variation,step_seconds,"), "{csv}");
+    assert!(csv.lines().next().is_some_and(|line| line.contains("step_seconds_ci95")), "{csv}");
+    let text = report.rows.text();
+    assert!(text.contains('±'), "{text}");
+    // Two parameters: a field of shades, with the number in every cell.
+    let card = find("stragglers").expect("it is there").card();
+    let drawn = plot::svg(card, &report);
+    let numbers = report.rows.words("efficiency");
+    assert!(numbers.iter().all(|number| drawn.contains(&format!(">{number}</text>"))), "{drawn}");
+}
+
+#[test]
+fn what_is_typed_wrong_is_said_with_what_would_work() {
+    let refused = |name: &str, params: &[&str]| -> LabError {
+        let owned: Vec<String> = params.iter().map(|&text| text.to_owned()).collect();
+        match find(name) {
+            Err(error) => error,
+            Ok(experiment) => Study::with(experiment.card(), &owned, &[]).expect_err("wrong"),
+        }
+    };
+    let cases = [
+        (refused("straglers", &[]), "`straglers` is no experiment; did you mean stragglers?"),
+        (
+            refused("stragglers", &["worker=3"]),
+            "`worker` is no parameter of this experiment; did you mean workers?",
+        ),
+        (refused("stragglers", &["workers=0"]), "workers = 0 is not allowed: 1 to 4096; try 256"),
+        (
+            refused("stragglers", &["workers=2.5"]),
+            "workers = 2.5 is not allowed: 1 to 4096; try 256",
+        ),
+        (
+            refused("stragglers", &["distribution=normal"]),
+            "distribution = normal is not allowed: try log-normal, pareto, trace",
+        ),
+        (refused("stragglers", &["workers"]), "`workers` is not key=value; try workers=1"),
+    ];
+    for (error, text) in cases {
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn claims_are_settled_by_their_numbers() {
+    let claims = check().expect("claims run");
+    assert!(claims.len() >= 15, "{}", claims.len());
+    let verdict = |part: &str| {
+        let claim = claims.iter().find(|claim| claim.claim.contains(part)).expect("it is there");
+        (claim.verdict, claim.evidence.clone())
+    };
+    for part in ["under 5 %", "tree beats", "NaN", "square root", "average out", "same seed"] {
+        let (verdict, evidence) = verdict(part);
+        assert_eq!(verdict, Verdict::False, "{part}: {evidence}");
+    }
+    for part in ["always faster", "halves the time", "local SGD"] {
+        let (verdict, evidence) = verdict(part);
+        assert_eq!(verdict, Verdict::ItDepends, "{part}: {evidence}");
+    }
+}
+
+#[test]
+fn a_walk_ends_where_its_collective_should() {
+    for name in ["ring", "tree", "butterfly", "rabenseifner", "hierarchical"] {
+        for num_ranks in [2, 4, 6, 8] {
+            let walked = walk::walk(name, num_ranks, Bytes(1_000_000)).expect("the engine has it");
+            let last = walked.frames.last().expect("it has an end");
+            for rank in &last.held {
+                assert!(rank.iter().all(|held| held.words == "sum"), "{name}, {num_ranks}");
+            }
+        }
+    }
+    let ring = walk::walk("ring", 4, Bytes(1_000_000)).expect("a ring");
+    assert_eq!(ring.frames.len(), 1 + 6);
+    assert_eq!(ring.frames[6].sent, [Bytes(1_500_000); 4]);
+    for name in walk::NAMES {
+        let walked = walk::walk(name, 4, Bytes(1_000_000)).expect("the engine has it");
+        let page = walk::html(&walked);
+        assert_eq!(page.matches("<section").count(), walked.frames.len(), "{name}");
+        assert_eq!(walk::svg(&walked).matches("<svg").count(), 1 + walked.frames.len(), "{name}");
+        assert!(walk::text(&walked).contains(&walked.title), "{name}");
+    }
+    let wrong = walk::walk("rign", 4, Bytes(4)).expect_err("no such walk");
+    assert_eq!(wrong.to_string(), "`rign` is no walk; did you mean ring?");
+}

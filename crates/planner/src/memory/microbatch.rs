@@ -1,0 +1,87 @@
+//! The largest microbatch that fits.
+//!
+//! Larger lanes have longer products, which run nearer to the processor's peak, and more
+//! activations. The microbatch is part of what bits depend on, so it is chosen once, before
+//! anything runs, and from then on the recipe has a number.
+
+use super::Memory;
+use super::check::{Room, needed};
+use lockstep_config::Recipe;
+use lockstep_config::units::Bytes;
+use lockstep_parallel::asked::blueprint_on;
+
+/// Sequences per lane beyond which nothing gets faster.
+const MOST: usize = 4096;
+
+/// The recipe with a number in place of `train.microbatch = "auto"`: the largest with which every
+/// batch of the run makes whole lanes, as many for every leaf, and which fits, with the fewest
+/// workers that the run may have too. One where none does: then the run is refused.
+pub fn with_microbatch(recipe: Recipe, room: Room) -> Recipe {
+    if !recipe.train.microbatch_is_auto {
+        return recipe;
+    }
+    let of = |microbatch: usize| {
+        let mut chosen = recipe.clone();
+        chosen.train.microbatch = microbatch;
+        chosen.train.microbatch_is_auto = false;
+        chosen
+    };
+    let batches = recipe.batch_plan().stages;
+    let leaves = recipe.num_leaves();
+    let is_whole = |microbatch: &usize| {
+        batches.iter().all(|stage| stage.batch.is_multiple_of(microbatch * leaves))
+    };
+    let fits = |recipe: &Recipe| {
+        let memory = || Memory::of(recipe, &blueprint_on(recipe, 0));
+        room.memory == Bytes(0) || needed(&memory(), room) <= room.memory
+    };
+    let largest = (recipe.train.batch / leaves).min(MOST);
+    let mut candidates = (2..=largest).rev().filter(is_whole).map(of);
+    let fits_all = |chosen: &Recipe| fits(chosen) && fits(&chosen.sized(chosen.worker_sizes()[0]));
+    candidates.find(fits_all).unwrap_or_else(|| of(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Process;
+    use super::*;
+    use lockstep_config::{Sources, resolve};
+
+    fn recipe(microbatch: &str) -> Recipe {
+        let sets = [
+            "train.batch=48".to_owned(),
+            "numerics.invariant_up_to=4".to_owned(),
+            "run.workers=1".to_owned(),
+            format!("train.microbatch={microbatch}"),
+        ];
+        resolve(&Sources { sets: sets.into(), ..Sources::default() }).expect("a sound recipe")
+    }
+
+    fn room(memory: Bytes) -> Room {
+        Room { memory, process: Process { start: Bytes(0), text: Bytes(0) } }
+    }
+
+    fn needs(microbatch: usize) -> Bytes {
+        let recipe = recipe(&microbatch.to_string());
+        needed(&Memory::of(&recipe, &blueprint_on(&recipe, 0)), room(Bytes(0)))
+    }
+
+    #[test]
+    fn the_largest_that_divides_and_fits_is_chosen_and_the_recipe_is_the_one_with_its_number() {
+        // Leaves of twelve sequences: their divisors are lanes.
+        for microbatch in [1, 2, 3, 4, 6, 12] {
+            let chosen = with_microbatch(recipe("auto"), room(needs(microbatch)));
+            assert_eq!(chosen, recipe(&microbatch.to_string()));
+            assert_eq!(chosen.hash(), recipe(&microbatch.to_string()).hash());
+        }
+        let just_less = Bytes(needs(6).0 - 1);
+        assert_eq!(with_microbatch(recipe("auto"), room(just_less)).train.microbatch, 4);
+        assert_eq!(with_microbatch(recipe("auto"), room(Bytes(1))).train.microbatch, 1);
+        assert_eq!(with_microbatch(recipe("auto"), room(Bytes(0))).train.microbatch, 12);
+    }
+
+    #[test]
+    fn a_number_stays_what_it_is() {
+        assert_eq!(with_microbatch(recipe("3"), room(Bytes(0))), recipe("3"));
+    }
+}

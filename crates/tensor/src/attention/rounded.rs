@@ -1,0 +1,359 @@
+//! The products of attention in bf16, by tiles of the matrix units.
+//!
+//! Operands are rounded into panels once a tile of keys or queries; only probabilities and the
+//! gradients of scores, which every pair of tiles makes anew, are packed for each product. Chains
+//! run in steps of 32 from the tile's first key or query; on the diagonal, steps that are hidden
+//! from all of 32 rows are skipped, and whatever else is hidden counts as zero.
+
+use super::products::Products;
+use super::tile::{Tile, prefetch};
+use super::{Rows, TILE};
+use crate::gemm::tiles::pack::{self, Side};
+use crate::gemm::tiles::{self, Engine, LINES, STEP, STEP_WORDS, TILE_WORDS, panel_words};
+use crate::gemm::{Mat, Write};
+use crate::simd::{Kernel, LANES, Simd};
+use std::ops::Range;
+
+/// Words of a panel over the keys or queries of a tile.
+const TILE_PANEL: usize = panel_words(TILE);
+/// Panels of 32 keys, or queries, of a tile.
+const PANELS: usize = TILE / LINES;
+/// Words of a task's room: the packed tile.
+pub(super) const ROOM_LEN: usize = PANELS * TILE_PANEL;
+
+/// Words of an operand: 64 lines of `head_dim` products, or that many lines of 64 products.
+pub(super) const fn operand_len(head_dim: usize) -> usize {
+    PANELS * panel_words(head_dim)
+}
+
+/// See the module's text.
+pub(super) struct InBf16<'a, S> {
+    engine: Engine<S>,
+    room: &'a mut [f32],
+}
+
+impl<'a, S: Simd> InBf16<'a, S> {
+    /// Makes the thread ready; `room` has [`ROOM_LEN`] words.
+    #[inline(always)]
+    pub(super) fn new(s: S, room: &'a mut [f32]) -> Self {
+        Self { engine: Engine::new(s), room: &mut room[..ROOM_LEN] }
+    }
+}
+
+impl<S: Simd> Products<S> for InBf16<'_, S> {
+    #[inline(always)]
+    fn pack_keys(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]) {
+        prefetch(s, head_dim, rows, num);
+        let rows = Mat::strided(rows.data, num, head_dim, rows.stride);
+        s.call(Pack { lines: rows, side: Side::Left, out: &mut out[..operand_len(head_dim)] });
+    }
+
+    #[inline(always)]
+    fn pack_queries(
+        &mut self,
+        s: S,
+        head_dim: usize,
+        rows: Rows<'_>,
+        tile: &Tile,
+        out: &mut [f32],
+    ) {
+        let Range { start, end } = tile.queries;
+        prefetch(s, head_dim, rows, end - start);
+        let rows = Mat::strided(rows.data, end - start, head_dim, rows.stride);
+        let out = &mut out[..operand_len(head_dim)];
+        if start == 0 {
+            s.call(Pack { lines: rows, side: Side::Right, out });
+        } else {
+            // Decoding: the queries are some columns in the middle of the tile.
+            let mut columns = Columns([[0.0; TILE]; STEP]);
+            for (step, panel_step) in (0..head_dim).step_by(STEP).enumerate() {
+                let len = STEP.min(head_dim - panel_step);
+                for (p, column) in columns.0[..len].iter_mut().enumerate() {
+                    for (i, x) in column[start..end].iter_mut().enumerate() {
+                        *x = rows.data.get(i * rows.row_stride + panel_step + p);
+                    }
+                }
+                let part = Mat::strided(columns.0.as_flattened(), len, TILE, TILE).t();
+                let words = panel_words(head_dim);
+                for (i, panel) in out.chunks_exact_mut(words).enumerate() {
+                    let at = (i * LINES, LINES);
+                    let panel = &mut panel[step * STEP_WORDS..][..STEP_WORDS];
+                    pack::lines(s, part, at, (0, len), Side::Right, panel);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pack_addends(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]) {
+        prefetch(s, head_dim, rows, num);
+        let lines = Mat::strided(rows.data, num, head_dim, rows.stride).t();
+        s.call(PackAddends { lines, out: &mut out[..head_dim.div_ceil(LINES) * TILE_PANEL] });
+    }
+
+    #[inline(always)]
+    fn dot(
+        &mut self,
+        s: S,
+        tile: &Tile,
+        head_dim: usize,
+        keys: &[f32],
+        queries: &[f32],
+        out: &mut [f32],
+    ) {
+        let engine = &self.engine;
+        s.call(Dot { engine, tile, words: panel_words(head_dim), keys, queries, out });
+    }
+
+    #[inline(always)]
+    fn sum_over_keys(
+        &mut self,
+        s: S,
+        tile: &Tile,
+        head_dim: usize,
+        factors: &[f32],
+        addends: &[f32],
+        out: &mut [f32],
+        write: Write,
+    ) {
+        let (engine, over, room) = (&self.engine, Over::Keys, &mut *self.room);
+        let add = write == Write::Add;
+        s.call(Sum { engine, tile, over, head_dim, factors, addends, out, add, room });
+    }
+
+    #[inline(always)]
+    fn sum_over_queries(
+        &mut self,
+        s: S,
+        tile: &Tile,
+        head_dim: usize,
+        factors: &[f32],
+        addends: &[f32],
+        out: &mut [f32],
+        write: Write,
+    ) {
+        let (engine, over, room) = (&self.engine, Over::Queries, &mut *self.room);
+        let add = write == Write::Add;
+        s.call(Sum { engine, tile, over, head_dim, factors, addends, out, add, room });
+    }
+}
+
+/// Some columns of a tile.
+#[repr(align(64))]
+struct Columns([[f32; TILE]; STEP]);
+
+/// Packs all lines of a matrix into the panels of a tile.
+struct Pack<'a> {
+    lines: Mat<'a>,
+    side: Side,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Pack<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Mat { rows, cols, .. } = self.lines;
+        pack::lines(s, self.lines, (0, rows), (0, cols), self.side, self.out);
+    }
+}
+
+/// Packs rows of a tile as the products of right panels, with zeros up to the last step.
+struct PackAddends<'a> {
+    lines: Mat<'a>,
+    out: &'a mut [f32],
+}
+
+impl Kernel for PackAddends<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Mat { rows: num_lines, cols: num, .. } = self.lines;
+        let words = panel_words(num);
+        for (i, panel) in self.out.chunks_exact_mut(TILE_PANEL).enumerate() {
+            let at = (i * LINES, LINES.min(num_lines - i * LINES));
+            pack::lines(s, self.lines, at, (0, num), Side::Right, &mut panel[..words]);
+        }
+    }
+}
+
+/// See [`Products::dot`]. Whole blocks of 32 by 32 are written.
+struct Dot<'a, S> {
+    engine: &'a Engine<S>,
+    tile: &'a Tile,
+    /// Of a panel.
+    words: usize,
+    keys: &'a [f32],
+    queries: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl<S: Simd> Kernel for Dot<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<T: Simd>(self, _: T) {
+        let Self { engine, tile, words, keys, queries, out } = self;
+        for i in 0..tile.num_keys.div_ceil(LINES) {
+            let first = if tile.diagonal { i } else { 0 };
+            for j in first.max(tile.queries.start / LINES)..tile.queries.end.div_ceil(LINES) {
+                let (keys, queries) = (&keys[i * words..][..words], &queries[j * words..][..words]);
+                let both = tile.num_keys - i * LINES > tiles::TILE;
+                let out = &mut out[i * LINES * TILE + j * LINES..];
+                engine.multiply(both, keys, queries, out, TILE, false);
+            }
+        }
+    }
+}
+
+/// What a sum runs over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Keys,
+    Queries,
+}
+
+/// A sum over the keys, or the queries, of a tile.
+struct Sum<'a, S> {
+    engine: &'a Engine<S>,
+    tile: &'a Tile,
+    over: Over,
+    head_dim: usize,
+    factors: &'a [f32],
+    addends: &'a [f32],
+    out: &'a mut [f32],
+    add: bool,
+    room: &'a mut [f32],
+}
+
+/// A block of the target that does not cover whole tiles.
+#[repr(align(64))]
+struct Corner([f32; LINES * LINES]);
+
+impl<S: Simd> Kernel for Sum<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<T: Simd>(mut self, s: T) {
+        let (lines, num_products) = match self.over {
+            Over::Keys => (self.tile.queries.clone(), self.tile.num_keys),
+            Over::Queries => (0..self.tile.num_keys, self.tile.queries.end),
+        };
+        for i in lines.start / LINES..lines.end.div_ceil(LINES) {
+            let steps = match self.over {
+                _ if !self.tile.diagonal => 0..num_products.div_ceil(STEP),
+                Over::Keys => 0..num_products.div_ceil(STEP).min(i + 1),
+                Over::Queries => i..num_products.div_ceil(STEP),
+            };
+            for step in steps.clone() {
+                let at = i * TILE_PANEL + step * STEP_WORDS;
+                let (out, _) = self.room[at..].as_chunks_mut::<TILE_WORDS>();
+                for (half, out) in out[..2].iter_mut().enumerate() {
+                    let line = i * LINES + half * tiles::TILE;
+                    match self.over {
+                        Over::Keys => by_query(s, self.tile, self.factors, line, step, out),
+                        Over::Queries => by_key(s, self.tile, self.factors, line, step, out),
+                    }
+                }
+            }
+            let rows = lines.start.max(i * LINES)..lines.end.min((i + 1) * LINES);
+            self.multiply(i, steps, rows, lines.start);
+        }
+    }
+}
+
+impl<S: Simd> Sum<'_, S> {
+    /// Panel i of the tile by all panels of addends; `rows` of it count, and the target begins with
+    /// row `first`.
+    #[inline(always)]
+    fn multiply(&mut self, i: usize, steps: Range<usize>, rows: Range<usize>, first: usize) {
+        let at = steps.start * STEP_WORDS..steps.end * STEP_WORDS;
+        let left = &self.room[i * TILE_PANEL..][at.clone()];
+        let (num, stride) = (rows.len(), self.head_dim);
+        for j in (0..stride).step_by(LINES) {
+            let right = &self.addends[j / LINES * TILE_PANEL..][at.clone()];
+            let n = LINES.min(stride - j);
+            let out = &mut self.out[(rows.start - first) * stride + j..];
+            if n == LINES && num.is_multiple_of(tiles::TILE) && rows.start == i * LINES {
+                self.engine.multiply(num > tiles::TILE, left, right, out, stride, self.add);
+                continue;
+            }
+            let mut corner = Corner([0.0; LINES * LINES]);
+            let skipped = (rows.start - i * LINES) * LINES;
+            if self.add {
+                let corner = corner.0[skipped..].chunks_exact_mut(LINES);
+                for (corner, out) in corner.zip(out.chunks(stride)).take(num) {
+                    corner[..n].copy_from_slice(&out[..n]);
+                }
+            }
+            self.engine.multiply(true, left, right, &mut corner.0, LINES, self.add);
+            let corner = corner.0[skipped..].chunks_exact(LINES);
+            for (corner, out) in corner.zip(out.chunks_mut(stride)).take(num) {
+                out[..n].copy_from_slice(&corner[..n]);
+            }
+        }
+    }
+}
+
+/// Sixteen queries from `line` on as rows, 32 keys of one step as products; keys that all of them
+/// do not see count as zero.
+#[inline(always)]
+fn by_query<S: Simd>(
+    s: S,
+    tile: &Tile,
+    factors: &[f32],
+    line: usize,
+    step: usize,
+    out: &mut [f32; TILE_WORDS],
+) {
+    let [_, visible] = tile.rows(line);
+    let mut square = [s.zero(); LANES];
+    for (pair, row) in square.iter_mut().enumerate() {
+        let key = step * STEP + 2 * pair;
+        let even = load_if(s, key < visible, factors, key * TILE + line);
+        let odd = load_if(s, key + 1 < visible, factors, (key + 1) * TILE + line);
+        *row = s.from_bits(s.pair_lanes(even, odd));
+    }
+    let (out, _) = out.as_chunks_mut::<LANES>();
+    for (row, out) in s.transpose(square).into_iter().zip(out) {
+        s.store(row, out);
+    }
+}
+
+/// Sixteen keys from `line` on as rows, 32 queries of one step as products; queries that do not see
+/// all of them, and those that are none, count as zero.
+#[inline(always)]
+fn by_key<S: Simd>(
+    s: S,
+    tile: &Tile,
+    factors: &[f32],
+    line: usize,
+    step: usize,
+    out: &mut [f32; TILE_WORDS],
+) {
+    let first = if tile.diagonal { line } else { 0 };
+    let (out, _) = out.as_chunks_mut::<LANES>();
+    for (row, out) in out.iter_mut().enumerate() {
+        let factors = &factors[(line + row) * TILE..][..tile.queries.end];
+        let query = step * STEP;
+        let a = load_some(s, first <= query, factors, query);
+        let b = load_some(s, first <= query + LANES, factors, query + LANES);
+        s.store(s.from_bits(s.pair_neighbours(a, b)), out);
+    }
+}
+
+/// Sixteen numbers, or zeros.
+#[inline(always)]
+fn load_if<S: Simd>(s: S, is_there: bool, x: &[f32], at: usize) -> S::V {
+    if is_there { s.load(x[at..].first_chunk().expect("sixteen columns")) } else { s.zero() }
+}
+
+/// What there is of sixteen numbers, or zeros.
+#[inline(always)]
+fn load_some<S: Simd>(s: S, is_there: bool, x: &[f32], at: usize) -> S::V {
+    match x.get(at..) {
+        Some(x) if is_there => match x.first_chunk() {
+            Some(x) => s.load(x),
+            None => s.load_partial(x),
+        },
+        _ => s.zero(),
+    }
+}
