@@ -7,6 +7,7 @@
 //! - `model`: the model; `data`: its text
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, the promise about bits; `precision`: number formats
+//! - `sync`: when workers agree; `compress`: in how few bytes
 //! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
 //!   hardware than there is
 
@@ -19,8 +20,10 @@ mod precision;
 mod training;
 
 mod checkpoint;
+mod compress;
 mod emulate;
 mod layout;
+mod sync;
 
 use crate::key::{Applies, Key, Section};
 use crate::kind::{Bound, Kind};
@@ -28,12 +31,14 @@ use crate::recipe::{Family, Recipe};
 use crate::value::Value;
 
 use checkpoint::CHECKPOINT;
+use compress::COMPRESS;
 use data::DATA;
 use emulate::EMULATE;
 use layout::{PARALLEL, RUN};
 use model::MODEL;
 use precision::PRECISION;
 use problem::PROBLEM;
+use sync::SYNC;
 use training::{NUMERICS, OPTIM, TRAIN};
 
 /// Every table of a recipe, in reading order.
@@ -100,6 +105,20 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: false,
         applies: Applies::Always,
         keys: PARALLEL,
+    },
+    Section {
+        name: "sync",
+        meaning: "When workers agree on the weights.",
+        in_identity: true,
+        applies: Applies::Always,
+        keys: SYNC,
+    },
+    Section {
+        name: "compress",
+        meaning: "In how few bytes gradients travel.",
+        in_identity: true,
+        applies: Applies::Always,
+        keys: COMPRESS,
     },
     Section {
         name: "checkpoint",

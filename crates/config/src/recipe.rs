@@ -46,19 +46,23 @@ macro_rules! choices {
 
 mod batches;
 mod checkpoint;
+mod compress;
 mod data;
 mod elastic;
 mod emulate;
 mod optim;
 mod precision;
+mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
+pub use compress::{Compress, CompressMethod};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 pub use precision::{LossScale, LossScaling, Precision};
+pub use sync::{Averaged, Outer, Sync, SyncMode};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Checkpoint`] and [`Emulate`].
@@ -84,6 +88,10 @@ pub struct Recipe {
     pub run: Run,
     /// How the work is divided among the workers: never changes a bit of the result.
     pub parallel: Parallel,
+    /// When workers agree on the weights.
+    pub sync: Sync,
+    /// In how few bytes gradients travel.
+    pub compress: Compress,
     /// When the run is saved, and where: never changes a bit of the result.
     pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
@@ -443,6 +451,20 @@ impl Recipe {
                  of workers or other shares give other bits"
                     .to_owned(),
             );
+        }
+        if self.sync.mode != SyncMode::AllReduce {
+            reasons.push(format!(
+                "sync.mode = {}: each worker takes steps of its own, so another number of workers \
+                 or other shares give other bits",
+                self.sync.mode
+            ));
+        }
+        if self.compress.is_on() {
+            reasons.push(format!(
+                "compress.method = {}: each worker rounds its own gradients, so another number of \
+                 workers or other shares give other bits",
+                self.compress.method
+            ));
         }
         let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
         if tensor > slices {

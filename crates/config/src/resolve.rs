@@ -8,10 +8,11 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Checkpoint, Compression, Data, DecayShape, Documents, Dtype, Emulate, EpochEnd, Family,
-    HeldOut, Interval, IsaChoice, Isolation, LossScale, LossScaling, LrScaling, LrSchedule, Model,
-    Numerics, Optim, OptimName, Order, Parallel, Partition, PipelineSchedule, Placement, Precision,
-    Recipe, Recompute, Reduction, Run, Source, Tokenizer, Train, TransportChoice,
+    Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
+    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
+    LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
+    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
+    Sync, SyncMode, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -183,6 +184,8 @@ fn blank() -> Recipe {
             restarts: u64::MAX,
         },
         parallel: blank_parallel(),
+        sync: blank_sync(),
+        compress: blank_compress(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,
@@ -193,6 +196,31 @@ fn blank() -> Recipe {
             mtbf: Seconds(-1.0),
         },
         emulate: Emulate::none(),
+    }
+}
+
+fn blank_sync() -> Sync {
+    Sync {
+        mode: SyncMode::LocalSgd,
+        local_steps: 0,
+        final_local_steps: 0,
+        synchronous: -1.0,
+        average: Averaged::State,
+        outer: Outer::Nesterov,
+        outer_lr: -1.0,
+        outer_momentum: -1.0,
+    }
+}
+
+fn blank_compress() -> Compress {
+    Compress {
+        method: CompressMethod::Int8,
+        ratio: -1.0,
+        bits: 0,
+        rank: 0,
+        warmup_steps: u64::MAX,
+        error_feedback: true,
+        force: true,
     }
 }
 

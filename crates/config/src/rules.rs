@@ -3,12 +3,15 @@
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
 //! key whose value was already refused stays silent. Rules about the text are in `data`, about
-//! workers in `layout`, `pipeline` and `tensor`, about groups, schedules and goals in `training`.
+//! workers in `layout`, `pipeline` and `tensor`, about rounds in `sync`, about compression in
+//! `compress`, about groups, schedules and goals in `training`.
 
+mod compress;
 mod data;
 mod emulate;
 mod layout;
 mod pipeline;
+mod sync;
 mod tensor;
 mod training;
 
@@ -42,6 +45,8 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(tensor::broken(&facts));
     errors.extend(layout::broken(&facts));
     errors.extend(pipeline::broken(&facts));
+    errors.extend(sync::broken(&facts));
+    errors.extend(compress::broken(&facts));
     errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors
@@ -70,6 +75,17 @@ impl Facts<'_> {
     /// Whether anybody, a preset included, gave this key a value.
     fn is_set(&self, name: &str) -> bool {
         self.gathered.settings.contains_key(name)
+    }
+
+    /// An error about `names[0]` that is set to something, which `names[1]` does not go with;
+    /// `better` is a value of `names[1]` that would, `idle` one of `names[0]`.
+    fn needs(&self, names: [&str; 2], better: &str, idle: &str, why: &str) -> Option<ConfigError> {
+        let [about, key] = names;
+        let value = keys::find(key).filter(|_| self.sound(&names))?.get(self.recipe);
+        let value = value.map_or(String::new(), |value| value.to_string());
+        let rule = format!("{why}, and {key} = {value}");
+        let fix = format!("try {key} = {better} or {about} = \"{idle}\"");
+        Some(self.error(&names, rule, fix))
     }
 
     fn origin(&self, name: &str) -> Origin {

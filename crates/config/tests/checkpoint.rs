@@ -29,7 +29,8 @@ fn saving_is_no_part_of_what_is_trained_and_survives_being_written() {
     let file = Some(("r.toml".to_owned(), recipe.to_toml()));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(recipe.clone()));
     assert!(recipe.checkpoint.is_on() && !Recipe::default().checkpoint.is_on());
-    assert!(recipe.checkpoint.is_due_after(14) && !recipe.checkpoint.is_due_after(15));
+    let every = recipe.checkpoint.every;
+    assert!(recipe.is_due_every(every, 14) && !recipe.is_due_every(every, 15));
 }
 
 #[test]

@@ -113,6 +113,25 @@ bucket_bytes = 0
 overlap = true
 shares = \"\"
 
+[sync]
+mode = \"all-reduce\"
+# local_steps is not a setting of sync.mode = \"all-reduce\"
+# final_local_steps is not a setting of sync.mode = \"all-reduce\"
+# synchronous is not a setting of sync.mode = \"all-reduce\"
+# average is not a setting of sync.mode = \"all-reduce\"
+# outer is not a setting of sync.mode = \"all-reduce\"
+# outer_lr is not a setting of sync.outer = \"none\"
+# outer_momentum is not a setting of sync.outer = \"none\"
+
+[compress]
+method = \"none\"
+# ratio is not a setting of compress.method = \"none\"
+# bits is not a setting of compress.method = \"none\"
+# rank is not a setting of compress.method = \"none\"
+# warmup_steps is not a setting of compress.method = \"none\"
+# error_feedback is not a setting of compress.method = \"none\"
+# force is not a setting of compress.method = \"none\"
+
 [checkpoint]
 dir = \"\"
 every = 0
@@ -144,6 +163,9 @@ fn every_default_that_is_not_derived_stands_in_the_recipe() {
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
             || doc.name == "model.activation"
+            // Gradients as they are, in every step, are what was so before there was a choice.
+            || doc.name.starts_with("sync.")
+            || doc.name.starts_with("compress.")
             // One slice is what was so before there was a choice.
             || doc.name == "numerics.invariant_tensor_up_to"
             // Keys of the text are left out where they say what was so before they existed.

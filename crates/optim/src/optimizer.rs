@@ -26,6 +26,8 @@ pub struct Optimizer {
     blocks: Vec<BlockState>,
     slots: Vec<Slot>,
     norms: TensorNorms,
+    /// The number of steps after which second moments stay as they are.
+    settled: Option<u64>,
 }
 
 /// The state of one block.
@@ -100,7 +102,7 @@ impl Optimizer {
             block.state = (0..num_states).map(|_| vec![0.0; block.len]).collect();
         }
         let norms = TensorNorms::default();
-        Self { settings: settings.clone(), blocks, slots: slots.to_vec(), norms }
+        Self { settings: settings.clone(), blocks, slots: slots.to_vec(), norms, settled: None }
     }
 
     /// Takes over the state of every parameter that `other` steps as well.
@@ -112,6 +114,19 @@ impl Optimizer {
                     own.copy_from_slice(state);
                 }
             }
+        }
+    }
+
+    /// Second moments stay as they are from here on, after so many steps (1-bit Adam). An element
+    /// that had no gradient yet would be stepped without measure; it gets its tensor's mean.
+    pub fn settle_second_moments(&mut self, num_steps: u64) {
+        self.settled = Some(num_steps);
+        let Some(kind) = self.kinds().iter().position(|kind| *kind == "v") else { return };
+        for slot in self.slots.clone() {
+            let state = self.state_mut(&slot.name, slot.piece, kind).expect("its own slot");
+            let sum = state.iter().fold(0.0, |sum, v| sum + f64::from(*v));
+            let mean = (sum / state.len() as f64) as f32;
+            state.iter_mut().filter(|v| **v == 0.0).for_each(|v| *v = mean);
         }
     }
 
@@ -139,7 +154,7 @@ impl Optimizer {
         let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
         let [m, v] = &mut state[..] else { unreachable!("two moments") };
         for Span { params: at, grads: grads_at, state, treatment } in spans {
-            let step = treatment.adam_step(&self.settings, update);
+            let step = treatment.adam_step(&self.settings, update, self.settled);
             let (m, v) = (&mut m[state.clone()], &mut v[state.clone()]);
             let grads = &mut grads[grads_at.clone()];
             lamb::direction(cpu, &step, &params[at.clone()], grads, m, v);
@@ -165,7 +180,7 @@ impl Optimizer {
             let lr = treatment.lr(update) as f32;
             let decay = treatment.weight_decay as f32;
             let scale = update.clip.scale(treatment.clip_class);
-            let adam_step = || treatment.adam_step(&self.settings, update);
+            let adam_step = || treatment.adam_step(&self.settings, update, self.settled);
             match self.settings.name {
                 OptimName::Sgd => sgd::step(cpu, lr, decay, scale, p, g),
                 OptimName::Momentum => sgd::momentum(cpu, lr, mu, decay, scale, p, g, next()),
@@ -291,18 +306,21 @@ impl Treatment {
     }
 
     /// The numbers of a step as Adam and its kin take them.
-    fn adam_step(&self, settings: &Optim, update: &Update) -> AdamwStep {
+    fn adam_step(&self, settings: &Optim, update: &Update, settled: Option<u64>) -> AdamwStep {
         // 1 - beta^count: how much of its final weight a running mean has reached.
         let count = (update.count - self.since) as i32;
-        let filled = |beta: f64| 1.0 - scalar::powi(beta, count);
+        let filled = |beta: f64, count: i32| 1.0 - scalar::powi(beta, count);
+        // What has settled is kept whole, and is as full as it was.
+        let settled = settled.filter(|settled| update.count > *settled);
+        let full = settled.map_or(count, |settled| (settled - self.since).max(1) as i32);
         AdamwStep {
             lr: self.lr(update),
             beta1: settings.beta1,
-            beta2: settings.beta2,
+            beta2: if settled.is_some() { 1.0 } else { settings.beta2 },
             eps: settings.eps,
             weight_decay: self.weight_decay,
-            bias1: filled(settings.beta1),
-            bias2: filled(settings.beta2),
+            bias1: filled(settings.beta1, count),
+            bias2: filled(settings.beta2, full),
             grad_scale: update.clip.scale(self.clip_class),
         }
     }

@@ -13,8 +13,8 @@ use crate::overlap::{Overlap, Pending};
 use crate::sparse::SparseTable;
 use crate::wire::Narrow;
 use lockstep_comm::{CommError, Reduction};
-use lockstep_tensor::Cpu;
 use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -111,6 +111,21 @@ impl WholeGradients {
         })?;
         self.pending[bucket] = Some(Travelling::Sums(pending));
         Ok(())
+    }
+
+    /// The same where nothing leaves: after the last lane the sums of the worker's groups of
+    /// leaves are added up here.
+    pub fn finish_lane_alone(&mut self, cpu: &Cpu, bucket: usize) {
+        let tree = &mut self.trees[bucket];
+        if tree.finish_lane(cpu) {
+            let (mut data, used) = tree.lend();
+            let len = tree.len();
+            let (first, others) = data[..used].split_at_mut(len);
+            for other in others.chunks_exact(len) {
+                reduce::add_assign(cpu, first, other);
+            }
+            self.pending[bucket] = Some(Travelling::Sums(Pending::Done(data)));
+        }
     }
 
     /// Waits until all buckets are reduced.

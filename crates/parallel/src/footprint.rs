@@ -4,9 +4,10 @@
 //! [`crate::Replica`] then allocates is the same count, and a test holds the two together.
 
 use crate::buckets::{Bucket, Buckets};
+use crate::compress::Compression;
 use crate::leaves::LeafTree;
 use crate::pipeline::Device;
-use crate::replica::ReplicaPlan;
+use crate::replica::{Replica, ReplicaPlan};
 use crate::shard_tree::ShardTree;
 use crate::shares::Shares;
 use crate::trained::Trained;
@@ -100,5 +101,21 @@ impl Footprint {
     /// All of it.
     pub const fn total(&self) -> usize {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+    }
+}
+
+impl Replica {
+    /// The memory this replica and its optimizer hold.
+    pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
+        let store = self.store.footprint();
+        let (activations, messages) = self.device.num_elements();
+        let [anchors, outer] = self.len_of_rounds();
+        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
+        Footprint {
+            optimizer: optimizer.state_len() + outer,
+            activations,
+            buffers: store.buffers + self.scratch.len() + messages + anchors + compressed,
+            ..store
+        }
     }
 }

@@ -110,6 +110,11 @@ impl LeafTree {
         most
     }
 
+    /// Elements of one sum.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Whether nothing of what is summed is trained.
     pub fn is_empty(&self) -> bool {
         self.len == 0

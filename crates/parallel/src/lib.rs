@@ -12,6 +12,7 @@
 //!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
 //!   [`tune`]: in buckets of the right size.
+//! - [`local`]: rounds of steps that workers take alone. [`compress`]: gradients in few bytes.
 //! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline, by FLOPs or
 //!   as blocks are [measured](measure); [`pipeline`]: a device of it at work, [`link`]: what it
 //!   hands on.
@@ -74,7 +75,9 @@ pub mod overlap;
 pub mod tune;
 pub mod wire;
 
+pub mod compress;
 pub mod data;
+pub mod local;
 pub mod shard_tree;
 pub mod sparse;
 pub mod weights;
@@ -113,6 +116,7 @@ pub use groups::Groups;
 pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
+pub use local::{Drift, OuterRule};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use saved::OwnPiece;

@@ -14,9 +14,10 @@
 //! After an error nothing of a replica can be used: parts of it were in the call that failed.
 
 use crate::buckets::{Bucket, Buckets};
-use crate::footprint::Footprint;
+use crate::compress::Compression;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
+use crate::local::Rounds;
 use crate::losses::LaneLosses;
 use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
@@ -86,6 +87,10 @@ pub struct Replica {
     /// The losses of an evaluation, of every worker that knows any, and how many that are.
     sums: Vec<f64>,
     sum_lens: Vec<usize>,
+    /// What is kept for rounds, where workers take steps of their own.
+    pub(crate) rounds: Option<Rounds>,
+    /// What is kept to compress gradients, where they are.
+    pub(crate) compression: Option<Compression>,
 }
 
 impl ReplicaPlan {
@@ -216,6 +221,8 @@ impl Replica {
             store,
             norm,
             losses,
+            rounds: None,
+            compression: None,
             loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
@@ -401,7 +408,12 @@ impl Replica {
     /// What gradients, parameters and activations have weighed on this worker's wires so far.
     pub fn traffic(&self) -> Traffic {
         let gradients = self.store.overlap.comm().counters().total().traffic;
-        let others = [self.device.link.traffic(), self.device.slicing.traffic()];
+        let others = [
+            self.device.link.traffic(),
+            self.device.slicing.traffic(),
+            self.traffic_of_rounds(),
+            self.traffic_compressed(),
+        ];
         others.into_iter().fold(gradients, |sum, other| Traffic {
             messages: sum.messages + other.messages,
             sent_bytes: sum.sent_bytes + other.sent_bytes,
@@ -436,18 +448,6 @@ impl Replica {
     pub fn take_exposed(&mut self) -> Duration {
         let Device { link, slicing, .. } = &mut self.device;
         self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed()
-    }
-
-    /// The memory this replica and its optimizer hold.
-    pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
-        let store = self.store.footprint();
-        let (activations, messages) = self.device.num_elements();
-        Footprint {
-            optimizer: optimizer.state_len(),
-            activations,
-            buffers: store.buffers + self.scratch.len() + messages,
-            ..store
-        }
     }
 }
 

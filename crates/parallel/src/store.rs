@@ -45,6 +45,8 @@ pub struct WorkerStore {
     spare: Vec<f32>,
     trained: Trained,
     stages: Stages,
+    /// Whether gradients are those of this worker's lanes alone.
+    is_alone: bool,
 }
 
 enum Gradients {
@@ -96,8 +98,19 @@ impl WorkerStore {
         };
         let grads = Gradients::new(&trained.grads, stage, leaves, shares, sparse, &overlap)?;
         let spare = Vec::new();
-        let mut store =
-            Self { buckets, overlap, weights, grads, stage, worker, spare, trained, stages };
+        let is_alone = false;
+        let mut store = Self {
+            buckets,
+            overlap,
+            weights,
+            grads,
+            stage,
+            worker,
+            spare,
+            trained,
+            stages,
+            is_alone,
+        };
         store.spare = store.room_for_mirrors();
         Ok(store)
     }
@@ -126,6 +139,11 @@ impl WorkerStore {
         self.trained = trained;
         self.spare = self.room_for_mirrors();
         Ok(())
+    }
+
+    /// Says whether the gradients of the next step stay with this worker.
+    pub fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
     }
 
     /// What is trained.
@@ -436,6 +454,10 @@ impl Store for WorkerStore {
             return Ok(());
         }
         match &mut self.grads {
+            Gradients::Whole(whole) if self.is_alone => {
+                whole.finish_lane_alone(cpu, bucket);
+                Ok(())
+            }
             Gradients::Whole(whole) => whole.finish_lane(cpu, bucket, &mut self.overlap),
             Gradients::Sharded(sharded) => sharded.finish_lane(cpu, bucket, &mut self.overlap),
         }

@@ -77,6 +77,37 @@ pub enum Event {
         #[serde(with = "number")]
         perplexity: f64,
     },
+    /// Workers that took steps of their own have averaged their weights.
+    RoundFinished {
+        /// Steps done so far.
+        step: u64,
+        /// The mean over ranks of the squared distance of their weights from the mean.
+        #[serde(with = "number")]
+        drift: f64,
+        /// The largest of them.
+        #[serde(with = "number")]
+        drift_max: f64,
+        /// The rank that it is of.
+        drift_max_rank: usize,
+        /// The squared distance of the mean from where the round began.
+        #[serde(with = "number")]
+        moved: f64,
+    },
+    /// The gradients of a step were compressed.
+    Compressed {
+        /// Steps done so far.
+        step: u64,
+        /// The squared error over the squared norm of what was to be sent, over all ranks.
+        #[serde(with = "number")]
+        delta: f64,
+        /// The mean norm of what ranks keep for later.
+        #[serde(with = "number")]
+        residual_norm: f64,
+        /// Bytes that a rank wrote.
+        message_bytes: u64,
+        /// Bytes of the same gradients as they are.
+        dense_bytes: u64,
+    },
     /// The validation loss is what the run was after, which ends it.
     TargetReached {
         /// Steps done.

@@ -10,6 +10,7 @@
 use crate::TrainError;
 use crate::device::kernel_class;
 use crate::journal::Journal;
+use crate::rounds;
 use crate::saved::{Learner, Start};
 use crate::train::Life;
 use lockstep_checkpoint::CheckpointError;
@@ -152,7 +153,7 @@ impl Saver {
 
     /// What all workers do after a step.
     fn agree(&self, num_steps: u64) -> Result<u32, TrainError> {
-        let is_due = self.recipe.checkpoint.is_due_after(num_steps);
+        let is_due = self.recipe.is_due_every(self.recipe.checkpoint.every, num_steps);
         let is_late = self.comm.position() == 0
             && self.interval().is_some_and(|seconds| self.since_last() >= seconds);
         let mut wish = [if self.world.processes().is_termination_asked() {
@@ -212,7 +213,7 @@ impl Saver {
             })?,
         };
         let position = self.position(num_steps, learner, cursor);
-        take(&mut self.room, learner)?;
+        take(&self.recipe, &mut self.room, learner)?;
         let is_first = self.comm.position() == 0;
         if is_first {
             self.room.set_losses(&journal.losses);
@@ -336,12 +337,15 @@ impl Drop for Saver {
 }
 
 /// Copies what this worker keeps of the model and of its optimizer.
-fn take(room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
+fn take(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     room.clear();
+    rounds::save(recipe, room, learner);
+    let is_shared = !recipe.has_own_state();
     let Learner { replica, optimizer, .. } = learner;
     replica.visit_own(optimizer, |piece| {
         match piece.kind {
             None => room.add(&piece.param.name, &piece.param.shape, piece.first, piece.values),
+            Some(_) if !is_shared => {}
             Some(kind) => {
                 let name = format!("{}.{kind}", piece.param.name);
                 room.add(&name, &[piece.param.tensor_len()], piece.first, piece.values);

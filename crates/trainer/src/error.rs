@@ -150,6 +150,30 @@ pub enum TrainError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A run cannot be left where workers hold different weights.
+    #[error(
+        "--stop-after {asked} ends inside a round of sync.mode = \"local-sgd\"; try {before} or \
+         {after}"
+    )]
+    InsideRound {
+        /// Where the run was to end.
+        asked: u64,
+        /// The end of the round before.
+        before: u64,
+        /// The end of the round.
+        after: u64,
+    },
+    /// What every worker keeps for itself was saved by another number of them.
+    #[error(
+        "the checkpoint has what {saved} workers kept for themselves, and run.workers = {asked}; \
+         go on with run.workers = {saved}"
+    )]
+    OtherWorkers {
+        /// How many there were.
+        saved: usize,
+        /// How many there are.
+        asked: usize,
+    },
     /// There is no folder.
     #[error("{dir} does not exist; `lockstep train` makes runs")]
     NoFolder {
@@ -274,6 +298,8 @@ impl TrainError {
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }
             | Self::NoText { .. }
+            | Self::InsideRound { .. }
+            | Self::OtherWorkers { .. }
             | Self::NoRun { .. } => Blame::User,
         }
     }

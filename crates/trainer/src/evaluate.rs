@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 /// Whether the model is evaluated after `num_steps` steps: every `train.eval_every`, and at the
 /// end of the run.
 pub fn is_due(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
-    let every = recipe.train.eval_every;
-    num_steps == last_step || (every > 0 && num_steps.is_multiple_of(every))
+    num_steps == last_step || recipe.is_due_every(recipe.train.eval_every, num_steps)
 }
 
 /// Whether a validation loss is what the run was after.

@@ -67,8 +67,7 @@ pub fn compare_replicas(
     num_steps: u64,
     replica: &mut Replica,
 ) -> Result<(), TrainError> {
-    let every = recipe.run.check_replicas_every;
-    if every == 0 || !num_steps.is_multiple_of(every) {
+    if !recipe.is_due_every(recipe.run.check_replicas_every, num_steps) {
         return Ok(());
     }
     match replica.find_difference()? {

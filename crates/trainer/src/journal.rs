@@ -13,7 +13,8 @@ use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
-use lockstep_parallel::Replica;
+use lockstep_parallel::compress::Observed;
+use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
@@ -223,6 +224,32 @@ impl Journal {
         if let Some(rate) = self.watch.note(record.verdict == Verdict::Overflow) {
             let message = overflow_warning(rate);
             self.telemetry.record(&Event::Warning { message });
+        }
+    }
+
+    /// A round is over, where one is.
+    pub fn drifted(&mut self, step: u64, drift: Option<Drift>) {
+        if let Some(Drift { mean, max, worker, moved }) = drift {
+            self.telemetry.record(&Event::RoundFinished {
+                step,
+                drift: mean,
+                drift_max: max,
+                drift_max_rank: worker,
+                moved,
+            });
+        }
+    }
+
+    /// Gradients travelled in fewer bytes, where they did.
+    pub fn compressed(&mut self, step: u64, observed: Option<Observed>) {
+        if let Some(Observed { delta, residual_norm, message_bytes, dense_bytes }) = observed {
+            self.telemetry.record(&Event::Compressed {
+                step,
+                delta,
+                residual_norm,
+                message_bytes,
+                dense_bytes,
+            });
         }
     }
 

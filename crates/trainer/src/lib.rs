@@ -9,6 +9,7 @@
 //! - [`pretrained`]: models that exist already, in folders of ours or of Hugging Face;
 //!   [`mod@convert`]: from one kind of folder to the other.
 //! - [`checkpoints`]: saving a run as it goes; [`restore`]: where it starts.
+//! - `rounds`: steps that workers take alone, and what each keeps for itself.
 //! - [`run_folder`]: where it is kept; [`saved`]: saving at the end, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
@@ -50,6 +51,7 @@ pub mod health;
 pub mod journal;
 pub mod pretrained;
 pub mod restore;
+mod rounds;
 pub mod run_folder;
 pub mod saved;
 pub mod slow;

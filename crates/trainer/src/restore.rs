@@ -7,6 +7,7 @@
 use crate::checkpoints;
 use crate::device::kernel_class;
 use crate::pretrained::{self, Pretrained};
+use crate::rounds;
 use crate::saved::{self, Learner, Start, first_difference};
 use crate::train::Life;
 use crate::{Options, RunFolder, TrainError};
@@ -260,7 +261,8 @@ fn from_checkpoint(
         Ok::<_, TrainError>(())
     })?;
     let params = by_piece(replica.blueprint());
-    for slot in optimizer.slots().to_vec() {
+    let shared = if recipe.has_own_state() { Vec::new() } else { optimizer.slots().to_vec() };
+    for slot in shared {
         let param = params[&(slot.name.as_str(), slot.piece)];
         let first = slot.first - param.first();
         for (kind, name) in optimizer.kinds().iter().enumerate() {
@@ -272,6 +274,7 @@ fn from_checkpoint(
             }
         }
     }
+    rounds::load(recipe, reader, learner)?;
     let mut start = Start::new(recipe);
     start.losses.extend(reader.losses()?);
     start.step = position.step;

@@ -4,6 +4,7 @@
 //! gives the bits that the run would have had without the interruption.
 
 use crate::device::kernel_class;
+use crate::rounds;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::weights;
@@ -74,7 +75,8 @@ impl Learner {
         let batches = recipe.batch_plan();
         let now = Moment { phase: plan.phase, batch: batches.at(0).batch };
         let phases = plan.phases.clone();
-        let replica = Replica::among(blueprint, seed, cpu, plan, groups.clone(), world)?;
+        let mut replica = Replica::among(blueprint, seed, cpu, plan, groups.clone(), world)?;
+        rounds::prepare(recipe, &mut replica)?;
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         Ok(Self {
@@ -207,7 +209,7 @@ pub fn save(
         })
     })?;
     let weights_hash = hasher.finish();
-    if recipe.run.save_optimizer {
+    if recipe.run.save_optimizer && !recipe.keeps_more() {
         let kinds = optimizer.kinds();
         let state_of = |(name, shape): &(String, Vec<usize>)| {
             let len: usize = shape.iter().product();

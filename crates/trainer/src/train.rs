@@ -7,7 +7,7 @@ use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, feed, health, run_folder};
+use crate::{check, device, evaluate, feed, health, rounds, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -76,7 +76,7 @@ fn train_on(
     let tokenizer = feed.tokenizer_json()?;
     let mut loader = feed.loader(world, start.cursor.clone())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
-    let last_step = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+    let last_step = rounds::last_step(recipe, options.stop_after)?;
     if start.step >= last_step {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
     }
@@ -105,7 +105,7 @@ fn train_on(
             }
         }
         // The last step is saved as the run's result.
-        if step + 1 < last_step {
+        if step + 1 < last_step && recipe.is_round_over(step + 1) {
             saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
         }
     }
@@ -122,7 +122,7 @@ fn train_on(
     let Some(folder) = folder else { return Ok(None) };
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
-            .beside(&options.predicted, learner.replica.bucket_len());
+            .beside(&rounds::predicted(recipe, &options.predicted), learner.replica.bucket_len());
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
@@ -141,10 +141,12 @@ fn one_step(
     journal.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;
+    rounds::begin_step(recipe, step, &mut learner.replica);
+    let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
     let slow = &journal.slow;
     let lane = |index| {
         slow.before_lane(step, index);
-        lane_of(recipe, batch, index, num_targets)
+        lane_of(recipe, batch, index, num_own)
     };
     let loss_scale = learner.scaler.scale();
     learner.replica.scale_loss(loss_scale);
@@ -153,18 +155,23 @@ fn one_step(
     let loss = loss / num_targets as f64;
     let sums = learner.replica.finish_reduce(cpu)?;
     let sums = learner.replica.unscale(cpu, sums);
+    let observed = rounds::exchange(recipe, step, learner)?;
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
+    let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
     let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
     if verdict == Verdict::Step {
         let update = Update { count: step + 1 - learner.num_skipped_in_phase, lr, clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
     }
+    let drift = rounds::end_step(cpu, recipe, step, learner)?;
     let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();
     let data_wait_seconds = loader.wait_seconds();
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
     journal.finish_step(&record, &mut learner.replica);
+    journal.drifted(step + 1, drift);
+    journal.compressed(step + 1, observed);
     health::compare_replicas(recipe, step + 1, &mut learner.replica)
 }
 

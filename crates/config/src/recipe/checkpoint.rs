@@ -51,11 +51,6 @@ impl Checkpoint {
         self.every > 0 || self.interval != Interval::Never
     }
 
-    /// Whether a step is one to save after, by its number alone.
-    pub fn is_due_after(&self, num_steps: u64) -> bool {
-        self.every > 0 && num_steps.is_multiple_of(self.every)
-    }
-
     /// The time between two failures that is counted on.
     pub fn mtbf(&self) -> Duration {
         Duration::from_secs_f64(self.mtbf.0)

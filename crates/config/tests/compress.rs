@@ -1,0 +1,64 @@
+//! Compression: which methods there are, and what they refuse.
+
+use lockstep_config::{CompressMethod, Recipe, Sources, resolve};
+
+fn recipe(sets: &[&str]) -> Recipe {
+    try_recipe(sets).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn try_recipe(sets: &[&str]) -> Result<Recipe, String> {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    resolve(&Sources { sets, ..Sources::default() }).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn methods_that_leave_out_the_same_every_time_feed_it_back() {
+    for name in CompressMethod::NAMES.iter().filter(|name| **name != "none") {
+        let method = format!("compress.method={name}");
+        let sets = [method.as_str(), "optim.clip=0"];
+        let compress = recipe(&sets).compress;
+        let is_fair = ["int8", "qsgd"].contains(name);
+        assert_eq!(compress.error_feedback, !is_fair, "{name}");
+        let without = [&sets[..], &["compress.error_feedback=false"]].concat();
+        let refused = try_recipe(&without);
+        assert_eq!(refused.is_err(), compress.is_biased(), "{name}: {refused:?}");
+        if let Err(error) = refused {
+            assert!(error.contains("compress.force = true"), "{error}");
+            recipe(&[&without[..], &["compress.force=true"]].concat());
+        }
+    }
+}
+
+#[test]
+fn one_bit_adam_sends_the_momentum_of_adam() {
+    let refused = |sets: &[&str]| {
+        let sets = [&["compress.method=one-bit-adam"], sets].concat();
+        try_recipe(&sets).expect_err("it cannot work")
+    };
+    assert!(refused(&["optim.clip=1"]).contains("try optim.clip = 0"));
+    assert!(refused(&["optim.clip=0", "compress.warmup_steps=0"]).contains("try 120"));
+    assert!(refused(&["optim.name=sgd"]).contains("try optim.name = \"adamw\""));
+    let recipe = recipe(&["compress.method=one-bit-adam", "optim.clip=0", "train.steps=100"]);
+    assert_eq!(recipe.compress.warmup_steps, 20);
+    assert!(!recipe.compress.is_on_in(19) && recipe.compress.is_on_in(20));
+}
+
+#[test]
+fn gradients_are_whole_and_travel_in_every_step() {
+    for (set, fix) in [
+        ("parallel.zero=2", "try parallel.zero = 0"),
+        ("parallel.pipeline=2", "try parallel.pipeline = 1"),
+        ("sync.mode=local-sgd", "try sync.mode = \"all-reduce\""),
+    ] {
+        let error = try_recipe(&["compress.method=int8", set]).expect_err("it cannot work");
+        assert!(error.contains(fix), "{error}");
+    }
+}
+
+#[test]
+fn recipes_without_compression_keep_their_identity() {
+    assert!(!Recipe::default().identity_text().contains("compress."));
+    let few = recipe(&["compress.method=top-k"]);
+    assert!(few.identity_text().contains("compress.ratio = 0.01"));
+    assert!(few.bits_depend_on().is_some_and(|reason| reason.contains("top-k")));
+}

@@ -1,0 +1,143 @@
+//! Gradients in few bytes: what each method costs and reaches, and that nothing it keeps is lost
+//! with a process.
+
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{GPT2, LLAMA};
+use lockstep_harness::runs::{Outcome, soak};
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::Options;
+
+/// Every method, with the least that it must save of an all-reduce's bytes among two workers.
+const METHODS: [(&[&str], f64); 7] = [
+    (&["compress.method=int8"], 3.0),
+    (&["compress.method=qsgd", "compress.bits=2"], 10.0),
+    (&["compress.method=top-k", "compress.ratio=0.05"], 10.0),
+    (&["compress.method=random-k", "compress.ratio=0.05"], 15.0),
+    (&["compress.method=sign"], 12.0),
+    (&["compress.method=power-sgd", "compress.rank=2"], 5.0),
+    // Two of six steps are its warm-up.
+    (&["compress.method=one-bit-adam", "compress.warmup_steps=2", "optim.clip=0"], 2.0),
+];
+
+fn problem(preset: &str, sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let preset = Some(preset.to_owned());
+    resolve(&Sources { preset, sets, ..Sources::default() })
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// The relative error and the norm of what is kept, of every compressed step.
+fn observed(runs: &Runs, outcome: &Outcome) -> Vec<(f64, f64)> {
+    let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
+    let seen = |event: &Event| match event {
+        Event::Compressed { delta, residual_norm, .. } => Some((*delta, *residual_norm)),
+        _ => None,
+    };
+    events.iter().filter_map(|stamped| seen(&stamped.event)).collect()
+}
+
+#[test]
+fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=6", "run.workers=2", "train.eval_batches=1"];
+    let dense = runs.finish(&LLAMA.with(&sets));
+    for (method, saving) in METHODS {
+        let sets = [&sets[..], method].concat();
+        let outcome = runs.finish(&LLAMA.with(&sets));
+        let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
+        assert!(ratio > saving, "{method:?} saves {ratio}");
+        let seen = observed(&runs, &outcome);
+        assert!(seen.iter().all(|(delta, _)| *delta > 0.0), "{method:?} rounds: {seen:?}");
+        let is_kept = !["compress.method=int8", "compress.method=qsgd"].contains(&method[0]);
+        assert_eq!(seen.iter().all(|(_, kept)| *kept > 0.0), is_kept, "{method:?}: {seen:?}");
+        assert!(outcome.losses[5] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
+        let other = ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"];
+        let other = runs.finish(&LLAMA.with(&[&sets[..], &other].concat()));
+        assert_eq!(other.hashes(), outcome.hashes(), "{method:?}");
+    }
+}
+
+#[test]
+fn what_is_left_out_survives_the_end_of_the_process() {
+    let mut runs = Runs::new("compression");
+    for (method, _) in if soak() { &METHODS[..] } else { &METHODS[4..] } {
+        let sets = ["train.steps=10", "run.workers=3", "train.eval_batches=1"];
+        let warmup = ["compress.warmup_steps=3", "checkpoint.every=3"];
+        let recipe = GPT2.with(&[&sets[..], method, &warmup].concat());
+        let whole = runs.finish(&recipe);
+        let options = Options { stop_after: Some(8), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
+        let resume = Some(part.dir.join("checkpoints"));
+        let rest = runs.run(&recipe, Options { resume, ..Options::default() });
+        let rest = rest.unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.losses.len(), 4, "{method:?} went on after step 6");
+        assert_eq!(rest.hashes(), whole.hashes(), "{method:?}");
+    }
+}
+
+#[test]
+fn a_warm_up_sends_gradients_as_they_are_to_the_bit() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];
+    let dense = runs.finish(&GPT2.with(&sets));
+    let warm = ["compress.method=top-k", "compress.warmup_steps=4"];
+    let warm = runs.finish(&GPT2.with(&[&sets[..], &warm].concat()));
+    assert_eq!(warm.hashes(), dense.hashes());
+}
+
+/// A bowl of condition number 100 whose samples pull the workers apart: what they send of their own
+/// noise cancels only if all of it arrives.
+fn bowl(more: &[&str]) -> Recipe {
+    let sets = [
+        "run.workers=4",
+        "problem.noise=1.0",
+        "train.batch=64",
+        "train.microbatch=8",
+        "train.steps=600",
+        "train.eval_every=0",
+        "optim.name=sgd",
+        "optim.lr=0.5",
+        "optim.schedule=linear",
+        "optim.final_lr_fraction=0.01",
+    ];
+    problem("quadratic", &[&sets[..], more].concat())
+}
+
+#[test]
+fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
+    let mut runs = Runs::new("compression");
+    let mut surplus = |more: &[&str]| {
+        let outcome = runs.finish(&bowl(more));
+        outcome.summary.verdict.suboptimality.expect("known")
+    };
+    let dense = surplus(&[]);
+    let top_k = ["compress.method=top-k", "compress.ratio=0.01"];
+    let with = surplus(&top_k);
+    let forced = ["compress.error_feedback=false", "compress.force=true"];
+    let without = surplus(&[&top_k[..], &forced].concat());
+    assert!(with < 5.0 * dense, "{with} with error feedback, {dense} of all gradients");
+    assert!(without > 100.0 * dense, "{without} without error feedback, {dense} of all gradients");
+}
+
+#[test]
+fn thin_matrices_and_one_bit_come_close_to_adam_in_a_fraction_of_the_bytes() {
+    let mut runs = Runs::new("compression");
+    let steps = if soak() { 400 } else { 60 };
+    let sets = [format!("train.steps={steps}"), "run.workers=4".into(), "optim.clip=0".into()];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let adam = runs.finish(&LLAMA.with(&sets)).summary;
+    let mut compare = |more: &[&str], warmup: f64, least: f64| {
+        let found = runs.finish(&LLAMA.with(&[&sets[..], more].concat())).summary;
+        let loss = |summary: &lockstep_trainer::Summary| summary.validation_loss.expect("held out");
+        let worse = loss(&found) / loss(&adam) - 1.0;
+        // The mean of a step, less what the warm-up had.
+        let after = found.wire_bytes as f64 - warmup * adam.wire_bytes as f64;
+        let saving = adam.wire_bytes as f64 * (1.0 - warmup) / after;
+        assert!(worse < 0.03, "{more:?} is {worse} worse");
+        assert!(saving > least, "{more:?} saves {saving}");
+    };
+    // A fifth of the steps is its warm-up.
+    compare(&["compress.method=one-bit-adam"], 0.2, 5.0);
+    compare(&["compress.method=power-sgd", "compress.rank=4"], 0.0, 2.0);
+}

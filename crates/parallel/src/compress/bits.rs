@@ -1,0 +1,64 @@
+//! Numbers of a few bits each, one behind the other in bytes, the lowest bits first.
+
+/// How many bytes so many numbers of so many bits take.
+pub const fn packed_len(count: usize, bits: u32) -> usize {
+    (count * bits as usize).div_ceil(8)
+}
+
+/// Puts numbers below `2^bits` behind what is there.
+pub fn pack(numbers: impl Iterator<Item = u32>, bits: u32, out: &mut Vec<u8>) {
+    let (mut held, mut num_held) = (0_u64, 0);
+    for number in numbers {
+        held |= u64::from(number) << num_held;
+        num_held += bits;
+        while num_held >= 8 {
+            out.push(held as u8);
+            held >>= 8;
+            num_held -= 8;
+        }
+    }
+    if num_held > 0 {
+        out.push(held as u8);
+    }
+}
+
+/// Gives `count` numbers back.
+pub fn unpack(bytes: &[u8], bits: u32, count: usize) -> impl Iterator<Item = u32> {
+    let mask = (1_u64 << bits) - 1;
+    let (mut held, mut num_held, mut next) = (0_u64, 0, bytes.iter());
+    (0..count).map(move |_| {
+        while num_held < bits {
+            held |= u64::from(*next.next().expect("as many bytes as were packed")) << num_held;
+            num_held += 8;
+        }
+        let number = (held & mask) as u32;
+        held >>= bits;
+        num_held -= bits;
+        number
+    })
+}
+
+/// A number at the start of a message, which is moved behind it.
+pub(super) fn take_f32(message: &mut &[u8]) -> f32 {
+    let (first, rest) = message.split_first_chunk().expect("a number of four bytes");
+    *message = rest;
+    f32::from_le_bytes(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        for bits in 1..=32 {
+            let mask = u32::MAX >> (32 - bits);
+            let numbers: Vec<u32> =
+                (0..77_u32).map(|i| i.wrapping_mul(0x9e37_79b9) & mask).collect();
+            let mut bytes = vec![7];
+            pack(numbers.iter().copied(), bits, &mut bytes);
+            assert_eq!(bytes.len(), 1 + packed_len(numbers.len(), bits));
+            assert_eq!(unpack(&bytes[1..], bits, 77).collect::<Vec<_>>(), numbers, "{bits}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Compression: gradients travel as fewer bytes than they have.
+//!
+//! Every worker adds up the gradients of its own lanes, writes the sum in few bits, and all of them
+//! add up what all of them wrote. A *biased* method (top-k, sign, PowerSGD) leaves something out
+//! every time in the same way; with *error feedback* a worker keeps what it left out and adds it
+//! to the next gradient, so that everything arrives at last. Tensors of which the message would be
+//! longer than the tensor (small ones, or many workers) travel as they are. A method works tensor
+//! by tensor and draws by (seed, step, tensor, worker), so results do not depend on buckets or
+//! threads; on the number of workers they do.
+//!
+//! - `bits`: numbers of a few bits
+//! - [`int8`], [`qsgd`]: rounding by chance; [`top_k`], [`random_k`]: few elements; [`sign`]: one
+//!   bit each; [`power`]: thin matrices; [`one_bit`]: Adam's momentum in signs
+//! - `exchange`: the step's exchange; `kept`: what is kept from step to step
+
+pub mod bits;
+pub mod int8;
+pub mod one_bit;
+pub mod power;
+pub mod qsgd;
+pub mod random_k;
+pub mod sign;
+pub mod top_k;
+
+mod exchange;
+mod kept;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use exchange::Compression;
+
+use lockstep_tensor::random::Key;
+use power::Thin;
+
+/// How gradients are written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// See [`int8`].
+    Int8,
+    /// See [`qsgd`].
+    Qsgd {
+        /// Bits of an element, 2 to 8.
+        bits: u32,
+    },
+    /// See [`top_k`].
+    TopK {
+        /// The share of elements that travel.
+        ratio: f64,
+    },
+    /// See [`random_k`].
+    RandomK {
+        /// The share of elements that travel.
+        ratio: f64,
+    },
+    /// See [`sign`].
+    Sign,
+    /// See [`one_bit`].
+    OneBitAdam {
+        /// Decay of Adam's momentum.
+        beta1: f32,
+    },
+    /// See [`power`].
+    PowerSgd {
+        /// Columns of the thin matrices.
+        rank: usize,
+    },
+}
+
+/// What a run asks of compression.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CompressionPlan {
+    /// How gradients are written.
+    pub method: Method,
+    /// Whether what is left out is added to the next gradient.
+    pub error_feedback: bool,
+    /// Decides what is drawn.
+    pub seed: u64,
+}
+
+/// What compression did in a step, over all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Σ‖Q(g) − g‖² / Σ‖g‖² of the workers' gradients, what they had kept included.
+    pub delta: f64,
+    /// The mean over workers of the norm of what is kept for later.
+    pub residual_norm: f64,
+    /// Bytes that a worker wrote.
+    pub message_bytes: u64,
+    /// Bytes of the same gradients as they are.
+    pub dense_bytes: u64,
+}
+
+/// One tensor, as methods see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shape {
+    len: usize,
+    /// Elements of a row; of vectors all.
+    row_len: usize,
+    /// Its number, for drawing.
+    number: u64,
+}
+
+impl Shape {
+    fn thin(&self, rank: usize) -> Thin {
+        Thin { rows: self.len / self.row_len, cols: self.row_len, rank }
+    }
+}
+
+impl Method {
+    /// Bytes of a tensor's message where every worker's goes to every other.
+    fn message_len(self, shape: &Shape) -> usize {
+        match self {
+            Self::Int8 => int8::message_len(shape.len),
+            Self::Qsgd { bits } => qsgd::message_len(shape.len, bits),
+            Self::TopK { ratio } => top_k::message_len(shape.len, ratio),
+            Self::Sign | Self::OneBitAdam { .. } => sign::message_len(shape.len, shape.row_len),
+            Self::RandomK { .. } | Self::PowerSgd { .. } => 0,
+        }
+    }
+
+    /// Whether a tensor is better left as it is, among so many workers: an all-reduce moves twice
+    /// the tensor, less a part of it, and a message goes to everybody.
+    fn leaves_alone(self, shape: &Shape, num_workers: usize) -> bool {
+        let dense = shape.len * size_of::<f32>();
+        match self {
+            Self::RandomK { ratio } => top_k::num_sent(shape.len, ratio) == shape.len,
+            Self::PowerSgd { rank } => {
+                let thin = shape.thin(rank);
+                thin.rows < 2 || thin.sent() >= shape.len
+            }
+            _ => num_workers * self.message_len(shape) >= 2 * dense,
+        }
+    }
+
+    /// Writes a tensor.
+    fn encode(self, shape: &Shape, values: &[f32], key: Key, message: &mut Vec<u8>) {
+        match self {
+            Self::Int8 => int8::encode(values, key, message),
+            Self::Qsgd { bits } => qsgd::encode(values, bits, key, message),
+            Self::TopK { ratio } => top_k::encode(values, ratio, message),
+            Self::Sign | Self::OneBitAdam { .. } => sign::encode(values, shape.row_len, message),
+            Self::RandomK { .. } | Self::PowerSgd { .. } => unreachable!("these are added up"),
+        }
+    }
+
+    /// Adds a tensor that was written.
+    fn decode(self, shape: &Shape, message: &[u8], into: &mut [f32]) {
+        match self {
+            Self::Int8 => int8::decode(message, into),
+            Self::Qsgd { bits } => qsgd::decode(message, bits, into),
+            Self::TopK { ratio } => top_k::decode(message, ratio, into),
+            Self::Sign | Self::OneBitAdam { .. } => sign::decode(message, shape.row_len, into),
+            Self::RandomK { .. } | Self::PowerSgd { .. } => unreachable!("these are added up"),
+        }
+    }
+}

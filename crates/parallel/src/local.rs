@@ -1,0 +1,249 @@
+//! Local SGD: workers take steps of their own and average their weights once a round.
+//!
+//! A round of K steps starts from weights that all workers share. Each steps by the gradients of
+//! its own part of every batch, with its own optimizer, and nothing travels. At the end of the
+//! round the *changes* since its start are averaged, weighted by the parts of the batch, so what
+//! nobody changed stays as it is to the bit; a K-th of the bytes of an all-reduce in every step.
+//! What becomes of the mean change is up to the outer optimizer: it is taken as it is, or its
+//! negative is the gradient of Nesterov's method (DiLoCo, Douillard et al. 2023).
+//!
+//! How far workers went apart, the *drift* ‖xᵢ − x̄‖², is measured at the end of every round: the
+//! price of a long one.
+//!
+//! A round of one step need not average anything: by the sum of all gradients all workers take the
+//! same step, and for plain SGD that is the mean of their separate steps, without its rounding. So
+//! K = 1 is the data-parallel run to the bit, whatever the optimizer.
+
+use crate::replica::Replica;
+use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_optim::Optimizer;
+use lockstep_tensor::{Cpu, nesterov};
+
+/// The optimizer of rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OuterRule {
+    /// The mean change is the change.
+    Average,
+    /// Nesterov's method.
+    Nesterov {
+        /// Learning rate.
+        lr: f32,
+        /// Momentum.
+        momentum: f32,
+    },
+}
+
+/// What a worker keeps for rounds.
+pub struct Rounds {
+    comm: Comm,
+    rule: OuterRule,
+    /// This worker's part of the batch, as a fraction.
+    weight: f32,
+    /// Whether the optimizer's state is averaged too.
+    averages_state: bool,
+    /// The weights at the start of the round, by bucket.
+    anchors: Vec<Vec<f32>>,
+    /// The outer optimizer's momentum, by bucket; equal on all workers.
+    velocity: Vec<Vec<f32>>,
+    /// The mean change of a bucket on its way.
+    room: Vec<f32>,
+}
+
+/// How far the workers were apart at the end of a round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drift {
+    /// The mean over workers of ‖xᵢ − x̄‖².
+    pub mean: f64,
+    /// The largest of them.
+    pub max: f64,
+    /// The worker that it is of.
+    pub worker: usize,
+    /// The square of the length of the mean change, ‖x̄ − x₀‖².
+    pub moved: f64,
+}
+
+impl Replica {
+    /// Gets ready to work in rounds; all workers do so together. Only where each of them holds the
+    /// whole model.
+    pub fn work_in_rounds(
+        &mut self,
+        rule: OuterRule,
+        averages_state: bool,
+    ) -> Result<(), CommError> {
+        assert!(self.plan.is_replicated(), "a worker that steps alone has all of the model");
+        let data = self.groups.data();
+        let each: Vec<_> = (0..data.num_members()).map(|worker| worker..worker + 1).collect();
+        let (own, all) = (self.plan.shares[data.position()], self.plan.leaves.num_leaves);
+        let zeros = || self.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
+        let velocity = match rule {
+            OuterRule::Average => Vec::new(),
+            OuterRule::Nesterov { .. } => zeros(),
+        };
+        self.rounds = Some(Rounds {
+            comm: data.summing(&each, "rounds")?.canonical(),
+            rule,
+            weight: own as f32 / all as f32,
+            averages_state,
+            anchors: zeros(),
+            velocity,
+            room: vec![0.0; self.all.max_len()],
+        });
+        Ok(())
+    }
+
+    /// Says whether the gradients of the next step are this worker's alone.
+    pub fn step_alone(&mut self, is_alone: bool) {
+        self.store.set_alone(is_alone);
+    }
+
+    /// The numbers of the lanes that this worker runs.
+    pub fn own_lanes(&self) -> &[usize] {
+        self.losses.own_lanes()
+    }
+
+    /// Whether something is so on all workers; all of them ask together.
+    pub fn holds_everywhere(&mut self, holds: bool) -> Result<bool, CommError> {
+        let mut fails = [u32::from(!holds)];
+        self.store.overlap.call(|comm| comm.all_reduce(&mut fails, Reduction::Max))?;
+        Ok(fails[0] == 0)
+    }
+
+    /// Takes note of the weights that all workers start the round from.
+    pub fn begin_round(&mut self) {
+        let Self { rounds: Some(rounds), store, .. } = self else { return };
+        for (bucket, anchor) in rounds.anchors.iter_mut().enumerate() {
+            anchor.copy_from_slice(store.own_params(bucket));
+        }
+    }
+
+    /// Ends a round: all workers hold the same weights afterwards. `are_apart` says whether they
+    /// took steps of their own, so that there is something to average.
+    pub fn end_round(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        are_apart: bool,
+    ) -> Result<Option<Drift>, CommError> {
+        let Some(mut rounds) = self.rounds.take() else { return Ok(None) };
+        if !are_apart && rounds.rule == OuterRule::Average {
+            // The change is what it is; adding it to the start again would round it.
+            self.rounds = Some(rounds);
+            return Ok(None);
+        }
+        let drift = self.agree(cpu, &mut rounds, are_apart)?;
+        if are_apart && rounds.averages_state {
+            rounds.average_state(optimizer)?;
+        }
+        self.rounds = Some(rounds);
+        self.store.publish(&mut self.device.link)?;
+        Ok(drift)
+    }
+
+    /// Replaces the weights by what the outer rule makes of all workers' changes.
+    fn agree(
+        &mut self,
+        cpu: &Cpu,
+        rounds: &mut Rounds,
+        are_apart: bool,
+    ) -> Result<Option<Drift>, CommError> {
+        let (mut apart, mut moved) = (0.0, 0.0);
+        for bucket in 0..rounds.anchors.len() {
+            let params = self.store.own_params_mut(bucket);
+            let anchor = &mut rounds.anchors[bucket][..];
+            let mean = &mut rounds.room[..params.len()];
+            if params.is_empty() {
+                continue;
+            }
+            // From here on `params` is this worker's change.
+            params.iter_mut().zip(&*anchor).for_each(|(param, start)| *param -= start);
+            mean.copy_from_slice(params);
+            if are_apart {
+                for change in &mut *mean {
+                    *change *= rounds.weight;
+                }
+                rounds.comm.all_reduce(mean, Reduction::Sum)?;
+                apart += squared_distance(params, mean);
+                moved += squared_distance(mean, &[]);
+            }
+            match rounds.rule {
+                OuterRule::Average => {
+                    anchor.iter_mut().zip(&*mean).for_each(|(param, change)| *param += change);
+                }
+                OuterRule::Nesterov { lr, momentum } => {
+                    for change in &mut *mean {
+                        *change = -*change;
+                    }
+                    let velocity = &mut rounds.velocity[bucket];
+                    nesterov::step(cpu, lr, momentum, 0.0, 1.0, anchor, mean, velocity);
+                }
+            }
+            params.copy_from_slice(anchor);
+        }
+        if !are_apart {
+            return Ok(None);
+        }
+        let mut all = vec![0.0; rounds.comm.num_members()];
+        self.store.overlap.call(|comm| comm.all_gather(&[apart], &mut all))?;
+        let by_size = all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+        let (worker, &max) = by_size.expect("at least one worker");
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        Ok(Some(Drift { mean, max, worker, moved }))
+    }
+
+    /// What rounds have weighed on this worker's wires.
+    pub(crate) fn traffic_of_rounds(&self) -> Traffic {
+        let of = |rounds: &Rounds| rounds.comm.counters().total().traffic;
+        self.rounds.as_ref().map_or(Traffic::default(), of)
+    }
+
+    /// Elements that are held for rounds: weights of their start, and the outer momentum.
+    pub(crate) fn len_of_rounds(&self) -> [usize; 2] {
+        let len = |buckets: &[Vec<f32>]| buckets.iter().map(Vec::len).sum::<usize>();
+        let of = |rounds: &Rounds| [len(&rounds.anchors), len(&rounds.velocity)];
+        self.rounds.as_ref().map_or([0, 0], of)
+    }
+
+    /// Gives the outer momentum of every parameter, where there is any, to save or to fill in: the
+    /// same on all workers between rounds.
+    pub fn visit_outer<E>(
+        &mut self,
+        mut visit: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Self { rounds: Some(rounds), blueprint, store, .. } = self else { return Ok(()) };
+        if rounds.velocity.is_empty() {
+            return Ok(());
+        }
+        for (block, param) in blueprint.params() {
+            let (bucket, range) = store.buckets.place(block, param);
+            visit(&param.name, &mut rounds.velocity[bucket][range])?;
+        }
+        Ok(())
+    }
+}
+
+impl Rounds {
+    /// Replaces all optimizer state by its mean over the workers.
+    fn average_state(&mut self, optimizer: &mut Optimizer) -> Result<(), CommError> {
+        for slot in optimizer.slots().to_vec() {
+            for kind in 0..optimizer.kinds().len() {
+                let Some(state) = optimizer.state_mut(&slot.name, slot.piece, kind) else {
+                    continue;
+                };
+                for value in &mut *state {
+                    *value *= self.weight;
+                }
+                self.comm.all_reduce(state, Reduction::Sum)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// ‖a − b‖², in `f64`, element after element; an empty `b` is zero.
+fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
+    let of = |(index, &a): (usize, &f32)| {
+        let difference = f64::from(a) - f64::from(b.get(index).copied().unwrap_or(0.0));
+        difference * difference
+    };
+    a.iter().enumerate().map(of).fold(0.0, |sum, square| sum + square)
+}
