@@ -49,6 +49,8 @@ fn gradients_are_whole_and_travel_in_every_step() {
         ("parallel.zero=2", "try parallel.zero = 0"),
         ("parallel.pipeline=2", "try parallel.pipeline = 1"),
         ("sync.mode=local-sgd", "try sync.mode = \"all-reduce\""),
+        ("precision.compute=fp16", "try precision.compute = \"bf16\""),
+        ("precision.wire=fp16", "try precision.wire = \"f32\""),
     ] {
         let error = try_recipe(&["compress.method=int8", set]).expect_err("it cannot work");
         assert!(error.contains(fix), "{error}");

@@ -58,6 +58,8 @@ fn what_needs_workers_with_the_whole_model_says_so() {
     );
     assert!(refused(&["parallel.pipeline=2"]).contains("try parallel.pipeline = 1"));
     assert!(refused(&["train.reduction=sum"]).contains("try train.reduction = \"mean\""));
+    assert!(refused(&["precision.compute=fp16"]).contains("try precision.compute = \"bf16\""));
+    assert!(refused(&["precision.wire=bf16"]).contains("try precision.wire = \"f32\""));
     let elastic = refused(&["run.workers={min=1,max=2}"]);
     assert!(elastic.contains("try run.workers = 2"), "{elastic}");
     let idle = try_recipe(&["sync.local_steps=4"]).expect_err("nothing would come of it");

@@ -2,14 +2,21 @@
 
 use super::Facts;
 use crate::error::ConfigError;
-use crate::recipe::{CompressMethod, OptimName, SyncMode};
+use crate::recipe::{CompressMethod, Dtype, OptimName, SyncMode};
 
 /// Every broken rule, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     if !facts.recipe.compress.is_on() || !facts.sound(&["compress.method"]) {
         return Vec::new();
     }
-    let rules = [gradients_are_whole, workers_stay, adam_is_adam, adam_warms_up, nothing_is_lost];
+    let rules = [
+        gradients_are_whole,
+        gradients_are_wide,
+        workers_stay,
+        adam_is_adam,
+        adam_warms_up,
+        nothing_is_lost,
+    ];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
@@ -28,6 +35,20 @@ fn gradients_are_whole(facts: &Facts<'_>) -> Option<ConfigError> {
     } else {
         None
     }
+}
+
+/// What is written is not rounded on its way too, and keeps no error that a scale has changed.
+fn gradients_are_wide(facts: &Facts<'_>) -> Option<ConfigError> {
+    let precision = &facts.recipe.precision;
+    if precision.compute == Dtype::F16 {
+        let why = "keeps what was left out, at one scale of the loss";
+        return needs(facts, "precision.compute", "\"bf16\"", why);
+    }
+    if precision.wire != Dtype::F32 {
+        let why = "writes gradients in a format of its own";
+        return needs(facts, "precision.wire", "\"f32\"", why);
+    }
+    None
 }
 
 /// What a worker has left out so far has nowhere to go when it does.

@@ -2,14 +2,14 @@
 
 use super::Facts;
 use crate::error::ConfigError;
-use crate::recipe::{Reduction, SyncMode};
+use crate::recipe::{Dtype, Reduction, SyncMode};
 
 /// Every broken rule, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     if facts.recipe.sync.mode == SyncMode::AllReduce || !facts.sound(&["sync.mode"]) {
         return Vec::new();
     }
-    let rules = [workers_hold_the_model, workers_stay, gradients_are_means];
+    let rules = [workers_hold_the_model, workers_stay, gradients_are_means, nothing_overflows];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
@@ -41,6 +41,19 @@ fn gradients_are_means(facts: &Facts<'_>) -> Option<ConfigError> {
         return None;
     }
     needs(facts, "train.reduction", "\"mean\"", "takes steps by the mean of a worker's samples")
+}
+
+/// One scale of the loss is for all workers, and so is what travels in every step.
+fn nothing_overflows(facts: &Facts<'_>) -> Option<ConfigError> {
+    let precision = &facts.recipe.precision;
+    if precision.compute == Dtype::F16 {
+        let why = "takes steps whose loss has no scale of its own";
+        return needs(facts, "precision.compute", "\"bf16\"", why);
+    }
+    if precision.wire != Dtype::F32 {
+        return needs(facts, "precision.wire", "\"f32\"", "sends changes, and no gradients");
+    }
+    None
 }
 
 fn needs(facts: &Facts<'_>, key: &str, better: &str, why: &str) -> Option<ConfigError> {
