@@ -4,7 +4,7 @@
 //! from their cards, so an experiment is only its card and its arithmetic.
 
 use serde::Serialize;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// What a number counts. Values are always in the base unit: seconds, bytes, fractions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -179,20 +179,22 @@ impl Card {
             ("Look at", self.look),
             ("What surprises people", self.surprise),
         ] {
-            text += &format!("{heading}: {words}\n");
+            let _ = writeln!(text, "{heading}: {words}");
         }
         text += "\nParameters (--param key=value, --sweep key=a,b,c):\n";
         let width = self.params.iter().map(|param| param.key.len()).max().unwrap_or(0);
         for param in self.params {
-            text += &format!("  {:<width$}  {} ({})\n", param.key, param.meaning, param.values());
+            let values = param.values();
+            let _ = writeln!(text, "  {:<width$}  {} ({values})", param.key, param.meaning);
         }
         let (key, values) = self.sweep;
         let unit = self.param(key).map_or(Unit::Number, |param| param.unit);
         let values: Vec<String> = values.iter().map(|value| unit.show(*value)).collect();
-        text += &format!("\nSwept by default: {key} = {}\n\nColumns:\n", values.join(", "));
+        let _ = writeln!(text, "\nSwept by default: {key} = {}\n\nColumns:", values.join(", "));
         let width = self.columns.iter().map(|column| column.name.len()).max().unwrap_or(0);
         for column in self.columns {
-            text += &format!("  {:<width$}  {} [{}]\n", column.name, column.meaning, column.unit);
+            let Column { name, unit, meaning } = column;
+            let _ = writeln!(text, "  {name:<width$}  {meaning} [{unit}]");
         }
         text
     }

@@ -55,11 +55,11 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     // apart is not undone by averaging.
     let tilts: Vec<Vec<f64>> = (0..n)
         .map(|worker| {
-            let side = if worker % 2 == 0 { 1.0 } else { -1.0 };
+            let side = if worker.is_multiple_of(2) { 1.0 } else { -1.0 };
             vec![side * at.number("heterogeneity"); dim]
         })
         .collect();
-    let bend = |worker: usize| if worker % 2 == 0 { 1.5 } else { 0.5 };
+    let bend = |worker: usize| if worker.is_multiple_of(2) { 1.5 } else { 0.5 };
     let start = bowl.start();
     let target = at.number("target") * bowl.loss(&start);
     let mut mean = start;

@@ -1,5 +1,10 @@
 //! The experiments, one a file, and the list of them.
 
+#![expect(
+    clippy::unnecessary_wraps,
+    reason = "experiments that cannot refuse anything have the signature of those that can"
+)]
+
 mod common;
 mod prelude;
 mod problem;

@@ -1,9 +1,9 @@
 //! Momentum under delay: the stable step size from the roots of the characteristic polynomial.
 //!
-//! Heavy ball with gradients that are tau updates old is the recurrence x(t+1) = (1+b) x(t)
-//! - b x(t-1) - a x(t-tau) for curvature 1. It is stable while all solutions die out, which is
-//! found by playing it: what grows is outside, what shrinks is inside, and halving the interval
-//! finds the border.
+//! Heavy ball with gradients that are tau updates old is the recurrence x(t+1) =
+//! (1+b) x(t) - b x(t-1) - a x(t-tau) for curvature 1. It is stable while all solutions
+//! die out, which is found by playing it: what grows is outside, what shrinks is inside, and
+//! halving the interval finds the border.
 
 use super::prelude::*;
 use std::collections::VecDeque;

@@ -10,7 +10,7 @@ pub(crate) mod canvas;
 mod heat;
 mod lines;
 
-use crate::card::{Card, Unit};
+use crate::card::{Card, Column, Unit};
 use crate::study::Report;
 use crate::table::Table;
 use canvas::escaped;
@@ -39,13 +39,10 @@ fn x_column(card: &Card, table: &Table) -> usize {
 pub fn html(card: &Card, report: &Report) -> String {
     let list = |words: &str| format!("<li>{}</li>\n", escaped(words));
     let findings: String = report.findings.iter().map(|words| list(words)).collect();
-    let head: String = report
-        .columns
-        .iter()
-        .map(|column| {
-            format!("<th title=\"{}\">{}</th>", escaped(column.meaning), escaped(column.name))
-        })
-        .collect();
+    let heading = |column: &Column| {
+        format!("<th title=\"{}\">{}</th>", escaped(column.meaning), escaped(column.name))
+    };
+    let head = report.columns.iter().map(heading).collect::<Vec<_>>().concat();
     let names: Vec<&str> = report.columns.iter().map(|column| column.name).collect();
     let columns: Vec<Vec<String>> = names.iter().map(|name| report.rows.words(name)).collect();
     let cells = |row: usize| {

@@ -19,6 +19,9 @@ pub struct Compiled {
     pub(super) messages: Vec<Message>,
 }
 
+/// The rounds and lengths of a channel's sends, or of its receives, in order.
+type Posted = VecDeque<(usize, Bytes)>;
+
 /// A send that met its receive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
@@ -53,7 +56,7 @@ impl Compiled {
             let same = steps.filter(|step| matches!(step, Step::Send { .. }) == sends);
             same.map(bytes).sum::<Bytes>()
         };
-        let mut waiting: BTreeMap<(usize, usize), [VecDeque<(usize, Bytes)>; 2]> = BTreeMap::new();
+        let mut waiting: BTreeMap<(usize, usize), [Posted; 2]> = BTreeMap::new();
         for (id, step) in schedule.steps() {
             let (channel, is_recv) = match *step {
                 Step::Send { peer, .. } => ((id.rank, peer), 0),

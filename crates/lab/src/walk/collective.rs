@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Which addends a value contains.
 type Value = BTreeSet<usize>;
 
+/// Chunks on their way, with their values.
+type Sent = (Chunks, Vec<Value>);
+
 /// An element of the vector.
 const ELEMENT: Bytes = Bytes(4);
 
@@ -89,7 +92,7 @@ struct Walker<'a> {
     round: Vec<usize>,
     open: Vec<usize>,
     /// By sender and receiver: what was sent and is not received, with the values of its chunks.
-    sends: BTreeMap<(usize, usize), VecDeque<(Chunks, Vec<Value>)>>,
+    sends: BTreeMap<(usize, usize), VecDeque<Sent>>,
     recvs: BTreeMap<(usize, usize), VecDeque<(usize, usize)>>,
     sent: Vec<Bytes>,
 }

@@ -118,18 +118,12 @@ pub fn svg(walk: &Walk) -> String {
 
 /// A page with a button for each direction, and arrow keys.
 pub fn html(walk: &Walk) -> String {
-    let frames: String = walk
-        .frames
-        .iter()
-        .map(|frame| {
-            let list: String = frame
-                .flights
-                .iter()
-                .map(|flight| format!("<li>{}</li>", escaped(&words(flight))))
-                .collect();
-            format!("<section hidden>{}<ul>{list}</ul></section>\n", picture(walk, frame))
-        })
-        .collect();
+    let item = |flight: &super::Flight| format!("<li>{}</li>", escaped(&words(flight)));
+    let section = |frame: &Frame| {
+        let list = frame.flights.iter().map(item).collect::<Vec<_>>().concat();
+        format!("<section hidden>{}<ul>{list}</ul></section>\n", picture(walk, frame))
+    };
+    let frames = walk.frames.iter().map(section).collect::<Vec<_>>().concat();
     let script = "<script>const s=[...document.querySelectorAll('section')];let i=0;\
         function go(d){s[i].hidden=true;i=Math.max(0,Math.min(s.length-1,i+d));s[i].hidden=false;\
         document.getElementById('at').textContent=(i+1)+' of '+s.length}go(0);\
