@@ -160,13 +160,7 @@ fn blank() -> Recipe {
             target_loss: None,
         },
         optim: blank_optim(),
-        precision: Precision {
-            compute: Dtype::F32,
-            wire: Dtype::F32,
-            loss_scale: LossScaling::Dynamic,
-            loss_scale_start: LossScale::ONE,
-            loss_scale_interval: 0,
-        },
+        precision: blank_precision(),
         numerics: Numerics { invariant_up_to: 0, invariant_tensor_up_to: 0 },
         run: Run {
             workers: 0,
@@ -254,6 +248,16 @@ fn blank_data() -> Data {
         server: "unset".to_owned(),
         field: "unset".to_owned(),
         end_of_document: "unset".to_owned(),
+    }
+}
+
+fn blank_precision() -> Precision {
+    Precision {
+        compute: Dtype::F32,
+        wire: Dtype::F32,
+        loss_scale: LossScaling::Dynamic,
+        loss_scale_start: LossScale::ONE,
+        loss_scale_interval: 0,
     }
 }
 
