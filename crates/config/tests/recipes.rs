@@ -163,6 +163,8 @@ fn every_default_that_is_not_derived_stands_in_the_recipe() {
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
             || doc.name == "model.activation"
+            // Scales and narrow gradients count where there are any.
+            || (doc.name.starts_with("precision.") && doc.name != "precision.compute")
             // Gradients as they are, in every step, are what was so before there was a choice.
             || doc.name.starts_with("sync.")
             || doc.name.starts_with("compress.")

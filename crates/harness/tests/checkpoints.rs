@@ -252,13 +252,13 @@ fn a_checkpoint_of_another_recipe_is_refused() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_ends_the_run_and_blames_the_storage() {
+fn a_file_in_the_place_of_the_folder_is_found_before_the_first_step() {
     let mut runs = Runs::new("checkpoints");
     let occupied = runs.path().join("occupied");
     runs.world().files().write_atomic(&occupied, b"a file").expect("it can be written");
     let set = format!("checkpoint.dir={}", occupied.display());
     let error = runs.run(&recipe(&LLAMA, &[&set, "run.workers=1"]), Options::default());
     let error = error.expect_err("it is no folder");
-    assert_eq!(error.blame(), Blame::Storage, "{error}");
-    assert!(error.to_string().starts_with("the checkpoint of step"), "{error}");
+    assert_eq!(error.blame(), Blame::User, "{error}");
+    assert!(error.to_string().starts_with("cannot create "), "{error}");
 }

@@ -231,7 +231,7 @@ fn a_folder_without_a_run_is_refused_in_one_line() {
         let Finished { code, stdout, stderr } = folder.run(&["compare", a, b, "--exit-code"]);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
         assert!(stderr.starts_with(&format!("error: {words}")), "{stderr}");
-        assert!(stderr.ends_with("run `lockstep train` first\n"), "{stderr}");
+        assert!(stderr.contains("`lockstep train`"), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
     assert_eq!(folder.run(&["compare", "a"]).code, Some(2));

@@ -106,11 +106,7 @@ fn conversions_that_make_no_sense_are_refused() {
     for format in ["lockstep", "huggingface"] {
         refused(&folder, &to("gpt2", format, "precious"), &["precious exists already"]);
         refused(&folder, &to("precious", format, "out"), &["precious holds no finished run"]);
-        refused(
-            &folder,
-            &to("nowhere", format, "out"),
-            &["nowhere", "holds no model of Hugging Face"],
-        );
+        refused(&folder, &to("nowhere", format, "out"), &["nowhere does not exist"]);
     }
     let narrow = [to("gpt2", "lockstep", "out"), vec!["--dtype", "f16"]].concat();
     refused(&folder, &narrow, &["--dtype f16", "leave it out"]);

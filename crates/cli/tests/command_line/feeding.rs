@@ -170,7 +170,7 @@ fn a_model_is_judged_by_what_it_held_out_and_by_any_text() {
         (&["eval", "hf"][..], "has held nothing out; give --data FILE"),
         (&["eval", "run", "--data", "gone.txt"], "gone.txt does not exist"),
         (&["eval", "run", "--data", "book.txt", "--stride", "0"], "--stride 0 must be from 1 to"),
-        (&["eval", "nowhere"], "holds no model"),
+        (&["eval", "nowhere"], "nowhere does not exist"),
     ] {
         let finished = folder.run(arguments);
         assert_eq!(finished.code, Some(2), "{arguments:?}: {}", finished.stderr);

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 /// What a cluster's plan is asked for.
 #[derive(clap::Args)]
+#[group(skip)]
 pub(crate) struct Arguments {
     /// Plan for this cluster: NUMBERxDEVICE as in 1024xa100-80gb, or a TOML file
     #[arg(long, value_name = "CLUSTER")]
