@@ -22,7 +22,7 @@ pub(super) fn recipe(
         ));
     }
     let mut text = String::new();
-    let family = if model.gated { "llama" } else { "gpt" };
+    let family = if model.gated { "llama" } else { "gpt2" };
     let _ = writeln!(
         text,
         "# {} on {}, the best of the layouts that were searched.\n\n\
@@ -66,6 +66,8 @@ pub(super) fn recipe(
     if layout.chunks > 1 {
         let _ = writeln!(text, "virtual_stages = {}", layout.chunks);
     }
+    // Every copy has a leaf of its own: more of them would ask for more microbatches.
+    let _ = writeln!(text, "\n[numerics]\ninvariant_up_to = {}", layout.data);
     let _ = writeln!(text, "\n[run]\nworkers = {}", layout.devices());
     let file = Some(("best.toml".to_owned(), text.clone()));
     resolve(&Sources { file, ..Sources::default() }).map_err(|errors| {

@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(super) batch: Option<u64>,
     /// Tokens of the whole run (twenty for each parameter)
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
     /// Layouts to show
     #[arg(long, default_value_t = 5)]
