@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`device`]: accelerators by name
 //! - [`cluster`]: nodes, links, networks, prices, and clusters by name
-//! - [`file`]: a cluster as a TOML file, with every mistake in it told at once
+//! - [`mod@file`]: a cluster as a TOML file, with every mistake in it told at once
 
 pub mod cluster;
 pub mod device;

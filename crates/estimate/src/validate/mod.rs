@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`csv`]: rows of a file
 //! - [`row`]: a published run, or why it cannot be predicted
-//! - [`score`]: errors of a file: step time, memory, verdicts, regret
+//! - [`mod@score`]: errors of a file: step time, memory, verdicts, regret
 //! - [`fit`]: constants of a type of device, from all its rows together
 
 pub mod csv;
