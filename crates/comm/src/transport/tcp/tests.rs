@@ -1,6 +1,7 @@
 //! Ranks as threads over real sockets.
 
 use std::io::{Read, Write};
+use std::sync::{Arc, Barrier};
 
 use lockstep_platform::{Source, Stream, Target, real};
 use proptest::prelude::*;
@@ -257,7 +258,9 @@ fn out_of_memory(rank: usize) -> Verdict {
 
 #[test]
 fn a_rank_that_waits_for_one_peer_hears_that_another_gave_up() {
-    on_ranks(ends(3, 2), |mut end| {
+    // Whoever hears of it first must not be gone before the other has heard of it too.
+    let heard = Arc::new(Barrier::new(2));
+    on_ranks(ends(3, 2), move |mut end| {
         if end.rank() == Rank(2) {
             end.settle(out_of_memory(2));
             return;
@@ -266,6 +269,7 @@ fn a_rank_that_waits_for_one_peer_hears_that_another_gave_up() {
         let peer = 1 - end.rank().0;
         let mut recvs = [(peer, vec![0; 8])];
         let (result, _) = exchange(&mut end, envelope(1, 8), &[], &mut recvs, LIMIT);
+        heard.wait();
         assert_eq!(result, Err(Interruption::Judged(Box::new(out_of_memory(2)))));
     });
 }
