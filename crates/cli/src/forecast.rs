@@ -7,7 +7,7 @@
 use crate::failure::Failure;
 use crate::workers::Told;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Recipe, Source};
+use lockstep_config::{Dtype, Recipe, Source};
 use lockstep_data::{Cursor, Feed, Seat};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
@@ -125,9 +125,21 @@ pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
     }
 }
 
+/// What would have to be different for the time to be known too.
+pub(crate) fn why_no_time(recipe: &Recipe) -> &'static str {
+    if recipe.precision.compute == Dtype::F32 {
+        "lockstep plan calibrate lets it say the time too"
+    } else {
+        "the time is known in f32 only"
+    }
+}
+
 /// One line of it, at the start of a run.
-pub(crate) fn line(forecast: &Forecast) -> String {
+pub(crate) fn line(recipe: &Recipe, forecast: &Forecast) -> String {
     let peak = forecast.peak_bytes();
+    if let Some(cause) = recipe.uncounted() {
+        return format!("forecast: peak at least {peak}; what {cause} adds is not counted\n");
+    }
     let moved = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
         bytes if forecast.calls.is_exact => format!(", {bytes} moved a step"),
@@ -135,7 +147,7 @@ pub(crate) fn line(forecast: &Forecast) -> String {
     };
     let time = match (forecast.step_seconds(), forecast.tokens_per_second()) {
         (Some(step), Some(speed)) => format!(", {step} a step, {speed}"),
-        _ => "; lockstep plan calibrate lets it say the time too".to_owned(),
+        _ => format!("; {}", why_no_time(recipe)),
     };
     format!("forecast: peak {peak}{moved}{time}\n")
 }

@@ -49,9 +49,11 @@ impl Forecast {
         let memory = memory.with_seen(recipe, &blueprint);
         let wires = wires(recipe);
         let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
-        // Small problems are over before anything could be said about a step; and a machine is
-        // measured in f32.
-        let is_known = !recipe.model.family.is_problem() && recipe.precision.compute == Dtype::F32;
+        // Small problems are over before anything could be said about a step; a machine is measured
+        // in f32; and what is not counted has no price.
+        let is_known = !recipe.model.family.is_problem()
+            && recipe.precision.compute == Dtype::F32
+            && recipe.uncounted().is_none();
         let machine = machine.filter(|_| is_known);
         let step = machine.map(|machine| time::step(recipe, &calls, &wires, machine));
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);

@@ -69,10 +69,7 @@ pub(crate) fn exchange(
 
 /// What was said to be the cost of a run, where it sends what was counted on.
 pub(crate) fn predicted(recipe: &Recipe, predicted: &Predicted) -> Predicted {
-    match recipe.sync.mode {
-        SyncMode::AllReduce if !recipe.compress.is_on() => predicted.clone(),
-        _ => Predicted::default(),
-    }
+    if recipe.uncounted().is_some() { Predicted::default() } else { predicted.clone() }
 }
 
 /// Where a run ends that is to stop early, or is not. It is only left where all workers hold the

@@ -160,7 +160,7 @@ fn care_of(recipe: &Recipe, world: &World) -> Result<Care, Failure> {
 /// What people see of a run: how a batch comes about, then progress.
 fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
     let mut line = batch_line(recipe) + &promise_line(recipe) + &emulated_line(recipe);
-    line += &forecast::line(forecast);
+    line += &forecast::line(recipe, forecast);
     let batch = Announcement { line };
     let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
     vec![Box::new(batch), Box::new(console)]

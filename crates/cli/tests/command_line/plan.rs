@@ -85,3 +85,22 @@ fn timelines_are_drawn_and_measured() {
     let error = refusal(&folder, &["plan", "timeline", "--forward=-1"]);
     assert!(error.contains("--forward -1 is no time"), "{error}");
 }
+
+#[test]
+fn what_is_not_counted_is_said_and_not_forecast() {
+    let folder = Folder::new();
+    for (set, cause) in [
+        ("sync.mode=local-sgd", "sync.mode = \"local-sgd\""),
+        ("compress.method=int8", "compress.method = \"int8\""),
+    ] {
+        let sets = ["--preset", "tiny", "--set", set, "--set", "run.workers=2"];
+        let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
+        assert!(text.contains(&format!("what {cause} sends and keeps is not counted")), "{text}");
+        assert!(!text.contains("together exactly"), "{text}");
+        let report = folder.json(&[&["plan", "--json"], &sets[..]].concat());
+        assert_eq!(report["wire_is_exact"], false, "{report}");
+        let steps = ["--set", "train.steps=2", "--set", "train.eval_every=0"];
+        let run = folder.succeed(&[&["train"], &sets[..], &steps[..]].concat());
+        assert!(run.stderr.contains(&format!("what {cause} adds is not counted")), "{run:?}");
+    }
+}

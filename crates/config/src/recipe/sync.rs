@@ -82,6 +82,16 @@ impl Recipe {
         }
     }
 
+    /// What makes workers send and keep something else than forecasts count: the sum of all
+    /// gradients, in every step.
+    pub fn uncounted(&self) -> Option<String> {
+        if self.sync.mode != SyncMode::AllReduce {
+            return Some(format!("sync.mode = \"{}\"", self.sync.mode));
+        }
+        let method = self.compress.method;
+        self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
+    }
+
     /// The first step that is part of a round.
     pub fn first_round(&self) -> u64 {
         (self.sync.synchronous * self.train.steps as f64).round() as u64

@@ -1,12 +1,11 @@
 //! Momentum under delay: the stable step size from the roots of the characteristic polynomial.
 //!
 //! Heavy ball with gradients that are tau updates old is the recurrence x(t+1) =
-//! (1+b) x(t) - b x(t-1) - a x(t-tau) for curvature 1. It is stable while all solutions
-//! die out, which is found by playing it: what grows is outside, what shrinks is inside, and
-//! halving the interval finds the border.
+//! (1+b) x(t) - b x(t-1) - a x(t-tau) for curvature 1. It is stable while all roots of its
+//! characteristic polynomial lie inside the unit circle; [`stability`] has the border exactly.
 
 use super::prelude::*;
-use std::collections::VecDeque;
+use lockstep_planner::stability;
 
 experiment!(MomentumDelay);
 
@@ -33,51 +32,9 @@ const CARD: Card = Card {
     picture: Picture::lines("staleness", &["exact_limit", "rule", "half_rule"]).log(false, true),
 };
 
-/// Whether heavy ball dies out.
-pub(crate) fn is_stable(step: f64, momentum: f64, staleness: usize) -> bool {
-    let mut past: VecDeque<f64> = std::iter::repeat_n(1.0, staleness + 2).collect();
-    let mut last_peak = f64::INFINITY;
-    // Peaks of windows that are long against any oscillation: they fall, or they do not.
-    let window = 40 * (staleness + 5);
-    for round in 0..60 {
-        let mut peak = 0.0_f64;
-        for _ in 0..window {
-            let next = (1.0 + momentum) * past[0] - momentum * past[1] - step * past[staleness];
-            past.push_front(next);
-            past.pop_back();
-            peak = peak.max(next.abs());
-        }
-        if !peak.is_finite() || peak > 1e12 {
-            return false;
-        }
-        if peak < 1e-9 {
-            return true;
-        }
-        if round > 30 && peak >= last_peak {
-            return false;
-        }
-        last_peak = peak;
-    }
-    true
-}
-
-/// The largest stable step for curvature 1.
-pub(crate) fn exact_limit(momentum: f64, staleness: usize) -> f64 {
-    let (mut low, mut high) = (0.0, 4.0);
-    for _ in 0..26 {
-        let middle = f64::midpoint(low, high);
-        if is_stable(middle, momentum, staleness) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    low
-}
-
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let (momentum, staleness) = (at.number("momentum"), at.count("staleness"));
-    let exact = exact_limit(momentum, staleness);
+    let exact = stability::limit(staleness as u32, momentum);
     // Without delay the rules say nothing.
     let rule = if staleness > 0 { (1.0 - momentum) / staleness as f64 } else { f64::NAN };
     Ok(vec![row![exact, rule, rule / (1.0 + momentum), 2.0 * (1.0 + momentum) / exact,]])

@@ -106,7 +106,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         peak_process_bytes_by_rank: forecast.peak_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
-        wire_is_exact: forecast.calls.is_exact,
+        wire_is_exact: forecast.calls.is_exact && recipe.uncounted().is_none(),
         traffic_by_rank: forecast
             .traffic
             .iter()
@@ -175,7 +175,11 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report) -> String {
     let step = forecast.memory.peak_step;
     let peak = forecast.peak_bytes();
     let _ = writeln!(text, "the largest process holds {peak}, most of it from step {step} on\n");
-    render_traffic(forecast, &mut text);
+    if let Some(cause) = recipe.uncounted() {
+        let _ = writeln!(text, "what {cause} sends and keeps is not counted\n");
+    } else {
+        render_traffic(forecast, &mut text);
+    }
     render_time(recipe, forecast, report, &mut text);
     text
 }
@@ -202,7 +206,9 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
 
 fn render_time(recipe: &Recipe, forecast: &Forecast, report: &Report, text: &mut String) {
     let (Some(step), Some(speed)) = (&forecast.step, forecast.tokens_per_second()) else {
-        let _ = writeln!(text, "time    not known: lockstep plan calibrate measures this machine");
+        if recipe.uncounted().is_none() {
+            let _ = writeln!(text, "time    not known: {}", forecast::why_no_time(recipe));
+        }
         return;
     };
     let _ = writeln!(
