@@ -22,6 +22,7 @@ mod training;
 mod checkpoint;
 mod compress;
 mod emulate;
+mod federated;
 mod layout;
 mod sync;
 
@@ -34,6 +35,7 @@ use checkpoint::CHECKPOINT;
 use compress::COMPRESS;
 use data::DATA;
 use emulate::EMULATE;
+use federated::FEDERATED;
 use layout::{PARALLEL, RUN};
 use model::MODEL;
 use precision::PRECISION;
@@ -119,6 +121,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: true,
         applies: Applies::Always,
         keys: COMPRESS,
+    },
+    Section {
+        name: "federated",
+        meaning: "Clients that keep their data, and a coordinator.",
+        in_identity: true,
+        applies: Applies::When { key: "sync.mode", is: &["federated"] },
+        keys: FEDERATED,
     },
     Section {
         name: "checkpoint",

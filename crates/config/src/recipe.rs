@@ -50,6 +50,7 @@ mod compress;
 mod data;
 mod elastic;
 mod emulate;
+mod federated;
 mod optim;
 mod precision;
 mod sync;
@@ -60,6 +61,9 @@ pub use compress::{Compress, CompressMethod};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
+pub use federated::{
+    Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
+};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 pub use precision::{LossScale, LossScaling, Precision};
 pub use sync::{Averaged, Outer, Sync, SyncMode};
@@ -92,6 +96,8 @@ pub struct Recipe {
     pub sync: Sync,
     /// In how few bytes gradients travel.
     pub compress: Compress,
+    /// Clients that keep their data, and a coordinator.
+    pub federated: Federated,
     /// When the run is saved, and where: never changes a bit of the result.
     pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
@@ -452,7 +458,7 @@ impl Recipe {
                     .to_owned(),
             );
         }
-        if self.sync.mode != SyncMode::AllReduce {
+        if self.sync.mode == SyncMode::LocalSgd {
             reasons.push(format!(
                 "sync.mode = {}: each worker takes steps of its own, so another number of workers \
                  or other shares give other bits",

@@ -9,7 +9,8 @@ use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
     Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
-    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
+    Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
+    FederatedMethod, FederatedServer, HeldOut, Interval, IsaChoice, Isolation, LossScale,
     LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
     Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
     Sync, SyncMode, Tokenizer, Train, TransportChoice,
@@ -180,6 +181,7 @@ fn blank() -> Recipe {
         parallel: blank_parallel(),
         sync: blank_sync(),
         compress: blank_compress(),
+        federated: blank_federated(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,
@@ -215,6 +217,32 @@ fn blank_compress() -> Compress {
         warmup_steps: u64::MAX,
         error_feedback: true,
         force: true,
+    }
+}
+
+fn blank_federated() -> Federated {
+    Federated {
+        clients: 0,
+        sampled: 0,
+        method: FederatedMethod::Scaffold,
+        mu: -1.0,
+        least_steps: -1.0,
+        server: FederatedServer::Yogi,
+        server_lr: -1.0,
+        server_momentum: -1.0,
+        server_second: -1.0,
+        server_tau: -1.0,
+        combine: FederatedCombine::Krum,
+        liars: usize::MAX,
+        clip: -1.0,
+        noise: -1.0,
+        delta: -1.0,
+        secure: true,
+        dropout: -1.0,
+        late: -1.0,
+        window: u64::MAX,
+        byzantine: -1.0,
+        attack: FederatedAttack::Stale,
     }
 }
 

@@ -9,6 +9,7 @@
 mod compress;
 mod data;
 mod emulate;
+mod federated;
 mod layout;
 mod pipeline;
 mod sync;
@@ -47,6 +48,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(pipeline::broken(&facts));
     errors.extend(sync::broken(&facts));
     errors.extend(compress::broken(&facts));
+    errors.extend(federated::broken(&facts));
     errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors

@@ -8,6 +8,7 @@
 
 use lockstep_config::{BatchPlan, Documents, EpochEnd, Order, Placement, Recipe};
 
+use crate::clients::{client_of, clients_at};
 use crate::corpus::Stretch;
 use crate::error::{DataError, Split};
 use crate::permutation::mix;
@@ -31,6 +32,8 @@ enum Whose {
     All,
     /// There is one for each leaf.
     Leaf,
+    /// There is one for each client, and these have a part of the batch.
+    Client(Box<Recipe>),
     /// There is one for these leaves, and nothing is known of the others.
     Own(Vec<bool>),
 }
@@ -62,6 +65,9 @@ impl Deal {
             last: data.last,
         };
         let num_leaves = leaves.len();
+        if recipe.is_federated() {
+            return Self::among_clients(recipe, rules, name, train);
+        }
         let (samplers, whose) = match data.placement {
             Placement::Shared | Placement::Served => {
                 (vec![rules.sampler(name, train, &plan, (1, 1), None)?], Whose::All)
@@ -83,6 +89,24 @@ impl Deal {
             }
         };
         Ok(Self { plan, samplers, whose })
+    }
+
+    /// Every client has its own part of the text.
+    fn among_clients(
+        recipe: &Recipe,
+        rules: Rules,
+        name: &str,
+        train: &Stretch,
+    ) -> Result<Self, DataError> {
+        let (plan, clients) = (recipe.batch_plan(), recipe.federated.clients);
+        let part = |(client, part): (usize, &Stretch)| {
+            let seed = mix(mix(rules.seed, PART), client as u64);
+            let share = (1, recipe.federated.sampled);
+            Rules { seed, ..rules }.sampler(name, part, &plan, share, Some((client, clients)))
+        };
+        let parts = train.parts(clients, recipe.data.documents);
+        let samplers = parts.iter().enumerate().map(part).collect::<Result<_, _>>()?;
+        Ok(Self { plan, samplers, whose: Whose::Client(Box::new(recipe.clone())) })
     }
 
     /// Every sequence from one sampler.
@@ -107,6 +131,7 @@ impl Deal {
                 let per_leaf = batch / self.samplers.len();
                 (sequence / per_leaf, sequence % per_leaf)
             }
+            Whose::Client(recipe) => client_of(recipe, &clients_at(recipe, step), sequence),
             Whose::Own(leaves) => {
                 let per_leaf = batch / leaves.len();
                 let leaf = sequence / per_leaf;

@@ -81,7 +81,8 @@ impl Feed {
     pub fn open(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Self, DataError> {
         let placement = recipe.data.placement;
         let shape = BatchShape::largest(recipe);
-        let mut leaves = vec![false; recipe.num_leaves()];
+        // Clients live anywhere, and have lanes of no leaf.
+        let mut leaves = vec![recipe.is_federated(); recipe.num_leaves()];
         seat.leaves.iter().for_each(|&leaf| leaves[leaf] = true);
         if recipe.model.family.is_problem() {
             let corpus = problem::corpus(recipe)?;

@@ -7,6 +7,7 @@
 use lockstep_config::Recipe;
 
 use crate::batch::{Batch, BatchShape, IGNORE};
+use crate::clients;
 use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::permutation::{Permutation, mix};
@@ -30,9 +31,19 @@ pub(crate) fn fill(
 ) -> impl FnMut(u64, &mut Batch) -> Result<(), DataError> + use<> {
     let (seed, num_samples) = (recipe.train.seed, recipe.model.problem.samples as u64);
     let plan = recipe.batch_plan();
+    let federated = recipe.is_federated().then(|| recipe.clone());
     move |step, batch: &mut Batch| {
         let samples = batch.begin(step, &plan);
         batch.targets.fill(COUNTED);
+        if let Some(recipe) = &federated {
+            let clients = clients::clients_at(recipe, step);
+            let each = (recipe.train.batch / clients.len()) as u64;
+            for (sequence, input) in batch.inputs.iter_mut().enumerate() {
+                let (client, slot) = clients::client_of(recipe, &clients, sequence);
+                *input = clients::sample_of(recipe, client, step * each + slot as u64) as u32;
+            }
+            return Ok(());
+        }
         for (number, input) in samples.zip(&mut batch.inputs) {
             let order = Permutation::new(num_samples, mix(mix(seed, ORDER), number / num_samples));
             *input = order.apply(number % num_samples) as u32;

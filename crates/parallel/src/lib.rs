@@ -77,7 +77,9 @@ pub mod wire;
 
 pub mod compress;
 pub mod data;
+pub mod federated;
 pub mod local;
+pub mod robust;
 pub mod shard_tree;
 pub mod sparse;
 pub mod weights;

@@ -240,7 +240,7 @@ impl Rounds {
 }
 
 /// ‖a − b‖², in `f64`, element after element; an empty `b` is zero.
-fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
     let of = |(index, &a): (usize, &f32)| {
         let difference = f64::from(a) - f64::from(b.get(index).copied().unwrap_or(0.0));
         difference * difference

@@ -91,6 +91,8 @@ pub struct Replica {
     pub(crate) rounds: Option<Rounds>,
     /// What is kept to compress gradients, where they are.
     pub(crate) compression: Option<Compression>,
+    /// What was sent in this worker's name by others than the replica.
+    pub(crate) elsewhere: Traffic,
 }
 
 impl ReplicaPlan {
@@ -223,6 +225,7 @@ impl Replica {
             losses,
             rounds: None,
             compression: None,
+            elsewhere: Traffic::default(),
             loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
@@ -413,6 +416,7 @@ impl Replica {
             self.device.slicing.traffic(),
             self.traffic_of_rounds(),
             self.traffic_compressed(),
+            self.elsewhere,
         ];
         others.into_iter().fold(gradients, |sum, other| Traffic {
             messages: sum.messages + other.messages,

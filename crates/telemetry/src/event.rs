@@ -93,6 +93,31 @@ pub enum Event {
         #[serde(with = "number")]
         moved: f64,
     },
+    /// The coordinator combined what clients sent.
+    Aggregated {
+        /// Steps done so far.
+        step: u64,
+        /// Clients that were drawn.
+        sampled: usize,
+        /// Changes that counted, late ones included.
+        counted: usize,
+        /// Those of them that were late.
+        late: usize,
+        /// The mean over them of the squared distance from what they became.
+        #[serde(with = "number")]
+        drift: f64,
+        /// The largest of them.
+        #[serde(with = "number")]
+        drift_max: f64,
+        /// The client that it is of.
+        drift_max_client: usize,
+        /// The squared length of what they became.
+        #[serde(with = "number")]
+        moved: f64,
+        /// The privacy that all rounds so far leave, where there is noise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epsilon: Option<f64>,
+    },
     /// The gradients of a step were compressed.
     Compressed {
         /// Steps done so far.

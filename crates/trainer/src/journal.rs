@@ -14,6 +14,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
 use lockstep_parallel::compress::Observed;
+use lockstep_parallel::federated::Aggregated;
 use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
@@ -238,6 +239,22 @@ impl Journal {
                 moved,
             });
         }
+    }
+
+    /// What clients have sent became one, where they did.
+    pub fn aggregated(&mut self, step: u64, found: Option<Aggregated>) {
+        let Some(found) = found else { return };
+        self.telemetry.record(&Event::Aggregated {
+            step,
+            sampled: found.sampled,
+            counted: found.counted,
+            late: found.late,
+            drift: found.drift,
+            drift_max: found.drift_max.0,
+            drift_max_client: found.drift_max.1,
+            moved: found.moved,
+            epsilon: found.epsilon,
+        });
     }
 
     /// Gradients travelled in fewer bytes, where they did.

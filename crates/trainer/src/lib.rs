@@ -46,6 +46,7 @@ pub mod check;
 pub mod checkpoints;
 pub mod device;
 pub mod evaluate;
+mod federated;
 pub mod feed;
 pub mod health;
 pub mod journal;

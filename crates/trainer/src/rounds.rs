@@ -5,6 +5,7 @@
 //! (its optimizer's state, what compression left out) is saved under the worker's number.
 
 use crate::TrainError;
+use crate::federated;
 use crate::saved::Learner;
 use crate::summary::Predicted;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
@@ -22,7 +23,7 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
         let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
         replica.compress(CompressionPlan { method, error_feedback, seed })?;
     }
-    if recipe.sync.mode == SyncMode::AllReduce {
+    if recipe.sync.mode != SyncMode::LocalSgd {
         return Ok(());
     }
     let rule = match recipe.sync.outer {
@@ -158,6 +159,9 @@ fn name_of(worker: usize, name: &str, kind: &str, is_own: bool) -> String {
 
 /// Copies what a checkpoint must hold besides the model and a state that all workers share.
 pub(crate) fn save(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) {
+    if let Some(federation) = &mut learner.federation {
+        federated::save(room, federation);
+    }
     let Learner { replica, optimizer, .. } = learner;
     let worker = replica.groups().rank();
     if recipe.has_own_state() {
@@ -191,6 +195,7 @@ pub(crate) fn load(
     reader: &Reader,
     learner: &mut Learner,
 ) -> Result<(), TrainError> {
+    federated::load(reader, learner)?;
     let Learner { replica, optimizer, .. } = learner;
     let (worker, workers) = (replica.groups().rank(), reader.manifest().position.workers);
     let has_residuals = recipe.compress.is_on() && recipe.compress.error_feedback;

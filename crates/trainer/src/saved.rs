@@ -4,9 +4,9 @@
 //! gives the bits that the run would have had without the interruption.
 
 use crate::device::kernel_class;
-use crate::rounds;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
+use crate::{federated, rounds};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Scaling, TrainingState, WeightsHasher};
 use lockstep_comm::CommError;
@@ -14,6 +14,7 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, LossScale, Partition, Recipe, Sources};
 use lockstep_data::{Cursor, Tokenizer};
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases};
+use lockstep_parallel::federated::Federation;
 use lockstep_parallel::{Groups, Replica, Shares, Stages};
 use lockstep_parallel::{measure, tune};
 use lockstep_platform::World;
@@ -46,6 +47,8 @@ pub struct Learner {
     pub num_skipped_in_phase: u64,
     /// What the loss is multiplied by.
     pub scaler: LossScaler,
+    /// Clients, where there are any.
+    pub federation: Option<Federation>,
 }
 
 /// What may change between two steps of a run.
@@ -79,7 +82,9 @@ impl Learner {
         rounds::prepare(recipe, &mut replica)?;
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
+        let federation = federated::prepare(recipe, &mut replica, &clip, cpu, world)?;
         Ok(Self {
+            federation,
             optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
             clip,

@@ -7,7 +7,7 @@ use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, feed, health, rounds, run_folder};
+use crate::{check, device, evaluate, federated, feed, health, rounds, run_folder};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -138,6 +138,9 @@ fn one_step(
     targets: &mut feed::Targets<'_>,
     journal: &mut Journal,
 ) -> Result<(), TrainError> {
+    if recipe.is_federated() {
+        return federated::one_step(cpu, recipe, step, learner, loader, journal);
+    }
     journal.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;

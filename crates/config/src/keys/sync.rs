@@ -11,6 +11,7 @@ use Default::{Derived, Fixed};
 
 /// Where rounds mean anything.
 const LOCAL: &[&str] = &["local-sgd"];
+const ROUNDS: &[&str] = &["local-sgd", "federated"];
 
 pub(super) const SYNC: &[Key] = &[
     Key::new(
@@ -20,7 +21,7 @@ pub(super) const SYNC: &[Key] = &[
         field!(sync.mode: choice SyncMode),
         "When workers agree: all-reduce adds up gradients in every step; local-sgd lets each \
          worker take steps of its own and averages the weights at the end of a round (the bits \
-         then depend on the workers).",
+         then depend on the workers); federated lets clients do so, under a coordinator.",
     )
     .counting_when(is_lazy),
     Key::new(
@@ -30,7 +31,7 @@ pub(super) const SYNC: &[Key] = &[
         field!(sync.local_steps: integer u64),
         "Steps of a round, K. A round of one step is an all-reduce of gradients.",
     )
-    .only_when("sync.mode", LOCAL)
+    .only_when("sync.mode", ROUNDS)
     .else_count(1),
     Key::new(
         "sync.final_local_steps",
@@ -39,7 +40,7 @@ pub(super) const SYNC: &[Key] = &[
         field!(sync.final_local_steps: integer u64),
         "Steps of a round at the end of the run; in between the number changes evenly.",
     )
-    .only_when("sync.mode", LOCAL)
+    .only_when("sync.mode", ROUNDS)
     .else_count(1),
     Key::new(
         "sync.synchronous",

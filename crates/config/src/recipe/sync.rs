@@ -33,6 +33,9 @@ choices! {
         AllReduce = "all-reduce",
         /// After a round of steps of their own, on the mean of their weights.
         LocalSgd = "local-sgd",
+        /// After a round of steps of clients that keep their data, on what a coordinator makes of
+        /// their changes.
+        Federated = "federated",
     }
 }
 
@@ -97,6 +100,16 @@ impl Recipe {
         (self.sync.synchronous * self.train.steps as f64).round() as u64
     }
 
+    /// Rounds that are over after so many steps.
+    pub fn num_rounds(&self, num_steps: u64) -> u64 {
+        let (mut start, mut rounds) = (self.first_round(), 0);
+        while start < num_steps {
+            start = self.round_at(start).end;
+            rounds += 1;
+        }
+        rounds
+    }
+
     /// Whether all workers hold the same weights after so many steps.
     pub fn is_round_over(&self, num_steps: u64) -> bool {
         num_steps == 0 || self.round_at(num_steps - 1).end == num_steps
@@ -115,7 +128,8 @@ impl Recipe {
     /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
     /// for itself, or the momentum of rounds. Only checkpoints hold that.
     pub fn keeps_more(&self) -> bool {
-        self.has_own_state() || self.sync.outer != Outer::None || self.compress.is_on()
+        let has_more = self.sync.outer != Outer::None || self.compress.is_on();
+        self.has_own_state() || has_more || self.is_federated()
     }
 
     /// Whether each worker has optimizer state of its own between rounds.
