@@ -70,7 +70,7 @@ pub use recipe::{
     FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, LossScale, LossScaling,
     LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Order, Outer, Parallel,
     Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    SlowWorker, Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    SlowWorker, Source, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

@@ -66,7 +66,7 @@ pub use federated::{
 };
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 pub use precision::{LossScale, LossScaling, Precision};
-pub use sync::{Averaged, Outer, Sync, SyncMode};
+pub use sync::{Averaged, Outer, Sync, SyncMode, SyncPartition};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Checkpoint`] and [`Emulate`].

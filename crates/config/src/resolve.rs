@@ -13,7 +13,7 @@ use crate::recipe::{
     FederatedMethod, FederatedServer, HeldOut, Interval, IsaChoice, Isolation, LossScale,
     LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
     Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -203,6 +203,8 @@ fn blank_sync() -> Sync {
         synchronous: -1.0,
         average: Averaged::State,
         outer: Outer::Nesterov,
+        partition: SyncPartition::ByClass,
+        alpha: -1.0,
         outer_lr: -1.0,
         outer_momentum: -1.0,
     }

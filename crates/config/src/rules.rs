@@ -11,6 +11,7 @@ mod data;
 mod emulate;
 mod federated;
 mod layout;
+mod partition;
 mod pipeline;
 mod sync;
 mod tensor;
@@ -49,6 +50,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(sync::broken(&facts));
     errors.extend(compress::broken(&facts));
     errors.extend(federated::broken(&facts));
+    errors.extend(partition::broken(&facts));
     errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors

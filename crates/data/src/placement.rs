@@ -20,6 +20,7 @@ use crate::cursor::Cursor;
 use crate::deal::Deal;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
+use crate::partition::Partition;
 use crate::problem;
 use crate::serve::Client;
 use crate::validation::{Validation, ValidationLane, lanes_of};
@@ -68,6 +69,7 @@ enum Way {
     /// A small problem has no text: its samples are made from their numbers.
     Numbers {
         recipe: Box<Recipe>,
+        classes: Vec<u8>,
     },
     Served {
         client: Option<Box<Client>>,
@@ -92,7 +94,7 @@ impl Feed {
                 text: TextName::of(&corpus),
                 vocab: corpus.vocab(),
                 is_bytes: true,
-                way: Way::Numbers { recipe: Box::new(recipe.clone()) },
+                way: Way::Numbers { recipe: Box::new(recipe.clone()), classes: Vec::new() },
             });
         }
         if placement == Placement::Served {
@@ -125,6 +127,24 @@ impl Feed {
             is_bytes: corpus.tokenizer().is_bytes(),
             way: Way::Own { corpus: Arc::new(corpus), deal, leaves, limit },
         })
+    }
+
+    /// Says of which class every sample of a small problem is, so that they can be divided by it.
+    pub fn classify(&mut self, of_samples: Vec<u8>) {
+        if let Way::Numbers { classes, .. } = &mut self.way {
+            *classes = of_samples;
+        }
+    }
+
+    /// Who has which samples, where they are divided into parts.
+    pub fn partition(&self) -> Option<Partition> {
+        match &self.way {
+            Way::Own { deal, .. } => deal.partition().cloned(),
+            Way::Numbers { recipe, classes } => {
+                recipe.has_parts().then(|| Partition::new(recipe, classes.clone()))
+            }
+            Way::Served { .. } => None,
+        }
     }
 
     /// Whether the samples depend on the workers, so that no two layouts give the same bits.
@@ -197,7 +217,7 @@ impl Feed {
         let is_local = self.placement == Placement::Local;
         match &mut self.way {
             Way::Served { client, .. } => ready(client).validation(),
-            Way::Numbers { recipe } => Ok(problem::validation(recipe)),
+            Way::Numbers { recipe, .. } => Ok(problem::validation(recipe)),
             Way::Own { corpus, limit, .. } => {
                 let limit = if is_local { limit.div_ceil(num_workers) } else { *limit };
                 lanes_of(self.shape, limit, corpus.validation(), corpus.cut())
@@ -212,8 +232,8 @@ impl Feed {
     pub fn loader(&mut self, world: &World, cursor: Cursor) -> Result<Loader, DataError> {
         let text = self.text.clone();
         match &mut self.way {
-            Way::Numbers { recipe } => {
-                let fill = Box::new(problem::fill(recipe));
+            Way::Numbers { recipe, classes } => {
+                let fill = Box::new(problem::fill(recipe, classes.clone()));
                 Loader::from_memory(self.shape, world, text, cursor, fill)
             }
             Way::Own { corpus, deal, leaves, .. } => {

@@ -7,9 +7,10 @@
 use lockstep_config::Recipe;
 
 use crate::batch::{Batch, BatchShape, IGNORE};
-use crate::clients;
+use crate::clients::{clients_at, turn_of};
 use crate::corpus::Corpus;
 use crate::error::DataError;
+use crate::partition::Partition;
 use crate::permutation::{Permutation, mix};
 use crate::validation::{Validation, ValidationLane};
 
@@ -25,22 +26,25 @@ pub(crate) fn corpus(recipe: &Recipe) -> Result<Corpus, DataError> {
     Corpus::from_text("the samples", &text, 0.5)
 }
 
-/// Fills the batch of a step.
+/// Fills the batch of a step; `classes` are those of all samples, where it matters.
 pub(crate) fn fill(
     recipe: &Recipe,
+    classes: Vec<u8>,
 ) -> impl FnMut(u64, &mut Batch) -> Result<(), DataError> + use<> {
     let (seed, num_samples) = (recipe.train.seed, recipe.model.problem.samples as u64);
     let plan = recipe.batch_plan();
-    let federated = recipe.is_federated().then(|| recipe.clone());
+    let divided = recipe.has_parts().then(|| {
+        let classes = if classes.is_empty() { vec![0; num_samples as usize] } else { classes };
+        (Partition::new(recipe, classes), recipe.clone())
+    });
     move |step, batch: &mut Batch| {
         let samples = batch.begin(step, &plan);
         batch.targets.fill(COUNTED);
-        if let Some(recipe) = &federated {
-            let clients = clients::clients_at(recipe, step);
-            let each = (recipe.train.batch / clients.len()) as u64;
+        if let Some((partition, recipe)) = &divided {
+            let clients = clients_at(recipe, step);
             for (sequence, input) in batch.inputs.iter_mut().enumerate() {
-                let (client, slot) = clients::client_of(recipe, &clients, sequence);
-                *input = clients::sample_of(recipe, client, step * each + slot as u64) as u32;
+                let (part, turn) = turn_of(recipe, &clients, step, sequence);
+                *input = partition.draw(part, turn);
             }
             return Ok(());
         }
@@ -86,7 +90,7 @@ mod tests {
 
     fn batch(recipe: &Recipe, step: u64) -> Batch {
         let mut batch = Batch::with_room(BatchShape::of(recipe));
-        fill(recipe)(step, &mut batch).unwrap();
+        fill(recipe, Vec::new())(step, &mut batch).unwrap();
         batch
     }
 

@@ -20,7 +20,7 @@ const EDGES: &[(&str, &str)] = &[
     ("telemetry", "platform"),
     ("model", "config tensor"),
     ("optim", "config tensor"),
-    ("data", "config platform"),
+    ("data", "config platform tensor"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),

@@ -3,7 +3,7 @@
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
-use crate::recipe::{Averaged, Outer, Recipe, SyncMode};
+use crate::recipe::{Averaged, Outer, Recipe, SyncMode, SyncPartition};
 use crate::value::Value;
 
 use Bound::{Closed, Open};
@@ -61,6 +61,23 @@ pub(super) const SYNC: &[Key] = &[
     )
     .only_when("sync.mode", LOCAL),
     Key::new(
+        "sync.partition",
+        Kind::Choice(SyncPartition::NAMES),
+        Derived { text: "= \"iid\" for clients, else \"shared\"", from: usual_partition },
+        field!(sync.partition: choice SyncPartition),
+        "Which samples each leaf of the gradient sum, or each client, learns from: all of them, or \
+         its own part, by chance, by Dirichlet's distribution over classes, or of few classes.",
+    )
+    .counting_when(Recipe::has_parts),
+    Key::new(
+        "sync.alpha",
+        float(Open(0.0), Closed(1e6)),
+        Fixed("0.5"),
+        field!(sync.alpha: f64),
+        "Dirichlet's: the smaller, the more parts differ.",
+    )
+    .only_when("sync.partition", &["dirichlet"]),
+    Key::new(
         "sync.outer",
         Kind::Choice(Outer::NAMES),
         Fixed("\"none\""),
@@ -94,4 +111,9 @@ fn is_lazy(recipe: &Recipe) -> bool {
 
 fn same_at_the_end(recipe: &Recipe) -> Value {
     Value::Integer(i64::try_from(recipe.sync.local_steps).unwrap_or(i64::MAX))
+}
+
+fn usual_partition(recipe: &Recipe) -> Value {
+    let usual = if recipe.is_federated() { SyncPartition::Iid } else { SyncPartition::Shared };
+    Value::Text(usual.name().to_owned())
 }

@@ -20,6 +20,10 @@ pub struct Sync {
     pub average: Averaged,
     /// What becomes of the mean change of a round.
     pub outer: Outer,
+    /// Which samples meet where.
+    pub partition: SyncPartition,
+    /// How alike parts are, where they are drawn from Dirichlet's distribution.
+    pub alpha: f64,
     /// Learning rate of the outer optimizer.
     pub outer_lr: f64,
     /// Momentum of the outer optimizer.
@@ -46,6 +50,20 @@ choices! {
         Weights = "weights",
         /// Weights and the optimizer's state.
         State = "state",
+    }
+}
+
+choices! {
+    /// Which samples leaves of the gradient sum, or clients, learn from.
+    SyncPartition {
+        /// All of them from all samples.
+        Shared = "shared",
+        /// Each from its own, dealt by chance.
+        Iid = "iid",
+        /// Each from its own, classes divided by Dirichlet's distribution.
+        Dirichlet = "dirichlet",
+        /// Each from its own, of few classes.
+        ByClass = "by-class",
     }
 }
 
@@ -98,6 +116,16 @@ impl Recipe {
     /// The first step that is part of a round.
     pub fn first_round(&self) -> u64 {
         (self.sync.synchronous * self.train.steps as f64).round() as u64
+    }
+
+    /// Whether samples are divided into parts that differ.
+    pub fn has_parts(&self) -> bool {
+        self.sync.partition != SyncPartition::Shared
+    }
+
+    /// How many parts samples are divided into: one for each client, or for each leaf.
+    pub fn num_parts(&self) -> usize {
+        if self.is_federated() { self.federated.clients } else { self.num_leaves() }
     }
 
     /// Rounds that are over after so many steps.

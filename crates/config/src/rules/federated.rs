@@ -2,7 +2,7 @@
 
 use super::Facts;
 use crate::error::ConfigError;
-use crate::recipe::{FederatedCombine, FederatedMethod, OptimName, Placement};
+use crate::recipe::{FederatedCombine, FederatedMethod, OptimName};
 
 /// Every broken rule, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
@@ -17,7 +17,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         noise_has_a_scale,
         sums_are_all_there_is,
         batches_stay,
-        texts_are_shared,
+        clients_have_samples,
     ];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
@@ -123,12 +123,11 @@ fn batches_stay(facts: &Facts<'_>) -> Option<ConfigError> {
     facts.needs(["sync.mode", "train.batch_schedule"], "[]", "all-reduce", why)
 }
 
-/// Parts of clients are cut out of one text.
-fn texts_are_shared(facts: &Facts<'_>) -> Option<ConfigError> {
-    let recipe = facts.recipe;
-    if recipe.model.family.is_problem() || recipe.data.placement == Placement::Shared {
+/// A client learns from samples that others do not.
+fn clients_have_samples(facts: &Facts<'_>) -> Option<ConfigError> {
+    if facts.recipe.has_parts() {
         return None;
     }
-    let why = "cuts one text into parts of clients";
-    facts.needs(["sync.mode", "data.placement"], "\"shared\"", "all-reduce", why)
+    let why = "has clients that keep their own samples";
+    facts.needs(["sync.mode", "sync.partition"], "\"iid\"", "all-reduce", why)
 }

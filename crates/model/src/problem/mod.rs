@@ -67,6 +67,26 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
     Blueprint { blocks, vocab, context: 1, slices: Slices::WHOLE }
 }
 
+/// The class of every sample to learn from: a digit, on which side of zero a target lies, or to
+/// which side of the first axis a bowl's noise pulls.
+pub fn classes(model: &Model) -> Vec<u8> {
+    let samples = Samples::new(model);
+    if model.family == Family::Quadratic {
+        let (noise, mut row) = (Noise::new(&model.problem), vec![0.0; model.problem.dim]);
+        let side = |sample: usize| {
+            noise.copy(sample as u64, &mut row);
+            u8::from(row[0] > 0.0)
+        };
+        return samples.train().map(side).collect();
+    }
+    let is_digit = model.family == Family::Mlp;
+    let class = |sample: usize| {
+        let target = samples.target(sample);
+        if is_digit { target as u8 } else { u8::from(target > 0.0) }
+    };
+    samples.train().map(class).collect()
+}
+
 fn classifier(model: &Model) -> Vec<Box<dyn Block>> {
     let samples = Arc::new(Samples::new(model));
     let rows = Rows::Table(Arc::clone(&samples));
