@@ -221,6 +221,16 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whether it is for those who read all events, and not for the console.
+    pub fn is_detail(&self) -> bool {
+        matches!(
+            self,
+            Self::RoundFinished { .. } | Self::Aggregated { .. } | Self::Compressed { .. }
+        )
+    }
+}
+
 /// An event with its stamp: one line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamped {

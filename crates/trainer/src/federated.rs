@@ -121,7 +121,7 @@ pub(crate) fn one_step(
     let local = federation.step(cpu, step, lr, &lane)?;
     slow.after_lanes();
     let loss = local.sum / local.targets;
-    if local.targets == 0.0 && recipe.federated.least_steps == 1.0 {
+    if local.targets == 0.0 {
         let (what, source_of) = ("the loss of every client".to_owned(), String::new());
         return Err(TrainError::Diverged { step, what, value: loss, source_of });
     }

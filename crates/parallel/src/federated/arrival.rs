@@ -62,7 +62,9 @@ impl Arrivals {
         if key.uniform_f64(0) < self.dropout {
             return Arrival::Never;
         }
-        let rounds = (1..).take_while(|turn| key.uniform_f64(*turn) < self.late).count() as u64;
+        // Once it is too late it does not matter how late.
+        let is_late = |turn: &u64| key.uniform_f64(*turn) < self.late;
+        let rounds = (1..self.window + 2).take_while(is_late).count() as u64;
         if rounds > self.window { Arrival::Never } else { Arrival::After(rounds) }
     }
 

@@ -66,7 +66,8 @@ mod tests {
     use super::*;
 
     fn messages() -> Vec<Vec<u64>> {
-        let values = |client: usize| (0..7).map(move |i| (client as f64 - 2.0) * 0.3 + i as f64);
+        let values =
+            |client: usize| (0..7).map(move |i| (client as f64 - 2.0) * 0.3 + f64::from(i));
         (0..5).map(|client| values(client).map(to_fixed).collect()).collect()
     }
 

@@ -50,7 +50,9 @@ impl Federation {
         let slots = solo.slots();
         let seat = |(index, &client): (usize, &usize)| {
             let key = Key::new(plan.seed, "federated.steps").with(round);
-            let most = 1.0 - (1.0 - plan.least_steps) * key.uniform_f64(client as u64);
+            // One takes all of them, so that every step is somebody's.
+            let less = if index == 0 { 0.0 } else { key.uniform_f64(client as u64) };
+            let most = 1.0 - (1.0 - plan.least_steps) * less;
             let is_stale = !before.is_empty() && plan.arrivals.lies(plan.seed, client);
             Seat {
                 client,

@@ -42,7 +42,7 @@ struct Report {
 
 #[derive(Serialize)]
 struct Part {
-    part: usize,
+    number: usize,
     num_samples: usize,
     variation: f64,
     top_class: usize,
@@ -71,9 +71,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
 
-fn part((part, skew): (usize, &Skew)) -> Part {
+fn part((number, skew): (usize, &Skew)) -> Part {
     let Skew { num_samples, variation, top_class, top_share } = *skew;
-    Part { part, num_samples, variation, top_class, top_share }
+    Part { number, num_samples, variation, top_class, top_share }
 }
 
 fn render(report: &Report) -> String {
@@ -82,7 +82,7 @@ fn render(report: &Report) -> String {
         let _ = writeln!(
             text,
             "{:<5} {:>8} {:>10.2}  {} ({:.0} %)",
-            part.part,
+            part.number,
             part.num_samples,
             part.variation,
             part.top_class,
