@@ -10,9 +10,9 @@ use crate::problem::Problem;
 use crate::recipe::{
     Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
     Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName, Order, Outer,
+    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
+    Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -180,6 +180,7 @@ fn blank() -> Recipe {
         parallel: blank_parallel(),
         sync: blank_sync(),
         compress: blank_compress(),
+        offload: Offload::none(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,

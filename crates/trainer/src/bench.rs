@@ -70,11 +70,13 @@ fn bench_on(
         let lane = |index| lane_of(recipe, batch, index, num_targets);
         learner.replica.scale_loss(learner.scaler.scale());
         learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+        learner.optimizer.read_ahead();
         let sums = learner.replica.finish_reduce(cpu)?;
         let sums = learner.replica.unscale(cpu, sums);
         let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
         let update = Update { count: step + 1, lr: learner.lr(step), clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+        learner.optimizer.check().map_err(TrainError::StateLost)?;
         if step >= WARM_UP_STEPS {
             step_seconds.push(world.clock().since(start).as_secs_f64());
         }
