@@ -97,7 +97,6 @@ impl Kinds {
             let mut values = self.0.iter_mut().map(|kind| &mut kind.values_mut()[piece.clone()]);
             let kinds = [values.next(), values.next()].map(Option::unwrap_or_default);
             assert!(values.next().is_none(), "no rule has more kinds of state");
-            drop(values);
             work(piece.clone(), kinds);
             self.put_back(&piece);
         }
