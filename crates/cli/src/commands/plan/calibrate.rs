@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 6)]
     steps: u64,
     /// Number formats of products (precision.compute) to measure
-    #[arg(long, value_delimiter = ',', default_value = "f32,bf16", value_name = "FORMAT,..")]
+    #[arg(long, value_delimiter = ',', default_values = ["f32", "bf16"], value_name = "FORMAT,..")]
     formats: Vec<String>,
     /// One JSON value on standard output
     #[arg(long)]
