@@ -68,9 +68,10 @@ pub use recipe::{
     Compression, Conditions, Data, DecayShape, Distribution, Documents, Dtype, Elastic, Emulate,
     EmulatedLink, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine, FederatedMethod,
     FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, LossScale, LossScaling,
-    LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    SlowWorker, Source, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
+    LrScaling, LrSchedule, Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order,
+    Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, SlowWorker, Source, Sync, SyncMode, SyncPartition, Tokenizer, Train,
+    TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

@@ -4,11 +4,12 @@
 //! that one `--set` on top of it is enough. Its purpose is the comment on its first line.
 
 /// Name and text of each preset, the default one first.
-const PRESETS: [(&str, &str); 11] = [
+const PRESETS: &[(&str, &str)] = &[
     ("bible-small", include_str!("../presets/bible-small.toml")),
     ("tiny", include_str!("../presets/tiny.toml")),
     ("wide-odd", include_str!("../presets/wide-odd.toml")),
     ("gpt2-small-bytes", include_str!("../presets/gpt2-small-bytes.toml")),
+    ("gpt2-medium-bytes", include_str!("../presets/gpt2-medium-bytes.toml")),
     ("bench", include_str!("../presets/bench.toml")),
     ("gpt2", include_str!("../presets/gpt2.toml")),
     ("digits", include_str!("../presets/digits.toml")),

@@ -51,9 +51,11 @@ mod data;
 mod elastic;
 mod emulate;
 mod federated;
+mod offload;
 mod optim;
 mod precision;
 mod promise;
+mod recompute;
 mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
@@ -65,12 +67,14 @@ pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use federated::{
     Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
 };
+pub use offload::{Offload, OffloadState};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 pub use precision::{LossScale, LossScaling, Precision};
+pub use recompute::Recompute;
 pub use sync::{Averaged, Outer, Sync, SyncMode, SyncPartition};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
-/// [`Parallel`], [`Checkpoint`] and [`Emulate`].
+/// [`Parallel`], [`Offload`], [`Checkpoint`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// The shape of the transformer.
@@ -99,6 +103,8 @@ pub struct Recipe {
     pub compress: Compress,
     /// Clients that keep their data, and a coordinator.
     pub federated: Federated,
+    /// What lies on a disk instead of in memory: never changes a bit of the result.
+    pub offload: Offload,
     /// When the run is saved, and where: never changes a bit of the result.
     pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
@@ -267,50 +273,6 @@ impl Parallel {
     /// Stages that the blocks of the model are cut into.
     pub const fn num_stages(&self) -> usize {
         self.pipeline * self.virtual_stages
-    }
-}
-
-/// What the backward pass computes again rather than keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Recompute {
-    /// Nothing: every activation is kept.
-    None,
-    /// Attention and activation functions.
-    Selective,
-    /// Whole blocks, from their inputs.
-    Full,
-    /// Every K-th block whole, the others not at all; K is at least 1.
-    Every(usize),
-}
-
-impl Recompute {
-    /// The names without a number that a recipe may use; the fourth form is `every-K`.
-    pub const NAMES: &'static [&'static str] = &["none", "selective", "full"];
-
-    /// What a recipe calls by this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "selective" => Some(Self::Selective),
-            "full" => Some(Self::Full),
-            _ => {
-                let digits = name.strip_prefix("every-")?;
-                let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-                let distance = digits.parse().ok().filter(|distance| plain && *distance >= 1)?;
-                Some(Self::Every(distance))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Recompute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Selective => f.write_str("selective"),
-            Self::Full => f.write_str("full"),
-            Self::Every(distance) => write!(f, "every-{distance}"),
-        }
     }
 }
 

@@ -11,9 +11,9 @@ use crate::recipe::{
     Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
     Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
     FederatedMethod, FederatedServer, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
+    LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName, Order, Outer,
+    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
+    Source, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -182,6 +182,7 @@ fn blank() -> Recipe {
         sync: blank_sync(),
         compress: blank_compress(),
         federated: blank_federated(),
+        offload: Offload::none(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,

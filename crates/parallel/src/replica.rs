@@ -63,6 +63,8 @@ pub struct ReplicaPlan {
     pub overlap: bool,
     /// What gradients travel in; see [`crate::wire`].
     pub wire: Dtype,
+    /// Whether the optimizer's state lies in a file.
+    pub offload: bool,
     /// Which parameters are frozen when.
     pub phases: Phases,
     /// The phase that the run is in.
@@ -109,6 +111,7 @@ impl ReplicaPlan {
             bucket_len: 0,
             overlap: false,
             wire: Dtype::F32,
+            offload: false,
             phases: Phases::default(),
             phase: 0,
         }

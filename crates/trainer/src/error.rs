@@ -3,6 +3,7 @@
 use lockstep_checkpoint::CheckpointError;
 use lockstep_comm::CommError;
 use lockstep_config::Blame;
+use lockstep_config::units::Bytes;
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
 use lockstep_telemetry::TelemetryError;
@@ -20,6 +21,17 @@ pub enum TrainError {
     /// The run folder could not be written.
     #[error(transparent)]
     Folder(#[from] FileError),
+    /// The optimizer's state has no place on a disk.
+    #[error("no place for {bytes} of optimizer state: {error}; set offload.folder to another disk")]
+    NoRoom {
+        /// What was to be kept there.
+        bytes: Bytes,
+        /// What the disk said.
+        error: FileError,
+    },
+    /// The disk with the optimizer's state failed.
+    #[error("the optimizer's state is lost: {0}; go on from the last checkpoint on another disk")]
+    StateLost(FileError),
     /// The file of events could not be opened.
     #[error(transparent)]
     Events(#[from] TelemetryError),
@@ -110,7 +122,7 @@ pub enum TrainError {
     /// The saved run was made by another recipe.
     #[error(
         "{dir} was trained with another recipe: {saved} there, {asked} here; only run.*, \
-         parallel.*, checkpoint.* and emulate.* may change"
+         parallel.*, offload.*, checkpoint.* and emulate.* may change"
     )]
     OtherRecipe {
         /// The run to resume.
@@ -269,7 +281,7 @@ impl TrainError {
             Self::Comm(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
             // A path that cannot be a folder was named wrongly; a failing disk is another matter.
-            Self::Folder(error) => match error.kind() {
+            Self::Folder(error) | Self::NoRoom { error, .. } => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::PermissionDenied
                 | ErrorKind::NotADirectory
@@ -277,7 +289,7 @@ impl TrainError {
                 | ErrorKind::InvalidInput => Blame::User,
                 _ => Blame::Storage,
             },
-            Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
+            Self::Events(_) | Self::SavedEvents { .. } | Self::StateLost(_) => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
             Self::WorkersDisagree { .. }

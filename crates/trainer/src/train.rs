@@ -156,6 +156,7 @@ fn one_step(
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
     slow.after_lanes();
     let loss = loss / num_targets as f64;
+    learner.optimizer.read_ahead();
     let sums = learner.replica.finish_reduce(cpu)?;
     let sums = learner.replica.unscale(cpu, sums);
     let observed = rounds::exchange(recipe, step, learner)?;
@@ -166,6 +167,7 @@ fn one_step(
     if verdict == Verdict::Step {
         let update = Update { count: step + 1 - learner.num_skipped_in_phase, lr, clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+        learner.optimizer.check().map_err(TrainError::StateLost)?;
     }
     let drift = rounds::end_step(cpu, recipe, step, learner)?;
     let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();

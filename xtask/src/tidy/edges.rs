@@ -19,7 +19,7 @@ const EDGES: &[(&str, &str)] = &[
     ("cluster", "config platform mesh comm"),
     ("telemetry", "platform"),
     ("model", "config tensor"),
-    ("optim", "config tensor"),
+    ("optim", "config platform tensor"),
     ("data", "config platform tensor"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
