@@ -318,13 +318,13 @@ fn experts_servers_and_wires_by_rows() {
 #[test]
 fn runs_by_rows() {
     // 3.14e23 operations: 6 x 175e9 parameters x 299e9 tokens.
-    let gpt3 = ["parameters=175e9", "tokens=2.990476e11", "batch_tokens=2.990476e11", "mfu=1"];
+    let gpt3 = ["parameters=175e9", "tokens=2.990476e11", "batch_tokens=2.990476e8", "mfu=1"];
     let one = [&gpt3[..], &["devices=1", "overlap=1"]].concat();
-    let seconds = at("end-to-end", &one, "", "step_seconds");
+    let seconds = 1e3 * at("end-to-end", &one, "", "step_seconds");
     near("B O201", seconds, 1.006e9, 0.001);
     near("B O201, years", seconds / 3.156e7, 31.9, 0.002);
     let month = [&gpt3[..], &["devices=1024", "overlap=1"]].concat();
-    let share = at("end-to-end", &month, "", "step_seconds") / (30.0 * 86_400.0);
+    let share = 1e3 * at("end-to-end", &month, "", "step_seconds") / (30.0 * 86_400.0);
     // The source prints 4 to 5 million dollars for 2.21.
     row("B O212, of the peak", 100.0 * share, "37.9");
     row("B O212, dollars", 1024.0 * 720.0 * 3.0 / 1e6, "2.21");
