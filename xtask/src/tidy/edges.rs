@@ -24,7 +24,7 @@ const EDGES: &[(&str, &str)] = &[
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),
-    ("lab", "config schedule tensor planner"),
+    ("lab", "config schedule tensor optim planner"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",

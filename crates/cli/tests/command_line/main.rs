@@ -7,6 +7,7 @@
 //! - `convert`: models of other programs, read, trained on and written.
 //! - `bench_comm`: collectives between real ranks.
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
+//! - `lab`: experiments on this machine beside their simulation.
 //! - `launch`: several workers behind one command.
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `restarts`: workers that are killed are started again, and the end is the same.
@@ -34,6 +35,7 @@ mod data;
 mod failures;
 mod feeding;
 mod guests;
+mod lab;
 mod launch;
 mod layouts;
 mod leftovers;
