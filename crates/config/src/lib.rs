@@ -66,10 +66,11 @@ pub use problem::Problem;
 pub use recipe::{
     Activation, Averaged, BatchChange, BatchPlan, BatchStage, Checkpoint, Compress, CompressMethod,
     Compression, Conditions, Data, DecayShape, Distribution, Documents, Dtype, Elastic, Emulate,
-    EmulatedLink, EpochEnd, Family, Group, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Order, Outer,
-    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    SlowWorker, Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    EmulatedLink, EpochEnd, Family, Group, HeldOut, Interval, IsaChoice, Isolation, Level,
+    LossScale, LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName,
+    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, SlowWorker, Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

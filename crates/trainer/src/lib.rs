@@ -49,6 +49,7 @@ pub mod evaluate;
 pub mod feed;
 pub mod health;
 pub mod journal;
+mod pace;
 pub mod pretrained;
 pub mod restore;
 mod rounds;
