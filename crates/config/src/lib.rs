@@ -67,11 +67,11 @@ pub use recipe::{
     Activation, Averaged, BatchChange, BatchPlan, BatchStage, Checkpoint, Compress, CompressMethod,
     Compression, Conditions, Data, DecayShape, Distribution, Documents, Dtype, Elastic, Emulate,
     EmulatedLink, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine, FederatedMethod,
-    FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, LossScale, LossScaling,
+    FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, Level, LossScale, LossScaling,
     LrScaling, LrSchedule, Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order,
     Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
     Reduction, Run, SlowWorker, Source, Sync, SyncMode, SyncPartition, Tokenizer, Train,
-    TransportChoice,
+    TransportChoice, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

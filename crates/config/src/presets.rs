@@ -12,6 +12,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("gpt2-medium-bytes", include_str!("../presets/gpt2-medium-bytes.toml")),
     ("bench", include_str!("../presets/bench.toml")),
     ("gpt2", include_str!("../presets/gpt2.toml")),
+    ("methods", include_str!("../presets/methods.toml")),
     ("digits", include_str!("../presets/digits.toml")),
     ("federated", include_str!("../presets/federated.toml")),
     ("quadratic", include_str!("../presets/quadratic.toml")),

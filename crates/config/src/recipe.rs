@@ -60,7 +60,7 @@ mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
-pub use compress::{Compress, CompressMethod};
+pub use compress::{Compress, CompressMethod, Level};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
@@ -68,7 +68,7 @@ pub use federated::{
     Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
 };
 pub use offload::{Offload, OffloadState};
-pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};
 pub use recompute::Recompute;
 pub use sync::{Averaged, Outer, Sync, SyncMode, SyncPartition};

@@ -200,7 +200,11 @@ fn blank_sync() -> Sync {
     Sync {
         mode: SyncMode::LocalSgd,
         local_steps: 0,
+        local_steps_is_auto: false,
         final_local_steps: 0,
+        group_workers: 0,
+        fragments: 0,
+        inner_rounds: 0,
         synchronous: -1.0,
         average: Averaged::State,
         outer: Outer::Nesterov,
@@ -215,8 +219,11 @@ fn blank_compress() -> Compress {
     Compress {
         method: CompressMethod::Int8,
         ratio: -1.0,
+        ratio_warmup_steps: u64::MAX,
+        momentum: -1.0,
         bits: 0,
         rank: 0,
+        levels: Vec::new(),
         warmup_steps: u64::MAX,
         error_feedback: true,
         force: true,

@@ -118,7 +118,7 @@ pub use groups::Groups;
 pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
-pub use local::{Drift, OuterRule};
+pub use local::{Drift, OuterRule, RoundPlan};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use saved::OwnPiece;

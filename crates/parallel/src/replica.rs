@@ -17,7 +17,7 @@ use crate::buckets::{Bucket, Buckets};
 use crate::compress::Compression;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
-use crate::local::Rounds;
+use crate::local::{Rounds, both};
 use crate::losses::LaneLosses;
 use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
@@ -421,13 +421,7 @@ impl Replica {
             self.traffic_compressed(),
             self.elsewhere,
         ];
-        others.into_iter().fold(gradients, |sum, other| Traffic {
-            messages: sum.messages + other.messages,
-            sent_bytes: sum.sent_bytes + other.sent_bytes,
-            received_bytes: sum.received_bytes + other.received_bytes,
-            read_bytes: sum.read_bytes + other.read_bytes,
-            written_bytes: sum.written_bytes + other.written_bytes,
-        })
+        others.into_iter().fold(gradients, both)
     }
 
     /// The group of workers that hold the same blocks and share the batch.

@@ -76,6 +76,12 @@ pub enum Event {
         /// The exponential of that loss.
         #[serde(with = "number")]
         perplexity: f64,
+        /// Time that steps took so far, since the run began or was resumed.
+        #[serde(default, with = "number")]
+        train_seconds: f64,
+        /// Bytes of gradients and parameters that all ranks moved in them.
+        #[serde(default)]
+        wire_bytes: u64,
     },
     /// Workers that took steps of their own have averaged their weights.
     RoundFinished {

@@ -64,10 +64,12 @@ pub enum TrainError {
     },
     /// A group of parameters is empty.
     #[error(
-        "optim.groups[{index}].match = \"{pattern}\" describes no parameter of this model; there \
-         are {near}"
+        "{key}[{index}].match = \"{pattern}\" describes no parameter of this model; there are \
+         {near}"
     )]
     NoSuchParams {
+        /// The key that lists groups.
+        key: &'static str,
         /// The group, counted from zero.
         index: usize,
         /// Its pattern.
@@ -139,6 +141,20 @@ pub enum TrainError {
          {dir} begins a new run with its weights"
     )]
     OtherRates {
+        /// The run to resume.
+        dir: String,
+        /// The steps that are asked for.
+        steps: u64,
+        /// The first step that would differ, counted from zero.
+        step: u64,
+    },
+    /// A longer run would have been cut into other rounds from a step on that is done already.
+    #[error(
+        "train.steps = {steps} would have had another round at step {step} of what is done in \
+         {dir}; a run whose rounds are all of one length, sync.synchronous = 0, and that ends with \
+         a whole one can go on, and --from {dir} begins a new run with its weights"
+    )]
+    OtherRounds {
         /// The run to resume.
         dir: String,
         /// The steps that are asked for.
@@ -298,6 +314,7 @@ impl TrainError {
             | Self::NoPlace { .. }
             | Self::NoFolder { .. }
             | Self::OtherRates { .. }
+            | Self::OtherRounds { .. }
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }

@@ -50,6 +50,7 @@ mod federated;
 pub mod feed;
 pub mod health;
 pub mod journal;
+mod pace;
 pub mod pretrained;
 pub mod restore;
 mod rounds;

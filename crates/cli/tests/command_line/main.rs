@@ -22,6 +22,7 @@
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `sweep`: many runs at a time, killed and gone on with.
+//! - `methods`: ways to distribute learning, held against each other.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
@@ -40,6 +41,7 @@ mod launch;
 mod layouts;
 mod leftovers;
 mod links;
+mod methods;
 mod pipelines;
 mod places;
 mod plan;

@@ -77,6 +77,15 @@ pub(super) const EMULATE: &[Key] = &[
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
+        "emulate.lane_ms",
+        DELAY,
+        Fixed("0.0"),
+        Field { get: |r| Some(millis(r.emulate.lane)), set: |r, v| r.emulate.lane = seconds(v) },
+        "Milliseconds that a lane takes every worker, who waits for what computing it leaves of \
+         them: so workers that share cores play devices of their own. 0 lets a lane take what it \
+         takes.",
+    ),
+    Key::new(
         "emulate.slow",
         Kind::List { of: &Kind::Table(SLOW), max: MAX_WORKERS as usize },
         Nothing,

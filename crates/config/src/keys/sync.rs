@@ -1,6 +1,6 @@
 //! Keys of how often workers agree: after every step, or after rounds of steps of their own.
 
-use super::{float, integer};
+use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
 use crate::recipe::{Averaged, Outer, Recipe, SyncMode, SyncPartition};
@@ -12,6 +12,9 @@ use Default::{Derived, Fixed};
 /// Where rounds mean anything.
 const LOCAL: &[&str] = &["local-sgd"];
 const ROUNDS: &[&str] = &["local-sgd", "federated"];
+
+/// The word for what is chosen when the links are known.
+const AUTO: &str = "auto";
 
 pub(super) const SYNC: &[Key] = &[
     Key::new(
@@ -26,10 +29,23 @@ pub(super) const SYNC: &[Key] = &[
     .counting_when(is_lazy),
     Key::new(
         "sync.local_steps",
-        integer(1, 1_000_000),
+        Kind::OrWord { kind: &integer(1, 1_000_000), word: AUTO },
         Fixed("8"),
-        field!(sync.local_steps: integer u64),
-        "Steps of a round, K. A round of one step is an all-reduce of gradients.",
+        Field {
+            get: |r| {
+                let number = Value::Integer(i64::try_from(r.sync.local_steps).unwrap_or(i64::MAX));
+                let is_auto = r.sync.local_steps_is_auto;
+                Some(if is_auto { Value::Text(AUTO.to_owned()) } else { number })
+            },
+            set: |r, v| {
+                let number =
+                    if let Value::Integer(number) = v { Some(*number as u64) } else { None };
+                r.sync.local_steps_is_auto = number.is_none();
+                r.sync.local_steps = number.unwrap_or(1);
+            },
+        },
+        "Steps of a round, K. A round of one step is an all-reduce of gradients; auto measures \
+         before the first step, and takes as few as let workers exchange a tenth of the time.",
     )
     .only_when("sync.mode", ROUNDS)
     .else_count(1),
@@ -41,6 +57,37 @@ pub(super) const SYNC: &[Key] = &[
         "Steps of a round at the end of the run; in between the number changes evenly.",
     )
     .only_when("sync.mode", ROUNDS)
+    .else_count(1),
+    Key::new(
+        "sync.group_workers",
+        integer(0, MAX_WORKERS),
+        Fixed("0"),
+        field!(sync.group_workers: integer usize),
+        "Consecutive workers, such as those of a host, that average among themselves after \
+         sync.local_steps, while all average after sync.inner_rounds of that; 0 has no groups.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| r.sync.group_workers > 1),
+    Key::new(
+        "sync.fragments",
+        integer(1, 1024),
+        Fixed("1"),
+        field!(sync.fragments: integer usize),
+        "Fragments of the model that are averaged in turn, each once in sync.local_steps, so that \
+         bytes are spread over the time (streaming); 1 averages all of it at once.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| r.sync.fragments > 1)
+    .else_count(1),
+    Key::new(
+        "sync.inner_rounds",
+        integer(1, 1_000_000),
+        Derived { text: "= 4 with groups or fragments, else 1", from: usual_rounds },
+        field!(sync.inner_rounds: integer u64),
+        "How often groups or fragments average until all workers average everything.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| r.sync.inner_rounds > 1)
     .else_count(1),
     Key::new(
         "sync.synchronous",
@@ -107,6 +154,10 @@ pub(super) const SYNC: &[Key] = &[
 /// Recipes from before there was a choice keep their identity.
 fn is_lazy(recipe: &Recipe) -> bool {
     recipe.sync.mode != SyncMode::AllReduce
+}
+
+fn usual_rounds(recipe: &Recipe) -> Value {
+    Value::Integer(if recipe.sync.group_workers.max(recipe.sync.fragments) > 1 { 4 } else { 1 })
 }
 
 fn same_at_the_end(recipe: &Recipe) -> Value {

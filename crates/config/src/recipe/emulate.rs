@@ -1,5 +1,5 @@
 //! Worse hardware than there is: links that are slow, far, unsteady or lossy, and workers that
-//! stand still now and then.
+//! take a given time to compute, or stand still now and then.
 //!
 //! A claim about networks or stragglers is worth as much as the machine it was seen on. With these
 //! settings a laptop plays that machine, the same way every time: what is random follows from
@@ -16,6 +16,8 @@ pub struct Emulate {
     pub usual: Conditions,
     /// Links that are like something else.
     pub links: Vec<EmulatedLink>,
+    /// The time that a lane takes every worker at least; 0 lets it take what it takes.
+    pub lane: Seconds,
     /// Workers that compute more slowly than they could.
     pub slow: Vec<SlowWorker>,
     /// Decides everything that is random about it.
@@ -104,7 +106,13 @@ pub struct SlowWorker {
 impl Emulate {
     /// Nothing is emulated.
     pub const fn none() -> Self {
-        Self { usual: Conditions::NONE, links: Vec::new(), slow: Vec::new(), seed: 0 }
+        Self {
+            usual: Conditions::NONE,
+            links: Vec::new(),
+            lane: Seconds(0.0),
+            slow: Vec::new(),
+            seed: 0,
+        }
     }
 
     /// What the link between two ranks is like.
@@ -133,7 +141,8 @@ impl Emulate {
 
     /// What is emulated, in words, if anything is.
     pub fn in_words(&self) -> Option<String> {
-        (self.has_links() || !self.slow.is_empty()).then(|| self.to_string())
+        let computes_otherwise = self.lane.0 > 0.0 || !self.slow.is_empty();
+        (self.has_links() || computes_otherwise).then(|| self.to_string())
     }
 
     /// The slowness of a worker, if it has any.
@@ -177,6 +186,9 @@ impl fmt::Display for Emulate {
             let after = link.after.0;
             let onset = if after > 0.0 { format!(" after {after} s") } else { String::new() };
             parts.push(format!("link {one}-{other} {}{onset}", self.between(one, other)));
+        }
+        if self.lane.0 > 0.0 {
+            parts.push(format!("a lane takes {} ms", self.lane.0 * 1e3));
         }
         for SlowWorker { rank, factor, distribution } in &self.slow {
             parts.push(format!("worker {rank} {factor} times slower ({distribution})"));

@@ -160,7 +160,7 @@ impl Console {
                 add(text, format_args!("workers {workers}, threads {num_threads}, "));
                 add(text, format_args!("kernels {kernel_class}, recipe {recipe_hash:.12}\n"));
             }
-            Event::Evaluated { step, validation_loss, perplexity } => {
+            Event::Evaluated { step, validation_loss, perplexity, .. } => {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
                 add(text, format_args!("  perplexity {perplexity:.3}\n"));
             }
