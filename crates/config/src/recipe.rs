@@ -57,12 +57,14 @@ mod sync;
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
 pub use compress::{Compress, CompressMethod};
-pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
+pub use data::{
+    Data, DividedBy, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer,
+};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 pub use precision::{LossScale, LossScaling, Precision};
-pub use sync::{Averaged, Outer, Sync, SyncMode};
+pub use sync::{Averaged, Outer, Stragglers, Sync, SyncMode, Uneven};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Checkpoint`] and [`Emulate`].
@@ -466,6 +468,7 @@ impl Recipe {
                 self.compress.method
             ));
         }
+        reasons.extend(self.depends_on_time());
         let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
         if tensor > slices {
             reasons.push(format!(

@@ -12,7 +12,7 @@ use crate::recipe::{
     Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
     LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
     Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    Stragglers, Sync, SyncMode, Tokenizer, Train, TransportChoice, Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -203,6 +203,14 @@ fn blank_sync() -> Sync {
         outer: Outer::Nesterov,
         outer_lr: -1.0,
         outer_momentum: -1.0,
+        uneven: Uneven {
+            stragglers: Stragglers::Shares,
+            backups: 0,
+            timeout: Seconds(-1.0),
+            slack: -1.0,
+            patience: 0,
+            delay: u64::MAX,
+        },
     }
 }
 

@@ -160,6 +160,21 @@ impl Feed {
         }
     }
 
+    /// How often each token occurs in what this worker learns from; nothing where it is sent.
+    pub fn token_counts(&self) -> Result<Option<Vec<u64>>, DataError> {
+        let Way::Own { corpus, leaves, .. } = &self.way else { return Ok(None) };
+        let mut counts = vec![0; self.vocab];
+        let mut count = |tokens: &[u32]| tokens.iter().for_each(|t| counts[*t as usize] += 1);
+        if self.placement == Placement::Partitioned {
+            let parts = corpus.train().parts(leaves.len(), corpus.cut());
+            let own = parts.iter().zip(leaves).filter(|(_, is_own)| **is_own);
+            own.map(|(part, _)| part).try_for_each(|part| part.visit(&mut count))?;
+        } else {
+            corpus.train().visit(&mut count)?;
+        }
+        Ok(Some(counts))
+    }
+
     /// The loss of a model that knows frequencies only; see [`crate::baseline`].
     pub fn baseline_loss(&self) -> f64 {
         match &self.way {

@@ -79,6 +79,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         wire: recipe.precision.wire,
         phase: phases.at(step),
         phases,
+        delay: recipe.sync.uneven.delay,
     }
 }
 

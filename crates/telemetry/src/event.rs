@@ -77,6 +77,15 @@ pub enum Event {
         #[serde(with = "number")]
         perplexity: f64,
     },
+    /// A step went by the gradients of those who were there.
+    WorkersMissing {
+        /// Steps done so far.
+        step: u64,
+        /// The ranks whose gradients are missing.
+        missing: Vec<usize>,
+        /// Targets of those that are not.
+        targets: u64,
+    },
     /// Workers that took steps of their own have averaged their weights.
     RoundFinished {
         /// Steps done so far.

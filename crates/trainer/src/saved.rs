@@ -4,14 +4,14 @@
 //! gives the bits that the run would have had without the interruption.
 
 use crate::device::kernel_class;
-use crate::rounds;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
+use crate::{rounds, uneven};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Scaling, TrainingState, WeightsHasher};
 use lockstep_comm::CommError;
 use lockstep_config::units::Bytes;
-use lockstep_config::{BatchPlan, LossScale, Partition, Recipe, Sources};
+use lockstep_config::{BatchPlan, LossScale, Partition, Recipe, Sources, Stragglers};
 use lockstep_data::{Cursor, Tokenizer};
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases};
 use lockstep_parallel::{Groups, Replica, Shares, Stages};
@@ -77,6 +77,7 @@ impl Learner {
         let phases = plan.phases.clone();
         let mut replica = Replica::among(blueprint, seed, cpu, plan, groups.clone(), world)?;
         rounds::prepare(recipe, &mut replica)?;
+        uneven::prepare(recipe, world, &mut replica)?;
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         Ok(Self {
@@ -138,6 +139,10 @@ impl Learner {
 
 /// The leaves of the gradient sum that a worker with this part of the batch computes.
 pub(crate) fn leaves_of(recipe: &Recipe, part: usize) -> Vec<usize> {
+    if recipe.sync.uneven.stragglers == Stragglers::Shares {
+        // Any leaf may come to be its own.
+        return (0..recipe.num_leaves()).collect();
+    }
     let shares = Shares::at_stage(usize::from(recipe.parallel.zero), &recipe.leaf_shares());
     shares.leaves_of(part, recipe.num_leaves())
 }

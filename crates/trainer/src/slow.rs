@@ -4,6 +4,9 @@
 //! The multiple is drawn from the recipe's distribution, by seed, worker, step and lane, so it is
 //! the same in every run; what it is a multiple of is measured, so that a factor means the same for
 //! a small model and a large one. Nothing is computed otherwise, and no bit changes.
+//!
+//! All workers can be made to take some time for a lane at least, so that many of them can be
+//! played by few cores.
 
 use lockstep_config::{Distribution, Recipe, SlowWorker};
 use lockstep_platform::World;
@@ -15,8 +18,13 @@ use std::time::Duration;
 /// The most that a worker stands still at once, whatever a heavy tail says.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
+/// The longest sleep without a look at whether it is still wanted.
+const SLICE: Duration = Duration::from_millis(2);
+
 /// How slow this worker is.
 pub struct Slow {
+    /// What a lane takes at least.
+    least: Duration,
     slowness: Option<SlowWorker>,
     key: Key,
     world: World,
@@ -30,6 +38,7 @@ impl Slow {
     /// The slowness that the recipe gives a worker, if any.
     pub fn new(recipe: &Recipe, world: &World, worker: usize) -> Self {
         Self {
+            least: Duration::from_secs_f64(recipe.emulate.lane.0),
             slowness: recipe.emulate.slowness(worker).copied(),
             key: Key::new(recipe.emulate.seed, "emulate.slow").with(worker as u64),
             world: World::clone(world),
@@ -38,17 +47,35 @@ impl Slow {
         }
     }
 
-    /// Stands still before a lane, as long as that lane's turn is.
-    pub fn before_lane(&self, step: u64, lane: usize) {
-        let Some(slowness) = &self.slowness else { return };
+    /// Stands still before a lane, as long as that lane's turn is or until `is_over`.
+    pub fn before_lane(&self, step: u64, lane: usize, is_over: &dyn Fn() -> bool) {
+        if self.slowness.is_none() && self.least.is_zero() {
+            return;
+        }
         let clock = self.world.clock();
         if let Some(began) = self.began.take() {
             self.lane.set(Some(clock.since(began)));
         }
-        let seconds = self.lane.get().unwrap_or_default().as_secs_f64();
-        let extra = extra(slowness, self.key.with(step), lane as u64) * seconds;
-        clock.sleep(Duration::try_from_secs_f64(extra).unwrap_or(MAX_PAUSE).min(MAX_PAUSE));
+        let computes = self.lane.get().unwrap_or_default();
+        let rest = self.least.saturating_sub(computes);
+        let seconds = computes.max(self.least).as_secs_f64();
+        let times = |slowness| extra(slowness, self.key.with(step), lane as u64);
+        let extra = self.slowness.as_ref().map_or(0.0, times) * seconds;
+        let extra = Duration::try_from_secs_f64(extra).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
+        self.stand_still(rest + extra, is_over);
         self.began.set(Some(clock.now()));
+    }
+
+    fn stand_still(&self, pause: Duration, is_over: &dyn Fn() -> bool) {
+        let clock = self.world.clock();
+        let start = clock.now();
+        loop {
+            let left = pause.saturating_sub(clock.since(start));
+            if left.is_zero() || is_over() {
+                return;
+            }
+            clock.sleep(left.min(SLICE));
+        }
     }
 
     /// The lanes of a step are done. The last one was followed by a word with the others, so it
@@ -99,7 +126,7 @@ mod tests {
     fn a_worker_that_is_not_slow_never_stands_still() {
         let world = lockstep_platform::real();
         let slow = Slow::new(&Recipe::default(), &world, 0);
-        slow.before_lane(0, 0);
+        slow.before_lane(0, 0, &|| false);
         assert!(slow.began.get().is_none() && slow.lane.get().is_none());
     }
 }

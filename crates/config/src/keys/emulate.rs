@@ -77,6 +77,14 @@ pub(super) const EMULATE: &[Key] = &[
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
+        "emulate.lane_ms",
+        DELAY,
+        Fixed("0.0"),
+        Field { get: |r| Some(millis(r.emulate.lane)), set: |r, v| r.emulate.lane = seconds(v) },
+        "Milliseconds that a lane takes at least: workers stand still for the rest of it, so that \
+         a few cores can play many.",
+    ),
+    Key::new(
         "emulate.slow",
         Kind::List { of: &Kind::Table(SLOW), max: MAX_WORKERS as usize },
         Nothing,

@@ -16,6 +16,8 @@ pub struct Emulate {
     pub usual: Conditions,
     /// Links that are like something else.
     pub links: Vec<EmulatedLink>,
+    /// Time that a lane takes at least.
+    pub lane: Seconds,
     /// Workers that compute more slowly than they could.
     pub slow: Vec<SlowWorker>,
     /// Decides everything that is random about it.
@@ -104,7 +106,8 @@ pub struct SlowWorker {
 impl Emulate {
     /// Nothing is emulated.
     pub const fn none() -> Self {
-        Self { usual: Conditions::NONE, links: Vec::new(), slow: Vec::new(), seed: 0 }
+        let lane = Seconds(0.0);
+        Self { usual: Conditions::NONE, links: Vec::new(), lane, slow: Vec::new(), seed: 0 }
     }
 
     /// What the link between two ranks is like.
@@ -133,7 +136,8 @@ impl Emulate {
 
     /// What is emulated, in words, if anything is.
     pub fn in_words(&self) -> Option<String> {
-        (self.has_links() || !self.slow.is_empty()).then(|| self.to_string())
+        let has_workers = !self.slow.is_empty() || self.lane.0 > 0.0;
+        (self.has_links() || has_workers).then(|| self.to_string())
     }
 
     /// The slowness of a worker, if it has any.
@@ -177,6 +181,9 @@ impl fmt::Display for Emulate {
             let after = link.after.0;
             let onset = if after > 0.0 { format!(" after {after} s") } else { String::new() };
             parts.push(format!("link {one}-{other} {}{onset}", self.between(one, other)));
+        }
+        if self.lane.0 > 0.0 {
+            parts.push(format!("lanes of {} ms", self.lane.0 * 1e3));
         }
         for SlowWorker { rank, factor, distribution } in &self.slow {
             parts.push(format!("worker {rank} {factor} times slower ({distribution})"));

@@ -13,12 +13,14 @@
 //! | `ridge` | `(aᵢᵀ x − bᵢ)² / 2 + l2 ‖x‖² / 2` | linear equations |
 //! | `logistic` | `ln(1 + e^(∓ aᵢᵀ x)) + l2 ‖x‖² / 2` | Newton's method |
 //!
-//! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number)
+//! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number);
+//!   `division`: which part of it each leaf of the gradient sum, and so a worker, has
 //! - `features`, `dense`, `classifier`, `regression`, `bowl`: the blocks
 //! - [`judge`]: how good a solution is; `optimum`: the best one
 //! - [`curvature`]: how large a step may be
 
 mod digits;
+mod division;
 mod samples;
 mod spectrum;
 
@@ -46,6 +48,15 @@ use regression::Regression;
 use samples::Samples;
 use spectrum::Noise;
 use std::sync::Arc;
+
+/// The class of every sample that a problem learns from, in their order; nothing where there are no
+/// classes.
+pub fn classes(model: &Model) -> Vec<usize> {
+    match model.family {
+        Family::Mlp | Family::Ridge | Family::Logistic => Samples::new(model).train_classes(),
+        _ => Vec::new(),
+    }
+}
 
 /// Describes the problem of a recipe.
 pub(crate) fn describe(model: &Model) -> Blueprint {

@@ -209,7 +209,10 @@ impl Console {
                 }
                 add(text, format_args!("\nlosses  {losses_hash}\nweights {weights_hash}\n"));
             }
-            Event::Step { .. } | Event::RoundFinished { .. } | Event::Compressed { .. } => {}
+            Event::Step { .. }
+            | Event::RoundFinished { .. }
+            | Event::Compressed { .. }
+            | Event::WorkersMissing { .. } => {}
         }
     }
 }
@@ -223,7 +226,9 @@ impl Sink for Console {
                 return self
                     .step(now_seconds, Progress { step, loss, tokens_per_second, seconds_left });
             }
-            Event::RoundFinished { .. } | Event::Compressed { .. } => return Ok(()),
+            Event::RoundFinished { .. }
+            | Event::Compressed { .. }
+            | Event::WorkersMissing { .. } => return Ok(()),
             Event::RunStarted { num_steps, .. } => {
                 self.num_steps = *num_steps;
                 (self.first, self.last_drawn_seconds, self.undrawn) = (None, None, None);

@@ -5,6 +5,7 @@
 //! - [`tokenize`]: a corpus as shards of tokens.
 //! - [`inspect`]: what a shard folder holds.
 //! - [`check`]: whether it is still what was written.
+//! - [`skew`]: how different the workers' samples are.
 //! - [`corpus_args`]: how these commands are told their corpus.
 //! - [`meter`]: a line that says how far the work has come.
 
@@ -12,6 +13,7 @@ mod check;
 mod corpus_args;
 mod inspect;
 mod meter;
+mod skew;
 mod tokenize;
 mod train_tokenizer;
 
@@ -25,6 +27,7 @@ pub(crate) enum Command {
     Tokenize(tokenize::Arguments),
     Inspect(inspect::Arguments),
     Check(check::Arguments),
+    Skew(skew::Arguments),
 }
 
 pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
@@ -33,5 +36,6 @@ pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
         Command::Tokenize(arguments) => tokenize::run(arguments, world),
         Command::Inspect(arguments) => inspect::run(arguments, world),
         Command::Check(arguments) => check::run(arguments, world),
+        Command::Skew(arguments) => skew::run(arguments, world),
     }
 }

@@ -37,6 +37,8 @@ const FIGURES: &[&str] = &[
     "step_seconds_median",
     "tokens_per_second",
     "peak_rss_bytes",
+    "slow_rank",
+    "slow_factor",
 ];
 
 /// What a folder is for.

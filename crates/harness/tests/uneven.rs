@@ -1,0 +1,185 @@
+//! Workers that are not equally fast, and gradients that are a step old.
+
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{GPT2, LLAMA, THREE_LANES};
+use lockstep_harness::runs::{Outcome, soak};
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::Options;
+
+/// Worker 3 would take twenty seconds for a lane, if it were waited for.
+const STUCK: [&str; 4] = [
+    "run.workers=4",
+    "emulate.lane_ms=2",
+    "emulate.slow=[{rank = 3, factor = 10000}]",
+    "run.check_replicas_every=1",
+];
+
+const SHORT: [&str; 2] = ["train.steps=6", "train.eval_batches=1"];
+
+fn problem(preset: &str, sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let preset = Some(preset.to_owned());
+    resolve(&Sources { preset, sets, ..Sources::default() })
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// The events of a run.
+fn events(runs: &Runs, outcome: &Outcome) -> Vec<Event> {
+    let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
+    events.into_iter().map(|stamped| stamped.event).collect()
+}
+
+/// The ranks that were missing, step after step.
+fn missing(runs: &Runs, outcome: &Outcome) -> Vec<Vec<usize>> {
+    let of = |event: Event| match event {
+        Event::WorkersMissing { missing, .. } => Some(missing),
+        _ => None,
+    };
+    events(runs, outcome).into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_step_goes_without_a_worker_that_is_stuck_and_all_replicas_stay_equal() {
+    let mut runs = Runs::new("uneven");
+    let policies: &[&[&str]] = &[
+        &["sync.stragglers=backup"],
+        &["sync.stragglers=timeout", "sync.timeout_ms=2000"],
+        &["sync.stragglers=drop-slowest", "sync.slack=20"],
+    ];
+    for policy in if soak() { policies } else { &policies[..1] } {
+        let recipe = LLAMA.with(&[&SHORT[..], &STUCK, policy].concat());
+        assert!(recipe.bits_depend_on().expect("they do").contains("depends on which workers"));
+        let outcome = runs.finish(&recipe);
+        assert_eq!(missing(&runs, &outcome), vec![vec![3]; 6], "{policy:?}");
+        assert_eq!(outcome.summary.pace.missed_steps_by_rank, [0, 0, 0, 6], "{policy:?}");
+        assert!(outcome.losses[5] < outcome.losses[0], "it learns: {:?}", outcome.losses);
+        // The same workers are missing again, so the bits are the same again.
+        assert_eq!(runs.finish(&recipe).hashes(), outcome.hashes(), "{policy:?}");
+    }
+}
+
+#[test]
+fn gradients_of_those_who_are_there_count_in_full() {
+    let mut runs = Runs::new("uneven");
+    // The loss of the first step is the mean over the lanes that were run, and so is the gradient:
+    // that of a batch which has those samples only is as long.
+    let policy = ["sync.stragglers=backup", "optim.name=sgd", "optim.clip=0"];
+    let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &STUCK, &policy].concat()));
+    let all = ["run.workers=4", "optim.name=sgd", "optim.clip=0"];
+    let usual = runs.finish(&LLAMA.with(&[&SHORT[..], &all].concat()));
+    let norm = |runs: &Runs, outcome: &Outcome| {
+        let of = |event: &Event| match event {
+            Event::Step { grad_norm, .. } => Some(*grad_norm),
+            _ => None,
+        };
+        events(runs, outcome).iter().find_map(of).expect("a step")
+    };
+    let (part, whole) = (norm(&runs, &outcome), norm(&runs, &usual));
+    assert!((part / whole - 1.0).abs() < 0.2, "{part} against {whole}: a quarter is missing");
+    assert!((outcome.losses[0] / usual.losses[0] - 1.0).abs() < 0.05);
+}
+
+#[test]
+fn where_nobody_is_late_the_bits_are_those_of_waiting() {
+    let mut runs = Runs::new("uneven");
+    for (small, workers) in [(LLAMA, "run.workers=4"), (THREE_LANES, "run.workers=3")] {
+        let sets = [&SHORT[..], &[workers]].concat();
+        let usual = runs.finish(&small.with(&sets));
+        let late = ["sync.stragglers=timeout", "sync.timeout_ms=3600000"];
+        let late = runs.finish(&small.with(&[&sets[..], &late].concat()));
+        assert_eq!(late.hashes(), usual.hashes(), "{}", small.name);
+        assert!(missing(&runs, &late).is_empty());
+    }
+}
+
+#[test]
+fn a_worker_that_is_slow_for_long_is_left_out_and_named() {
+    let mut runs = Runs::new("uneven");
+    let sets = [
+        "run.workers=4",
+        "emulate.lane_ms=4",
+        "emulate.slow=[{rank = 2, factor = 100}]",
+        "sync.stragglers=exclude",
+        "sync.slack=25",
+        "sync.patience=2",
+        "run.check_replicas_every=1",
+    ];
+    let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &sets].concat()));
+    assert_eq!(missing(&runs, &outcome), vec![vec![2]; 4], "after two steps");
+    let is_named = |event: &Event| {
+        matches!(event, Event::Warning { message }
+            if message.starts_with("worker 2 is ") && message.ends_with("and is left out"))
+    };
+    assert!(events(&runs, &outcome).iter().any(is_named));
+    assert_eq!(outcome.summary.pace.slow_rank, Some(2));
+}
+
+#[test]
+fn lanes_move_to_faster_workers_without_a_trace_in_the_bits() {
+    let mut runs = Runs::new("uneven");
+    let sets = [&SHORT[..], &["run.workers=3", "checkpoint.every=4"]].concat();
+    let usual = runs.finish(&THREE_LANES.with(&sets));
+    let moving = [
+        "emulate.lane_ms=4",
+        "emulate.slow=[{rank = 0, factor = 40}]",
+        "sync.stragglers=shares",
+        "sync.patience=2",
+    ];
+    let recipe = THREE_LANES.with(&[&sets[..], &moving].concat());
+    assert_eq!(recipe.hash(), THREE_LANES.with(&sets).hash(), "no bit depends on it");
+    let moved = runs.finish(&recipe);
+    assert_eq!(moved.hashes(), usual.hashes());
+    assert_eq!(usual.summary.lanes_by_rank, [6, 3, 3]);
+    assert_eq!(moved.summary.lanes_by_rank[0], 3, "the slow one has the least it can have");
+}
+
+#[test]
+fn gradients_that_are_a_step_old_do_not_depend_on_workers_and_survive_the_process() {
+    let mut runs = Runs::new("uneven");
+    for small in if soak() { &[LLAMA, GPT2, THREE_LANES][..] } else { &[GPT2] } {
+        let sets = ["train.steps=7", "train.eval_batches=1", "checkpoint.every=3", "sync.delay=1"];
+        let alone = runs.finish(&small.with(&[&sets[..], &["run.workers=1"]].concat()));
+        assert_eq!(alone.summary.staleness_max, 1);
+        assert_eq!(alone.losses.len(), 7);
+        for layout in [
+            ["run.workers=2", "parallel.overlap=true"],
+            ["run.workers=4", "parallel.overlap=false"],
+        ] {
+            let others = runs.finish(&small.with(&[&sets[..], &layout].concat()));
+            assert_eq!(others.hashes(), alone.hashes(), "{}: {layout:?}", small.name);
+        }
+        let recipe = small.with(&[&sets[..], &["run.workers=2"]].concat());
+        let options = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
+        let resume = Some(part.dir.join("checkpoints"));
+        let rest = runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest");
+        assert_eq!(rest.hashes(), alone.hashes(), "{}: gone on", small.name);
+        let usual = small.with(&["train.steps=7", "train.eval_batches=1", "run.workers=2"]);
+        assert_ne!(runs.finish(&usual).hashes(), alone.hashes());
+    }
+}
+
+#[test]
+fn descent_by_gradients_a_step_old_is_stable_exactly_below_the_limit() {
+    // 2 sin(π / (2 (2τ + 1))) for τ = 1, and curvatures up to 1.
+    let limit = 1.0;
+    let mut runs = Runs::new("uneven");
+    let mut grows = |factor: f64, delay: &str| {
+        let lr = format!("optim.lr={}", factor * limit);
+        let sets = [
+            "optim.momentum=0",
+            "train.steps=600",
+            "train.eval_every=0",
+            "run.workers=2",
+            delay,
+            &lr,
+        ];
+        let outcome = runs.finish(&problem("quadratic", &sets));
+        let [first, last] = [outcome.summary.first_loss, outcome.summary.final_loss];
+        last / first
+    };
+    assert!(grows(0.98, "sync.delay=1") < 1e-2);
+    assert!(grows(1.02, "sync.delay=1") > 1e2);
+    assert!(grows(1.02, "sync.delay=0") < 1e-2, "without delay the limit is twice that");
+}
