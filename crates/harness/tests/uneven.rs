@@ -183,3 +183,60 @@ fn descent_by_gradients_a_step_old_is_stable_exactly_below_the_limit() {
     assert!(grows(1.02, "sync.delay=1") > 1e2);
     assert!(grows(1.02, "sync.delay=0") < 1e-2, "without delay the limit is twice that");
 }
+
+/// Where workers that average every `local_steps` steps end, as a distance from the optimum: each
+/// has samples of a few kinds and steps by all of them, so nothing is left to chance.
+fn bias(runs: &mut Runs, lr: f64, local_steps: u64) -> f64 {
+    let (lr, local_steps) = (format!("optim.lr={lr}"), format!("sync.local_steps={local_steps}"));
+    let sets = [
+        "problem.samples=64",
+        "problem.dim=8",
+        "problem.condition=2",
+        "problem.noise=0.3",
+        "problem.partition=by-class",
+        "train.batch=64",
+        "train.microbatch=8",
+        "train.steps=1600",
+        "train.eval_every=0",
+        "optim.momentum=0",
+        "run.workers=4",
+        "sync.mode=local-sgd",
+        &lr,
+        &local_steps,
+    ];
+    let outcome = runs.finish(&problem("ridge", &sets));
+    outcome.summary.verdict.distance.expect("the optimum is known")
+}
+
+#[test]
+fn the_bias_of_rounds_on_different_samples_grows_as_their_length_and_as_the_learning_rate() {
+    // K steps of descent along curvatures Aᵢ towards own optima xᵢ come to rest, averaged, where
+    // Σ (I − (I − αAᵢ)^K) (x − xᵢ) = 0, that is α (K − 1) / 2 Ā⁻¹ Σ Aᵢ² (x* − xᵢ) away from the
+    // optimum of all for small α (K − 1): exponent one in both.
+    let mut runs = Runs::new("uneven");
+    let none = bias(&mut runs, 0.02, 1);
+    let [two, eight] = [2, 8].map(|local_steps| bias(&mut runs, 0.02, local_steps));
+    assert!(none < two / 100.0, "gradients that are added up have no bias: {none}, {two}");
+    let in_steps = (eight / two).ln() / 7.0_f64.ln();
+    assert!((0.85..1.1).contains(&in_steps), "{in_steps}: from {two} to {eight}");
+    let half = bias(&mut runs, 0.01, 8);
+    let in_lr = (eight / half).ln() / 2.0_f64.ln();
+    assert!((0.85..1.1).contains(&in_lr), "{in_lr}: from {half} to {eight}");
+}
+
+#[test]
+fn divided_samples_give_the_same_bits_on_any_number_of_workers_and_train_in_every_mode() {
+    let mut runs = Runs::new("uneven");
+    let partitions = ["problem.partition=dirichlet", "problem.partition=by-class"];
+    for partition in if soak() { &partitions[..] } else { &partitions[..1] } {
+        let sets = ["train.steps=12", "train.eval_every=0", *partition];
+        let alone = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=1"]].concat()));
+        let four = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=4"]].concat()));
+        assert_eq!(four.hashes(), alone.hashes(), "{partition}");
+        for mode in ["sync.mode=local-sgd", "compress.method=int8", "sync.delay=1"] {
+            let sets = [&sets[..], &["run.workers=2", mode]].concat();
+            let outcome = runs.finish(&problem("logistic", &sets));
+            assert!(outcome.losses[11] < outcome.losses[0], "{partition}, {mode}");
+        }
+    }
+}
