@@ -94,6 +94,10 @@ impl Recipe {
         if self.sync.mode != SyncMode::AllReduce {
             return Some(format!("sync.mode = \"{}\"", self.sync.mode));
         }
+        let stragglers = self.sync.uneven.stragglers;
+        if stragglers != Stragglers::Wait {
+            return Some(format!("sync.stragglers = \"{stragglers}\""));
+        }
         let method = self.compress.method;
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
     }
