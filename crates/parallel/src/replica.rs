@@ -390,8 +390,9 @@ impl Replica {
         !self.plan.phases.is_frozen(self.plan.phase, param)
     }
 
-    /// Waits until parameters that are on their way have arrived.
+    /// Waits until parameters and gradients that are on their way have arrived.
     pub fn settle(&mut self) -> Result<(), CommError> {
+        self.settle_delayed()?;
         self.store.settle()
     }
 

@@ -42,6 +42,8 @@ impl Replica {
             agreement.get_mut().begin()?;
         }
         let Self { blueprint, plan, store, losses, device, scratch, agreement, duty, .. } = self;
+        // What a worker tries out must not leave, even where one lane is all that it has.
+        store.is_held = agreement.is_some() || *duty == Duty::Probe;
         store.restart();
         store.overlap.begin_step(step);
         device.link.begin_step(step);

@@ -232,7 +232,6 @@ impl Replica {
     pub fn leave_out_stragglers(&mut self, world: &World, rule: LateRule) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "a worker that can be left out holds nothing alone");
         self.agreement = Some(Agreement::new(self.groups.data(), world, rule)?.into());
-        self.store.is_held = true;
         Ok(())
     }
 

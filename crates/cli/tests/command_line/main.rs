@@ -21,6 +21,7 @@
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `sweep`: many runs at a time, killed and gone on with.
+//! - `uneven`: slow workers, and samples that are not alike.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
@@ -47,3 +48,4 @@ mod rendezvous;
 mod restarts;
 mod storage;
 mod sweep;
+mod uneven;
