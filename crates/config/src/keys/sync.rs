@@ -75,7 +75,8 @@ pub(super) const SYNC: &[Key] = &[
         "Steps in a row that a worker is slow, or fast again, before it is left out, or taken in; \
          steps that lanes are timed for before they are divided anew.",
     )
-    .only_when("sync.stragglers", &["exclude", "shares"]),
+    .only_when("sync.stragglers", &["exclude", "shares"])
+    .counting_when(|r| r.sync.uneven.stragglers.loses_lanes()),
     Key::new(
         "sync.delay",
         integer(0, 1),

@@ -94,10 +94,8 @@ impl<'a> Table<'a> {
             line.extend(figures.iter().map(|figure| {
                 value(figure.name()).map_or(String::new(), |value| shown(*figure, value))
             }));
-            let three = |value: f64| match value.fract().abs() < f64::EPSILON {
-                true => format!("{value:.0}"),
-                false => format!("{value:.3}"),
-            };
+            let is_whole = |value: f64| value.fract().abs() < f64::EPSILON;
+            let three = |value: f64| format!("{value:.*}", if is_whole(value) { 0 } else { 3 });
             line.extend(self.measured().iter().map(|n| value(n).map_or(String::new(), three)));
             cells.push(line);
         }
