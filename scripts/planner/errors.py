@@ -4,6 +4,7 @@
     scripts/planner/errors.py --binary target/release/lockstep            # memory and bytes
     scripts/planner/errors.py --binary target/release/lockstep --models 1M,10M
     scripts/planner/errors.py --binary target/release/lockstep --cut      # stages and slices
+    scripts/planner/errors.py --binary target/release/lockstep --offload  # state on a disk
     scripts/planner/errors.py --binary target/release/lockstep --time     # calibrates first
 
 Memory: trains every model in every layout for a step or more with `lockstep train --json` and
@@ -11,7 +12,7 @@ prints, of the rank that is off by most, what was predicted before the run, what
 the error in percent. A recipe that does not fit into the machine is refused by `train` itself, and
 the line says so. One that fits, but not beside what else runs right now, is left out.
 
-Time: several rounds of measuring the machine (`lockstep plan calibrate`) and running five recipes,
+Time: several rounds of measuring the machine (`lockstep plan calibrate`) and running seven recipes,
 because a machine that others share is not as fast now as a minute ago; the error of a recipe is the
 median of its rounds. Let nothing else run meanwhile.
 
@@ -56,6 +57,9 @@ CUT = [
     (4, 1, "none", [PIPELINE]),
     (4, 3, "none", [TENSOR]),
 ]
+
+# The optimizer's state on a disk, at every stage.
+OFFLOAD = [(workers, zero, "none", ["offload.state=file"]) for workers, zero in [(1, 0), (2, 0), (2, 1), (4, 2), (2, 3)]]
 COMMON = ["train.batch=16", "train.microbatch=2", "train.eval_batches=1", "run.save_optimizer=false"]
 
 # Realistic recipes for time: name, arguments.
@@ -70,6 +74,13 @@ TIMED = [
     ("llama gqa", ["--set", "model.width=256", "--set", "model.heads=8", "--set", "model.kv_heads=2",
                    "--set", "model.layers=4", "--set", "model.ffn=704", "--set", "model.context=256",
                    "--set", "run.workers=1", "--set", "train.steps=15"]),
+    ("bench bf16", ["--set", "model.width=384", "--set", "model.heads=6", "--set", "model.kv_heads=6",
+                    "--set", "model.layers=6", "--set", "model.ffn=1024", "--set", "model.context=256",
+                    "--set", "run.workers=1", "--set", "precision.compute=bf16", "--set", "train.steps=6"]),
+    ("10M bf16", ["--set", "model.width=384", "--set", "model.heads=6", "--set", "model.kv_heads=6",
+                  "--set", "model.layers=6", "--set", "model.ffn=1024", "--set", "model.context=128",
+                  "--set", "run.workers=2", "--set", "parallel.zero=1", "--set", "precision.compute=bf16",
+                  "--set", "train.steps=10"]),
     ("tcp", ["--set", "model.width=192", "--set", "model.heads=6", "--set", "model.kv_heads=6",
              "--set", "model.layers=4", "--set", "model.ffn=512", "--set", "model.context=256",
              "--set", "run.workers=2", "--set", "run.transport=tcp", "--set", "train.steps=20"]),
@@ -119,8 +130,9 @@ def memory(arguments):
           "     moved")
     errors = []
     wanted = arguments.models.split(",")
+    layouts = CUT if arguments.cut else OFFLOAD if arguments.offload else LAYOUTS
     for name, model in (pair for pair in MODELS if pair[0] in wanted):
-        for workers, zero, recompute, cut in (CUT if arguments.cut else LAYOUTS)[arguments.skip:]:
+        for workers, zero, recompute, cut in layouts[arguments.skip:]:
             sets = settings([*COMMON, f"train.steps={arguments.steps}", "model.context=128", *model,
                              f"run.workers={workers}", f"parallel.zero={zero}",
                              f"parallel.recompute={recompute}", *cut])
@@ -185,6 +197,7 @@ def main():
     parser.add_argument("--models", default=",".join(name for name, _ in MODELS))
     parser.add_argument("--skip", type=int, default=0, help="leave the first layouts out")
     parser.add_argument("--cut", action="store_true", help="stages and slices instead of copies alone")
+    parser.add_argument("--offload", action="store_true", help="optimizer state on a disk")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--time", action="store_true", help="step times instead of memory")
     parser.add_argument("--rounds", type=int, default=5, help="runs of every timed recipe")

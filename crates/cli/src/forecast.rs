@@ -7,12 +7,13 @@
 use crate::failure::Failure;
 use crate::workers::Told;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Dtype, Recipe, Source};
+use lockstep_config::{Recipe, Source};
 use lockstep_data::{Cursor, Feed, Seat};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, Process, Room, TooLarge};
-use lockstep_planner::time::Calibration;
+use lockstep_planner::time::Machine;
+use lockstep_planner::time::calibration::VERSION;
 use lockstep_planner::traffic::rows;
 use lockstep_platform::World;
 use lockstep_trainer::{Predicted, PredictedBytes};
@@ -29,8 +30,7 @@ const TEXT_BYTES: &str = "LOCKSTEP_TEXT_BYTES";
 
 /// The forecast for this machine; refuses what does not fit.
 pub(crate) fn of(recipe: &Recipe, world: &World, process: Process) -> Result<Forecast, Failure> {
-    let machine = calibration(world);
-    Ok(Forecast::of(recipe, room(world, process), machine.as_ref())?)
+    Ok(Forecast::of(recipe, room(world, process), machine(world).as_ref().ok())?)
 }
 
 /// Refuses what does not fit, which takes no time.
@@ -76,11 +76,88 @@ pub(crate) fn text_bytes_told(recipe: &Recipe, world: &World) -> Bytes {
     told.map_or_else(|| text_bytes(recipe, world), Bytes)
 }
 
-/// What this machine was measured at, if it was.
-pub(crate) fn calibration(world: &World) -> Option<Calibration> {
-    let text = world.files().read_to_string(&path(world)?).ok()?;
-    let found: Calibration = serde_json::from_str(&text).ok()?;
-    found.is_of(&world.host().name(), world.threads().available()).then_some(found)
+/// What this machine was measured at, or why that is not known.
+pub(crate) fn machine(world: &World) -> Result<Machine, Unmeasured> {
+    let path = path(world).ok_or(Unmeasured::Never)?;
+    if world.files().metadata(&path).is_none() {
+        return Err(Unmeasured::Never);
+    }
+    let unreadable = || Unmeasured::Unreadable { path: path.clone() };
+    let text = world.files().read_to_string(&path).map_err(|_| unreadable())?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|_| unreadable())?;
+    let version = value.get("version").and_then(serde_json::Value::as_u64);
+    if version != Some(u64::from(VERSION)) {
+        return Err(Unmeasured::OtherVersion { path });
+    }
+    let found: Machine = serde_json::from_value(value).map_err(|_| unreadable())?;
+    if !found.is_of(&world.host().name(), world.threads().available()) {
+        return Err(Unmeasured::OtherMachine { path, host: found.host, cores: found.cores });
+    }
+    Ok(found)
+}
+
+/// Why nothing can be said about the time of a step.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unmeasured {
+    /// Nobody has measured this machine.
+    Never,
+    /// The file is none of ours, or damaged.
+    Unreadable {
+        path: PathBuf,
+    },
+    /// What another version of this program measured.
+    OtherVersion {
+        path: PathBuf,
+    },
+    OtherMachine {
+        path: PathBuf,
+        host: String,
+        cores: usize,
+    },
+    /// It was measured, but not in the number format of the recipe.
+    OtherFormats {
+        asked: &'static str,
+        measured: Vec<String>,
+    },
+    /// Steps of small problems are over before anything could be said about them.
+    Problem,
+}
+
+/// Why the time of a recipe is not known, with what would help, as the end of a line.
+pub(crate) fn why_no_time(recipe: &Recipe, world: &World) -> String {
+    let compute = recipe.precision.compute.name();
+    let why = match machine(world) {
+        _ if recipe.model.family.is_problem() => Unmeasured::Problem,
+        Ok(machine) => {
+            let measured = machine.formats.into_iter().map(|format| format.compute).collect();
+            Unmeasured::OtherFormats { asked: compute, measured }
+        }
+        Err(why) => why,
+    };
+    match why {
+        Unmeasured::Never => "lockstep plan calibrate lets it say the time too".to_owned(),
+        Unmeasured::Unreadable { path } => format!(
+            "{} is not a calibration that can be read; lockstep plan calibrate makes a new one",
+            path.display()
+        ),
+        Unmeasured::OtherVersion { path } => format!(
+            "{} was made by another version; lockstep plan calibrate lets it say the time again",
+            path.display()
+        ),
+        Unmeasured::OtherMachine { path, host, cores } => format!(
+            "{} is of {host} with {cores} cores; lockstep plan calibrate measures this machine",
+            path.display()
+        ),
+        Unmeasured::OtherFormats { asked, mut measured } => {
+            let known = measured.join(" and ");
+            measured.push(asked.to_owned());
+            let all = measured.join(",");
+            format!(
+                "measured in {known} only; lockstep plan calibrate --formats {all} adds {asked}"
+            )
+        }
+        Unmeasured::Problem => "how long a step takes is not said of small problems".to_owned(),
+    }
 }
 
 /// Where that is kept: in the user's folder for things that can be made again.
@@ -125,17 +202,8 @@ pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
     }
 }
 
-/// What would have to be different for the time to be known too.
-pub(crate) fn why_no_time(recipe: &Recipe) -> &'static str {
-    if recipe.precision.compute == Dtype::F32 {
-        "lockstep plan calibrate lets it say the time too"
-    } else {
-        "the time is known in f32 only"
-    }
-}
-
 /// One line of it, at the start of a run.
-pub(crate) fn line(recipe: &Recipe, forecast: &Forecast) -> String {
+pub(crate) fn line(recipe: &Recipe, world: &World, forecast: &Forecast) -> String {
     let peak = forecast.peak_bytes();
     if let Some(cause) = recipe.uncounted() {
         return format!("forecast: peak at least {peak}; what {cause} adds is not counted\n");
@@ -147,7 +215,7 @@ pub(crate) fn line(recipe: &Recipe, forecast: &Forecast) -> String {
     };
     let time = match (forecast.step_seconds(), forecast.tokens_per_second()) {
         (Some(step), Some(speed)) => format!(", {step} a step, {speed}"),
-        _ => format!("; {}", why_no_time(recipe)),
+        _ => format!("; {}", why_no_time(recipe, world)),
     };
     format!("forecast: peak {peak}{moved}{time}\n")
 }

@@ -33,6 +33,15 @@ impl RecipeArguments {
         more
     }
 
+    /// The same, starting from a preset where neither a recipe nor another preset was asked for.
+    pub(crate) fn or_preset(&self, name: &str) -> Self {
+        let mut more = self.clone();
+        if self.recipe.is_none() {
+            more.preset.get_or_insert_with(|| name.to_owned());
+        }
+        more
+    }
+
     /// The same as arguments of a command.
     pub(crate) fn typed(&self) -> Vec<String> {
         let recipe = self.recipe.iter().map(|path| path.display().to_string());
@@ -64,8 +73,8 @@ impl RecipeArguments {
                 file = Some((path.display().to_string(), text));
             }
         }
-        let named = self.preset.clone();
-        let preset = named.or_else(|| self.recipe.is_none().then_some(default_preset?.to_owned()));
+        let asked = default_preset.map_or_else(|| self.clone(), |name| self.or_preset(name));
+        let preset = asked.preset;
         let recipe = pretrained::resolve(&Sources { file, preset, sets }, world)?;
         Ok(forecast::with_microbatch(recipe, world))
     }

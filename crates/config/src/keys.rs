@@ -8,8 +8,8 @@
 //! - `problem`: what a small problem has instead of a text
 //! - `training`: portions, update rule, the promise about bits; `precision`: number formats
 //! - `sync`: when workers agree; `compress`: in how few bytes
-//! - `layout`: workers and what they share; `checkpoint`: when a run is saved; `emulate`: worse
-//!   hardware than there is
+//! - `layout`: workers and what they share; `offload`: what lies on a disk; `checkpoint`: when a
+//!   run is saved; `emulate`: worse hardware than there is
 
 mod model;
 mod problem;
@@ -22,7 +22,9 @@ mod training;
 mod checkpoint;
 mod compress;
 mod emulate;
+mod federated;
 mod layout;
+mod offload;
 mod sync;
 
 use crate::key::{Applies, Key, Section};
@@ -34,8 +36,10 @@ use checkpoint::CHECKPOINT;
 use compress::COMPRESS;
 use data::DATA;
 use emulate::EMULATE;
+use federated::FEDERATED;
 use layout::{PARALLEL, RUN};
 use model::MODEL;
+use offload::OFFLOAD;
 use precision::PRECISION;
 use problem::PROBLEM;
 use sync::SYNC;
@@ -119,6 +123,20 @@ pub(crate) const SECTIONS: &[Section] = &[
         in_identity: true,
         applies: Applies::Always,
         keys: COMPRESS,
+    },
+    Section {
+        name: "federated",
+        meaning: "Clients that keep their data, and a coordinator.",
+        in_identity: true,
+        applies: Applies::When { key: "sync.mode", is: &["federated"] },
+        keys: FEDERATED,
+    },
+    Section {
+        name: "offload",
+        meaning: "What lies on a disk instead of in memory. Never changes a bit of the result.",
+        in_identity: false,
+        applies: Applies::Always,
+        keys: OFFLOAD,
     },
     Section {
         name: "checkpoint",

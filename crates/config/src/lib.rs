@@ -62,15 +62,16 @@ pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
 pub use nearest::nearest;
 pub use presets::presets;
-pub use problem::{Division, Problem};
+pub use problem::Problem;
 pub use recipe::{
     Activation, Averaged, BatchChange, BatchPlan, BatchStage, Checkpoint, Compress, CompressMethod,
-    Compression, Conditions, Data, DecayShape, Distribution, DividedBy, Documents, Dtype, Elastic,
-    Emulate, EmulatedLink, EpochEnd, Family, Group, HeldOut, Interval, IsaChoice, Isolation,
-    LossScale, LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName,
-    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, SlowWorker, Source, Stragglers, Sync, SyncMode, Tokenizer, Train,
-    TransportChoice, Uneven,
+    Compression, Conditions, Data, DecayShape, Distribution, Documents, Dtype, Elastic, Emulate,
+    EmulatedLink, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine, FederatedMethod,
+    FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, Level, LossScale, LossScaling,
+    LrScaling, LrSchedule, Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order,
+    Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, SlowWorker, Source, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer,
+    Train, TransportChoice, Uneven, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

@@ -4,14 +4,17 @@
 //! that one `--set` on top of it is enough. Its purpose is the comment on its first line.
 
 /// Name and text of each preset, the default one first.
-const PRESETS: [(&str, &str); 10] = [
+const PRESETS: &[(&str, &str)] = &[
     ("bible-small", include_str!("../presets/bible-small.toml")),
     ("tiny", include_str!("../presets/tiny.toml")),
     ("wide-odd", include_str!("../presets/wide-odd.toml")),
     ("gpt2-small-bytes", include_str!("../presets/gpt2-small-bytes.toml")),
+    ("gpt2-medium-bytes", include_str!("../presets/gpt2-medium-bytes.toml")),
     ("bench", include_str!("../presets/bench.toml")),
     ("gpt2", include_str!("../presets/gpt2.toml")),
+    ("methods", include_str!("../presets/methods.toml")),
     ("digits", include_str!("../presets/digits.toml")),
+    ("federated", include_str!("../presets/federated.toml")),
     ("quadratic", include_str!("../presets/quadratic.toml")),
     ("ridge", include_str!("../presets/ridge.toml")),
     ("logistic", include_str!("../presets/logistic.toml")),

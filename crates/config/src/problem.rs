@@ -3,7 +3,7 @@
 //! A problem is a recipe like any other. It has samples in the place of a text, made from a seed
 //! and a number, and no tokens, heads or context: a sequence is one sample.
 
-use crate::recipe::{Activation, DividedBy, Family};
+use crate::recipe::{Activation, Family};
 
 /// A small problem: samples that are made on the spot, of which everything is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,24 +24,6 @@ pub struct Problem {
     pub l2: f64,
     /// What lies between the linear layers (mlp).
     pub activation: Activation,
-    /// Which samples a leaf of the gradient sum learns from.
-    pub division: Division,
-}
-
-/// How samples are divided among the leaves of the gradient sum, and so among workers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Division {
-    /// By what.
-    pub by: DividedBy,
-    /// How evenly classes are mixed; the smaller the less (Dirichlet).
-    pub alpha: f64,
-    /// Parts that classes are mixed for.
-    pub parts: usize,
-}
-
-impl Division {
-    /// Every leaf learns from all samples.
-    pub const NONE: Self = Self { by: DividedBy::Nothing, alpha: 1.0, parts: 1 };
 }
 
 impl Problem {
@@ -55,7 +37,6 @@ impl Problem {
         noise: 0.0,
         l2: 0.0,
         activation: Activation::Relu,
-        division: Division::NONE,
     };
 }
 

@@ -50,24 +50,31 @@ mod compress;
 mod data;
 mod elastic;
 mod emulate;
+mod federated;
+mod offload;
 mod optim;
 mod precision;
+mod promise;
+mod recompute;
 mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
-pub use compress::{Compress, CompressMethod};
-pub use data::{
-    Data, DividedBy, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer,
-};
+pub use compress::{Compress, CompressMethod, Level};
+pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
-pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
+pub use federated::{
+    Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
+};
+pub use offload::{Offload, OffloadState};
+pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};
-pub use sync::{Averaged, Outer, Stragglers, Sync, SyncMode, Uneven};
+pub use recompute::Recompute;
+pub use sync::{Averaged, Outer, Stragglers, Sync, SyncMode, SyncPartition, Uneven};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
-/// [`Parallel`], [`Checkpoint`] and [`Emulate`].
+/// [`Parallel`], [`Offload`], [`Checkpoint`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// The shape of the transformer.
@@ -94,6 +101,10 @@ pub struct Recipe {
     pub sync: Sync,
     /// In how few bytes gradients travel.
     pub compress: Compress,
+    /// Clients that keep their data, and a coordinator.
+    pub federated: Federated,
+    /// What lies on a disk instead of in memory: never changes a bit of the result.
+    pub offload: Offload,
     /// When the run is saved, and where: never changes a bit of the result.
     pub checkpoint: Checkpoint,
     /// Worse hardware than there is: never changes a bit of the result.
@@ -265,50 +276,6 @@ impl Parallel {
     }
 }
 
-/// What the backward pass computes again rather than keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Recompute {
-    /// Nothing: every activation is kept.
-    None,
-    /// Attention and activation functions.
-    Selective,
-    /// Whole blocks, from their inputs.
-    Full,
-    /// Every K-th block whole, the others not at all; K is at least 1.
-    Every(usize),
-}
-
-impl Recompute {
-    /// The names without a number that a recipe may use; the fourth form is `every-K`.
-    pub const NAMES: &'static [&'static str] = &["none", "selective", "full"];
-
-    /// What a recipe calls by this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "selective" => Some(Self::Selective),
-            "full" => Some(Self::Full),
-            _ => {
-                let digits = name.strip_prefix("every-")?;
-                let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-                let distance = digits.parse().ok().filter(|distance| plain && *distance >= 1)?;
-                Some(Self::Every(distance))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Recompute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Selective => f.write_str("selective"),
-            Self::Full => f.write_str("full"),
-            Self::Every(distance) => write!(f, "every-{distance}"),
-        }
-    }
-}
-
 choices! {
     /// Which architecture the blocks follow, or which small problem is solved.
     Family {
@@ -441,43 +408,6 @@ impl Recipe {
     /// to hold them.
     pub fn num_slices(&self) -> usize {
         self.numerics.invariant_tensor_up_to.max(self.parallel.tensor)
-    }
-
-    /// What of the layout bits depend on nevertheless, and why, in words; nothing where a recipe
-    /// keeps the promise that they do not.
-    pub fn bits_depend_on(&self) -> Option<String> {
-        let mut reasons = Vec::new();
-        if self.data.placement == Placement::Local {
-            reasons.push(
-                "data.placement = local: each worker learns from its own text, so another number \
-                 of workers or other shares give other bits"
-                    .to_owned(),
-            );
-        }
-        if self.sync.mode != SyncMode::AllReduce {
-            reasons.push(format!(
-                "sync.mode = {}: each worker takes steps of its own, so another number of workers \
-                 or other shares give other bits",
-                self.sync.mode
-            ));
-        }
-        if self.compress.is_on() {
-            reasons.push(format!(
-                "compress.method = {}: each worker rounds its own gradients, so another number of \
-                 workers or other shares give other bits",
-                self.compress.method
-            ));
-        }
-        reasons.extend(self.depends_on_time());
-        let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
-        if tensor > slices {
-            reasons.push(format!(
-                "parallel.tensor = {tensor} is more than numerics.invariant_tensor_up_to = \
-                 {slices}: sums over slices of layers go by the workers that hold them, so another \
-                 parallel.tensor gives other bits"
-            ));
-        }
-        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// Number of consecutive leaves that each copy of the model computes: as asked for, or else as

@@ -9,10 +9,11 @@ use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
     Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
-    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Stragglers, Sync, SyncMode, Tokenizer, Train, TransportChoice, Uneven,
+    Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
+    FederatedMethod, FederatedServer, HeldOut, Interval, IsaChoice, Isolation, LossScale,
+    LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName, Order, Outer,
+    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
+    Source, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -180,6 +181,8 @@ fn blank() -> Recipe {
         parallel: blank_parallel(),
         sync: blank_sync(),
         compress: blank_compress(),
+        federated: blank_federated(),
+        offload: Offload::none(),
         checkpoint: Checkpoint {
             dir: String::new(),
             every: 0,
@@ -197,10 +200,16 @@ fn blank_sync() -> Sync {
     Sync {
         mode: SyncMode::LocalSgd,
         local_steps: 0,
+        local_steps_is_auto: false,
         final_local_steps: 0,
+        group_workers: 0,
+        fragments: 0,
+        inner_rounds: 0,
         synchronous: -1.0,
         average: Averaged::State,
         outer: Outer::Nesterov,
+        partition: SyncPartition::ByClass,
+        alpha: -1.0,
         outer_lr: -1.0,
         outer_momentum: -1.0,
         uneven: Uneven {
@@ -218,11 +227,40 @@ fn blank_compress() -> Compress {
     Compress {
         method: CompressMethod::Int8,
         ratio: -1.0,
+        ratio_warmup_steps: u64::MAX,
+        momentum: -1.0,
         bits: 0,
         rank: 0,
+        levels: Vec::new(),
         warmup_steps: u64::MAX,
         error_feedback: true,
         force: true,
+    }
+}
+
+fn blank_federated() -> Federated {
+    Federated {
+        clients: 0,
+        sampled: 0,
+        method: FederatedMethod::Scaffold,
+        mu: -1.0,
+        least_steps: -1.0,
+        server: FederatedServer::Yogi,
+        server_lr: -1.0,
+        server_momentum: -1.0,
+        server_second: -1.0,
+        server_tau: -1.0,
+        combine: FederatedCombine::Krum,
+        liars: usize::MAX,
+        clip: -1.0,
+        noise: -1.0,
+        delta: -1.0,
+        secure: true,
+        dropout: -1.0,
+        late: -1.0,
+        window: u64::MAX,
+        byzantine: -1.0,
+        attack: FederatedAttack::Stale,
     }
 }
 

@@ -9,7 +9,9 @@
 mod compress;
 mod data;
 mod emulate;
+mod federated;
 mod layout;
+mod partition;
 mod pipeline;
 mod sync;
 mod tensor;
@@ -48,6 +50,8 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(sync::broken(&facts));
     errors.extend(sync::uneven::broken(&facts));
     errors.extend(compress::broken(&facts));
+    errors.extend(federated::broken(&facts));
+    errors.extend(partition::broken(&facts));
     errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));
     errors

@@ -17,7 +17,7 @@ fn methods_that_leave_out_the_same_every_time_feed_it_back() {
         let method = format!("compress.method={name}");
         let sets = [method.as_str(), "optim.clip=0"];
         let compress = recipe(&sets).compress;
-        let is_fair = ["int8", "qsgd"].contains(name);
+        let is_fair = ["bf16", "int8", "qsgd"].contains(name);
         assert_eq!(compress.error_feedback, !is_fair, "{name}");
         let without = [&sets[..], &["compress.error_feedback=false"]].concat();
         let refused = try_recipe(&without);
@@ -63,4 +63,33 @@ fn recipes_without_compression_keep_their_identity() {
     let few = recipe(&["compress.method=top-k"]);
     assert!(few.identity_text().contains("compress.ratio = 0.01"));
     assert!(few.bits_depend_on().is_some_and(|reason| reason.contains("top-k")));
+}
+
+#[test]
+fn levels_say_what_their_method_knows() {
+    let with = |method: &str, level: &str| {
+        let (method, level) =
+            (format!("compress.method={method}"), format!("compress.levels=[{level}]"));
+        try_recipe(&[method.as_str(), level.as_str()])
+    };
+    with("top-k", "{match=\"*norm*\", dense=true}, {match=\"*\", ratio=0.1}").expect("sound");
+    with("qsgd", "{match=\"*\", bits=8}").expect("sound");
+    for (method, level, fix) in [
+        ("top-k", "{match=\"*\", bits=8}", "try ratio alone"),
+        ("int8", "{match=\"*\", ratio=0.1}", "try dense = true alone"),
+        ("power-sgd", "{match=\"*\"}", "try rank alone"),
+        ("dgc", "{match=\"*\", ratio=0.1, dense=true}", "try ratio alone"),
+    ] {
+        let error = with(method, level).expect_err("it says nothing");
+        assert!(error.starts_with("compress.levels[0]") && error.contains(fix), "{error}");
+    }
+}
+
+#[test]
+fn momentum_is_applied_once() {
+    let sets = ["compress.method=dgc", "optim.name=sgd"];
+    assert!((recipe(&sets).compress.momentum - 0.9).abs() < 1e-12);
+    assert!(recipe(&["compress.method=dgc"]).compress.momentum == 0.0, "Adam has its own");
+    let error = try_recipe(&["compress.method=dgc", "compress.momentum=0.5"]).expect_err("twice");
+    assert!(error.contains("try 0.0, or optim.name"), "{error}");
 }

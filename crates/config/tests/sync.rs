@@ -28,6 +28,31 @@ fn rounds_have_as_many_steps_as_asked_and_the_last_ends_with_the_run() {
 }
 
 #[test]
+fn rounds_that_change_are_the_same_whether_they_are_walked_or_asked_for() {
+    for (steps, from, to) in [(1000, 64, 3), (997, 2, 41), (50, 7, 7), (5, 9, 2), (800, 1, 2)] {
+        let sets = [
+            "sync.mode=local-sgd".to_owned(),
+            "sync.synchronous=0.1".to_owned(),
+            format!("train.steps={steps}"),
+            format!("sync.local_steps={from}"),
+            format!("sync.final_local_steps={to}"),
+        ];
+        let recipe = recipe(&sets.each_ref().map(String::as_str));
+        let first = recipe.first_round();
+        let mut start = first;
+        while start < steps {
+            let done = (start - first) as f64 / (steps - first) as f64;
+            let len = (f64::from(from) + (f64::from(to) - f64::from(from)) * done).round() as u64;
+            let end = (start + len.max(1)).min(steps);
+            for step in start..end {
+                assert_eq!(recipe.round_at(step), start..end, "step {step} of {sets:?}");
+            }
+            start = end;
+        }
+    }
+}
+
+#[test]
 fn what_is_due_inside_a_round_waits_for_its_end() {
     let recipe = recipe(&["sync.mode=local-sgd", "sync.local_steps=4", "train.steps=20"]);
     let due = |every| (0..=20).filter(|n| recipe.is_due_every(every, *n)).collect::<Vec<u64>>();
@@ -64,6 +89,51 @@ fn what_needs_workers_with_the_whole_model_says_so() {
     assert!(elastic.contains("try run.workers = 2"), "{elastic}");
     let idle = try_recipe(&["sync.local_steps=4"]).expect_err("nothing would come of it");
     assert!(idle.contains("sync.local_steps"), "{idle}");
+}
+
+#[test]
+fn groups_meet_inside_of_rounds() {
+    let sets = ["sync.mode=local-sgd", "sync.local_steps=3", "train.steps=20", "run.workers=4"];
+    let close = ["sync.group_workers=2", "sync.inner_rounds=2"];
+    let two_levels = recipe(&[&sets[..], &close].concat());
+    assert_eq!(ends(&two_levels), [6, 12, 18, 20]);
+    let meetings: Vec<u64> = (1..=20).filter(|n| two_levels.is_group_meeting(*n)).collect();
+    assert_eq!(meetings, [3, 9, 15]);
+    assert!(!(1..=20).any(|n| recipe(&sets).is_group_meeting(n)));
+    assert!(!recipe(&sets).identity_text().contains("group"), "as before there were any");
+    let uneven = try_recipe(&[&sets[..], &["sync.group_workers=3"]].concat());
+    assert!(uneven.expect_err("three of four").contains("try 2, 4"));
+    let nobody = try_recipe(&[&sets[..], &["sync.inner_rounds=2"]].concat());
+    assert!(nobody.expect_err("no groups").contains("try 1, or sync.group_workers = 2"));
+}
+
+#[test]
+fn what_is_measured_is_chosen_once() {
+    let auto = ["sync.mode=local-sgd", "sync.local_steps=auto"];
+    let asked = recipe(&auto);
+    assert!(asked.sync.local_steps_is_auto && asked.to_toml().contains("local_steps = \"auto\""));
+    let chosen = asked.with_local_steps(12);
+    let written = recipe(&["sync.mode=local-sgd", "sync.local_steps=12"]);
+    assert_eq!(chosen, written, "as if somebody had asked for it");
+    let error = try_recipe(&[&auto[..], &["sync.final_local_steps=4"]].concat());
+    assert!(error.expect_err("two numbers").contains("leave it away"));
+}
+
+#[test]
+fn fragments_meet_in_turn_each_once_in_a_round() {
+    let sets = ["sync.mode=local-sgd", "sync.local_steps=4", "train.steps=12", "run.workers=2"];
+    let streaming = recipe(&[&sets[..], &["sync.fragments=3", "sync.inner_rounds=2"]].concat());
+    assert_eq!(ends(&streaming), [8, 12]);
+    let meetings = |step| streaming.fragments_meeting(step).collect::<Vec<_>>();
+    let all: Vec<_> = (1..=12).map(meetings).collect();
+    let none: &[usize] = &[];
+    let expected: [&[usize]; 12] =
+        [&[0], &[1], none, &[2], &[0], &[1], none, none, &[0], &[1], none, none];
+    assert_eq!(all, expected, "at the end of a round all of them meet");
+    let refused = |more: &[&str]| try_recipe(&[&sets[..], more].concat()).expect_err("no");
+    assert!(refused(&["sync.fragments=5"]).contains("try 4, or sync.local_steps = 5"));
+    let both = refused(&["sync.fragments=2", "sync.group_workers=2"]);
+    assert!(both.contains("sync.group_workers = 0"), "{both}");
 }
 
 #[test]

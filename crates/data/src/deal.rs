@@ -8,8 +8,10 @@
 
 use lockstep_config::{BatchPlan, Documents, EpochEnd, Order, Placement, Recipe};
 
+use crate::clients::{clients_at, turn_of};
 use crate::corpus::Stretch;
 use crate::error::{DataError, Split};
+use crate::partition::Partition;
 use crate::permutation::mix;
 use crate::sampler::{Sampler, Window};
 
@@ -31,6 +33,8 @@ enum Whose {
     All,
     /// There is one for each leaf.
     Leaf,
+    /// There is one in reading order, whose windows belong to parts.
+    Parts(Box<(Recipe, Partition)>),
     /// There is one for these leaves, and nothing is known of the others.
     Own(Vec<bool>),
 }
@@ -62,6 +66,9 @@ impl Deal {
             last: data.last,
         };
         let num_leaves = leaves.len();
+        if recipe.has_parts() {
+            return Self::in_parts(recipe, rules, name, train);
+        }
         let (samplers, whose) = match data.placement {
             Placement::Shared | Placement::Served => {
                 (vec![rules.sampler(name, train, &plan, (1, 1), None)?], Whose::All)
@@ -85,12 +92,44 @@ impl Deal {
         Ok(Self { plan, samplers, whose })
     }
 
+    /// Every part has windows of its own, wherever in the text they lie.
+    fn in_parts(
+        recipe: &Recipe,
+        rules: Rules,
+        name: &str,
+        train: &Stretch,
+    ) -> Result<Self, DataError> {
+        let (plan, order) = (recipe.batch_plan(), Order::Sequential);
+        let sampler = Rules { order, ..rules }.sampler(name, train, &plan, (1, 1), None)?;
+        let (num_windows, num_parts) = (sampler.num_windows(), recipe.num_parts());
+        if num_windows < num_parts as u64 {
+            return Err(DataError::PartTooShort {
+                name: name.to_owned(),
+                part: num_windows as usize,
+                num_parts,
+                num_tokens: 0,
+                context: recipe.model.context,
+            });
+        }
+        let partition = Partition::new(recipe, Partition::tenths(num_windows));
+        let whose = Whose::Parts(Box::new((recipe.clone(), partition)));
+        Ok(Self { plan, samplers: vec![sampler], whose })
+    }
+
     /// Every sequence from one sampler.
     #[cfg(test)]
     pub(crate) fn shared(sampler: Sampler, plan: &BatchPlan, last: EpochEnd) -> Self {
         let stages = plan.stages.iter().map(|stage| (stage.first_step, stage.batch));
         let samplers = vec![sampler.in_stages(stages, last)];
         Self { plan: plan.clone(), samplers, whose: Whose::All }
+    }
+
+    /// Who has which windows, where they are divided into parts.
+    pub(crate) fn partition(&self) -> Option<&Partition> {
+        match &self.whose {
+            Whose::Parts(parts) => Some(&parts.1),
+            _ => None,
+        }
     }
 
     /// How large the batch of each step is.
@@ -106,6 +145,11 @@ impl Deal {
             Whose::Leaf => {
                 let per_leaf = batch / self.samplers.len();
                 (sequence / per_leaf, sequence % per_leaf)
+            }
+            Whose::Parts(parts) => {
+                let (recipe, partition) = &**parts;
+                let (part, turn) = turn_of(recipe, &clients_at(recipe, step), step, sequence);
+                return Some(self.samplers[0].locate(u64::from(partition.draw(part, turn))));
             }
             Whose::Own(leaves) => {
                 let per_leaf = batch / leaves.len();

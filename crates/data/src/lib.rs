@@ -11,6 +11,8 @@
 //! - [`corpus`]: a text or shards as one token stream with a validation split
 //! - [`permutation`]: a keyed shuffle that needs no memory
 //! - [`sampler`]: sample number to window of tokens; `deal`: which sampler a sequence comes from
+//! - [`clients`]: who takes part in a round of federated learning
+//! - [`partition`]: parts of the samples that differ, and by how much
 //! - [`batch`]: one step's samples, cut into lanes
 //! - [`loader`]: batches made in the background, one step ahead
 //! - [`placement`]: what each worker reads; [`serve`]: batches over the network
@@ -55,7 +57,9 @@ pub mod corpus;
 pub mod permutation;
 pub mod sampler;
 
+pub mod clients;
 mod deal;
+pub mod partition;
 
 pub mod batch;
 pub mod cursor;

@@ -20,6 +20,7 @@ use crate::cursor::Cursor;
 use crate::deal::Deal;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
+use crate::partition::Partition;
 use crate::problem;
 use crate::serve::Client;
 use crate::validation::{Validation, ValidationLane, lanes_of};
@@ -68,6 +69,7 @@ enum Way {
     /// A small problem has no text: its samples are made from their numbers.
     Numbers {
         recipe: Box<Recipe>,
+        classes: Vec<u8>,
     },
     Served {
         client: Option<Box<Client>>,
@@ -81,7 +83,8 @@ impl Feed {
     pub fn open(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Self, DataError> {
         let placement = recipe.data.placement;
         let shape = BatchShape::largest(recipe);
-        let mut leaves = vec![false; recipe.num_leaves()];
+        // Clients live anywhere, and have lanes of no leaf.
+        let mut leaves = vec![recipe.is_federated(); recipe.num_leaves()];
         seat.leaves.iter().for_each(|&leaf| leaves[leaf] = true);
         if recipe.model.family.is_problem() {
             let corpus = problem::corpus(recipe)?;
@@ -91,7 +94,7 @@ impl Feed {
                 text: TextName::of(&corpus),
                 vocab: corpus.vocab(),
                 is_bytes: true,
-                way: Way::Numbers { recipe: Box::new(recipe.clone()) },
+                way: Way::Numbers { recipe: Box::new(recipe.clone()), classes: Vec::new() },
             });
         }
         if placement == Placement::Served {
@@ -126,6 +129,24 @@ impl Feed {
         })
     }
 
+    /// Says of which class every sample of a small problem is, so that they can be divided by it.
+    pub fn classify(&mut self, of_samples: Vec<u8>) {
+        if let Way::Numbers { classes, .. } = &mut self.way {
+            *classes = of_samples;
+        }
+    }
+
+    /// Who has which samples, where they are divided into parts.
+    pub fn partition(&self) -> Option<Partition> {
+        match &self.way {
+            Way::Own { deal, .. } => deal.partition().cloned(),
+            Way::Numbers { recipe, classes } => {
+                recipe.has_parts().then(|| Partition::new(recipe, classes.clone()))
+            }
+            Way::Served { .. } => None,
+        }
+    }
+
     /// Whether the samples depend on the workers, so that no two layouts give the same bits.
     pub fn depends_on_workers(&self) -> bool {
         self.placement == Placement::Local
@@ -158,21 +179,6 @@ impl Feed {
             Way::Own { corpus, .. } => corpus.held_bytes(),
             Way::Numbers { .. } | Way::Served { .. } => 0,
         }
-    }
-
-    /// How often each token occurs in what this worker learns from; nothing where it is sent.
-    pub fn token_counts(&self) -> Result<Option<Vec<u64>>, DataError> {
-        let Way::Own { corpus, leaves, .. } = &self.way else { return Ok(None) };
-        let mut counts = vec![0; self.vocab];
-        let mut count = |tokens: &[u32]| tokens.iter().for_each(|t| counts[*t as usize] += 1);
-        if self.placement == Placement::Partitioned {
-            let parts = corpus.train().parts(leaves.len(), corpus.cut());
-            let own = parts.iter().zip(leaves).filter(|(_, is_own)| **is_own);
-            own.map(|(part, _)| part).try_for_each(|part| part.visit(&mut count))?;
-        } else {
-            corpus.train().visit(&mut count)?;
-        }
-        Ok(Some(counts))
     }
 
     /// The loss of a model that knows frequencies only; see [`crate::baseline`].
@@ -211,7 +217,7 @@ impl Feed {
         let is_local = self.placement == Placement::Local;
         match &mut self.way {
             Way::Served { client, .. } => ready(client).validation(),
-            Way::Numbers { recipe } => Ok(problem::validation(recipe)),
+            Way::Numbers { recipe, .. } => Ok(problem::validation(recipe)),
             Way::Own { corpus, limit, .. } => {
                 let limit = if is_local { limit.div_ceil(num_workers) } else { *limit };
                 lanes_of(self.shape, limit, corpus.validation(), corpus.cut())
@@ -226,8 +232,8 @@ impl Feed {
     pub fn loader(&mut self, world: &World, cursor: Cursor) -> Result<Loader, DataError> {
         let text = self.text.clone();
         match &mut self.way {
-            Way::Numbers { recipe } => {
-                let fill = Box::new(problem::fill(recipe));
+            Way::Numbers { recipe, classes } => {
+                let fill = Box::new(problem::fill(recipe, classes.clone()));
                 Loader::from_memory(self.shape, world, text, cursor, fill)
             }
             Way::Own { corpus, deal, leaves, .. } => {

@@ -4,14 +4,13 @@
 //! epoch visits every sample once, in its own keyed order. The samples themselves are made by the
 //! model from their numbers, so all that a run must not mistake for another's is their description.
 
-use std::fmt::Write;
-use std::ops::Range;
-
-use lockstep_config::{DividedBy, Problem, Recipe};
+use lockstep_config::Recipe;
 
 use crate::batch::{Batch, BatchShape, IGNORE};
+use crate::clients::{clients_at, turn_of};
 use crate::corpus::Corpus;
 use crate::error::DataError;
+use crate::partition::Partition;
 use crate::permutation::{Permutation, mix};
 use crate::validation::{Validation, ValidationLane};
 
@@ -23,56 +22,35 @@ const COUNTED: u32 = 0;
 
 /// A stand-in whose fingerprint is that of the samples.
 pub(crate) fn corpus(recipe: &Recipe) -> Result<Corpus, DataError> {
-    let text = description(recipe);
+    let text = format!("{} {:?}", recipe.model.family, recipe.model.problem);
     Corpus::from_text("the samples", &text, 0.5)
 }
 
-/// What the samples follow from, in words. Runs from before samples could be divided are told by
-/// the same words as ever.
-fn description(recipe: &Recipe) -> String {
-    let Problem { samples, held_out, seed, dim, condition, noise, l2, activation, division } =
-        recipe.model.problem;
-    let mut text = format!(
-        "{} Problem {{ samples: {samples:?}, held_out: {held_out:?}, seed: {seed:?}, dim: {dim:?}, \
-         condition: {condition:?}, noise: {noise:?}, l2: {l2:?}, activation: {activation:?} }}",
-        recipe.model.family
-    );
-    if division.by != DividedBy::Nothing {
-        let _ = write!(text, " {division:?}");
-    }
-    text
-}
-
-/// The samples of every leaf: all of them, or its part of their order.
-fn ranges(recipe: &Recipe) -> Vec<Range<u64>> {
-    let (samples, leaves) = (recipe.model.problem.samples as u64, recipe.num_leaves() as u64);
-    let part = |leaf: u64| leaf * samples / leaves..(leaf + 1) * samples / leaves;
-    match recipe.model.problem.division.by {
-        DividedBy::Nothing => vec![0..samples],
-        DividedBy::Lot | DividedBy::Dirichlet | DividedBy::Class => (0..leaves).map(part).collect(),
-    }
-}
-
-/// Fills the batch of a step.
+/// Fills the batch of a step; `classes` are those of all samples, where it matters.
 pub(crate) fn fill(
     recipe: &Recipe,
+    classes: Vec<u8>,
 ) -> impl FnMut(u64, &mut Batch) -> Result<(), DataError> + use<> {
-    let (seed, ranges) = (mix(recipe.train.seed, ORDER), ranges(recipe));
+    let (seed, num_samples) = (recipe.train.seed, recipe.model.problem.samples as u64);
     let plan = recipe.batch_plan();
+    let divided = recipe.has_parts().then(|| {
+        let classes = if classes.is_empty() { vec![0; num_samples as usize] } else { classes };
+        (Partition::new(recipe, classes), recipe.clone())
+    });
     move |step, batch: &mut Batch| {
         let samples = batch.begin(step, &plan);
         batch.targets.fill(COUNTED);
-        let (first, num_parts) = (samples.start, ranges.len() as u64);
-        let each = (samples.end - first) / num_parts;
+        if let Some((partition, recipe)) = &divided {
+            let clients = clients_at(recipe, step);
+            for (sequence, input) in batch.inputs.iter_mut().enumerate() {
+                let (part, turn) = turn_of(recipe, &clients, step, sequence);
+                *input = partition.draw(part, turn);
+            }
+            return Ok(());
+        }
         for (number, input) in samples.zip(&mut batch.inputs) {
-            // With one part this is the number itself.
-            let part = (number - first) / each;
-            let number = first / num_parts + (number - first) % each;
-            let range = &ranges[part as usize];
-            let len = range.end - range.start;
-            let seed = if num_parts == 1 { seed } else { mix(seed, part) };
-            let order = Permutation::new(len, mix(seed, number / len));
-            *input = (range.start + order.apply(number % len)) as u32;
+            let order = Permutation::new(num_samples, mix(mix(seed, ORDER), number / num_samples));
+            *input = order.apply(number % num_samples) as u32;
         }
         Ok(())
     }
@@ -112,7 +90,7 @@ mod tests {
 
     fn batch(recipe: &Recipe, step: u64) -> Batch {
         let mut batch = Batch::with_room(BatchShape::of(recipe));
-        fill(recipe)(step, &mut batch).unwrap();
+        fill(recipe, Vec::new())(step, &mut batch).unwrap();
         batch
     }
 
@@ -145,25 +123,6 @@ mod tests {
         assert_eq!(num_targets, 5);
         assert_eq!(inputs, [100, 101, 102, 103, 104, 0]);
         assert_eq!(targets, [0, 0, 0, 0, 0, IGNORE]);
-    }
-
-    #[test]
-    fn a_leaf_that_has_a_part_meets_all_of_it_and_nothing_else() {
-        let recipe = recipe(&[
-            "problem.samples=64",
-            "problem.partition=by-class",
-            "train.batch=32",
-            "train.microbatch=2",
-        ]);
-        let steps: Vec<Batch> = (0..4).map(|step| batch(&recipe, step)).collect();
-        for leaf in 0..8 {
-            let of_leaf = |batch: &Batch| batch.inputs[leaf * 4..][..4].to_vec();
-            let own: BTreeSet<u32> = (leaf as u32 * 8..leaf as u32 * 8 + 8).collect();
-            let epoch = |first: usize| -> BTreeSet<u32> {
-                steps[first..first + 2].iter().flat_map(of_leaf).collect()
-            };
-            assert_eq!((epoch(0), epoch(2)), (own.clone(), own), "leaf {leaf}");
-        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Bytes of a checkpoint for each parameter: weight, master copy, two moments.
 const CHECKPOINT: f64 = 14.0;
 /// Seconds from a failure to the first step after it.
-const RESTART: f64 = 600.0;
+pub(crate) const RESTART: f64 = 600.0;
 
 /// What a run costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -94,8 +94,11 @@ pub fn bill(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Calibration;
     use crate::hardware::named;
+    use crate::layout::Habits;
     use crate::model::preset;
+    use crate::search::{Question, search};
 
     #[test]
     fn daly_is_young_where_checkpoints_are_cheap_and_never_above_the_mean_time() {
@@ -103,6 +106,26 @@ mod tests {
         assert!((daly(300.0, 100.0) - 100.0).abs() < 1e-9);
         // 5 minutes of checkpoint and a day between failures: every two hours.
         assert!((young(300.0, 86_400.0) - 7200.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn llama_65b_trains_on_1_4_trillion_tokens_in_about_three_weeks() {
+        // A lecture: 2,048 A100 with 80 GB, batches of 4M tokens, 21 days.
+        let cluster = named("2048xa100-80gb").expect("a cluster");
+        let model = preset("llama-65b").expect("it is one");
+        let calibration = Calibration::of("a100").expect("it is there");
+        let habits = Habits::MODERN;
+        let question = Question {
+            model: &model,
+            cluster: &cluster,
+            batch: 2048,
+            habits,
+            calibration: &calibration,
+        };
+        let found = search(&question, 1);
+        let best = found.best.first().expect("it fits");
+        let costs = bill(&model, &cluster, 1.4e12, 4_194_304.0, best.step.seconds);
+        assert!((costs.days / 21.0 - 1.0).abs() < 0.15, "{} days", costs.days);
     }
 
     #[test]

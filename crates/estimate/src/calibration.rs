@@ -24,6 +24,10 @@ pub struct Calibration {
     pub name: String,
     /// What they were fitted to.
     pub source: String,
+    /// Watts that devices may take at the speed that the constants are of; 0 if it makes no
+    /// difference.
+    #[serde(default)]
+    pub watts: f64,
     /// Share of the peak that a large product reaches.
     pub matrix_share: f64,
     /// Inner length at which a product reaches half of that.
@@ -42,6 +46,10 @@ pub struct Calibration {
     /// holder of slices. Delays of hosts have heavy tails, so the wait grows with the square of
     /// the holders.
     pub skew_us: f64,
+    /// Microseconds that a message between holders of slices waits for the host of each other one,
+    /// where programs do that ([`crate::layout::Habits::waits_in_stages`]).
+    #[serde(default)]
+    pub stage_wait_us: f64,
     /// Milliseconds of every step that depend on nothing.
     pub step_ms: f64,
     /// Microseconds of a round between devices of a node.
@@ -84,7 +92,7 @@ impl Calibration {
     }
 
     /// The constants that a fit may move, by name, with the bounds of physics.
-    pub fn constants(&mut self) -> [(&'static str, &mut f64, f64, f64); 16] {
+    pub fn constants(&mut self) -> [(&'static str, &mut f64, f64, f64); 17] {
         [
             ("matrix_share", &mut self.matrix_share, 0.3, 0.98),
             ("matrix_depth", &mut self.matrix_depth, 5.0, 2000.0),
@@ -93,15 +101,16 @@ impl Calibration {
             ("launch_us", &mut self.launch_us, 1.0, 200.0),
             ("collective_launch_us", &mut self.collective_launch_us, 1.0, 2000.0),
             ("microbatch_us", &mut self.microbatch_us, 1.0, 20_000.0),
-            ("skew_us", &mut self.skew_us, 0.1, 3000.0),
+            ("skew_us", &mut self.skew_us, 0.1, 20.0),
+            ("stage_wait_us", &mut self.stage_wait_us, 0.0, 1000.0),
             ("step_ms", &mut self.step_ms, 0.1, 200.0),
             ("link_latency_us", &mut self.link_latency_us, 0.5, 60.0),
             ("link_share", &mut self.link_share, 0.2, 0.95),
-            ("network_latency_us", &mut self.network_latency_us, 3.0, 40.0),
+            ("network_latency_us", &mut self.network_latency_us, 3.0, 200.0),
             ("network_share", &mut self.network_share, 0.1, 0.95),
             ("tensor_hidden", &mut self.tensor_hidden, 0.0001, 1.0),
             ("data_hidden", &mut self.data_hidden, 0.0001, 1.0),
-            ("optimizer_bytes", &mut self.optimizer_bytes, 20.0, 400.0),
+            ("optimizer_bytes", &mut self.optimizer_bytes, 20.0, 80.0),
         ]
     }
 }

@@ -61,12 +61,43 @@ pub struct Habits {
     pub overlap: bool,
     /// Whether ZeRO's third stage fetches tensor by tensor instead of layer by layer.
     pub fetches_by_tensor: bool,
+    /// Whether ZeRO's first stages divide every tensor by itself.
+    pub shards_by_tensor: bool,
     /// Copies among which ZeRO divides, if not all.
     pub zero_group: Option<u64>,
     /// Whether norms, rotations and gates are kernels of their own that keep what they read.
     pub eager: bool,
     /// Whether stages are cut by cost, with the head counted as the layers that it is worth.
     pub cuts_by_cost: bool,
+    /// Bytes of a logit while its loss is computed.
+    pub logit_bytes: u64,
+    /// Bytes of buckets for each parameter, where copies add up gradients in buckets of their own.
+    pub bucket_bytes: u64,
+    /// Bytes for each updated parameter that exist during the update alone: gradients that are
+    /// widened then, and temporaries of an update that is no single kernel.
+    pub update_bytes: u64,
+    /// Whether selective recomputation keeps what every second product gives, and nothing else.
+    pub keeps_products: bool,
+    /// Whether weights are divided in 32 bits alone, and cast when they are fetched.
+    pub casts_fetched: bool,
+    /// Whether holders of slices wait for each other's hosts before every message, where stages
+    /// lie in several nodes.
+    pub waits_in_stages: bool,
+    /// Whether messages between holders of slices go piece by piece beside their products.
+    pub slices_piecewise: bool,
+    /// What its figures of memory count.
+    pub reports: Reported,
+}
+
+/// What a published figure of memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    /// What tensors take at the peak, on the fullest device.
+    Allocated,
+    /// What the allocator took from the device, holes and all, on the fullest one.
+    Reserved,
+    /// The same on the pipeline's first device, which writes the log.
+    ReservedByFirst,
 }
 
 impl Habits {
@@ -77,9 +108,18 @@ impl Habits {
         fp8: false,
         overlap: true,
         fetches_by_tensor: false,
+        shards_by_tensor: false,
         zero_group: None,
         eager: false,
         cuts_by_cost: false,
+        logit_bytes: 10,
+        bucket_bytes: 0,
+        update_bytes: 0,
+        keeps_products: false,
+        casts_fetched: false,
+        waits_in_stages: false,
+        slices_piecewise: false,
+        reports: Reported::Allocated,
     };
 }
 

@@ -15,7 +15,9 @@
 //! - [`time`]: how long a step takes, by part
 //! - [`search`]: every layout of a model on a cluster, and the best of them
 //! - [`advice`]: other ways to keep copies together
+//! - [`batch`]: the batch from which on larger ones save no steps
 //! - [`bill`]: days, dollars, energy, failures
+//! - [`risk`]: what failures may cost beyond their mean
 //! - [`validate`]: predictions beside published runs, and the fit of calibrations
 
 pub mod hardware;
@@ -27,7 +29,9 @@ pub mod memory;
 pub mod time;
 
 pub mod advice;
+pub mod batch;
 pub mod bill;
+pub mod risk;
 pub mod search;
 pub mod validate;
 

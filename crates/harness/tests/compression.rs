@@ -9,7 +9,10 @@ use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
 /// Every method, with the least that it must save of an all-reduce's bytes among two workers.
-const METHODS: [(&[&str], f64); 7] = [
+const METHODS: [(&[&str], f64); 10] = [
+    (&["compress.method=bf16"], 1.5),
+    (&["compress.method=fp16"], 1.5),
+    (&["compress.method=dgc", "compress.ratio=0.05", "compress.ratio_warmup_steps=2"], 4.0),
     (&["compress.method=int8"], 3.0),
     (&["compress.method=qsgd", "compress.bits=2"], 10.0),
     (&["compress.method=top-k", "compress.ratio=0.05"], 10.0),
@@ -49,7 +52,7 @@ fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() 
         assert!(ratio > saving, "{method:?} saves {ratio}");
         let seen = observed(&runs, &outcome);
         assert!(seen.iter().all(|(delta, _)| *delta > 0.0), "{method:?} rounds: {seen:?}");
-        let is_kept = !["compress.method=int8", "compress.method=qsgd"].contains(&method[0]);
+        let is_kept = !["bf16", "int8", "qsgd"].iter().any(|name| method[0].ends_with(name));
         assert_eq!(seen.iter().all(|(_, kept)| *kept > 0.0), is_kept, "{method:?}: {seen:?}");
         assert!(outcome.losses[5] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
         let other = ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"];
@@ -61,19 +64,41 @@ fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() 
 #[test]
 fn what_is_left_out_survives_the_end_of_the_process() {
     let mut runs = Runs::new("compression");
-    for (method, _) in if soak() { &METHODS[..] } else { &METHODS[4..] } {
+    let own: &[&str] = &["compress.method=dgc", "optim.name=sgd", "optim.lr=0.1"];
+    let methods = METHODS.iter().map(|(method, _)| *method).chain([own]);
+    for method in methods.skip(if soak() { 0 } else { 7 }) {
         let sets = ["train.steps=10", "run.workers=3", "train.eval_batches=1"];
         let warmup = ["compress.warmup_steps=3", "checkpoint.every=3"];
         let recipe = GPT2.with(&[&sets[..], method, &warmup].concat());
         let whole = runs.finish(&recipe);
         let options = Options { stop_after: Some(8), ..Options::default() };
         let part = runs.run(&recipe, options).expect("the first part");
-        let resume = Some(part.dir.join("checkpoints"));
+        let resume = Some(part.dir);
         let rest = runs.run(&recipe, Options { resume, ..Options::default() });
         let rest = rest.unwrap_or_else(|error| panic!("{method:?}: {error}"));
-        assert_eq!(rest.losses.len(), 4, "{method:?} went on after step 6");
+        assert_eq!(rest.losses.len(), 2, "{method:?} went on where it stopped");
         assert_eq!(rest.hashes(), whole.hashes(), "{method:?}");
     }
+}
+
+#[test]
+fn a_tensor_may_be_written_in_a_way_of_its_own() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];
+    let mut with = |more: &[&str]| runs.finish(&GPT2.with(&[&sets[..], more].concat()));
+    let dense = with(&[]);
+    let top_k = "compress.method=top-k";
+    let all = with(&[top_k, "compress.levels=[{match=\"*\", dense=true}]"]);
+    assert_eq!(all.hashes(), dense.hashes(), "nothing is written otherwise");
+    let few = with(&[top_k]);
+    let more = with(&[top_k, "compress.levels=[{match=\"*mlp*\", ratio=0.2}]"]);
+    let bytes = |outcome: &Outcome| outcome.summary.wire_bytes;
+    assert!(bytes(&few) < bytes(&more) && bytes(&more) < bytes(&all));
+    let rank = with(&["compress.method=power-sgd", "compress.levels=[{match=\"*mlp*\", rank=1}]"]);
+    assert!(rank.losses[3] < rank.losses[0], "{:?}", rank.losses);
+    let recipe = GPT2.with(&[top_k, "compress.levels=[{match=\"*nowhere*\", dense=true}]"]);
+    let error = runs.run(&recipe, Options::default()).expect_err("there is none");
+    assert!(error.to_string().starts_with("compress.levels[0].match"), "{error}");
 }
 
 #[test]

@@ -79,6 +79,8 @@ fn what_workers_keep_survives_the_end_of_the_process() {
     let variants: &[&[&str]] = &[
         &["optim.name=adamw"],
         &["optim.name=adamw", "sync.outer=nesterov", "sync.average=state"],
+        &["sync.group_workers=3", "sync.inner_rounds=2", "sync.outer=nesterov"],
+        &["sync.fragments=2", "sync.inner_rounds=2", "sync.outer=nesterov"],
         &["optim.name=momentum", "sync.outer=nesterov", "sync.synchronous=0.25"],
     ];
     let variants = if soak() { variants } else { &variants[1..] };
@@ -87,14 +89,13 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         let more = ["checkpoint.every=5", "run.workers=3", "train.eval_batches=1"];
         let recipe = THREE_LANES.with(&[&sets[..], &more, variant].concat());
         let whole = runs.finish(&recipe);
-        // The last checkpoint is of the end of a round before this one.
-        let stop = (8..16).find(|step| recipe.is_round_over(*step)).expect("a round's end");
+        let stop = (6..16).find(|step| recipe.is_round_over(*step)).expect("a round's end");
         let options = Options { stop_after: Some(stop), ..Options::default() };
         let part = runs.run(&recipe, options).expect("the first part");
-        let resume = Some(part.dir.join("checkpoints"));
+        let resume = Some(part.dir);
         let rest = runs.run(&recipe, Options { resume: resume.clone(), ..Options::default() });
         let rest = rest.unwrap_or_else(|error| panic!("{variant:?}: {error}"));
-        assert!(rest.losses.len() < 16, "{variant:?} began again");
+        assert_eq!(rest.losses.len() as u64, 16 - stop, "{variant:?} went on where it stopped");
         assert_eq!(rest.hashes(), whole.hashes(), "{variant:?}");
         if recipe.has_own_state() {
             let other = THREE_LANES.with(&[&sets[..], &more, variant, &["run.workers=2"]].concat());
@@ -102,6 +103,80 @@ fn what_workers_keep_survives_the_end_of_the_process() {
             assert!(error.to_string().contains("go on with run.workers = 3"), "{error}");
         }
     }
+}
+
+#[test]
+fn workers_that_are_close_average_more_often() {
+    let mut runs = Runs::new("local-sgd");
+    let sets = ["train.steps=8", "run.workers=4", "train.eval_batches=1", "sync.mode=local-sgd"];
+    let mut with = |more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
+    let often = with(&["sync.local_steps=2"]);
+    let seldom = with(&["sync.local_steps=4"]);
+    let close = ["sync.local_steps=2", "sync.group_workers=2", "sync.inner_rounds=2"];
+    let two_levels = with(&close);
+    let bytes = |outcome: &Outcome| outcome.summary.wire_bytes;
+    assert!(bytes(&seldom) < bytes(&two_levels) && bytes(&two_levels) < bytes(&often));
+    for layout in ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"] {
+        let other = with(&[&close[..], &[layout]].concat());
+        assert_eq!(other.hashes(), two_levels.hashes(), "{layout}");
+    }
+    // A group of everybody is a shorter round, but for roundings.
+    let all = with(&["sync.local_steps=2", "sync.group_workers=4", "sync.inner_rounds=2"]);
+    let off = all.losses.iter().zip(&often.losses).map(|(a, b)| (a - b).abs());
+    assert!(off.fold(0.0, f64::max) < 1e-4, "{:?} and {:?}", all.losses, often.losses);
+    let state = with(&[&close[..], &["sync.average=state"]].concat());
+    assert_ne!(state.hashes(), two_levels.hashes(), "momentum is averaged too");
+    let [drift, less] = [&seldom, &two_levels].map(|outcome| drifts(&runs, outcome));
+    assert_eq!((drift.len(), less.len()), (2, 2));
+    assert!(less[0] < drift[0], "{less:?} with groups, {drift:?} without");
+}
+
+#[test]
+fn fragments_of_a_model_are_averaged_in_turn() {
+    let mut runs = Runs::new("local-sgd");
+    let sets = ["train.steps=16", "run.workers=4", "sync.mode=local-sgd", "sync.local_steps=4"];
+    for outer in ["sync.outer=none", "sync.outer=nesterov"] {
+        let mut with = |more: &[&str]| {
+            runs.finish(&LLAMA.with(&[&sets[..], &["train.eval_batches=1", outer], more].concat()))
+        };
+        let streaming = ["sync.fragments=3", "sync.inner_rounds=2"];
+        let outcome = with(&streaming);
+        assert!(outcome.losses[15] < outcome.losses[0], "{:?}", outcome.losses);
+        for layout in ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"] {
+            let other = with(&[&streaming[..], &[layout]].concat());
+            assert_eq!(other.hashes(), outcome.hashes(), "{layout}");
+        }
+        // Each fragment meets twice in a round, and all of them once more at its end at most.
+        let (once, found) = (with(&[]).summary.wire_bytes, outcome.summary.wire_bytes);
+        assert!(found >= once && found < 2 * once, "{found} and {once} bytes a step");
+    }
+}
+
+#[test]
+fn a_finished_run_goes_on_for_more_steps() {
+    let mut runs = Runs::new("local-sgd");
+    let lazy = ["sync.mode=local-sgd", "sync.local_steps=3", "sync.outer=nesterov"];
+    let top_k = ["compress.method=top-k", "compress.ratio=0.1", "train.eval_batches=2"];
+    for method in [lazy, top_k] {
+        let mut recipe = |steps: &str| {
+            let sets = ["run.workers=2", "optim.schedule=constant", "optim.warmup_steps=0", steps];
+            LLAMA.with(&[&sets[..], &method].concat())
+        };
+        let whole = runs.finish(&recipe("train.steps=12"));
+        let short = runs.finish(&recipe("train.steps=6"));
+        let resume = Some(short.dir);
+        let options = || Options { resume: resume.clone(), ..Options::default() };
+        let rest = runs.run(&recipe("train.steps=12"), options());
+        let rest = rest.unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.hashes(), whole.hashes(), "{method:?}");
+        let again = runs.run(&recipe("train.steps=6"), options()).expect_err("it is done");
+        assert!(again.to_string().contains("6"), "{again}");
+    }
+    let cut = |steps: &str| LLAMA.with(&[&lazy[..], &["optim.schedule=constant", steps]].concat());
+    let short = runs.finish(&cut("train.steps=4"));
+    let options = Options { resume: Some(short.dir), ..Options::default() };
+    let error = runs.run(&cut("train.steps=8"), options).expect_err("its last round was cut");
+    assert!(error.to_string().contains("another round at step 3"), "{error}");
 }
 
 #[test]

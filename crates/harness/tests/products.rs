@@ -25,6 +25,7 @@ use lockstep_planner::traffic::rows;
 use lockstep_platform::World;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
+use lockstep_trainer::TrainError;
 use lockstep_trainer::saved::Learner;
 use std::collections::BTreeMap;
 
@@ -102,7 +103,7 @@ impl Batch {
 }
 
 /// Three steps as one of the workers.
-fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, CommError> {
+fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, TrainError> {
     let cpu = &Cpu::single(Isa::detect());
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;

@@ -195,7 +195,7 @@ fn bias(runs: &mut Runs, lr: f64, local_steps: u64) -> f64 {
         "problem.dim=4",
         "problem.condition=1",
         "problem.noise=0.3",
-        "problem.partition=by-class",
+        "sync.partition=by-class",
         "train.batch=64",
         "train.microbatch=8",
         "train.eval_every=0",
@@ -229,7 +229,7 @@ fn the_bias_of_rounds_on_different_samples_grows_as_their_length_and_as_the_lear
 #[test]
 fn divided_samples_give_the_same_bits_on_any_number_of_workers_and_train_in_every_mode() {
     let mut runs = Runs::new("uneven");
-    let partitions = ["problem.partition=dirichlet", "problem.partition=by-class"];
+    let partitions = ["sync.partition=dirichlet", "sync.partition=by-class"];
     for partition in if soak() { &partitions[..] } else { &partitions[..1] } {
         let sets = ["train.steps=12", "train.eval_every=0", *partition];
         let alone = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=1"]].concat()));

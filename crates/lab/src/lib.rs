@@ -12,6 +12,7 @@
 //! - [`walk`]: schedules round by round
 //! - [`plot`]: pictures as SVG and HTML
 //! - [`sim`]: the simulator; `random`: seeded numbers; [`math`]: a little statistics
+//! - [`problem`]: problems with known optima, stepped by the engine's optimizers
 //!
 //! # Example
 //! ```
@@ -36,6 +37,7 @@ pub mod experiments;
 pub mod plot;
 
 pub mod math;
+pub mod problem;
 mod random;
 pub mod sim;
 pub mod walk;

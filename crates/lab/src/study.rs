@@ -99,11 +99,7 @@ impl Study {
             return Err(LabError::TooMany { runs, most: MOST_RUNS });
         }
         let mut table = Table { columns: self.columns(card), rows: Vec::new(), spread: Vec::new() };
-        for point in self.points() {
-            let mut settings = self.settings.clone();
-            for ((key, _), value) in self.sweeps.iter().zip(&point) {
-                settings.set(key, value.clone());
-            }
+        for (point, settings) in self.points() {
             let by_seed = (0..self.num_seeds)
                 .map(|seed| {
                     let key = Key::new(self.seed + seed as u64, card.name);
@@ -111,8 +107,7 @@ impl Study {
                 })
                 .collect::<Result<Vec<_>, _>>()?;
             for index in 0..by_seed[0].len() {
-                let (mut row, mut spread): (Row, Vec<f64>) =
-                    point.iter().map(|value| (cell(value), 0.0)).unzip();
+                let (mut row, mut spread) = (point.clone(), vec![0.0; point.len()]);
                 for column in 0..card.columns.len() {
                     let (mean, half) = summed_up(by_seed.iter().map(|rows| &rows[index][column]));
                     row.push(mean);
@@ -134,19 +129,24 @@ impl Study {
         })
     }
 
-    fn columns(&self, card: &Card) -> Vec<Column> {
+    /// Swept parameters, then the columns of the card.
+    pub fn columns(&self, card: &Card) -> Vec<Column> {
         let swept = self.sweeps.iter().filter_map(|(key, _)| card.param(key));
         let columns = swept.map(|param| Column::new(param.key, param.unit, param.meaning));
         columns.chain(card.columns.iter().copied()).collect()
     }
 
-    /// Every combination of swept values.
-    fn points(&self) -> Vec<Vec<Value>> {
-        let mut points = vec![Vec::new()];
-        for (_, values) in &self.sweeps {
-            let extended = |point: &Vec<Value>| {
-                let point = point.clone();
-                let with = move |value: &Value| [point.clone(), vec![value.clone()]].concat();
+    /// Every combination of swept values, as cells and as settings.
+    pub fn points(&self) -> Vec<(Row, Settings)> {
+        let mut points = vec![(Row::new(), self.settings.clone())];
+        for (key, values) in &self.sweeps {
+            let extended = |(row, settings): &(Row, Settings)| {
+                let with = |value: &Value| {
+                    let (mut row, mut settings) = (row.clone(), settings.clone());
+                    row.push(cell(value));
+                    settings.set(key, value.clone());
+                    (row, settings)
+                };
                 values.iter().map(with).collect::<Vec<_>>()
             };
             points = points.iter().flat_map(extended).collect();

@@ -58,6 +58,8 @@ fn simulated_means_agree_with_closed_forms() {
         ("checkpointing", &[], "interval=30min,2h,6h", "overhead", "exact_overhead"),
         ("loss-scaling", &["draws=5000"], "exponent=0,29,30", "overflow", "expected_overflow"),
         ("loss-scaling", &["draws=5000"], "exponent=-5,0,2", "subnormal", "expected_subnormal"),
+        ("gradient-noise", &["draws=50"], "workers=1,4,16", "mean_variance", "expected_variance"),
+        ("gradient-noise", &["draws=50"], "workers=1,4,16", "worker_variance", "expected_worker"),
     ];
     for (name, params, sweep, simulated, expected) in cases {
         let report = run(name, params, &[sweep], 20);
@@ -189,4 +191,79 @@ fn a_walk_ends_where_its_collective_should() {
     }
     let wrong = walk::walk("rign", 4, Bytes(4)).expect_err("no such walk");
     assert_eq!(wrong.to_string(), "`rign` is no walk; did you mean ring?");
+}
+
+/// Two columns of a report within a relative error of each other.
+fn agree(report: &Report, found: &str, right: &str, error: f64) {
+    let pairs = report.rows.numbers(found).into_iter().zip(report.rows.numbers(right));
+    for (row, (found, right)) in pairs.enumerate() {
+        let room = error * right.abs() + 1e-6;
+        assert!((found - right).abs() <= room, "{}, row {row}: {found}, {right}", report.name);
+    }
+}
+
+#[test]
+fn the_bias_of_unlike_data_grows_with_the_square_of_local_steps() {
+    let report = run("heterogeneity-bias", &[], &[], 1);
+    agree(&report, "bias", "expected_bias", 0.02);
+    let (square, linear) = (report.rows.numbers("over_square"), report.rows.numbers("over_linear"));
+    // s^2/8 while steps are small; over the first power it has no limit.
+    assert!((square[1] - 0.03125).abs() < 1e-3, "{square:?}");
+    assert!(linear[6] > 10.0 * linear[2], "{linear:?}");
+    let alike = run("heterogeneity-bias", &["spread=0"], &[], 1);
+    assert!(alike.rows.numbers("bias").iter().all(|bias| *bias < 1e-5));
+    // And with the square of Gamma.
+    let gamma = run("heterogeneity-bias", &[], &["gamma=1,2,4"], 1).rows.numbers("expected_loss");
+    assert!((gamma[1] / gamma[0] - 4.0).abs() < 1e-9 && (gamma[2] / gamma[0] - 16.0).abs() < 1e-9);
+}
+
+#[test]
+fn fedavg_settles_where_its_weights_say_and_control_variates_at_the_optimum() {
+    let report = run("federated-drift", &["rounds=300"], &["local_steps=2,10"], 1);
+    let (methods, distance) = (report.rows.words("method"), report.rows.numbers("distance"));
+    let expected = report.rows.numbers("expected_distance");
+    for (row, method) in methods.iter().enumerate() {
+        match method.as_str() {
+            "fedavg" => {
+                assert!((distance[row] - expected[row]).abs() < 0.02, "{row}: {distance:?}")
+            }
+            "scaffold" => assert!(distance[row] < 0.02, "{row}: {distance:?}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn noise_makes_workers_save_iterations_in_proportion_until_it_is_gone() {
+    let report = run("linear-speed-up", &["runs=40", "noise=1"], &["workers=1,2,4"], 1);
+    agree(&report, "iterations", "expected_iterations", 0.2);
+    let speed = report.rows.numbers("speed_up");
+    assert!((speed[2] / 4.0 - 1.0).abs() < 0.15, "{speed:?}");
+    let quiet = run("linear-speed-up", &["noise=0.01"], &["workers=1,64"], 1);
+    assert!((quiet.rows.numbers("speed_up")[1] - 1.0).abs() < 1e-9, "no noise, no speed-up");
+}
+
+#[test]
+fn the_best_number_of_local_steps_grows_like_a_square_root_or_a_cube_root() {
+    let report = run("best-local-steps", &[], &["ratio=4,256"], 1);
+    let best = report.rows.numbers("best_tau");
+    // Sixty-four times the ratio: about eight times the steps with noise, four with unlike data.
+    assert!((4.0..=14.0).contains(&(best[2] / best[0])), "{best:?}");
+    assert!((2.5..=6.0).contains(&(best[3] / best[1])), "{best:?}");
+}
+
+#[test]
+fn local_steps_beat_a_mini_batch_when_rounds_are_few_and_lose_on_a_bent_valley_when_many() {
+    let report = run("minibatch-local", &["runs=3"], &["rounds=1,128"], 1);
+    let (problems, ratio) = (report.rows.words("problem"), report.rows.numbers("ratio"));
+    assert_eq!(problems, ["quadratic", "convex", "quadratic", "convex"]);
+    assert!(ratio[0] > 1.0 && ratio[1] > 1.0, "{ratio:?}");
+    assert!(ratio[3] < 1.0, "{ratio:?}");
+}
+
+#[test]
+fn every_theorem_holds_where_it_can_be_measured() {
+    let report = run("theorems", &[], &["staleness=0,4"], 1);
+    assert_eq!(report.rows.rows.len(), 20);
+    assert!(report.findings[0].starts_with("All "), "{:?}", report.findings);
 }

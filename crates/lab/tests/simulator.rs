@@ -1,7 +1,7 @@
 //! The simulator against the planner: without jitter, the same times to the last bit.
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
-use lockstep_lab::sim::{Compiled, Fabric, Shared, play, play_pipeline};
+use lockstep_lab::sim::{Compiled, Fabric, Shared, play, play_pipeline, play_until};
 use lockstep_planner::timeline::{Pace, StagePace, play as planned};
 use lockstep_schedule::collective::{Team, algorithms, build};
 use lockstep_schedule::pipeline::{self, Kind, Pass, Shape};
@@ -97,4 +97,22 @@ fn flows_that_share_a_card_take_turns_and_alone_they_do_not() {
     // other node, at once with a card each or in turn with one.
     assert!((seconds(1) - 4e-3).abs() < 2e-5, "{}", seconds(1));
     assert!((seconds(2) - 3e-3).abs() < 2e-5, "{}", seconds(2));
+}
+
+#[test]
+fn a_rank_that_fails_on_the_way_stops_those_who_need_it_and_nobody_before() {
+    let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(4)).expect("a ring");
+    let compiled = Compiled::new(&ring, &Layout::even(&ring, 1000), Bytes(4));
+    let shared = Shared::nodes(2, 2, 1, LINK, LINK);
+    for fabric in [Fabric::Even(LINK), Fabric::Shared(&shared)] {
+        let whole = play(&compiled, fabric, &[0.0; 4]);
+        let never = [f64::INFINITY; 4];
+        assert_eq!(play_until(&compiled, fabric, &[0.0; 4], &never), whole);
+        let after = [f64::INFINITY, whole.end, f64::INFINITY, f64::INFINITY];
+        assert_eq!(play_until(&compiled, fabric, &[0.0; 4], &after).ends, whole.ends);
+        let midway = [f64::INFINITY, whole.end / 2.0, f64::INFINITY, f64::INFINITY];
+        let lost = play_until(&compiled, fabric, &[0.0; 4], &midway);
+        assert!(lost.ends.iter().all(|end| end.is_infinite()), "{:?}", lost.ends);
+        assert!(lost.num_events < whole.num_events, "{lost:?}");
+    }
 }

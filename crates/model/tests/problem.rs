@@ -1,7 +1,7 @@
 //! The blocks of small problems: every gradient against differences of the loss, and what must not
 //! matter.
 
-use lockstep_config::{Activation, Division, Family, LossScale, Model, Problem};
+use lockstep_config::{Activation, Family, LossScale, Model, Problem};
 use lockstep_model::{
     AllHere, Blueprint, Context, Grads, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe,
     init,
@@ -35,7 +35,6 @@ fn model(family: Family) -> Model {
             l2: 0.05,
             // A smooth one: differences cannot see around a corner.
             activation: Activation::Gelu,
-            division: Division::NONE,
         },
     }
 }

@@ -47,6 +47,13 @@ pub struct Clip {
     scales: [f32; MAX_CLASSES],
 }
 
+impl Clip {
+    /// Of a norm that is within every limit.
+    pub fn unclipped(norm: f64) -> Self {
+        Self { norm, scales: [1.0; MAX_CLASSES] }
+    }
+}
+
 /// The class of a group's parameters, or of those without a group.
 pub(crate) fn class_of_group(optim: &Optim, group: Option<usize>) -> usize {
     match group {

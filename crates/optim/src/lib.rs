@@ -8,6 +8,7 @@
 //! - [`clip`]: norms, and the scales that keep them within limits.
 //! - [`loss_scale`]: what the loss is multiplied by in `fp16`.
 //! - [`optimizer`]: SGD, momentum, Nesterov, Adam, AdamW, LARS and LAMB with their state.
+//! - [`state`]: where that state is kept.
 //! - [`phases`]: which parameters are trained when.
 //!
 //! # Example
@@ -44,6 +45,7 @@ pub mod clip;
 pub mod loss_scale;
 
 pub mod optimizer;
+pub mod state;
 
 pub mod phases;
 

@@ -13,7 +13,9 @@
 
 use crate::Slot;
 use crate::clip::{Clip, class_of_group};
+use crate::state::{Kept, Kinds, PIECE_LEN};
 use lockstep_config::{Optim, OptimName};
+use lockstep_platform::{FileError, Paged};
 use lockstep_tensor::adamw::{self, AdamwStep};
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::{Cpu, adam, lamb, lars, nesterov, sgd};
@@ -28,6 +30,8 @@ pub struct Optimizer {
     norms: TensorNorms,
     /// The number of steps after which second moments stay as they are.
     settled: Option<u64>,
+    /// The first thing that went wrong with state that lies in a file.
+    failure: Option<FileError>,
 }
 
 /// The state of one block.
@@ -36,7 +40,7 @@ struct BlockState {
     /// Stretches of parameters that are stepped alike.
     spans: Vec<Span>,
     /// One buffer per kind of state: none for SGD, one for momentum, two for AdamW.
-    state: Vec<Vec<f32>>,
+    state: Kinds,
     len: usize,
 }
 
@@ -92,17 +96,56 @@ impl Optimizer {
 
     /// State of zeros for the parameters in `slots`, which are those that are trained in `step`.
     pub fn at_step(settings: &Optim, slots: &[Slot], step: u64) -> Self {
+        let (mut optimizer, lens) = Self::without_state(settings, slots, step);
+        optimizer.keep(lens.into_iter().map(|len| Kept::Here(vec![0.0; len])));
+        optimizer
+    }
+
+    /// The same with state that lies in a file, which `make` makes: zeros in stretches of the
+    /// lengths that it is given.
+    pub fn in_file(
+        settings: &Optim,
+        slots: &[Slot],
+        step: u64,
+        make: impl FnOnce(&[usize]) -> Result<Vec<Box<dyn Paged>>, FileError>,
+    ) -> Result<Self, FileError> {
+        let (mut optimizer, lens) = Self::without_state(settings, slots, step);
+        optimizer.keep(make(&lens)?.into_iter().map(Kept::Away));
+        Ok(optimizer)
+    }
+
+    /// What state there will be: a length for every kind of every block.
+    fn without_state(settings: &Optim, slots: &[Slot], step: u64) -> (Self, Vec<usize>) {
         let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
         let mut blocks: Vec<_> = (0..num_blocks).map(|_| BlockState::default()).collect();
         for slot in slots {
             blocks[slot.block].push(slot, Treatment::of(settings, slot, step));
         }
         let num_states = Self::num_states(settings.name);
-        for block in &mut blocks {
-            block.state = (0..num_states).map(|_| vec![0.0; block.len]).collect();
+        let lens = blocks.iter().flat_map(|b| std::iter::repeat_n(b.len, num_states)).collect();
+        let (settings, slots, norms) = (settings.clone(), slots.to_vec(), TensorNorms::default());
+        (Self { settings, blocks, slots, norms, settled: None, failure: None }, lens)
+    }
+
+    fn keep(&mut self, mut kept: impl Iterator<Item = Kept>) {
+        let num_states = Self::num_states(self.settings.name);
+        for block in &mut self.blocks {
+            block.state = Kinds(kept.by_ref().take(num_states).collect());
+            assert!(block.state.0.iter().all(|kind| kind.len() == block.len), "as asked for");
         }
-        let norms = TensorNorms::default();
-        Self { settings: settings.clone(), blocks, slots: slots.to_vec(), norms, settled: None }
+    }
+
+    /// Begins to read what the next step needs first, where it lies in a file.
+    pub fn read_ahead(&self) {
+        if let Some(first) = self.blocks.iter().find(|block| block.len > 0) {
+            first.state.read_first();
+        }
+    }
+
+    /// Whether the disk has done what it was asked for; after an error the state is not that of
+    /// any step.
+    pub fn check(&self) -> Result<(), FileError> {
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     /// Takes over the state of every parameter that `other` steps as well.
@@ -151,17 +194,16 @@ impl Optimizer {
         grads: &mut [f32],
     ) {
         let OptimName::Lamb = self.settings.name else { return };
-        let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
-        let [m, v] = &mut state[..] else { unreachable!("two moments") };
-        for Span { params: at, grads: grads_at, state, treatment } in spans {
-            let step = treatment.adam_step(&self.settings, update, self.settled);
-            let (m, v) = (&mut m[state.clone()], &mut v[state.clone()]);
-            let grads = &mut grads[grads_at.clone()];
-            lamb::direction(cpu, &step, &params[at.clone()], grads, m, v);
-        }
+        let Self { settings, blocks, settled, failure, .. } = self;
+        walk(blocks, block, failure, |stretch, state| {
+            let step = stretch.treatment.adam_step(settings, update, *settled);
+            let [m, v] = state;
+            lamb::direction(cpu, &step, &params[stretch.params], &mut grads[stretch.grads], m, v);
+        });
     }
 
     /// Steps the parameters of one block by their gradients; both are the block's flat buffers.
+    /// See [`Self::check`] where state lies in a file.
     pub fn step_block(
         &mut self,
         cpu: &Cpu,
@@ -170,33 +212,35 @@ impl Optimizer {
         params: &mut [f32],
         grads: &[f32],
     ) {
-        // A block without parameters of its own behind the last one that has some.
-        let Some(BlockState { spans, state, .. }) = self.blocks.get_mut(block) else { return };
-        let mu = self.settings.momentum as f32;
-        for Span { params: at, grads: grads_at, state: state_at, treatment } in spans {
-            let (p, g) = (&mut params[at.clone()], &grads[grads_at.clone()]);
-            let mut state = state.iter_mut().map(|buffer| &mut buffer[state_at.clone()]);
-            let mut next = || state.next().expect("as many buffers as kinds of state");
+        let Self { settings, blocks, norms, settled, failure, .. } = self;
+        let mu = settings.momentum as f32;
+        let step = |stretch: Stretch, [one, two]: [&mut [f32]; 2]| {
+            let Stretch { params: at, grads: grads_at, treatment } = stretch;
+            let (p, g) = (&mut params[at], &grads[grads_at]);
             let lr = treatment.lr(update) as f32;
             let decay = treatment.weight_decay as f32;
             let scale = update.clip.scale(treatment.clip_class);
-            let adam_step = || treatment.adam_step(&self.settings, update, self.settled);
-            match self.settings.name {
+            let adam_step = || treatment.adam_step(settings, update, *settled);
+            match settings.name {
                 OptimName::Sgd => sgd::step(cpu, lr, decay, scale, p, g),
-                OptimName::Momentum => sgd::momentum(cpu, lr, mu, decay, scale, p, g, next()),
-                OptimName::Nesterov => nesterov::step(cpu, lr, mu, decay, scale, p, g, next()),
-                OptimName::Adam => adam::step(cpu, &adam_step(), p, g, next(), next()),
-                OptimName::AdamW => adamw::step(cpu, &adam_step(), p, g, next(), next()),
+                OptimName::Momentum => sgd::momentum(cpu, lr, mu, decay, scale, p, g, one),
+                OptimName::Nesterov => nesterov::step(cpu, lr, mu, decay, scale, p, g, one),
+                OptimName::Adam => adam::step(cpu, &adam_step(), p, g, one, two),
+                OptimName::AdamW => adamw::step(cpu, &adam_step(), p, g, one, two),
                 OptimName::Lars => {
-                    let local = treatment.lars_rate(&self.settings, &self.norms, scale);
+                    let local = treatment.lars_rate(settings, norms, scale);
                     let lr = (treatment.lr(update) * local) as f32;
-                    lars::step(cpu, lr, mu, decay, scale, p, g, next());
+                    lars::step(cpu, lr, mu, decay, scale, p, g, one);
                 }
                 OptimName::Lamb => {
-                    let lr = (treatment.lr(update) * treatment.lamb_ratio(&self.norms)) as f32;
+                    let lr = (treatment.lr(update) * treatment.lamb_ratio(norms)) as f32;
                     sgd::step(cpu, lr, 0.0, 1.0, p, g);
                 }
             }
+        };
+        match settings.name {
+            OptimName::Sgd | OptimName::Lamb => walk_without(blocks, block, step),
+            _ => walk(blocks, block, failure, step),
         }
     }
 
@@ -215,7 +259,7 @@ impl Optimizer {
     pub fn state(&self, param: &str, piece: usize, kind: usize) -> Option<&[f32]> {
         let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &self.blocks[slot.block];
-        Some(&block.state[kind][block.state_range(slot)])
+        Some(&block.state.0[kind].lend()[block.state_range(slot)])
     }
 
     /// See [`Self::state`]; to overwrite on restore.
@@ -223,7 +267,7 @@ impl Optimizer {
         let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &mut self.blocks[slot.block];
         let range = block.state_range(slot);
-        Some(&mut block.state[kind][range])
+        Some(&mut block.state.0[kind].lend_mut()[range])
     }
 
     /// Number of state values that a rule keeps for each parameter.
@@ -231,9 +275,83 @@ impl Optimizer {
         state_kinds(name).len()
     }
 
-    /// Number of `f32` of state.
-    pub fn state_len(&self) -> usize {
-        self.blocks.iter().flat_map(|block| &block.state).map(Vec::len).sum()
+    /// Number of `f32` of state that are in memory at once.
+    pub fn resident_len(&self) -> usize {
+        let kinds = self.blocks.iter().flat_map(|block| &block.state.0);
+        let is_away = kinds.clone().any(|kind| matches!(kind, Kept::Away(_)));
+        let lens = self.blocks.iter().map(|block| block.len);
+        Self::planned_len(self.settings.name, lens, is_away)
+    }
+
+    /// The same, for blocks of which so many parameters will be stepped.
+    pub fn planned_len(
+        name: OptimName,
+        block_lens: impl Iterator<Item = usize>,
+        is_away: bool,
+    ) -> usize {
+        let each = if is_away {
+            block_lens.map(|len| len.min(PIECE_LEN)).max().unwrap_or(0)
+        } else {
+            block_lens.sum()
+        };
+        Self::num_states(name) * each
+    }
+}
+
+/// Parameters that are stepped together.
+struct Stretch {
+    params: Range<usize>,
+    grads: Range<usize>,
+    treatment: Treatment,
+}
+
+/// Calls `work` with the stretches of a block and the state of each, by kind. A failing disk ends
+/// it, and all that come after.
+fn walk(
+    blocks: &mut [BlockState],
+    block: usize,
+    failure: &mut Option<FileError>,
+    mut work: impl FnMut(Stretch, [&mut [f32]; 2]),
+) {
+    // A block without parameters of its own may lie behind the last one that has some.
+    if failure.is_some() || block >= blocks.len() {
+        return;
+    }
+    let (before, behind) = blocks.split_at_mut(block + 1);
+    let BlockState { spans, state, .. } = &mut before[block];
+    let after = behind.iter().find(|block| block.len > 0).map(|block| &block.state);
+    *failure = state
+        .walk(after, |piece, mut kinds| {
+            for (stretch, at) in spans.iter().filter_map(|span| span.part(&piece)) {
+                work(stretch, kinds.each_mut().map(|k| k.get_mut(at.clone()).unwrap_or_default()));
+            }
+        })
+        .err();
+}
+
+/// The same without the state.
+fn walk_without(
+    blocks: &[BlockState],
+    block: usize,
+    mut work: impl FnMut(Stretch, [&mut [f32]; 2]),
+) {
+    let Some(BlockState { spans, .. }) = blocks.get(block) else { return };
+    for Span { params, grads, treatment, .. } in spans {
+        let (params, grads, treatment) = (params.clone(), grads.clone(), *treatment);
+        work(Stretch { params, grads, treatment }, <[&mut [f32]; 2]>::default());
+    }
+}
+
+impl Span {
+    /// What of it has its state in a piece of the block's, and where in the piece that is.
+    fn part(&self, piece: &Range<usize>) -> Option<(Stretch, Range<usize>)> {
+        let start = self.state.start.max(piece.start);
+        let len = self.state.end.min(piece.end).checked_sub(start).filter(|len| *len > 0)?;
+        let skipped = start - self.state.start;
+        let from = |range: &Range<usize>| range.start + skipped..range.start + skipped + len;
+        let (params, grads) = (from(&self.params), from(&self.grads));
+        let at = start - piece.start;
+        Some((Stretch { params, grads, treatment: self.treatment }, at..at + len))
     }
 }
 

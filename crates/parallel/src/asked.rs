@@ -77,6 +77,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         bucket_len: bucket_bytes as usize / size_of::<f32>(),
         overlap: recipe.parallel.overlap,
         wire: recipe.precision.wire,
+        offload: recipe.offload.state == config::OffloadState::File,
         phase: phases.at(step),
         phases,
         delay: recipe.sync.uneven.delay,

@@ -25,7 +25,7 @@ pub struct Footprint {
     pub weights: usize,
     /// Sums of gradients: the leaf being filled and those that wait for their sibling.
     pub gradients: usize,
-    /// Velocities and running means.
+    /// Velocities and running means; where they lie in a file, what of them is in memory at once.
     pub optimizer: usize,
     /// What lanes in flight leave between forward and backward, and the gradient that passes.
     pub activations: usize,
@@ -81,7 +81,10 @@ impl Footprint {
             _ => bucket.part(worker),
         };
         let slots = trained.slots(blueprint, &buckets, stepped_of);
-        let stepped: usize = slots.iter().map(|slot| slot.range.len()).sum();
+        let mut stepped = vec![0; buckets.list.len()];
+        for slot in &slots {
+            stepped[slot.block] += slot.range.len();
+        }
         let spare = grads.mirrors.iter().map(|pair| {
             let (bucket, range) = &pair.owner;
             let own = stepped_of(&grads.list[*bucket]);
@@ -94,7 +97,7 @@ impl Footprint {
         Self {
             weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
             gradients,
-            optimizer: stepped * Optimizer::num_states(optimizer),
+            optimizer: Optimizer::planned_len(optimizer, stepped.into_iter(), plan.offload),
             activations,
             buffers: scratch + messages + in_flight + windows + spare,
         }
@@ -114,7 +117,7 @@ impl Replica {
         let [anchors, outer] = self.len_of_rounds();
         let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
         Footprint {
-            optimizer: optimizer.state_len() + outer,
+            optimizer: optimizer.resident_len() + outer,
             activations,
             buffers: store.buffers + self.scratch.len() + messages + anchors + compressed,
             ..store

@@ -10,12 +10,18 @@
 //! How far workers went apart, the *drift* ‖xᵢ − x̄‖², is measured at the end of every round: the
 //! price of a long one.
 //!
+//! With two levels (*hierarchical* local SGD) workers that are close to each other, such as those
+//! of a host, average among themselves several times in a round: what is cheap is done often.
+//!
 //! A round of one step need not average anything: by the sum of all gradients all workers take the
 //! same step, and for plain SGD that is the mean of their separate steps, without its rounding. So
 //! K = 1 is the data-parallel run to the bit, whatever the optimizer.
 
+mod streaming;
+
 use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_mesh::Group;
 use lockstep_optim::Optimizer;
 use lockstep_tensor::{Cpu, nesterov};
 
@@ -33,12 +39,29 @@ pub enum OuterRule {
     },
 }
 
+/// What a run asks of rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundPlan {
+    /// What becomes of the mean change.
+    pub rule: OuterRule,
+    /// Whether the optimizer's state is averaged too.
+    pub averages_state: bool,
+    /// Consecutive workers that also average among themselves; 1 has no such groups.
+    pub group: usize,
+}
+
+/// Workers that average, and what this one counts for among them: its part of their batch.
+struct Circle {
+    comm: Comm,
+    weight: f32,
+}
+
 /// What a worker keeps for rounds.
 pub struct Rounds {
-    comm: Comm,
+    all: Circle,
+    /// Those that are close.
+    group: Option<Circle>,
     rule: OuterRule,
-    /// This worker's part of the batch, as a fraction.
-    weight: f32,
     /// Whether the optimizer's state is averaged too.
     averages_state: bool,
     /// The weights at the start of the round, by bucket.
@@ -65,24 +88,36 @@ pub struct Drift {
 impl Replica {
     /// Gets ready to work in rounds; all workers do so together. Only where each of them holds the
     /// whole model.
-    pub fn work_in_rounds(
-        &mut self,
-        rule: OuterRule,
-        averages_state: bool,
-    ) -> Result<(), CommError> {
+    pub fn work_in_rounds(&mut self, plan: RoundPlan) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "a worker that steps alone has all of the model");
-        let data = self.groups.data();
-        let each: Vec<_> = (0..data.num_members()).map(|worker| worker..worker + 1).collect();
-        let (own, all) = (self.plan.shares[data.position()], self.plan.leaves.num_leaves);
+        let RoundPlan { rule, averages_state, group } = plan;
+        let (data, shares) = (self.groups.data(), &self.plan.shares);
+        let (worker, num_workers) = (data.position(), data.num_members());
+        let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
+        let circle = |comm: Comm, members: std::ops::Range<usize>| Circle {
+            comm: comm.canonical(),
+            weight: shares[worker] as f32 / shares[members].iter().sum::<usize>() as f32,
+        };
+        let group = match group {
+            0 | 1 => None,
+            size => {
+                let members = |first: usize| first..(first + size).min(num_workers);
+                let ranks = |first| members(first).map(|worker| data.members()[worker]);
+                let partition = (0..num_workers).step_by(size);
+                let partition: Vec<_> = partition.map(|n| Group::new(ranks(n).collect())).collect();
+                let comm = data.split(&partition, "close")?;
+                Some(circle(comm, members(worker / size * size)))
+            }
+        };
         let zeros = || self.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
         let velocity = match rule {
             OuterRule::Average => Vec::new(),
             OuterRule::Nesterov { .. } => zeros(),
         };
         self.rounds = Some(Rounds {
-            comm: data.summing(&each, "rounds")?.canonical(),
+            all: circle(data.summing(&each, "rounds")?, 0..num_workers),
+            group,
             rule,
-            weight: own as f32 / all as f32,
             averages_state,
             anchors: zeros(),
             velocity,
@@ -116,6 +151,30 @@ impl Replica {
         }
     }
 
+    /// Averages among workers that are close; all of them do so together, inside a round.
+    pub fn meet_in_group(&mut self, optimizer: &mut Optimizer) -> Result<(), CommError> {
+        let Self { rounds: Some(rounds), store, device, .. } = self else { return Ok(()) };
+        let Rounds { group: Some(group), anchors, room, averages_state, .. } = rounds else {
+            return Ok(());
+        };
+        for (bucket, anchor) in anchors.iter().enumerate().filter(|(_, anchor)| !anchor.is_empty())
+        {
+            let params = store.own_params_mut(bucket);
+            let mean = &mut room[..params.len()];
+            for ((mean, param), start) in mean.iter_mut().zip(&*params).zip(anchor) {
+                *mean = (param - start) * group.weight;
+            }
+            group.comm.all_reduce(mean, Reduction::Sum)?;
+            for ((param, start), mean) in params.iter_mut().zip(anchor).zip(&*mean) {
+                *param = start + mean;
+            }
+        }
+        if *averages_state {
+            group.average_state(optimizer)?;
+        }
+        store.publish(&mut device.link)
+    }
+
     /// Ends a round: all workers hold the same weights afterwards. `are_apart` says whether they
     /// took steps of their own, so that there is something to average.
     pub fn end_round(
@@ -132,7 +191,7 @@ impl Replica {
         }
         let drift = self.agree(cpu, &mut rounds, are_apart)?;
         if are_apart && rounds.averages_state {
-            rounds.average_state(optimizer)?;
+            rounds.all.average_state(optimizer)?;
         }
         self.rounds = Some(rounds);
         self.store.publish(&mut self.device.link)?;
@@ -150,6 +209,7 @@ impl Replica {
         for bucket in 0..rounds.anchors.len() {
             let params = self.store.own_params_mut(bucket);
             let anchor = &mut rounds.anchors[bucket][..];
+            rounds.room.resize(rounds.room.len().max(params.len()), 0.0);
             let mean = &mut rounds.room[..params.len()];
             if params.is_empty() {
                 continue;
@@ -159,9 +219,9 @@ impl Replica {
             mean.copy_from_slice(params);
             if are_apart {
                 for change in &mut *mean {
-                    *change *= rounds.weight;
+                    *change *= rounds.all.weight;
                 }
-                rounds.comm.all_reduce(mean, Reduction::Sum)?;
+                rounds.all.comm.all_reduce(mean, Reduction::Sum)?;
                 apart += squared_distance(params, mean);
                 moved += squared_distance(mean, &[]);
             }
@@ -182,7 +242,7 @@ impl Replica {
         if !are_apart {
             return Ok(None);
         }
-        let mut all = vec![0.0; rounds.comm.num_members()];
+        let mut all = vec![0.0; rounds.all.comm.num_members()];
         self.store.overlap.call(|comm| comm.all_gather(&[apart], &mut all))?;
         let by_size = all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         let (worker, &max) = by_size.expect("at least one worker");
@@ -192,8 +252,12 @@ impl Replica {
 
     /// What rounds have weighed on this worker's wires.
     pub(crate) fn traffic_of_rounds(&self) -> Traffic {
-        let of = |rounds: &Rounds| rounds.comm.counters().total().traffic;
-        self.rounds.as_ref().map_or(Traffic::default(), of)
+        let circles = |rounds: &Rounds| {
+            let circles = [Some(&rounds.all), rounds.group.as_ref()];
+            let of = |circle: &Circle| circle.comm.counters().total().traffic;
+            circles.into_iter().flatten().map(of).fold(Traffic::default(), both)
+        };
+        self.rounds.as_ref().map_or(Traffic::default(), circles)
     }
 
     /// Elements that are held for rounds: weights of their start, and the outer momentum.
@@ -221,9 +285,9 @@ impl Replica {
     }
 }
 
-impl Rounds {
+impl Circle {
     /// Replaces all optimizer state by its mean over the workers.
-    fn average_state(&mut self, optimizer: &mut Optimizer) -> Result<(), CommError> {
+    fn average_state(&self, optimizer: &mut Optimizer) -> Result<(), CommError> {
         for slot in optimizer.slots().to_vec() {
             for kind in 0..optimizer.kinds().len() {
                 let Some(state) = optimizer.state_mut(&slot.name, slot.piece, kind) else {
@@ -239,8 +303,19 @@ impl Rounds {
     }
 }
 
+/// What two groups have weighed on the wires.
+pub(crate) fn both(one: Traffic, other: Traffic) -> Traffic {
+    Traffic {
+        messages: one.messages + other.messages,
+        sent_bytes: one.sent_bytes + other.sent_bytes,
+        received_bytes: one.received_bytes + other.received_bytes,
+        read_bytes: one.read_bytes + other.read_bytes,
+        written_bytes: one.written_bytes + other.written_bytes,
+    }
+}
+
 /// ‖a − b‖², in `f64`, element after element; an empty `b` is zero.
-fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
     let of = |(index, &a): (usize, &f32)| {
         let difference = f64::from(a) - f64::from(b.get(index).copied().unwrap_or(0.0));
         difference * difference

@@ -37,6 +37,13 @@ pub fn block_costs(
     Ok(costs)
 }
 
+/// Nanoseconds that a lane takes this worker forward and backward through the whole model.
+pub fn lane_cost(blueprint: &Blueprint, lane: LaneShape, cpu: &Cpu, world: &World) -> u64 {
+    let mut costs = vec![0; blueprint.blocks.len()];
+    measure(blueprint, lane, cpu, world, &mut costs);
+    costs.iter().sum()
+}
+
 /// Measures one of each kind: layers of a model are alike.
 fn measure(blueprint: &Blueprint, lane: LaneShape, cpu: &Cpu, world: &World, costs: &mut [u64]) {
     let blocks = &blueprint.blocks;

@@ -17,13 +17,12 @@ use crate::buckets::{Bucket, Buckets};
 use crate::compress::Compression;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
-use crate::local::Rounds;
+use crate::local::{Rounds, both};
 use crate::losses::LaneLosses;
 use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
 use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
-use crate::reshare::add;
 use crate::scaled::{Scaled, Unscaled};
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
@@ -66,6 +65,8 @@ pub struct ReplicaPlan {
     pub overlap: bool,
     /// What gradients travel in; see [`crate::wire`].
     pub wire: Dtype,
+    /// Whether the optimizer's state lies in a file.
+    pub offload: bool,
     /// Which parameters are frozen when.
     pub phases: Phases,
     /// The phase that the run is in.
@@ -108,6 +109,8 @@ pub struct Replica {
     pub(crate) num_divisions: usize,
     pub(crate) past_traffic: Traffic,
     pub(crate) world: World,
+    /// What was sent in this worker's name by others than the replica.
+    pub(crate) elsewhere: Traffic,
 }
 
 impl ReplicaPlan {
@@ -124,6 +127,7 @@ impl ReplicaPlan {
             bucket_len: 0,
             overlap: false,
             wire: Dtype::F32,
+            offload: false,
             phases: Phases::default(),
             phase: 0,
             delay: 0,
@@ -249,6 +253,7 @@ impl Replica {
             past_traffic: Traffic::default(),
             computed: Duration::ZERO,
             world: World::clone(world),
+            elsewhere: Traffic::default(),
             loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
@@ -404,8 +409,9 @@ impl Replica {
             self.device.slicing.traffic(),
             self.traffic_of_rounds(),
             self.traffic_compressed(),
+            self.elsewhere,
         ];
-        others.into_iter().fold(add(gradients, self.past_traffic), add)
+        others.into_iter().fold(both(gradients, self.past_traffic), both)
     }
 
     /// The group of workers that hold the same blocks and share the batch.

@@ -4,8 +4,9 @@
 //! batch anew, so that the step that follows would end at the same time on all. A share is a whole
 //! number of leaves, so who runs a leaf changes no bit of the sum.
 
+use crate::local::both;
 use crate::replica::Replica;
-use lockstep_comm::{CommError, Traffic};
+use lockstep_comm::CommError;
 
 /// Divisions that one run may try: each needs a group of its own.
 const MAX_DIVISIONS: usize = 32;
@@ -50,7 +51,7 @@ impl Replica {
         };
         let data = self.groups.data().summing(addends, "data")?.canonical();
         let before = self.store.overlap.replace_comm(data);
-        self.past_traffic = add(self.past_traffic, before.counters().total().traffic);
+        self.past_traffic = both(self.past_traffic, before.counters().total().traffic);
         let (phase, lanes_per_leaf) = (self.plan.phase, self.plan.leaves.lanes_per_leaf);
         self.enter(phase, lanes_per_leaf)?;
         Ok(true)
@@ -59,17 +60,6 @@ impl Replica {
     /// How many leaves each worker runs.
     pub fn leaves_by_worker(&self) -> &[usize] {
         &self.plan.shares
-    }
-}
-
-/// Both together.
-pub(crate) fn add(one: Traffic, other: Traffic) -> Traffic {
-    Traffic {
-        messages: one.messages + other.messages,
-        sent_bytes: one.sent_bytes + other.sent_bytes,
-        received_bytes: one.received_bytes + other.received_bytes,
-        read_bytes: one.read_bytes + other.read_bytes,
-        written_bytes: one.written_bytes + other.written_bytes,
     }
 }
 

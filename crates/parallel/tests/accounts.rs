@@ -43,6 +43,29 @@ fn memory_is_what_was_counted_before() {
 }
 
 #[test]
+fn of_state_in_a_file_a_piece_is_in_memory() {
+    // A layer has more parameters than a piece has numbers.
+    let model = Model { width: 512, ffn: 512, ..LARGE };
+    for (num_workers, zero) in [(1, 0), (2, 1), (2, 3)] {
+        let layout = Layout::even(8, num_workers, zero);
+        let plan = ReplicaPlan { offload: true, ..layout.plan(1) };
+        let held = on_ranks(num_workers, |worker| {
+            let replica = worker.replica(&model, plan.clone()).expect("room");
+            let folder = worker.world.host().temp_dir();
+            let make = |lens: &[usize]| worker.world.files().paged(&folder, lens);
+            let rule = settings(OptimName::AdamW);
+            let optimizer = Optimizer::in_file(&rule, &replica.slots(), 0, make).expect("a disk");
+            replica.footprint(&optimizer)
+        });
+        for (worker, held) in held.into_iter().enumerate() {
+            let counted = Footprint::plan(&describe(&model), &plan, OptimName::AdamW, worker);
+            assert_eq!(held, counted, "worker {worker} of {layout:?}");
+            assert!(held.optimizer <= 2 * lockstep_optim::state::PIECE_LEN, "{held:?}");
+        }
+    }
+}
+
+#[test]
 fn memory_of_every_phase_of_freezing_is_what_was_counted_before() {
     let mut rule = settings(OptimName::AdamW);
     let group = |pattern: &str| Group {

@@ -1,10 +1,10 @@
 //! Everything that is known of a run before it starts.
 
 use crate::memory::{self, Memory, Room, TooLarge};
-use crate::time::{self, Calibration, StepTime};
+use crate::time::{self, Calibration, Machine, StepTime};
 use crate::traffic::{self, ByCause, Known, StepCalls, Wires};
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
-use lockstep_config::{Dtype, Recipe, TransportChoice};
+use lockstep_config::{Recipe, TransportChoice};
 use lockstep_parallel::asked::blueprint_on;
 
 /// What a run will cost on one machine.
@@ -39,23 +39,14 @@ pub struct BucketForecast {
 
 impl Forecast {
     /// What a recipe will cost here, or why it does not fit.
-    pub fn of(
-        recipe: &Recipe,
-        room: Room,
-        machine: Option<&Calibration>,
-    ) -> Result<Self, TooLarge> {
+    pub fn of(recipe: &Recipe, room: Room, machine: Option<&Machine>) -> Result<Self, TooLarge> {
         let memory = memory::check(recipe, room)?;
         let blueprint = blueprint_on(recipe, 0);
         let memory = memory.with_seen(recipe, &blueprint);
         let wires = wires(recipe);
         let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
-        // Small problems are over before anything could be said about a step; a machine is measured
-        // in f32; and what is not counted has no price.
-        let is_known = !recipe.model.family.is_problem()
-            && recipe.precision.compute == Dtype::F32
-            && recipe.uncounted().is_none();
-        let machine = machine.filter(|_| is_known);
-        let step = machine.map(|machine| time::step(recipe, &calls, &wires, machine));
+        let machine = measured(recipe, machine);
+        let step = machine.map(|machine| time::step(recipe, &calls, &wires, &machine));
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
             let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
@@ -76,12 +67,12 @@ impl Forecast {
 
     /// The same with the bytes that will pass over wires which are known by now, and the time that
     /// takes: workers measure them when they have met, and choose algorithms by that.
-    pub fn over(mut self, recipe: &Recipe, wires: &Wires, machine: Option<&Calibration>) -> Self {
+    pub fn over(mut self, recipe: &Recipe, wires: &Wires, machine: Option<&Machine>) -> Self {
         let blueprint = blueprint_on(recipe, 0);
         (self.calls, self.traffic) =
             traffic::of_recipe(recipe, &blueprint, 0, wires, Known::default());
-        if let (Some(step), Some(machine)) = (&mut self.step, machine) {
-            *step = time::step(recipe, &self.calls, wires, machine);
+        if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
+            *step = time::step(recipe, &self.calls, wires, &machine);
         }
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, wires);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
@@ -124,6 +115,16 @@ impl Forecast {
     pub fn tokens_per_second(&self) -> Option<TokensPerSecond> {
         self.step_seconds().map(|seconds| self.tokens / seconds)
     }
+}
+
+/// What is known of the machine for a recipe: in its number format, if that was measured. Small
+/// problems are over before anything could be said about a step.
+fn measured(recipe: &Recipe, machine: Option<&Machine>) -> Option<Calibration> {
+    // Small problems are over before anything could be said about a step, and what is not counted
+    // has no price.
+    let is_known = !recipe.model.family.is_problem() && recipe.uncounted().is_none();
+    let machine = machine.filter(|_| is_known);
+    machine.and_then(|machine| machine.with(recipe.precision.compute))
 }
 
 /// How the workers of a recipe reach each other on one machine.

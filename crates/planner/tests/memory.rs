@@ -151,15 +151,41 @@ fn what_does_not_fit_is_refused_with_what_does() {
     assert!(text.contains("; try parallel."), "{text}");
     assert_eq!(refusal.part, "optimizer", "{text}");
     // What is offered fits, and one layer more would not.
-    let few = check(&recipe, room(needed.0 / 4)).expect_err("it does not fit");
+    let few = check(&recipe, room(needed.0 / 8)).expect_err("it does not fit");
     let instead = few.instead.expect("fewer layers fit");
     let layers: usize = instead.strip_prefix("model.layers = ").expect("layers").parse().unwrap();
     let with = |layers: usize| {
         let mut changed = recipe.clone();
         changed.model.layers = layers;
-        check(&changed, room(needed.0 / 4))
+        check(&changed, room(needed.0 / 8))
     };
     assert!(with(layers).is_ok() && with(layers + 1).is_err(), "{instead}");
     let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
     assert!(hopeless.ends_with("so try a machine with more"), "{hopeless}");
+}
+
+#[test]
+fn state_in_a_file_takes_a_piece_of_each_kind_and_is_offered_where_that_helps() {
+    let sets = ["run.workers=2", "model.width=1024", "model.heads=8", "model.layers=12"];
+    let with = |more: &[&str]| recipe(&[&sets[..], more].concat());
+    let of = |recipe: &Recipe| Memory::of(recipe, &describe(&recipe.model));
+    let most = ["parallel.zero=3", "parallel.recompute=full"];
+    let here = with(&most);
+    let away = with(&[&most[..], &["offload.state=file"]].concat());
+    let (held, window) = (of(&here).ranks[0], of(&away).ranks[0]);
+    // A mebi of numbers of each of two moments.
+    assert_eq!(window.optimizer, Bytes((2 * 4) << 20));
+    assert!(held.optimizer > Bytes(100 << 20), "{held:?}");
+    assert_eq!(held.own() - held.optimizer, window.own() - window.optimizer);
+    let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
+    let enough = of(&away).total() + process.besides(1, 0) * 2;
+    let room = Room { memory: enough, process };
+    let text = check(&with(&[]), room).expect_err("it does not fit").to_string();
+    let offered = "try parallel.recompute = full and parallel.zero = 3 and offload.state = file";
+    assert!(text.contains(offered), "{text}");
+    assert!(check(&away, room).is_ok());
+    // A rule without state has nothing to put there.
+    let tight = Room { memory: Bytes(enough.0 / 2), process };
+    let text = check(&with(&["optim.name=sgd"]), tight).expect_err("it does not fit").to_string();
+    assert!(!text.contains("offload"), "{text}");
 }

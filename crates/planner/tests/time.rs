@@ -3,8 +3,7 @@
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_planner::forecast::wires;
-use lockstep_planner::time::calibration::VERSION;
-use lockstep_planner::time::{Calibration, Point, StepTime, SumPoint, step};
+use lockstep_planner::time::{Calibration, Format, Point, StepTime, SumPoint, step};
 use lockstep_planner::traffic::{self, Known};
 
 fn recipe(sets: &[&str]) -> Recipe {
@@ -15,22 +14,31 @@ fn recipe(sets: &[&str]) -> Recipe {
 /// Two cores on which arithmetic and calls take as good as no time.
 fn machine() -> Calibration {
     Calibration {
-        version: VERSION,
-        host: "here".to_owned(),
         cores: 2,
-        kernels: "portable".to_owned(),
-        peak_flops_per_second: 1.0,
-        points: vec![Point { width: 64, flops_per_second: 1e40 }],
-        block_seconds: 0.0,
-        block_seconds_alone: 0.0,
-        score_seconds: 0.0,
-        lane_seconds_per_param: 0.0,
+        format: format(),
         sums: sums(0.0),
         update_seconds_per_param: 0.0,
         step_overhead_seconds: 0.0,
         latency_factor: 0.0,
         transfer_factor: 0.0,
     }
+}
+
+fn format() -> Format {
+    Format {
+        compute: "f32".to_owned(),
+        peak_flops_per_second: 1.0,
+        points: vec![Point { width: 64, flops_per_second: 1e40 }],
+        block_seconds: 0.0,
+        block_seconds_alone: 0.0,
+        score_seconds: 0.0,
+        lane_seconds_per_param: 0.0,
+    }
+}
+
+/// The same with products that are not free.
+fn with(format: Format) -> Calibration {
+    Calibration { format, ..machine() }
 }
 
 /// A machine without caches.
@@ -53,9 +61,9 @@ fn close(found: f64, expected: f64) {
 fn short_lanes_pay_for_their_blocks_and_workers_share_the_lanes() {
     // An embedding, four layers and a head; eight lanes of two sequences.
     let base = ["model.layers=4", "train.batch=16", "train.microbatch=2"];
-    let with = |more: &[&str]| recipe(&[&base[..], more].concat());
-    let machine = Calibration { block_seconds: 2.0, block_seconds_alone: 1.0, ..machine() };
-    let compute = |more: &[&str]| time(&with(more), &machine).compute.0;
+    let of = |more: &[&str]| recipe(&[&base[..], more].concat());
+    let machine = with(Format { block_seconds: 2.0, block_seconds_alone: 1.0, ..format() });
+    let compute = |more: &[&str]| time(&of(more), &machine).compute.0;
     close(compute(&["run.workers=1"]), 8.0 * 6.0 * 2.0);
     close(compute(&["run.workers=1", "run.threads=1"]), 8.0 * 6.0);
     close(compute(&["run.workers=2"]), 4.0 * 6.0);
@@ -68,7 +76,7 @@ fn parameters_are_paid_for_by_lane_leaf_and_update() {
     let alone = recipe(&["run.workers=1", "train.batch=32", "train.microbatch=2"]);
     let params = describe(&alone.model).num_params() as f64;
     // Sixteen lanes in eight leaves.
-    let by_lane = Calibration { lane_seconds_per_param: 1.0, ..machine() };
+    let by_lane = with(Format { lane_seconds_per_param: 1.0, ..format() });
     close(time(&alone, &by_lane).compute.0, 16.0 * params);
     let by_leaf = Calibration { sums: sums(1.0), ..machine() };
     close(time(&alone, &by_leaf).compute.0, 8.0 * params);
@@ -85,7 +93,7 @@ fn parameters_are_paid_for_by_lane_leaf_and_update() {
 
 #[test]
 fn heads_are_paid_for_by_their_scores() {
-    let machine = Calibration { score_seconds: 1.0, ..machine() };
+    let machine = with(Format { score_seconds: 1.0, ..format() });
     let compute = |heads: usize| {
         let heads = [format!("model.heads={heads}"), format!("model.kv_heads={heads}")];
         let sets = ["run.workers=1", "model.context=4", "model.layers=3", "train.microbatch=2"];
@@ -100,7 +108,7 @@ fn heads_are_paid_for_by_their_scores() {
 #[test]
 fn what_is_computed_again_takes_its_time_again() {
     let machine =
-        Calibration { points: vec![Point { width: 64, flops_per_second: 1e9 }], ..machine() };
+        with(Format { points: vec![Point { width: 64, flops_per_second: 1e9 }], ..format() });
     let compute = |policy: &str| {
         let policy = format!("parallel.recompute={policy}");
         time(&recipe(&["run.workers=1", &policy]), &machine).compute.0

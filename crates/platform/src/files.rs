@@ -9,7 +9,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::reason;
+use crate::paged::Whole;
+use crate::{Paged, reason};
 
 /// A disk.
 pub trait Files: Send + Sync {
@@ -35,6 +36,16 @@ pub trait Files: Send + Sync {
     /// down with it. A disk without maps reads the file whole.
     fn map(&self, path: &Path) -> Result<Box<dyn FileMap>, FileError> {
         Ok(Box::new(WholeFile(self.read(path)?)))
+    }
+
+    /// Zeros in a file of a folder, without a name, as stretches of these lengths that are brought
+    /// into memory piece by piece; see [`crate::paged`]. A disk without maps has them in memory.
+    fn paged(&self, folder: &Path, lens: &[usize]) -> Result<Vec<Box<dyn Paged>>, FileError> {
+        match self.metadata(folder) {
+            Some(FileKind::Directory) => {}
+            _ => return Err(FileError::new(FileAction::Create, folder, &no_folder())),
+        }
+        Ok(lens.iter().map(|&len| Box::new(Whole(vec![0.0; len])) as Box<dyn Paged>).collect())
     }
 
     /// Replaces a file by one with these bytes: temporary name, write, sync, rename, sync of the
@@ -90,6 +101,10 @@ pub trait FileMap: Send + Sync {
     fn num_bytes(&self) -> u64;
     /// Fills the buffer from the given offset, which must leave room for it.
     fn copy_to(&self, offset: u64, buffer: &mut [u8]);
+}
+
+fn no_folder() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "no such folder")
 }
 
 /// A map of a disk that has none.

@@ -20,6 +20,7 @@
 //! - [`processes`]: starting other processes, hearing them, and leaving none behind
 //! - [`memory`]: memory that several ranks see; [`arena`] gives out parts of it, and [`shared`]
 //!   creates it, passes it to other processes and waits on its words
+//! - [`paged`]: numbers that lie in a file and are in memory while they are worked on
 //! - [`huge_pages`]: an allocator that puts large buffers on large pages
 //! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
 //! - [`scratch`]: a folder that removes itself, for tests and temporary work
@@ -58,6 +59,7 @@ pub mod processes;
 pub mod arena;
 pub mod huge_pages;
 pub mod memory;
+pub mod paged;
 pub mod shared;
 
 pub mod entropy;
@@ -82,6 +84,7 @@ pub use host::Host;
 pub use huge_pages::HugePages;
 pub use memory::{Plain, Segment, Source, Target};
 pub use net::{Interest, Listener, Net, NetAction, NetError, Stream, StreamSet};
+pub use paged::Paged;
 pub use processes::{
     Exit, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState, ProcessWatch,
     Processes,

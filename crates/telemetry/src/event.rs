@@ -76,6 +76,12 @@ pub enum Event {
         /// The exponential of that loss.
         #[serde(with = "number")]
         perplexity: f64,
+        /// Time that steps took so far, since the run began or was resumed.
+        #[serde(default, with = "number")]
+        train_seconds: f64,
+        /// Bytes of gradients and parameters that all ranks moved in them.
+        #[serde(default)]
+        wire_bytes: u64,
     },
     /// A step went by the gradients of those who were there.
     WorkersMissing {
@@ -101,6 +107,31 @@ pub enum Event {
         /// The squared distance of the mean from where the round began.
         #[serde(with = "number")]
         moved: f64,
+    },
+    /// The coordinator combined what clients sent.
+    Aggregated {
+        /// Steps done so far.
+        step: u64,
+        /// Clients that were drawn.
+        sampled: usize,
+        /// Changes that counted, late ones included.
+        counted: usize,
+        /// Those of them that were late.
+        late: usize,
+        /// The mean over them of the squared distance from what they became.
+        #[serde(with = "number")]
+        drift: f64,
+        /// The largest of them.
+        #[serde(with = "number")]
+        drift_max: f64,
+        /// The client that it is of.
+        drift_max_client: usize,
+        /// The squared length of what they became.
+        #[serde(with = "number")]
+        moved: f64,
+        /// The privacy that all rounds so far leave, where there is noise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epsilon: Option<f64>,
     },
     /// The gradients of a step were compressed.
     Compressed {
@@ -203,6 +234,19 @@ pub enum Event {
         #[serde(with = "number")]
         run_seconds: f64,
     },
+}
+
+impl Event {
+    /// Whether it is for those who read all events, and not for the console.
+    pub fn is_detail(&self) -> bool {
+        matches!(
+            self,
+            Self::RoundFinished { .. }
+                | Self::Aggregated { .. }
+                | Self::Compressed { .. }
+                | Self::WorkersMissing { .. }
+        )
+    }
 }
 
 /// An event with its stamp: one line of the file.

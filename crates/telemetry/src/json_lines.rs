@@ -150,6 +150,8 @@ mod tests {
                     step: 7,
                     validation_loss: f64::INFINITY,
                     perplexity: 0.1,
+                    train_seconds: 0.25,
+                    wire_bytes: 3,
                 },
             },
             Stamped {

@@ -70,11 +70,13 @@ fn bench_on(
         let lane = |index| lane_of(recipe, batch, index, num_targets);
         learner.replica.scale_loss(learner.scaler.scale());
         learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+        learner.optimizer.read_ahead();
         let sums = learner.replica.finish_reduce(cpu)?;
         let sums = learner.replica.unscale(cpu, sums);
         let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
         let update = Update { count: step + 1, lr: learner.lr(step), clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+        learner.optimizer.check().map_err(TrainError::StateLost)?;
         if step >= WARM_UP_STEPS {
             step_seconds.push(world.clock().since(start).as_secs_f64());
         }
@@ -103,19 +105,29 @@ fn bench_on(
     })
 }
 
-/// The most that fused multiply-adds reach on all threads together: the best of several bursts of
-/// about ten milliseconds, because other programs can only slow a burst down.
+/// The most that fused multiply-adds reach on all threads together.
 pub fn fma_peak_gflops(cpu: &Cpu, world: &World) -> f64 {
+    best_burst(world, |num_rounds| Some(peak::fma_burst(cpu, num_rounds))).expect("all have them")
+}
+
+/// The same of the units that multiply tiles in bf16, where the CPU has them.
+pub fn tile_peak_gflops(cpu: &Cpu, world: &World) -> Option<f64> {
+    best_burst(world, |num_rounds| peak::tile_burst(cpu, num_rounds))
+}
+
+/// The best of several bursts of about ten milliseconds, because other programs can only slow a
+/// burst down.
+fn best_burst(world: &World, burst: impl Fn(usize) -> Option<f64>) -> Option<f64> {
     let mut best = 0.0f64;
     let mut num_rounds = 1 << 14;
     for _ in 0..20 {
         let start = world.clock().now();
-        let flops = peak::fma_burst(cpu, num_rounds);
+        let flops = burst(num_rounds)?;
         let elapsed = world.clock().since(start);
         best = best.max(flops / elapsed.as_secs_f64() / 1e9);
         if elapsed < Duration::from_millis(10) {
             num_rounds *= 2;
         }
     }
-    best
+    Some(best)
 }

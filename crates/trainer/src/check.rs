@@ -4,7 +4,7 @@
 //! costs one line and not a cluster. Nothing is written.
 
 use crate::{Options, RunFolder, TrainError, device};
-use crate::{pretrained, restore, saved};
+use crate::{pace, pretrained, restore, saved};
 use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
@@ -16,6 +16,7 @@ use std::path::Path;
 /// Refuses a run that could not begin here: instructions, text, the run to go on from or
 /// the weights to start from, the folder. Returns the most bytes of text that a worker will hold.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize, TrainError> {
+    let recipe = &*pace::as_before(recipe, options, world);
     let held_bytes = check_inputs(recipe, world)?;
     let done = if let Some(dir) = &options.resume {
         restore::open(dir, recipe, world)?.step()
@@ -76,10 +77,14 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError>
 pub(crate) fn groups(recipe: &Recipe) -> Result<(), TrainError> {
     let blueprint = describe(&recipe.model);
     let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
-    for (index, group) in recipe.optim.groups.iter().enumerate() {
-        if !names.iter().any(|name| group.matches(name)) {
-            let pattern = group.pattern.clone();
-            return Err(TrainError::NoSuchParams { index, near: near(&pattern, &names), pattern });
+    let groups = recipe.optim.groups.iter().map(|group| &group.pattern).enumerate();
+    let groups = groups.map(|(index, pattern)| ("optim.groups", index, pattern));
+    let levels = recipe.compress.levels.iter().map(|level| &level.pattern).enumerate();
+    let levels = levels.map(|(index, pattern)| ("compress.levels", index, pattern));
+    for (key, index, pattern) in groups.chain(levels) {
+        if !names.iter().any(|name| lockstep_config::describes(pattern, name)) {
+            let (near, pattern) = (near(pattern, &names), pattern.clone());
+            return Err(TrainError::NoSuchParams { key, index, near, pattern });
         }
     }
     let phases = saved::phases_of(recipe, &blueprint);

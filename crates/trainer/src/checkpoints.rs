@@ -151,6 +151,23 @@ impl Saver {
         self.land(self.patience(), journal)
     }
 
+    /// Saves the end of a run where its result is not all that going on takes: what each worker
+    /// keeps for itself has its place in checkpoints only.
+    pub fn at_end(
+        &mut self,
+        learner: &mut Learner,
+        cursor: &Cursor,
+        journal: &mut Journal,
+    ) -> Result<(), TrainError> {
+        if !self.recipe.keeps_more() || !self.recipe.run.save_optimizer {
+            return Ok(());
+        }
+        self.save(cursor.next_step, learner, cursor, journal)?;
+        self.finish(journal)?;
+        // Nobody leaves before all of it is on the disk.
+        Ok(self.comm.barrier()?)
+    }
+
     /// What all workers do after a step.
     fn agree(&self, num_steps: u64) -> Result<u32, TrainError> {
         let is_due = self.recipe.is_due_every(self.recipe.checkpoint.every, num_steps);

@@ -3,6 +3,7 @@
 use lockstep_checkpoint::CheckpointError;
 use lockstep_comm::CommError;
 use lockstep_config::Blame;
+use lockstep_config::units::Bytes;
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
 use lockstep_telemetry::TelemetryError;
@@ -20,6 +21,17 @@ pub enum TrainError {
     /// The run folder could not be written.
     #[error(transparent)]
     Folder(#[from] FileError),
+    /// The optimizer's state has no place on a disk.
+    #[error("no place for {bytes} of optimizer state: {error}; set offload.folder to another disk")]
+    NoRoom {
+        /// What was to be kept there.
+        bytes: Bytes,
+        /// What the disk said.
+        error: FileError,
+    },
+    /// The disk with the optimizer's state failed.
+    #[error("the optimizer's state is lost: {0}; go on from the last checkpoint on another disk")]
+    StateLost(FileError),
     /// The file of events could not be opened.
     #[error(transparent)]
     Events(#[from] TelemetryError),
@@ -52,10 +64,12 @@ pub enum TrainError {
     },
     /// A group of parameters is empty.
     #[error(
-        "optim.groups[{index}].match = \"{pattern}\" describes no parameter of this model; there \
-         are {near}"
+        "{key}[{index}].match = \"{pattern}\" describes no parameter of this model; there are \
+         {near}"
     )]
     NoSuchParams {
+        /// The key that lists groups.
+        key: &'static str,
         /// The group, counted from zero.
         index: usize,
         /// Its pattern.
@@ -110,7 +124,7 @@ pub enum TrainError {
     /// The saved run was made by another recipe.
     #[error(
         "{dir} was trained with another recipe: {saved} there, {asked} here; only run.*, \
-         parallel.*, checkpoint.* and emulate.* may change"
+         parallel.*, offload.*, checkpoint.* and emulate.* may change"
     )]
     OtherRecipe {
         /// The run to resume.
@@ -127,6 +141,20 @@ pub enum TrainError {
          {dir} begins a new run with its weights"
     )]
     OtherRates {
+        /// The run to resume.
+        dir: String,
+        /// The steps that are asked for.
+        steps: u64,
+        /// The first step that would differ, counted from zero.
+        step: u64,
+    },
+    /// A longer run would have been cut into other rounds from a step on that is done already.
+    #[error(
+        "train.steps = {steps} would have had another round at step {step} of what is done in \
+         {dir}; a run whose rounds are all of one length, sync.synchronous = 0, and that ends with \
+         a whole one can go on, and --from {dir} begins a new run with its weights"
+    )]
+    OtherRounds {
         /// The run to resume.
         dir: String,
         /// The steps that are asked for.
@@ -269,7 +297,7 @@ impl TrainError {
             Self::Comm(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
             // A path that cannot be a folder was named wrongly; a failing disk is another matter.
-            Self::Folder(error) => match error.kind() {
+            Self::Folder(error) | Self::NoRoom { error, .. } => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::PermissionDenied
                 | ErrorKind::NotADirectory
@@ -277,7 +305,7 @@ impl TrainError {
                 | ErrorKind::InvalidInput => Blame::User,
                 _ => Blame::Storage,
             },
-            Self::Events(_) | Self::SavedEvents { .. } => Blame::Storage,
+            Self::Events(_) | Self::SavedEvents { .. } | Self::StateLost(_) => Blame::Storage,
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
             Self::WorkersDisagree { .. }
@@ -286,6 +314,7 @@ impl TrainError {
             | Self::NoPlace { .. }
             | Self::NoFolder { .. }
             | Self::OtherRates { .. }
+            | Self::OtherRounds { .. }
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }

@@ -7,6 +7,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
 use lockstep_data::placement::share_out;
 use lockstep_data::{Batch, Feed, Seat, Validation};
+use lockstep_model::problem::classes;
 use lockstep_platform::World;
 
 /// Opens the text of this worker. Where workers have texts of their own, what the run learns from
@@ -15,6 +16,9 @@ pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainEr
     let (worker, num_workers) = (comm.position(), comm.num_members());
     let leaves = saved::leaves_of(recipe, worker);
     let mut feed = Feed::open(recipe, world, &Seat { worker, num_workers, leaves })?;
+    if recipe.has_parts() && recipe.model.family.is_problem() {
+        feed.classify(classes(&recipe.model));
+    }
     if feed.depends_on_workers() {
         let own = u64::from_str_radix(feed.fingerprint(), 16).unwrap_or_default();
         let mut all = vec![0; num_workers];

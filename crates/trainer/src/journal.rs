@@ -15,6 +15,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
 use lockstep_parallel::compress::Observed;
+use lockstep_parallel::federated::Aggregated;
 use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
@@ -87,6 +88,8 @@ pub struct Journal {
     pub exposed_seconds: Vec<f64>,
     /// Bytes of gradients and parameters that this worker moved in all steps of this process.
     pub moved_bytes: u64,
+    /// The same of all workers, when the model was judged last.
+    moved_by_all: u64,
     /// Steps that were skipped.
     pub num_skipped: u64,
     /// Those of them whose gradient overflowed at the scale of the loss.
@@ -145,6 +148,7 @@ impl Journal {
             data_wait_seconds: 0.0,
             exposed_seconds: Vec::with_capacity(room),
             moved_bytes: 0,
+            moved_by_all: 0,
             num_skipped: 0,
             num_overflows: 0,
             num_clipped: 0,
@@ -261,6 +265,22 @@ impl Journal {
         }
     }
 
+    /// What clients have sent became one, where they did.
+    pub fn aggregated(&mut self, step: u64, found: Option<Aggregated>) {
+        let Some(found) = found else { return };
+        self.telemetry.record(&Event::Aggregated {
+            step,
+            sampled: found.sampled,
+            counted: found.counted,
+            late: found.late,
+            drift: found.drift,
+            drift_max: found.drift_max.0,
+            drift_max_client: found.drift_max.1,
+            moved: found.moved,
+            epsilon: found.epsilon,
+        });
+    }
+
     /// Gradients travelled in fewer bytes, where they did.
     pub fn compressed(&mut self, step: u64, observed: Option<Observed>) {
         if let Some(Observed { delta, residual_norm, message_bytes, dense_bytes }) = observed {
@@ -330,9 +350,12 @@ impl Journal {
     }
 
     /// What is moved from now on is not of steps; what was, is counted once it has arrived.
-    pub fn pause(&mut self, replica: &mut Replica) -> Result<(), CommError> {
+    pub fn pause(&mut self, replica: &mut Replica, comm: &Comm) -> Result<(), CommError> {
         replica.settle()?;
         self.moved_bytes += moved_bytes(replica) - self.mark;
+        let mut all = vec![0; comm.num_members()];
+        comm.all_gather(&[self.moved_bytes], &mut all)?;
+        self.moved_by_all = all.iter().sum();
         Ok(())
     }
 
@@ -341,7 +364,13 @@ impl Journal {
         self.mark = moved_bytes(replica);
         let &Examination { validation_loss, assessment, .. } = found;
         let perplexity = scalar::exp(validation_loss);
-        self.telemetry.record(&Event::Evaluated { step, validation_loss, perplexity });
+        self.telemetry.record(&Event::Evaluated {
+            step,
+            validation_loss,
+            perplexity,
+            train_seconds: self.train_seconds(),
+            wire_bytes: self.moved_by_all,
+        });
         if let Some(assessment) = assessment {
             let summary::Verdict { accuracy, optimum_loss, suboptimality, distance } =
                 assessment.into();
@@ -375,6 +404,11 @@ impl Journal {
             weights_hash: summary.weights_hash.clone(),
             run_seconds: summary.seconds,
         });
+    }
+
+    /// Time that steps took, without what happened between them.
+    pub fn train_seconds(&self) -> f64 {
+        self.step_seconds.iter().fold(0.0, |sum, seconds| sum + seconds)
     }
 
     /// Time since the run was announced.

@@ -17,7 +17,7 @@
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
 //! - [`judge`]: the loss of a trained model on any text.
 //! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
-//! - [`curvature`]: how large a step may be; [`skew`]: how different the workers' samples are.
+//! - [`curvature`]: how large a step may be.
 //! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
 //! # Example
@@ -49,9 +49,11 @@ pub mod check;
 pub mod checkpoints;
 pub mod device;
 pub mod evaluate;
+mod federated;
 pub mod feed;
 pub mod health;
 pub mod journal;
+mod pace;
 pub mod pretrained;
 pub mod restore;
 mod rounds;
@@ -68,7 +70,6 @@ pub mod curvature;
 pub mod generate;
 pub mod judge;
 pub mod sampling;
-pub mod skew;
 
 mod error;
 

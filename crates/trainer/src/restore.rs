@@ -182,13 +182,17 @@ fn refuse_another(dir: &Path, before: &Recipe, now: &Recipe, done: u64) -> Resul
         let (saved, asked) = first_difference(&before.identity_text(), &now.identity_text());
         return Err(TrainError::OtherRecipe { dir, saved, asked });
     }
-    // Nothing else that a step does depends on how many there are.
+    // Nothing but rates and rounds depends on how many steps there are.
     let [was, is] = [before, now].map(|r| LearningRate::new(&r.optim, r.train.steps));
     let batches = now.batch_plan();
     let rates = |step| [&was, &is].map(|lr| lr.at(step, batches.at(step).batch).to_bits());
-    match (0..done).find(|step| rates(*step)[0] != rates(*step)[1]) {
+    let steps = now.train.steps;
+    if let Some(step) = (0..done).find(|step| rates(*step)[0] != rates(*step)[1]) {
+        return Err(TrainError::OtherRates { dir, steps, step });
+    }
+    match (0..done).find(|step| before.round_at(*step) != now.round_at(*step)) {
         None => Ok(()),
-        Some(step) => Err(TrainError::OtherRates { dir, steps: now.train.steps, step }),
+        Some(step) => Err(TrainError::OtherRounds { dir, steps, step }),
     }
 }
 

@@ -5,24 +5,26 @@
 //! (its optimizer's state, what compression left out) is saved under the worker's number.
 
 use crate::TrainError;
+use crate::federated;
 use crate::saved::Learner;
 use crate::summary::Predicted;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{Averaged, CompressMethod, Outer, Recipe, SyncMode};
+use lockstep_config::{Averaged, CompressMethod, Level, Outer, Recipe, SyncMode};
 use lockstep_data::{Batch, IGNORE};
 use lockstep_optim::Clip;
 use lockstep_parallel::compress::{CompressionPlan, Method, Observed};
-use lockstep_parallel::{Drift, OuterRule, Replica};
+use lockstep_parallel::{Drift, OuterRule, Replica, RoundPlan};
 use lockstep_tensor::Cpu;
 
 /// Makes room for rounds and for compression, where the recipe has any.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
     if let Some(method) = method_of(recipe) {
         let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
-        replica.compress(CompressionPlan { method, error_feedback, seed })?;
+        let method_of = |param: &str| at_level(method, recipe.compress.level_of(param));
+        replica.compress(CompressionPlan { method, error_feedback, seed }, method_of)?;
     }
-    if recipe.sync.mode == SyncMode::AllReduce {
+    if recipe.sync.mode != SyncMode::LocalSgd {
         return Ok(());
     }
     let rule = match recipe.sync.outer {
@@ -32,7 +34,8 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
             momentum: recipe.sync.outer_momentum as f32,
         },
     };
-    replica.work_in_rounds(rule, recipe.sync.average == Averaged::State)
+    let averages_state = recipe.sync.average == Averaged::State;
+    replica.work_in_rounds(RoundPlan { rule, averages_state, group: recipe.sync.group_workers })
 }
 
 /// How a recipe's gradients are written.
@@ -40,13 +43,36 @@ fn method_of(recipe: &Recipe) -> Option<Method> {
     let compress = &recipe.compress;
     Some(match compress.method {
         CompressMethod::None => return None,
+        CompressMethod::Bf16 => Method::Bf16,
+        CompressMethod::Fp16 => Method::F16,
         CompressMethod::Int8 => Method::Int8,
         CompressMethod::Qsgd => Method::Qsgd { bits: compress.bits },
         CompressMethod::TopK => Method::TopK { ratio: compress.ratio },
         CompressMethod::RandomK => Method::RandomK { ratio: compress.ratio },
+        CompressMethod::Dgc => Method::Dgc {
+            ratio: compress.ratio,
+            warmup_steps: compress.ratio_warmup_steps,
+            momentum: compress.momentum as f32,
+        },
         CompressMethod::Sign => Method::Sign,
         CompressMethod::OneBitAdam => Method::OneBitAdam { beta1: recipe.optim.beta1 as f32 },
         CompressMethod::PowerSgd => Method::PowerSgd { rank: compress.rank },
+    })
+}
+
+/// The same for a tensor that is written in a way of its own.
+fn at_level(method: Method, level: Option<&Level>) -> Option<Method> {
+    let Some(level) = level else { return Some(method) };
+    Some(match method {
+        _ if level.dense => return None,
+        Method::TopK { ratio } => Method::TopK { ratio: level.ratio.unwrap_or(ratio) },
+        Method::RandomK { ratio } => Method::RandomK { ratio: level.ratio.unwrap_or(ratio) },
+        Method::Dgc { ratio, warmup_steps, momentum } => {
+            Method::Dgc { ratio: level.ratio.unwrap_or(ratio), warmup_steps, momentum }
+        }
+        Method::Qsgd { bits } => Method::Qsgd { bits: level.bits.unwrap_or(bits) },
+        Method::PowerSgd { rank } => Method::PowerSgd { rank: level.rank.unwrap_or(rank) },
+        method => method,
     })
 }
 
@@ -139,11 +165,17 @@ pub(crate) fn end_step(
     step: u64,
     learner: &mut Learner,
 ) -> Result<Option<Drift>, CommError> {
+    let Learner { replica, optimizer, .. } = learner;
+    if recipe.is_group_meeting(step + 1) {
+        replica.meet_in_group(optimizer)?;
+    }
+    for fragment in recipe.fragments_meeting(step + 1) {
+        replica.meet_in_fragment(cpu, fragment, recipe.sync.fragments)?;
+    }
     let is_part = recipe.sync.mode == SyncMode::LocalSgd && step >= recipe.first_round();
     if !is_part || !recipe.is_round_over(step + 1) {
         return Ok(None);
     }
-    let Learner { replica, optimizer, .. } = learner;
     replica.end_round(cpu, optimizer, is_alone(recipe, step))
 }
 
@@ -158,6 +190,9 @@ fn name_of(worker: usize, name: &str, kind: &str, is_own: bool) -> String {
 
 /// Copies what a checkpoint must hold besides the model and a state that all workers share.
 pub(crate) fn save(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) {
+    if let Some(federation) = &mut learner.federation {
+        federated::save(room, federation);
+    }
     let Learner { replica, optimizer, .. } = learner;
     let worker = replica.groups().rank();
     if recipe.has_own_state() {
@@ -191,9 +226,12 @@ pub(crate) fn load(
     reader: &Reader,
     learner: &mut Learner,
 ) -> Result<(), TrainError> {
+    federated::load(reader, learner)?;
     let Learner { replica, optimizer, .. } = learner;
     let (worker, workers) = (replica.groups().rank(), reader.manifest().position.workers);
-    let has_residuals = recipe.compress.is_on() && recipe.compress.error_feedback;
+    let compress = &recipe.compress;
+    let keeps_own = compress.error_feedback || compress.momentum > 0.0;
+    let has_residuals = compress.is_on() && keeps_own;
     if workers != recipe.run.workers && (recipe.has_own_state() || has_residuals) {
         return Err(TrainError::OtherWorkers { saved: workers, asked: recipe.run.workers });
     }

@@ -6,17 +6,17 @@
 use crate::device::kernel_class;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
-use crate::{rounds, uneven};
+use crate::{federated, rounds, uneven};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Scaling, TrainingState, WeightsHasher};
-use lockstep_comm::CommError;
 use lockstep_config::units::Bytes;
-use lockstep_config::{BatchPlan, LossScale, Partition, Recipe, Sources, Stragglers};
+use lockstep_config::{BatchPlan, LossScale, OffloadState, Partition, Recipe, Sources, Stragglers};
 use lockstep_data::{Cursor, Tokenizer};
-use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases};
+use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases, Slot};
+use lockstep_parallel::federated::Federation;
 use lockstep_parallel::{Groups, Replica, Shares, Stages};
 use lockstep_parallel::{measure, tune};
-use lockstep_platform::World;
+use lockstep_platform::{FileKind, World};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,9 @@ pub struct Learner {
     pub num_skipped_in_phase: u64,
     /// What the loss is multiplied by.
     pub scaler: LossScaler,
+    /// Clients, where there are any.
+    pub federation: Option<Federation>,
+    world: World,
 }
 
 /// What may change between two steps of a run.
@@ -62,7 +65,7 @@ impl Learner {
         cpu: &Cpu,
         groups: &Groups,
         world: &World,
-    ) -> Result<Self, CommError> {
+    ) -> Result<Self, TrainError> {
         let (blueprint, seed) = (blueprint_on(recipe, groups.rank()), recipe.train.seed);
         let mut plan = plan_at(recipe, &blueprint, 0);
         if recipe.parallel.bucket_bytes == Bytes(0) {
@@ -80,8 +83,11 @@ impl Learner {
         uneven::prepare(recipe, world, &mut replica)?;
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
+        let federation = federated::prepare(recipe, &mut replica, &clip, cpu, world)?;
         Ok(Self {
-            optimizer: Optimizer::new(&recipe.optim, &replica.slots()),
+            federation,
+            optimizer: optimizer_at(recipe, &replica.slots(), 0, world)?,
+            world: world.clone(),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
             clip,
             batches,
@@ -96,7 +102,7 @@ impl Learner {
 
     /// Goes over to what holds in a step: another batch, other parameters that are frozen. State
     /// of parameters that are trained on stays; of others it goes or begins with zeros.
-    pub fn enter(&mut self, recipe: &Recipe, step: u64) -> Result<(), CommError> {
+    pub fn enter(&mut self, recipe: &Recipe, step: u64) -> Result<(), TrainError> {
         let next = Moment { phase: self.phases.at(step), batch: self.batches.at(step).batch };
         if next == self.now {
             return Ok(());
@@ -105,8 +111,8 @@ impl Learner {
         self.replica.enter(next.phase, lanes_per_leaf)?;
         if next.phase != self.now.phase {
             let first_step = self.phases.first_step(next.phase);
-            let mut optimizer =
-                Optimizer::at_step(&recipe.optim, &self.replica.slots(), first_step);
+            let slots = self.replica.slots();
+            let mut optimizer = optimizer_at(recipe, &slots, first_step, &self.world)?;
             optimizer.continue_from(&self.optimizer);
             self.optimizer = optimizer;
             self.num_skipped_in_phase = 0;
@@ -135,6 +141,37 @@ impl Learner {
     pub fn lr(&self, step: u64) -> f64 {
         self.lr.at(step, self.batches.at(step).batch)
     }
+}
+
+/// State of zeros for what is trained in a step, in memory or in a file as the recipe says.
+fn optimizer_at(
+    recipe: &Recipe,
+    slots: &[Slot],
+    step: u64,
+    world: &World,
+) -> Result<Optimizer, TrainError> {
+    if recipe.offload.state == OffloadState::None {
+        return Ok(Optimizer::at_step(&recipe.optim, slots, step));
+    }
+    let folder = offload_folder(recipe, world);
+    let mut asked = 0;
+    let make = |lens: &[usize]| {
+        asked = lens.iter().sum::<usize>() * size_of::<f32>();
+        world.files().paged(&folder, lens)
+    };
+    Optimizer::in_file(&recipe.optim, slots, step, make)
+        .map_err(|error| TrainError::NoRoom { bytes: Bytes(asked as u64), error })
+}
+
+/// Where files of state are: as asked, or on the disk of the run's folder, which may not be there
+/// yet.
+fn offload_folder(recipe: &Recipe, world: &World) -> PathBuf {
+    if !recipe.offload.folder.is_empty() {
+        return PathBuf::from(&recipe.offload.folder);
+    }
+    let is_folder = |path: &&Path| world.files().metadata(path) == Some(FileKind::Directory);
+    let found = Path::new(&recipe.run.dir).ancestors().find(is_folder);
+    found.map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
 /// The leaves of the gradient sum that a worker with this part of the batch computes.

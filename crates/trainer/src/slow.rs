@@ -1,14 +1,18 @@
-//! Workers that compute more slowly than they could, so that stragglers can be tried on a laptop.
+//! Workers that compute more slowly than they could, so that stragglers and devices of their own
+//! can be tried on a laptop.
 //!
 //! Before every lane a slow worker stands still for a multiple of what a lane takes it to compute.
 //! The multiple is drawn from the recipe's distribution, by seed, worker, step and lane, so it is
 //! the same in every run; what it is a multiple of is measured, so that a factor means the same for
 //! a small model and a large one. Nothing is computed otherwise, and no bit changes.
 //!
-//! All workers can be made to take some time for a lane at least, so that many of them can be
-//! played by few cores.
+//! Where the recipe says what a lane takes (`emulate.lane_ms`), workers that share a core play
+//! devices of their own: each waits for what computing leaves of that time. Two thirds of it pass
+//! before the lane is computed and the rest behind it, as if gradients left for the others halfway
+//! through the backward pass, which takes twice as long as the forward pass. Computing that takes
+//! longer than that is late, and is counted: then times are partly those of the machine.
 
-use lockstep_config::{Distribution, Recipe, SlowWorker};
+use lockstep_config::{Distribution, Recipe, SlowWorker, Stragglers};
 use lockstep_platform::World;
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
@@ -20,49 +24,72 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// The longest sleep without a look at whether it is still wanted.
 const SLICE: Duration = Duration::from_millis(2);
+/// The part of a lane's time that passes before it is computed.
+const BEFORE: f64 = 2.0 / 3.0;
 
 /// How slow this worker is.
 pub struct Slow {
-    /// What a lane takes at least.
-    least: Duration,
     slowness: Option<SlowWorker>,
+    /// What the recipe says that a lane takes, if it does.
+    asked: Option<Duration>,
     key: Key,
     world: World,
     /// When the lane began that is being computed.
     began: Cell<Option<Duration>>,
     /// What a lane takes.
     lane: Cell<Option<Duration>>,
+    /// When the lane is to end that is being computed.
+    due: Cell<Option<Duration>>,
+    late: Cell<Duration>,
+    /// Whether all workers have as much to do, so that none of them waits for another's lanes.
+    is_even: bool,
+    /// Whether the times of lanes decide something, so that all of a lane's time must be over when
+    /// it is computed.
+    is_watched: bool,
 }
 
 impl Slow {
     /// The slowness that the recipe gives a worker, if any.
     pub fn new(recipe: &Recipe, world: &World, worker: usize) -> Self {
+        let asked = Duration::from_secs_f64(recipe.emulate.lane.0);
+        let shares = recipe.leaf_shares();
+        let is_even = shares.iter().all(|share| *share == shares[0]);
         Self {
-            least: Duration::from_secs_f64(recipe.emulate.lane.0),
             slowness: recipe.emulate.slowness(worker).copied(),
+            asked: (!asked.is_zero()).then_some(asked),
             key: Key::new(recipe.emulate.seed, "emulate.slow").with(worker as u64),
             world: World::clone(world),
             began: Cell::new(None),
             lane: Cell::new(None),
+            due: Cell::new(None),
+            late: Cell::new(Duration::ZERO),
+            is_even: is_even && recipe.emulate.slow.is_empty(),
+            is_watched: recipe.sync.uneven.stragglers != Stragglers::Wait,
         }
     }
 
     /// Stands still before a lane, as long as that lane's turn is or until `is_over`.
     pub fn before_lane(&self, step: u64, lane: usize, is_over: &dyn Fn() -> bool) {
-        if self.slowness.is_none() && self.least.is_zero() {
+        let extra = |slowness| extra(slowness, self.key.with(step), lane as u64);
+        let (clock, extra) = (self.world.clock(), self.slowness.as_ref().map_or(0.0, extra));
+        if let Some(asked) = self.asked {
+            self.wait_until_due(true);
+            let (began, whole) = (clock.now(), scaled(asked, 1.0 + extra));
+            if self.is_watched {
+                self.stand_still(whole, is_over);
+            } else {
+                clock.sleep(whole.mul_f64(BEFORE));
+                self.due.set(Some(began + whole));
+            }
             return;
         }
-        let clock = self.world.clock();
+        if self.slowness.is_none() {
+            return;
+        }
         if let Some(began) = self.began.take() {
             self.lane.set(Some(clock.since(began)));
         }
-        let computes = self.lane.get().unwrap_or_default();
-        let rest = self.least.saturating_sub(computes);
-        let seconds = computes.max(self.least).as_secs_f64();
-        let times = |slowness| extra(slowness, self.key.with(step), lane as u64);
-        let extra = self.slowness.as_ref().map_or(0.0, times) * seconds;
-        let extra = Duration::try_from_secs_f64(extra).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
-        self.stand_still(rest + extra, is_over);
+        self.stand_still(scaled(self.lane.get().unwrap_or_default(), extra), is_over);
         self.began.set(Some(clock.now()));
     }
 
@@ -81,10 +108,31 @@ impl Slow {
     /// The lanes of a step are done. The last one was followed by a word with the others, so it
     /// tells the time of a lane only where nothing better does.
     pub fn after_lanes(&self) {
+        self.wait_until_due(self.is_even);
         let Some(began) = self.began.take() else { return };
         let took = self.world.clock().since(began);
         self.lane.set(Some(self.lane.get().map_or(took, |known| known.min(took))));
     }
+
+    /// By how much lanes took longer than the recipe says, all of them together.
+    pub fn late(&self) -> Duration {
+        self.late.get()
+    }
+
+    fn wait_until_due(&self, counts: bool) {
+        let (clock, Some(due)) = (self.world.clock(), self.due.take()) else { return };
+        let now = clock.now();
+        clock.sleep(due.saturating_sub(now));
+        if counts {
+            self.late.set(self.late.get() + now.saturating_sub(due));
+        }
+    }
+}
+
+/// So many times as long, and no longer than anybody waits.
+fn scaled(time: Duration, factor: f64) -> Duration {
+    let scaled = Duration::try_from_secs_f64(time.as_secs_f64() * factor);
+    scaled.unwrap_or(MAX_PAUSE).min(MAX_PAUSE)
 }
 
 /// How many times as long as it takes a lane is waited for; its mean is one less than the factor.
@@ -120,6 +168,25 @@ mod tests {
             assert!((mean - 2.0).abs() < 0.06, "{name}: {mean}");
             assert!((0..1000).all(|index| extra(&slowness, key, index) >= 0.0));
         }
+    }
+
+    #[test]
+    fn a_lane_takes_what_the_recipe_says_and_what_takes_longer_is_counted() {
+        let mut recipe = Recipe::default();
+        recipe.emulate.lane.0 = 0.004;
+        let world = lockstep_platform::real();
+        let slow = Slow::new(&recipe, &world, 0);
+        let start = world.clock().now();
+        for lane in 0..3 {
+            slow.before_lane(0, lane);
+        }
+        slow.after_lanes();
+        assert!(world.clock().since(start) >= Duration::from_millis(12));
+        slow.before_lane(1, 0);
+        let before = slow.late();
+        world.clock().sleep(Duration::from_millis(10));
+        slow.after_lanes();
+        assert!(slow.late() > before, "it was not done in time");
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub struct Summary {
     pub run_dir: String,
     pub num_params: u64,
     pub seconds: f64,
+    /// Time of all steps, and bytes that all workers moved in them; of this process.
+    pub train_seconds: f64,
+    pub moved_bytes: u64,
     pub data_wait_seconds: f64,
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,
@@ -55,6 +58,8 @@ pub struct Summary {
     pub tokens: u64,
     pub target: Option<Target>,
     pub emulated: Option<String>,
+    /// By how much this machine took longer than the emulated one, on the first worker.
+    pub emulated_late_seconds: f64,
     pub bits_depend_on: Option<String>,
     pub blocks_by_stage: Vec<usize>,
     #[serde(flatten)]
@@ -219,6 +224,8 @@ impl Summary {
             run_dir: folder.path().display().to_string(),
             num_params: learner.replica.blueprint().num_params() as u64,
             seconds: journal.elapsed_seconds(),
+            train_seconds: journal.train_seconds(),
+            moved_bytes: figures.moved_bytes.iter().sum(),
             data_wait_seconds: journal.data_wait_seconds,
             exposed_communication_seconds_median: median(&journal.exposed_seconds),
             skipped_steps: journal.num_skipped,
@@ -227,6 +234,7 @@ impl Summary {
             tokens,
             target,
             emulated: recipe.emulate.in_words(),
+            emulated_late_seconds: journal.slow.late().as_secs_f64(),
             bits_depend_on: recipe.bits_depend_on(),
             blocks_by_stage: learner.replica.blocks_by_stage(),
             pace: PaceFigures::of(journal, figures),

@@ -1,13 +1,13 @@
 //! The spine: one worker's life, from an empty process to saved weights.
 
 use crate::checkpoints::Saver;
-use crate::evaluate::Examiner;
+use crate::evaluate::{Examination, Examiner};
 use crate::health::Verdict;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, feed, health, rounds, run_folder, uneven};
+use crate::{check, device, evaluate, federated, feed, health, pace, rounds, run_folder, uneven};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -66,18 +66,22 @@ fn train_on(
 ) -> Result<Option<Summary>, TrainError> {
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
+    let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
+    let recipe = &*recipe;
     check::groups(recipe)?;
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
-    let start = restore::restore(&options, recipe, world, comm, &mut learner)?;
+    let mut start = restore::restore(&options, recipe, world, comm, &mut learner)?;
+    start.warnings.extend(chosen);
     let held_out = feed::validation(&mut feed, recipe, groups.data())?;
     let examiner = Examiner::new(recipe, held_out, comm);
     let tokenizer = feed.tokenizer_json()?;
     let mut loader = feed.loader(world, start.cursor.clone())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
     let last_step = rounds::last_step(recipe, options.stop_after)?;
-    if start.step >= last_step {
+    // A worker may be lost after the last step; then the next life has only its end to tell.
+    if start.step >= last_step && options.life.restarts == 0 {
         return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
     }
 
@@ -95,10 +99,9 @@ fn train_on(
         learner.enter(recipe, step)?;
         one_step(cpu, recipe, step, &mut learner, &mut loader, &mut targets, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
-            journal.pause(&mut learner.replica)?;
-            let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
+            let found =
+                examine(cpu, recipe, step + 1, comm, &examiner, &mut learner, &mut journal)?;
             examination = Some(found);
-            journal.evaluated(step + 1, &found, &learner.replica);
             // All workers know the same loss, so all of them stop here or none.
             if evaluate::is_reached(recipe, found.validation_loss) {
                 break;
@@ -109,17 +112,16 @@ fn train_on(
             saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
         }
     }
+    if first_step >= last_step {
+        let found = examine(cpu, recipe, first_step, comm, &examiner, &mut learner, &mut journal)?;
+        examination = Some(found);
+    }
     saver.finish(&mut journal)?;
     learner.replica.settle_delayed()?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
-    let hash = saved::save(
-        folder.as_ref(),
-        recipe,
-        world,
-        &mut learner,
-        &loader.cursor(),
-        &journal.losses,
-    )?;
+    let (end, losses) = (loader.cursor(), &journal.losses);
+    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, losses)?;
+    saver.at_end(&mut learner, &end, &mut journal)?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
@@ -127,6 +129,22 @@ fn train_on(
     saved::save_summary(&folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
+}
+
+/// Judges the model between two steps.
+fn examine(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    num_steps: u64,
+    comm: &Comm,
+    examiner: &Examiner,
+    learner: &mut Learner,
+    journal: &mut Journal,
+) -> Result<Examination, TrainError> {
+    journal.pause(&mut learner.replica, comm)?;
+    let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
+    journal.evaluated(num_steps, &found, &learner.replica);
+    Ok(found)
 }
 
 /// Learns from one batch.
@@ -139,6 +157,9 @@ fn one_step(
     targets: &mut feed::Targets<'_>,
     journal: &mut Journal,
 ) -> Result<(), TrainError> {
+    if recipe.is_federated() {
+        return federated::one_step(cpu, recipe, step, learner, loader, journal);
+    }
     journal.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;
@@ -155,6 +176,8 @@ fn one_step(
     slow.after_lanes();
     let participation = journal.pace.end_lanes(batch, num_targets, replica)?;
     let loss = loss / participation.num_targets as f64;
+    learner.optimizer.read_ahead();
+    let replica = &mut learner.replica;
     let sums = replica.finish_reduce(cpu)?;
     let sums = replica.unscale(cpu, sums);
     uneven::rescale(cpu, &participation, replica);
@@ -168,6 +191,7 @@ fn one_step(
     } else if verdict == Verdict::Step {
         let update = Update { count: step + 1 - learner.num_skipped_in_phase, lr, clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+        learner.optimizer.check().map_err(TrainError::StateLost)?;
     }
     let drift = rounds::end_step(cpu, recipe, step, learner)?;
     let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();

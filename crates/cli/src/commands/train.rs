@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             let process = Process { text: *text.get_or_init(told), ..process };
             // What does not fit has been refused; other hosts may have more room than this one.
             if let Ok(forecast) = forecast::of(recipe, &own_world, process) {
-                let machine = forecast::calibration(&own_world);
+                let machine = forecast::machine(&own_world).ok();
                 let wires = Wires { costs, domains };
                 let forecast = forecast.over(recipe, &wires, machine.as_ref());
                 let rows = forecast::rows(recipe, &own_world, &forecast);
@@ -160,7 +160,7 @@ fn care_of(recipe: &Recipe, world: &World) -> Result<Care, Failure> {
 /// What people see of a run: how a batch comes about, then progress.
 fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
     let mut line = batch_line(recipe) + &promise_line(recipe) + &emulated_line(recipe);
-    line += &forecast::line(recipe, forecast);
+    line += &forecast::line(recipe, world, forecast);
     let batch = Announcement { line };
     let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
     vec![Box::new(batch), Box::new(console)]

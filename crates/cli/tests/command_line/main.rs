@@ -7,6 +7,7 @@
 //! - `convert`: models of other programs, read, trained on and written.
 //! - `bench_comm`: collectives between real ranks.
 //! - `data`: vocabularies and shards from corpora of every kind, and a large one.
+//! - `lab`: experiments on this machine beside their simulation.
 //! - `launch`: several workers behind one command.
 //! - `failures`: workers that are killed or frozen, and what the records of the run tell.
 //! - `restarts`: workers that are killed are started again, and the end is the same.
@@ -21,7 +22,8 @@
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
 //! - `sweep`: many runs at a time, killed and gone on with.
-//! - `uneven`: slow workers, and samples that are not alike.
+//! - `methods`: ways to distribute learning, held against each other.
+//! - `uneven`: slow workers, and how large steps may be.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
@@ -35,10 +37,12 @@ mod data;
 mod failures;
 mod feeding;
 mod guests;
+mod lab;
 mod launch;
 mod layouts;
 mod leftovers;
 mod links;
+mod methods;
 mod pipelines;
 mod places;
 mod plan;

@@ -1,6 +1,7 @@
 //! `lockstep plan`: forecasts, refusals and drawings.
 
-use crate::process::{Folder, assert_keys};
+use crate::process::{Finished, Folder, assert_keys};
+use serde_json::{Value, json};
 
 /// What is said when it ends with the code of bad input.
 pub(crate) fn refusal(folder: &Folder, arguments: &[&str]) -> String {
@@ -40,6 +41,55 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
         assert!(error.contains("the largest part, optimizer, takes "), "{error}");
         assert!(error.contains("; try model.layers = 1, model.width = "), "{error}");
     }
+}
+
+/// What `plan` prints beside a file that a machine was measured into.
+fn plan_with(folder: &Folder, measured: &[u8], compute: &str) -> String {
+    folder.write("measured.json", measured);
+    let compute = format!("precision.compute={compute}");
+    let mut command = folder.command(&["plan", "--preset", "tiny", "--set", &compute]);
+    command.env("LOCKSTEP_CALIBRATION", folder.path().join("measured.json"));
+    let finished = Finished::new(command.output().expect("the binary starts"));
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    finished.stdout
+}
+
+#[test]
+fn time_is_said_in_formats_that_were_measured_and_else_what_would_help() {
+    let folder = Folder::new();
+    let world = lockstep_platform::real();
+    let format = |compute: &str, flops_per_second: f64| {
+        json!({
+            "compute": compute, "peak_flops_per_second": 1e12, "score_seconds": 0.0,
+            "points": [{"width": 64, "flops_per_second": flops_per_second}],
+            "block_seconds": 0.0, "block_seconds_alone": 0.0, "lane_seconds_per_param": 0.0,
+        })
+    };
+    let mut machine = json!({
+        "version": 4, "host": world.host().name(), "cores": world.threads().available(),
+        "kernels": "portable", "formats": [format("f32", 1e9), format("bf16", 4e9)],
+        "sums": [{"len": 1, "seconds_per_element": 0.0}], "update_seconds_per_param": 0.0,
+        "step_overhead_seconds": 0.0, "latency_factor": 0.0, "transfer_factor": 1e-9,
+    });
+    let plan = |machine: &Value, compute: &str| {
+        plan_with(&folder, machine.to_string().as_bytes(), compute)
+    };
+    let [slow, fast] = ["f32", "bf16"].map(|compute| plan(&machine, compute));
+    assert!(slow.contains(" a step: ") && fast.contains(" a step: "), "{slow}{fast}");
+    assert_ne!(slow, fast, "each has its own speed");
+    let missing = plan(&machine, "fp16");
+    let help = "measured in f32 and bf16 only; lockstep plan calibrate --formats f32,bf16,fp16 \
+                adds fp16";
+    assert!(missing.contains(help), "{missing}");
+    machine["host"] = json!("elsewhere");
+    let other = plan(&machine, "f32");
+    assert!(other.contains(" is of elsewhere with "), "{other}");
+    let old = plan(&json!({"version": 3, "host": "here"}), "f32");
+    assert!(old.contains("was made by another version; lockstep plan calibrate"), "{old}");
+    let damaged = plan_with(&folder, b"{\"version\": 4}", "f32");
+    assert!(damaged.contains("is not a calibration that can be read"), "{damaged}");
+    let error = refusal(&folder, &["plan", "calibrate", "--formats", "f32,int4"]);
+    assert!(error.contains("--formats int4 is not known; try f32, bf16, fp16"), "{error}");
 }
 
 #[test]

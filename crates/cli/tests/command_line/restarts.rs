@@ -108,6 +108,86 @@ fn a_run_whose_workers_are_killed_ends_with_the_same_bits() {
     }
 }
 
+/// What each worker keeps for itself: momentum of rounds, what compression left out.
+const LAZY: [&[&str]; 4] = [
+    &["sync.mode=local-sgd", "sync.local_steps=4", "sync.outer=nesterov"],
+    &["compress.method=top-k", "compress.ratio=0.05"],
+    &["compress.method=one-bit-adam", "compress.warmup_steps=10", "optim.clip=0"],
+    &["compress.method=dgc", "compress.ratio=0.02", "optim.name=sgd", "optim.lr=0.1"],
+];
+
+/// The drift of every round, or the error of every compressed step, by step.
+fn measured(events: &str) -> Vec<(u64, String)> {
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of = |event: Value| {
+        let name = match event["event"].as_str()? {
+            "round_finished" => "drift",
+            "compressed" => "delta",
+            _ => return None,
+        };
+        Some((event["step"].as_u64()?, event[name].to_string()))
+    };
+    events.filter_map(of).collect()
+}
+
+#[test]
+fn what_workers_keep_for_themselves_survives_a_kill() {
+    let world = real();
+    for seed in chosen(&world, 26, 2) {
+        let mut random = Random(seed);
+        let (method, victim) = (LAZY[seed as usize % LAZY.len()], random.below(3));
+        let (after, every) = (5 + random.below(STEPS as usize / 2) as u64, 1 + random.below(5));
+        let restarts = if seed as usize / LAZY.len() % 2 == 0 { 3 } else { 0 };
+        let sets = [
+            "run.workers=3".to_owned(),
+            format!("checkpoint.every={every}"),
+            format!("run.restarts={restarts}"),
+            // Steps that take their time, however quick the machine is.
+            "emulate.lane_ms=5".to_owned(),
+        ];
+        let sets: Vec<_> =
+            sets.into_iter().chain(method.iter().map(|set| (*set).to_owned())).collect();
+        let case = format!("seed {seed}: rank {victim} after {after} steps, {sets:?}");
+        let undisturbed = Folder::new();
+        let all = arguments(&sets);
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let whole = undisturbed.json(&all);
+        let folder = Folder::new();
+        let run = start(&folder, &sets);
+        let dir = folder.path().join("run");
+        wait_for(&world, &case, || (steps_done(&world, &dir) >= after).then_some(()));
+        let is_whole = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
+        };
+        let list = || world.files().list(&dir.join("checkpoints")).unwrap_or_default();
+        wait_for(&world, &case, || list().iter().any(is_whole).then_some(()));
+        send("-KILL", wait_for(&world, &case, || worker(&world, run.id(), victim)));
+        let ended = run.wait_with_output().expect("it was started");
+        let words = String::from_utf8_lossy(&ended.stderr);
+        let mut last = "run";
+        let summary = if restarts > 0 {
+            assert_eq!(ended.status.code(), Some(0), "{case}: {words}");
+            serde_json::from_slice(&ended.stdout).expect("one JSON value")
+        } else {
+            assert_eq!(ended.status.code(), Some(3), "{case}: {words}");
+            last = "rest";
+            let more = ["--resume", "run", "--set", "run.dir=rest"];
+            folder.json(&[&all[..], &more].concat())
+        };
+        for hash in ["weights_hash", "losses_hash"] {
+            assert_eq!(summary[hash], whole[hash], "{case}");
+        }
+        let read = |folder: &Folder, name: &str| {
+            measured(
+                &String::from_utf8(folder.read(&format!("{name}/events.jsonl"))).expect("text"),
+            )
+        };
+        let (expected, found) = (read(&undisturbed, "run"), read(&folder, last));
+        assert!(!found.is_empty(), "{case}");
+        assert!(found.iter().all(|pair| expected.contains(pair)), "{case}: {found:?}");
+    }
+}
+
 #[test]
 fn a_run_that_is_asked_to_end_saves_first() {
     let world = real();

@@ -1,4 +1,4 @@
-//! Workers that are not equally fast, and samples that are not alike.
+//! Workers that are not equally fast, and how large steps may be.
 
 use crate::process::{Folder, assert_keys};
 
@@ -25,29 +25,6 @@ fn a_slow_worker_is_named_and_a_run_without_it_goes_on_from_its_checkpoint() {
     assert_eq!(rest["steps"], 6);
     let bits = rest["bits_depend_on"].as_str().expect("they do");
     assert!(bits.starts_with("sync.stragglers = backup: which gradients"), "{bits}");
-}
-
-#[test]
-fn skew_is_told_by_worker_for_classes_and_for_tokens() {
-    let folder = Folder::new();
-    let skew = |sets: &[&str]| {
-        let base = ["data", "skew", "--json", "--set", "run.workers=4"];
-        folder.json(&[&base[..], sets].concat())
-    };
-    let by_class = skew(&["--preset", "digits", "--set", "problem.partition=by-class"]);
-    assert_keys(&by_class, "of num_kinds total_variation_max workers");
-    assert_eq!((&by_class["of"], &by_class["num_kinds"]), (&"class".into(), &10.into()));
-    assert_keys(&by_class["workers"][0], "rank count total_variation divergence top");
-    assert_eq!(by_class["workers"][0]["top"][0]["kind"], 0, "the first has the first digits");
-    let most = |value: &serde_json::Value| value["total_variation_max"].as_f64().expect("known");
-    let lot = skew(&["--preset", "digits", "--set", "problem.partition=iid"]);
-    assert!(most(&by_class) > 0.5 && most(&lot) < 0.1, "{} {}", most(&by_class), most(&lot));
-    let text = skew(&["--preset", "tiny", "--set", "data.placement=partitioned"]);
-    assert_eq!(text["of"], "token");
-    assert!(most(&text) > 0.0 && most(&text) < 0.5, "{}", most(&text));
-    assert_eq!(most(&skew(&["--preset", "tiny"])), 0.0, "all read everything");
-    let refused = folder.run(&["data", "skew", "--preset", "quadratic"]);
-    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
 }
 
 #[test]

@@ -81,8 +81,9 @@ pub(super) const EMULATE: &[Key] = &[
         DELAY,
         Fixed("0.0"),
         Field { get: |r| Some(millis(r.emulate.lane)), set: |r, v| r.emulate.lane = seconds(v) },
-        "Milliseconds that a lane takes at least: workers stand still for the rest of it, so that \
-         a few cores can play many.",
+        "Milliseconds that a lane takes every worker, who waits for what computing it leaves of \
+         them: so workers that share cores play devices of their own. 0 lets a lane take what it \
+         takes.",
     ),
     Key::new(
         "emulate.slow",

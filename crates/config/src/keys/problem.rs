@@ -2,8 +2,7 @@
 
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind};
-use crate::recipe::{DividedBy, Recipe};
+use crate::kind::Bound;
 use crate::value::Value;
 
 use Bound::Closed;
@@ -63,34 +62,6 @@ pub(super) const PROBLEM: &[Key] = &[
         "Weight of half the squared norm of the unknowns in the loss.",
     )
     .only_when("model.family", &["ridge", "logistic"]),
-    Key::new(
-        "problem.partition",
-        Kind::Choice(DividedBy::NAMES),
-        Fixed("\"none\""),
-        field!(model.problem.division.by: choice DividedBy),
-        "Which samples a leaf of the gradient sum, and so a worker, learns from: none is all of \
-         them; else each has a part of its own, drawn by lot (iid), with shares of the classes \
-         drawn from a Dirichlet distribution, or with a few classes only (by-class; the classes of \
-         ridge are tenths of its targets).",
-    )
-    .only_when("model.family", &["mlp", "ridge", "logistic"])
-    .counting_when(is_divided),
-    Key::new(
-        "problem.alpha",
-        float(Bound::Open(0.0), Closed(1e6)),
-        Fixed("0.3"),
-        field!(model.problem.division.alpha: f64),
-        "How evenly parts mix the classes: hardly below 0.1, and all alike above 100.",
-    )
-    .only_when("problem.partition", &["dirichlet"]),
-    Key::new(
-        "problem.parts",
-        integer(1, MAX_SAMPLES),
-        Fixed("8"),
-        field!(model.problem.division.parts: integer usize),
-        "Parts that classes are mixed for; best as many as numerics.invariant_up_to.",
-    )
-    .only_when("problem.partition", &["dirichlet"]),
 ];
 
 /// Most samples: with the most unknowns of a problem that is kept in memory they take 256 MiB.
@@ -98,8 +69,3 @@ const MAX_SAMPLES: i64 = 1 << 16;
 
 /// Most unknowns.
 const MAX_DIM: i64 = 1 << 16;
-
-/// Recipes from before there was a choice keep their identity.
-fn is_divided(recipe: &Recipe) -> bool {
-    recipe.model.problem.division.by != DividedBy::Nothing
-}

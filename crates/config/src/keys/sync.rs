@@ -3,7 +3,7 @@
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
-use crate::recipe::{Averaged, Outer, Recipe, Stragglers, SyncMode};
+use crate::recipe::{Averaged, Outer, Recipe, Stragglers, SyncMode, SyncPartition};
 use crate::units::Seconds;
 use crate::value::Value;
 
@@ -15,6 +15,10 @@ const SYNCHRONOUS: &[&str] = &["all-reduce"];
 
 /// Where rounds mean anything.
 const LOCAL: &[&str] = &["local-sgd"];
+const ROUNDS: &[&str] = &["local-sgd", "federated"];
+
+/// The word for what is chosen when the links are known.
+const AUTO: &str = "auto";
 
 pub(super) const SYNC: &[Key] = &[
     Key::new(
@@ -24,7 +28,7 @@ pub(super) const SYNC: &[Key] = &[
         field!(sync.mode: choice SyncMode),
         "When workers agree: all-reduce adds up gradients in every step; local-sgd lets each \
          worker take steps of its own and averages the weights at the end of a round (the bits \
-         then depend on the workers).",
+         then depend on the workers); federated lets clients do so, under a coordinator.",
     )
     .counting_when(is_lazy),
     Key::new(
@@ -90,12 +94,25 @@ pub(super) const SYNC: &[Key] = &[
     .counting_when(|r| r.sync.uneven.delay > 0),
     Key::new(
         "sync.local_steps",
-        integer(1, 1_000_000),
+        Kind::OrWord { kind: &integer(1, 1_000_000), word: AUTO },
         Fixed("8"),
-        field!(sync.local_steps: integer u64),
-        "Steps of a round, K. A round of one step is an all-reduce of gradients.",
+        Field {
+            get: |r| {
+                let number = Value::Integer(i64::try_from(r.sync.local_steps).unwrap_or(i64::MAX));
+                let is_auto = r.sync.local_steps_is_auto;
+                Some(if is_auto { Value::Text(AUTO.to_owned()) } else { number })
+            },
+            set: |r, v| {
+                let number =
+                    if let Value::Integer(number) = v { Some(*number as u64) } else { None };
+                r.sync.local_steps_is_auto = number.is_none();
+                r.sync.local_steps = number.unwrap_or(1);
+            },
+        },
+        "Steps of a round, K. A round of one step is an all-reduce of gradients; auto measures \
+         before the first step, and takes as few as let workers exchange a tenth of the time.",
     )
-    .only_when("sync.mode", LOCAL)
+    .only_when("sync.mode", ROUNDS)
     .else_count(1),
     Key::new(
         "sync.final_local_steps",
@@ -104,7 +121,38 @@ pub(super) const SYNC: &[Key] = &[
         field!(sync.final_local_steps: integer u64),
         "Steps of a round at the end of the run; in between the number changes evenly.",
     )
+    .only_when("sync.mode", ROUNDS)
+    .else_count(1),
+    Key::new(
+        "sync.group_workers",
+        integer(0, MAX_WORKERS),
+        Fixed("0"),
+        field!(sync.group_workers: integer usize),
+        "Consecutive workers, such as those of a host, that average among themselves after \
+         sync.local_steps, while all average after sync.inner_rounds of that; 0 has no groups.",
+    )
     .only_when("sync.mode", LOCAL)
+    .counting_when(|r| r.sync.group_workers > 1),
+    Key::new(
+        "sync.fragments",
+        integer(1, 1024),
+        Fixed("1"),
+        field!(sync.fragments: integer usize),
+        "Fragments of the model that are averaged in turn, each once in sync.local_steps, so that \
+         bytes are spread over the time (streaming); 1 averages all of it at once.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| r.sync.fragments > 1)
+    .else_count(1),
+    Key::new(
+        "sync.inner_rounds",
+        integer(1, 1_000_000),
+        Derived { text: "= 4 with groups or fragments, else 1", from: usual_rounds },
+        field!(sync.inner_rounds: integer u64),
+        "How often groups or fragments average until all workers average everything.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| r.sync.inner_rounds > 1)
     .else_count(1),
     Key::new(
         "sync.synchronous",
@@ -124,6 +172,23 @@ pub(super) const SYNC: &[Key] = &[
          momentum, or the optimizer's state too.",
     )
     .only_when("sync.mode", LOCAL),
+    Key::new(
+        "sync.partition",
+        Kind::Choice(SyncPartition::NAMES),
+        Derived { text: "= \"iid\" for clients, else \"shared\"", from: usual_partition },
+        field!(sync.partition: choice SyncPartition),
+        "Which samples each leaf of the gradient sum, or each client, learns from: all of them, or \
+         its own part, by chance, by Dirichlet's distribution over classes, or of few classes.",
+    )
+    .counting_when(Recipe::has_parts),
+    Key::new(
+        "sync.alpha",
+        float(Open(0.0), Closed(1e6)),
+        Fixed("0.5"),
+        field!(sync.alpha: f64),
+        "Dirichlet's: the smaller, the more parts differ.",
+    )
+    .only_when("sync.partition", &["dirichlet"]),
     Key::new(
         "sync.outer",
         Kind::Choice(Outer::NAMES),
@@ -156,6 +221,15 @@ fn is_lazy(recipe: &Recipe) -> bool {
     recipe.sync.mode != SyncMode::AllReduce
 }
 
+fn usual_rounds(recipe: &Recipe) -> Value {
+    Value::Integer(if recipe.sync.group_workers.max(recipe.sync.fragments) > 1 { 4 } else { 1 })
+}
+
 fn same_at_the_end(recipe: &Recipe) -> Value {
     Value::Integer(i64::try_from(recipe.sync.local_steps).unwrap_or(i64::MAX))
+}
+
+fn usual_partition(recipe: &Recipe) -> Value {
+    let usual = if recipe.is_federated() { SyncPartition::Iid } else { SyncPartition::Shared };
+    Value::Text(usual.name().to_owned())
 }

@@ -261,14 +261,14 @@ mod tests {
         (
             "skewed-rounds",
             "digits",
-            &["sync.mode=local-sgd", "run.workers=2", "problem.partition=by-class"],
-            &["sync.mode=local-sgd", "run.workers=2", "problem.partition=iid"],
+            &["sync.mode=local-sgd", "run.workers=2", "sync.partition=by-class"],
+            &["sync.mode=local-sgd", "run.workers=2", "sync.partition=iid"],
         ),
         (
             "unheard-samples",
             "digits",
-            &["sync.stragglers=exclude", "run.workers=2", "problem.partition=by-class"],
-            &["sync.stragglers=shares", "run.workers=2", "problem.partition=by-class"],
+            &["sync.stragglers=exclude", "run.workers=2", "sync.partition=by-class"],
+            &["sync.stragglers=shares", "run.workers=2", "sync.partition=by-class"],
         ),
         (
             "late-momentum",

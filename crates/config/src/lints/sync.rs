@@ -1,7 +1,7 @@
 //! Rounds, workers that are late, and gradients that are late or compressed.
 
 use super::Lint;
-use crate::recipe::{CompressMethod, DividedBy, OptimName, Outer, Placement, Recipe, SyncMode};
+use crate::recipe::{CompressMethod, OptimName, Outer, Placement, Recipe, SyncMode, SyncPartition};
 
 /// Steps of a round that averaging alone survives.
 const MAX_ROUND: u64 = 8;
@@ -35,7 +35,7 @@ pub(super) const LINTS: &[Lint] = &[
         id: "skewed-rounds",
         condition: "workers learn from different kinds of samples between two averages, and drift \
                     apart",
-        threshold: "rounds of several steps with problem.partition = dirichlet or by-class, or \
+        threshold: "rounds of several steps with sync.partition = dirichlet or by-class, or \
                     data.placement = local or partitioned",
         advice: "take short rounds, watch the drift of round_finished, and see lockstep data skew",
         rows: &["457", "F7.2", "H34", "H45"],
@@ -93,10 +93,9 @@ fn rounds(recipe: &Recipe) -> Option<u64> {
 
 /// The setting by which workers learn from different kinds of samples, where one does.
 fn skew(recipe: &Recipe) -> Option<String> {
-    let (by, placement) = (recipe.model.problem.division.by, recipe.data.placement);
-    if recipe.model.family.is_problem() {
-        return matches!(by, DividedBy::Dirichlet | DividedBy::Class)
-            .then(|| format!("problem.partition = \"{by}\""));
+    let (by, placement) = (recipe.sync.partition, recipe.data.placement);
+    if matches!(by, SyncPartition::Dirichlet | SyncPartition::ByClass) {
+        return Some(format!("sync.partition = \"{by}\""));
     }
     matches!(placement, Placement::Local | Placement::Partitioned)
         .then(|| format!("data.placement = \"{placement}\""))

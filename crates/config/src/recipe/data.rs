@@ -83,20 +83,6 @@ impl fmt::Display for Tokenizer {
 }
 
 choices! {
-    /// How samples of a problem are divided among the leaves of the gradient sum.
-    DividedBy {
-        /// Not at all: every leaf learns from all of them.
-        Nothing = "none",
-        /// By lot.
-        Lot = "iid",
-        /// Each part has shares of the classes that are drawn from a Dirichlet distribution.
-        Dirichlet = "dirichlet",
-        /// The first part has the first classes, and so on.
-        Class = "by-class",
-    }
-}
-
-choices! {
     /// How documents become sequences.
     Documents {
         /// One behind the other, with a token between two where the tokenizer has one for that.

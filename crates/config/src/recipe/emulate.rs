@@ -1,5 +1,5 @@
 //! Worse hardware than there is: links that are slow, far, unsteady or lossy, and workers that
-//! stand still now and then.
+//! take a given time to compute, or stand still now and then.
 //!
 //! A claim about networks or stragglers is worth as much as the machine it was seen on. With these
 //! settings a laptop plays that machine, the same way every time: what is random follows from
@@ -16,7 +16,7 @@ pub struct Emulate {
     pub usual: Conditions,
     /// Links that are like something else.
     pub links: Vec<EmulatedLink>,
-    /// Time that a lane takes at least.
+    /// The time that a lane takes every worker at least; 0 lets it take what it takes.
     pub lane: Seconds,
     /// Workers that compute more slowly than they could.
     pub slow: Vec<SlowWorker>,
@@ -106,8 +106,13 @@ pub struct SlowWorker {
 impl Emulate {
     /// Nothing is emulated.
     pub const fn none() -> Self {
-        let lane = Seconds(0.0);
-        Self { usual: Conditions::NONE, links: Vec::new(), lane, slow: Vec::new(), seed: 0 }
+        Self {
+            usual: Conditions::NONE,
+            links: Vec::new(),
+            lane: Seconds(0.0),
+            slow: Vec::new(),
+            seed: 0,
+        }
     }
 
     /// What the link between two ranks is like.
@@ -136,8 +141,8 @@ impl Emulate {
 
     /// What is emulated, in words, if anything is.
     pub fn in_words(&self) -> Option<String> {
-        let has_workers = !self.slow.is_empty() || self.lane.0 > 0.0;
-        (self.has_links() || has_workers).then(|| self.to_string())
+        let computes_otherwise = self.lane.0 > 0.0 || !self.slow.is_empty();
+        (self.has_links() || computes_otherwise).then(|| self.to_string())
     }
 
     /// The slowness of a worker, if it has any.
@@ -183,7 +188,7 @@ impl fmt::Display for Emulate {
             parts.push(format!("link {one}-{other} {}{onset}", self.between(one, other)));
         }
         if self.lane.0 > 0.0 {
-            parts.push(format!("lanes of {} ms", self.lane.0 * 1e3));
+            parts.push(format!("a lane takes {} ms", self.lane.0 * 1e3));
         }
         for SlowWorker { rank, factor, distribution } in &self.slow {
             parts.push(format!("worker {rank} {factor} times slower ({distribution})"));

@@ -83,7 +83,7 @@ pub struct Group {
 impl Group {
     /// Whether a parameter has a name that the pattern describes.
     pub fn matches(&self, param: &str) -> bool {
-        glob(self.pattern.as_bytes(), param.as_bytes())
+        describes(&self.pattern, param)
     }
 
     /// Since which step these parameters have been trained without a break, if they are trained in
@@ -107,6 +107,11 @@ impl Group {
             _ => (start..end).contains(&step).then_some(start),
         }
     }
+}
+
+/// Whether a pattern describes a name: `*` stands for any letters and `?` for any one.
+pub fn describes(pattern: &str, name: &str) -> bool {
+    glob(pattern.as_bytes(), name.as_bytes())
 }
 
 /// Whether the pattern describes the text. A star takes as few letters as it can, and one more

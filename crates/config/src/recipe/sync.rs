@@ -16,14 +16,28 @@ pub struct Sync {
     pub mode: SyncMode,
     /// Steps of a round at the beginning; at least 1.
     pub local_steps: u64,
+    /// Whether workers choose it when they have measured their links; it is 1 until then.
+    pub local_steps_is_auto: bool,
     /// Steps of a round at the end; at least 1.
     pub final_local_steps: u64,
+    /// Consecutive workers that average among themselves after so many steps; below 2 there are no
+    /// such groups.
+    pub group_workers: usize,
+    /// Fragments of the model that all workers average in turn; 1 averages all of it at once.
+    pub fragments: usize,
+    /// How often groups or fragments do so until all workers average everything; a round has so
+    /// many times as many steps.
+    pub inner_rounds: u64,
     /// The share of the run before the first round.
     pub synchronous: f64,
     /// What is averaged.
     pub average: Averaged,
     /// What becomes of the mean change of a round.
     pub outer: Outer,
+    /// Which samples meet where.
+    pub partition: SyncPartition,
+    /// How alike parts are, where they are drawn from Dirichlet's distribution.
+    pub alpha: f64,
     /// Learning rate of the outer optimizer.
     pub outer_lr: f64,
     /// Momentum of the outer optimizer.
@@ -39,6 +53,9 @@ choices! {
         AllReduce = "all-reduce",
         /// After a round of steps of their own, on the mean of their weights.
         LocalSgd = "local-sgd",
+        /// After a round of steps of clients that keep their data, on what a coordinator makes of
+        /// their changes.
+        Federated = "federated",
     }
 }
 
@@ -49,6 +66,20 @@ choices! {
         Weights = "weights",
         /// Weights and the optimizer's state.
         State = "state",
+    }
+}
+
+choices! {
+    /// Which samples leaves of the gradient sum, or clients, learn from.
+    SyncPartition {
+        /// All of them from all samples.
+        Shared = "shared",
+        /// Each from its own, dealt by chance.
+        Iid = "iid",
+        /// Each from its own, classes divided by Dirichlet's distribution.
+        Dirichlet = "dirichlet",
+        /// Each from its own, of few classes.
+        ByClass = "by-class",
     }
 }
 
@@ -73,14 +104,20 @@ impl Recipe {
         }
         let (from, to) = (self.sync.local_steps, self.sync.final_local_steps);
         if from == to {
-            let start = first + (step - first) / from * from;
-            return start..(start + from).min(steps.max(step + 1));
+            let len = from * self.sync.inner_rounds;
+            let start = first + (step - first) / len * len;
+            return start..(start + len).min(steps.max(step + 1));
         }
+        let cap = steps.max(step + 1);
         let mut start = first;
         loop {
-            let done = (start - first) as f64 / (steps - first).max(1) as f64;
-            let len = (from as f64 + (to as f64 - from as f64) * done.min(1.0)).round() as u64;
-            let end = (start + len.max(1)).min(steps.max(step + 1));
+            // Rounds of one length follow each other; those that end before the step are skipped
+            // at once, so that this takes as long as there are lengths, and not rounds.
+            let len = self.round_len(start);
+            let rest = (step - start) / len;
+            let same = partition_point(rest, |n| self.round_len(start + n * len) == len);
+            start += same * len;
+            let end = (start + self.round_len(start)).min(cap);
             if step < end {
                 return start..end;
             }
@@ -102,9 +139,68 @@ impl Recipe {
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
     }
 
+    /// Steps of the round that begins at a step, where their number changes.
+    fn round_len(&self, start: u64) -> u64 {
+        let (steps, first) = (self.train.steps, self.first_round());
+        let (from, to) = (self.sync.local_steps as f64, self.sync.final_local_steps as f64);
+        let done = (start - first) as f64 / (steps - first).max(1) as f64;
+        ((from + (to - from) * done.min(1.0)).round() as u64).max(1) * self.sync.inner_rounds
+    }
+
+    /// Those fragments of the model that all workers average after so many steps, inside a round:
+    /// each once in as many steps as a round has without any.
+    pub fn fragments_meeting(&self, num_steps: u64) -> impl Iterator<Item = usize> + use<> {
+        let Sync { mode, fragments, inner_rounds, .. } = self.sync;
+        let is_on = mode != SyncMode::AllReduce && fragments > 1 && num_steps > self.first_round();
+        let (mut offset, mut local_steps) = (0, 1);
+        if is_on {
+            let round = self.round_at(num_steps - 1);
+            local_steps = self.round_len(round.start) / inner_rounds;
+            let is_inside = num_steps < round.end;
+            offset = if is_inside { num_steps - round.start } else { 0 };
+        }
+        let turn = move |fragment: usize| {
+            let turn = (fragment as u64 + 1) * local_steps / fragments as u64;
+            turn % local_steps == offset % local_steps
+        };
+        (0..fragments).filter(move |fragment| offset > 0 && turn(*fragment))
+    }
+
+    /// Whether workers that are close average among themselves after so many steps.
+    pub fn is_group_meeting(&self, num_steps: u64) -> bool {
+        let sync = &self.sync;
+        let first = self.first_round();
+        if sync.mode == SyncMode::AllReduce || sync.group_workers < 2 || num_steps <= first {
+            return false;
+        }
+        let round = self.round_at(num_steps - 1);
+        let local_steps = self.round_len(round.start) / sync.inner_rounds;
+        num_steps < round.end && (num_steps - round.start).is_multiple_of(local_steps)
+    }
+
     /// The first step that is part of a round.
     pub fn first_round(&self) -> u64 {
         (self.sync.synchronous * self.train.steps as f64).round() as u64
+    }
+
+    /// Whether samples are divided into parts that differ.
+    pub fn has_parts(&self) -> bool {
+        self.sync.partition != SyncPartition::Shared
+    }
+
+    /// How many parts samples are divided into: one for each client, or for each leaf.
+    pub fn num_parts(&self) -> usize {
+        if self.is_federated() { self.federated.clients } else { self.num_leaves() }
+    }
+
+    /// Rounds that are over after so many steps.
+    pub fn num_rounds(&self, num_steps: u64) -> u64 {
+        let (mut start, mut rounds) = (self.first_round(), 0);
+        while start < num_steps {
+            start = self.round_at(start).end;
+            rounds += 1;
+        }
+        rounds
     }
 
     /// Whether all workers hold the same weights after so many steps.
@@ -122,15 +218,35 @@ impl Recipe {
         round.end == num_steps && round.start / every < num_steps / every
     }
 
+    /// The same run with rounds of so many steps, once they were chosen.
+    #[must_use]
+    pub fn with_local_steps(&self, local_steps: u64) -> Self {
+        let mut recipe = self.clone();
+        recipe.sync.local_steps_is_auto = false;
+        (recipe.sync.local_steps, recipe.sync.final_local_steps) = (local_steps, local_steps);
+        recipe
+    }
+
     /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
     /// for itself, the momentum of rounds, or gradients on their way. Only checkpoints hold that.
     pub fn keeps_more(&self) -> bool {
+        let has_more = self.sync.outer != Outer::None || self.compress.is_on();
         let is_late = self.sync.uneven.delay > 0;
-        self.has_own_state() || self.sync.outer != Outer::None || self.compress.is_on() || is_late
+        self.has_own_state() || has_more || self.is_federated() || is_late
     }
 
     /// Whether each worker has optimizer state of its own between rounds.
     pub fn has_own_state(&self) -> bool {
         self.sync.mode == SyncMode::LocalSgd && self.sync.average == Averaged::Weights
     }
+}
+
+/// The largest number up to `most` that has a property, where all below it have it; 0 has it.
+fn partition_point(most: u64, has: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, most + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if has(middle) { low = middle } else { high = middle }
+    }
+    low
 }

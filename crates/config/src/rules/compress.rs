@@ -1,8 +1,9 @@
 //! Rules about compression: where gradients are whole, and what must not be lost for good.
 
 use super::Facts;
+use super::training::entry;
 use crate::error::ConfigError;
-use crate::recipe::{CompressMethod, Dtype, OptimName, SyncMode};
+use crate::recipe::{CompressMethod, Dtype, Level, OptimName, SyncMode};
 
 /// Every broken rule, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
@@ -15,9 +16,10 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         workers_stay,
         adam_is_adam,
         adam_warms_up,
+        momentum_is_one,
         nothing_is_lost,
     ];
-    rules.iter().filter_map(|rule| rule(facts)).collect()
+    rules.iter().filter_map(|rule| rule(facts)).chain(levels_say_something(facts)).collect()
 }
 
 /// Every worker adds up all that was written.
@@ -53,7 +55,9 @@ fn gradients_are_wide(facts: &Facts<'_>) -> Option<ConfigError> {
 
 /// What a worker has left out so far has nowhere to go when it does.
 fn workers_stay(facts: &Facts<'_>) -> Option<ConfigError> {
-    let elastic = facts.recipe.run.elastic.filter(|_| facts.recipe.compress.error_feedback)?;
+    let compress = &facts.recipe.compress;
+    let keeps = compress.error_feedback || compress.momentum > 0.0;
+    let elastic = facts.recipe.run.elastic.filter(|_| keeps)?;
     let why = "keeps what was left out on workers that must not come and go";
     needs(facts, "run.workers", &elastic.max.to_string(), why)
 }
@@ -89,6 +93,53 @@ fn adam_warms_up(facts: &Facts<'_>) -> Option<ConfigError> {
     let rule = "freezes second moments of Adam that are zero".to_owned();
     let fix = format!("try {}", (facts.recipe.train.steps / 5).max(1));
     Some(facts.error(&involved, rule, fix))
+}
+
+/// Momentum before and after the choice would be momentum twice.
+fn momentum_is_one(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["compress.momentum", "optim.name"];
+    let (compress, name) = (&facts.recipe.compress, facts.recipe.optim.name);
+    if compress.momentum <= 0.0 || name == OptimName::Sgd || !facts.sound(&involved) {
+        return None;
+    }
+    let rule = format!("is momentum before optim.name = \"{name}\", which may have its own");
+    Some(facts.error(&involved, rule, "try 0.0, or optim.name = \"sgd\"".to_owned()))
+}
+
+/// Each level says one thing that its method knows of.
+fn levels_say_something(facts: &Facts<'_>) -> Vec<ConfigError> {
+    const NAME: &str = "compress.levels";
+    if !facts.sound(&[NAME]) {
+        return Vec::new();
+    }
+    let method = facts.recipe.compress.method;
+    let known = match method {
+        CompressMethod::TopK | CompressMethod::RandomK | CompressMethod::Dgc => "ratio",
+        CompressMethod::Qsgd => "bits",
+        CompressMethod::PowerSgd => "rank",
+        _ => "dense",
+    };
+    let judge = |(index, level): (usize, &Level)| {
+        let said = [
+            level.dense.then_some("dense"),
+            level.ratio.map(|_| "ratio"),
+            level.bits.map(|_| "bits"),
+            level.rank.map(|_| "rank"),
+        ];
+        let said: Vec<&str> = said.into_iter().flatten().collect();
+        if said == [known] || said == ["dense"] {
+            return None;
+        }
+        let cell = format!("[{index}]");
+        let error = entry(facts, NAME, &cell, format!("{{{}}}", said.join(", ")));
+        let rule = format!("is not what compress.method = \"{method}\" can do for a tensor");
+        let fix = match known {
+            "dense" => "try dense = true alone".to_owned(),
+            known => format!("try {known} alone, or dense = true alone"),
+        };
+        Some(ConfigError { rule, fix, ..error })
+    };
+    facts.recipe.compress.levels.iter().enumerate().filter_map(judge).collect()
 }
 
 /// A biased method needs error feedback.

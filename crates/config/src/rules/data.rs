@@ -2,14 +2,13 @@
 
 use super::Facts;
 use crate::error::ConfigError;
-use crate::recipe::{DividedBy, Placement, Source};
+use crate::recipe::{Placement, Source};
 use crate::value::quoted;
 
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     errors.extend(own_files_are_told_apart(facts));
     errors.extend(a_server_is_named(facts));
-    errors.extend(parts_have_samples(facts));
     errors
 }
 
@@ -29,18 +28,6 @@ fn own_files_are_told_apart(facts: &Facts<'_>) -> Option<ConfigError> {
         let rule = format!("has {rank} in it, which only data.placement = \"local\" fills in");
         facts.error(&involved, rule, "set data.placement = \"local\" or remove it".to_owned())
     })
-}
-
-/// Every leaf has a sample to learn from.
-fn parts_have_samples(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["problem.samples", "problem.partition", "numerics.invariant_up_to"];
-    let (problem, leaves) = (&facts.recipe.model.problem, facts.recipe.num_leaves());
-    let is_divided = problem.division.by != DividedBy::Nothing;
-    if !is_divided || problem.samples >= leaves || !facts.sound(&involved) {
-        return None;
-    }
-    let rule = format!("leaves some of numerics.invariant_up_to = {leaves} leaves without any");
-    Some(facts.error(&involved, rule, format!("try {leaves}")))
 }
 
 fn a_server_is_named(facts: &Facts<'_>) -> Option<ConfigError> {

@@ -11,7 +11,16 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     if facts.recipe.sync.mode == SyncMode::AllReduce || !facts.sound(&["sync.mode"]) {
         return Vec::new();
     }
-    let rules = [workers_hold_the_model, workers_stay, gradients_are_means, nothing_overflows];
+    let rules = [
+        workers_hold_the_model,
+        workers_stay,
+        gradients_are_means,
+        nothing_overflows,
+        what_is_chosen_stays,
+        groups_are_of_one_size,
+        inner_rounds_are_of_something,
+        fragments_have_steps,
+    ];
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
 
@@ -54,6 +63,64 @@ fn nothing_overflows(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     if precision.wire != Dtype::F32 {
         return needs(facts, "precision.wire", "\"f32\"", "sends changes, and no gradients");
+    }
+    None
+}
+
+/// What is measured is one number.
+fn what_is_chosen_stays(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.final_local_steps", "sync.local_steps"];
+    let sync = &facts.recipe.sync;
+    if !facts.sound(&involved) || !sync.local_steps_is_auto || sync.final_local_steps == 1 {
+        return None;
+    }
+    let rule = "changes what sync.local_steps = \"auto\" chooses once".to_owned();
+    Some(facts.error(&involved, rule, "leave it away, or try sync.local_steps = 8".to_owned()))
+}
+
+/// Every worker is in a group as large as the others.
+fn groups_are_of_one_size(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.group_workers", "run.workers"];
+    let (size, workers) = (facts.recipe.sync.group_workers, facts.recipe.run.workers);
+    if !facts.sound(&involved) || size < 2 || workers.is_multiple_of(size) {
+        return None;
+    }
+    let sizes: Vec<String> =
+        (2..=workers).filter(|n| workers.is_multiple_of(*n)).map(|n| n.to_string()).collect();
+    let rule = format!("does not divide run.workers = {workers}");
+    let fix =
+        if sizes.is_empty() { "try 0".to_owned() } else { format!("try {}", sizes.join(", ")) };
+    Some(facts.error(&involved, rule, fix))
+}
+
+/// Without groups and fragments there is nothing to average more often.
+fn inner_rounds_are_of_something(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.inner_rounds", "sync.group_workers", "sync.fragments"];
+    let sync = &facts.recipe.sync;
+    let has_some = sync.group_workers > 1 || sync.fragments > 1;
+    if !facts.sound(&involved) || sync.inner_rounds == 1 || has_some {
+        return None;
+    }
+    let rule = "counts rounds of groups or fragments, and there are none".to_owned();
+    Some(facts.error(&involved, rule, "try 1, or sync.group_workers = 2".to_owned()))
+}
+
+/// Each fragment has a step of its own, and all workers meet in it.
+fn fragments_have_steps(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.fragments", "sync.local_steps", "sync.group_workers"];
+    let sync = &facts.recipe.sync;
+    let least = sync.local_steps.min(sync.final_local_steps);
+    if !facts.sound(&involved) || sync.fragments < 2 {
+        return None;
+    }
+    if sync.group_workers > 1 {
+        let rule = format!("are of all workers, and sync.group_workers = {}", sync.group_workers);
+        return Some(facts.error(&involved, rule, "try 1, or sync.group_workers = 0".to_owned()));
+    }
+    if sync.local_steps_is_auto || sync.fragments as u64 > least {
+        let rule = format!("is more than a round's steps, of which there are {least}");
+        let fix = format!("try {least}, or sync.local_steps = {}", sync.fragments);
+        return Some(facts.error(&involved, rule, fix));
     }
     None
 }

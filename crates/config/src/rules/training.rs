@@ -19,7 +19,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
 }
 
 /// Where an entry of a list stands, as the name of a key.
-fn entry(facts: &Facts<'_>, name: &str, at: &str, value: String) -> ConfigError {
+pub(super) fn entry(facts: &Facts<'_>, name: &str, at: &str, value: String) -> ConfigError {
     let error = facts.error(&[name], String::new(), String::new());
     ConfigError { key: format!("{name}{at}"), value, ..error }
 }

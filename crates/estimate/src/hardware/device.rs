@@ -115,6 +115,13 @@ impl Device {
         self.memory_gb * f64::from(1_u32 << 30)
     }
 
+    /// Share of its clock that a device keeps under load where `full` watts keep all of it. Power
+    /// goes with the clock and with the square of a voltage that falls with it, on top of what is
+    /// there anyway: about the square root.
+    pub fn clock(&self, full: f64) -> f64 {
+        if full > 0.0 { (self.watts / full).sqrt().min(1.0) } else { 1.0 }
+    }
+
     /// Operations a second on 16-bit numbers.
     pub fn peak(&self) -> f64 {
         self.peak_tflops * 1e12
@@ -124,6 +131,13 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_with_less_power_is_slower_by_the_square_root() {
+        let device = Device::named("h100-96gb").expect("it is one");
+        assert!((device.clock(700.0) - (500.0_f64 / 700.0).sqrt()).abs() < 1e-12);
+        assert!((device.clock(0.0) - 1.0).abs() < 1e-12 && device.clock(300.0) <= 1.0);
+    }
 
     #[test]
     fn devices_have_unique_names_and_sane_peaks() {

@@ -13,8 +13,18 @@ pub fn kept(job: &Job<'_>, routed: bool) -> f64 {
     let rows = if layout.sequence { layout.tensor as f64 } else { 1.0 };
     match layout.recompute {
         Recompute::Full => 2.0 * job.tokens() * job.model.width as f64 / rows,
+        Recompute::Selective if job.habits.keeps_products => products(job, rows),
         Recompute::None | Recompute::Selective => whole(job, routed),
     }
+}
+
+/// Bytes of a layer's input, of every second product (queries, values, the first of the gate, the
+/// last) and of what attention gives.
+fn products(job: &Job<'_>, rows: f64) -> f64 {
+    let (model, t) = (job.model, job.layout.tensor as f64);
+    let whole = 2 * model.width;
+    let sliced = model.query_width() + model.key_width() + model.ffn + model.attended_width();
+    2.0 * job.tokens() * (whole as f64 / rows + sliced as f64 / t)
 }
 
 /// Bytes that a layer keeps if nothing, or only scores, are computed again.
@@ -25,8 +35,12 @@ pub fn whole(job: &Job<'_>, routed: bool) -> f64 {
     let h = model.width as f64;
     // Inputs of both norms and of what follows them, and a mask behind each half.
     let mask = if model.dropout { 2.0 } else { 0.0 };
-    let alone = (8.0 + mask) * h + if job.habits.eager { 8.0 * h } else { 0.0 };
-    let heads = 2.0 * (model.query_width() + 2 * model.key_width() + model.attended_width()) as f64;
+    let alone = (8.0 + mask) * h;
+    let values = if model.latent.is_some() { model.attended_width() } else { model.key_width() };
+    let heads = model.query_width() + model.key_width() + values + model.attended_width();
+    // Without a fused kernel the output product reads a copy in its own order.
+    let copied = if job.habits.eager { model.attended_width() } else { 0 };
+    let heads = 2.0 * (heads + copied) as f64;
     let latent = model.latent.map_or(0.0, |latent| {
         // Narrow vectors and their norms.
         4.0 * (latent.query_rank + latent.key_value_rank) as f64
@@ -40,7 +54,7 @@ pub fn whole(job: &Job<'_>, routed: bool) -> f64 {
 fn inner(job: &Job<'_>, width: u64, tokens: f64) -> f64 {
     let (gated, t) = (job.model.gated, job.layout.tensor as f64);
     let numbers = match (gated, job.habits.eager) {
-        (true, true) => 4.5,
+        (true, true) => 4.0,
         (true, false) => 3.0,
         (false, _) => 2.0,
     };
@@ -52,8 +66,9 @@ fn experts(job: &Job<'_>) -> f64 {
     let Some(experts) = job.model.experts else { return 0.0 };
     let (h, t) = (job.model.width as f64, job.layout.tensor as f64);
     let sent = job.tokens() * experts.per_token as f64;
-    // Sent, received and given back.
-    let moved = 2.0 * 3.0 * h * sent / t;
+    // What the first product of experts reads. Weights of experts go with the gate, so that nothing
+    // is kept of what they give back.
+    let moved = 2.0 * h * sent / t;
     let logits = 8.0 * job.tokens() * experts.num as f64;
     moved + logits + inner(job, experts.ffn, sent) + inner(job, experts.shared_ffn, job.tokens())
 }

@@ -11,7 +11,7 @@
 pub mod activations;
 
 use crate::calibration::Calibration;
-use crate::layout::{Job, Recompute};
+use crate::layout::{Job, Recompute, Reported};
 use crate::time::zero_ways;
 use lockstep_schedule::pipeline::Kind;
 
@@ -32,6 +32,8 @@ pub struct Memory {
     pub peak: f64,
     /// Gathered rows and weights, messages between stages.
     pub buffers: f64,
+    /// Rows that the host has asked for ahead of the device; given back when memory is short.
+    pub ahead: f64,
 }
 
 /// Bytes of a 16-bit weight.
@@ -40,15 +42,20 @@ const WEIGHT: f64 = 2.0;
 const OPTIMIZER: f64 = 12.0;
 /// Allocators round, and leave holes: reserved over allocated, the mean of published runs.
 const FRAGMENTATION: f64 = 1.048;
-/// Bytes of buckets for each parameter.
-const BUCKETS: f64 = 1.2;
-/// Bytes of a logit: 16-bit, 32-bit, and the gradient of the latter.
-const LOGIT: f64 = 9.5;
+/// Rows of a microbatch that hosts ask for ahead of a device, where kernels are started one by one
+/// and no pipeline makes them wait.
+const AHEAD: f64 = 30.0;
 
 impl Memory {
     /// Everything that is allocated.
     pub fn total(&self) -> f64 {
         self.weights + self.gradients + self.optimizer + self.activations + self.peak + self.buffers
+    }
+
+    /// What the allocator has taken, with holes, where the device has so much.
+    pub fn reserved(&self, capacity: f64) -> f64 {
+        let needed = self.total() * FRAGMENTATION;
+        needed + self.ahead.min((0.9 * capacity - needed).max(0.0))
     }
 
     /// What the device must have for it: holes and libraries besides.
@@ -86,6 +93,16 @@ pub fn fullest(job: &Job<'_>) -> Memory {
         .map(|device| of_device(job, device))
         .max_by(|a, b| a.total().total_cmp(&b.total()))
         .unwrap_or_default()
+}
+
+/// What a program would log.
+pub fn reported(job: &Job<'_>) -> f64 {
+    let capacity = job.cluster.device.memory_bytes();
+    match job.habits.reports {
+        Reported::Allocated => fullest(job).total(),
+        Reported::Reserved => fullest(job).reserved(capacity),
+        Reported::ReservedByFirst => of_device(job, 0).reserved(capacity),
+    }
 }
 
 /// Parameters of a pipeline's device by kind: those that all copies hold, and its experts.
@@ -126,15 +143,23 @@ fn of_device(job: &Job<'_>, device: u64) -> Memory {
     let largest =
         if routed > 0 { activations::whole(job, true) } else { activations::whole(job, false) };
     // One layer at a time is there in full while it is computed again.
-    let again = if layout.recompute == Recompute::Full { largest } else { 0.0 };
+    let is_again = layout.recompute == Recompute::Full
+        || (layout.recompute == Recompute::Selective && job.habits.keeps_products);
+    let again = if is_again { largest } else { 0.0 };
+    let weight = if job.habits.casts_fetched && zero == 3 { 0.0 } else { WEIGHT };
+    let training = live * kept + again + embedded(job, device, live);
+    let at_peak = peak(job, device);
+    // The update begins when activations are gone.
+    let update = job.habits.update_bytes as f64 * divided(1);
     Memory {
         stage: device,
-        weights: WEIGHT * divided(3),
+        weights: weight * divided(3),
         gradients: job.habits.gradient_bytes as f64 * divided(2),
         optimizer: OPTIMIZER * divided(1),
-        activations: live * kept + again + embedded(job, device, live),
-        peak: peak(job, device),
-        buffers: buffers(job, shared),
+        activations: training,
+        peak: at_peak.max(update - training),
+        buffers: buffers(job, shared, device),
+        ahead: ahead(job),
     }
 }
 
@@ -145,36 +170,54 @@ fn embedded(job: &Job<'_>, device: u64, live: f64) -> f64 {
     live * mask * job.tokens() * job.model.width as f64 / rows
 }
 
-/// Logits on the last device; elsewhere and there, if it is more, the gradient of the largest
-/// matrix in the precision of products and of sums, where these differ.
+/// What is there for a moment: logits, the gradient of the head's matrix, or what the first product
+/// of a layer's backward pass gives.
 fn peak(job: &Job<'_>, device: u64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
-    let t = layout.tensor as f64;
+    let (t, tokens) = (layout.tensor as f64, job.tokens());
     let is_last = device + 1 == layout.pipeline;
-    let logits = if is_last { LOGIT * job.tokens() * model.vocab as f64 / t } else { 0.0 };
     let sums = job.habits.gradient_bytes as f64;
+    let (mut logits, mut head) = (0.0, 0.0);
+    if is_last {
+        logits = job.habits.logit_bytes as f64 * tokens * model.vocab as f64 / t;
+        // Where sums are wider than products a gradient stands in both precisions.
+        let widened = if sums > WEIGHT && layout.zero < 3 { WEIGHT + sums } else { 0.0 };
+        head = widened * (model.vocab * model.width) as f64 / t;
+    }
     let inner = if model.experts.is_some() { 0 } else { model.ffn };
-    let matrix = (model.ffn_inputs() * model.width * inner) as f64 / t;
-    let gradient = if sums > WEIGHT { (WEIGHT + sums) * matrix } else { 0.0 };
-    logits.max(gradient)
+    let matrix = (model.ffn_inputs() * model.width * inner) as f64;
+    let given = tokens * (8.0 * inner as f64 + 8.0 * model.width as f64);
+    let layer = if sums > WEIGHT { (WEIGHT * matrix + given) / t } else { 0.0 };
+    logits.max(head).max(layer)
 }
 
 /// Rows gathered for a product, weights gathered by ZeRO, and what is on its way between stages.
-fn buffers(job: &Job<'_>, shared: f64) -> f64 {
+fn buffers(job: &Job<'_>, shared: f64, device: u64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let row = 2.0 * job.tokens() * model.width as f64;
-    let gathered = if job.habits.eager && layout.pipeline == 1 { 40.0 } else { 3.0 };
-    let rows = if layout.sequence && layout.tensor > 1 { gathered * row } else { row };
+    let rows = if layout.sequence && layout.tensor > 1 { 3.0 * row } else { row };
     let layers = model.layers.div_ceil(layout.pipeline).max(1) as f64;
-    // Two layers are on their way or in use, and their gradients.
-    // Gradients that leave beside backward are copied into buckets.
-    let buckets = if layout.data > 1 && job.habits.overlap && layout.zero < 3 {
-        BUCKETS * shared
+    let buckets = if layout.data > 1 && layout.zero < 3 {
+        job.habits.bucket_bytes as f64 * shared
     } else {
         0.0
     };
-    let fetched = if layout.zero == 3 { 4.0 * WEIGHT * shared / layers } else { 0.0 };
+    let mut fetched = 0.0;
+    if layout.zero == 3 && layout.pipeline == 1 {
+        // Two layers are on their way or in use, and their gradients; tables stay for a step.
+        let tables = if device == 0 { model.embedding_params() + model.head_params() } else { 0 };
+        let tables = tables as f64 / layout.tensor as f64;
+        fetched = WEIGHT * tables + 4.0 * WEIGHT * (shared - tables).max(0.0) / layers;
+    }
     rows + buckets + fetched
+}
+
+/// Rows that hosts ask for ahead of the device.
+fn ahead(job: &Job<'_>) -> f64 {
+    let layout = &job.layout;
+    let row = 2.0 * job.tokens() * job.model.width as f64;
+    let is_far = job.habits.eager && layout.pipeline == 1 && layout.sequence && layout.tensor > 1;
+    if is_far { AHEAD * row } else { 0.0 }
 }
 
 #[cfg(test)]

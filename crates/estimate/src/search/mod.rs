@@ -3,13 +3,16 @@
 //! # Layout
 //! - [`space`]: all layouts that divide
 //! - [`report`]: why the second lost, and what a rejected one would need
+//! - [`scaling`]: what more devices bring
 //!
 //! Most layouts do not fit, and memory is quick to count, so it goes first. What fits is priced
 //! with pipelines by closed form; the best few are played event by event and ranked again.
 
 pub mod report;
+pub mod scaling;
 pub mod space;
 
+use crate::advice::{self, Way};
 use crate::calibration::Calibration;
 use crate::hardware::Cluster;
 use crate::layout::{Habits, Job, Layout};
@@ -46,6 +49,19 @@ pub struct Found {
     pub nearly: Option<Choice>,
     /// Layouts that nothing beats both in time and in memory, quickest first.
     pub pareto: Vec<Choice>,
+    /// Layouts with other ways to keep copies together, by estimated time to the same loss.
+    pub lazy: Vec<Lazy>,
+}
+
+/// A layout with a way to keep copies together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lazy {
+    /// How the model is divided.
+    pub layout: Layout,
+    /// How copies are kept together, and what that costs in iterations.
+    pub way: Way,
+    /// Seconds of a step, times the factor on iterations.
+    pub seconds: f64,
 }
 
 /// What is searched.
@@ -109,10 +125,11 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
     });
     fitting.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     let pareto = pareto(&fitting);
+    let lazy = lazy(&fitting, keep);
     let best = played(question, &fitting, keep);
     let quickest = best.first().map_or(f64::INFINITY, |choice| choice.step.seconds);
     let nearly = nearly.filter(|choice| choice.step.seconds < quickest);
-    Found { examined, too_large, best, nearly, pareto }
+    Found { examined, too_large, best, nearly, pareto, lazy }
 }
 
 /// The best by closed form, ranked again by playing them.
@@ -126,6 +143,21 @@ fn played(question: &Question<'_>, fitting: &[Choice], keep: usize) -> Vec<Choic
     best.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     best.truncate(keep);
     best
+}
+
+/// Every layout with the way that suits it best, the quickest to the same loss first.
+fn lazy(fitting: &[Choice], keep: usize) -> Vec<Lazy> {
+    let mut all: Vec<Lazy> = fitting
+        .iter()
+        .filter_map(|choice| {
+            let way = advice::ways(&choice.step).into_iter().next()?;
+            let seconds = way.relative_time * choice.step.seconds;
+            Some(Lazy { layout: choice.layout, way, seconds })
+        })
+        .collect();
+    all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    all.truncate(keep);
+    all
 }
 
 /// Of layouts sorted by time, those with less memory than all quicker ones.

@@ -2,8 +2,8 @@
 //!
 //! Ranks of a group sit in nodes: those of one node exchange over its links, those of several share
 //! the cards of all their devices there. A ring passes every rank, so bytes go at the speed of the
-//! slowest hop and latencies add up; a tree's latencies grow with the logarithm. The quicker of
-//! both is taken, as libraries do.
+//! slowest hop and latencies add up; a tree's latencies grow with the logarithm. For sums the
+//! quicker of both is taken, as libraries do.
 
 use crate::calibration::Calibration;
 use crate::hardware::{Cluster, Topology};
@@ -58,35 +58,38 @@ impl<'a> Links<'a> {
         (calibration.link_latency_us * 1e-6, calibration.network_latency_us * 1e-6 * ethernet)
     }
 
-    /// Latency of one pass around the ring or through the tree.
-    fn pass(&self, inside: f64, nodes: f64) -> f64 {
+    /// Latency of one pass around the ring, whose rounds are as slow as their slowest hop.
+    fn around(&self, group: Group, nodes: f64) -> f64 {
         let (near, far) = self.latencies();
-        let ring = (inside - 1.0) * nodes * near + if nodes > 1.0 { nodes * far } else { 0.0 };
-        let tree = (inside - 1.0) * near + nodes.log2().ceil() * 2.0 * far;
-        ring.min(tree)
+        (group.ranks - 1) as f64 * if nodes > 1.0 { far } else { near }
     }
 
-    /// Half of an all-reduce: an all-gather or a reduce-scatter of `bytes` in all.
+    /// Latency of one pass through a tree of nodes, whose ranks stand in a chain.
+    fn through(&self, inside: f64, nodes: f64) -> f64 {
+        let (near, far) = self.latencies();
+        (inside - 1.0) * near + nodes.log2().ceil() * 2.0 * far
+    }
+
+    /// Half of an all-reduce: an all-gather or a reduce-scatter of `bytes` in all, for which
+    /// libraries have rings alone.
     pub fn half(&self, group: Group, bytes: f64) -> f64 {
         if group.ranks <= 1 {
             return 0.0;
         }
         let (inside, nodes) = self.spread(group);
         let share = (group.ranks - 1) as f64 / group.ranks as f64;
-        self.pass(inside, nodes) + bytes * share / self.bandwidth(inside, nodes)
+        self.around(group, nodes) + bytes * share / self.bandwidth(inside, nodes)
     }
 
     /// The sum of everybody's `bytes`, for everybody.
     pub fn all_reduce(&self, group: Group, bytes: f64) -> f64 {
-        2.0 * self.half(group, bytes)
-    }
-
-    /// A gather without a tree, whose latencies add up.
-    pub fn ring_gather(&self, group: Group, bytes: f64) -> f64 {
+        if group.ranks <= 1 {
+            return 0.0;
+        }
         let (inside, nodes) = self.spread(group);
-        let (near, far) = self.latencies();
-        let rounds = (inside - 1.0) * nodes * near + if nodes > 1.0 { nodes * far } else { 0.0 };
-        rounds + bytes / self.bandwidth(inside, nodes)
+        let share = (group.ranks - 1) as f64 / group.ranks as f64;
+        let pass = self.around(group, nodes).min(self.through(inside, nodes));
+        2.0 * (pass + bytes * share / self.bandwidth(inside, nodes))
     }
 
     /// Everybody's `bytes` in parts to everybody else. What leaves a node does so over one device's

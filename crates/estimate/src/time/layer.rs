@@ -13,6 +13,8 @@ use crate::model::Attention;
 const BACKWARD_STREAM: f64 = 1.4;
 /// Backward of fused attention computes scores again: five products instead of two.
 const BACKWARD_ATTENTION: f64 = 2.5;
+/// What is waited for of messages that go piece by piece, as published by those who do it.
+const PIECEWISE: f64 = 0.6;
 /// Kernels of a layer forward and backward: with scores in memory, and with fused attention but
 /// norms, rotations and gates of several kernels.
 const KERNELS_MATERIALISED: (f64, f64) = (22.0, 36.0);
@@ -171,7 +173,9 @@ impl Prices<'_> {
                 let widths = (model.query_width() + model.attended_width()) as f64;
                 // Scores of causal pairs, and sums of values by them.
                 let flops = tokens * s * widths / layout.tensor as f64;
-                let reached = self.job.cluster.device.peak() * self.calibration.attention_share;
+                let device = &self.job.cluster.device;
+                let clock = device.clock(self.calibration.watts);
+                let reached = device.peak() * clock * self.calibration.attention_share;
                 (flops / reached, BACKWARD_ATTENTION * flops / reached)
             }
             Attention::Materialised => {
@@ -211,7 +215,16 @@ impl Prices<'_> {
     /// many bytes as a gather and a scatter of rows where rows are divided.
     fn tensor_messages(&self) -> f64 {
         let bytes = 2.0 * self.job.tokens() * self.job.model.width as f64;
+        if self.job.layout.sequence {
+            return 4.0 * self.links.half(self.tensor_group(), bytes);
+        }
         2.0 * self.links.all_reduce(self.tensor_group(), bytes)
+    }
+
+    /// Share of these messages that is waited for: less where they go piece by piece beside their
+    /// products, whose pieces are slower than the whole.
+    const fn waited(&self) -> f64 {
+        if self.job.habits.slices_piecewise { PIECEWISE } else { 1.0 }
     }
 
     /// Keys and values of a sequence's other parts.
@@ -255,15 +268,16 @@ impl Prices<'_> {
         }
         let (scores, scores_backward) = self.scores();
         let stream = self.stream(self.streamed(inner as f64));
-        let messages = self.tensor_messages()
+        let messages = self.tensor_messages() * self.waited()
             + self.context_messages()
             + if routed { self.expert_messages() } else { 0.0 };
+        let products = forward;
         let forward = Pass {
             compute: forward + scores + stream,
             exposed: messages,
             host: self.host(routed, false),
         };
-        let hidden = self.calibration.tensor_hidden * self.tensor_messages();
+        let hidden = self.calibration.tensor_hidden * self.tensor_messages() * self.waited();
         let input_grad = Pass {
             compute: input + scores_backward + BACKWARD_STREAM * stream,
             exposed: messages - hidden,
@@ -273,6 +287,12 @@ impl Prices<'_> {
             Pass { compute: weight, exposed: 0.0, host: self.host(routed, true) / 3.0 };
         let again = match layout.recompute {
             Recompute::Full => forward,
+            Recompute::Selective if self.job.habits.keeps_products => Pass {
+                // Every second product, and everything that is no product or attention.
+                compute: 0.5 * products + stream,
+                exposed: 0.5 * forward.exposed,
+                host: 0.7 * forward.host,
+            },
             Recompute::Selective if model.attention == Attention::Materialised => {
                 Pass { compute: scores, exposed: 0.0, host: 0.3 * forward.host }
             }
@@ -298,6 +318,10 @@ impl Prices<'_> {
             calls += 1.0;
         }
         let calibration = self.calibration;
-        1e-6 * (kernels * calibration.launch_us + calls * calibration.collective_launch_us)
+        let mut call = calibration.collective_launch_us;
+        if self.job.habits.waits_in_stages && layout.pipeline > 1 && self.job.cluster.nodes() > 1 {
+            call += calibration.stage_wait_us * (layout.tensor - 1) as f64;
+        }
+        1e-6 * (kernels * calibration.launch_us + calls * call)
     }
 }

@@ -19,11 +19,19 @@ use crate::layout::Job;
 use collective::{Group, Links};
 use layer::{Pass, Passes, Prices};
 use lockstep_schedule::pipeline::Kind;
+use lockstep_timeline::Timeline;
 use pipeline::Pipelines;
 use product::Product;
 
 /// Bytes of gradients that leave together.
 const BUCKET: f64 = 128e6;
+/// Part of the time of messages beside computing by which computing gets longer: they take some of
+/// the device's units and of its memory's bandwidth.
+const CONTENTION: f64 = 0.15;
+/// Tensors of a layer: two norms and four matrices.
+const TENSORS: u64 = 6;
+/// Seconds of a rank's turn in the scatter or gather of one tensor, many of which start together.
+const TURN: f64 = 1.6e-6;
 
 /// Seconds of a step, by part.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,15 +54,10 @@ pub struct Step {
 
 /// Prices a step.
 pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines) -> Option<Step> {
-    let links = Links::new(job.cluster, calibration);
-    let prices = Prices { job, calibration, links };
+    let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
     let layout = &job.layout;
     let (devices, m) = (layout.pipeline, job.num_microbatches());
-    let chunks = if layout.schedule == Kind::Interleaved { layout.chunks } else { 1 };
-    let stages = stages(&prices, devices * chunks);
-    let tokens = job.tokens() * job.model.width as f64 / layout.tensor as f64;
-    let stride = layout.tensor * layout.context * layout.data;
-    let hop = links.hop(stride, 2.0 * tokens);
+    let (stages, hop) = (stages(&prices), hop(&prices));
     let played = pipelines.seconds(layout.schedule, devices as usize, &stages, m as usize, hop)?;
     let busiest = busiest(&stages, devices as usize);
     let update = update_seconds(job, calibration);
@@ -74,9 +77,26 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
     })
 }
 
+/// A step's first microbatches on every device of the pipeline, for a picture.
+pub fn timeline(job: &Job<'_>, calibration: &Calibration) -> Option<Timeline> {
+    let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
+    let (kind, devices) = (job.layout.schedule, job.layout.pipeline as usize);
+    let microbatches = job.num_microbatches() as usize;
+    pipeline::drawn(kind, devices, &stages(&prices), microbatches, hop(&prices))
+}
+
+/// A message from one stage to the next.
+fn hop(prices: &Prices<'_>) -> f64 {
+    let (job, layout) = (prices.job, &prices.job.layout);
+    let numbers = job.tokens() * job.model.width as f64 / layout.tensor as f64;
+    prices.links.hop(layout.tensor * layout.context * layout.data, 2.0 * numbers)
+}
+
 /// Every stage's passes of one microbatch, in the order of the model.
-fn stages(prices: &Prices<'_>, count: u64) -> Vec<Passes> {
+fn stages(prices: &Prices<'_>) -> Vec<Passes> {
     let (job, calibration) = (prices.job, prices.calibration);
+    let chunks = if job.layout.schedule == Kind::Interleaved { job.layout.chunks } else { 1 };
+    let count = job.layout.pipeline * chunks;
     let (dense, routed) = (prices.layer(false), prices.layer(true));
     let holders = job.layout.tensor as f64;
     let skew = if count > 1 { 1e-6 * calibration.skew_us * holders * holders } else { 0.0 };
@@ -154,13 +174,13 @@ fn fetched(prices: &Prices<'_>, passes: Passes, layers: u64) -> Passes {
     // In a pipeline weights stay once they are there, and gradients leave with the last microbatch.
     let often = if job.layout.pipeline > 1 { 1.0 / job.num_microbatches() as f64 } else { 1.0 };
     let calls = layers as f64 * calls * often;
-    let gather = calls * prices.links.ring_gather(group, bytes);
+    let gather = calls * prices.links.half(group, bytes);
     let wire = job.habits.wire_bytes as f64;
-    let scatter = calls * prices.links.ring_gather(group, bytes * wire / 2.0);
-    let wait = |pass: Pass, fetch: f64| Pass {
-        exposed: pass.exposed
-            + (fetch - prices.calibration.data_hidden * (pass.compute + pass.exposed)).max(0.0),
-        ..pass
+    let scatter = calls * prices.links.half(group, bytes * wire / 2.0);
+    let wait = |pass: Pass, fetch: f64| {
+        let beside = prices.calibration.data_hidden * (pass.compute + pass.exposed);
+        let waited = (fetch - beside).max(0.0) + CONTENTION * fetch.min(beside);
+        Pass { exposed: pass.exposed + waited, ..pass }
     };
     Passes {
         forward: wait(passes.forward, gather),
@@ -256,8 +276,15 @@ fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
             )
         }
     };
+    // Tensor by tensor every rank has its turn in a scatter and a gather of each.
+    let by_tensor = if job.habits.shards_by_tensor && matches!(job.layout.zero, 1 | 2) {
+        let tensors = (TENSORS * job.model.layers.div_ceil(job.layout.pipeline)) as f64;
+        2.0 * tensors * (group.ranks - 1) as f64 * TURN
+    } else {
+        0.0
+    };
     let beside = if job.habits.overlap { prices.calibration.data_hidden * backward } else { 0.0 };
-    (gradients - beside).max(0.1 * gradients) + weights + tied
+    (gradients - beside).max(0.1 * gradients) + weights + tied + by_tensor
 }
 
 /// Norm, clipping and update of what a device updates.

@@ -6,7 +6,7 @@
 use super::layer::Passes;
 use lockstep_config::units::Seconds;
 use lockstep_schedule::pipeline::{Kind, Pipeline, Shape, build};
-use lockstep_timeline::{Pace, StagePace, play};
+use lockstep_timeline::{Pace, StagePace, Timeline, play};
 use std::collections::BTreeMap;
 
 /// Rounds of the pipeline that are played before its rest is continued from them.
@@ -35,16 +35,7 @@ impl Pipelines {
         hop: f64,
     ) -> Option<f64> {
         let chunks = stages.len() / devices;
-        let stage = |passes: &Passes| {
-            let backward = passes.input_grad.then(passes.weight_grad).seconds();
-            let weight = passes.weight_grad.seconds().min(backward);
-            StagePace {
-                forward: Seconds(passes.forward.seconds()),
-                input_grad: Seconds(backward - weight),
-                weight_grad: Seconds(weight),
-            }
-        };
-        let pace = Pace { stages: stages.iter().map(stage).collect(), hop: Seconds(hop) };
+        let pace = pace(stages, hop);
         if devices == 1 {
             let each: f64 =
                 pace.stages.iter().map(|s| s.forward.0 + s.input_grad.0 + s.weight_grad.0).sum();
@@ -77,6 +68,34 @@ impl Pipelines {
         let pipeline = self.built.entry(key).or_insert_with(|| build(kind, shape).ok()).as_ref()?;
         Some(play(pipeline, pace)?.seconds().0)
     }
+}
+
+/// What a play needs of every stage.
+fn pace(stages: &[Passes], hop: f64) -> Pace {
+    let stage = |passes: &Passes| {
+        let backward = passes.input_grad.then(passes.weight_grad).seconds();
+        let weight = passes.weight_grad.seconds().min(backward);
+        StagePace {
+            forward: Seconds(passes.forward.seconds()),
+            input_grad: Seconds(backward - weight),
+            weight_grad: Seconds(weight),
+        }
+    };
+    Pace { stages: stages.iter().map(stage).collect(), hop: Seconds(hop) }
+}
+
+/// The first rounds of a pipeline, event by event, for a picture.
+pub fn drawn(
+    kind: Kind,
+    devices: usize,
+    stages: &[Passes],
+    microbatches: usize,
+    hop: f64,
+) -> Option<Timeline> {
+    let num_microbatches = microbatches.min(2 * devices);
+    let shape =
+        Shape { num_devices: devices, num_chunks: stages.len() / devices, num_microbatches };
+    play(&build(kind, shape).ok()?, &pace(stages, hop))
 }
 
 /// The busiest device without a pause, and the others' passes of one microbatch before and behind

@@ -50,7 +50,8 @@ impl Product {
     pub fn seconds(&self, device: &Device, calibration: &Calibration, fp8: bool) -> f64 {
         let units = device.num_units as f64;
         let peak = if fp8 { device.peak_tflops_fp8 } else { device.peak_tflops };
-        let per_unit = peak * 1e12 / units * calibration.matrix_share;
+        let clock = device.clock(calibration.watts);
+        let per_unit = peak * 1e12 / units * clock * calibration.matrix_share;
         let depth = self.k + calibration.matrix_depth;
         let rounds = |(rows, columns, speed): &(f64, f64, f64)| {
             let tiles = self.count * (self.m / rows).ceil() * (self.n / columns).ceil();

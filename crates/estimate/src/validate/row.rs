@@ -4,7 +4,7 @@
 //! sequence, a vocabulary is 51,200); what has none makes the row unusable, and the reason is told.
 
 use super::csv::Row;
-use super::programs::habits;
+use super::programs::{habits, refuses};
 use crate::hardware::{Cluster, Device};
 use crate::layout::{Habits, Job, Layout, Recompute};
 use crate::model::{Attention, Counted, Experts, Latent, Model, step_flops};
@@ -87,21 +87,35 @@ pub fn read(row: &Row) -> Result<Published, String> {
     }
     let model = model(row)?;
     let cluster = cluster(row)?;
-    let layout = layout(row, &model, &cluster)?;
+    let mut layout = layout(row, &model, &cluster)?;
     let (program, notes) = (text(row, "framework").unwrap_or(""), text(row, "notes").unwrap_or(""));
-    let mut habits = habits(program, notes, text(row, "precision").unwrap_or("bf16"));
+    let precision = text(row, "precision").unwrap_or("bf16");
+    let mut habits = habits(program, notes, precision, layout.zero);
     let zero = text(row, "zero").unwrap_or("0");
     habits.zero_group = behind(zero, "shard group");
     let microbatches = whole(row, "ga").filter(|count| *count > 0).unwrap_or(1);
     let usual = layout.data * layout.microbatch * microbatches;
     let batch = whole(row, "gbs").filter(|batch| *batch > 0).unwrap_or(usual);
-    let sweep = format!("{} on {} {}", model.name, cluster.devices, cluster.device.name);
+    if program.contains("torchtitan") && layout.pipeline > 1 && whole(row, "mbs").is_none() {
+        // It cuts a copy's batch into as many microbatches as there are stages.
+        layout.microbatch = (batch / (layout.data * layout.pipeline)).max(1);
+    }
+    // Only runs that do the same work with the same kernels compete with each other.
+    let work = format!("{} of {batch} x {} tokens", model.name, model.context);
+    let kernels = format!("fp8 {}, eager {}", habits.fp8, habits.eager);
+    let sweep = format!("{work} on {} {}, {kernels}", cluster.devices, cluster.device.name);
     let is_memory_only = status == "memory-only";
     let ran = !(status.contains("OOM") || status.contains("crashed"));
+    let job = Job { model: &model, cluster: &cluster, layout, batch, habits };
+    if let Some(reason) = refuses(program, &job).filter(|_| !ran) {
+        return Err(reason.into());
+    }
     let seconds = if ran { seconds(row, &model, batch, cluster.devices) } else { None };
     let memory = number(row, "mem_gb").filter(|_| ran).map(|amount| {
         let unit = text(row, "mem_unit").unwrap_or("GB");
-        amount * if unit.contains("GiB") { f64::from(1_u32 << 30) } else { 1e9 }
+        // What nanotron calls GB are powers of two.
+        let is_binary = unit.contains("GiB") || unit.contains("nanotron");
+        amount * if is_binary { f64::from(1_u32 << 30) } else { 1e9 }
     });
     let is_slow = status == "ok-suspect-slow";
     let published = Published {
@@ -183,7 +197,8 @@ fn model(row: &Row) -> Result<Model, String> {
             per_token: behind(&arch, "top").ok_or("experts of a token are not published")?,
             ffn: behind(&arch, "moe_ffn").unwrap_or(model.ffn),
             shared_ffn: behind(&arch, "shared").unwrap_or(0),
-            dense_layers: behind(&arch, "dense_layers").unwrap_or(0),
+            // Models with latent attention begin with a dense layer.
+            dense_layers: behind(&arch, "dense_layers").unwrap_or(u64::from(arch.contains("mla"))),
             router_bias: false,
         });
     }

@@ -72,7 +72,38 @@ pub fn rows(text: &str) -> (Vec<Published>, BTreeMap<String, usize>, usize) {
             Err(reason) => *skipped.entry(reason).or_insert(0) += 1,
         }
     }
+    let others = failed_otherwise(&published);
+    if others.contains(&true) {
+        let count = others.iter().filter(|other| **other).count();
+        skipped.insert(
+            "failed, but not for memory: the same layout ran on fewer copies".into(),
+            count,
+        );
+        let mut others = others.into_iter();
+        published.retain(|_| !others.next().unwrap_or(false));
+    }
     (published, skipped, rows.len())
+}
+
+/// Whether a run failed that cannot have failed for memory: more copies hold no more on a device,
+/// and with fewer it ran.
+fn failed_otherwise(runs: &[Published]) -> Vec<bool> {
+    let shape = |run: &Published| {
+        let mut layout = run.layout;
+        layout.data = 1;
+        (run.model.name.clone(), format!("{layout:?}"))
+    };
+    let mut fewest: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.ran == Some(true)) {
+        let least = fewest.entry(shape(run)).or_insert(u64::MAX);
+        *least = run.layout.data.min(*least);
+    }
+    let ran_with = |run: &Published| fewest.get(&shape(run)).copied();
+    runs.iter()
+        .map(|run| {
+            run.ran == Some(false) && ran_with(run).is_some_and(|least| least <= run.layout.data)
+        })
+        .collect()
 }
 
 /// Predicts a row; nothing if its device has no calibration here.
@@ -95,7 +126,7 @@ pub fn predict(
         table: run.table.clone(),
         layout: run.layout.brief(),
         seconds: step,
-        memory: run.memory.map(|measured| (measured, held.total())),
+        memory: run.memory.map(|measured| (measured, memory::reported(&job))),
         fits: run.ran.map(|ran| (ran, held.needed(calibration) <= capacity)),
     })
 }
@@ -173,21 +204,23 @@ fn tables(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
 /// Rows of a sweep from which a choice says something.
 const SWEEP: usize = 5;
 
-/// What each sweep loses by the layout that was predicted to be quickest of those that ran.
+/// What each sweep loses by the layout that was predicted to be quickest: of those that ran, and
+/// of those the ones that are said to fit, if any.
 fn regrets(outcomes: &[Outcome]) -> Vec<f64> {
-    let mut sweeps: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut sweeps: BTreeMap<&str, Vec<(bool, f64, f64)>> = BTreeMap::new();
     for outcome in outcomes {
-        if let Some(pair) = outcome.seconds {
-            sweeps.entry(&outcome.sweep).or_default().push(pair);
+        if let Some((was, said)) = outcome.seconds {
+            let is_too_large = outcome.fits.is_some_and(|(_, fits)| !fits);
+            sweeps.entry(&outcome.sweep).or_default().push((is_too_large, said, was));
         }
     }
     sweeps
         .into_values()
         .filter(|rows| rows.len() >= SWEEP)
         .map(|rows| {
-            let best = rows.iter().map(|(was, _)| *was).fold(f64::INFINITY, f64::min);
-            let chosen = rows.iter().min_by(|a, b| a.1.total_cmp(&b.1));
-            chosen.map_or(0.0, |(was, _)| was / best - 1.0)
+            let best = rows.iter().map(|(_, _, was)| *was).fold(f64::INFINITY, f64::min);
+            let chosen = rows.iter().min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            chosen.map_or(0.0, |(_, _, was)| was / best - 1.0)
         })
         .collect()
 }

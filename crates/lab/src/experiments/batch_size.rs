@@ -1,7 +1,7 @@
 //! Larger batches: fewer steps until the noise is gone, and then none the fewer.
 
 use super::prelude::*;
-use super::problem::{Bowl, step};
+use crate::problem::{Bowl, Stepper};
 
 experiment!(BatchSize);
 
@@ -44,16 +44,18 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let mut x = bowl.start();
     let target = at.number("target") * bowl.loss(&x);
     let first_scale = noise_scale(&bowl, &x);
+    let mut stepper = Stepper::sgd(dim);
     let (mut steps, mut rates) = (0, 0.0);
     while bowl.loss(&x) > target && steps < MOST {
         // The step that lowers the expected loss most: |G|^2/(G'HG + tr(HS)/B).
-        let exact: Vec<f64> = x.iter().zip(&bowl.curvatures).map(|(x, c)| c * x).collect();
+        let exact: Vec<f64> =
+            x.iter().zip(&bowl.curvatures).map(|(x, c)| c * f64::from(*x)).collect();
         let square: f64 = exact.iter().map(|g| g * g).sum();
         let bent: f64 = exact.iter().zip(&bowl.curvatures).map(|(g, c)| c * g * g).sum();
         let noise: f64 = bowl.curvatures.iter().sum::<f64>() * bowl.noise * bowl.noise / batch;
         let lr = square / (bent + noise);
         let gradient = bowl.gradient(&x, batch, random);
-        step(&mut x, lr, &gradient);
+        stepper.step(&mut x, lr, &gradient);
         (steps, rates) = (steps + 1, rates + lr);
     }
     let has_ended = steps < MOST;
@@ -70,8 +72,9 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 /// tr(S)/|G|^2.
-fn noise_scale(bowl: &Bowl, x: &[f64]) -> f64 {
-    let square: f64 = x.iter().zip(&bowl.curvatures).map(|(x, c)| c * c * x * x).sum();
+fn noise_scale(bowl: &Bowl, x: &[f32]) -> f64 {
+    let along = |(x, c): (&f32, &f64)| (c * f64::from(*x)) * (c * f64::from(*x));
+    let square: f64 = x.iter().zip(&bowl.curvatures).map(along).sum();
     bowl.curvatures.len() as f64 * bowl.noise * bowl.noise / square
 }
 

@@ -1,7 +1,7 @@
 //! Stale gradients: gradient descent that sees the past converges slower, and then not at all.
 
 use super::prelude::*;
-use super::problem::{Bowl, norm, step};
+use crate::problem::{Bowl, OPTIMIZER, Stepper, norm};
 use lockstep_tensor::math::scalar::sin;
 use std::collections::VecDeque;
 
@@ -23,6 +23,7 @@ const CARD: Card = Card {
         Param::number("lr", Unit::Number, 1.0, (1e-6, 4.0), "step size (a) for curvature 1"),
         Param::choice("delay", &["constant", "uniform"], "always tau, or from 0 to tau at random"),
         Param::number("condition", Unit::Number, 100.0, (1.0, 1e6), "largest over least curvature"),
+        OPTIMIZER,
         Param::count("dim", 2.0, (1.0, 1000.0), "dimensions"),
         Param::number(
             "target",
@@ -57,17 +58,18 @@ pub(crate) fn iterations(
     target: f64,
     most: usize,
     (oldest, mut delay): (usize, impl FnMut() -> usize),
+    mut stepper: Stepper,
 ) -> f64 {
     let mut x = bowl.start();
     let first = norm(&x);
-    let mut past: VecDeque<Vec<f64>> = VecDeque::new();
+    let mut past: VecDeque<Vec<f32>> = VecDeque::new();
     let mut random = Random::named(0, "unused");
     let mut num_within = 0;
     for iteration in 1..=most {
         past.push_front(x.clone());
         let seen = &past[delay().min(past.len() - 1)];
         let gradient = bowl.gradient(seen, 1.0, &mut random);
-        step(&mut x, lr, &gradient);
+        stepper.step(&mut x, lr, &gradient);
         past.truncate(oldest + 1);
         let distance = norm(&x);
         num_within = if distance <= target * first { num_within + 1 } else { 0 };
@@ -89,8 +91,10 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let is_uniform = at.word("delay") == "uniform";
     let delay = || if is_uniform { random.below(staleness + 1) } else { staleness };
     let (target, most) = (at.number("target"), at.count("most"));
-    let found = iterations(&bowl, lr, target, most, (staleness, delay));
-    let fresh = iterations(&bowl, at.number("lr"), target, most, (0, || 0));
+    let dim = at.count("dim");
+    let found = iterations(&bowl, lr, target, most, (staleness, delay), Stepper::of(at, dim));
+    let full = at.number("lr");
+    let fresh = iterations(&bowl, full, target, most, (0, || 0), Stepper::of(at, dim));
     Ok(vec![row![
         found,
         lr,

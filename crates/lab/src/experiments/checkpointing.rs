@@ -31,6 +31,7 @@ const CARD: Card = Card {
         Column::new("young_seconds", Unit::Seconds, "Young's interval"),
         Column::new("daly_seconds", Unit::Seconds, "Young's less a checkpoint"),
         Column::new("best_seconds", Unit::Seconds, "the interval with the least exact overhead"),
+        Column::new("cut", Unit::Share, "intervals that a failure ends before they are saved"),
     ],
     picture: Picture::lines("interval", &["overhead", "exact_overhead", "first_order"])
         .log(true, false),
@@ -61,6 +62,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         young,
         (young - write).max(0.0),
         best(write, mtbf, restart),
+        1.0 - exp(-(interval + write) / mtbf),
     ]])
 }
 

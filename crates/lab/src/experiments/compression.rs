@@ -2,7 +2,7 @@
 
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
-use super::problem::{Bowl, norm, step};
+use crate::problem::{Bowl, Stepper, norm};
 use lockstep_config::units::Bytes;
 use lockstep_planner::collective::ring;
 use lockstep_tensor::math::scalar::powf;
@@ -85,23 +85,24 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 fn descend(at: &Settings, random: &mut Random, method: &str, ratio: f64) -> f64 {
     let dim = at.count("dim");
     let bowl = Bowl::new(dim, at.number("condition"), 0.0);
-    let mut x: Vec<f64> = (0..dim).map(|_| random.normal()).collect();
+    let mut x: Vec<f32> = (0..dim).map(|_| random.normal() as f32).collect();
+    let mut stepper = Stepper::sgd(dim);
     let first = norm(&x);
-    let mut left = vec![0.0; dim];
+    let mut left = vec![0.0_f32; dim];
     let keeps = at.word("feedback") == "on";
     let num_sent = ((ratio * dim as f64).round() as usize).clamp(1, dim);
     for iteration in 1..=MOST {
         let mut wanted = bowl.gradient(&x, 1.0, random);
         if keeps {
-            step(&mut wanted, -1.0, &left);
+            wanted.iter_mut().zip(&left).for_each(|(wanted, left)| *wanted += left);
         }
         let sent = match method {
             "quantised" => quantised(&wanted, ratio, random),
             "random-k" => chosen(&wanted, num_sent, |_| random.uniform()),
-            _ => chosen(&wanted, num_sent, f64::abs),
+            _ => chosen(&wanted, num_sent, |g| f64::from(g.abs())),
         };
         left = wanted.iter().zip(&sent).map(|(wanted, sent)| wanted - sent).collect();
-        step(&mut x, at.number("lr"), &sent);
+        stepper.step(&mut x, at.number("lr"), &sent);
         let distance = norm(&x);
         if distance <= at.number("target") * first {
             return iteration as f64;
@@ -114,7 +115,7 @@ fn descend(at: &Settings, random: &mut Random, method: &str, ratio: f64) -> f64 
 }
 
 /// The numbers that rank highest; zeros for the others.
-fn chosen(numbers: &[f64], num_sent: usize, mut rank: impl FnMut(f64) -> f64) -> Vec<f64> {
+fn chosen(numbers: &[f32], num_sent: usize, mut rank: impl FnMut(f32) -> f64) -> Vec<f32> {
     let mut order: Vec<(f64, usize)> =
         numbers.iter().enumerate().map(|(index, number)| (rank(*number), index)).collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -126,15 +127,15 @@ fn chosen(numbers: &[f64], num_sent: usize, mut rank: impl FnMut(f64) -> f64) ->
 }
 
 /// Rounded at random to a grid of as many levels as the share of 32 bits has, right on average.
-fn quantised(numbers: &[f64], ratio: f64, random: &mut Random) -> Vec<f64> {
+fn quantised(numbers: &[f32], ratio: f64, random: &mut Random) -> Vec<f32> {
     let levels = powf(2.0, (32.0 * ratio).round().clamp(1.0, 24.0)) - 1.0;
-    let largest = numbers.iter().fold(0.0_f64, |most, number| most.max(number.abs()));
+    let largest = numbers.iter().fold(0.0_f64, |most, number| most.max(f64::from(number.abs())));
     let grid = if largest > 0.0 { 2.0 * largest / levels } else { 1.0 };
-    let round = |number: &f64| {
-        let place = (number + largest) / grid;
+    let round = |number: &f32| {
+        let place = (f64::from(*number) + largest) / grid;
         let down = place.floor();
         let up = f64::from(u8::from(random.uniform() < place - down));
-        (down + up) * grid - largest
+        ((down + up) * grid - largest) as f32
     };
     numbers.iter().map(round).collect()
 }

@@ -1,7 +1,7 @@
 //! Waiting for all, for nobody, or now and then: time to the same loss, worker by worker.
 
 use super::prelude::*;
-use super::problem::{Bowl, step};
+use crate::problem::{Bowl, OPTIMIZER, Stepper, mean};
 use crate::random::Jitter;
 
 experiment!(Consistency);
@@ -25,6 +25,7 @@ const CARD: Card = Card {
         Param::number("push", Unit::Seconds, 0.015, (0.0, 1e4), "the server's time for a gradient"),
         Param::count("local_steps", 10.0, (1.0, 1000.0), "steps between averages (local)"),
         Param::number("lr", Unit::Number, 1.0, (1e-5, 1.9), "step size for curvature 1"),
+        OPTIMIZER,
         Param::number("noise", Unit::Number, 0.1, (0.0, 100.0), "noise of a gradient"),
         Param::number("condition", Unit::Number, 20.0, (1.0, 1e5), "largest over least curvature"),
         Param::number("target", Unit::Number, 0.02, (1e-9, 0.9), "loss over that at the start"),
@@ -63,26 +64,27 @@ fn together(
     k: usize,
 ) -> (f64, f64) {
     let (n, lr) = (at.count("workers"), at.number("lr"));
-    let mut mean = bowl.start();
-    let target = at.number("target") * bowl.loss(&mean);
+    let mut shared = bowl.start();
+    let target = at.number("target") * bowl.loss(&shared);
     let (mut seconds, mut updates) = (0.0, 0);
-    while bowl.loss(&mean) > target {
+    let mut steppers: Vec<Stepper> = (0..n).map(|_| Stepper::of(at, shared.len())).collect();
+    while bowl.loss(&shared) > target {
         if updates * k > MOST {
             return (f64::INFINITY, f64::INFINITY);
         }
-        let mut sum = vec![0.0; mean.len()];
+        let mut ends = Vec::with_capacity(n);
         let mut slowest = 0.0_f64;
-        for _ in 0..n {
-            let (mut x, mut time) = (mean.clone(), 0.0);
+        for stepper in &mut steppers {
+            let (mut x, mut time) = (shared.clone(), 0.0);
             for _ in 0..k {
                 let gradient = bowl.gradient(&x, 1.0, random);
-                step(&mut x, lr, &gradient);
+                stepper.step(&mut x, lr, &gradient);
                 time += at.number("compute") * jitter.factor(random);
             }
-            step(&mut sum, -1.0 / n as f64, &x);
+            ends.push(x);
             slowest = slowest.max(time);
         }
-        mean = sum;
+        shared = mean(&ends);
         seconds += slowest + at.number("communication");
         updates += 1;
     }
@@ -98,15 +100,16 @@ fn apart(at: &Settings, random: &mut Random, bowl: &Bowl, jitter: &Jitter) -> (f
     let target = at.number("target") * bowl.loss(&x);
     let compute = |random: &mut Random| at.number("compute") * jitter.factor(random);
     // When each worker's gradient is ready, the weights it saw, and their number.
-    let mut workers: Vec<(f64, Vec<f64>, usize)> =
+    let mut workers: Vec<(f64, Vec<f32>, usize)> =
         (0..n).map(|_| (compute(random), x.clone(), 0)).collect();
+    let mut stepper = Stepper::of(at, x.len());
     let (mut free, mut ages) = (0.0_f64, 0);
     for update in 1..=MOST * 4 {
         let next = (0..n).min_by(|a, b| workers[*a].0.total_cmp(&workers[*b].0)).unwrap_or(0);
         let (ready, seen, since) = workers[next].clone();
         // The server takes one gradient after the other.
         free = free.max(ready) + at.number("push");
-        step(&mut x, lr, &bowl.gradient(&seen, 1.0, random));
+        stepper.step(&mut x, lr, &bowl.gradient(&seen, 1.0, random));
         ages += update - 1 - since;
         if bowl.loss(&x) <= target {
             return (free, update as f64, ages as f64 / update as f64);

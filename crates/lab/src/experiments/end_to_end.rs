@@ -45,6 +45,7 @@ const CARD: Card = Card {
         Column::new("network_gain", Unit::Share, "shorter with twice the bandwidth"),
         Column::new("reliability_gain", Unit::Share, "shorter with half the failures"),
         Column::new("dollars", Unit::Number, "price of the run"),
+        Column::new("mtbf_seconds", Unit::Seconds, "between failures of some device"),
     ],
     picture: Picture::lines(
         "devices",
@@ -107,6 +108,7 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
         gain(parts(at, 1.0, 2.0, 1.0)),
         gain(parts(at, 1.0, 1.0, 2.0)),
         all / 3600.0 * at.number("devices") * at.number("device_hour"),
+        at.number("device_mtbf") / at.number("devices"),
     ]])
 }
 

@@ -33,7 +33,7 @@ const CARD: Card = Card {
 };
 
 /// The offsets of a worker's neighbours: every graph here looks the same from every worker.
-fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
+pub(super) fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
     let side = (n as f64).sqrt().round() as usize;
     let doubling = std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
     let mut exponential: Vec<usize> = doubling.flat_map(|hop| [hop, n - hop]).collect();

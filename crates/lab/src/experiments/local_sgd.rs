@@ -1,7 +1,7 @@
 //! Local SGD: workers step alone and average now and then; fewer messages, more drift.
 
 use super::prelude::*;
-use super::problem::{Bowl, step};
+use crate::problem::{Bowl, OPTIMIZER, Stepper, mean, spread};
 use lockstep_config::units::Seconds;
 use lockstep_planner::scaling::amortized;
 
@@ -23,6 +23,7 @@ const CARD: Card = Card {
         Param::number("compute", Unit::Seconds, 0.05, (0.0, 1e4), "a step (Tc)"),
         Param::number("communication", Unit::Seconds, 0.1, (0.0, 1e4), "an average (Tm)"),
         Param::number("lr", Unit::Number, 0.1, (1e-5, 1.9), "step size for curvature 1"),
+        OPTIMIZER,
         Param::number("heterogeneity", Unit::Number, 0.5, (0.0, 100.0), "distance of optima"),
         Param::number("noise", Unit::Number, 0.2, (0.0, 100.0), "noise of gradients"),
         Param::count("dim", 10.0, (1.0, 1000.0), "dimensions"),
@@ -36,6 +37,7 @@ const CARD: Card = Card {
         Column::new("step_seconds", Unit::Seconds, "a step with its share of an average"),
         Column::new("drift", Unit::Number, "distance of workers from their mean, at averages"),
         Column::new("root_rule", Unit::Number, "sqrt(Tm/Tc)"),
+        Column::new("delay", Unit::Count, "K(n-1): steps of others that a worker has not seen"),
     ],
     picture: Picture::lines("local_steps", &["seconds"]).log(true, false),
 };
@@ -47,42 +49,72 @@ pub(crate) fn wall_seconds(iterations: f64, compute: f64, communication: f64, k:
     iterations * amortized(Seconds(compute), Seconds(communication), k).0
 }
 
+/// A worker of local SGD with data of its own, stepped by the engine's optimizer.
+///
+/// Workers see tilted bowls whose tilts cancel out; curvatures differ too, so that drifting apart
+/// is not undone by averaging.
+pub struct LocalWorker {
+    bowl: Bowl,
+    tilt: f64,
+    bend: f64,
+    lr: f64,
+    stepper: Stepper,
+    random: Random,
+    /// Its weights.
+    pub x: Vec<f32>,
+}
+
+impl LocalWorker {
+    /// All workers of an experiment, each with random numbers of its own.
+    pub fn all(at: &Settings, random: &mut Random) -> Vec<Self> {
+        let (dim, side) = (at.count("dim"), at.number("heterogeneity"));
+        let bowl = Bowl::new(dim, at.number("condition"), at.number("noise"));
+        (0..at.count("workers"))
+            .map(|worker| {
+                let is_even = worker.is_multiple_of(2);
+                Self {
+                    tilt: if is_even { side } else { -side },
+                    bend: if is_even { 1.5 } else { 0.5 },
+                    lr: at.number("lr"),
+                    stepper: Stepper::of(at, dim),
+                    random: Random::named(random.uniform().to_bits(), "worker"),
+                    x: bowl.start(),
+                    bowl: bowl.clone(),
+                }
+            })
+            .collect()
+    }
+
+    /// The loss of the common problem at some weights, over that at the start.
+    pub fn loss(&self, x: &[f32]) -> f64 {
+        self.bowl.loss(x) / self.bowl.loss(&self.bowl.start())
+    }
+
+    /// One step alone.
+    pub fn step(&mut self) {
+        let mut gradient = self.bowl.gradient(&self.x, 1.0, &mut self.random);
+        for (i, gradient) in gradient.iter_mut().enumerate() {
+            let own = (self.bend - 1.0) * f64::from(self.x[i]) - self.tilt;
+            *gradient += (self.bowl.curvatures[i] * own) as f32;
+        }
+        self.stepper.step(&mut self.x, self.lr, &gradient);
+    }
+}
+
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let (n, k) = (at.count("workers"), at.count("local_steps"));
-    let (dim, lr) = (at.count("dim"), at.number("lr"));
-    let bowl = Bowl::new(dim, at.number("condition"), at.number("noise"));
-    // Workers see tilted bowls whose tilts cancel out; curvatures differ too, so that drifting
-    // apart is not undone by averaging.
-    let tilts: Vec<Vec<f64>> = (0..n)
-        .map(|worker| {
-            let side = if worker.is_multiple_of(2) { 1.0 } else { -1.0 };
-            vec![side * at.number("heterogeneity"); dim]
-        })
-        .collect();
-    let bend = |worker: usize| if worker.is_multiple_of(2) { 1.5 } else { 0.5 };
-    let start = bowl.start();
-    let target = at.number("target") * bowl.loss(&start);
-    let mut mean = start;
+    let mut workers = LocalWorker::all(at, random);
+    let mut shared = workers[0].x.clone();
     let (mut iterations, mut drift, mut rounds) = (0, 0.0, 0.0);
-    while bowl.loss(&mean) > target && iterations < MOST {
-        let mut sum = vec![0.0; dim];
-        let mut ends = Vec::with_capacity(n);
-        for (worker, tilt) in tilts.iter().enumerate() {
-            let mut x = mean.clone();
-            for _ in 0..k {
-                let mut gradient = bowl.gradient(&x, 1.0, random);
-                for (i, gradient) in gradient.iter_mut().enumerate() {
-                    let curve = bowl.curvatures[i];
-                    *gradient += curve * ((bend(worker) - 1.0) * x[i] - tilt[i]);
-                }
-                step(&mut x, lr, &gradient);
-            }
-            step(&mut sum, -1.0 / n as f64, &x);
-            ends.push(x);
+    while workers[0].loss(&shared) > at.number("target") && iterations < MOST {
+        for worker in &mut workers {
+            worker.x.clone_from(&shared);
+            (0..k).for_each(|_| worker.step());
         }
-        let apart = |x: &Vec<f64>| x.iter().zip(&sum).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-        drift += (ends.iter().map(apart).sum::<f64>() / n as f64).sqrt();
-        (mean, rounds, iterations) = (sum, rounds + 1.0, iterations + k);
+        let ends: Vec<Vec<f32>> = workers.iter().map(|worker| worker.x.clone()).collect();
+        shared = mean(&ends);
+        drift += spread(&ends, &shared);
+        (rounds, iterations) = (rounds + 1.0, iterations + k);
     }
     let has_ended = iterations < MOST;
     let count = if has_ended { iterations as f64 } else { f64::INFINITY };
@@ -93,6 +125,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         wall_seconds(1.0, compute, communication, k),
         drift / rounds,
         (communication / compute).sqrt(),
+        (k * (n - 1)) as f64,
     ]])
 }
 

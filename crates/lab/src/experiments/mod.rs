@@ -7,21 +7,28 @@
 
 mod common;
 mod prelude;
-mod problem;
 
+mod activation_memory;
 mod all_reduce;
 mod batch_size;
+mod best_local_steps;
 mod bounded_async;
 mod checkpointing;
 mod compression;
+mod consensus;
 mod consistency;
 mod data_parallel;
 mod end_to_end;
+mod federated_drift;
 mod gossip;
+mod gradient_noise;
+mod heterogeneity_bias;
 mod heterogeneous;
 mod hierarchical;
+mod linear_speed_up;
 mod local_sgd;
 mod loss_scaling;
+mod minibatch_local;
 mod moe_routing;
 mod momentum_delay;
 mod overlap;
@@ -32,10 +39,13 @@ mod scaling;
 mod staleness_aware;
 mod stragglers;
 mod tensor_parallel;
+mod theorems;
 mod zero_memory;
 
 use crate::error::LabError;
 use crate::study::Experiment;
+
+pub use local_sgd::LocalWorker;
 
 pub(crate) use common::all_reduce as all_reduce_schedule;
 
@@ -65,6 +75,15 @@ pub const ALL: &[&dyn Experiment] = &[
     &gossip::Gossip,
     &momentum_delay::MomentumDelay,
     &zero_memory::ZeroMemory,
+    &activation_memory::ActivationMemory,
+    &gradient_noise::GradientNoise,
+    &linear_speed_up::LinearSpeedUp,
+    &minibatch_local::MinibatchLocal,
+    &heterogeneity_bias::HeterogeneityBias,
+    &best_local_steps::BestLocalSteps,
+    &federated_drift::FederatedDrift,
+    &consensus::Consensus,
+    &theorems::Theorems,
 ];
 
 /// The experiment of this name.

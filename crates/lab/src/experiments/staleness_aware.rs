@@ -1,7 +1,7 @@
 //! What to do with a gradient that is late: apply it, shrink it by its age, or drop it.
 
 use super::prelude::*;
-use super::problem::{Bowl, norm, step};
+use crate::problem::{Bowl, OPTIMIZER, Stepper, norm};
 use lockstep_tensor::math::scalar::exp;
 use std::collections::VecDeque;
 
@@ -17,6 +17,7 @@ const CARD: Card = Card {
                is not; at tau = 20 a weight of 1/(1+tau) leaves 4.8 % of a step",
     params: &[
         Param::number("lr", Unit::Number, 0.1, (1e-5, 2.0), "step size for curvature 1"),
+        OPTIMIZER,
         Param::count("staleness", 20.0, (0.0, 500.0), "the oldest a gradient can be"),
         Param::choice("ages", &["uniform", "pareto"], "how ages are distributed"),
         Param::number("tail", Unit::Number, 2.0, (1.05, 20.0), "exponent of their tail (pareto)"),
@@ -63,7 +64,8 @@ fn follow(at: &Settings, random: &mut Random, weight: &dyn Fn(usize) -> f64) -> 
     let oldest = at.count("staleness");
     let mut x = bowl.start();
     let first = norm(&x);
-    let mut past: VecDeque<Vec<f64>> = VecDeque::new();
+    let mut past: VecDeque<Vec<f32>> = VecDeque::new();
+    let mut stepper = Stepper::of(at, x.len());
     let mut applied = 0.0;
     for iteration in 1..=MOST {
         past.push_front(x.clone());
@@ -76,7 +78,10 @@ fn follow(at: &Settings, random: &mut Random, weight: &dyn Fn(usize) -> f64) -> 
         let gradient = bowl.gradient(&past[age], 1.0, random);
         let weight = weight(age);
         applied += weight;
-        step(&mut x, at.number("lr") * weight, &gradient);
+        // What is dropped is no step, and leaves no trace in an optimizer's state.
+        if weight > 0.0 {
+            stepper.step(&mut x, at.number("lr") * weight, &gradient);
+        }
         let distance = norm(&x);
         if distance <= at.number("target") * first {
             return (iteration as f64, applied / iteration as f64);

@@ -4,7 +4,7 @@ use super::canvas::{Anchor, Canvas};
 use super::lines::label;
 use crate::card::Card;
 use crate::study::Report;
-use crate::table::{Cell, Table};
+use crate::table::Cell;
 
 const WIDTH: f64 = 1080.0;
 const TOP: f64 = 76.0;
@@ -24,7 +24,7 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let most = finite.fold(0.0_f64, |most, number| most.max(number.abs())).max(1e-300);
     for row in shown {
         let y_place = TOP + ROW * row as f64;
-        canvas.text((LEFT - 10.0, y_place + 16.0), Anchor::End, &name(card, table, row, y));
+        canvas.text((LEFT - 10.0, y_place + 16.0), Anchor::End, &name(report, row, y));
         let length = if numbers[row].is_finite() { numbers[row].abs() / most } else { 0.0 };
         let length = length * (WIDTH - LEFT - RIGHT);
         let words = table.columns[y].unit.show(numbers[row]);
@@ -46,8 +46,8 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
 }
 
 /// Swept values and words of a row.
-fn name(card: &Card, table: &Table, row: usize, y: usize) -> String {
-    let num_swept = table.columns.len() - card.columns.len();
+fn name(report: &Report, row: usize, y: usize) -> String {
+    let (table, num_swept) = (&report.rows, report.sweep.len());
     let is_named = |column: &usize| {
         *column != y && (*column < num_swept || matches!(table.rows[row][*column], Cell::Word(_)))
     };

@@ -16,7 +16,7 @@ pub(crate) enum Anchor {
 }
 
 /// Colours that people with any kind of colour vision tell apart.
-pub(crate) const COLOURS: [&str; 7] =
+pub const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d00", "#444444"];
 
 /// Dashes, so that lines are told apart without colours too.
@@ -145,6 +145,6 @@ fn places(points: &[(f64, f64)]) -> String {
 }
 
 /// Words that are no markup.
-pub(crate) fn escaped(words: &str) -> String {
+pub fn escaped(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -9,6 +9,8 @@ const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 130.0;
 const TOP: f64 = 76.0;
 const CELL: f64 = 40.0;
+/// Pixels of a letter of the axis, about.
+const LETTER: f64 = 7.0;
 
 /// The picture: the two swept parameters are the axes, the first drawn column is the shade.
 pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
@@ -26,7 +28,12 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     };
     let (across, down) = (distinct(x), distinct(y));
     let width = ((WIDTH - LEFT - 24.0) / across.len() as f64).min(120.0);
-    let height = TOP + CELL * down.len() as f64 + 70.0;
+    let (x_is, y_is, is) = (table.columns[x], table.columns[y], table.columns[shade]);
+    // The axis has its name beside the cells, upright: few rows must be as high as it is long.
+    let upright = label(y_is.meaning, y_is.unit);
+    let needed = LETTER * upright.chars().count() as f64 + 16.0;
+    let cell = CELL.max(needed / down.len() as f64);
+    let height = TOP + cell * down.len() as f64 + 70.0;
     let mut canvas = Canvas::new(WIDTH, height, title, card.title);
     let numbers = table.numbers(table.columns[shade].name);
     let finite = || numbers.iter().copied().filter(|number| number.is_finite());
@@ -40,26 +47,25 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
         let level = |from: f64, to: f64| (from + share * (to - from)) as u8;
         let (red, green, blue) = (level(247.0, 8.0), level(251.0, 64.0), level(255.0, 129.0));
         let fill = format!("#{red:02x}{green:02x}{blue:02x}");
-        let place = (LEFT + width * column, TOP + CELL * line);
+        let place = (LEFT + width * column, TOP + cell * line);
         let words = table.columns[shade].unit.show(*number);
-        canvas.bar(place, (width, CELL), &fill, &format!("{}, {}: {words}", xs[row], ys[row]));
+        canvas.bar(place, (width, cell), &fill, &format!("{}, {}: {words}", xs[row], ys[row]));
         let ink = if share > 0.55 { "fill=\"white\"" } else { "" };
-        let middle = (place.0 + width / 2.0, place.1 + CELL / 2.0 + 4.0);
+        let middle = (place.0 + width / 2.0, place.1 + cell / 2.0 + 4.0);
         canvas.styled(middle, Anchor::Middle, ink, &words);
     }
     for (index, word) in down.iter().enumerate() {
-        let y = TOP + CELL * (index as f64 + 0.5) + 4.0;
+        let y = TOP + cell * (index as f64 + 0.5) + 4.0;
         canvas.text((LEFT - 8.0, y), Anchor::End, word);
     }
-    let bottom = TOP + CELL * down.len() as f64;
+    let bottom = TOP + cell * down.len() as f64;
     for (index, word) in across.iter().enumerate() {
         let x = LEFT + width * (index as f64 + 0.5);
         canvas.text((x, bottom + 18.0), Anchor::Middle, word);
     }
-    let (x_is, y_is, is) = (table.columns[x], table.columns[y], table.columns[shade]);
     let middle = LEFT + width * across.len() as f64 / 2.0;
     let words = format!("{}; in the cells: {}", label(x_is.meaning, x_is.unit), is.meaning);
     canvas.styled((middle, height - 16.0), Anchor::Middle, "font-size=\"13\"", &words);
-    canvas.turned((22.0, f64::midpoint(TOP, bottom)), &label(y_is.meaning, y_is.unit));
+    canvas.turned((22.0, f64::midpoint(TOP, bottom)), &upright);
     canvas.finish()
 }

@@ -25,7 +25,7 @@ struct Series {
 pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let table = &report.rows;
     let x = super::x_column(card, table);
-    let series = series(card, table, x);
+    let series = series(card, report, x);
     let mut canvas = Canvas::new(WIDTH, HEIGHT, title, card.title);
     let drawn = || series.iter().flat_map(|line| line.points.iter().copied());
     let x_numbers = drawn().map(|(row, _)| number(table, row, x));
@@ -98,9 +98,9 @@ fn number(table: &Table, row: usize, column: usize) -> f64 {
 }
 
 /// Rows that belong together: the same words and the same values of other swept parameters.
-fn series(card: &Card, table: &Table, x: usize) -> Vec<Series> {
-    let num_swept = table.columns.len() - card.columns.len();
-    let mut keys: Vec<usize> = (0..num_swept).filter(|column| *column != x).collect();
+fn series(card: &Card, report: &Report, x: usize) -> Vec<Series> {
+    let table = &report.rows;
+    let mut keys: Vec<usize> = (0..report.sweep.len()).filter(|column| *column != x).collect();
     keys.extend(card.picture.series.and_then(|name| table.index(name)));
     let columns: Vec<usize> = card.picture.y.iter().filter_map(|name| table.index(name)).collect();
     let mut all: Vec<Series> = Vec::new();

@@ -6,7 +6,7 @@
 
 mod axis;
 mod bars;
-pub(crate) mod canvas;
+pub mod canvas;
 mod heat;
 mod lines;
 
@@ -19,7 +19,7 @@ use canvas::escaped;
 pub fn svg(card: &Card, report: &Report) -> String {
     let title = report.findings.first().map_or(card.title, String::as_str);
     let table = &report.rows;
-    let num_swept = table.columns.len() - card.columns.len();
+    let num_swept = report.sweep.len();
     let has_numbers = table.columns[x_column(card, table)].unit != Unit::Word;
     if num_swept == 2 && card.picture.series.is_none() {
         heat::draw(card, report, title)

@@ -108,6 +108,17 @@ impl Compiled {
 
 /// Plays a collective whose ranks come at `starts`; one that comes at infinity never comes.
 pub fn play(compiled: &Compiled, fabric: Fabric<'_>, starts: &[f64]) -> Played {
+    play_until(compiled, fabric, starts, &[])
+}
+
+/// The same where ranks fail: rank i at the time `deaths[i]`, or never where there is none. What a
+/// dead rank has not sent or received by then does not arrive, and whoever needs it waits for ever.
+pub fn play_until(
+    compiled: &Compiled,
+    fabric: Fabric<'_>,
+    starts: &[f64],
+    deaths: &[f64],
+) -> Played {
     assert_eq!(starts.len(), compiled.num_ranks(), "a start for every rank");
     let mut player = Player {
         compiled,
@@ -116,10 +127,12 @@ pub fn play(compiled: &Compiled, fabric: Fabric<'_>, starts: &[f64]) -> Played {
         open: vec![0; starts.len()],
         is_posted: vec![false; compiled.messages.len()],
         ends: vec![f64::INFINITY; starts.len()],
+        deaths: Vec::new(),
     };
     let num_messages = compiled.messages.len() as u32;
     // Time runs from the first arrival, so that a collective takes the same digits at any hour.
     let first = starts.iter().copied().fold(f64::INFINITY, f64::min);
+    player.deaths = deaths.iter().map(|death| death - first).collect();
     for (rank, start) in starts.iter().enumerate().filter(|(_, start)| start.is_finite()) {
         player.queue.push(*start - first, num_messages + rank as u32);
     }
@@ -154,9 +167,16 @@ pub(super) struct Player<'a> {
     /// Messages of which one end is posted.
     is_posted: Vec<bool>,
     ends: Vec<f64>,
+    /// When ranks fail, if they do.
+    deaths: Vec<f64>,
 }
 
 impl Player<'_> {
+    /// Whether a rank has failed by now.
+    fn is_dead(&self, rank: usize, now: f64) -> bool {
+        self.deaths.get(rank).is_some_and(|death| now > *death)
+    }
+
     /// Messages do not disturb each other.
     fn run(&mut self, seconds: impl Fn(&Message) -> f64) -> u64 {
         let compiled = self.compiled;
@@ -177,7 +197,11 @@ impl Player<'_> {
 
     /// A message is through for both of its ends.
     pub(super) fn arrive(&mut self, message: &Message, now: f64, flying: &mut Vec<u32>) {
-        for rank in [message.source as usize, message.target as usize] {
+        let ends = [message.source as usize, message.target as usize];
+        if ends.iter().any(|rank| self.is_dead(*rank, now)) {
+            return;
+        }
+        for rank in ends {
             self.open[rank] -= 1;
             if self.open[rank] == 0 {
                 self.round[rank] += 1;
@@ -189,6 +213,9 @@ impl Player<'_> {
     /// A rank posts its next round; messages whose other end was posted fly from now on.
     pub(super) fn post(&mut self, rank: usize, now: f64, flying: &mut Vec<u32>) {
         let compiled = self.compiled;
+        if self.is_dead(rank, now) {
+            return;
+        }
         loop {
             let Some(&(start, end)) = compiled.rounds[rank].get(self.round[rank]) else {
                 self.ends[rank] = now;

@@ -4,15 +4,15 @@
 //! pipeline is a [`Pipeline`](lockstep_schedule::pipeline::Pipeline), both exactly as the engine
 //! gets them. What a simulation adds is a world in which they run: ranks that come late, links
 //! that differ, cards that several flows share, passes that take longer one time than the next,
-//! ranks that never come. Where that world is even and undisturbed, times are those of the planner
-//! to the last digit, and tests hold them together.
+//! ranks that never come or fail on the way. Where that world is even and undisturbed, times are
+//! those of the planner to the last digit, and tests hold them together.
 
 mod collective;
 mod pipeline;
 mod queue;
 mod shared;
 
-pub use collective::{Compiled, Played, play};
+pub use collective::{Compiled, Played, play, play_until};
 pub use pipeline::{PlayedPipeline, play_pipeline};
 pub use shared::Shared;
 

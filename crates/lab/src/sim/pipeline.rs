@@ -4,7 +4,6 @@
 //! timeline; only here every pass has a time of its own.
 
 use lockstep_schedule::pipeline::{Pass, Pipeline, Task, needs, settled};
-use std::collections::BTreeMap;
 
 /// When it was over.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +34,16 @@ pub fn play_pipeline(
     let mut next = vec![0; shape.num_devices];
     let mut free = vec![0.0_f64; shape.num_devices];
     let mut busy = vec![0.0; shape.num_devices];
-    let mut ends: BTreeMap<(usize, Pass, usize), f64> = BTreeMap::new();
+    // By stage, pass and microbatch; not a number until it is over.
+    let place = |stage: usize, pass: Pass, microbatch: usize| {
+        let pass = match pass {
+            Pass::Forward => 0,
+            Pass::Backward | Pass::InputGrad => 1,
+            Pass::WeightGrad => 2,
+        };
+        (3 * stage + pass) * shape.num_microbatches + microbatch
+    };
+    let mut ends = vec![f64::NAN; 3 * shape.num_stages() * shape.num_microbatches];
     let mut num_events = 0;
     let mut has_moved = true;
     while has_moved {
@@ -44,19 +52,24 @@ pub fn play_pipeline(
             while let Some(&task) = pipeline.programs[device].get(next[device]) {
                 let stage = pipeline.stage(device, task.chunk);
                 let arrived = |(needed, pass): (usize, Pass)| {
-                    let end = *ends.get(&(needed, pass, task.microbatch))?;
+                    let end = ends[place(needed, pass, task.microbatch)];
                     let is_here = pipeline.device(needed, task.microbatch) == device;
-                    Some(if is_here { end } else { end + hop })
+                    if is_here { end } else { end + hop }
                 };
-                let needed = needs(shape, stage, task.pass).into_iter().flatten();
-                let Some(arrived) = needed.map(arrived).collect::<Option<Vec<f64>>>() else {
+                let needed = needs(shape, stage, task.pass).into_iter().flatten().map(arrived);
+                let latest =
+                    |start: f64, end: f64| if end > start || end.is_nan() { end } else { start };
+                // Once something is missing, nothing is later than that.
+                let start = needed.fold(free[device], |start, end| {
+                    if start.is_nan() { start } else { latest(start, end) }
+                });
+                if start.is_nan() {
                     break;
-                };
-                let start = arrived.into_iter().fold(free[device], f64::max);
+                }
                 let end = start + seconds(stage, task);
                 busy[device] += end - start;
                 free[device] = end;
-                ends.insert((stage, settled(task.pass), task.microbatch), end);
+                ends[place(stage, settled(task.pass), task.microbatch)] = end;
                 next[device] += 1;
                 num_events += 1;
                 has_moved = true;

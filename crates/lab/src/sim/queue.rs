@@ -18,6 +18,11 @@ impl Queue {
         self.num_pushed += 1;
     }
 
+    /// When the next thing happens.
+    pub(super) fn next_time(&self) -> Option<f64> {
+        self.heap.peek().map(|Reverse((time, ..))| f64::from_bits(*time))
+    }
+
     /// The next thing.
     pub(super) fn pop(&mut self) -> Option<(f64, u32)> {
         let Reverse((time, _, what)) = self.heap.pop()?;

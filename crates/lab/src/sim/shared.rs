@@ -4,8 +4,10 @@
 //! its bandwidth evenly among the flows that pass it, and the flow goes at the least of its shares.
 //! Whenever a flow begins or ends, those that share a link with it change their pace.
 
-use super::collective::Player;
+use super::collective::{Message, Player};
 use lockstep_schedule::Link;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// Links with the ways over them.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,78 +54,124 @@ impl Shared {
 }
 
 /// A message that flows.
+#[derive(Clone, Copy)]
 struct Flow {
-    number: u32,
     left: f64,
     rate: f64,
     since: f64,
+    /// Which of its ends in the queue counts: whoever changes its pace ends later or sooner.
+    version: u32,
+}
+
+/// All that flow, and who shares what.
+struct Flows<'a> {
+    shared: &'a Shared,
+    /// By message; only those that are under way mean anything.
+    flows: Vec<Flow>,
+    /// The messages on every link.
+    passing: Vec<Vec<u32>>,
+    /// When flows end, by time, then by message; outdated ones among them.
+    ends: BinaryHeap<Reverse<(u64, u32, u32)>>,
+}
+
+impl Flows<'_> {
+    /// When the next flow ends, and which; what is outdated is thrown away.
+    fn next_end(&mut self) -> Option<(f64, u32)> {
+        while let Some(Reverse((time, number, version))) = self.ends.peek() {
+            if self.flows[*number as usize].version == *version {
+                return Some((f64::from_bits(*time), *number));
+            }
+            self.ends.pop();
+        }
+        None
+    }
+
+    fn begin(&mut self, number: u32, message: &Message, now: f64) {
+        let left = message.bytes.0 as f64;
+        let flow = &mut self.flows[number as usize];
+        *flow = Flow { left, rate: 0.0, since: now, version: flow.version };
+        let way = &self.shared.way(message.source, message.target).1;
+        for link in way {
+            self.passing[*link].push(number);
+        }
+    }
+
+    fn end(&mut self, number: u32, message: &Message) {
+        self.ends.pop();
+        self.flows[number as usize].version += 1;
+        let way = &self.shared.way(message.source, message.target).1;
+        for link in way {
+            self.passing[*link].retain(|other| *other != number);
+        }
+    }
+
+    /// Gives the flows on a message's way their shares, now that it has come or gone.
+    fn share_out(&mut self, message: &Message, messages: &[Message], now: f64) {
+        let way = &self.shared.way(message.source, message.target).1;
+        for (index, link) in way.iter().enumerate() {
+            for place in 0..self.passing[*link].len() {
+                let number = self.passing[*link][place];
+                // On both links it would be paced twice, to the same effect.
+                if index == 0 || !self.passing[way[0]].contains(&number) {
+                    self.pace(number, &messages[number as usize], now);
+                }
+            }
+        }
+    }
+
+    /// Goes on at the least of its shares, if that is another one.
+    fn pace(&mut self, number: u32, message: &Message, now: f64) {
+        let way = &self.shared.way(message.source, message.target).1;
+        let share = |link: &usize| self.shared.capacities[*link] / self.passing[*link].len() as f64;
+        let rate = way.iter().map(share).fold(f64::INFINITY, f64::min);
+        let flow = &mut self.flows[number as usize];
+        if rate.to_bits() != flow.rate.to_bits() {
+            flow.left = (flow.left - flow.rate * (now - flow.since)).max(0.0);
+            (flow.rate, flow.since) = (rate, now);
+            flow.version += 1;
+            let end = now.max(flow.since + flow.left / flow.rate);
+            self.ends.push(Reverse((end.to_bits(), number, flow.version)));
+        }
+    }
 }
 
 /// Until nothing happens any more; how many events there were.
 pub(super) fn run(player: &mut Player<'_>, shared: &Shared) -> u64 {
-    let compiled = player.compiled;
-    let num_messages = compiled.messages.len();
-    let mut flows: Vec<Flow> = Vec::new();
-    let mut passing = vec![0_u32; shared.capacities.len()];
-    let (mut flying, mut num_events, mut now) = (Vec::new(), 0, 0.0_f64);
+    let messages = &player.compiled.messages;
+    let still = Flow { left: 0.0, rate: 0.0, since: 0.0, version: 0 };
+    let mut flows = Flows {
+        shared,
+        flows: vec![still; messages.len()],
+        passing: vec![Vec::new(); shared.capacities.len()],
+        ends: BinaryHeap::new(),
+    };
+    let (mut flying, mut num_events) = (Vec::new(), 0);
     loop {
         // What comes first: the end of a flow, or something in the queue.
-        let ends = flows.iter().enumerate().map(|(index, flow)| (flow.end(), index));
-        let next_end = ends.min_by(|a, b| a.0.total_cmp(&b.0));
-        let next = player.queue.pop();
-        let ends_first = match (next_end, next) {
+        let now = match (flows.next_end(), player.queue.next_time()) {
             (None, None) => return num_events,
-            (Some((end, _)), Some((time, _))) => end <= time,
-            (end, _) => end.is_some(),
+            (Some((end, number)), time) if time.is_none_or(|time| end <= time) => {
+                let message = &messages[number as usize];
+                flows.end(number, message);
+                flows.share_out(message, messages, end);
+                player.arrive(message, end, &mut flying);
+                end
+            }
+            _ => {
+                let (time, what) = player.queue.pop().expect("something is there");
+                if let Some(message) = messages.get(what as usize) {
+                    flows.begin(what, message, time);
+                    flows.share_out(message, messages, time);
+                } else {
+                    player.post(what as usize - messages.len(), time, &mut flying);
+                }
+                time
+            }
         };
         num_events += 1;
-        if ends_first {
-            if let Some((time, what)) = next {
-                player.queue.push(time, what);
-            }
-            let (end, index) = next_end.expect("a flow ends");
-            now = end.max(now);
-            let flow = flows.swap_remove(index);
-            let message = compiled.messages[flow.number as usize];
-            for link in &shared.way(message.source, message.target).1 {
-                passing[*link] -= 1;
-            }
-            player.arrive(&message, now, &mut flying);
-        } else if let Some((time, what)) = next {
-            now = time.max(now);
-            if let Some(message) = compiled.messages.get(what as usize) {
-                for link in &shared.way(message.source, message.target).1 {
-                    passing[*link] += 1;
-                }
-                let left = message.bytes.0 as f64;
-                flows.push(Flow { number: what, left, rate: 0.0, since: now });
-            } else {
-                player.post(what as usize - num_messages, now, &mut flying);
-            }
-        }
         for number in flying.drain(..) {
-            let message = &compiled.messages[number as usize];
+            let message = &messages[number as usize];
             player.queue.push(now + shared.way(message.source, message.target).0, number);
-        }
-        for flow in &mut flows {
-            let message = &compiled.messages[flow.number as usize];
-            let way = &shared.way(message.source, message.target).1;
-            let share = |link: &usize| shared.capacities[*link] / f64::from(passing[*link]);
-            flow.pace(now, way.iter().map(share).fold(f64::INFINITY, f64::min));
-        }
-    }
-}
-
-impl Flow {
-    fn end(&self) -> f64 {
-        self.since + self.left / self.rate
-    }
-
-    /// Goes on at another rate, if it is another one.
-    fn pace(&mut self, now: f64, rate: f64) {
-        if rate.to_bits() != self.rate.to_bits() {
-            self.left = (self.left - self.rate * (now - self.since)).max(0.0);
-            (self.rate, self.since) = (rate, now);
         }
     }
 }

@@ -120,7 +120,7 @@ fn largest(numbers: &[f32]) -> usize {
 pub(super) mod tests {
     use super::*;
     use crate::describe;
-    use lockstep_config::{Activation, Division, Problem};
+    use lockstep_config::{Activation, Problem};
     use lockstep_tensor::Isa;
 
     pub(crate) const CONVEX: [Family; 3] = [Family::Quadratic, Family::Ridge, Family::Logistic];
@@ -149,7 +149,6 @@ pub(super) mod tests {
                 noise: 0.3,
                 l2: 0.01,
                 activation: Activation::Relu,
-                division: Division::NONE,
             },
         }
     }

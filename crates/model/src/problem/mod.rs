@@ -13,14 +13,12 @@
 //! | `ridge` | `(aᵢᵀ x − bᵢ)² / 2 + l2 ‖x‖² / 2` | linear equations |
 //! | `logistic` | `ln(1 + e^(∓ aᵢᵀ x)) + l2 ‖x‖² / 2` | Newton's method |
 //!
-//! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number);
-//!   `division`: which part of it each leaf of the gradient sum, and so a worker, has
+//! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number)
 //! - `features`, `dense`, `classifier`, `regression`, `bowl`: the blocks
 //! - [`judge`]: how good a solution is; `optimum`: the best one
 //! - [`curvature`]: how large a step may be
 
 mod digits;
-mod division;
 mod samples;
 mod spectrum;
 
@@ -49,15 +47,6 @@ use samples::Samples;
 use spectrum::Noise;
 use std::sync::Arc;
 
-/// The class of every sample that a problem learns from, in their order; nothing where there are no
-/// classes.
-pub fn classes(model: &Model) -> Vec<usize> {
-    match model.family {
-        Family::Mlp | Family::Ridge | Family::Logistic => Samples::new(model).train_classes(),
-        _ => Vec::new(),
-    }
-}
-
 /// Describes the problem of a recipe.
 pub(crate) fn describe(model: &Model) -> Blueprint {
     let problem = &model.problem;
@@ -76,6 +65,26 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
         }
     };
     Blueprint { blocks, vocab, context: 1, slices: Slices::WHOLE }
+}
+
+/// The class of every sample to learn from: a digit, on which side of zero a target lies, or to
+/// which side of the first axis a bowl's noise pulls.
+pub fn classes(model: &Model) -> Vec<u8> {
+    let samples = Samples::new(model);
+    if model.family == Family::Quadratic {
+        let (noise, mut row) = (Noise::new(&model.problem), vec![0.0; model.problem.dim]);
+        let side = |sample: usize| {
+            noise.copy(sample as u64, &mut row);
+            u8::from(row[0] > 0.0)
+        };
+        return samples.train().map(side).collect();
+    }
+    let is_digit = model.family == Family::Mlp;
+    let class = |sample: usize| {
+        let target = samples.target(sample);
+        if is_digit { target as u8 } else { u8::from(target > 0.0) }
+    };
+    samples.train().map(class).collect()
 }
 
 fn classifier(model: &Model) -> Vec<Box<dyn Block>> {

@@ -1,7 +1,7 @@
 //! Features and targets of all samples of a problem, made once when they are first asked for.
 
+use super::digits;
 use super::spectrum::{dot, eigenvalues};
-use super::{digits, division};
 use lockstep_config::{Family, Model, Problem};
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
@@ -65,38 +65,9 @@ impl Samples {
             let mut features = vec![0.0; num_samples * self.width()];
             let make = self.maker();
             let rows = features.chunks_exact_mut(self.width()).enumerate();
-            let targets: Vec<f32> = rows.map(|(sample, row)| make(sample as u64, row)).collect();
-            self.divided(Table { features, targets })
+            let targets = rows.map(|(sample, row)| make(sample as u64, row)).collect();
+            Table { features, targets }
         })
-    }
-
-    /// The samples to learn from in an order whose stretches are the parts of the division.
-    fn divided(&self, table: Table) -> Table {
-        let Problem { samples, seed, division, .. } = self.problem;
-        let classes = self.classes(&table.targets[..samples]);
-        let Some(order) = division::order(&division, seed, &classes) else { return table };
-        let (mut features, mut targets) = (table.features.clone(), table.targets.clone());
-        for (place, &sample) in order.iter().enumerate() {
-            let width = self.width();
-            features[place * width..][..width]
-                .copy_from_slice(&table.features[sample * width..][..width]);
-            targets[place] = table.targets[sample];
-        }
-        Table { features, targets }
-    }
-
-    /// The class of every sample: that of its target, or which tenth of all targets that is in.
-    pub(super) fn classes(&self, targets: &[f32]) -> Vec<usize> {
-        match self.family {
-            Family::Mlp => targets.iter().map(|class| *class as usize).collect(),
-            Family::Logistic => targets.iter().map(|sign| usize::from(*sign > 0.0)).collect(),
-            _ => division::tenths(targets),
-        }
-    }
-
-    /// The classes of the samples to learn from, in their order.
-    pub(super) fn train_classes(&self) -> Vec<usize> {
-        self.classes(&self.table().targets[self.train()])
     }
 
     /// How samples of this problem are made.

@@ -216,8 +216,8 @@ fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
             assert_eq!(optimizer.state(name, 0, kind).map(<[f32]>::len), Some(len), "{name}");
         }
     }
-    assert_eq!(optimizer.state_len(), 2 * 9);
-    assert_eq!(Optimizer::new(&settings(OptimName::Sgd), &slots()).state_len(), 0);
+    assert_eq!(optimizer.resident_len(), 2 * 9);
+    assert_eq!(Optimizer::new(&settings(OptimName::Sgd), &slots()).resident_len(), 0);
 }
 
 #[test]
@@ -235,4 +235,90 @@ fn a_tensor_of_zeros_is_stepped_by_the_rate_of_the_run() {
         run(&mut Optimizer::new(&settings(name), &slots()), &mut params, 1..2);
         assert!(params[2].iter().all(|p| *p < 0.0), "{name}: {params:?}");
     }
+}
+
+#[test]
+fn state_in_a_file_is_walked_through_in_pieces_with_the_same_bits() {
+    let world = lockstep_platform::real();
+    let scratch = lockstep_platform::ScratchDir::new(&world, "state").expect("a folder");
+    // Pieces end inside of a span; a span ends inside of a piece; some fit as they are.
+    let lens = [PIECE_LEN + 5, 3, 2 * PIECE_LEN - 1, PIECE_LEN / 2];
+    let mut at = 0;
+    let slot = |(index, len): (usize, usize)| {
+        let range = at..at + len;
+        at += len;
+        let (name, grads, decay) = (index.to_string(), range.clone(), index % 2 == 0);
+        Slot { block: 0, name, tensor: index, piece: 0, range, grads, first: 0, decay }
+    };
+    let slots: Vec<Slot> = lens.into_iter().enumerate().map(slot).collect();
+    let cpu = Cpu::single(Isa::detect());
+    for name in [OptimName::AdamW, OptimName::Momentum, OptimName::Lamb] {
+        let settings = settings(name);
+        let make = |lens: &[usize]| world.files().paged(scratch.path(), lens);
+        let away = Optimizer::in_file(&settings, &slots, 0, make).expect("room");
+        assert_eq!(away.resident_len(), away.kinds().len() * PIECE_LEN);
+        let mut results = [Optimizer::new(&settings, &slots), away].map(|mut optimizer| {
+            let mut params: Vec<f32> = (0..at).map(|i| (i % 101) as f32 - 50.0).collect();
+            for count in 1..3 {
+                let update = Update { count, lr: 0.1, clip: Clip::by(0.5) };
+                let mut grads: Vec<f32> = (0..at).map(|i| (i % 89) as f32 - 44.0).collect();
+                optimizer.read_ahead();
+                optimizer.prepare_block(&cpu, &update, 0, &params, &mut grads);
+                let ones = vec![1.0; slots.len()];
+                *optimizer.norms_mut() = TensorNorms { params: ones.clone(), steps: ones };
+                optimizer.step_block(&cpu, &update, 0, &mut params, &grads);
+                optimizer.check().expect("a disk that works");
+            }
+            (params, optimizer)
+        });
+        let [(here, one), (away, other)] = &mut results;
+        assert!(here == away, "{name}");
+        for slot in &slots {
+            for kind in 0..one.kinds().len() {
+                let state = |of: &Optimizer| of.state(&slot.name, 0, kind).map(<[f32]>::to_vec);
+                assert!(state(one) == state(other), "{name}, {}", slot.name);
+            }
+        }
+    }
+}
+
+/// A disk of which a stretch cannot be read.
+#[derive(Debug)]
+struct Broken(Vec<f32>);
+
+impl Paged for Broken {
+    fn floats(&self) -> &[f32] {
+        &self.0
+    }
+
+    fn floats_mut(&mut self) -> &mut [f32] {
+        &mut self.0
+    }
+
+    fn read_ahead(&self, _: Range<usize>) {}
+
+    fn bring(&self, _: Range<usize>) -> Result<(), FileError> {
+        let (action, path) = (lockstep_platform::FileAction::Read, std::path::Path::new("disk"));
+        Err(FileError::new(action, path, &std::io::Error::other("input/output error")))
+    }
+
+    fn put_back(&self, _: Range<usize>) {}
+
+    fn rest(&self) {}
+}
+
+#[test]
+fn a_disk_that_fails_ends_the_step_and_is_told_of() {
+    let make = |lens: &[usize]| {
+        let broken = |len: &usize| Box::new(Broken(vec![0.0; *len])) as Box<dyn Paged>;
+        Ok(lens.iter().map(broken).collect())
+    };
+    let settings = settings(OptimName::AdamW);
+    let mut optimizer = Optimizer::in_file(&settings, &slots(), 0, make).expect("room");
+    optimizer.check().expect("nobody has asked yet");
+    let mut params = buffers(1.0);
+    run(&mut optimizer, &mut params, 1..2);
+    assert_eq!(params, buffers(1.0), "nothing was stepped");
+    let error = optimizer.check().expect_err("it did not work");
+    assert_eq!(error.to_string(), "cannot read disk: input/output error");
 }

@@ -1,8 +1,9 @@
 //! The exchange of a step: this worker's gradients in, the sum of what all have written out.
 
-use super::power::{expand, orthonormalize, project, project_back};
-use super::{CompressionPlan, Method, Observed, Shape, one_bit, random_k, sign};
+use super::power::{Thin, expand, orthonormalize, project, project_back};
+use super::{CompressionPlan, Method, Observed, Shape, dgc, halves, one_bit, random_k, sign};
 use crate::replica::Replica;
+use half::{bf16, f16};
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use lockstep_optim::Slot;
 use lockstep_tensor::random::Key;
@@ -15,7 +16,7 @@ pub struct Compression {
     pub(super) tensors: Vec<Tensor>,
     /// What was left out so far, tensor behind tensor.
     pub(super) residual: Vec<f32>,
-    /// 1-bit Adam's momentum.
+    /// The momentum of 1-bit Adam, or this worker's own of DGC.
     pub(super) momentum: Vec<f32>,
     /// PowerSGD's thin matrices of the last step.
     pub(super) power: Vec<f32>,
@@ -36,8 +37,10 @@ pub(super) struct Tensor {
     shape: Shape,
     /// Where it begins in flat buffers.
     start: usize,
-    /// Whether it travels as it is.
-    pub(super) is_dense: bool,
+    /// How it is written; nothing where it always travels as it is.
+    pub(super) method: Option<Method>,
+    /// The same in the step at work.
+    now: Option<Method>,
     /// Its thin matrix.
     pub(super) power: Range<usize>,
 }
@@ -51,12 +54,25 @@ impl Tensor {
     fn first_key(&self, seed: u64) -> Key {
         Key::new(seed, "power-sgd").with(self.shape.number)
     }
+
+    /// Its thin matrices, where it has some.
+    fn thin(&self) -> Option<Thin> {
+        match self.method {
+            Some(Method::PowerSgd { rank }) => Some(self.shape.thin(rank)),
+            _ => None,
+        }
+    }
 }
 
 impl Replica {
     /// Gets ready to compress gradients; all workers do so together. Only where each of them holds
-    /// the whole model.
-    pub fn compress(&mut self, plan: CompressionPlan) -> Result<(), CommError> {
+    /// the whole model. `method_of` says how a tensor is written, by its name: as all, in a way of
+    /// its own, or not at all.
+    pub fn compress(
+        &mut self,
+        plan: CompressionPlan,
+        method_of: impl Fn(&str) -> Option<Method>,
+    ) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "gradients are whole");
         let data = self.groups.data();
         let num_workers = data.num_members();
@@ -70,27 +86,30 @@ impl Replica {
             let (_, param) = self.blueprint.params().find(of_slot).expect("a parameter");
             let row_len = if param.shape.len() == 2 { param.shape[1] } else { len };
             let shape = Shape { len, row_len, number };
-            let is_dense = plan.method.leaves_alone(&shape, num_workers);
+            let method = method_of(&slot.name);
+            let method = method.filter(|method| !method.leaves_alone(&shape, num_workers));
             let first = power.len();
-            let mut tensor = Tensor { slot, shape, start, is_dense, power: first..first };
-            if let Method::PowerSgd { rank } = plan.method
-                && !is_dense
-            {
-                let key = tensor.first_key(plan.seed);
-                power.extend(tensor.shape.thin(rank).first_q(key));
+            let mut tensor =
+                Tensor { slot, shape, start, method, now: method, power: first..first };
+            if let Some(thin) = tensor.thin() {
+                power.extend(thin.first_q(tensor.first_key(plan.seed)));
                 tensor.power.end = power.len();
             }
             tensors.push(tensor);
             start += len;
         }
         let zeros = || vec![0.0; start];
-        let is_adam = matches!(plan.method, Method::OneBitAdam { .. });
+        let has_momentum = match plan.method {
+            Method::OneBitAdam { .. } => true,
+            Method::Dgc { momentum, .. } => momentum > 0.0,
+            _ => false,
+        };
         self.compression = Some(Compression {
             plan,
             comm,
             tensors,
             residual: if plan.error_feedback { zeros() } else { Vec::new() },
-            momentum: if is_adam { zeros() } else { Vec::new() },
+            momentum: if has_momentum { zeros() } else { Vec::new() },
             power,
             wanted: zeros(),
             sent: zeros(),
@@ -125,11 +144,24 @@ impl Replica {
     /// Takes note of a step whose gradients travelled as they are.
     pub fn follow_uncompressed(&mut self) {
         let Self { compression: Some(compression), store, .. } = self else { return };
-        let Compression { plan, tensors, momentum, .. } = compression;
-        let Method::OneBitAdam { beta1 } = plan.method else { return };
-        for tensor in tensors {
-            let grads = &store.own_grads(tensor.slot.block)[tensor.slot.grads.clone()];
-            one_bit::follow(beta1, &mut momentum[tensor.flat()], grads);
+        let Compression { plan, tensors, momentum, comm, .. } = compression;
+        let num_workers = comm.num_members();
+        if momentum.is_empty() {
+            return;
+        }
+        for tensor in &*tensors {
+            let (Slot { block, grads, .. }, flat) = (&tensor.slot, tensor.flat());
+            match plan.method {
+                Method::OneBitAdam { beta1 } => {
+                    let grads = &store.own_grads(*block)[grads.clone()];
+                    one_bit::follow(beta1, &mut momentum[flat], grads);
+                }
+                Method::Dgc { momentum: factor, .. } => {
+                    let grads = &mut store.own_grads_mut(*block)[grads.clone()];
+                    dgc::follow(factor, num_workers, &mut momentum[flat], grads);
+                }
+                _ => {}
+            }
         }
     }
 
@@ -158,8 +190,18 @@ impl Compression {
     /// From `wanted` to `total`; what is left out is the new residual.
     fn run(&mut self, step: u64) -> Result<(), CommError> {
         let (feedback, num_workers) = (self.plan.error_feedback, self.comm.num_members());
-        if let Method::OneBitAdam { beta1 } = self.plan.method {
-            one_bit::share(beta1, num_workers, &self.momentum, &mut self.wanted);
+        for tensor in &mut self.tensors {
+            let now = tensor.method.map(|method| method.in_step(step));
+            tensor.now = now.filter(|method| !method.leaves_alone(&tensor.shape, num_workers));
+        }
+        match self.plan.method {
+            Method::OneBitAdam { beta1 } => {
+                one_bit::share(beta1, num_workers, &self.momentum, &mut self.wanted);
+            }
+            Method::Dgc { momentum, .. } => {
+                dgc::correct(momentum, &mut self.momentum, &mut self.wanted);
+            }
+            _ => {}
         }
         if feedback {
             self.wanted.iter_mut().zip(&self.residual).for_each(|(g, left)| *g += left);
@@ -167,8 +209,10 @@ impl Compression {
         self.total.fill(0.0);
         self.dense()?;
         match self.plan.method {
-            Method::RandomK { ratio } => self.few(ratio, step)?,
-            Method::PowerSgd { rank } => self.thin(rank)?,
+            Method::Bf16 => self.halves::<bf16>()?,
+            Method::F16 => self.halves::<f16>()?,
+            Method::RandomK { .. } => self.few(step)?,
+            Method::PowerSgd { .. } => self.thin()?,
             _ => self.messages(step)?,
         }
         // A step that will be skipped must not spoil those after it.
@@ -181,24 +225,36 @@ impl Compression {
             Method::OneBitAdam { beta1 } if is_finite => {
                 one_bit::take(beta1, &mut self.momentum, &mut self.total);
             }
-            Method::PowerSgd { rank } if !is_finite => self.begin_again(rank),
+            Method::Dgc { .. } if is_finite => self.mask(),
+            // What is no number would stay so.
+            Method::Dgc { .. } => self.momentum.fill(0.0),
+            Method::PowerSgd { .. } if !is_finite => self.begin_again(),
             _ => {}
         }
         Ok(())
     }
 
     /// Thin matrices that are no numbers would stay so.
-    fn begin_again(&mut self, rank: usize) {
-        for tensor in self.tensors.iter().filter(|tensor| !tensor.is_dense) {
-            let q = tensor.shape.thin(rank).first_q(tensor.first_key(self.plan.seed));
+    fn begin_again(&mut self) {
+        for tensor in &self.tensors {
+            let Some(thin) = tensor.thin() else { continue };
+            let q = thin.first_q(tensor.first_key(self.plan.seed));
             self.power[tensor.power.clone()].copy_from_slice(&q);
+        }
+    }
+
+    /// Ends the momentum of what was sent.
+    fn mask(&mut self) {
+        for tensor in self.tensors.iter().filter(|tensor| tensor.now.is_some()) {
+            let sent = &self.sent[tensor.flat()];
+            dgc::mask(self.momentum.get_mut(tensor.flat()).unwrap_or_default(), sent);
         }
     }
 
     /// Adds up the tensors that travel as they are, together.
     fn dense(&mut self) -> Result<(), CommError> {
         let Self { tensors, wanted, sent, total, thin, comm, .. } = self;
-        let all = || tensors.iter().filter(|tensor| tensor.is_dense).map(Tensor::flat);
+        let all = || tensors.iter().filter(|tensor| tensor.now.is_none()).map(Tensor::flat);
         thin.clear();
         all().for_each(|flat| thin.extend(&wanted[flat]));
         if thin.is_empty() {
@@ -218,10 +274,10 @@ impl Compression {
     /// Methods whose messages go from everybody to everybody.
     fn messages(&mut self, step: u64) -> Result<(), CommError> {
         let Self { plan, tensors, wanted, sent, total, own, all, comm, .. } = self;
-        let method = plan.method;
         let key = Key::new(plan.seed, "compress").with(step).with(comm.position() as u64);
         own.clear();
-        for tensor in tensors.iter().filter(|tensor| !tensor.is_dense) {
+        for tensor in &*tensors {
+            let Some(method) = tensor.now else { continue };
             let (shape, flat, start) = (&tensor.shape, tensor.flat(), own.len());
             method.encode(shape, &wanted[flat.clone()], key.with(shape.number), own);
             sent[flat.clone()].fill(0.0);
@@ -232,9 +288,10 @@ impl Compression {
         }
         all.resize(own.len() * comm.num_members(), 0);
         comm.all_gather(own, all)?;
-        let is_vote = method == Method::Sign && !plan.error_feedback;
+        let is_vote = plan.method == Method::Sign && !plan.error_feedback;
         let mut start = 0;
-        for tensor in tensors.iter().filter(|tensor| !tensor.is_dense) {
+        for tensor in &*tensors {
+            let Some(method) = tensor.now else { continue };
             let shape = &tensor.shape;
             let end = start + method.message_len(shape);
             let messages = all.chunks_exact(own.len()).map(|message| &message[start..end]);
@@ -249,14 +306,32 @@ impl Compression {
         Ok(())
     }
 
+    /// Two bytes an element: everybody's are added up.
+    fn halves<T: halves::Half>(&mut self) -> Result<(), CommError> {
+        let Self { tensors, wanted, sent, total, comm, .. } = self;
+        let all = || tensors.iter().filter(|tensor| tensor.now.is_some()).map(Tensor::flat);
+        let mut room: Vec<T> = Vec::new();
+        for flat in all() {
+            halves::round(&wanted[flat.clone()], &mut sent[flat], &mut room);
+        }
+        if room.is_empty() {
+            return Ok(());
+        }
+        comm.all_reduce(&mut room, Reduction::Sum)?;
+        let mut sums = room.into_iter().map(halves::Half::widen);
+        all().for_each(|flat| total[flat].iter_mut().zip(&mut sums).for_each(|(t, s)| *t = s));
+        Ok(())
+    }
+
     /// Random-k: everybody's values of the same places are added up.
-    fn few(&mut self, ratio: f64, step: u64) -> Result<(), CommError> {
+    fn few(&mut self, step: u64) -> Result<(), CommError> {
         let Self { plan, tensors, wanted, sent, total, thin, comm, .. } = self;
         let key = Key::new(plan.seed, "random-k").with(step);
-        let some = || tensors.iter().filter(|tensor| !tensor.is_dense);
+        let some = || tensors.iter().filter(|tensor| tensor.now.is_some());
         let places = |tensor: &Tensor| {
             let Shape { len, number, .. } = tensor.shape;
             let start = tensor.start;
+            let Some(Method::RandomK { ratio }) = tensor.now else { unreachable!("of one kind") };
             let scale = |len: usize| if plan.error_feedback { 1.0 } else { len as f32 };
             random_k::places(len, ratio, key.with(number))
                 .map(move |(place, len)| (start + place, scale(len)))
@@ -279,30 +354,25 @@ impl Compression {
     }
 
     /// PowerSGD: two thin matrices of every tensor are added up.
-    fn thin(&mut self, rank: usize) -> Result<(), CommError> {
+    fn thin(&mut self) -> Result<(), CommError> {
         let Self { tensors, wanted, sent, total, power, thin, comm, .. } = self;
-        let some = || tensors.iter().filter(|tensor| !tensor.is_dense);
-        let rows = |tensor: &Tensor| tensor.shape.thin(rank).rows * rank;
-        thin.resize(some().map(rows).sum(), 0.0);
+        let some = || tensors.iter().filter_map(|tensor| Some((tensor, tensor.thin()?)));
+        thin.resize(some().map(|(_, shape)| shape.rows * shape.rank).sum(), 0.0);
         if thin.is_empty() {
             return Ok(());
         }
         let mut at = 0;
-        for tensor in some() {
-            let p = &mut thin[at..at + rows(tensor)];
-            project(
-                tensor.shape.thin(rank),
-                &wanted[tensor.flat()],
-                &power[tensor.power.clone()],
-                p,
-            );
+        for (tensor, shape) in some() {
+            let p = &mut thin[at..at + shape.rows * shape.rank];
+            project(shape, &wanted[tensor.flat()], &power[tensor.power.clone()], p);
             at += p.len();
         }
         comm.all_reduce(thin, Reduction::Sum)?;
         at = 0;
-        for tensor in some() {
-            let (shape, flat) = (tensor.shape.thin(rank), tensor.flat());
-            let (p, q) = (&mut thin[at..at + rows(tensor)], &mut power[tensor.power.clone()]);
+        for (tensor, shape) in some() {
+            let flat = tensor.flat();
+            let p = &mut thin[at..at + shape.rows * shape.rank];
+            let q = &mut power[tensor.power.clone()];
             orthonormalize(shape, p);
             project_back(shape, &wanted[flat.clone()], p, q);
             expand(shape, p, q, &mut sent[flat]);
@@ -310,14 +380,9 @@ impl Compression {
         }
         comm.all_reduce(power, Reduction::Sum)?;
         at = 0;
-        for tensor in some() {
-            let p = &thin[at..at + rows(tensor)];
-            expand(
-                tensor.shape.thin(rank),
-                p,
-                &power[tensor.power.clone()],
-                &mut total[tensor.flat()],
-            );
+        for (tensor, shape) in some() {
+            let p = &thin[at..at + shape.rows * shape.rank];
+            expand(shape, p, &power[tensor.power.clone()], &mut total[tensor.flat()]);
             at += p.len();
         }
         Ok(())
@@ -335,13 +400,9 @@ impl Compression {
 
     /// Bytes that this worker writes in a step.
     fn message_bytes(&self) -> u64 {
-        let of = |tensor: &Tensor| match self.plan.method {
-            _ if tensor.is_dense => tensor.shape.len * size_of::<f32>(),
-            Method::RandomK { ratio } => {
-                super::top_k::num_sent(tensor.shape.len, ratio) * size_of::<f32>()
-            }
-            Method::PowerSgd { rank } => tensor.shape.thin(rank).sent() * size_of::<f32>(),
-            method => method.message_len(&tensor.shape),
+        let of = |tensor: &Tensor| match tensor.now {
+            None => tensor.shape.len * size_of::<f32>(),
+            Some(method) => method.written_bytes(&tensor.shape),
         };
         self.tensors.iter().map(of).sum::<usize>() as u64
     }

@@ -15,14 +15,17 @@ impl Replica {
         let Compression { plan, tensors, residual, momentum, power, .. } = compression;
         for tensor in tensors {
             let (name, flat) = (tensor.slot.name.as_str(), tensor.flat());
-            if plan.error_feedback && !tensor.is_dense {
+            if plan.error_feedback && tensor.method.is_some() {
                 visit(name, "residual", true, &mut residual[flat.clone()])?;
             }
             match plan.method {
                 Method::OneBitAdam { .. } => {
                     visit(name, "sent", false, &mut momentum[flat])?;
                 }
-                Method::PowerSgd { .. } if !tensor.is_dense => {
+                Method::Dgc { .. } if !momentum.is_empty() => {
+                    visit(name, "momentum", true, &mut momentum[flat])?;
+                }
+                Method::PowerSgd { .. } if tensor.method.is_some() => {
                     visit(name, "power", false, &mut power[tensor.power.clone()])?;
                 }
                 _ => {}

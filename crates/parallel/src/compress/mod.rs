@@ -9,11 +9,14 @@
 //! threads; on the number of workers they do.
 //!
 //! - `bits`: numbers of a few bits
-//! - [`int8`], [`qsgd`]: rounding by chance; [`top_k`], [`random_k`]: few elements; [`sign`]: one
-//!   bit each; [`power`]: thin matrices; [`one_bit`]: Adam's momentum in signs
+//! - [`halves`]: two bytes; [`int8`], [`qsgd`]: fewer, rounded by chance
+//! - [`top_k`], [`random_k`], [`dgc`]: few elements; [`sign`]: one bit each; [`power`]: thin
+//!   matrices; [`one_bit`]: Adam's momentum in signs
 //! - `exchange`: the step's exchange; `kept`: what is kept from step to step
 
 pub mod bits;
+pub mod dgc;
+pub mod halves;
 pub mod int8;
 pub mod one_bit;
 pub mod power;
@@ -36,6 +39,10 @@ use power::Thin;
 /// How gradients are written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
+    /// See [`halves`].
+    Bf16,
+    /// See [`halves`].
+    F16,
     /// See [`int8`].
     Int8,
     /// See [`qsgd`].
@@ -52,6 +59,15 @@ pub enum Method {
     RandomK {
         /// The share of elements that travel.
         ratio: f64,
+    },
+    /// See [`dgc`].
+    Dgc {
+        /// The share of elements that travel in the end.
+        ratio: f64,
+        /// Steps until then.
+        warmup_steps: u64,
+        /// Momentum of a worker's gradients.
+        momentum: f32,
     },
     /// See [`sign`].
     Sign,
@@ -70,7 +86,7 @@ pub enum Method {
 /// What a run asks of compression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompressionPlan {
-    /// How gradients are written.
+    /// How gradients are written, but for tensors that are written in a way of their own.
     pub method: Method,
     /// Whether what is left out is added to the next gradient.
     pub error_feedback: bool,
@@ -108,14 +124,24 @@ impl Shape {
 }
 
 impl Method {
+    /// What it is in a step.
+    fn in_step(self, step: u64) -> Self {
+        match self {
+            Self::Dgc { ratio, warmup_steps, .. } => {
+                Self::TopK { ratio: dgc::ratio_in(step, ratio, warmup_steps) }
+            }
+            method => method,
+        }
+    }
+
     /// Bytes of a tensor's message where every worker's goes to every other.
     fn message_len(self, shape: &Shape) -> usize {
         match self {
             Self::Int8 => int8::message_len(shape.len),
             Self::Qsgd { bits } => qsgd::message_len(shape.len, bits),
-            Self::TopK { ratio } => top_k::message_len(shape.len, ratio),
+            Self::TopK { ratio } | Self::Dgc { ratio, .. } => top_k::message_len(shape.len, ratio),
             Self::Sign | Self::OneBitAdam { .. } => sign::message_len(shape.len, shape.row_len),
-            Self::RandomK { .. } | Self::PowerSgd { .. } => 0,
+            Self::Bf16 | Self::F16 | Self::RandomK { .. } | Self::PowerSgd { .. } => 0,
         }
     }
 
@@ -133,14 +159,28 @@ impl Method {
         }
     }
 
+    /// Bytes that a worker writes of a tensor.
+    fn written_bytes(self, shape: &Shape) -> usize {
+        match self {
+            Self::Bf16 | Self::F16 => shape.len * size_of::<u16>(),
+            Self::RandomK { ratio } => top_k::num_sent(shape.len, ratio) * size_of::<f32>(),
+            Self::PowerSgd { rank } => shape.thin(rank).sent() * size_of::<f32>(),
+            method => method.message_len(shape),
+        }
+    }
+
     /// Writes a tensor.
     fn encode(self, shape: &Shape, values: &[f32], key: Key, message: &mut Vec<u8>) {
         match self {
             Self::Int8 => int8::encode(values, key, message),
             Self::Qsgd { bits } => qsgd::encode(values, bits, key, message),
-            Self::TopK { ratio } => top_k::encode(values, ratio, message),
+            Self::TopK { ratio } | Self::Dgc { ratio, .. } => {
+                top_k::encode(values, ratio, message);
+            }
             Self::Sign | Self::OneBitAdam { .. } => sign::encode(values, shape.row_len, message),
-            Self::RandomK { .. } | Self::PowerSgd { .. } => unreachable!("these are added up"),
+            Self::Bf16 | Self::F16 | Self::RandomK { .. } | Self::PowerSgd { .. } => {
+                unreachable!("these are added up")
+            }
         }
     }
 
@@ -149,9 +189,11 @@ impl Method {
         match self {
             Self::Int8 => int8::decode(message, into),
             Self::Qsgd { bits } => qsgd::decode(message, bits, into),
-            Self::TopK { ratio } => top_k::decode(message, ratio, into),
+            Self::TopK { ratio } | Self::Dgc { ratio, .. } => top_k::decode(message, ratio, into),
             Self::Sign | Self::OneBitAdam { .. } => sign::decode(message, shape.row_len, into),
-            Self::RandomK { .. } | Self::PowerSgd { .. } => unreachable!("these are added up"),
+            Self::Bf16 | Self::F16 | Self::RandomK { .. } | Self::PowerSgd { .. } => {
+                unreachable!("these are added up")
+            }
         }
     }
 }

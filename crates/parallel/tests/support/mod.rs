@@ -150,6 +150,7 @@ impl Layout {
             bucket_len: self.bucket_len,
             overlap: self.overlap,
             wire: lockstep_config::Dtype::F32,
+            offload: false,
             phases: Phases::default(),
             phase: 0,
         }

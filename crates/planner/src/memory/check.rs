@@ -3,12 +3,12 @@
 //! A run that cannot fit is refused before a worker starts: the machine would otherwise find out by
 //! killing one of them in the middle of the night. What is offered instead is the nearest recipe
 //! that fits, in the order in which changes cost least: compute activations again, divide more
-//! among the workers, smaller microbatches, fewer workers, which all leave the model as it is; then
-//! fewer layers, and narrower ones.
+//! among the workers, optimizer state on a disk, smaller microbatches, fewer workers, which all
+//! leave the model as it is; then fewer layers, and narrower ones.
 
 use super::{Memory, Process};
 use lockstep_config::units::Bytes;
-use lockstep_config::{Blame, Recipe, Recompute};
+use lockstep_config::{Blame, OffloadState, Recipe, Recompute};
 use lockstep_parallel::asked::blueprint_on;
 
 /// What a machine has.
@@ -84,9 +84,8 @@ fn largest_part(memory: &Memory) -> (&'static str, Bytes) {
 fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     let mut changed = recipe.clone();
     let mut settings: Vec<String> = Vec::new();
-    let fits = |recipe: &Recipe| {
-        needed(&Memory::of(recipe, &blueprint_on(recipe, 0)), room) <= room.memory
-    };
+    let needs = |recipe: &Recipe| needed(&Memory::of(recipe, &blueprint_on(recipe, 0)), room);
+    let fits = |recipe: &Recipe| needs(recipe) <= room.memory;
     for recompute in [Recompute::Selective, Recompute::Full] {
         if changed.parallel.recompute == Recompute::None || recompute == Recompute::Full {
             changed.parallel.recompute = recompute;
@@ -111,6 +110,15 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     }
     if recipe.run.workers > 1 && recipe.parallel.zero < 3 {
         settings.push("parallel.zero = 3".to_owned());
+    }
+    let before = needs(&changed);
+    changed.offload.state = OffloadState::File;
+    // Rules without state have nothing to put there.
+    if needs(&changed) < before {
+        settings.push("offload.state = file".to_owned());
+        if fits(&changed) {
+            return Some(settings.join(" and "));
+        }
     }
     // Fewer sequences a lane; the batch stays what it is.
     while changed.train.microbatch > 1 {

@@ -19,7 +19,13 @@
 //! measured for vectors of several lengths and says how much less.
 //!
 //! Besides: by how much calls between workers are slower or faster than the engine assumes.
+//!
+//! The first two rows, products and scores depend on the number format that products multiply in,
+//! and are measured in each ([`Format`]); everything else is `f32` in all of them. A file has all
+//! that was measured ([`Machine`]); what a forecast needs of it is that of one format
+//! ([`Calibration`]).
 
+use lockstep_config::Dtype;
 use lockstep_config::units::{BytesPerSecond, FlopsPerSecond, Seconds};
 use lockstep_schedule::{Costs, Link};
 use serde::{Deserialize, Serialize};
@@ -42,10 +48,10 @@ pub struct SumPoint {
     pub seconds_per_element: f64,
 }
 
-/// A machine, as it was measured.
+/// A machine, as it was measured: what the file has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Calibration {
-    /// Of this format.
+pub struct Machine {
+    /// Of this format of file.
     pub version: u32,
     /// The machine's name.
     pub host: String,
@@ -53,7 +59,26 @@ pub struct Calibration {
     pub cores: usize,
     /// The instruction set.
     pub kernels: String,
-    /// Best that fused multiply-adds reach on all cores.
+    /// What depends on the number format of products.
+    pub formats: Vec<Format>,
+    /// By ascending length.
+    pub sums: Vec<SumPoint>,
+    /// What an update costs a parameter; of all cores together.
+    pub update_seconds_per_param: f64,
+    /// What a step takes whatever is in it.
+    pub step_overhead_seconds: f64,
+    /// Measured over assumed time of short calls.
+    pub latency_factor: f64,
+    /// Measured over assumed time of long calls.
+    pub transfer_factor: f64,
+}
+
+/// What was measured with products in one number format.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Format {
+    /// `precision.compute`.
+    pub compute: String,
+    /// Best that the units for it reach on all cores.
     pub peak_flops_per_second: f64,
     /// By ascending width: the speed of products alone.
     pub points: Vec<Point>,
@@ -67,6 +92,15 @@ pub struct Calibration {
     /// What a lane costs a parameter of a model that fits into no cache besides; of all cores
     /// together.
     pub lane_seconds_per_param: f64,
+}
+
+/// A machine with products in one number format.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// Cores that were used.
+    pub cores: usize,
+    /// What depends on the format.
+    pub format: Format,
     /// By ascending length.
     pub sums: Vec<SumPoint>,
     /// What an update costs a parameter; of all cores together.
@@ -80,12 +114,33 @@ pub struct Calibration {
 }
 
 /// The format that this code reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
+
+impl Machine {
+    /// The machine with products in one number format, if it was measured in that.
+    pub fn with(&self, compute: Dtype) -> Option<Calibration> {
+        let format = self.formats.iter().find(|format| format.compute == compute.name())?;
+        Some(Calibration {
+            cores: self.cores,
+            format: format.clone(),
+            sums: self.sums.clone(),
+            update_seconds_per_param: self.update_seconds_per_param,
+            step_overhead_seconds: self.step_overhead_seconds,
+            latency_factor: self.latency_factor,
+            transfer_factor: self.transfer_factor,
+        })
+    }
+
+    /// Whether it is this machine.
+    pub fn is_of(&self, host: &str, cores: usize) -> bool {
+        self.cores == cores && self.host == host
+    }
+}
 
 impl Calibration {
     /// The speed of a model of this width, on all cores.
     pub fn rate(&self, width: usize) -> FlopsPerSecond {
-        let points = self.points.iter().map(|point| (point.width, point.flops_per_second));
+        let points = self.format.points.iter().map(|point| (point.width, point.flops_per_second));
         FlopsPerSecond(between(points, width))
     }
 
@@ -104,7 +159,7 @@ impl Calibration {
         let is_flat = most <= least;
         let more = (self.sum_seconds(num_params) - least) / (most - least);
         let share = if is_flat { 1.0 } else { more.clamp(0.0, 1.0) };
-        Seconds(self.lane_seconds_per_param * share * num_params as f64)
+        Seconds(self.format.lane_seconds_per_param * share * num_params as f64)
     }
 
     fn sum_seconds(&self, len: usize) -> f64 {
@@ -114,12 +169,13 @@ impl Calibration {
 
     /// The best that the machine could do.
     pub const fn peak(&self) -> FlopsPerSecond {
-        FlopsPerSecond(self.peak_flops_per_second)
+        FlopsPerSecond(self.format.peak_flops_per_second)
     }
 
     /// What a block of a lane takes besides its arithmetic on so many threads.
     pub const fn block(&self, threads: usize) -> Seconds {
-        Seconds(if threads == 1 { self.block_seconds_alone } else { self.block_seconds })
+        let Format { block_seconds, block_seconds_alone, .. } = self.format;
+        Seconds(if threads == 1 { block_seconds_alone } else { block_seconds })
     }
 
     /// What calls cost here, where `assumed` is what the engine goes by. Links that workers have
@@ -138,11 +194,6 @@ impl Calibration {
             local: BytesPerSecond(assumed.local.0 / self.transfer_factor),
             ..assumed.clone()
         }
-    }
-
-    /// Whether it was made on this machine, by a version that measured the same.
-    pub fn is_of(&self, host: &str, cores: usize) -> bool {
-        self.version == VERSION && self.cores == cores && self.host == host
     }
 }
 
@@ -166,19 +217,23 @@ fn between(points: impl Iterator<Item = (usize, f64)>, at: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn machine() -> Calibration {
+    fn machine() -> Machine {
         let point = |width, flops_per_second| Point { width, flops_per_second };
-        Calibration {
-            version: VERSION,
-            host: "here".to_owned(),
-            cores: 2,
-            kernels: "avx512".to_owned(),
+        let format = |compute: &str, faster: f64| Format {
+            compute: compute.to_owned(),
             peak_flops_per_second: 100.0,
-            points: vec![point(64, 10.0), point(256, 30.0)],
+            points: vec![point(64, faster * 10.0), point(256, faster * 30.0)],
             block_seconds: 2.0,
             block_seconds_alone: 1.0,
             score_seconds: 0.0,
             lane_seconds_per_param: 4.0,
+        };
+        Machine {
+            version: VERSION,
+            host: "here".to_owned(),
+            cores: 2,
+            kernels: "avx512".to_owned(),
+            formats: vec![format("f32", 1.0), format("bf16", 4.0)],
             sums: [(1 << 10, 1.0), (1 << 20, 3.0)]
                 .map(|(len, seconds_per_element)| SumPoint { len, seconds_per_element })
                 .to_vec(),
@@ -189,19 +244,32 @@ mod tests {
         }
     }
 
+    fn in_f32() -> Calibration {
+        machine().with(Dtype::F32).expect("it was measured")
+    }
+
+    #[test]
+    fn a_format_that_was_not_measured_is_not_guessed() {
+        let machine = machine();
+        assert!(machine.is_of("here", 2) && !machine.is_of("here", 4));
+        let bf16 = machine.with(Dtype::Bf16).expect("it was measured");
+        assert_eq!(bf16.rate(128), FlopsPerSecond(80.0));
+        assert_eq!(bf16.block(1), Seconds(1.0));
+        assert_eq!(machine.with(Dtype::F16), None);
+    }
+
     #[test]
     fn speed_lies_on_a_line_between_the_widths_that_were_measured() {
-        let machine = machine();
+        let machine = in_f32();
         assert_eq!(machine.rate(64), FlopsPerSecond(10.0));
         assert_eq!(machine.rate(128), FlopsPerSecond(20.0));
         assert_eq!(machine.rate(16), FlopsPerSecond(10.0));
         assert_eq!(machine.rate(4096), FlopsPerSecond(30.0));
-        assert!(machine.is_of("here", 2) && !machine.is_of("here", 4));
     }
 
     #[test]
     fn what_fits_into_a_cache_passes_for_less() {
-        let machine = machine();
+        let machine = in_f32();
         assert_eq!(machine.leaf(1 << 10), Seconds(1024.0));
         assert_eq!(machine.leaf(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
         assert_eq!(machine.passing(1 << 8), Seconds(0.0));
@@ -212,10 +280,10 @@ mod tests {
     #[test]
     fn links_that_were_measured_are_taken_as_they_are() {
         let assumed = Costs::of_one_host(false);
-        let slower = machine().costs(&assumed);
+        let slower = in_f32().costs(&assumed);
         let half = BytesPerSecond(assumed.messages.bandwidth.0 / 2.0);
         assert_eq!(slower.messages.bandwidth, half);
         let measured = Costs { port: Some(BytesPerSecond(1e9)), ..assumed };
-        assert_eq!(machine().costs(&measured), measured);
+        assert_eq!(in_f32().costs(&measured), measured);
     }
 }

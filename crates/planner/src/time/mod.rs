@@ -10,7 +10,7 @@
 pub mod calibration;
 mod path;
 
-pub use calibration::{Calibration, Point, SumPoint};
+pub use calibration::{Calibration, Format, Machine, Point, SumPoint};
 
 use crate::overlap::{self, Bucket};
 use crate::traffic::{Call, Chosen, GroupCalls, StepCalls, Wires, rank_at};
@@ -94,7 +94,7 @@ pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibra
 fn lane_seconds(recipe: &Recipe, blueprint: &Blueprint, machine: &Calibration) -> Seconds {
     let again = again(recipe, blueprint);
     let products = lane_flops_of_model(recipe, blueprint) / machine.rate(recipe.model.width);
-    let scores = Seconds(machine.score_seconds * lane_scores(recipe));
+    let scores = Seconds(machine.format.score_seconds * lane_scores(recipe));
     (products + scores + machine.passing(blueprint.num_params())) * again
 }
 

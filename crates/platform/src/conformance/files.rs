@@ -14,6 +14,7 @@ pub(super) const CHECKS: &[Row] = &[
     ("parts of an open file can be read at any offset", reads_parts),
     ("an open file outlives the replacement of its path", open_file_outlives_replacement),
     ("a mapped file is copied from at any offset, an empty one too", maps_are_copied_from),
+    ("numbers on a disk are zeros, keep what they are given, and leave no name", paged_numbers),
     ("a missing file is named with the reason", missing_file_is_named),
     ("text that is not UTF-8 is refused with its place", bad_text_is_refused),
     ("a folder lists its entries sorted", list_is_sorted),
@@ -123,6 +124,29 @@ fn maps_are_copied_from(world: &World, dir: &Path) {
     empty.copy_to(0, &mut []);
     assert!(files.map(dir).is_err(), "a folder was mapped");
     assert!(files.map(&dir.join("absent")).is_err(), "nothing was mapped");
+}
+
+fn paged_numbers(world: &World, dir: &Path) {
+    let mut parts = ok(world.files().paged(dir, &[5000, 0, 3]));
+    assert_eq!(ok(world.files().list(dir)), <[PathBuf; 0]>::default());
+    for (number, part) in parts.iter_mut().enumerate() {
+        let len = part.floats().len();
+        assert!(part.floats().iter().all(|value| value.to_bits() == 0));
+        part.read_ahead(0..len);
+        ok(part.bring(0..len));
+        part.floats_mut().fill(number as f32 + 1.0);
+        part.put_back(0..len);
+    }
+    parts[0].rest();
+    let lens: Vec<usize> = parts.iter().map(|part| part.floats().len()).collect();
+    assert_eq!(lens, [5000, 0, 3]);
+    for (number, part) in parts.iter().enumerate() {
+        let is_kept = |value: &f32| value.to_bits() == (number as f32 + 1.0).to_bits();
+        assert!(part.floats().iter().all(is_kept));
+    }
+    let nowhere = dir.join("missing folder");
+    let error = world.files().paged(&nowhere, &[1]).expect_err("its folder is missing");
+    assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, &*nowhere));
 }
 
 fn missing_file_is_named(world: &World, dir: &Path) {

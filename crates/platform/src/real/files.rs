@@ -15,7 +15,7 @@ use super::entropy::RealEntropy;
 use super::map::RealMap;
 use super::write_behind::WriteBehind;
 use crate::{
-    Entropy, FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files, atomic,
+    Entropy, FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files, Paged, atomic,
 };
 
 pub(crate) struct RealFiles;
@@ -41,6 +41,10 @@ impl Files for RealFiles {
     fn map(&self, path: &Path) -> Result<Box<dyn FileMap>, FileError> {
         let map = File::open(path).and_then(|file| RealMap::new(&file));
         Ok(Box::new(map.map_err(failed(FileAction::Read, path))?))
+    }
+
+    fn paged(&self, folder: &Path, lens: &[usize]) -> Result<Vec<Box<dyn Paged>>, FileError> {
+        super::paged::create(folder, lens)
     }
 
     fn write_atomic(&self, path: &Path, bytes: &[u8]) -> Result<(), FileError> {

@@ -9,6 +9,7 @@ mod files;
 mod host;
 mod map;
 mod net;
+mod paged;
 mod processes;
 mod shared;
 mod streams;

@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_types, reason = "this is where files are touched")]
 
 use std::fs::File;
+use std::ops::Range;
 
 /// Bytes that are collected before the disk is asked to begin.
 const BATCH_BYTES: usize = 8 << 20;
@@ -25,24 +26,27 @@ impl WriteBehind {
         self.num_bytes += num_bytes;
         if self.num_bytes >= BATCH_BYTES {
             self.num_bytes = 0;
-            begin(file);
+            begin(file, 0..0);
         }
     }
 }
 
-/// Lets the system begin to write what it has of a file. Where it cannot, the sync does it all.
+/// Lets the system begin to write what it has of the bytes of a file from the range's start to its
+/// end, or to the file's where the range is empty. Where it cannot, the sync does it all.
 #[cfg(target_os = "linux")]
-fn begin(file: &File) {
+pub(super) fn begin(file: &File, bytes: Range<usize>) {
     use std::ffi::{c_int, c_uint};
     use std::os::fd::AsRawFd;
     unsafe extern "C" {
         fn sync_file_range(file: c_int, offset: i64, num_bytes: i64, flags: c_uint) -> c_int;
     }
-    const TO_THE_END: i64 = 0;
     const BEGIN: c_uint = 2;
-    // SAFETY: the call takes numbers only, and the descriptor is open as long as the borrow.
-    let _ = unsafe { sync_file_range(file.as_raw_fd(), 0, TO_THE_END, BEGIN) };
+    let [start, num_bytes] =
+        [bytes.start, bytes.len()].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    // SAFETY: the call takes numbers only, and the descriptor is open as long as the borrow. No
+    // bytes are all that follow.
+    let _ = unsafe { sync_file_range(file.as_raw_fd(), start, num_bytes, BEGIN) };
 }
 
 #[cfg(not(target_os = "linux"))]
-fn begin(_: &File) {}
+pub(super) fn begin(_: &File, _: Range<usize>) {}

@@ -141,7 +141,7 @@ impl Console {
         pace * self.num_steps.saturating_sub(step) as f64
     }
 
-    /// Adds the lines of every event but a step.
+    /// Adds the lines of every event but steps, which are drawn, and details, which are not.
     fn describe(&mut self, event: &Event) {
         let text = &mut self.text;
         match event {
@@ -160,7 +160,7 @@ impl Console {
                 add(text, format_args!("workers {workers}, threads {num_threads}, "));
                 add(text, format_args!("kernels {kernel_class}, recipe {recipe_hash:.12}\n"));
             }
-            Event::Evaluated { step, validation_loss, perplexity } => {
+            Event::Evaluated { step, validation_loss, perplexity, .. } => {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
                 add(text, format_args!("  perplexity {perplexity:.3}\n"));
             }
@@ -209,10 +209,7 @@ impl Console {
                 }
                 add(text, format_args!("\nlosses  {losses_hash}\nweights {weights_hash}\n"));
             }
-            Event::Step { .. }
-            | Event::RoundFinished { .. }
-            | Event::Compressed { .. }
-            | Event::WorkersMissing { .. } => {}
+            _ => {}
         }
     }
 }
@@ -226,9 +223,7 @@ impl Sink for Console {
                 return self
                     .step(now_seconds, Progress { step, loss, tokens_per_second, seconds_left });
             }
-            Event::RoundFinished { .. }
-            | Event::Compressed { .. }
-            | Event::WorkersMissing { .. } => return Ok(()),
+            event if event.is_detail() => return Ok(()),
             Event::RunStarted { num_steps, .. } => {
                 self.num_steps = *num_steps;
                 (self.first, self.last_drawn_seconds, self.undrawn) = (None, None, None);
@@ -239,13 +234,7 @@ impl Sink for Console {
                     self.draw(progress);
                 }
             }
-            Event::Evaluated { .. }
-            | Event::TargetReached { .. }
-            | Event::Assessed { .. }
-            | Event::CheckpointSaved { .. }
-            | Event::Restored { .. }
-            | Event::Sample { .. }
-            | Event::Warning { .. } => {}
+            _ => {}
         }
         self.close_progress();
         self.describe(&stamped.event);

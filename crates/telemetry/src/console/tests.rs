@@ -146,7 +146,14 @@ fn other_lines_leave_the_latest_progress_standing_above_them() {
     let mut fixture = Fixture::new(Surface::Terminal, 100);
     fixture.step(1.0, 1);
     fixture.step(1.05, 2);
-    fixture.give(1.06, Event::Evaluated { step: 2, validation_loss: 4.5, perplexity: 90.017 });
+    let evaluated = Event::Evaluated {
+        step: 2,
+        validation_loss: 4.5,
+        perplexity: 90.017,
+        train_seconds: 1.0,
+        wire_bytes: 0,
+    };
+    fixture.give(1.06, evaluated);
     fixture.give(1.07, Event::Warning { message: "slow disk".to_owned() });
     fixture.step(1.2, 3);
     let expected = "\rstep   1/100  loss 4.9900  12.3k tokens/s  ETA 50s\

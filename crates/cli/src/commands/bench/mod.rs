@@ -3,10 +3,12 @@
 //! # Layout
 //! - [`train`]: steps of a model.
 //! - [`comm`]: collectives between ranks.
+//! - [`methods`]: ways to distribute learning, held against each other.
 
 mod comm;
 mod train;
 
+use super::sweep::methods;
 use crate::failure::Failure;
 use lockstep_platform::World;
 
@@ -15,11 +17,13 @@ use lockstep_platform::World;
 pub(crate) enum Command {
     Train(train::Arguments),
     Comm(comm::Arguments),
+    Methods(methods::Arguments),
 }
 
 pub(crate) fn run(command: &Command, world: &World) -> Result<(), Failure> {
     match command {
         Command::Train(arguments) => train::run(arguments, world),
         Command::Comm(arguments) => comm::run(arguments, world),
+        Command::Methods(arguments) => methods::run(arguments, world),
     }
 }

@@ -5,7 +5,7 @@
 //! - [`tokenize`]: a corpus as shards of tokens.
 //! - [`inspect`]: what a shard folder holds.
 //! - [`check`]: whether it is still what was written.
-//! - [`skew`]: how different the workers' samples are.
+//! - [`skew`]: how parts of the samples differ.
 //! - [`corpus_args`]: how these commands are told their corpus.
 //! - [`meter`]: a line that says how far the work has come.
 

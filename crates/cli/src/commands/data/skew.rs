@@ -1,19 +1,29 @@
-//! `lockstep data skew`: how different the workers' samples are.
+//! `lockstep data skew`: how the parts differ that a recipe divides its samples into.
 
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
+use lockstep_data::partition::Skew;
+use lockstep_data::{Feed, Seat};
+use lockstep_model::problem::classes;
 use lockstep_platform::World;
-use lockstep_trainer::skew::{self, Skew};
-use std::fmt::Write;
+use serde::Serialize;
+use std::fmt::Write as _;
 
-/// Show how different the samples of workers are: distance from the whole, and what stands out
+/// Parts that are listed.
+const MAX_ROWS: usize = 20;
+
+/// Say how the samples of clients, or of leaves of the gradient sum, differ
 #[derive(clap::Args)]
 #[command(after_help = "\
+A class is a digit, on which side of zero a target lies, or which of its ten tenths a window of text
+is in. The variation is half the sum of the differences between a part's shares of classes and
+everybody's: 0 is alike, near 1 nothing in common.
+
 Examples:
-  lockstep data skew --preset digits --set problem.partition=by-class --set run.workers=4
-  lockstep data skew --preset digits --set problem.partition=dirichlet --set problem.alpha=0.1
-  lockstep data skew --set data.placement=partitioned --set run.workers=4 --json")]
+  lockstep data skew --preset federated
+  lockstep data skew --preset digits --set sync.partition=by-class
+  lockstep data skew --set sync.partition=dirichlet --set sync.alpha=0.1 --json")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
@@ -22,30 +32,72 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let recipe = arguments.recipe.resolve(world)?;
-    let Some(skew) = skew::of(&recipe, world)? else {
-        let line = "the samples of this recipe have no kinds to count here; try a text that is not \
-                    served, or model.family = mlp, ridge or logistic";
-        return Err(Failure::user(line));
-    };
-    if arguments.json { output::json(&skew) } else { output::text(&render(&skew)) }
+#[derive(Serialize)]
+struct Report {
+    partition: String,
+    mean_variation: f64,
+    max_variation: f64,
+    parts: Vec<Part>,
 }
 
-fn render(skew: &Skew) -> String {
-    let mut text = String::new();
-    let heading = ["worker", "samples", "variation", "nats"];
-    let [worker, samples, variation, nats] = heading;
-    let _ = writeln!(text, "{worker:>6} {samples:>12} {variation:>10} {nats:>9}  more than others");
-    for worker in &skew.workers {
-        let top = worker.top.iter().map(|kind| {
-            let (share, all) = (100.0 * kind.share, 100.0 * kind.share_of_all);
-            format!("{} {} ({share:.1} % against {all:.1} %)", skew.of, kind.kind)
-        });
-        let top = top.collect::<Vec<_>>().join(", ");
-        let (variation, nats) = (worker.total_variation, worker.divergence);
-        let (rank, count) = (worker.rank, worker.count);
-        let _ = writeln!(text, "{rank:>6} {count:>12} {variation:>10.4} {nats:>9.4}  {top}");
+#[derive(Serialize)]
+struct Part {
+    number: usize,
+    num_samples: usize,
+    variation: f64,
+    top_class: usize,
+    top_share: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let recipe = arguments.recipe.resolve(world)?;
+    let mut feed = Feed::open(&recipe, world, &Seat::alone(&recipe))?;
+    if recipe.model.family.is_problem() {
+        feed.classify(classes(&recipe.model));
     }
+    let Some(partition) = feed.partition() else {
+        return Err(Failure::user(
+            "sync.partition = \"shared\": all learn from all samples; try --set \
+             sync.partition=dirichlet",
+        ));
+    };
+    let skew = partition.skew();
+    let report = Report {
+        partition: recipe.sync.partition.to_string(),
+        mean_variation: skew.iter().map(|part| part.variation).sum::<f64>() / skew.len() as f64,
+        max_variation: skew.iter().map(|part| part.variation).fold(0.0, f64::max),
+        parts: skew.iter().enumerate().map(part).collect(),
+    };
+    if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
+}
+
+fn part((number, skew): (usize, &Skew)) -> Part {
+    let Skew { num_samples, variation, top_class, top_share } = *skew;
+    Part { number, num_samples, variation, top_class, top_share }
+}
+
+fn render(report: &Report) -> String {
+    let mut text = String::from("part   samples  variation  most frequent class\n");
+    for part in report.parts.iter().take(MAX_ROWS) {
+        let _ = writeln!(
+            text,
+            "{:<5} {:>8} {:>10.2}  {} ({:.0} %)",
+            part.number,
+            part.num_samples,
+            part.variation,
+            part.top_class,
+            100.0 * part.top_share
+        );
+    }
+    if report.parts.len() > MAX_ROWS {
+        let _ = writeln!(text, "... and {} more", report.parts.len() - MAX_ROWS);
+    }
+    let (mean, max) = (report.mean_variation, report.max_variation);
+    let _ = writeln!(
+        text,
+        "\n{} parts by sync.partition = \"{}\": variation {mean:.2} in the mean, {max:.2} at most",
+        report.parts.len(),
+        report.partition
+    );
     text
 }

@@ -1,6 +1,8 @@
 //! `lockstep lab`: the experiments of distributed training, simulated, swept and drawn.
 
 mod claims;
+mod events;
+mod real;
 mod walk;
 
 use crate::failure::Failure;
@@ -27,6 +29,7 @@ Examples:
   lockstep lab all-reduce --param ranks=256 --sweep bytes=1MB,10MB,100MB
   lockstep lab data-parallel --param variation=0.1 --seeds 20 --plot step.svg
   lockstep lab stragglers --sweep workers=8,256 --sweep variation=0.1,0.3 --csv stragglers.csv
+  lockstep lab data-parallel --real
   lockstep lab walk ring --ranks 4
   lockstep lab claims"
 )]
@@ -47,6 +50,9 @@ pub(crate) struct Arguments {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Run it on this machine as well, over emulated links: simulated beside measured
+    #[arg(long, conflicts_with = "seeds")]
+    real: bool,
     /// What the experiment asks and shows, instead of running it
     #[arg(long)]
     explain: bool,
@@ -66,6 +72,7 @@ enum Command {
     List(ListArguments),
     Walk(walk::Arguments),
     Claims(claims::Arguments),
+    Events(events::Arguments),
 }
 
 /// Name the experiments
@@ -81,6 +88,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         (Some(Command::List(list)), _) => self::list(list.json),
         (Some(Command::Walk(arguments)), _) => walk::run(arguments, world),
         (Some(Command::Claims(arguments)), _) => claims::run(arguments),
+        (Some(Command::Events(arguments)), _) => events::run(arguments, world),
         (None, Some(name)) => experiment(name, arguments, world),
         (None, None) => Err(Failure::user("lab needs an experiment; try lockstep lab list")),
     }
@@ -93,16 +101,20 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
         return output::text(&card.help());
     }
     let picture = arguments.plot.as_deref().map(format_of).transpose()?;
-    let mut study = Study::with(card, &arguments.param, &arguments.sweep)?;
-    (study.num_seeds, study.seed) = (arguments.seeds as usize, arguments.seed);
-    let report = study.run(experiment)?;
+    let (card, report) = if arguments.real {
+        real::run(name, arguments, world)?
+    } else {
+        let mut study = Study::with(card, &arguments.param, &arguments.sweep)?;
+        (study.num_seeds, study.seed) = (arguments.seeds as usize, arguments.seed);
+        (*card, study.run(experiment)?)
+    };
     if let Some(path) = &arguments.csv {
         world.files().write_atomic(path, report.rows.csv().as_bytes())?;
     }
     if let (Some(path), Some(format)) = (&arguments.plot, picture) {
         let drawn = match format {
-            Format::Svg => plot::svg(card, &report),
-            Format::Html => plot::html(card, &report),
+            Format::Svg => plot::svg(&card, &report),
+            Format::Html => plot::html(&card, &report),
         };
         world.files().write_atomic(path, drawn.as_bytes())?;
     }

@@ -4,30 +4,34 @@ use crate::failure::Failure;
 use crate::{forecast, output, workers};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
-use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_config::{Dtype, Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_planner::time::{Calibration, Point, SumPoint, calibration::VERSION, lane_scores};
+use lockstep_planner::time::{Format, Machine, Point, SumPoint, calibration::VERSION, lane_scores};
 use lockstep_planner::traffic::{Call, Chosen, Lengths, Wires};
 use lockstep_platform::World;
 use lockstep_schedule::{Addends, Op};
 use lockstep_tensor::reduce;
-use lockstep_trainer::bench::{BenchTrain, bench_train};
+use lockstep_trainer::bench::{BenchTrain, bench_train, tile_peak_gflops};
 use lockstep_trainer::device;
 
 /// Measure this machine; `plan` and `train` then say how long a step takes
 #[derive(clap::Args)]
 #[command(after_help = "\
-Trains small models of several widths for a few steps each, and times calls between two workers.
-Takes a minute; do it while nothing else runs. The result is kept in the user's cache folder, or in
-the file that LOCKSTEP_CALIBRATION names.
+Trains small models of several widths for a few steps each, in every number format that is asked
+for, and times calls between two workers. Takes a minute for each format; do it while nothing else
+runs. The result is kept in the user's cache folder, or in the file that LOCKSTEP_CALIBRATION names.
 
 Examples:
   lockstep plan calibrate
+  lockstep plan calibrate --formats f32,bf16,fp16
   lockstep plan calibrate --json")]
 pub(crate) struct Arguments {
     /// Timed steps of every model
     #[arg(long, default_value_t = 6)]
     steps: u64,
+    /// Number formats of products (precision.compute) to measure
+    #[arg(long, value_delimiter = ',', default_values = ["f32", "bf16"], value_name = "FORMAT,..")]
+    formats: Vec<String>,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -58,12 +62,25 @@ struct Trial {
     lanes: usize,
     /// At most one for each lane.
     leaves: usize,
+    /// What products multiply in.
+    compute: Dtype,
     /// 0: as many as there are cores.
     threads: usize,
 }
 
 /// Tokens of a sequence, where it is not the subject.
 const CONTEXT: usize = 256;
+
+/// What others differ from.
+const TRIAL: Trial = Trial {
+    width: WIDTHS[0].0,
+    heads: WIDTHS[0].1,
+    context: CONTEXT,
+    lanes: 1,
+    leaves: 1,
+    compute: Dtype::F32,
+    threads: 0,
+};
 
 /// Elements of a short call and of a long one.
 const CALLS: [usize; 2] = [16, 1 << 20];
@@ -77,7 +94,8 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             "there is no home folder to keep the result in; name a file in LOCKSTEP_CALIBRATION",
         ));
     };
-    let found = calibrate(world, arguments.steps)?;
+    let formats = formats(&arguments.formats)?;
+    let found = calibrate(world, arguments.steps, &formats)?;
     if let Some(folder) = path.parent() {
         world.files().create_dir_all(folder)?;
     }
@@ -86,45 +104,98 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         return output::json(&found);
     }
-    let speeds: Vec<String> = found
-        .points
-        .iter()
-        .map(|point| format!("{:>5}  {:.1} GFLOP/s", point.width, point.flops_per_second / 1e9))
-        .collect();
-    output::text(&format!(
-        "width  speed\n{}\na block takes {} besides, {} on one thread\nkept in {}\n",
+    let tables: Vec<String> = found.formats.iter().map(table).collect();
+    output::text(&format!("{}\nkept in {}\n", tables.join("\n"), path.display()))
+}
+
+/// The number formats by these names, each once.
+fn formats(names: &[String]) -> Result<Vec<Dtype>, Failure> {
+    let mut formats = Vec::new();
+    for name in names {
+        let Some(format) = Dtype::from_name(name) else {
+            let known = Dtype::NAMES.join(", ");
+            return Err(Failure::user(format!("--formats {name} is not known; try {known}")));
+        };
+        if !formats.contains(&format) {
+            formats.push(format);
+        }
+    }
+    Ok(formats)
+}
+
+fn table(format: &Format) -> String {
+    let speed =
+        |point: &Point| format!("{:>5}  {:.1} GFLOP/s", point.width, point.flops_per_second / 1e9);
+    let speeds: Vec<String> = format.points.iter().map(speed).collect();
+    format!(
+        "width  speed in {}\n{}\na block takes {} besides, {} on one thread\n",
+        format.compute,
         speeds.join("\n"),
-        Seconds(found.block_seconds),
-        Seconds(found.block_seconds_alone),
-        path.display()
-    ))
+        Seconds(format.block_seconds),
+        Seconds(format.block_seconds_alone),
+    )
 }
 
 /// Everything that is measured.
-fn calibrate(world: &World, steps: u64) -> Result<Calibration, Failure> {
+fn calibrate(world: &World, steps: u64, formats: &[Dtype]) -> Result<Machine, Failure> {
+    let mut measured = Vec::new();
+    for compute in formats {
+        measured.push(in_format(world, steps, *compute)?);
+    }
+    workers::tell("sums ...\n");
+    let sums = sums(world)?;
+    workers::tell("calls between workers ...\n");
+    let [latency_factor, transfer_factor] = factors(world)?;
+    // An update is the same in all formats.
+    let first = &measured[0];
+    Ok(Machine {
+        version: VERSION,
+        host: world.host().name(),
+        cores: world.threads().available(),
+        kernels: first.kernels.clone(),
+        update_seconds_per_param: first.update_seconds_per_param,
+        step_overhead_seconds: first.step_overhead_seconds,
+        formats: measured.into_iter().map(|measured| measured.format).collect(),
+        sums,
+        latency_factor,
+        transfer_factor,
+    })
+}
+
+/// What is measured with products in one number format.
+struct Measured {
+    format: Format,
+    update_seconds_per_param: f64,
+    step_overhead_seconds: f64,
+    kernels: String,
+}
+
+fn in_format(world: &World, steps: u64, compute: Dtype) -> Result<Measured, Failure> {
     // Steps of narrow models are over in a moment, so there can be more of them.
     let num_steps = |trial: &Trial| if trial.width <= 128 { 8 * steps } else { steps };
-    let bench = |trial: Trial| measure(world, trial, num_steps(&trial));
-    workers::tell("short lanes ...\n");
+    let bench = |trial: Trial| {
+        let trial = Trial { compute, ..trial };
+        measure(world, trial, num_steps(&trial))
+    };
+    workers::tell(&format!("{compute}: short lanes ...\n"));
     let block_seconds = block_seconds(&bench, 0)?;
     let block_seconds_alone = block_seconds_of_one(&bench, block_seconds)?;
     let mut measured = Vec::new();
     for (width, heads) in WIDTHS {
-        workers::tell(&format!("width {width} ...\n"));
-        let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
+        workers::tell(&format!("{compute}: width {width} ...\n"));
+        let trial = Trial { width, heads, ..TRIAL };
         let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
         measured.push((width, Lanes::of(&short?, &long?, LANES, trial)));
     }
-    workers::tell("heads ...\n");
+    workers::tell(&format!("{compute}: heads ...\n"));
     let score_seconds = score_seconds(&bench)?;
-    workers::tell("parameters ...\n");
+    workers::tell(&format!("{compute}: parameters ...\n"));
     let (width, heads) = WIDTHS[4];
     let large = &measured[4].1;
-    let trial = Trial { width, heads, context: CONTEXT / 4, lanes: 1, leaves: 1, threads: 0 };
+    let trial = Trial { width, heads, context: CONTEXT / 4, ..TRIAL };
     let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
     let quarter = Lanes::of(&short?, &long?, LANES, trial);
     let lane_seconds_per_param = large.intercept(&quarter, block_seconds, score_seconds);
-    let sums = sums(world)?;
     let points = measured.iter().map(|(width, lanes)| Point {
         width: *width,
         flops_per_second: lanes.rate(block_seconds, score_seconds, lane_seconds_per_param),
@@ -137,25 +208,24 @@ fn calibrate(world: &World, steps: u64) -> Result<Calibration, Failure> {
         .map(|(_, lanes)| (lanes.besides - step_overhead_seconds).max(0.0) / lanes.num_params);
     let update_seconds_per_param = of_large.sum::<f64>() / 3.0;
     let bench: BenchTrain = measured.pop().expect("there are widths").1.bench;
-    workers::tell("calls between workers ...\n");
-    let [latency_factor, transfer_factor] = factors(world)?;
-    Ok(Calibration {
-        version: VERSION,
-        host: world.host().name(),
-        cores: world.threads().available(),
-        kernels: bench.kernels,
-        peak_flops_per_second: bench.fma_peak_gflops * 1e9,
+    let format = Format {
+        compute: compute.name().to_owned(),
+        peak_flops_per_second: 1e9 * peak_gflops(world, compute, &bench)?,
         points,
+        score_seconds,
         block_seconds,
         block_seconds_alone,
-        score_seconds,
         lane_seconds_per_param,
-        sums,
-        update_seconds_per_param,
-        step_overhead_seconds,
-        latency_factor,
-        transfer_factor,
-    })
+    };
+    let kernels = bench.kernels;
+    Ok(Measured { format, update_seconds_per_param, step_overhead_seconds, kernels })
+}
+
+/// The most that the units which multiply in a format reach, on all cores.
+fn peak_gflops(world: &World, compute: Dtype, bench: &BenchTrain) -> Result<f64, Failure> {
+    let cpu = device::open(&recipe(Trial { compute, ..TRIAL }), world)?;
+    let tiles = if compute == Dtype::Bf16 { tile_peak_gflops(&cpu, world) } else { None };
+    Ok(tiles.unwrap_or(bench.fma_peak_gflops))
 }
 
 /// A step that few are quicker than: other programs can only slow one down, but the very quickest
@@ -222,7 +292,7 @@ impl Lanes {
 fn score_seconds(bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>) -> Result<f64, Failure> {
     let of_heads = |heads: usize| -> Result<Lanes, Failure> {
         let width = WIDTHS[3].0;
-        let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
+        let trial = Trial { width, heads, ..TRIAL };
         let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
         Ok(Lanes::of(&short?, &long?, LANES, trial))
     };
@@ -235,9 +305,7 @@ fn score_seconds(bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>) -> Resul
 fn sums(world: &World) -> Result<Vec<SumPoint>, Failure> {
     const NUM_ROUNDS: usize = 12;
     const MOST: usize = SUMS[SUMS.len() - 1];
-    let (width, heads) = WIDTHS[0];
-    let trial = Trial { width, heads, context: CONTEXT, lanes: 1, leaves: 1, threads: 0 };
-    let cpu = device::open(&recipe(trial), world)?;
+    let cpu = device::open(&recipe(TRIAL), world)?;
     let (mut one, mut other) = (vec![0.0_f32; MOST], vec![0.0_f32; MOST]);
     let mut point = |len: usize| {
         // Short ones are over before a clock has moved.
@@ -262,8 +330,7 @@ fn block_seconds(
     bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>,
     threads: usize,
 ) -> Result<f64, Failure> {
-    let (width, heads) = WIDTHS[0];
-    let trial = Trial { width, heads, context: 8, lanes: 1, leaves: 1, threads };
+    let trial = Trial { context: 8, threads, ..TRIAL };
     let [short, long] = SHORT_LANES.map(|lanes| bench(Trial { lanes, ..trial }));
     let lanes = Lanes::of(&short?, &long?, SHORT_LANES, trial);
     Ok(lanes.seconds / lanes.num_blocks)
@@ -295,7 +362,7 @@ fn measure(world: &World, trial: Trial, num_steps: u64) -> Result<BenchTrain, Fa
 }
 
 fn recipe(trial: Trial) -> Recipe {
-    let Trial { width, heads, context, lanes, leaves, threads } = trial;
+    let Trial { width, heads, context, lanes, leaves, compute, threads } = trial;
     let sets = [
         format!("model.layers={NUM_LAYERS}"),
         format!("model.width={width}"),
@@ -306,6 +373,7 @@ fn recipe(trial: Trial) -> Recipe {
         format!("train.microbatch={SEQUENCES}"),
         format!("train.batch={}", SEQUENCES * lanes),
         format!("numerics.invariant_up_to={leaves}"),
+        format!("precision.compute={compute}"),
         format!("run.threads={threads}"),
         "run.workers=1".to_owned(),
     ];

@@ -1,8 +1,8 @@
 //! `lockstep plan --model X --cluster Y`: the best layouts of a model on a cluster that is not
 //! here.
 
-use super::best;
-use super::cluster_report::{Report, render};
+use super::cluster_report::{More, Report, render};
+use super::{best, html};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
@@ -37,6 +37,12 @@ pub(crate) struct Arguments {
     /// Price upgrades: which resource helps most
     #[arg(long)]
     pub(super) what_if: bool,
+    /// Price a quarter to four times the devices, with the same batch and with one that grows
+    #[arg(long)]
+    pub(super) scaling: bool,
+    /// Write the plan with pictures (memory, timeline, scaling) to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
     /// Write the best layout as a recipe for this engine, if it can run it
     #[arg(long, value_name = "FILE")]
     pub(super) write: Option<PathBuf>,
@@ -90,8 +96,15 @@ pub(super) fn run(
         let text = best::recipe(recipe.as_ref(), &asked, &first.layout).map_err(Failure::user)?;
         world.files().write_atomic(path, text.as_bytes())?;
     }
-    let report = Report::new(&asked, &found, &costs, arguments.what_if);
-    if json { output::json(&report) } else { output::text(&render(&asked, &found, &report)) }
+    let more =
+        More { what_if: arguments.what_if, scaling: arguments.scaling || arguments.html.is_some() };
+    let report = Report::new(&asked, &found, &costs, more);
+    let text = render(&asked, &found, &report);
+    if let Some(path) = &arguments.html {
+        let page = html::page(&asked, &found, &report.curves(), &text);
+        world.files().write_atomic(path, page.as_bytes())?;
+    }
+    if json { output::json(&report) } else { output::text(&text) }
 }
 
 /// Everything that was asked for, or everything that is wrong with it.

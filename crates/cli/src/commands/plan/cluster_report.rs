@@ -3,8 +3,10 @@
 use super::cluster::Asked;
 use lockstep_estimate::bill::Bill;
 use lockstep_estimate::model::{Counted, step_flops};
-use lockstep_estimate::search::{Choice, Found, report, search};
-use lockstep_estimate::{advice, bill};
+use lockstep_estimate::risk::{self, Risk};
+use lockstep_estimate::search::scaling::{self, Curve};
+use lockstep_estimate::search::{Choice, Found, Lazy, report, search};
+use lockstep_estimate::{advice, batch, bill};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -34,7 +36,31 @@ pub(super) struct Report {
     why_the_second_lost: Option<String>,
     nearly: Option<String>,
     sync: Vec<advice::Way>,
+    lazy_layouts: Vec<LazyReport>,
+    critical_batch_tokens: f64,
+    batch_warning: Option<String>,
+    risk: Risk,
     upgrades: Vec<Upgrade>,
+    strong_scaling: Option<Curve>,
+    weak_scaling: Option<Curve>,
+}
+
+/// What is priced besides the layouts themselves.
+#[derive(Clone, Copy)]
+pub(super) struct More {
+    /// Upgrades of resources.
+    pub(super) what_if: bool,
+    /// Other numbers of devices.
+    pub(super) scaling: bool,
+}
+
+/// A layout with a way to keep copies together that is not plain; an estimate.
+#[derive(Serialize)]
+struct LazyReport {
+    layout: String,
+    way: &'static str,
+    seconds_to_the_same_loss: f64,
+    is_estimate: bool,
 }
 
 #[derive(Serialize)]
@@ -83,7 +109,7 @@ struct Upgrade {
 }
 
 impl Report {
-    pub(super) fn new(asked: &Asked, found: &Found, costs: &Bill, what_if: bool) -> Self {
+    pub(super) fn new(asked: &Asked, found: &Found, costs: &Bill, more: More) -> Self {
         let first = &found.best[0];
         let step = &first.step;
         let tokens = (asked.batch * asked.model.context) as f64;
@@ -118,8 +144,30 @@ impl Report {
             why_the_second_lost: found.best.get(1).map(|two| report::why_it_lost(first, two)),
             nearly: found.nearly.as_ref().map(|choice| report::what_it_needs(&question, choice)),
             sync: advice::ways(step),
-            upgrades: if what_if { upgrades(asked, step.seconds) } else { Vec::new() },
+            lazy_layouts: found.lazy.iter().map(lazy).collect(),
+            critical_batch_tokens: batch::critical_tokens(asked.model.num_active_params() as f64),
+            batch_warning: batch::warning(tokens, asked.model.num_active_params() as f64),
+            risk: risk::risk(&asked.cluster, costs),
+            upgrades: if more.what_if { upgrades(asked, step.seconds) } else { Vec::new() },
+            strong_scaling: more.scaling.then(|| scaling::curve(&question, false)),
+            weak_scaling: more.scaling.then(|| scaling::curve(&question, true)),
         }
+    }
+
+    /// The curves that were asked for, with their names.
+    pub(super) fn curves(&self) -> Vec<(&'static str, &Curve)> {
+        let strong = self.strong_scaling.as_ref().map(|curve| ("The same batch", curve));
+        let weak = self.weak_scaling.as_ref().map(|curve| ("A batch that grows", curve));
+        strong.into_iter().chain(weak).collect()
+    }
+}
+
+fn lazy(choice: &Lazy) -> LazyReport {
+    LazyReport {
+        layout: choice.layout.brief(),
+        way: choice.way.name,
+        seconds_to_the_same_loss: choice.seconds,
+        is_estimate: true,
     }
 }
 
@@ -229,6 +277,20 @@ pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
         );
     }
     let _ = writeln!(text, "\n{}", advice::line(&found.best[0].step));
+    if let Some(first) = report.lazy_layouts.first().filter(|first| first.way != "all-reduce") {
+        let _ = writeln!(
+            text,
+            "with another way to keep copies together the best might be {} with {}: worth {:.3} s \
+             a step (an estimate)",
+            first.layout, first.way, first.seconds_to_the_same_loss
+        );
+    }
+    if let Some(warning) = &report.batch_warning {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    for (name, curve) in report.curves() {
+        text += &scaled(name, curve);
+    }
     for upgrade in &report.upgrades {
         let _ = writeln!(
             text,
@@ -238,7 +300,45 @@ pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
             100.0 * upgrade.saves_share
         );
     }
-    text + &money(asked, &report.bill)
+    text + &money(asked, &report.bill) + &tail(&report.risk)
+}
+
+/// A curve in lines.
+fn scaled(name: &str, curve: &Curve) -> String {
+    let mut text = format!("\n{name} on other numbers of devices:\n");
+    for point in &curve.points {
+        let _ = writeln!(
+            text,
+            "{:>8} {:>9.3} s {:>9.1} sequences/s {:>5.0} %  {}",
+            point.devices,
+            point.step_seconds,
+            point.sequences_per_second,
+            100.0 * point.efficiency,
+            point.layout
+        );
+    }
+    if let Some(devices) = curve.pays_up_to {
+        let _ = writeln!(text, "pays up to {devices} devices");
+    }
+    if let Some(share) = curve.serial_share {
+        let _ = writeln!(text, "{:.1} % of a step do not get shorter (Amdahl)", 100.0 * share);
+    }
+    text
+}
+
+/// What failures may cost beyond their mean.
+fn tail(risk: &Risk) -> String {
+    format!(
+        "{:.1} h are lost on average; one run in ten loses more than {:.1} h, one in a hundred \
+         more than {:.1} h, {:.1} % of them more than a day; {:.2} failures of a rack; with one \
+         more bad node a failure every {:.1} h\n",
+        risk.expected_lost_hours,
+        risk.lost_hours_one_in_ten,
+        risk.lost_hours_one_in_a_hundred,
+        100.0 * risk.chance_to_lose_a_day,
+        risk.rack_failures,
+        risk.hours_between_failures_with_a_bad_node,
+    )
 }
 
 fn gib(bytes: f64) -> f64 {

@@ -33,6 +33,7 @@ struct Report {
     wire_is_exact: bool,
     traffic_by_rank: Vec<BTreeMap<String, Traffic>>,
     step_seconds: Option<f64>,
+    why_no_time: Option<String>,
     compute_seconds: Option<f64>,
     update_seconds: Option<f64>,
     communication_seconds: Option<f64>,
@@ -88,7 +89,8 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         forecast.step.as_ref().map(|step| part(step).0)
     };
     let step_seconds = forecast.step_seconds().map(|seconds| seconds.0);
-    let machine = forecast::calibration(world);
+    let machine = forecast::machine(world).ok();
+    let machine = machine.and_then(|machine| machine.with(recipe.precision.compute));
     let peak = machine.map(|machine| machine.peak());
     let by_block = activations_by_block(recipe, &blueprint);
     let wire = |rank| traffic::total(rank).wire_bytes().0;
@@ -115,6 +117,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
             })
             .collect(),
         step_seconds,
+        why_no_time: step_seconds.is_none().then(|| forecast::why_no_time(recipe, world)),
         compute_seconds: seconds(|step| step.compute),
         update_seconds: seconds(|step| step.update),
         communication_seconds: seconds(|step| step.communication),
@@ -207,7 +210,8 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
 fn render_time(recipe: &Recipe, forecast: &Forecast, report: &Report, text: &mut String) {
     let (Some(step), Some(speed)) = (&forecast.step, forecast.tokens_per_second()) else {
         if recipe.uncounted().is_none() {
-            let _ = writeln!(text, "time    not known: {}", forecast::why_no_time(recipe));
+            let why = report.why_no_time.as_deref().unwrap_or("");
+            let _ = writeln!(text, "time    not known: {why}");
         }
         return;
     };

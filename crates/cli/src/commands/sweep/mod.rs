@@ -9,9 +9,11 @@
 //! - [`store`]: the folder, from which a killed sweep goes on.
 //! - [`pool`]: several processes at a time; [`work`]: what they do and how far they are.
 //! - [`table`]: what came of it; [`plot`]: the same as a picture, on axes of [`scale`].
+//! - [`methods`]: another command on the same ground, `lockstep bench methods`.
 
 mod figure;
 mod halving;
+pub(crate) mod methods;
 mod plan;
 mod plot;
 mod pool;

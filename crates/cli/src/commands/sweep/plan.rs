@@ -47,6 +47,9 @@ pub(super) struct Run {
     pub(super) name: String,
     /// The value of each key.
     pub(super) values: Choice,
+    /// What else is set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) also: Vec<String>,
     /// Steps of a whole run.
     pub(super) steps: u64,
     /// Of the part of the recipe that determines the result.
@@ -54,9 +57,16 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// `key=value` for each key.
+    /// `key=value` for each key, and for what else is set.
     pub(super) fn sets(&self, keys: &[String]) -> Vec<String> {
-        keys.iter().zip(&self.values).map(|(key, value)| format!("{key}={value}")).collect()
+        let pairs = keys.iter().zip(&self.values);
+        let also = self.also.iter().cloned();
+        pairs.map(|(key, value)| format!("{key}={value}")).chain(also).collect()
+    }
+
+    /// One that is not proven yet.
+    pub(super) fn asked(name: String, values: Choice, also: Vec<String>) -> Self {
+        Self { name, values, also, steps: 0, recipe_hash: String::new() }
     }
 }
 
@@ -64,25 +74,30 @@ impl Plan {
     /// Proves what was asked for; all that is wrong comes at once.
     pub(super) fn prove(arguments: &Arguments, world: &World) -> Result<Self, Failure> {
         let (keys, choices) = choices(arguments)?;
+        let named = |(index, values)| Run::asked(format!("{:04}", index + 1), values, Vec::new());
+        Self::of(arguments, world, keys, choices.into_iter().enumerate().map(named).collect())
+    }
+
+    /// Proves these runs.
+    pub(super) fn of(
+        arguments: &Arguments,
+        world: &World,
+        keys: Vec<String>,
+        mut runs: Vec<Run>,
+    ) -> Result<Self, Failure> {
         let process = forecast::process(world);
-        let mut recipes = resolve(arguments, world, &keys, &choices)?;
+        let mut recipes = resolve(arguments, world, &keys, &runs)?;
         let most_workers = recipes.iter().map(|recipe| recipe.run.workers).max().unwrap_or(1);
         let cores = world.threads().available();
         let jobs = arguments.jobs.unwrap_or_else(|| (cores / most_workers).max(1));
         let at_a_time = jobs.min(recipes.len()).max(1);
         let mut threads = Vec::new();
-        for recipe in &mut recipes {
+        for (run, recipe) in runs.iter_mut().zip(&mut recipes) {
             let share = (cores / (at_a_time * recipe.run.workers)).max(1);
             threads.push((recipe.run.threads == 0).then_some(share));
             recipe.run.threads = recipe.run.num_threads(share, 1);
+            (run.steps, run.recipe_hash) = (recipe.train.steps, recipe.hash());
         }
-        let run = |(index, (values, recipe)): (usize, (Choice, &Recipe))| Run {
-            name: format!("{:04}", index + 1),
-            values,
-            steps: recipe.train.steps,
-            recipe_hash: recipe.hash(),
-        };
-        let runs: Vec<Run> = choices.into_iter().zip(&recipes).enumerate().map(run).collect();
         let eta = arguments.halving.unwrap_or(1);
         let rungs = rungs(runs.len(), eta, runs[0].steps);
         let seconds = costs(&recipes, &rungs, at_a_time, world, process)?;
@@ -135,15 +150,14 @@ fn resolve(
     arguments: &Arguments,
     world: &World,
     keys: &[String],
-    choices: &[Choice],
+    runs: &[Run],
 ) -> Result<Vec<Recipe>, Failure> {
     let mut recipes = Vec::new();
     let mut wrong = Complaints::default();
     // Texts are opened once, however many runs read them.
     let mut seen = BTreeSet::new();
-    for values in choices {
-        let sets: Vec<String> =
-            keys.iter().zip(values).map(|(key, value)| format!("{key}={value}")).collect();
+    for run in runs {
+        let sets = run.sets(keys);
         match arguments.recipe.with(&sets).resolve(world) {
             Err(failure) => wrong.add(failure.text(), &sets),
             Ok(recipe) => {
@@ -165,7 +179,7 @@ fn resolve(
             }
         }
     }
-    wrong.end(choices.len())?;
+    wrong.end(runs.len())?;
     Ok(recipes)
 }
 

@@ -37,6 +37,9 @@ const FIGURES: &[&str] = &[
     "step_seconds_median",
     "tokens_per_second",
     "peak_rss_bytes",
+    "train_seconds",
+    "moved_bytes",
+    "emulated_late_seconds",
     "slow_rank",
     "slow_factor",
 ];
@@ -140,7 +143,8 @@ impl<'a> Store<'a> {
         {
             let line = PathBuf::from(format!("/proc/{owner}/cmdline"));
             let line = self.world.files().read(&line).unwrap_or_default();
-            let is_sweep = line.split(|byte| *byte == 0).any(|word| word == b"sweep");
+            let mut words = line.split(|byte| *byte == 0);
+            let is_sweep = words.any(|word| word == b"sweep" || word == b"methods");
             if is_sweep && processes.state(owner) == Some(ProcessState::Alive) {
                 let dir = self.dir.display();
                 let rule = format!("process {owner} works on the sweep in {dir}");
@@ -258,7 +262,9 @@ fn difference(found: &Identity, wanted: &Identity) -> Option<String> {
         return Some(format!("it was begun with --halving {} --by {}", found.eta, found.by));
     }
     let pairs = found.runs.iter().zip(&wanted.runs);
-    if let Some((other, _)) = pairs.clone().find(|(found, wanted)| found.values != wanted.values) {
+    let is_other =
+        |(found, wanted): &(&Run, &Run)| found.values != wanted.values || found.name != wanted.name;
+    if let Some((other, _)) = pairs.clone().find(is_other) {
         return Some(format!("its run {} is {}", other.name, other.sets(&found.keys).join(" ")));
     }
     if let Some((other, _)) = pairs.clone().find(|(found, wanted)| found != wanted) {
@@ -276,6 +282,7 @@ mod tests {
         let run = |index: usize| Run {
             name: format!("{:04}", index + 1),
             values: vec![format!("{index}")],
+            also: Vec::new(),
             steps: 10,
             recipe_hash: "ab".to_owned(),
         };

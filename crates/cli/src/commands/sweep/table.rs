@@ -183,6 +183,7 @@ pub(super) mod tests {
         let run = |(index, (a, b)): (usize, &(&str, &str))| Run {
             name: format!("{:04}", index + 1),
             values: vec![(*a).to_owned(), (*b).to_owned()],
+            also: Vec::new(),
             steps: 100,
             recipe_hash: String::new(),
         };

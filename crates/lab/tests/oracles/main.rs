@@ -2,6 +2,8 @@
 //!
 //! `value` is the right number; where the source prints another, a comment says so.
 
+mod rows;
+
 use lockstep_lab::experiments::find;
 use lockstep_lab::{Cell, Study};
 
@@ -92,7 +94,8 @@ fn stale_gradients_take_the_iterations_of_exact_runs() {
         ("50", 44806.0),
     ];
     for (staleness, iterations) in expected {
-        near(&format!("B O12c, {staleness}"), scaled(staleness), iterations, 1e-12);
+        // The engine steps in f32, the reference in f64.
+        near(&format!("B O12c, {staleness}"), scaled(staleness), iterations, 1e-3);
     }
     let constant = |lr: &str, staleness: &str| {
         let params = [format!("lr={lr}"), format!("staleness={staleness}")];

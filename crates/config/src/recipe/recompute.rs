@@ -1,0 +1,47 @@
+//! What the backward pass computes again.
+
+use std::fmt;
+
+/// What the backward pass computes again rather than keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Recompute {
+    /// Nothing: every activation is kept.
+    None,
+    /// Attention and activation functions.
+    Selective,
+    /// Whole blocks, from their inputs.
+    Full,
+    /// Every K-th block whole, the others not at all; K is at least 1.
+    Every(usize),
+}
+
+impl Recompute {
+    /// The names without a number that a recipe may use; the fourth form is `every-K`.
+    pub const NAMES: &'static [&'static str] = &["none", "selective", "full"];
+
+    /// What a recipe calls by this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "selective" => Some(Self::Selective),
+            "full" => Some(Self::Full),
+            _ => {
+                let digits = name.strip_prefix("every-")?;
+                let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+                let distance = digits.parse().ok().filter(|distance| plain && *distance >= 1)?;
+                Some(Self::Every(distance))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Selective => f.write_str("selective"),
+            Self::Full => f.write_str("full"),
+            Self::Every(distance) => write!(f, "every-{distance}"),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Clients that keep their data, and a coordinator: what does not matter to the bits, what survives
+//! a process, and who is believed.
+
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::LLAMA;
+use lockstep_harness::runs::Outcome;
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::Options;
+
+fn problem(preset: &str, sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let preset = Some(preset.to_owned());
+    resolve(&Sources { preset, sets, ..Sources::default() })
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+const ROUNDS: [&str; 4] =
+    ["sync.mode=federated", "sync.local_steps=4", "optim.name=sgd", "optim.schedule=constant"];
+
+/// Ten clients of twenty, two samples a step each, on drawn digits.
+fn digits(more: &[&str]) -> Recipe {
+    let clients = ["federated.clients=20", "federated.sampled=8", "train.batch=64"];
+    let steps = ["train.steps=80", "optim.lr=0.1", "optim.weight_decay=0", "train.eval_every=0"];
+    problem("digits", &[&ROUNDS[..], &clients, &steps, more].concat())
+}
+
+fn accuracy(outcome: &Outcome) -> f64 {
+    outcome.summary.verdict.accuracy.expect("digits are right or wrong")
+}
+
+#[test]
+fn where_clients_live_changes_no_bit() {
+    let mut runs = Runs::new("federated");
+    let variants: [&[&str]; 4] = [
+        &[],
+        &["federated.method=scaffold", "federated.least_steps=0.3"],
+        &["federated.server=adam", "federated.server_lr=0.02", "federated.combine=median"],
+        &["federated.secure=true", "federated.dropout=0.2", "federated.clip=1.0"],
+    ];
+    for variant in variants {
+        let mut of = |workers: &str| {
+            let more = [variant, &["train.steps=12", workers]].concat();
+            runs.finish(&digits(&more)).hashes()
+        };
+        let alone = of("run.workers=1");
+        assert_eq!(of("run.workers=2"), alone, "{variant:?}");
+        assert_eq!(of("run.workers=4"), alone, "{variant:?}");
+    }
+}
+
+#[test]
+fn transformers_have_clients_too() {
+    let mut runs = Runs::new("federated");
+    let mut of = |workers: &str| {
+        let more = ["federated.clients=6", "federated.sampled=2", "train.steps=16", workers];
+        runs.finish(&LLAMA.with(&[&ROUNDS[..], &more, &["optim.lr=0.2"]].concat()))
+    };
+    let (alone, three) = (of("run.workers=1"), of("run.workers=3"));
+    assert_eq!(alone.hashes(), three.hashes());
+    assert!(alone.losses[15] < alone.losses[0], "{:?}", alone.losses);
+    assert!(three.summary.wire_bytes > 0 && alone.summary.wire_bytes == 0);
+}
+
+#[test]
+fn one_step_of_all_clients_is_a_step_of_gradient_descent() {
+    let mut runs = Runs::new("federated");
+    // Without noise all samples of a bowl have one gradient, whoever draws them.
+    let plain = ["optim.name=sgd", "optim.schedule=constant", "train.steps=50"];
+    let usual = runs.finish(&problem("quadratic", &plain));
+    let all = ["federated.clients=8", "federated.sampled=8", "sync.local_steps=1"];
+    let sets = [&plain[..], &["sync.mode=federated"], &all].concat();
+    let clients = runs.finish(&problem("quadratic", &sets));
+    for (ours, theirs) in clients.losses.iter().zip(&usual.losses) {
+        assert!((ours - theirs).abs() < 1e-5 * theirs.abs() + 1e-9, "{ours} {theirs}");
+    }
+}
+
+#[test]
+fn what_clients_and_coordinator_keep_survives_the_end_of_the_process() {
+    let mut runs = Runs::new("federated");
+    let variants: [&[&str]; 3] = [
+        &["federated.method=scaffold"],
+        &["federated.server=yogi", "federated.server_lr=0.02", "federated.late=0.4"],
+        &["federated.byzantine=0.3", "federated.attack=stale", "federated.combine=trimmed-mean"],
+    ];
+    for variant in variants {
+        let more = ["train.steps=24", "checkpoint.every=8", "run.workers=3"];
+        let recipe = digits(&[variant, &more].concat());
+        let whole = runs.finish(&recipe);
+        let options = Options { stop_after: Some(16), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
+        // Clients may live elsewhere afterwards.
+        let elsewhere = digits(&[variant, &more[..2], &["run.workers=2"]].concat());
+        let resume = Some(part.dir.join("checkpoints"));
+        let rest = runs.run(&elsewhere, Options { resume, ..Options::default() });
+        let rest = rest.unwrap_or_else(|error| panic!("{variant:?}: {error}"));
+        assert!(rest.losses.len() < 24, "{variant:?} began again");
+        assert_eq!(rest.hashes(), whole.hashes(), "{variant:?}");
+    }
+}
+
+#[test]
+fn liars_ruin_the_mean_and_not_what_bears_them() {
+    let mut runs = Runs::new("federated");
+    let mut of = |more: &[&str]| accuracy(&runs.finish(&digits(more)));
+    let honest = of(&[]);
+    let lies = ["federated.byzantine=0.2", "federated.attack=sign-flip"];
+    let mean = of(&lies);
+    assert!(honest > 0.5 && mean < 0.3, "honest {honest}, mean {mean}");
+    for rule in [
+        &["federated.combine=median"][..],
+        &["federated.combine=trimmed-mean", "federated.liars=3"],
+        &["federated.combine=krum", "federated.liars=2"],
+    ] {
+        let found = of(&[&lies, rule].concat());
+        assert!(found > mean + 0.25, "{rule:?}: {found}, mean {mean}, honest {honest}");
+    }
+}
+
+#[test]
+fn noise_is_told_by_its_epsilon_and_masks_change_nothing_but_what_is_seen() {
+    let mut runs = Runs::new("federated");
+    let noisy = ["federated.clip=0.5", "federated.noise=0.5", "train.steps=16"];
+    let outcome = runs.finish(&digits(&noisy));
+    let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
+    let epsilon = |event: &Event| match event {
+        Event::Aggregated { epsilon, .. } => *epsilon,
+        _ => None,
+    };
+    let spent: Vec<_> = events.iter().filter_map(|stamped| epsilon(&stamped.event)).collect();
+    assert!(spent.len() == 4 && spent.is_sorted() && spent[0] > 0.0, "{spent:?}");
+    let plain = runs.finish(&digits(&["train.steps=40"]));
+    let hidden = runs.finish(&digits(&["train.steps=40", "federated.secure=true"]));
+    for (a, b) in plain.losses.iter().zip(&hidden.losses) {
+        assert!((a - b).abs() < 1e-4, "{a} {b}");
+    }
+}

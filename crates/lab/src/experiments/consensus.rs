@@ -1,0 +1,128 @@
+//! Consensus averaging against all-reduce: one round with neighbours a step, or everybody exactly.
+
+use super::common::{bandwidth, latency, link};
+use super::gossip::graphs;
+use super::prelude::*;
+use crate::problem::{Bowl, Stepper, mean, spread};
+use lockstep_planner::collective::ring;
+
+experiment!(Consensus);
+
+const CARD: Card = Card {
+    name: "consensus",
+    title: "Consensus averaging against all-reduce: iterations and seconds to a loss by graph",
+    question: "Is it quicker to average with neighbours only, once a step?",
+    formula: "x_i <- sum_j W_ij x_j - lr g_i(x_i), W doubly stochastic; a step takes compute + \
+              latency + degree d/B against compute + 2(n-1)(latency + d/(nB))",
+    look: "seconds by graph over workers; apart, how far workers are from their mean; iterations, \
+           which the ring loses first on unlike data",
+    surprise: "neighbours save latencies, not bytes: on two neighbours as many bytes go out as in \
+               a ring all-reduce; it pays where latency is high and workers are many",
+    params: &[
+        Param::count("workers", 16.0, (4.0, 256.0), "workers"),
+        Param::number("heterogeneity", Unit::Number, 0.5, (0.0, 100.0), "distance of optima"),
+        Param::number("lr", Unit::Number, 0.1, (1e-4, 1.0), "step size for curvature 1"),
+        Param::number("noise", Unit::Number, 0.1, (0.0, 100.0), "noise of gradients"),
+        Param::number("target", Unit::Number, 0.05, (1e-6, 0.9), "loss over that at the start"),
+        Param::number("compute", Unit::Seconds, 5e-3, (0.0, 1e4), "a gradient"),
+        Param::number("gradient", Unit::Bytes, 4e6, (0.0, 1e13), "bytes of the vector (d)"),
+        latency(1e-3),
+        bandwidth(1.25e9),
+    ],
+    sweep: ("workers", &[4.0, 9.0, 16.0, 36.0, 64.0]),
+    columns: &[
+        Column::new("graph", Unit::Word, "who averages with whom"),
+        Column::new("iterations", Unit::Count, "until the mean loss of workers is at the target"),
+        Column::new("step_seconds", Unit::Seconds, "a step with its averaging"),
+        Column::new("seconds", Unit::Seconds, "time to the target"),
+        Column::new("apart", Unit::Number, "distance of workers from their mean, at the end"),
+        Column::new("sent_bytes", Unit::Bytes, "sent by a worker in a step"),
+    ],
+    picture: Picture::lines("workers", &["seconds"]).by("graph").log(true, true),
+};
+
+const MOST: usize = 2000;
+const DIM: usize = 4;
+
+fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+    let n = at.count("workers");
+    let (link, bytes) = (link(at), at.bytes("gradient"));
+    let compute = at.number("compute");
+    let mut rows = Vec::new();
+    for (name, offsets) in graphs(n) {
+        // Everybody sends to every neighbour at once, through one port.
+        let vectors = bytes * offsets.len() as u64;
+        let step = compute + link.seconds(vectors).0;
+        let name = if name == "complete" { "all to all" } else { name };
+        let (iterations, apart) = follow(at, random, &offsets);
+        rows.push(row![name, iterations, step, iterations * step, apart, vectors.0 as f64]);
+    }
+    let form = ring::all_reduce(n);
+    let step = compute + form.seconds(bytes, link).0;
+    // The exact mean of all is one round on the complete graph; only its price is another.
+    let all: Vec<usize> = (1..n).collect();
+    let (iterations, apart) = follow(at, random, &all);
+    let sent = form.bytes(bytes);
+    rows.push(row!["all-reduce", iterations, step, iterations * step, apart, sent]);
+    Ok(rows)
+}
+
+/// Iterations until workers' mean loss is at the target, and how far apart they are then.
+fn follow(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) {
+    let (n, lr) = (at.count("workers"), at.number("lr"));
+    let bowl = Bowl::new(DIM, 4.0, at.number("noise"));
+    // Neighbours on the ring are unlike each other in turn; all optima average to 0.
+    let place = |worker: usize| {
+        let turn = std::f64::consts::TAU * worker as f64 / n as f64;
+        at.number("heterogeneity") * lockstep_tensor::math::scalar::cos(turn)
+    };
+    let mut all = vec![bowl.start(); n];
+    let mut steppers: Vec<Stepper> = (0..n).map(|_| Stepper::sgd(DIM)).collect();
+    let weight = 1.0 / (offsets.len() as f64 + 1.0);
+    let goal = at.number("target") * bowl.loss(&bowl.start());
+    for iteration in 0..MOST {
+        let loss = all.iter().map(|x| bowl.loss(x)).sum::<f64>() / n as f64;
+        if loss <= goal {
+            return (iteration as f64, spread(&all, &mean(&all)));
+        }
+        let mixed = |worker: usize| {
+            let heard = offsets.iter().map(|offset| &all[(worker + offset) % n]);
+            let sum = |i: usize| {
+                let others: f64 = heard.clone().map(|x| f64::from(x[i])).sum();
+                (weight * (f64::from(all[worker][i]) + others)) as f32
+            };
+            (0..DIM).map(sum).collect::<Vec<f32>>()
+        };
+        let mut next: Vec<Vec<f32>> = (0..n).map(mixed).collect();
+        for (worker, x) in next.iter_mut().enumerate() {
+            let own: Vec<f32> =
+                all[worker].iter().map(|x| (f64::from(*x) - place(worker)) as f32).collect();
+            let gradient = bowl.gradient(&own, 1.0, random);
+            steppers[worker].step(x, lr, &gradient);
+        }
+        all = next;
+    }
+    (f64::INFINITY, spread(&all, &mean(&all)))
+}
+
+fn findings(table: &Table) -> Vec<String> {
+    let (graphs, seconds, end) = (table.words("graph"), table.numbers("seconds"), last(table));
+    let at_end = end.saturating_sub(4)..=end;
+    let best = at_end.min_by(|a, b| seconds[*a].total_cmp(&seconds[*b])).unwrap_or(end);
+    let ring = (0..=end).rev().find(|row| graphs[*row] == "ring").unwrap_or(end);
+    vec![
+        format!(
+            "At {} {} is soonest: {}; all-reduce takes {}",
+            place(table, end),
+            graphs[best],
+            cell(table, "seconds", best),
+            cell(table, "seconds", end)
+        ),
+        format!(
+            "on the ring workers are {} apart and take {} iterations instead of {}",
+            cell(table, "apart", ring),
+            cell(table, "iterations", ring),
+            cell(table, "iterations", end)
+        ),
+    ]
+}

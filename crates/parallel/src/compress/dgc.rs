@@ -1,0 +1,82 @@
+//! Deep gradient compression: top-k whose momentum does not suffer (Lin et al. 2018).
+//!
+//! With top-k an element may wait for hundreds of steps before it is sent, and then momentum adds
+//! its whole past as if it were new. So each worker applies momentum *before* it chooses: it sums
+//! velocities instead of gradients (*momentum correction*), the optimizer takes plain steps, and
+//! the momentum of an element ends when it is sent (*masking*), so that stale directions do not
+//! live on. At first weights change fast and little may be left out: the share of elements begins
+//! at a quarter and falls to a quarter of itself in equal stretches of the warm-up. Tensors that
+//! travel as they are keep their momentum: theirs is that of the usual optimizer.
+
+/// The share of elements that travel in a step.
+pub fn ratio_in(step: u64, ratio: f64, warmup_steps: u64) -> f64 {
+    if step >= warmup_steps {
+        return ratio;
+    }
+    let later = |share: &f64| (*share > ratio).then_some(share / 4.0);
+    let shares: Vec<f64> =
+        std::iter::successors(Some(0.25), later).take_while(|share| *share > ratio).collect();
+    let index = u128::from(step) * shares.len() as u128 / u128::from(warmup_steps);
+    shares.get(index as usize).copied().unwrap_or(ratio)
+}
+
+/// Turns this worker's gradients into its velocities; without momentum they are the same.
+pub fn correct(momentum: f32, velocities: &mut [f32], grads: &mut [f32]) {
+    for (velocity, grad) in velocities.iter_mut().zip(grads) {
+        *velocity = momentum * *velocity + *grad;
+        *grad = *velocity;
+    }
+}
+
+/// The same while gradients travel as they are: of their sum each worker keeps an equal part.
+pub fn follow(momentum: f32, num_workers: usize, velocities: &mut [f32], sums: &mut [f32]) {
+    let workers = num_workers as f32;
+    for (velocity, sum) in velocities.iter_mut().zip(sums) {
+        *velocity = momentum * *velocity + *sum / workers;
+        *sum = *velocity * workers;
+    }
+}
+
+/// Ends the momentum of elements that were sent.
+pub fn mask(velocities: &mut [f32], sent: &[f32]) {
+    for (velocity, sent) in velocities.iter_mut().zip(sent) {
+        if *sent != 0.0 {
+            *velocity = 0.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_falls_by_quarters_to_what_was_asked_for() {
+        let shares: Vec<f64> = (0..10).map(|step| ratio_in(step, 0.001, 8)).collect();
+        let expected =
+            [0.25, 0.25, 0.0625, 0.0625, 0.015_625, 0.015_625, 0.003_906_25, 0.003_906_25];
+        assert_eq!(shares[..8], expected);
+        assert_eq!(shares[8..], [0.001, 0.001]);
+        assert_eq!(ratio_in(0, 0.5, 10).to_bits(), 0.5_f64.to_bits(), "nothing to fall from");
+        assert_eq!(ratio_in(0, 0.01, 0).to_bits(), 0.01_f64.to_bits());
+    }
+
+    #[test]
+    fn velocities_that_are_all_sent_but_not_masked_are_those_of_momentum() {
+        let (mut velocities, mut expected) = ([[0.0; 2]; 2], [0.0; 2]);
+        for step in 0..5 {
+            let grads = [[step as f32, 1.0], [-1.0, 0.5 * step as f32]];
+            let mut sum = [0.0; 2];
+            for (velocities, mut grads) in velocities.iter_mut().zip(grads) {
+                correct(0.5, velocities, &mut grads);
+                sum.iter_mut().zip(grads).for_each(|(sum, grad)| *sum += grad);
+            }
+            for (index, expected) in expected.iter_mut().enumerate() {
+                *expected = 0.5 * *expected + grads[0][index] + grads[1][index];
+                assert!((sum[index] - *expected).abs() < 1e-5);
+            }
+        }
+        mask(&mut velocities[0], &[0.0, 3.0]);
+        assert!(velocities[0][0] != 0.0 && velocities[0][1] == 0.0, "only what was sent");
+    }
+}

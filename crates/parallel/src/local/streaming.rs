@@ -1,0 +1,65 @@
+//! Streaming: the fragments of a model meet one after the other, not all at once.
+//!
+//! With rounds nothing travels for a while, and then everything. If the blocks of the model are cut
+//! into fragments that are averaged in turn, each once in K steps, as many bytes are spread over
+//! the round, and a link of a part of the bandwidth will do (Streaming DiLoCo, Douillard et al.
+//! 2025). A fragment has its own anchor and its own part of the outer momentum, so it is a round of
+//! its own; only at the end of the whole round do all fragments meet, and all workers agree.
+
+use super::{OuterRule, Rounds};
+use crate::replica::Replica;
+use lockstep_comm::{CommError, Reduction};
+use lockstep_tensor::{Cpu, nesterov};
+
+impl Replica {
+    /// Averages one of `num_fragments` over all workers, inside a round; all of them do so
+    /// together.
+    pub fn meet_in_fragment(
+        &mut self,
+        cpu: &Cpu,
+        fragment: usize,
+        num_fragments: usize,
+    ) -> Result<(), CommError> {
+        let Self { rounds: Some(rounds), blueprint, store, device, .. } = self else {
+            return Ok(());
+        };
+        let Rounds { all, rule, anchors, velocity, room, .. } = rounds;
+        let num_blocks = blueprint.blocks.len();
+        let is_here = |block: usize| block * num_fragments / num_blocks == fragment;
+        let places: Vec<_> = blueprint
+            .owned_params()
+            .filter(|(block, _)| is_here(*block))
+            .map(|(block, param)| store.buckets.place(block, param))
+            .collect();
+        room.clear();
+        for (bucket, range) in &places {
+            let (params, anchor) = (store.own_params(*bucket), &anchors[*bucket]);
+            let pairs = params[range.clone()].iter().zip(&anchor[range.clone()]);
+            room.extend(pairs.map(|(param, start)| (param - start) * all.weight));
+        }
+        if room.is_empty() {
+            return Ok(());
+        }
+        all.comm.all_reduce(room, Reduction::Sum)?;
+        let mut rest = &mut room[..];
+        for (bucket, range) in places {
+            let (mean, behind) = rest.split_at_mut(range.len());
+            let anchor = &mut anchors[bucket][range.clone()];
+            match *rule {
+                OuterRule::Average => {
+                    anchor.iter_mut().zip(&*mean).for_each(|(param, change)| *param += change);
+                }
+                OuterRule::Nesterov { lr, momentum } => {
+                    for change in &mut *mean {
+                        *change = -*change;
+                    }
+                    let velocity = &mut velocity[bucket][range.clone()];
+                    nesterov::step(cpu, lr, momentum, 0.0, 1.0, anchor, mean, velocity);
+                }
+            }
+            store.own_params_mut(bucket)[range].copy_from_slice(anchor);
+            rest = behind;
+        }
+        store.publish(&mut device.link)
+    }
+}
