@@ -178,11 +178,11 @@ mod tests {
         let slow = Slow::new(&recipe, &world, 0);
         let start = world.clock().now();
         for lane in 0..3 {
-            slow.before_lane(0, lane);
+            slow.before_lane(0, lane, &|| false);
         }
         slow.after_lanes();
         assert!(world.clock().since(start) >= Duration::from_millis(12));
-        slow.before_lane(1, 0);
+        slow.before_lane(1, 0, &|| false);
         let before = slow.late();
         world.clock().sleep(Duration::from_millis(10));
         slow.after_lanes();
