@@ -421,7 +421,8 @@ impl<'a> Run<'a> {
         }
         let envelope =
             Envelope { group: self.team.id, number: self.number, signature: self.call.signature };
-        let mut messages = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
+        let mut messages =
+            Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0, arrived: &|_| {} };
         let result = self.node.exchange(self.call.lane, &mut messages, self.call.timeout);
         let done_bytes = messages.done_bytes;
         self.partial_bytes = done_bytes;

@@ -93,25 +93,52 @@ impl Comm {
         let envelope = Envelope { group, number: tag, signature };
         let peer = self.members()[position];
         let mut traffic = Traffic::default();
-        let (lane, in_flight) = match message {
+        let lane = match message {
             Message::Leaving(..) => {
                 (traffic.messages, traffic.sent_bytes) = (1, bytes);
-                (Lane::Sends, &self.core.sends_in_flight)
+                Lane::Sends
             }
             Message::Arriving(..) => {
                 traffic.received_bytes = bytes;
-                (Lane::Recvs, &self.core.recvs_in_flight)
+                Lane::Recvs
             }
         };
-        if self.lane == Lane::Caller {
-            in_flight.drain();
-        }
         let (send, recv) = match message {
             Message::Leaving(_, window) => (Some((peer, window)), None),
             Message::Arriving(_, window) => (None, Some((peer, window))),
         };
         let (sends, recvs) = (send.as_slice(), recv.as_slice());
-        let mut round = Round { envelope, sends, recvs, done_bytes: 0 };
+        let round = Round { envelope, sends, recvs, done_bytes: 0, arrived: &|_| {} };
+        self.carry_out(lane, round, &traffic)
+    }
+
+    /// Waits for one [`Comm::signal`] with this tag from every other member, in whatever order they
+    /// come; `arrived` is told the position of each as soon as it has.
+    pub fn wait_for_each(&self, tag: u64, arrived: &dyn Fn(usize)) -> Result<(), CommError> {
+        let group = self.core.team.id | (Purpose::Signal as u64) << PURPOSE_BIT;
+        let envelope = Envelope { group, number: tag, signature: SIGNAL };
+        let others = self.members().iter().filter(|rank| **rank != self.rank());
+        let recvs: Vec<_> = others.map(|rank| (*rank, Target::of(&mut []))).collect();
+        let position = |rank| self.members().iter().position(|member| *member == rank);
+        let arrived = |rank| arrived(position(rank).expect("a message of a member"));
+        let round = Round { envelope, sends: &[], recvs: &recvs, done_bytes: 0, arrived: &arrived };
+        self.carry_out(Lane::Recvs, round, &Traffic::default())
+    }
+
+    fn carry_out(
+        &self,
+        lane: Lane,
+        mut round: Round<'_>,
+        traffic: &Traffic,
+    ) -> Result<(), CommError> {
+        if self.lane == Lane::Caller {
+            match lane {
+                Lane::Sends => self.core.sends_in_flight.drain(),
+                _ => self.core.recvs_in_flight.drain(),
+            }
+        }
+        let (bytes, Envelope { number: tag, signature, .. }) =
+            (round.expected_bytes(), round.envelope);
         let (node, label) = (&self.core.node, self.label);
         let entry = Entry { group: self.core.team.id, lane, number: tag, signature, label };
         let flight = node.recorder().flight(entry, node.world().clock());
@@ -123,7 +150,7 @@ impl Comm {
             return Err(self.message_failed(lane, why, (signature, tag), (done_bytes, bytes)));
         }
         flight.end(false);
-        self.lock().counters.add(MESSAGE, &traffic);
+        self.lock().counters.add(MESSAGE, traffic);
         Ok(())
     }
 

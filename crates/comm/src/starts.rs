@@ -171,6 +171,15 @@ impl Comm {
         self.queue(Lane::Recvs, (), move |comm, ()| comm.wait_for(from, tag))
     }
 
+    /// Starts to [wait for everybody's signal](Comm::wait_for_each).
+    pub fn start_wait_for_each(
+        &self,
+        tag: u64,
+        arrived: impl Fn(usize) + Send + 'static,
+    ) -> Result<Handle<()>, CommError> {
+        self.queue(Lane::Recvs, (), move |comm, ()| comm.wait_for_each(tag, &arrived))
+    }
+
     /// Queues any collective calls, made one after the other by `run` on `buffers`.
     pub fn start<B: Send + 'static>(
         &self,

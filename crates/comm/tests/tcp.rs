@@ -105,3 +105,33 @@ fn a_rank_that_is_late_is_named_after_the_deadline() {
         assert!(matches!(verdict.cause, Cause::Late { deadline_ms: 100 }), "{error}");
     });
 }
+
+/// Everybody else signals rank 0 when it is told to, the last first, and is heard before the next
+/// is told: who is late does not hide who is there.
+fn signals_are_heard_as_they_come(comm: &Comm) {
+    const GO: u64 = 3;
+    const THERE: u64 = 4;
+    if comm.position() > 0 {
+        for _ in 0..2 {
+            comm.wait_for(0, GO).unwrap();
+            comm.signal(0, THERE).unwrap();
+        }
+        return;
+    }
+    for _ in 0..2 {
+        let (sender, heard) = std::sync::mpsc::channel();
+        let all = comm.start_wait_for_each(THERE, move |from| sender.send(from).unwrap()).unwrap();
+        for late in (1..comm.num_members()).rev() {
+            comm.signal(late, GO).unwrap();
+            assert_eq!(heard.recv_timeout(OPTIONS.timeout).expect("it signals"), late);
+        }
+        all.finish().unwrap();
+    }
+}
+
+#[test]
+fn signals_are_heard_as_they_come_on_all_wires() {
+    common::run_threads(4, |comm| signals_are_heard_as_they_come(&comm));
+    run_tcp(4, |comm| signals_are_heard_as_they_come(&comm));
+    run_hosts(&[0, 0, 1, 1], |comm| signals_are_heard_as_they_come(&comm));
+}

@@ -70,8 +70,8 @@ pub use recipe::{
     FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, Level, LossScale, LossScaling,
     LrScaling, LrSchedule, Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order,
     Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, SlowWorker, Source, Sync, SyncMode, SyncPartition, Tokenizer, Train,
-    TransportChoice, describes,
+    Reduction, Run, SlowWorker, Source, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer,
+    Train, TransportChoice, Uneven, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

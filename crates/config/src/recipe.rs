@@ -71,7 +71,7 @@ pub use offload::{Offload, OffloadState};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};
 pub use recompute::Recompute;
-pub use sync::{Averaged, Outer, Sync, SyncMode, SyncPartition};
+pub use sync::{Averaged, Outer, Stragglers, Sync, SyncMode, SyncPartition, Uneven};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Offload`], [`Checkpoint`] and [`Emulate`].

@@ -13,7 +13,7 @@ use crate::recipe::{
     FederatedMethod, FederatedServer, HeldOut, Interval, IsaChoice, Isolation, LossScale,
     LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName, Order, Outer,
     Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    Source, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
+    Source, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -212,6 +212,14 @@ fn blank_sync() -> Sync {
         alpha: -1.0,
         outer_lr: -1.0,
         outer_momentum: -1.0,
+        uneven: Uneven {
+            stragglers: Stragglers::Shares,
+            backups: 0,
+            timeout: Seconds(-1.0),
+            slack: -1.0,
+            patience: 0,
+            delay: u64::MAX,
+        },
     }
 }
 

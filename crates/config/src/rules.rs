@@ -48,6 +48,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(layout::broken(&facts));
     errors.extend(pipeline::broken(&facts));
     errors.extend(sync::broken(&facts));
+    errors.extend(sync::uneven::broken(&facts));
     errors.extend(compress::broken(&facts));
     errors.extend(federated::broken(&facts));
     errors.extend(partition::broken(&facts));

@@ -135,3 +135,44 @@ fn fragments_meet_in_turn_each_once_in_a_round() {
     let both = refused(&["sync.fragments=2", "sync.group_workers=2"]);
     assert!(both.contains("sync.group_workers = 0"), "{both}");
 }
+
+#[test]
+fn late_workers_and_late_gradients_say_what_they_need() {
+    let refused = |sets: &[&str]| try_recipe(sets).expect_err("it cannot work");
+    assert_eq!(
+        refused(&["sync.stragglers=backup", "parallel.zero=1"]),
+        "sync.stragglers = \"backup\" is about workers that each hold the whole model and send its \
+         gradients as they are, and parallel.zero = 1; try parallel.zero = 0 or sync.stragglers = \
+         \"wait\""
+    );
+    assert!(refused(&["sync.stragglers=timeout", "compress.method=int8"]).contains("\"none\""));
+    assert!(refused(&["sync.stragglers=exclude", "train.reduction=sum"]).contains("\"mean\""));
+    let nobody = refused(&["sync.stragglers=backup", "sync.backups=2", "run.workers=2"]);
+    assert!(nobody.contains("leaves nobody of 2 workers; try 1"), "{nobody}");
+    let own = ["data.placement=local", "data.source=part-{rank}.txt", "sync.stragglers=shares"];
+    assert!(refused(&own).contains("try data.placement = \"shared\""));
+    assert_eq!(
+        refused(&["sync.delay=1", "parallel.zero=1"]),
+        "sync.delay = 1 keeps the whole gradient of the step before, and parallel.zero = 1; try \
+         parallel.zero = 0 or sync.delay = 0"
+    );
+    assert!(refused(&["sync.delay=1", "sync.mode=local-sgd"]).contains("sync.delay"));
+    assert!(refused(&["sync.slack=2"]).contains("sync.slack"), "it means nothing by itself");
+}
+
+#[test]
+fn what_depends_on_time_is_part_of_the_identity_and_says_so() {
+    let usual = Recipe::default().hash();
+    for policy in ["backup", "timeout", "drop-slowest", "exclude"] {
+        let set = format!("sync.stragglers={policy}");
+        let recipe = recipe(&[&set, "run.workers=2"]);
+        assert_ne!(recipe.hash(), usual, "{policy}");
+        assert!(recipe.bits_depend_on().is_some_and(|why| why.contains("in time")), "{policy}");
+    }
+    let shares = recipe(&["sync.stragglers=shares"]);
+    assert_eq!((shares.hash(), shares.bits_depend_on()), (usual.clone(), None));
+    let delayed = recipe(&["sync.delay=1"]);
+    assert_ne!(delayed.hash(), usual);
+    assert_eq!((delayed.bits_depend_on(), delayed.keeps_more()), (None, true));
+    assert_eq!(recipe(&["emulate.lane_ms=3"]).hash(), usual, "slower, and the same bits");
+}

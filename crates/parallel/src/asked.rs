@@ -80,6 +80,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         offload: recipe.offload.state == config::OffloadState::File,
         phase: phases.at(step),
         phases,
+        delay: recipe.sync.uneven.delay,
     }
 }
 

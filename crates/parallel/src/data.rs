@@ -84,10 +84,12 @@ impl WholeGradients {
         bucket: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
+        if self.trees[bucket].finish_lane(cpu) { self.leave(cpu, bucket, overlap) } else { Ok(()) }
+    }
+
+    /// A bucket that is complete leaves.
+    fn leave(&mut self, cpu: &Cpu, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
         let tree = &mut self.trees[bucket];
-        if !tree.finish_lane(cpu) {
-            return Ok(());
-        }
         let lens = self.parts.as_ref().map(|parts| Arc::clone(&parts[bucket]));
         if let Some(mut narrow) = self.narrow[bucket].take() {
             let used = tree.all_sums().len();
@@ -125,6 +127,67 @@ impl WholeGradients {
                 reduce::add_assign(cpu, first, other);
             }
             self.pending[bucket] = Some(Travelling::Sums(Pending::Done(data)));
+        }
+    }
+
+    /// The same where everything stays until [`Self::release`].
+    pub fn hold_lane(&mut self, cpu: &Cpu, bucket: usize) {
+        self.trees[bucket].finish_lane(cpu);
+    }
+
+    /// Puts zeros in the place of all sums of this worker that have not left.
+    pub fn abandon(&mut self) {
+        for (tree, pending) in self.trees.iter_mut().zip(&self.pending) {
+            if pending.is_none() {
+                tree.abandon();
+            }
+        }
+    }
+
+    /// Waits until all buckets have arrived that travel as they are.
+    pub fn take_back(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        for (tree, pending) in self.trees.iter_mut().zip(&mut self.pending) {
+            match pending.take() {
+                Some(Travelling::Sums(pending)) => tree.give_back(overlap.finish(pending)?),
+                Some(Travelling::Narrow(_)) => unreachable!("sums travel as they are"),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way.
+    pub fn settle(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        for pending in &mut self.pending {
+            *pending = match pending.take() {
+                Some(Travelling::Sums(sums)) => {
+                    Some(Travelling::Sums(Pending::Done(overlap.finish(sums)?)))
+                }
+                Some(Travelling::Narrow(narrow)) => {
+                    Some(Travelling::Narrow(Pending::Done(overlap.finish(narrow)?)))
+                }
+                None => None,
+            };
+        }
+        Ok(())
+    }
+
+    /// Lets all buckets leave that have stayed, in the order in which backward fills them.
+    pub fn release(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
+        for bucket in (0..self.trees.len()).rev() {
+            if !self.trees[bucket].is_empty() && self.pending[bucket].is_none() {
+                self.leave(cpu, bucket, overlap)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What has arrived, as if it were still to be waited for.
+    pub fn put_back(&mut self) {
+        for (tree, pending) in self.trees.iter_mut().zip(&mut self.pending) {
+            if !tree.is_empty() && pending.is_none() {
+                *pending = Some(Travelling::Sums(Pending::Done(tree.lend().0)));
+            }
         }
     }
 

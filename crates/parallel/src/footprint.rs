@@ -63,7 +63,9 @@ impl Footprint {
                     .list
                     .iter()
                     .map(|bucket| Narrow::num_floats(bucket.len * LeafTree::num_sums(mine())));
-                (sums + if wire == Wire::Narrow { narrow.sum() } else { 0 }, 0)
+                let narrow = if wire == Wire::Narrow { narrow.sum() } else { 0 };
+                // One set is on its way while the next is filled.
+                ((sums + narrow) * (1 + plan.delay as usize), 0)
             }
             Shares::Cyclic { .. } => {
                 let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);

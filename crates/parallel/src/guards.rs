@@ -67,6 +67,7 @@ impl Replica {
                 scratch,
                 num_lanes: numbers.len(),
                 lane: &|index| lane(numbers[index]),
+                goes_on: &|_| true,
                 loss: &mut |_, _| {},
             },
         )?;

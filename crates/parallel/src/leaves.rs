@@ -132,6 +132,13 @@ impl LeafTree {
         self.is_open = false;
     }
 
+    /// Completes the tree with zeros in the place of all its sums.
+    pub fn abandon(&mut self) {
+        self.restart();
+        self.mine.clone().for_each(|leaf| push(&mut self.waiting, leaf));
+        self.data[..self.waiting.len() * self.len].fill(0.0);
+    }
+
     /// Where the lane at work adds its gradients; zeroed when that lane opens a leaf.
     pub fn lane_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
         assert!(!self.is_complete(), "every leaf of this worker is finished");

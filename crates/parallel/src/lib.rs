@@ -12,12 +12,14 @@
 //!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
 //!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
 //!   [`tune`]: in buckets of the right size.
+//! - [`stragglers`]: steps that do not wait for everybody; [`reshare`]: lanes by how fast a worker
+//!   is. [`delayed`]: gradients that are a step old.
 //! - [`local`]: rounds of steps that workers take alone. [`compress`]: gradients in few bytes.
 //! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline, by FLOPs or
 //!   as blocks are [measured](measure); [`pipeline`]: a device of it at work, [`link`]: what it
 //!   hands on.
-//! - [`replica`]: a worker's model; the step's verbs. [`store`] is what it holds, [`visit`] shows
-//!   it whole, [`norm`] and [`losses`] are sums over workers.
+//! - [`replica`]: a worker's model; the step's verbs, [`run`]: its lanes. [`store`] is what it
+//!   holds, [`visit`] shows it whole, [`norm`] and [`losses`] are sums over workers.
 //! - [`saved`]: what a worker saves, so that all of them save everything once.
 //! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
@@ -77,11 +79,14 @@ pub mod wire;
 
 pub mod compress;
 pub mod data;
+pub mod delayed;
 pub mod federated;
 pub mod local;
+pub mod reshare;
 pub mod robust;
 pub mod shard_tree;
 pub mod sparse;
+pub mod stragglers;
 pub mod weights;
 pub mod zero;
 
@@ -101,6 +106,7 @@ pub mod guards;
 pub mod losses;
 pub mod norm;
 pub mod replica;
+pub mod run;
 pub mod saved;
 pub mod scaled;
 pub mod store;
@@ -125,3 +131,4 @@ pub use saved::OwnPiece;
 pub use scaled::{Scaled, Unscaled};
 pub use shares::Shares;
 pub use stages::Stages;
+pub use stragglers::{Duty, LateRule};

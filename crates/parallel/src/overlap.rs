@@ -107,6 +107,21 @@ impl Overlap {
         result
     }
 
+    /// The time waited since [`Self::take_exposed`].
+    pub fn exposed(&self) -> Duration {
+        self.exposed
+    }
+
+    /// Counts time that was waited elsewhere.
+    pub fn add_exposed(&mut self, waited: Duration) {
+        self.exposed += waited;
+    }
+
+    /// Goes over to another group of the same workers.
+    pub fn replace_comm(&mut self, comm: Comm) -> Comm {
+        std::mem::replace(&mut self.comm, comm)
+    }
+
     /// The time waited since this was asked last.
     pub fn take_exposed(&mut self) -> Duration {
         std::mem::take(&mut self.exposed)

@@ -63,6 +63,9 @@ pub struct Job<'a, 'l> {
     pub num_lanes: usize,
     /// The lane that is a microbatch.
     pub lane: &'a dyn Fn(usize) -> Lane<'l>,
+    /// Is asked before it goes forward whether it should; if not, neither do those behind it. Only
+    /// one device alone may say no.
+    pub goes_on: &'a dyn Fn(usize) -> bool,
     /// Takes the loss of a microbatch, where the loss is computed.
     pub loss: &'a mut dyn FnMut(usize, f64),
 }
@@ -243,6 +246,7 @@ impl Device {
             }
             let lane = match at_work {
                 Some((microbatch, lane)) if microbatch == task.microbatch => lane,
+                _ if !(job.goes_on)(task.microbatch) => break,
                 _ => (job.lane)(task.microbatch),
             };
             at_work = Some((task.microbatch, lane));

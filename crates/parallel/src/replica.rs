@@ -28,6 +28,7 @@ use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
 use crate::store::WorkerStore;
+use crate::stragglers::{Agreement, Duty};
 use crate::tensor::{Slicing, held_by};
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
@@ -37,6 +38,7 @@ use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
+use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -69,6 +71,8 @@ pub struct ReplicaPlan {
     pub phases: Phases,
     /// The phase that the run is in.
     pub phase: usize,
+    /// How many steps old the gradients are that a step goes by.
+    pub delay: u64,
 }
 
 /// See the module's text.
@@ -76,7 +80,7 @@ pub struct Replica {
     pub(crate) blueprint: Blueprint,
     pub(crate) plan: ReplicaPlan,
     pub(crate) groups: Groups,
-    shares: Shares,
+    pub(crate) shares: Shares,
     /// The buckets of all stages.
     pub(crate) all: Buckets,
     pub(crate) store: WorkerStore,
@@ -93,6 +97,18 @@ pub struct Replica {
     pub(crate) rounds: Option<Rounds>,
     /// What is kept to compress gradients, where they are.
     pub(crate) compression: Option<Compression>,
+    /// How workers agree on whose gradients count, where not all have to.
+    pub(crate) agreement: Option<RefCell<Agreement>>,
+    /// What this worker does in the next step, and whether it was part of the last one.
+    pub(crate) duty: Duty,
+    pub(crate) took_part: bool,
+    /// Lanes that it ran in it, and how long it computed.
+    pub(crate) num_run: usize,
+    pub(crate) computed: Duration,
+    /// How often lanes were divided anew, and what had travelled before.
+    pub(crate) num_divisions: usize,
+    pub(crate) past_traffic: Traffic,
+    pub(crate) world: World,
     /// What was sent in this worker's name by others than the replica.
     pub(crate) elsewhere: Traffic,
 }
@@ -114,6 +130,7 @@ impl ReplicaPlan {
             offload: false,
             phases: Phases::default(),
             phase: 0,
+            delay: 0,
         }
     }
 
@@ -228,6 +245,14 @@ impl Replica {
             losses,
             rounds: None,
             compression: None,
+            agreement: None,
+            duty: Duty::Lanes,
+            took_part: true,
+            num_run: 0,
+            num_divisions: 0,
+            past_traffic: Traffic::default(),
+            computed: Duration::ZERO,
+            world: World::clone(world),
             elsewhere: Traffic::default(),
             loss_scale: None,
         };
@@ -271,43 +296,6 @@ impl Replica {
         (0..self.groups.world().num_members()).map(lanes).collect()
     }
 
-    /// Runs this worker's lanes of a step forward and backward and adds their gradients to their
-    /// leaves; `lane` gives a lane by its number, `step` numbers dropout masks. Returns the sum of
-    /// the token losses of all lanes of all workers, added in the order of lanes.
-    pub fn run_lanes<'a>(
-        &mut self,
-        cpu: &Cpu,
-        seed: u64,
-        step: u64,
-        lane: &dyn Fn(usize) -> Lane<'a>,
-    ) -> Result<f64, CommError> {
-        let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
-        let Self { blueprint, plan, store, losses, device, scratch, .. } = self;
-        store.restart();
-        store.overlap.begin_step(step);
-        device.link.begin_step(step);
-        device.slicing.begin_step(step);
-        let (numbers, told) = losses.own_mut();
-        let of_plan = |index: usize| {
-            let lane = lane(numbers[index]);
-            assert_eq!(lane.shape, plan.lane, "the memory is for this shape");
-            lane
-        };
-        device.run(
-            store,
-            &mut Job {
-                blueprint,
-                cpu,
-                mode: Mode::Train { seed, step, loss_scale },
-                scratch,
-                num_lanes: numbers.len(),
-                lane: &of_plan,
-                loss: &mut |index, loss| told[index] = loss,
-            },
-        )?;
-        losses.gather(&mut store.overlap)
-    }
-
     /// Runs lanes forward, without dropout, divided among the workers, and returns the sum of
     /// their token losses, added in the order of lanes.
     pub fn evaluate<'a>(
@@ -336,6 +324,7 @@ impl Replica {
                     scratch,
                     num_lanes: (0..depth).filter(|index| number(*index) < num_lanes).count(),
                     lane: &of_plan,
+                    goes_on: &|_| true,
                     loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
                 },
             )?;
@@ -406,8 +395,9 @@ impl Replica {
         !self.plan.phases.is_frozen(self.plan.phase, param)
     }
 
-    /// Waits until parameters that are on their way have arrived.
+    /// Waits until parameters and gradients that are on their way have arrived.
     pub fn settle(&mut self) -> Result<(), CommError> {
+        self.settle_delayed()?;
         self.store.settle()
     }
 
@@ -421,7 +411,7 @@ impl Replica {
             self.traffic_compressed(),
             self.elsewhere,
         ];
-        others.into_iter().fold(gradients, both)
+        others.into_iter().fold(both(gradients, self.past_traffic), both)
     }
 
     /// The group of workers that hold the same blocks and share the batch.

@@ -43,15 +43,20 @@ impl Replica {
         let Self { norm, store, .. } = self;
         norm.count_lost(scale.is_some(), |bucket| store.own_grads(bucket));
         if let Some(scale) = scale.filter(|scale| *scale != LossScale::ONE) {
-            for bucket in 0..store.buckets.list.len() {
-                // What other stages hold, or nobody trains, has no sums.
-                if store.trained().grads.list[bucket].len > 0 {
-                    let grads = store.own_grads_mut(bucket);
-                    convert::scale(cpu, grads, 1.0 / scale.factor(), Precision::F32);
-                }
-            }
+            self.rescale(cpu, 1.0 / scale.factor());
         }
         Unscaled { _sums: () }
+    }
+
+    /// Multiplies all sums that this worker steps by.
+    pub fn rescale(&mut self, cpu: &Cpu, factor: f32) {
+        let store = &mut self.store;
+        for bucket in 0..store.buckets.list.len() {
+            // What other stages hold, or nobody trains, has no sums.
+            if store.trained().grads.list[bucket].len > 0 {
+                convert::scale(cpu, store.own_grads_mut(bucket), factor, Precision::F32);
+            }
+        }
     }
 
     /// The share of the last step's gradients, over all workers, that `fp16` would have rounded to

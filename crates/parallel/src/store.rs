@@ -15,6 +15,7 @@
 
 use crate::buckets::{Bucket, Buckets, MirrorPair};
 use crate::data::WholeGradients;
+use crate::delayed::Delayed;
 use crate::footprint::Footprint;
 use crate::lane::Store;
 use crate::leaves::Leaves;
@@ -38,7 +39,9 @@ pub struct WorkerStore {
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) overlap: Overlap,
     weights: Weights,
-    grads: Gradients,
+    pub(crate) grads: Gradients,
+    /// Where a step goes by the gradients of the one before: those that are on their way.
+    pub(crate) delayed: Option<Delayed>,
     stage: usize,
     worker: usize,
     /// Room for a mirror's gradient on its way to the owner.
@@ -47,9 +50,11 @@ pub struct WorkerStore {
     stages: Stages,
     /// Whether gradients are those of this worker's lanes alone.
     is_alone: bool,
+    /// Whether they stay until it is known whose count.
+    pub(crate) is_held: bool,
 }
 
-enum Gradients {
+pub(crate) enum Gradients {
     Whole(WholeGradients),
     Sharded(Box<ShardedGradients>),
 }
@@ -110,6 +115,8 @@ impl WorkerStore {
             trained,
             stages,
             is_alone,
+            delayed: None,
+            is_held: false,
         };
         store.spare = store.room_for_mirrors();
         Ok(store)
@@ -136,6 +143,7 @@ impl WorkerStore {
         self.grads = Gradients::new(&nothing, stage, leaves, shares, None, &self.overlap)?;
         let grads = &trained.grads;
         self.grads = Gradients::new(grads, stage, leaves, shares, sparse, &self.overlap)?;
+        self.renew_delayed(&trained, leaves, shares, sparse)?;
         self.trained = trained;
         self.spare = self.room_for_mirrors();
         Ok(())
@@ -211,6 +219,7 @@ impl WorkerStore {
     /// Waits until all gradients are reduced; mirrors give theirs to their owners, on another stage
     /// of the pipeline where that is.
     pub fn finish_reduce(&mut self, cpu: &Cpu, link: &mut Link) -> Result<(), CommError> {
+        self.take_older();
         match &mut self.grads {
             Gradients::Whole(whole) => whole.finish(cpu, &mut self.overlap)?,
             Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
@@ -381,7 +390,7 @@ impl WorkerStore {
     pub fn footprint(&self) -> Footprint {
         let (weights, windows) = self.weights.num_elements();
         let (gradients, in_flight) = match &self.grads {
-            Gradients::Whole(whole) => (whole.num_elements(), 0),
+            Gradients::Whole(whole) => (whole.num_elements() + self.delayed_len(), 0),
             Gradients::Sharded(sharded) => sharded.num_elements(),
         };
         let buffers = windows + in_flight + self.spare.len();
@@ -456,6 +465,10 @@ impl Store for WorkerStore {
         match &mut self.grads {
             Gradients::Whole(whole) if self.is_alone => {
                 whole.finish_lane_alone(cpu, bucket);
+                Ok(())
+            }
+            Gradients::Whole(whole) if self.is_held => {
+                whole.hold_lane(cpu, bucket);
                 Ok(())
             }
             Gradients::Whole(whole) => whole.finish_lane(cpu, bucket, &mut self.overlap),

@@ -136,6 +136,21 @@ impl Replica {
         (0..self.groups.world().num_members()).map(len).collect()
     }
 
+    /// The parameters of a slot of this worker's optimizer.
+    pub fn own_values(&self, slot: &Slot) -> &[f32] {
+        &self.store.own_params(slot.block)[slot.range.clone()]
+    }
+
+    /// Lets somebody write all parameters that this worker steps, slot after slot.
+    pub fn fill_own(&mut self, mut fill: impl FnMut(&mut [f32])) -> Result<(), CommError> {
+        self.store.settle()?;
+        for slot in self.slots() {
+            fill(&mut self.store.own_params_mut(slot.block)[slot.range.clone()]);
+        }
+        self.store.publish(&mut self.device.link)?;
+        self.store.settle()
+    }
+
     /// Replaces all parameters; `values` gives each by name.
     pub fn restore<'a, E: From<CommError>>(
         &mut self,

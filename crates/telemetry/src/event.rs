@@ -83,6 +83,15 @@ pub enum Event {
         #[serde(default)]
         wire_bytes: u64,
     },
+    /// A step went by the gradients of those who were there.
+    WorkersMissing {
+        /// Steps done so far.
+        step: u64,
+        /// The ranks whose gradients are missing.
+        missing: Vec<usize>,
+        /// Targets of those that are not.
+        targets: u64,
+    },
     /// Workers that took steps of their own have averaged their weights.
     RoundFinished {
         /// Steps done so far.
@@ -232,7 +241,10 @@ impl Event {
     pub fn is_detail(&self) -> bool {
         matches!(
             self,
-            Self::RoundFinished { .. } | Self::Aggregated { .. } | Self::Compressed { .. }
+            Self::RoundFinished { .. }
+                | Self::Aggregated { .. }
+                | Self::Compressed { .. }
+                | Self::WorkersMissing { .. }
         )
     }
 }

@@ -10,9 +10,9 @@
 use crate::TrainError;
 use crate::device::kernel_class;
 use crate::journal::Journal;
-use crate::rounds;
 use crate::saved::{Learner, Start};
 use crate::train::Life;
+use crate::{rounds, uneven};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::pace::{daly_interval, observed_mtbf};
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
@@ -357,6 +357,7 @@ impl Drop for Saver {
 fn take(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     room.clear();
     rounds::save(recipe, room, learner);
+    uneven::save(room, &mut learner.replica)?;
     let is_shared = !recipe.has_own_state();
     let Learner { replica, optimizer, .. } = learner;
     replica.visit_own(optimizer, |piece| {

@@ -115,7 +115,7 @@ pub(crate) fn one_step(
     let slow = &journal.slow;
     let lane = |index: usize, number: usize| {
         let first = index * lanes;
-        slow.before_lane(step, first + number);
+        slow.before_lane(step, first + number, &|| false);
         lane_of(recipe, batch, first + number, targets_of(batch, first..first + lanes))
     };
     let local = federation.step(cpu, step, lr, &lane)?;

@@ -9,6 +9,7 @@ use crate::saved::{Learner, Start};
 use crate::slow::Slow;
 use crate::summary;
 use crate::train::Life;
+use crate::uneven::{Pace, Participation};
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
@@ -69,6 +70,8 @@ pub struct FiguresByWorker {
     pub proportional_rss_bytes: Vec<u64>,
     /// Memory that the engine allocated, by what it is for.
     pub accounted: Vec<AccountedBytes>,
+    /// How long a lane took, in the middle.
+    pub lane_seconds: Vec<f64>,
 }
 
 /// The memory of a run.
@@ -99,6 +102,8 @@ pub struct Journal {
     pub restarts: u64,
     /// How slow this worker is made.
     pub slow: Slow,
+    /// How fast the workers are.
+    pub pace: Pace,
     watch: OverflowWatch,
     telemetry: Telemetry,
     world: World,
@@ -151,6 +156,7 @@ impl Journal {
             watch: OverflowWatch::default(),
             restarts: 0,
             slow: Slow::new(recipe, world, worker),
+            pace: Pace::new(recipe, worker),
             mark: moved_bytes(&learner.replica),
             telemetry,
             world: world.clone(),
@@ -231,6 +237,18 @@ impl Journal {
         }
     }
 
+    /// A step went without somebody, where one did.
+    pub fn straggled(&mut self, step: u64, participation: &Participation) {
+        let Participation { missing, news, num_targets, .. } = participation;
+        if !missing.is_empty() {
+            let (missing, targets) = (missing.clone(), *num_targets);
+            self.telemetry.record(&Event::WorkersMissing { step, missing, targets });
+        }
+        if let Some(message) = news {
+            self.telemetry.record(&Event::Warning { message: message.clone() });
+        }
+    }
+
     /// A round is over, where one is.
     pub fn drifted(&mut self, step: u64, drift: Option<Drift>) {
         if let Some(Drift { mean, max, worker, moved }) = drift {
@@ -241,6 +259,9 @@ impl Journal {
                 drift_max_rank: worker,
                 moved,
             });
+            if let Some(message) = self.pace.drift_warning(mean, moved) {
+                self.telemetry.record(&Event::Warning { message });
+            }
         }
     }
 
@@ -270,6 +291,9 @@ impl Journal {
                 message_bytes,
                 dense_bytes,
             });
+            if let Some(message) = self.pace.residual_warning(residual_norm) {
+                self.telemetry.record(&Event::Warning { message });
+            }
         }
     }
 
@@ -294,6 +318,7 @@ impl Journal {
             bytes(held.activations),
             bytes(held.buffers),
             corpus_bytes as u64,
+            self.pace.lane_seconds().to_bits(),
         ];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
@@ -309,6 +334,7 @@ impl Journal {
             activations,
             buffers,
             corpus,
+            lane_seconds,
         ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
@@ -318,6 +344,7 @@ impl Journal {
             let accounted =
                 AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
+            figures.lane_seconds.push(f64::from_bits(lane_seconds));
         }
         Ok(figures)
     }

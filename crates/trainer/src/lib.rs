@@ -10,11 +10,14 @@
 //!   [`mod@convert`]: from one kind of folder to the other.
 //! - [`checkpoints`]: saving a run as it goes; [`restore`]: where it starts.
 //! - `rounds`: steps that workers take alone, and what each keeps for itself.
+//! - [`uneven`]: how fast workers are, and what is done about slow ones; [`mod@slow`]: made so on
+//!   purpose.
 //! - [`run_folder`]: where it is kept; [`saved`]: saving at the end, loading.
 //! - [`summary`]: the figures of a finished run.
 //! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
 //! - [`judge`]: the loss of a trained model on any text.
 //! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
+//! - [`curvature`]: how large a step may be.
 //! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
 //!
 //! # Example
@@ -58,10 +61,12 @@ pub mod run_folder;
 pub mod saved;
 pub mod slow;
 pub mod summary;
+pub mod uneven;
 
 pub mod bench;
 pub mod compare;
 pub mod convert;
+pub mod curvature;
 pub mod generate;
 pub mod judge;
 pub mod sampling;

@@ -7,10 +7,10 @@
 use crate::checkpoints;
 use crate::device::kernel_class;
 use crate::pretrained::{self, Pretrained};
-use crate::rounds;
 use crate::saved::{self, Learner, Start, first_difference};
 use crate::train::Life;
 use crate::{Options, RunFolder, TrainError};
+use crate::{rounds, uneven};
 use lockstep_checkpoint::sharded::{MANIFEST, Position, Reader, Store};
 use lockstep_checkpoint::{CheckpointError, TrainingState, weights};
 use lockstep_comm::Comm;
@@ -279,6 +279,7 @@ fn from_checkpoint(
         }
     }
     rounds::load(recipe, reader, learner)?;
+    uneven::load(reader, &mut learner.replica)?;
     let mut start = Start::new(recipe);
     start.losses.extend(reader.losses()?);
     start.step = position.step;

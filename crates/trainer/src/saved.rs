@@ -6,11 +6,11 @@
 use crate::device::kernel_class;
 use crate::run_folder::TOKENIZER;
 use crate::{RunFolder, Summary, TrainError};
-use crate::{federated, rounds};
+use crate::{federated, rounds, uneven};
 use lockstep_checkpoint::weights;
 use lockstep_checkpoint::{CheckpointError, Scaling, TrainingState, WeightsHasher};
 use lockstep_config::units::Bytes;
-use lockstep_config::{BatchPlan, LossScale, OffloadState, Partition, Recipe, Sources};
+use lockstep_config::{BatchPlan, LossScale, OffloadState, Partition, Recipe, Sources, Stragglers};
 use lockstep_data::{Cursor, Tokenizer};
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases, Slot};
 use lockstep_parallel::federated::Federation;
@@ -80,6 +80,7 @@ impl Learner {
         let phases = plan.phases.clone();
         let mut replica = Replica::among(blueprint, seed, cpu, plan, groups.clone(), world)?;
         rounds::prepare(recipe, &mut replica)?;
+        uneven::prepare(recipe, world, &mut replica)?;
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         let federation = federated::prepare(recipe, &mut replica, &clip, cpu, world)?;
@@ -175,6 +176,10 @@ fn offload_folder(recipe: &Recipe, world: &World) -> PathBuf {
 
 /// The leaves of the gradient sum that a worker with this part of the batch computes.
 pub(crate) fn leaves_of(recipe: &Recipe, part: usize) -> Vec<usize> {
+    if recipe.sync.uneven.stragglers == Stragglers::Shares {
+        // Any leaf may come to be its own.
+        return (0..recipe.num_leaves()).collect();
+    }
     let shares = Shares::at_stage(usize::from(recipe.parallel.zero), &recipe.leaf_shares());
     shares.leaves_of(part, recipe.num_leaves())
 }

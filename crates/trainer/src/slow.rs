@@ -12,7 +12,7 @@
 //! through the backward pass, which takes twice as long as the forward pass. Computing that takes
 //! longer than that is late, and is counted: then times are partly those of the machine.
 
-use lockstep_config::{Distribution, Recipe, SlowWorker};
+use lockstep_config::{Distribution, Recipe, SlowWorker, Stragglers};
 use lockstep_platform::World;
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
@@ -22,6 +22,8 @@ use std::time::Duration;
 /// The most that a worker stands still at once, whatever a heavy tail says.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
+/// The longest sleep without a look at whether it is still wanted.
+const SLICE: Duration = Duration::from_millis(2);
 /// The part of a lane's time that passes before it is computed.
 const BEFORE: f64 = 2.0 / 3.0;
 
@@ -41,6 +43,9 @@ pub struct Slow {
     late: Cell<Duration>,
     /// Whether all workers have as much to do, so that none of them waits for another's lanes.
     is_even: bool,
+    /// Whether the times of lanes decide something, so that all of a lane's time must be over when
+    /// it is computed.
+    is_watched: bool,
 }
 
 impl Slow {
@@ -59,18 +64,23 @@ impl Slow {
             due: Cell::new(None),
             late: Cell::new(Duration::ZERO),
             is_even: is_even && recipe.emulate.slow.is_empty(),
+            is_watched: recipe.sync.uneven.stragglers != Stragglers::Wait,
         }
     }
 
-    /// Stands still before a lane, as long as that lane's turn is.
-    pub fn before_lane(&self, step: u64, lane: usize) {
+    /// Stands still before a lane, as long as that lane's turn is or until `is_over`.
+    pub fn before_lane(&self, step: u64, lane: usize, is_over: &dyn Fn() -> bool) {
         let extra = |slowness| extra(slowness, self.key.with(step), lane as u64);
         let (clock, extra) = (self.world.clock(), self.slowness.as_ref().map_or(0.0, extra));
         if let Some(asked) = self.asked {
             self.wait_until_due(true);
             let (began, whole) = (clock.now(), scaled(asked, 1.0 + extra));
-            clock.sleep(whole.mul_f64(BEFORE));
-            self.due.set(Some(began + whole));
+            if self.is_watched {
+                self.stand_still(whole, is_over);
+            } else {
+                clock.sleep(whole.mul_f64(BEFORE));
+                self.due.set(Some(began + whole));
+            }
             return;
         }
         if self.slowness.is_none() {
@@ -79,8 +89,20 @@ impl Slow {
         if let Some(began) = self.began.take() {
             self.lane.set(Some(clock.since(began)));
         }
-        clock.sleep(scaled(self.lane.get().unwrap_or_default(), extra));
+        self.stand_still(scaled(self.lane.get().unwrap_or_default(), extra), is_over);
         self.began.set(Some(clock.now()));
+    }
+
+    fn stand_still(&self, pause: Duration, is_over: &dyn Fn() -> bool) {
+        let clock = self.world.clock();
+        let start = clock.now();
+        loop {
+            let left = pause.saturating_sub(clock.since(start));
+            if left.is_zero() || is_over() {
+                return;
+            }
+            clock.sleep(left.min(SLICE));
+        }
     }
 
     /// The lanes of a step are done. The last one was followed by a word with the others, so it
@@ -156,11 +178,11 @@ mod tests {
         let slow = Slow::new(&recipe, &world, 0);
         let start = world.clock().now();
         for lane in 0..3 {
-            slow.before_lane(0, lane);
+            slow.before_lane(0, lane, &|| false);
         }
         slow.after_lanes();
         assert!(world.clock().since(start) >= Duration::from_millis(12));
-        slow.before_lane(1, 0);
+        slow.before_lane(1, 0, &|| false);
         let before = slow.late();
         world.clock().sleep(Duration::from_millis(10));
         slow.after_lanes();
@@ -171,7 +193,7 @@ mod tests {
     fn a_worker_that_is_not_slow_never_stands_still() {
         let world = lockstep_platform::real();
         let slow = Slow::new(&Recipe::default(), &world, 0);
-        slow.before_lane(0, 0);
+        slow.before_lane(0, 0, &|| false);
         assert!(slow.began.get().is_none() && slow.lane.get().is_none());
     }
 }

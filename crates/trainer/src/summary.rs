@@ -4,6 +4,7 @@ use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::saved::Learner;
+use crate::uneven::slow_worker;
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
 use lockstep_data::Feed;
@@ -61,6 +62,21 @@ pub struct Summary {
     pub emulated_late_seconds: f64,
     pub bits_depend_on: Option<String>,
     pub blocks_by_stage: Vec<usize>,
+    #[serde(flatten)]
+    pub pace: PaceFigures,
+}
+
+/// How fast the workers were, and which steps went without them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PaceFigures {
+    /// The time of a lane in the middle of all steps, for each of them.
+    pub lane_seconds_by_rank: Vec<f64>,
+    /// Steps that went without each of them.
+    pub missed_steps_by_rank: Vec<u64>,
+    /// The one whose lanes take much longer than the middle one's, if any's do.
+    pub slow_rank: Option<usize>,
+    /// How many times as long.
+    pub slow_factor: Option<f64>,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -200,7 +216,7 @@ impl Summary {
             lanes_by_rank: learner.replica.lanes_by_worker().iter().map(|&n| n as u64).collect(),
             workers: recipe.run.workers,
             restarts: journal.restarts,
-            staleness_max: 0,
+            staleness_max: recipe.sync.uneven.delay,
             predicted_step_seconds: None,
             predicted_peak_bytes: None,
             predicted_peak_bytes_by_rank: None,
@@ -221,6 +237,19 @@ impl Summary {
             emulated_late_seconds: journal.slow.late().as_secs_f64(),
             bits_depend_on: recipe.bits_depend_on(),
             blocks_by_stage: learner.replica.blocks_by_stage(),
+            pace: PaceFigures::of(journal, figures),
+        }
+    }
+}
+
+impl PaceFigures {
+    fn of(journal: &Journal, figures: &FiguresByWorker) -> Self {
+        let slow = slow_worker(&figures.lane_seconds);
+        Self {
+            lane_seconds_by_rank: figures.lane_seconds.clone(),
+            missed_steps_by_rank: journal.pace.missed.clone(),
+            slow_rank: slow.map(|(rank, _)| rank),
+            slow_factor: slow.map(|(_, times)| times),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, federated, feed, health, pace, rounds, run_folder};
+use crate::{check, device, evaluate, federated, feed, health, pace, rounds, run_folder, uneven};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -117,6 +117,7 @@ fn train_on(
         examination = Some(found);
     }
     saver.finish(&mut journal)?;
+    learner.replica.settle_delayed()?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let (end, losses) = (loader.cursor(), &journal.losses);
     let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, losses)?;
@@ -164,25 +165,30 @@ fn one_step(
     let num_targets = targets.of(batch)?;
     rounds::begin_step(recipe, step, &mut learner.replica);
     let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
+    journal.pace.begin_step(step, &mut learner.replica);
     let slow = &journal.slow;
-    let lane = |index| {
-        slow.before_lane(step, index);
-        lane_of(recipe, batch, index, num_own)
-    };
+    let lane = |index| lane_of(recipe, batch, index, num_own);
+    let before_lane = |index, is_over: &dyn Fn() -> bool| slow.before_lane(step, index, is_over);
     let loss_scale = learner.scaler.scale();
     learner.replica.scale_loss(loss_scale);
-    let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+    let Learner { replica, .. } = &mut *learner;
+    let loss = replica.run_lanes_after(cpu, recipe.train.seed, step, &lane, &before_lane)?;
     slow.after_lanes();
-    let loss = loss / num_targets as f64;
+    let participation = journal.pace.end_lanes(batch, num_targets, replica)?;
+    let loss = loss / participation.num_targets as f64;
     learner.optimizer.read_ahead();
-    let sums = learner.replica.finish_reduce(cpu)?;
-    let sums = learner.replica.unscale(cpu, sums);
+    let replica = &mut learner.replica;
+    let sums = replica.finish_reduce(cpu)?;
+    let sums = replica.unscale(cpu, sums);
+    uneven::rescale(cpu, &participation, replica);
     let observed = rounds::exchange(recipe, step, learner)?;
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
     let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
-    if verdict == Verdict::Step {
+    if !learner.replica.has_gradients() {
+        learner.num_skipped_in_phase += 1;
+    } else if verdict == Verdict::Step {
         let update = Update { count: step + 1 - learner.num_skipped_in_phase, lr, clip };
         learner.replica.step(cpu, &mut learner.optimizer, &update)?;
         learner.optimizer.check().map_err(TrainError::StateLost)?;
@@ -193,6 +199,7 @@ fn one_step(
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
     journal.finish_step(&record, &mut learner.replica);
+    journal.straggled(step + 1, &participation);
     journal.drifted(step + 1, drift);
     journal.compressed(step + 1, observed);
     health::compare_replicas(recipe, step + 1, &mut learner.replica)

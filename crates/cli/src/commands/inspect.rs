@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::memory_report::Memory;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
+use crate::workers;
 use lockstep_config::units::Bytes;
 use lockstep_config::{OptimName, Recipe};
 use lockstep_model::problem::Judge;
@@ -11,6 +12,7 @@ use lockstep_model::{Blueprint, Param, describe};
 use lockstep_planner::memory::RankMemory;
 use lockstep_planner::stability::Descent;
 use lockstep_platform::World;
+use lockstep_trainer::curvature::largest_curvature;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::saved::{blueprint_on, footprint};
@@ -32,6 +34,7 @@ Examples:
   lockstep inspect --preset gpt2          GPT-2 with 124 million parameters
   lockstep inspect my.toml --json
   lockstep inspect my-llama               a folder of Hugging Face, or of a run
+  lockstep inspect --preset tiny --curvature         the largest curvature of the loss at the start
   lockstep inspect my-llama --logits 1,15,7 --json   what it computes after each of these tokens")]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -39,6 +42,10 @@ pub(crate) struct Arguments {
     /// Run these tokens through the model of a folder and show the logits after each
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     logits: Vec<u32>,
+    /// Find the largest curvature of the loss of the first batch, and the steps it allows, in at
+    /// most so many passes over it
+    #[arg(long, value_name = "PASSES", num_args = 0..=1, default_missing_value = "60")]
+    curvature: Option<usize>,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -51,7 +58,7 @@ struct Report {
     forward_flops_per_token: u64,
     backward_flops_per_token: u64,
     memory: Memory,
-    /// Of a convex problem.
+    /// Of a convex problem, or of any where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     steepness: Option<Steepness>,
     /// One row for each token of `--logits`.
@@ -87,6 +94,12 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let blueprint = describe(&recipe.model);
     let mut report = report(&recipe, &blueprint);
     report.logits = logits(&arguments.logits, &recipe, world)?;
+    if let (Some(passes), None) = (arguments.curvature, &report.steepness) {
+        let mut told = |made: usize| workers::tell(&format!("\rproduct {made} of {}", passes / 2));
+        let found = largest_curvature(&recipe, world, (passes / 2).max(1), &mut told)?;
+        workers::tell("\n");
+        report.steepness = Some(steepness_of(&recipe, found.value.abs()));
+    }
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
 
@@ -106,6 +119,10 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
 /// By power iteration on the problem's own second derivatives, and the roots that decide.
 fn steepness(recipe: &Recipe) -> Option<Steepness> {
     let largest_curvature = Judge::of(&recipe.model)?.largest_curvature()?.value;
+    Some(steepness_of(recipe, largest_curvature))
+}
+
+fn steepness_of(recipe: &Recipe, largest_curvature: f64) -> Steepness {
     let momentum = match recipe.optim.name {
         OptimName::Sgd => Some(0.0),
         OptimName::Momentum => Some(recipe.optim.momentum),
@@ -118,7 +135,7 @@ fn steepness(recipe: &Recipe) -> Option<Steepness> {
         }
     };
     let lr_limits = momentum.map(|momentum| DELAYS.iter().map(limit(momentum)).collect());
-    Some(Steepness { largest_curvature, lr_limits: lr_limits.unwrap_or_default() })
+    Steepness { largest_curvature, lr_limits: lr_limits.unwrap_or_default() }
 }
 
 /// What the weights of the recipe's folder make of these tokens.

@@ -245,6 +245,7 @@ fn report(summary: &Summary) -> String {
         "speed        {:.0} tokens/s, median step {:.3} s, waited {:.3} s for data",
         summary.tokens_per_second, summary.step_seconds_median, summary.data_wait_seconds
     );
+    text += &slow_line(summary);
     if let Some(words) = &summary.emulated {
         let _ = writeln!(text, "emulated     {words}");
     }
@@ -254,6 +255,28 @@ fn report(summary: &Summary) -> String {
     let _ = writeln!(text, "weights_hash {}", summary.weights_hash);
     let _ = writeln!(text, "run folder   {}", summary.run_dir);
     text
+}
+
+/// The worker that the others wait for, or go without.
+fn slow_line(summary: &Summary) -> String {
+    let pace = &summary.pace;
+    let missed = |rank: usize| pace.missed_steps_by_rank[rank];
+    let often = |rank: usize| match missed(rank) {
+        0 => String::new(),
+        steps => format!(", missing in {steps} of {} steps", summary.steps),
+    };
+    let mut lines = String::new();
+    if let (Some(rank), Some(times)) = (pace.slow_rank, pace.slow_factor) {
+        let often = often(rank);
+        let _ =
+            writeln!(lines, "slow         worker {rank}, {times:.1} times the middle one{often}");
+    }
+    for rank in (0..pace.missed_steps_by_rank.len()).filter(|rank| Some(*rank) != pace.slow_rank) {
+        if missed(rank) > 0 {
+            let _ = writeln!(lines, "             worker {rank}{}", often(rank));
+        }
+    }
+    lines
 }
 
 /// What was predicted beside what was measured.

@@ -23,6 +23,7 @@
 //! - `problems`: small problems, and lints.
 //! - `sweep`: many runs at a time, killed and gone on with.
 //! - `methods`: ways to distribute learning, held against each other.
+//! - `uneven`: slow workers, and how large steps may be.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
 
@@ -51,3 +52,4 @@ mod rendezvous;
 mod restarts;
 mod storage;
 mod sweep;
+mod uneven;

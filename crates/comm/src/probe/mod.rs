@@ -167,7 +167,8 @@ impl<'a> Prober<'a> {
         let sends: Vec<_> = with.iter().map(|&member| (rank(member), source)).collect();
         let recvs = with.iter().enumerate().map(|(index, &member)| (rank(member), piece(index)));
         let recvs: Vec<_> = recvs.collect();
-        let mut round = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0 };
+        let mut round =
+            Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0, arrived: &|_| {} };
         let start = self.node.world().clock().now();
         self.node.exchange(self.lane, &mut round, self.timeout)?;
         Ok(self.node.world().clock().since(start))
@@ -307,7 +308,7 @@ impl<'a> Prober<'a> {
         let group = self.team.id | PURPOSE << PURPOSE_BIT;
         self.number = self.number.max(1 << 52) + 1;
         let envelope = Envelope { group, number: self.number, signature };
-        let mut round = Round { envelope, sends, recvs, done_bytes: 0 };
+        let mut round = Round { envelope, sends, recvs, done_bytes: 0, arrived: &|_| {} };
         self.node.exchange(self.lane, &mut round, self.timeout)
     }
 

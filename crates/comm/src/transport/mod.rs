@@ -128,6 +128,8 @@ pub struct Round<'a> {
     pub recvs: &'a [(Rank, Target<'a, u8>)],
     /// Bytes sent and received so far, envelopes not counted.
     pub done_bytes: u64,
+    /// Is told of every rank whose message has come, as soon as it has.
+    pub arrived: &'a dyn Fn(Rank),
 }
 
 impl Round<'_> {

@@ -12,6 +12,7 @@
 //! - `precision`: number formats
 //! - `data`: what workers learn from
 //! - `layout`: workers, buckets, ZeRO, waiting
+//! - `sync`: rounds, late workers, late and compressed gradients
 //! - `watch`: what a run would not notice
 //!
 //! ```
@@ -28,6 +29,7 @@ mod batch;
 mod data;
 mod layout;
 mod precision;
+mod sync;
 mod update;
 mod watch;
 
@@ -68,9 +70,9 @@ impl fmt::Display for Finding {
 
 /// Every lint, by group.
 pub fn all() -> impl Iterator<Item = &'static Lint> {
-    let groups =
-        [batch::LINTS, update::LINTS, precision::LINTS, data::LINTS, layout::LINTS, watch::LINTS];
-    groups.into_iter().flatten()
+    let run = [batch::LINTS, update::LINTS, precision::LINTS, data::LINTS];
+    let workers = [layout::LINTS, sync::LINTS, watch::LINTS];
+    run.into_iter().chain(workers).flatten()
 }
 
 /// The lints that speak about a recipe.
@@ -243,6 +245,54 @@ mod tests {
                 "parallel.schedule=interleaved",
                 "parallel.virtual_stages=2",
             ],
+        ),
+        (
+            "long-rounds",
+            "bible-small",
+            &["sync.mode=local-sgd", "sync.local_steps=9", "run.workers=2"],
+            &["sync.mode=local-sgd", "sync.local_steps=8", "run.workers=2"],
+        ),
+        (
+            "distant-workers",
+            "bible-small",
+            &["sync.mode=local-sgd", "sync.local_steps=1000", "run.workers=2"],
+            &["sync.mode=local-sgd", "sync.local_steps=999", "run.workers=2"],
+        ),
+        (
+            "skewed-rounds",
+            "digits",
+            &["sync.mode=local-sgd", "run.workers=2", "sync.partition=by-class"],
+            &["sync.mode=local-sgd", "run.workers=2", "sync.partition=iid"],
+        ),
+        (
+            "unheard-samples",
+            "digits",
+            &["sync.stragglers=exclude", "run.workers=2", "sync.partition=by-class"],
+            &["sync.stragglers=shares", "run.workers=2", "sync.partition=by-class"],
+        ),
+        (
+            "late-momentum",
+            "quadratic",
+            &["sync.delay=1", "optim.momentum=0.51", "optim.lr=0.1"],
+            &["sync.delay=1", "optim.momentum=0.5", "optim.lr=0.1"],
+        ),
+        (
+            "compressed-noise",
+            "quadratic",
+            &["compress.method=int8", "train.batch=32", "run.workers=2"],
+            &["compress.method=int8", "train.batch=64", "run.workers=2"],
+        ),
+        (
+            "compressed-moments",
+            "bible-small",
+            &["compress.method=qsgd", "run.workers=2", "optim.name=adamw"],
+            &["compress.method=none", "run.workers=2", "optim.name=adamw"],
+        ),
+        (
+            "little-left",
+            "bible-small",
+            &["compress.method=top-k", "compress.ratio=0.0009", "run.workers=2"],
+            &["compress.method=top-k", "compress.ratio=0.001", "run.workers=2"],
         ),
         (
             "no-validation",

@@ -72,7 +72,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "unstable-step",
         condition: "a convex problem's steps are too long for its largest curvature",
-        threshold: "optim.lr x curvature >= 2 (1 + momentum)",
+        threshold: "optim.lr x curvature >= 2 (1 + momentum), or 1 - momentum with sync.delay = 1",
         advice: "lower it",
         rows: &["G29", "H26"],
         check: unstable_step,
@@ -160,7 +160,12 @@ fn unstable_step(recipe: &Recipe) -> Option<String> {
         _ => return None,
     };
     let m = optim.momentum;
+    let is_late = recipe.sync.uneven.delay > 0;
     let most = match optim.name {
+        // Both roots of z² − (1 + m) z + m + lr λ lie inside the unit circle while their product
+        // does.
+        OptimName::Sgd if is_late => 1.0,
+        OptimName::Momentum if is_late => 1.0 - m,
         OptimName::Sgd => 2.0,
         OptimName::Momentum => 2.0 * (1.0 + m),
         OptimName::Nesterov => 2.0 * (1.0 + m) / (1.0 + 2.0 * m),

@@ -28,6 +28,7 @@ impl Recipe {
                 self.compress.method
             ));
         }
+        reasons.extend(self.depends_on_time());
         let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
         if tensor > slices {
             reasons.push(format!(

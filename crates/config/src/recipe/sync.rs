@@ -5,6 +5,10 @@ use std::ops::Range;
 
 use super::Recipe;
 
+mod uneven;
+
+pub use uneven::{Stragglers, Uneven};
+
 /// When workers agree, and on what.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sync {
@@ -38,6 +42,8 @@ pub struct Sync {
     pub outer_lr: f64,
     /// Momentum of the outer optimizer.
     pub outer_momentum: f64,
+    /// What becomes of workers that are late, and of gradients.
+    pub uneven: Uneven,
 }
 
 choices! {
@@ -124,6 +130,10 @@ impl Recipe {
     pub fn uncounted(&self) -> Option<String> {
         if self.sync.mode != SyncMode::AllReduce {
             return Some(format!("sync.mode = \"{}\"", self.sync.mode));
+        }
+        let stragglers = self.sync.uneven.stragglers;
+        if stragglers != Stragglers::Wait {
+            return Some(format!("sync.stragglers = \"{stragglers}\""));
         }
         let method = self.compress.method;
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
@@ -218,10 +228,11 @@ impl Recipe {
     }
 
     /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
-    /// for itself, or the momentum of rounds. Only checkpoints hold that.
+    /// for itself, the momentum of rounds, or gradients on their way. Only checkpoints hold that.
     pub fn keeps_more(&self) -> bool {
         let has_more = self.sync.outer != Outer::None || self.compress.is_on();
-        self.has_own_state() || has_more || self.is_federated()
+        let is_late = self.sync.uneven.delay > 0;
+        self.has_own_state() || has_more || self.is_federated() || is_late
     }
 
     /// Whether each worker has optimizer state of its own between rounds.

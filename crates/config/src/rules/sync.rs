@@ -1,5 +1,7 @@
 //! Rules about rounds: what a worker must hold to take steps of its own.
 
+pub(super) mod uneven;
+
 use super::Facts;
 use crate::error::ConfigError;
 use crate::recipe::{Dtype, Reduction, SyncMode};

@@ -27,18 +27,28 @@ pub struct Largest {
 
 /// The largest eigenvalue, by size, of a symmetric matrix that is known by its products: `product`
 /// gives H v of a vector of `dim` elements. The first vector is random, the same for each `dim`.
-pub fn largest(dim: usize, mut product: impl FnMut(&[f64]) -> Vec<f64>) -> Largest {
+pub fn largest(dim: usize, product: impl FnMut(&[f64]) -> Vec<f64>) -> Largest {
+    largest_within(dim, STILL, MAX_PRODUCTS, product)
+}
+
+/// The same to a relative change of `still`, with as many products as are allowed at most.
+pub fn largest_within(
+    dim: usize,
+    still: f64,
+    max_products: usize,
+    mut product: impl FnMut(&[f64]) -> Vec<f64>,
+) -> Largest {
     let key = Key::new(0, "power iteration");
     let mut v: Vec<f64> = (0..dim).map(|index| f64::from(key.normal(index as u64))).collect();
     let mut found = Largest { value: 0.0, residual: 0.0, num_products: 0 };
     scale_to_one(&mut v);
-    for num_products in 1..=MAX_PRODUCTS {
+    for num_products in 1..=max_products {
         let mut next = product(&v);
         let value = dot(&v, &next);
         let off: Vec<f64> = next.iter().zip(&v).map(|(next, v)| next - value * v).collect();
         let change = (value - found.value).abs();
         found = Largest { value, residual: dot(&off, &off).sqrt(), num_products };
-        if change <= STILL * value.abs() || !scale_to_one(&mut next) {
+        if change <= still * value.abs() || !scale_to_one(&mut next) {
             break;
         }
         v = next;

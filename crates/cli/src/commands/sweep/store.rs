@@ -40,6 +40,8 @@ const FIGURES: &[&str] = &[
     "train_seconds",
     "moved_bytes",
     "emulated_late_seconds",
+    "slow_rank",
+    "slow_factor",
 ];
 
 /// What a folder is for.

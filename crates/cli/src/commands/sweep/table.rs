@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
 /// Figures that the machine has a part in.
-const MEASURED: &[&str] = &["seconds", "tokens_per_second", "wire_bytes"];
+const MEASURED: &[&str] =
+    &["seconds", "step_seconds_median", "tokens_per_second", "wire_bytes", "slow_rank"];
 
 /// The figures of every table after the one that runs are judged by.
 const OTHERS: &[Figure] =
@@ -93,7 +94,8 @@ impl<'a> Table<'a> {
             line.extend(figures.iter().map(|figure| {
                 value(figure.name()).map_or(String::new(), |value| shown(*figure, value))
             }));
-            let three = |value: f64| format!("{value:.3}");
+            let is_whole = |value: f64| value.fract().abs() < f64::EPSILON;
+            let three = |value: f64| format!("{value:.*}", if is_whole(value) { 0 } else { 3 });
             line.extend(self.measured().iter().map(|n| value(n).map_or(String::new(), three)));
             cells.push(line);
         }

@@ -385,6 +385,9 @@ impl SharedTransport {
                 has_moved |= self.pull(&round.envelope, message, &mut at)?;
                 round.done_bytes += (at.num_bytes - self.received[index].num_bytes) as u64;
                 self.received[index] = at;
+                if at.is_done {
+                    (round.arrived)(message.0);
+                }
             }
         }
         Ok(has_moved)

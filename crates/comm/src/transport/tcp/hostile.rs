@@ -36,7 +36,8 @@ pub(crate) fn receive(streams: [&[u8]; 2], piece: usize) -> bool {
     let mut receiver = Receiver::new(Rank(1), &[0, 1], MAX_EARLY_BYTES);
     let (mut one, mut other) = ([0; LEN], [0; LEN]);
     let recvs = [(Rank(1), Target::of(&mut one)), (Rank(1), Target::of(&mut other))];
-    let mut round = Round { envelope: envelope(), sends: &[], recvs: &recvs, done_bytes: 0 };
+    let mut round =
+        Round { envelope: envelope(), sends: &[], recvs: &recvs, done_bytes: 0, arrived: &|_| {} };
     let mut result = receiver.begin(&mut round).map(|()| true);
     while matches!(result, Ok(true)) && !receiver.is_done() {
         result = receiver.step(&mut script, &mut round);

@@ -267,6 +267,9 @@ impl TcpTransport {
                 }
             }
             if link.sender.is_done() && link.receiver.is_done() {
+                if round.recvs.iter().any(|(peer, _)| *peer == link.peer) {
+                    (round.arrived)(link.peer);
+                }
                 self.active.swap_remove(index);
             }
         }

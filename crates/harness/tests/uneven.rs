@@ -1,0 +1,244 @@
+//! Workers that are not equally fast, and gradients that are a step old.
+
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{GPT2, LLAMA, THREE_LANES};
+use lockstep_harness::runs::{Outcome, soak};
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::Options;
+
+/// Worker 3 would take twenty seconds for a lane, if it were waited for.
+const STUCK: [&str; 4] = [
+    "run.workers=4",
+    "emulate.lane_ms=2",
+    "emulate.slow=[{rank = 3, factor = 10000}]",
+    "run.check_replicas_every=1",
+];
+
+const SHORT: [&str; 2] = ["train.steps=6", "train.eval_batches=1"];
+
+fn problem(preset: &str, sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let preset = Some(preset.to_owned());
+    resolve(&Sources { preset, sets, ..Sources::default() })
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// The events of a run.
+fn events(runs: &Runs, outcome: &Outcome) -> Vec<Event> {
+    let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
+    events.into_iter().map(|stamped| stamped.event).collect()
+}
+
+/// The ranks that were missing, step after step.
+fn missing(runs: &Runs, outcome: &Outcome) -> Vec<Vec<usize>> {
+    let of = |event: Event| match event {
+        Event::WorkersMissing { missing, .. } => Some(missing),
+        _ => None,
+    };
+    events(runs, outcome).into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_step_goes_without_a_worker_that_is_stuck_and_all_replicas_stay_equal() {
+    let mut runs = Runs::new("uneven");
+    let policies: &[&[&str]] = &[
+        &["sync.stragglers=backup"],
+        &["sync.stragglers=timeout", "sync.timeout_ms=2000"],
+        &["sync.stragglers=drop-slowest", "sync.slack=20"],
+    ];
+    for policy in if soak() { policies } else { &policies[..1] } {
+        let recipe = LLAMA.with(&[&SHORT[..], &STUCK, policy].concat());
+        assert!(recipe.bits_depend_on().expect("they do").contains("depends on which workers"));
+        let outcome = runs.finish(&recipe);
+        assert_eq!(missing(&runs, &outcome), vec![vec![3]; 6], "{policy:?}");
+        assert_eq!(outcome.summary.pace.missed_steps_by_rank, [0, 0, 0, 6], "{policy:?}");
+        assert!(outcome.losses[5] < outcome.losses[0], "it learns: {:?}", outcome.losses);
+        // The same workers are missing again, so the bits are the same again.
+        assert_eq!(runs.finish(&recipe).hashes(), outcome.hashes(), "{policy:?}");
+    }
+}
+
+#[test]
+fn gradients_of_those_who_are_there_count_in_full() {
+    let mut runs = Runs::new("uneven");
+    // The loss of the first step is the mean over the lanes that were run, and so is the gradient:
+    // that of a batch which has those samples only is as long.
+    let policy = ["sync.stragglers=backup", "optim.name=sgd", "optim.clip=0"];
+    let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &STUCK, &policy].concat()));
+    let all = ["run.workers=4", "optim.name=sgd", "optim.clip=0"];
+    let usual = runs.finish(&LLAMA.with(&[&SHORT[..], &all].concat()));
+    let norm = |runs: &Runs, outcome: &Outcome| {
+        let of = |event: &Event| match event {
+            Event::Step { grad_norm, .. } => Some(*grad_norm),
+            _ => None,
+        };
+        events(runs, outcome).iter().find_map(of).expect("a step")
+    };
+    let (part, whole) = (norm(&runs, &outcome), norm(&runs, &usual));
+    assert!((part / whole - 1.0).abs() < 0.2, "{part} against {whole}: a quarter is missing");
+    assert!((outcome.losses[0] / usual.losses[0] - 1.0).abs() < 0.05);
+}
+
+#[test]
+fn where_nobody_is_late_the_bits_are_those_of_waiting() {
+    let mut runs = Runs::new("uneven");
+    for (small, workers) in [(LLAMA, "run.workers=4"), (THREE_LANES, "run.workers=3")] {
+        let sets = [&SHORT[..], &[workers]].concat();
+        let usual = runs.finish(&small.with(&sets));
+        let late = ["sync.stragglers=timeout", "sync.timeout_ms=3600000"];
+        let late = runs.finish(&small.with(&[&sets[..], &late].concat()));
+        assert_eq!(late.hashes(), usual.hashes(), "{}", small.name);
+        assert!(missing(&runs, &late).is_empty());
+    }
+}
+
+#[test]
+fn a_worker_that_is_slow_for_long_is_left_out_and_named() {
+    let mut runs = Runs::new("uneven");
+    let sets = [
+        "run.workers=4",
+        "emulate.lane_ms=4",
+        "emulate.slow=[{rank = 2, factor = 100}]",
+        "sync.stragglers=exclude",
+        "sync.slack=25",
+        "sync.patience=2",
+        "run.check_replicas_every=1",
+    ];
+    let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &sets].concat()));
+    assert_eq!(missing(&runs, &outcome), vec![vec![2]; 4], "after two steps");
+    let is_named = |event: &Event| {
+        matches!(event, Event::Warning { message }
+            if message.starts_with("worker 2 is ") && message.ends_with("and is left out"))
+    };
+    assert!(events(&runs, &outcome).iter().any(is_named));
+    assert_eq!(outcome.summary.pace.slow_rank, Some(2));
+}
+
+#[test]
+fn lanes_move_to_faster_workers_without_a_trace_in_the_bits() {
+    let mut runs = Runs::new("uneven");
+    let sets = [&SHORT[..], &["run.workers=3", "checkpoint.every=4"]].concat();
+    let usual = runs.finish(&THREE_LANES.with(&sets));
+    let moving = [
+        "emulate.lane_ms=4",
+        "emulate.slow=[{rank = 0, factor = 40}]",
+        "sync.stragglers=shares",
+        "sync.patience=2",
+    ];
+    let recipe = THREE_LANES.with(&[&sets[..], &moving].concat());
+    assert_eq!(recipe.hash(), THREE_LANES.with(&sets).hash(), "no bit depends on it");
+    let moved = runs.finish(&recipe);
+    assert_eq!(moved.hashes(), usual.hashes());
+    assert_eq!(usual.summary.lanes_by_rank, [6, 3, 3]);
+    assert_eq!(moved.summary.lanes_by_rank[0], 3, "the slow one has the least it can have");
+}
+
+#[test]
+fn gradients_that_are_a_step_old_do_not_depend_on_workers_and_survive_the_process() {
+    let mut runs = Runs::new("uneven");
+    for small in if soak() { &[LLAMA, GPT2, THREE_LANES][..] } else { &[GPT2] } {
+        let sets = ["train.steps=7", "train.eval_batches=1", "checkpoint.every=3", "sync.delay=1"];
+        let alone = runs.finish(&small.with(&[&sets[..], &["run.workers=1"]].concat()));
+        assert_eq!(alone.summary.staleness_max, 1);
+        assert_eq!(alone.losses.len(), 7);
+        for layout in [
+            ["run.workers=2", "parallel.overlap=true"],
+            ["run.workers=4", "parallel.overlap=false"],
+        ] {
+            let others = runs.finish(&small.with(&[&sets[..], &layout].concat()));
+            assert_eq!(others.hashes(), alone.hashes(), "{}: {layout:?}", small.name);
+        }
+        let recipe = small.with(&[&sets[..], &["run.workers=2"]].concat());
+        let options = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
+        let resume = Some(part.dir.join("checkpoints"));
+        let rest = runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest");
+        assert_eq!(rest.hashes(), alone.hashes(), "{}: gone on", small.name);
+        let usual = small.with(&["train.steps=7", "train.eval_batches=1", "run.workers=2"]);
+        assert_ne!(runs.finish(&usual).hashes(), alone.hashes());
+    }
+}
+
+#[test]
+fn descent_by_gradients_a_step_old_is_stable_exactly_below_the_limit() {
+    // 2 sin(π / (2 (2τ + 1))) for τ = 1, and curvatures up to 1.
+    let limit = 1.0;
+    let mut runs = Runs::new("uneven");
+    let mut grows = |factor: f64, delay: &str| {
+        let lr = format!("optim.lr={}", factor * limit);
+        let sets = [
+            "optim.momentum=0",
+            "train.steps=600",
+            "train.eval_every=0",
+            "run.workers=2",
+            delay,
+            &lr,
+        ];
+        let outcome = runs.finish(&problem("quadratic", &sets));
+        let [first, last] = [outcome.summary.first_loss, outcome.summary.final_loss];
+        last / first
+    };
+    assert!(grows(0.98, "sync.delay=1") < 1e-2);
+    assert!(grows(1.02, "sync.delay=1") > 1e2);
+    assert!(grows(1.02, "sync.delay=0") < 1e-2, "without delay the limit is twice that");
+}
+
+/// Where workers that average every `local_steps` steps end, as a distance from the optimum: each
+/// has samples of a few kinds and steps by all of them, so nothing is left to chance.
+fn bias(runs: &mut Runs, lr: f64, local_steps: u64) -> f64 {
+    // As far along the way whatever the rate.
+    let steps = format!("train.steps={}", (24.0 / lr).round());
+    let (lr, local_steps) = (format!("optim.lr={lr}"), format!("sync.local_steps={local_steps}"));
+    let sets = [
+        "problem.samples=64",
+        "problem.dim=4",
+        "problem.condition=1",
+        "problem.noise=0.3",
+        "sync.partition=by-class",
+        "train.batch=64",
+        "train.microbatch=8",
+        "train.eval_every=0",
+        "optim.momentum=0",
+        "run.workers=2",
+        "sync.mode=local-sgd",
+        &steps,
+        &lr,
+        &local_steps,
+    ];
+    let outcome = runs.finish(&problem("ridge", &sets));
+    outcome.summary.verdict.distance.expect("the optimum is known")
+}
+
+#[test]
+fn the_bias_of_rounds_on_different_samples_grows_as_their_length_and_as_the_learning_rate() {
+    // K steps of descent along curvatures Aᵢ towards own optima xᵢ come to rest, averaged, where
+    // Σ (I − (I − αAᵢ)^K) (x − xᵢ) = 0, that is α (K − 1) / 2 Ā⁻¹ Σ Aᵢ² (x* − xᵢ) away from the
+    // optimum of all for small α (K − 1): exponent one in both.
+    let mut runs = Runs::new("uneven");
+    let none = bias(&mut runs, 0.03, 1);
+    let [two, eight] = [2, 8].map(|local_steps| bias(&mut runs, 0.03, local_steps));
+    assert!(none < two / 100.0, "gradients that are added up have no bias: {none}, {two}");
+    let in_steps = (eight / two).ln() / 7.0_f64.ln();
+    assert!((0.93..1.05).contains(&in_steps), "{in_steps}: from {two} to {eight}");
+    let half = bias(&mut runs, 0.015, 8);
+    let in_lr = (eight / half).ln() / 2.0_f64.ln();
+    assert!((0.93..1.05).contains(&in_lr), "{in_lr}: from {half} to {eight}");
+}
+
+#[test]
+fn divided_samples_give_the_same_bits_on_any_number_of_workers_and_train_in_every_mode() {
+    let mut runs = Runs::new("uneven");
+    let partitions = ["sync.partition=dirichlet", "sync.partition=by-class"];
+    for partition in if soak() { &partitions[..] } else { &partitions[..1] } {
+        let sets = ["train.steps=12", "train.eval_every=0", *partition];
+        let alone = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=1"]].concat()));
+        let four = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=4"]].concat()));
+        assert_eq!(four.hashes(), alone.hashes(), "{partition}");
+        for mode in ["sync.mode=local-sgd", "compress.method=int8", "sync.delay=1"] {
+            let sets = [&sets[..], &["run.workers=2", mode]].concat();
+            let outcome = runs.finish(&problem("logistic", &sets));
+            assert!(outcome.losses[11] < outcome.losses[0], "{partition}, {mode}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The lanes of a step: which of them this worker runs, and what becomes of their gradients.
+
+use crate::pipeline::Job;
+use crate::replica::Replica;
+use crate::store::{Gradients, WorkerStore};
+use crate::stragglers::Duty;
+use lockstep_comm::CommError;
+use lockstep_config::LossScale;
+use lockstep_model::{Lane, Mode};
+use lockstep_tensor::Cpu;
+use std::cell::{Cell, RefCell};
+
+/// Is called before a lane, with its number and the question whether the step is over meanwhile.
+pub type BeforeLane<'a> = &'a dyn Fn(usize, &dyn Fn() -> bool);
+
+impl Replica {
+    /// Runs this worker's lanes of a step forward and backward and adds their gradients to their
+    /// leaves; `lane` gives a lane by its number, `step` numbers dropout masks. Returns the sum of
+    /// the token losses of all lanes of all workers, added in the order of lanes.
+    pub fn run_lanes<'a>(
+        &mut self,
+        cpu: &Cpu,
+        seed: u64,
+        step: u64,
+        lane: &dyn Fn(usize) -> Lane<'a>,
+    ) -> Result<f64, CommError> {
+        self.run_lanes_after(cpu, seed, step, lane, &|_, _| {})
+    }
+
+    /// The same, with something to do before each lane. Lanes of workers that are not part of the
+    /// step (see [`crate::stragglers`]) have no loss.
+    pub fn run_lanes_after<'a>(
+        &mut self,
+        cpu: &Cpu,
+        seed: u64,
+        step: u64,
+        lane: &dyn Fn(usize) -> Lane<'a>,
+        before_lane: BeforeLane<'_>,
+    ) -> Result<f64, CommError> {
+        let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
+        if let Some(agreement) = &mut self.agreement {
+            agreement.get_mut().begin()?;
+        }
+        let Self { blueprint, plan, store, losses, device, scratch, agreement, duty, .. } = self;
+        // What a worker tries out must not leave, even where one lane is all that it has.
+        store.is_held = agreement.is_some() || *duty == Duty::Probe;
+        store.restart();
+        store.overlap.begin_step(step);
+        device.link.begin_step(step);
+        device.slicing.begin_step(step);
+        let (numbers, told) = losses.own_mut();
+        let of_plan = |index: usize| {
+            let lane = lane(numbers[index]);
+            assert_eq!(lane.shape, plan.lane, "the memory is for this shape");
+            lane
+        };
+        let is_over = || agreement.as_ref().is_some_and(|agreement| is_over(agreement));
+        let num_done = Cell::new(0);
+        let goes_on = |index: usize| {
+            if *duty == Duty::Nothing || (*duty == Duty::Probe && num_done.get() > 0) {
+                return false;
+            }
+            before_lane(numbers[index], &is_over);
+            let goes_on = !is_over();
+            num_done.set(num_done.get() + usize::from(goes_on));
+            goes_on
+        };
+        let (start, waited) = (self.world.clock().now(), store.overlap.exposed());
+        device.run(
+            store,
+            &mut Job {
+                blueprint,
+                cpu,
+                mode: Mode::Train { seed, step, loss_scale },
+                scratch,
+                num_lanes: numbers.len(),
+                lane: &of_plan,
+                goes_on: &goes_on,
+                loss: &mut |index, loss| told[index] = loss,
+            },
+        )?;
+        let waited = store.overlap.exposed() - waited;
+        self.num_run = num_done.get();
+        self.computed = self.world.clock().since(start).saturating_sub(waited);
+        self.settle_lanes(cpu)?;
+        let Self { store, losses, .. } = self;
+        losses.gather(&mut store.overlap)
+    }
+
+    /// How long a lane of the last step took this worker, if it ran any. (What it waited for other
+    /// stages of a pipeline or holders of slices counts, too.)
+    pub fn lane_seconds(&self) -> Option<f64> {
+        (self.num_run > 0).then(|| self.computed.as_secs_f64() / self.num_run as f64)
+    }
+
+    /// Lanes are run: sees to it that only those count that should.
+    fn settle_lanes(&mut self, cpu: &Cpu) -> Result<(), CommError> {
+        self.took_part = self.duty == Duty::Lanes;
+        if let Some(agreement) = &mut self.agreement {
+            let start = self.world.clock().now();
+            self.took_part &= agreement.get_mut().conclude()?;
+            self.store.overlap.add_exposed(self.world.clock().since(start));
+        }
+        if self.took_part && self.agreement.is_none() {
+            return Ok(());
+        }
+        let WorkerStore { grads: Gradients::Whole(grads), overlap, .. } = &mut self.store else {
+            unreachable!("gradients are whole where workers can be left out")
+        };
+        if !self.took_part {
+            grads.abandon();
+            self.losses.own_mut().1.fill(0.0);
+        }
+        grads.release(cpu, overlap)
+    }
+}
+
+fn is_over(agreement: &RefCell<crate::stragglers::Agreement>) -> bool {
+    agreement.borrow_mut().is_over()
+}
