@@ -1,6 +1,7 @@
 //! Checkpoints against failures: too often costs writing, too seldom costs lost work.
 
 use super::prelude::*;
+use lockstep_config::interval::young;
 use lockstep_tensor::math::scalar::exp;
 
 experiment!(Checkpointing);
@@ -62,11 +63,6 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         (young - write).max(0.0),
         best(write, mtbf, restart),
     ]])
-}
-
-/// Young's interval.
-pub(crate) fn young(write: f64, mtbf: f64) -> f64 {
-    (2.0 * write * mtbf).sqrt()
 }
 
 /// Time lost over useful time, where failures are as likely at any time, restarts included.
