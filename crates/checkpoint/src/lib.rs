@@ -10,7 +10,7 @@
 //! - [`weights`]: named f32 tensors in the safetensors format, and their hash
 //! - [`state`]: where in the run the weights belong, as versioned JSON
 //! - [`sharded`]: checkpoints that all workers write together and any layout reads
-//! - [`pace`]: how often to save
+//! - [`pace`]: how often failures are to be expected
 //! - [`huggingface`]: folders of other programs' models, read and written
 //! - [`new_folder`]: a folder that appears whole or not at all
 //! - [`error`]: [`CheckpointError`], with who is to blame

@@ -7,6 +7,7 @@
 //! - `resolve`, `rules`: settings become a recipe; rules between keys are checked
 //! - `error`, `nearest`: all errors at once, each with a value that would work
 //! - `print`, `reference`: the recipe as text and as identity; the keys as documentation
+//! - [`interval`]: how often to save
 //! - [`lints`]: settings that are allowed and seldom meant
 //! - `presets`: recipes that come with the program
 //! - [`units`]: bytes, seconds, FLOPs and tokens that cannot be mixed up
@@ -52,6 +53,7 @@ mod reference;
 
 mod presets;
 
+pub mod interval;
 pub mod lints;
 
 pub mod units;

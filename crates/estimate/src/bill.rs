@@ -1,11 +1,11 @@
 //! The rest of the bill: days, dollars, energy, failures and what they cost.
 //!
 //! Failures come at a rate per node; a run that is checkpointed every τ loses τ/2 and a restart
-//! with each. Young's interval √(2CM) balances that against writing checkpoints of C seconds when
-//! the mean time between failures is M; Daly's adds the terms that matter when C is not small.
+//! with each. How often is best: [`lockstep_config::interval`].
 
 use crate::hardware::Cluster;
 use crate::model::Model;
+use lockstep_config::interval::daly;
 use serde::Serialize;
 
 /// Bytes of a checkpoint for each parameter: weight, master copy, two moments.
@@ -38,20 +38,6 @@ pub struct Bill {
     pub checkpoint_interval_seconds: f64,
     /// Share of the time that trains.
     pub effective_share: f64,
-}
-
-/// Young's interval between checkpoints that take `cost` seconds, for a mean time between failures.
-pub fn young(cost: f64, mtbf: f64) -> f64 {
-    (2.0 * cost * mtbf).sqrt()
-}
-
-/// Daly's: the same with terms of higher order.
-pub fn daly(cost: f64, mtbf: f64) -> f64 {
-    if cost >= 2.0 * mtbf {
-        return mtbf;
-    }
-    let ratio = cost / (2.0 * mtbf);
-    young(cost, mtbf) * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - cost
 }
 
 /// Share of the time that trains: (1 - failures·(restart + τ/2)) / (1 + cost/τ).
@@ -99,14 +85,6 @@ mod tests {
     use crate::layout::Habits;
     use crate::model::preset;
     use crate::search::{Question, search};
-
-    #[test]
-    fn daly_is_young_where_checkpoints_are_cheap_and_never_above_the_mean_time() {
-        assert!((daly(1.0, 1e8) / young(1.0, 1e8) - 1.0).abs() < 1e-3);
-        assert!((daly(300.0, 100.0) - 100.0).abs() < 1e-9);
-        // 5 minutes of checkpoint and a day between failures: every two hours.
-        assert!((young(300.0, 86_400.0) - 7200.0).abs() < 1.0);
-    }
 
     #[test]
     fn llama_65b_trains_on_1_4_trillion_tokens_in_about_three_weeks() {

@@ -59,6 +59,9 @@ pub struct Habits {
     pub fp8: bool,
     /// Whether gradients leave while backward goes on.
     pub overlap: bool,
+    /// Bytes of gradients that leave together, however many copies there are; if not said, more of
+    /// them with more copies.
+    pub together_bytes: Option<u64>,
     /// Whether ZeRO's third stage fetches tensor by tensor instead of layer by layer.
     pub fetches_by_tensor: bool,
     /// Whether ZeRO's first stages divide every tensor by itself.
@@ -107,6 +110,7 @@ impl Habits {
         wire_bytes: 4,
         fp8: false,
         overlap: true,
+        together_bytes: None,
         fetches_by_tensor: false,
         shards_by_tensor: false,
         zero_group: None,

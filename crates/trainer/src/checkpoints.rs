@@ -14,10 +14,10 @@ use crate::saved::{Learner, Start};
 use crate::train::Life;
 use crate::{rounds, uneven};
 use lockstep_checkpoint::CheckpointError;
-use lockstep_checkpoint::pace::{daly_interval, observed_mtbf};
+use lockstep_checkpoint::pace::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
 use lockstep_comm::{Comm, Reduction};
-use lockstep_config::{Compression, Interval, Recipe};
+use lockstep_config::{Compression, Interval, Recipe, interval};
 use lockstep_data::Cursor;
 use lockstep_platform::{FileKind, JoinHandle, World};
 use std::path::{Path, PathBuf};
@@ -198,7 +198,7 @@ impl Saver {
                 let write = self.write_seconds.unwrap_or(guess).max(0.01);
                 let expected = self.recipe.checkpoint.mtbf.0;
                 let mtbf = observed_mtbf(expected, self.run_seconds(), self.num_failures);
-                Some(daly_interval(write, mtbf).max(1.0))
+                Some(interval::daly(write, mtbf).max(1.0))
             }
         }
     }

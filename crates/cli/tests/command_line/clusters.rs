@@ -41,6 +41,37 @@ fn nonsense_is_told_all_at_once_with_a_way_out() {
 }
 
 #[test]
+fn a_given_layout_is_priced_or_refused_with_everything_that_does_not_divide() {
+    // A lecture's 384 devices are 8 copies x 12 stages x 4 slices, and not 48 x 12 x 4.
+    let folder = Folder::new();
+    let plan = ["plan", "--model", "bloom-176b", "--cluster", "384xa100-80gb", "--batch", "2304"];
+    let layout = ["--layout", "tensor=4,pipeline=12,data=8,zero=1,recompute=full", "--json"];
+    let report = folder.json(&[&plan[..], &layout].concat());
+    assert_eq!(report["layouts_examined"], 1);
+    assert_eq!(report["layout"]["pipeline"], 12);
+    let error =
+        refusal(&folder, &[&plan[..], &["--layout", "tensor=5,pipeline=12,data=48"]].concat());
+    for wrong in ["tensor = 5 does not divide heads", "2880 devices"] {
+        let line = error.lines().find(|line| line.contains(wrong));
+        assert!(line.is_some_and(|line| line.contains("; try ")), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn a_plan_is_written_as_one_page_with_pictures() {
+    let folder = Folder::new();
+    let plan = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--html", "plan.html"];
+    let report = folder.json(&[&plan[..], &["--what-if", "--json"]].concat());
+    assert!(report["strong_scaling"]["points"].as_array().is_some_and(|points| points.len() > 2));
+    assert!(report["risk"]["chance_to_lose_a_day"].as_f64().is_some_and(|chance| chance < 1.0));
+    assert!(report["upgrades"].as_array().is_some_and(|upgrades| upgrades.len() > 5));
+    let page = String::from_utf8(folder.read("plan.html")).expect("text");
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert!(page.matches("<svg").count() >= 3, "memory and two curves");
+    assert!(!page.contains("<script") && !page.contains("src="), "nothing from elsewhere");
+}
+
+#[test]
 fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
     let folder = Folder::new();
     let arguments = ["plan", "--preset", "tiny", "--cluster", "2xepyc-9654"];

@@ -23,15 +23,17 @@ use lockstep_timeline::Timeline;
 use pipeline::Pipelines;
 use product::Product;
 
-/// Bytes of gradients that leave together.
+/// Bytes of gradients that leave together, at least and for each copy: rings of many ranks need
+/// long messages.
 const BUCKET: f64 = 128e6;
+const BUCKET_PER_COPY: f64 = 4e6;
 /// Part of the time of messages beside computing by which computing gets longer: they take some of
 /// the device's units and of its memory's bandwidth.
 const CONTENTION: f64 = 0.15;
 /// Tensors of a layer: two norms and four matrices.
 const TENSORS: u64 = 6;
 /// Seconds of a rank's turn in the scatter or gather of one tensor, many of which start together.
-const TURN: f64 = 1.6e-6;
+const TURN: f64 = 3e-6;
 
 /// Seconds of a step, by part.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -248,7 +250,9 @@ fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
         Group { ranks: group.ranks / job.layout.expert, stride: group.stride * job.layout.expert };
     let links = &prices.links;
     // What leaves while backward goes on leaves in buckets, each with its own rounds.
-    let buckets = if job.habits.overlap { (wire * shared / BUCKET).ceil().max(1.0) } else { 1.0 };
+    let usual = BUCKET.max(BUCKET_PER_COPY * group.ranks as f64);
+    let bucket = job.habits.together_bytes.map_or(usual, |bytes| bytes as f64);
+    let buckets = if job.habits.overlap { (wire * shared / bucket).ceil().max(1.0) } else { 1.0 };
     let tied = if job.model.tied && job.layout.pipeline > 1 {
         let bytes = wire * (job.model.vocab * job.model.width) as f64 / job.layout.tensor as f64;
         let stride = job.layout.tensor * job.layout.context * job.layout.data;

@@ -24,7 +24,7 @@ pub(super) fn habits(program: &str, notes: &str, precision: &str, zero: u8) -> H
     };
     match program.as_str() {
         name if name.contains("megatron") => megatron(common, &notes),
-        name if name.contains("nanotron") => nanotron(common),
+        name if name.contains("nanotron") => nanotron(common, zero),
         name if name.contains("internevo") => internevo(common, zero),
         name if name.contains("torchtitan") => torchtitan(common, name, &notes),
         _ => common,
@@ -39,8 +39,10 @@ fn megatron(common: Habits, notes: &str) -> Habits {
 
 /// Gradients are added up in 32 bits beside PyTorch's 16-bit buckets; softmax is a second copy of
 /// the logits in 32 bits; the log has what rank 0 reserved.
-fn nanotron(common: Habits) -> Habits {
+fn nanotron(common: Habits, zero: u8) -> Habits {
     Habits {
+        // ZeRO's scatters and gathers of all tensors start together.
+        together_bytes: (zero > 0).then_some(1 << 50),
         cuts_by_cost: true,
         eager: true,
         logit_bytes: 8,
@@ -57,6 +59,7 @@ fn nanotron(common: Habits) -> Habits {
 fn internevo(common: Habits, zero: u8) -> Habits {
     Habits {
         gradient_bytes: 2,
+        together_bytes: Some(512 << 20),
         eager: true,
         update_bytes: if zero < 3 { 4 + 8 + 2 } else { 4 + 8 },
         reports: Reported::Reserved,

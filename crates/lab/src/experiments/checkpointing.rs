@@ -1,6 +1,7 @@
 //! Checkpoints against failures: too often costs writing, too seldom costs lost work.
 
 use super::prelude::*;
+use lockstep_config::interval::young;
 use lockstep_tensor::math::scalar::exp;
 
 experiment!(Checkpointing);
@@ -64,11 +65,6 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         best(write, mtbf, restart),
         1.0 - exp(-(interval + write) / mtbf),
     ]])
-}
-
-/// Young's interval.
-pub(crate) fn young(write: f64, mtbf: f64) -> f64 {
-    (2.0 * write * mtbf).sqrt()
 }
 
 /// Time lost over useful time, where failures are as likely at any time, restarts included.

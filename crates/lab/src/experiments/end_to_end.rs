@@ -1,8 +1,9 @@
 //! A whole run: computation, communication, checkpoints, failures, and which of them to improve.
 
-use super::checkpointing::{exact, young};
+use super::checkpointing::exact;
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
+use lockstep_config::interval::young;
 use lockstep_config::units::{Bytes, Flops, FlopsPerSecond};
 use lockstep_planner::collective::ring;
 

@@ -2,15 +2,16 @@
 //! here.
 
 use super::cluster_report::{More, Report, render};
-use super::{best, html};
+use super::{best, given, html};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
 use lockstep_config::{Family, Recipe};
 use lockstep_estimate::hardware::{self, Cluster};
-use lockstep_estimate::layout::Habits;
+use lockstep_estimate::layout::{Habits, Layout};
 use lockstep_estimate::model::{self, Model};
-use lockstep_estimate::search::{Question, search};
+use lockstep_estimate::search::{Found, Question, search};
+use lockstep_estimate::time::pipeline::Pipelines;
 use lockstep_estimate::{Calibration, bill};
 use lockstep_platform::World;
 use std::path::PathBuf;
@@ -31,6 +32,9 @@ pub(crate) struct Arguments {
     /// Tokens of the whole run (twenty for each parameter)
     #[arg(long, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
+    /// Price this layout instead of searching, as tensor=8,pipeline=12,data=4
+    #[arg(long, value_name = "KEY=NUMBER,…")]
+    pub(super) layout: Option<String>,
     /// Layouts to show
     #[arg(long, default_value_t = 5)]
     pub(super) top: usize,
@@ -55,6 +59,7 @@ pub(super) struct Asked {
     pub(super) batch: u64,
     pub(super) tokens: f64,
     pub(super) calibration: Calibration,
+    pub(super) layout: Option<Layout>,
 }
 
 impl Asked {
@@ -78,7 +83,10 @@ pub(super) fn run(
     let recipe = if arguments.model.is_none() { Some(recipe.resolve(world)?) } else { None };
     let asked = asked(arguments, recipe.as_ref(), world)?;
     let question = asked.question();
-    let found = search(&question, arguments.top.max(2));
+    let found = match asked.layout {
+        Some(layout) => only(&question, layout)?,
+        None => search(&question, arguments.top.max(2)),
+    };
     let Some(first) = found.best.first() else {
         let room = asked.cluster.device.memory_gb;
         return Err(Failure::user(format!(
@@ -107,6 +115,26 @@ pub(super) fn run(
     if json { output::json(&report) } else { output::text(&text) }
 }
 
+/// A search that found the one layout that was given, or says why that is none.
+fn only(question: &Question<'_>, layout: Layout) -> Result<Found, Failure> {
+    let wrong = question.job(layout).problems();
+    if !wrong.is_empty() {
+        let lines: Vec<String> = wrong.iter().map(|line| format!("--layout: {line}")).collect();
+        return Err(Failure::user(lines.join("\nerror: ")));
+    }
+    let choice = question.price(layout, &mut Pipelines::default()).ok_or_else(|| {
+        Failure::user(format!(
+            "--layout: {} cannot be run; try schedule=1f1b and \
+            as many microbatches as stages",
+            layout.brief()
+        ))
+    })?;
+    let fits = choice.memory.needed(question.calibration) <= question.cluster.device.memory_bytes();
+    let nearly = (!fits).then(|| choice.clone());
+    let (best, pareto) = (vec![choice], Vec::new());
+    Ok(Found { examined: 1, too_large: usize::from(!fits), best, nearly, pareto, lazy: Vec::new() })
+}
+
 /// Everything that was asked for, or everything that is wrong with it.
 pub(super) fn asked(
     arguments: &Arguments,
@@ -130,6 +158,11 @@ pub(super) fn asked(
             None
         }
     };
+    let layout =
+        arguments.layout.as_deref().map(given::parse).transpose().unwrap_or_else(|lines| {
+            wrong.extend(lines);
+            None
+        });
     if arguments.batch == Some(0) {
         wrong.push("--batch 0 must be at least 1; try 1024".into());
     }
@@ -140,12 +173,18 @@ pub(super) fn asked(
     match (model, cluster, calibration) {
         (Some(model), Some(cluster), Some(calibration)) if wrong.is_empty() => {
             let usual = (4_194_304 / model.context).max(cluster.devices).next_power_of_two();
+            let usual = layout.map_or(usual, |l| usual.next_multiple_of(per_round(&l)));
             let batch = arguments.batch.or(recipe.map(|r| r.train.batch as u64)).unwrap_or(usual);
             let tokens = arguments.tokens.unwrap_or(20.0 * model.num_params() as f64);
-            Ok(Asked { model, cluster, batch, tokens, calibration })
+            Ok(Asked { model, cluster, batch, tokens, calibration, layout })
         }
         _ => Err(Failure::user(wrong.join("\nerror: "))),
     }
+}
+
+/// Sequences that all copies read at once.
+fn per_round(layout: &Layout) -> u64 {
+    (layout.data * layout.microbatch).max(1)
 }
 
 /// A name or a file.

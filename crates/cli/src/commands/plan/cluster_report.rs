@@ -1,11 +1,12 @@
 //! What a cluster's plan says, for programs and for people.
 
 use super::cluster::Asked;
+use super::upgrades::{Upgrade, upgrades};
 use lockstep_estimate::bill::Bill;
 use lockstep_estimate::model::{Counted, step_flops};
 use lockstep_estimate::risk::{self, Risk};
 use lockstep_estimate::search::scaling::{self, Curve};
-use lockstep_estimate::search::{Choice, Found, Lazy, report, search};
+use lockstep_estimate::search::{Choice, Found, Lazy, report};
 use lockstep_estimate::{advice, batch, bill};
 use serde::Serialize;
 use std::fmt::Write;
@@ -101,13 +102,6 @@ struct Alternative {
     mfu: f64,
 }
 
-#[derive(Serialize)]
-struct Upgrade {
-    what: &'static str,
-    step_seconds: f64,
-    saves_share: f64,
-}
-
 impl Report {
     pub(super) fn new(asked: &Asked, found: &Found, costs: &Bill, more: More) -> Self {
         let first = &found.best[0];
@@ -121,7 +115,7 @@ impl Report {
         };
         let question = asked.question();
         Self {
-            feasible: true,
+            feasible: found.too_large < found.examined,
             num_params: asked.model.num_params(),
             layouts_examined: found.examined,
             layouts_too_large: found.too_large,
@@ -148,7 +142,7 @@ impl Report {
             critical_batch_tokens: batch::critical_tokens(asked.model.num_active_params() as f64),
             batch_warning: batch::warning(tokens, asked.model.num_active_params() as f64),
             risk: risk::risk(&asked.cluster, costs),
-            upgrades: if more.what_if { upgrades(asked, step.seconds) } else { Vec::new() },
+            upgrades: if more.what_if { upgrades(asked, costs) } else { Vec::new() },
             strong_scaling: more.scaling.then(|| scaling::curve(&question, false)),
             weak_scaling: more.scaling.then(|| scaling::curve(&question, true)),
         }
@@ -214,35 +208,6 @@ fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
     }
 }
 
-/// What half as much again of each resource saves, with the best layout for it.
-fn upgrades(asked: &Asked, seconds: f64) -> Vec<Upgrade> {
-    let factor = 1.5;
-    let mut upgrades = Vec::new();
-    let kinds = ["network", "links inside nodes", "memory", "memory bandwidth", "arithmetic"];
-    for what in kinds {
-        let mut cluster = asked.cluster.clone();
-        match what {
-            "network" => cluster.network.device_gbps *= factor,
-            "links inside nodes" => cluster.link_gbps *= factor,
-            "memory" => cluster.device.memory_gb *= factor,
-            "memory bandwidth" => cluster.device.memory_gbps *= factor,
-            _ => cluster.device.peak_tflops *= factor,
-        }
-        let mut question = asked.question();
-        question.cluster = &cluster;
-        if let Some(best) = search(&question, 1).best.first() {
-            let step_seconds = best.step.seconds;
-            upgrades.push(Upgrade {
-                what,
-                step_seconds,
-                saves_share: 1.0 - step_seconds / seconds,
-            });
-        }
-    }
-    upgrades.sort_by(|a, b| b.saves_share.total_cmp(&a.saves_share));
-    upgrades
-}
-
 /// The report for people.
 pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
     let mut text = walls(asked);
@@ -292,13 +257,7 @@ pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
         text += &scaled(name, curve);
     }
     for upgrade in &report.upgrades {
-        let _ = writeln!(
-            text,
-            "half as much again of {}: {:.3} s a step, {:.1} % less",
-            upgrade.what,
-            upgrade.step_seconds,
-            100.0 * upgrade.saves_share
-        );
+        let _ = writeln!(text, "{}", upgrade.line());
     }
     text + &money(asked, &report.bill) + &tail(&report.risk)
 }

@@ -5,8 +5,9 @@
 //! - [`calibrate`]: measures this machine.
 //! - [`collectives`]: all-reduces on any link, by closed form and by schedule.
 //! - [`timeline`]: a pipeline, played and drawn.
-//! - [`cluster`]: the best layouts of a model on a cluster; [`cluster_report`] is what it says, and
-//!   [`best`] the recipe and [`html`] the page that it writes.
+//! - [`cluster`]: the best layouts of a model on a cluster, or one that is [`given`];
+//!   [`cluster_report`] is what it says, [`upgrades`] what would help, [`best`] the recipe and
+//!   [`html`] the page that it writes.
 //! - [`size`]: the smallest cluster that meets a deadline or a budget.
 //! - [`validate`]: predictions beside published runs.
 
@@ -15,10 +16,12 @@ mod calibrate;
 mod cluster;
 mod cluster_report;
 mod collectives;
+mod given;
 mod html;
 mod recipe;
 mod size;
 mod timeline;
+mod upgrades;
 mod validate;
 
 use crate::failure::Failure;
@@ -41,6 +44,7 @@ Examples:
   lockstep plan collectives --ranks 64                what all-reduces cost on a link
   lockstep plan --model gpt3-175b --cluster 1024xa100-80gb          the best of all layouts
   lockstep plan my.toml --cluster cluster.toml --write best.toml    as a recipe
+  lockstep plan --model bloom-176b --cluster 384xa100-80gb --layout tensor=4,pipeline=12,data=8
   lockstep plan --model llama3-70b --cluster 512xh100-80gb --html plan.html   with pictures
   lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
   lockstep plan validate runs.csv                     predictions beside published runs

@@ -140,6 +140,7 @@ fn sizes(arguments: &Arguments) -> Result<Vec<Size>, Failure> {
             batch: batch.max(devices / device.per_node),
             tokens: arguments.tokens,
             calibration: calibration.clone(),
+            layout: None,
         };
         if let Some(size) = size(arguments, &asked, sizes.first()) {
             sizes.push(size);

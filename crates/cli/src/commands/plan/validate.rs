@@ -7,7 +7,7 @@ use lockstep_estimate::time::pipeline::Pipelines;
 use lockstep_estimate::validate::fit::{self, File};
 use lockstep_estimate::validate::score::{self, Score};
 use lockstep_platform::World;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -122,7 +122,8 @@ fn fitted(
     all
 }
 
-/// A file's error by constants that never saw it.
+/// A file's error by constants that were fitted without it; nothing where no other file has runs
+/// on its devices, so that there is nothing to fit.
 fn left_out(
     texts: &[(String, String)],
     index: usize,
@@ -132,8 +133,15 @@ fn left_out(
 ) -> Option<f64> {
     let others: Vec<_> =
         texts.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, t)| t.clone()).collect();
-    let calibrations = fitted(&others, start, rounds, pipelines);
     let (name, text) = &texts[index];
+    let types = |text: &str| -> BTreeSet<&'static str> {
+        score::rows(text).0.iter().map(|run| run.cluster.device.calibration).collect()
+    };
+    let known: BTreeSet<_> = others.iter().flat_map(|(_, text)| types(text)).collect();
+    if !types(text).is_subset(&known) {
+        return None;
+    }
+    let calibrations = fitted(&others, start, rounds, pipelines);
     score::score(name, text, &calibrations, pipelines).0.step_time_mape
 }
 

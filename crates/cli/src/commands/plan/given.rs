@@ -1,0 +1,74 @@
+//! A layout that was given instead of searched for: `--layout tensor=4,pipeline=12,data=8`.
+
+use lockstep_estimate::layout::{Layout, Recompute};
+use lockstep_schedule::pipeline::Kind;
+
+/// Reads a layout, or says everything that is wrong with it.
+pub(super) fn parse(text: &str) -> Result<Layout, Vec<String>> {
+    let (mut layout, mut wrong) = (Layout::ONE, Vec::new());
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let read = match part.split_once('=') {
+            Some((key, value)) => set(&mut layout, key.trim(), value.trim()),
+            None => Err("has no value; try tensor=8".into()),
+        };
+        if let Err(reason) = read {
+            wrong.push(format!("--layout {part} {reason}"));
+        }
+    }
+    if layout.chunks > 1 && layout.schedule == Kind::OneFOneB {
+        layout.schedule = Kind::Interleaved;
+    }
+    if wrong.is_empty() { Ok(layout) } else { Err(wrong) }
+}
+
+fn set(layout: &mut Layout, key: &str, value: &str) -> Result<(), String> {
+    let number =
+        || value.parse::<u64>().map_err(|_| "is no whole number; try a number as 8".to_owned());
+    match key {
+        "tensor" => layout.tensor = number()?,
+        "pipeline" => layout.pipeline = number()?,
+        "data" => layout.data = number()?,
+        "context" => layout.context = number()?,
+        "expert" => layout.expert = number()?,
+        "virtual_stages" => layout.chunks = number()?,
+        "microbatch" => layout.microbatch = number()?,
+        "zero" => match number()? {
+            stage @ 0..=3 => layout.zero = stage as u8,
+            _ => return Err("is no stage of ZeRO; try 0, 1, 2 or 3".into()),
+        },
+        "sequence" => {
+            layout.sequence =
+                value.parse().map_err(|_| "is neither; try true or false".to_owned())?;
+        }
+        "recompute" => {
+            layout.recompute = match value {
+                "none" => Recompute::None,
+                "selective" => Recompute::Selective,
+                "full" => Recompute::Full,
+                _ => return Err("is not known; try none, selective or full".into()),
+            };
+        }
+        "schedule" => layout.schedule = value.parse().map_err(|error| format!("{error}"))?,
+        _ => {
+            return Err("is not known; try tensor, pipeline, data, context, expert, microbatch, \
+                        virtual_stages, zero, sequence, recompute or schedule"
+                .into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_is_read_and_every_mistake_in_it_told() {
+        let layout = parse("tensor=4, pipeline=12,data=8,zero=1,recompute=full").expect("a layout");
+        assert_eq!((layout.devices(), layout.zero), (384, 1));
+        assert_eq!(parse("virtual_stages=2").map(|layout| layout.schedule), Ok(Kind::Interleaved));
+        let wrong = parse("tensor=x,zero=9,sauce=1,data").expect_err("four mistakes");
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong.iter().all(|line| line.contains("; try ")), "{wrong:?}");
+    }
+}

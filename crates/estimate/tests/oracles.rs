@@ -1,0 +1,64 @@
+//! Worked numbers of a textbook chapter that concern clusters, each named by its row. Where the
+//! printed number is wrong, the right one stands here, and the row says so. Rows on collectives,
+//! speed-up, bubbles and convergence: tests of `planner` and `lab`.
+
+use lockstep_config::interval::young;
+use lockstep_estimate::hardware::{Cluster, Device};
+use lockstep_estimate::model::{Counted, preset, step_flops};
+
+/// The number that was computed, beside the row's.
+fn row(name: &str, computed: f64, expected: f64) {
+    assert!((computed / expected - 1.0).abs() < 0.01, "{name}: {computed} instead of {expected}");
+}
+
+#[test]
+fn checkpoints_and_failures() {
+    let (hours, year) = (3600.0, 8766.0);
+    row("b O119, bytes", 540e9 * 6.0 / 1e12, 3.24);
+    row("b O119, GB a device", 540.0 * 6.0 / 3072.0, 1.05);
+    let mtbf = 8.0 * year / 3072.0;
+    row("b O119, hours between failures", mtbf, 22.8);
+    row("b O119, interval", young(600.0, mtbf * hours) / hours, 2.757);
+    // Printed as 8 h and 320 h: half an interval is lost, not two of them.
+    row("b O129, printed as 8 h", 4.0 / 2.0, 2.0);
+    row("b O129, printed as 320 h", 40.0 * 4.0 / 2.0, 80.0);
+    row("b O130, printed as 1400 s", (700.0 + 1400.0) / 1.0, 2100.0);
+    row("b O130, printed as 14 TB", 10.0 * (0.7 + 1.4), 21.0);
+    row("b O131, printed as minutes", 12.0 * hours / 1000.0, 43.2);
+    row("b O131, seconds of a write", 1000.0 / 5.0, 200.0);
+    // Printed as 47 device-days.
+    row("b O117, device-days", 24_064.0 / 24.0, 1003.0);
+}
+
+#[test]
+fn memory_of_models() {
+    let device = Device::named("a100-40gb").expect("it is one");
+    // Printed as 700 GB and 18 devices, which is FP32.
+    row("b O192, GB", 175.0 * 2.0, 350.0);
+    row("b O192, devices", (350.0 / device.memory_gb).ceil(), 9.0);
+    row("b O53, MB", 350_000.0 / 3000.0, 116.7);
+    row("b O163, tokens", 256.0 * 2048.0, 524_288.0);
+    row("b O163, a device's", 524_288.0 / 256.0, 2048.0);
+    // Printed as 9.6: beside ten checkpoints a segment of ten is alive.
+    row("b O220, checkpoints alone", 96.0 / 10.0, 9.6);
+    row("b O220, with the live segment", 96.0 / (10.0 + 10.0), 4.8);
+    row("b O164, parameters of three more replicas, printed as 12 B", 3.0 * 3.0, 9.0);
+}
+
+#[test]
+fn money_and_operations() {
+    let mut cluster = Cluster::of(Device::named("a100-80gb").expect("it is one"), 1024);
+    cluster.dollars_per_device_hour = 3.0;
+    let device_hours = 720.0 * cluster.devices as f64;
+    // Printed as 4 to 5 million.
+    row("b O212, dollars", device_hours * cluster.dollars_per_device_hour, 2.21e6);
+    row("b O212, device-years", device_hours / 8766.0, 84.1);
+    let gpt3 = preset("gpt3-175b").expect("it is one");
+    let flops = 6.0 * gpt3.num_params() as f64 * 300e9;
+    row("b O212, share of the peak", 3.14e23 / (device_hours * 3600.0 * 312e12), 0.379);
+    assert!((flops / 3.14e23 - 1.0).abs() < 0.01, "{flops}");
+    let counted = step_flops(&gpt3, 1, Counted::Causal) / 2048.0 * 300e9;
+    assert!((counted / flops - 1.0).abs() < 0.03, "{counted}");
+    row("b O202, ms", 1e3 * 1.0 / 10.0, 100.0);
+    row("b O202, operations of an arithmetic intensity", 6e11 * 32.0, 1.92e13);
+}
