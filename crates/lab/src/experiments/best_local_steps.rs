@@ -30,7 +30,7 @@ const CARD: Card = Card {
         Param::number("gamma", Unit::Number, 3.0, (0.0, 1e3), "gradients at the optimum (data)"),
         Param::count("workers", 16.0, (2.0, 1024.0), "workers"),
     ],
-    sweep: ("ratio", &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0]),
+    sweep: ("ratio", &[1.0, 4.0, 16.0, 64.0, 256.0]),
     columns: &[
         Column::new("drift", Unit::Word, "what drives workers apart"),
         Column::new("best_tau", Unit::Count, "local steps with the least loss in the time"),

@@ -126,14 +126,15 @@ fn findings(table: &Table) -> Vec<String> {
         rows.min_by(|a, b| seconds[*a].total_cmp(&seconds[*b])).unwrap_or(start)
     };
     let (first, end) = (winner(0), winner(last(table).saturating_sub(2)));
+    let soonest = if models[first] == models[end] {
+        let (from, to) = (place(table, first), place(table, end));
+        format!("{} SGD is soonest from {from} to {to}", models[first])
+    } else {
+        let (from, to) = (place(table, first), place(table, end));
+        format!("{} SGD is soonest at {from}, {} at {to}", models[first], models[end])
+    };
     vec![
-        format!(
-            "{} SGD is soonest at {}, {} at {}",
-            models[first],
-            place(table, first),
-            models[end],
-            place(table, end)
-        ),
+        soonest,
         format!(
             "an asynchronous gradient is {} updates old on average",
             cell(table, "staleness", end - end % 3 + 1)

@@ -23,7 +23,7 @@ const CARD: Card = Card {
                before the bound does, and beyond the critical batch both stop",
     params: &[
         Param::count("workers", 8.0, (1.0, 1024.0), "workers, a gradient each (n)"),
-        Param::number("noise", Unit::Number, 3.0, (1e-3, 1e3), "noise of a gradient (s)"),
+        Param::number("noise", Unit::Number, 1.0, (1e-3, 1e3), "noise of a gradient (s)"),
         Param::number("target", Unit::Number, 0.02, (1e-6, 0.5), "loss over that at the start"),
         Param::count("dim", 8.0, (1.0, 1000.0), "dimensions"),
         Param::number("condition", Unit::Number, 4.0, (1.0, 1e4), "largest over least curvature"),
@@ -33,7 +33,7 @@ const CARD: Card = Card {
         bandwidth(12.5e9),
         Param::count("runs", 16.0, (1.0, 1e4), "runs whose losses are averaged"),
     ],
-    sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]),
+    sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
     columns: &[
         Column::new("lr", Unit::Number, "step size that noise allows"),
         Column::new("iterations", Unit::Count, "to the target, simulated"),

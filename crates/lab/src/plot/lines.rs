@@ -82,9 +82,9 @@ fn y_label(card: &Card, table: &Table) -> String {
         // Several columns: the legend names them, the axis says what they count.
         [first, ..] => match first.unit {
             Unit::Share => "percent".to_owned(),
-            Unit::Seconds => "time".to_owned(),
-            Unit::Count | Unit::Number | Unit::Word => "number".to_owned(),
-            unit => unit.to_string(),
+            Unit::Seconds => "time (s)".to_owned(),
+            Unit::Bytes => "bytes".to_owned(),
+            unit => label(first.meaning, unit),
         },
         [] => String::new(),
     }
@@ -129,6 +129,9 @@ fn series(card: &Card, report: &Report, x: usize) -> Vec<Series> {
     }
     all
 }
+
+/// Pixels from an end of the axis within which words would stick out.
+const EDGE: f64 = 50.0;
 
 /// Pixels that a mark of the horizontal axis needs for its words.
 const TICK: f64 = 62.0;
@@ -204,12 +207,13 @@ fn one(
         let along = number(table, row, x);
         if horizontal.has(along) {
             let place = (horizontal.place(along), TOP + 14.0 + 13.0 * index as f64);
-            canvas.styled(
-                place,
-                Anchor::Middle,
-                "font-size=\"11\"",
-                &format!("{}: never", line.name),
-            );
+            // Words at an end of the axis stay inside of it.
+            let anchor = match place.0 {
+                x if x < LEFT + EDGE => Anchor::Start,
+                x if x > WIDTH - RIGHT - EDGE => Anchor::End,
+                _ => Anchor::Middle,
+            };
+            canvas.styled(place, anchor, "font-size=\"11\"", &format!("{}: never", line.name));
         }
     }
     let points: Vec<(f64, f64)> =

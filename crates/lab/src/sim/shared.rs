@@ -67,7 +67,7 @@ struct Flow {
 struct Flows<'a> {
     shared: &'a Shared,
     /// By message; only those that are under way mean anything.
-    flows: Vec<Flow>,
+    by_message: Vec<Flow>,
     /// The messages on every link.
     passing: Vec<Vec<u32>>,
     /// When flows end, by time, then by message; outdated ones among them.
@@ -78,7 +78,7 @@ impl Flows<'_> {
     /// When the next flow ends, and which; what is outdated is thrown away.
     fn next_end(&mut self) -> Option<(f64, u32)> {
         while let Some(Reverse((time, number, version))) = self.ends.peek() {
-            if self.flows[*number as usize].version == *version {
+            if self.by_message[*number as usize].version == *version {
                 return Some((f64::from_bits(*time), *number));
             }
             self.ends.pop();
@@ -88,7 +88,7 @@ impl Flows<'_> {
 
     fn begin(&mut self, number: u32, message: &Message, now: f64) {
         let left = message.bytes.0 as f64;
-        let flow = &mut self.flows[number as usize];
+        let flow = &mut self.by_message[number as usize];
         *flow = Flow { left, rate: 0.0, since: now, version: flow.version };
         let way = &self.shared.way(message.source, message.target).1;
         for link in way {
@@ -98,7 +98,7 @@ impl Flows<'_> {
 
     fn end(&mut self, number: u32, message: &Message) {
         self.ends.pop();
-        self.flows[number as usize].version += 1;
+        self.by_message[number as usize].version += 1;
         let way = &self.shared.way(message.source, message.target).1;
         for link in way {
             self.passing[*link].retain(|other| *other != number);
@@ -124,7 +124,7 @@ impl Flows<'_> {
         let way = &self.shared.way(message.source, message.target).1;
         let share = |link: &usize| self.shared.capacities[*link] / self.passing[*link].len() as f64;
         let rate = way.iter().map(share).fold(f64::INFINITY, f64::min);
-        let flow = &mut self.flows[number as usize];
+        let flow = &mut self.by_message[number as usize];
         if rate.to_bits() != flow.rate.to_bits() {
             flow.left = (flow.left - flow.rate * (now - flow.since)).max(0.0);
             (flow.rate, flow.since) = (rate, now);
@@ -141,7 +141,7 @@ pub(super) fn run(player: &mut Player<'_>, shared: &Shared) -> u64 {
     let still = Flow { left: 0.0, rate: 0.0, since: 0.0, version: 0 };
     let mut flows = Flows {
         shared,
-        flows: vec![still; messages.len()],
+        by_message: vec![still; messages.len()],
         passing: vec![Vec::new(); shared.capacities.len()],
         ends: BinaryHeap::new(),
     };

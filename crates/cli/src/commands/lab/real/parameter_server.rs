@@ -1,19 +1,17 @@
 //! Servers: every worker sends a part of its gradient to every server and gets the sum back.
 //!
-//! A server's card is shared by all workers; links between pairs are therefore as many times
-//! narrower as there are workers.
+//! A server's card is shared by all workers: it asks them one after the other, and answers them one
+//! after the other, so that one message at a time goes through it.
 
 use super::{Point, Real, cluster};
 use crate::failure::Failure;
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::units::BytesPerSecond;
-use lockstep_schedule::Link;
 
 pub(super) const REAL: Real = Real {
     name: "parameter-server",
     column: "server_seconds",
     rows: None,
-    params: &["servers=2", "bytes=400kB", "latency=5ms", "bandwidth=20MB/s"],
+    params: &["servers=1", "bytes=400kB", "latency=0", "bandwidth=20MB/s"],
     sweep: "workers=2,4,6",
     measure,
 };
@@ -24,9 +22,7 @@ const PULL: u64 = 2;
 fn measure(point: &Point<'_>) -> Result<f64, Failure> {
     let at = point.at;
     let (num_workers, num_servers) = (at.count("workers"), at.count("servers"));
-    let link = point.link();
-    let shared = BytesPerSecond(link.bandwidth.0 / num_workers as f64);
-    let links = cluster::even(Link { bandwidth: shared, ..link });
+    let links = cluster::even(point.link());
     let bytes = at.number("bytes") * at.number("density");
     let len = (bytes / 4.0 / num_servers as f64) as usize;
     cluster::seconds(point.world, (num_workers + num_servers, &links), 3, |rank| {
@@ -39,30 +35,20 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
 }
 
 fn work(comm: &Comm, servers: std::ops::Range<usize>, len: usize) -> Result<(), CommError> {
-    let mut leaving = Vec::new();
+    let mut vector = vec![1.0_f32; len];
     for server in servers.clone() {
-        leaving.push(comm.start_send::<f32, _>(vec![1.0_f32; len], server, PUSH)?);
+        comm.wait_for(server, PUSH)?;
+        comm.send(&vector, server, PUSH)?;
     }
-    let mut arriving = Vec::new();
-    for server in servers {
-        arriving.push(comm.start_recv::<f32, _>(vec![0.0_f32; len], server, PULL)?);
-    }
-    leaving.into_iter().chain(arriving).try_for_each(|call| call.finish().map(drop))
+    servers.into_iter().try_for_each(|server| comm.recv(&mut vector, server, PULL))
 }
 
 fn serve(comm: &Comm, num_workers: usize, len: usize) -> Result<(), CommError> {
-    let mut arriving = Vec::new();
+    let (mut sum, mut part) = (vec![0.0_f32; len], vec![0.0_f32; len]);
     for worker in 0..num_workers {
-        arriving.push(comm.start_recv::<f32, _>(vec![0.0_f32; len], worker, PUSH)?);
-    }
-    let mut sum = vec![0.0_f32; len];
-    for call in arriving {
-        let part = call.finish()?;
+        comm.signal(worker, PUSH)?;
+        comm.recv(&mut part, worker, PUSH)?;
         sum.iter_mut().zip(&part).for_each(|(sum, part)| *sum += part);
     }
-    let mut leaving = Vec::new();
-    for worker in 0..num_workers {
-        leaving.push(comm.start_send::<f32, _>(sum.clone(), worker, PULL)?);
-    }
-    leaving.into_iter().try_for_each(|call| call.finish().map(drop))
+    (0..num_workers).try_for_each(|worker| comm.send(&sum, worker, PULL))
 }
