@@ -132,6 +132,6 @@ fn signals_are_heard_as_they_come(comm: &Comm) {
 #[test]
 fn signals_are_heard_as_they_come_on_all_wires() {
     common::run_threads(4, |comm| signals_are_heard_as_they_come(&comm));
-    run_tcp(4, |comm| signals_are_heard_as_they_come(&comm));
+    run_tcp(4, 2, |comm| signals_are_heard_as_they_come(&comm));
     run_hosts(&[0, 0, 1, 1], |comm| signals_are_heard_as_they_come(&comm));
 }

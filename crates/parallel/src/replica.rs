@@ -23,12 +23,12 @@ use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
 use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
+use crate::run::Turn;
 use crate::scaled::{Scaled, Unscaled};
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
 use crate::store::WorkerStore;
-use crate::stragglers::{Agreement, Duty};
 use crate::tensor::{Slicing, held_by};
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
@@ -38,7 +38,6 @@ use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
-use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -97,17 +96,8 @@ pub struct Replica {
     pub(crate) rounds: Option<Rounds>,
     /// What is kept to compress gradients, where they are.
     pub(crate) compression: Option<Compression>,
-    /// How workers agree on whose gradients count, where not all have to.
-    pub(crate) agreement: Option<RefCell<Agreement>>,
-    /// What this worker does in the next step, and whether it was part of the last one.
-    pub(crate) duty: Duty,
-    pub(crate) took_part: bool,
-    /// Lanes that it ran in it, and how long it computed.
-    pub(crate) num_run: usize,
-    pub(crate) computed: Duration,
-    /// How often lanes were divided anew, and what had travelled before.
-    pub(crate) num_divisions: usize,
-    pub(crate) past_traffic: Traffic,
+    /// What this worker does in a step, and what it did in the last one.
+    pub(crate) turn: Turn,
     pub(crate) world: World,
     /// What was sent in this worker's name by others than the replica.
     pub(crate) elsewhere: Traffic,
@@ -245,13 +235,7 @@ impl Replica {
             losses,
             rounds: None,
             compression: None,
-            agreement: None,
-            duty: Duty::Lanes,
-            took_part: true,
-            num_run: 0,
-            num_divisions: 0,
-            past_traffic: Traffic::default(),
-            computed: Duration::ZERO,
+            turn: Turn::default(),
             world: World::clone(world),
             elsewhere: Traffic::default(),
             loss_scale: None,
@@ -411,7 +395,7 @@ impl Replica {
             self.traffic_compressed(),
             self.elsewhere,
         ];
-        others.into_iter().fold(both(gradients, self.past_traffic), both)
+        others.into_iter().fold(both(gradients, self.turn.past_traffic), both)
     }
 
     /// The group of workers that hold the same blocks and share the batch.

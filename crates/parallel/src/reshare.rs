@@ -40,10 +40,10 @@ impl Replica {
         let is_known = leaf_seconds.iter().all(|seconds| seconds.is_finite() && *seconds > 0.0);
         let shares = by_speed(self.plan.leaves.num_leaves, leaf_seconds);
         let [now, then] = [&self.plan.shares, &shares].map(|s| step_seconds(s, leaf_seconds));
-        if !is_known || then > WORTH_IT * now || self.num_divisions == MAX_DIVISIONS {
+        if !is_known || then > WORTH_IT * now || self.turn.num_divisions == MAX_DIVISIONS {
             return Ok(false);
         }
-        self.num_divisions += 1;
+        self.turn.num_divisions += 1;
         self.plan.shares = shares;
         self.shares = self.plan.leaf_shares();
         let crate::Shares::Contiguous(addends) = &self.shares else {
@@ -51,7 +51,7 @@ impl Replica {
         };
         let data = self.groups.data().summing(addends, "data")?.canonical();
         let before = self.store.overlap.replace_comm(data);
-        self.past_traffic = both(self.past_traffic, before.counters().total().traffic);
+        self.turn.past_traffic = both(self.turn.past_traffic, before.counters().total().traffic);
         let (phase, lanes_per_leaf) = (self.plan.phase, self.plan.leaves.lanes_per_leaf);
         self.enter(phase, lanes_per_leaf)?;
         Ok(true)

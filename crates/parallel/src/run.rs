@@ -3,12 +3,30 @@
 use crate::pipeline::Job;
 use crate::replica::Replica;
 use crate::store::{Gradients, WorkerStore};
-use crate::stragglers::Duty;
-use lockstep_comm::CommError;
+use crate::stragglers::{Agreement, Duty};
+use lockstep_comm::{CommError, Traffic};
 use lockstep_config::LossScale;
 use lockstep_model::{Lane, Mode};
 use lockstep_tensor::Cpu;
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// What a worker does in a step, and what it did in the last one.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// How workers agree on whose gradients count, where not all have to.
+    pub(crate) agreement: Option<RefCell<Agreement>>,
+    /// What this one does in the next step.
+    pub(crate) duty: Duty,
+    /// Whether it was part of the last one.
+    pub(crate) took_part: bool,
+    /// Lanes that it ran in it, and how long it computed.
+    num_run: usize,
+    computed: Duration,
+    /// How often lanes were divided anew, and what had travelled before.
+    pub(crate) num_divisions: usize,
+    pub(crate) past_traffic: Traffic,
+}
 
 /// Is called before a lane, with its number and the question whether the step is over meanwhile.
 pub type BeforeLane<'a> = &'a dyn Fn(usize, &dyn Fn() -> bool);
@@ -38,10 +56,11 @@ impl Replica {
         before_lane: BeforeLane<'_>,
     ) -> Result<f64, CommError> {
         let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
-        if let Some(agreement) = &mut self.agreement {
+        if let Some(agreement) = &mut self.turn.agreement {
             agreement.get_mut().begin()?;
         }
-        let Self { blueprint, plan, store, losses, device, scratch, agreement, duty, .. } = self;
+        let Self { blueprint, plan, store, losses, device, scratch, turn, .. } = self;
+        let Turn { agreement, duty, .. } = &*turn;
         // What a worker tries out must not leave, even where one lane is all that it has.
         store.is_held = agreement.is_some() || *duty == Duty::Probe;
         store.restart();
@@ -54,7 +73,7 @@ impl Replica {
             assert_eq!(lane.shape, plan.lane, "the memory is for this shape");
             lane
         };
-        let is_over = || agreement.as_ref().is_some_and(|agreement| is_over(agreement));
+        let is_over = || agreement.as_ref().is_some_and(is_over);
         let num_done = Cell::new(0);
         let goes_on = |index: usize| {
             if *duty == Duty::Nothing || (*duty == Duty::Probe && num_done.get() > 0) {
@@ -79,9 +98,9 @@ impl Replica {
                 loss: &mut |index, loss| told[index] = loss,
             },
         )?;
-        let waited = store.overlap.exposed() - waited;
-        self.num_run = num_done.get();
-        self.computed = self.world.clock().since(start).saturating_sub(waited);
+        let waited = store.overlap.exposed().saturating_sub(waited);
+        self.turn.num_run = num_done.get();
+        self.turn.computed = self.world.clock().since(start).saturating_sub(waited);
         self.settle_lanes(cpu)?;
         let Self { store, losses, .. } = self;
         losses.gather(&mut store.overlap)
@@ -90,24 +109,24 @@ impl Replica {
     /// How long a lane of the last step took this worker, if it ran any. (What it waited for other
     /// stages of a pipeline or holders of slices counts, too.)
     pub fn lane_seconds(&self) -> Option<f64> {
-        (self.num_run > 0).then(|| self.computed.as_secs_f64() / self.num_run as f64)
+        (self.turn.num_run > 0).then(|| self.turn.computed.as_secs_f64() / self.turn.num_run as f64)
     }
 
     /// Lanes are run: sees to it that only those count that should.
     fn settle_lanes(&mut self, cpu: &Cpu) -> Result<(), CommError> {
-        self.took_part = self.duty == Duty::Lanes;
-        if let Some(agreement) = &mut self.agreement {
+        self.turn.took_part = self.turn.duty == Duty::Lanes;
+        if let Some(agreement) = &mut self.turn.agreement {
             let start = self.world.clock().now();
-            self.took_part &= agreement.get_mut().conclude()?;
+            self.turn.took_part &= agreement.get_mut().conclude()?;
             self.store.overlap.add_exposed(self.world.clock().since(start));
         }
-        if self.took_part && self.agreement.is_none() {
+        if self.turn.took_part && self.turn.agreement.is_none() {
             return Ok(());
         }
         let WorkerStore { grads: Gradients::Whole(grads), overlap, .. } = &mut self.store else {
             unreachable!("gradients are whole where workers can be left out")
         };
-        if !self.took_part {
+        if !self.turn.took_part {
             grads.abandon();
             self.losses.own_mut().1.fill(0.0);
         }
@@ -115,6 +134,6 @@ impl Replica {
     }
 }
 
-fn is_over(agreement: &RefCell<crate::stragglers::Agreement>) -> bool {
+fn is_over(agreement: &RefCell<Agreement>) -> bool {
     agreement.borrow_mut().is_over()
 }

@@ -231,18 +231,18 @@ impl Replica {
     /// them holds the whole model.
     pub fn leave_out_stragglers(&mut self, world: &World, rule: LateRule) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "a worker that can be left out holds nothing alone");
-        self.agreement = Some(Agreement::new(self.groups.data(), world, rule)?.into());
+        self.turn.agreement = Some(Agreement::new(self.groups.data(), world, rule)?.into());
         Ok(())
     }
 
     /// Says what this worker does in the next step.
     pub fn set_duty(&mut self, duty: Duty) {
-        self.duty = duty;
+        self.turn.duty = duty;
     }
 
     /// Whether this worker's gradients are part of the last step's sum.
     pub fn took_part(&self) -> bool {
-        self.took_part
+        self.turn.took_part
     }
 
     /// Tells all workers what each of them has to say of the last step, by worker.

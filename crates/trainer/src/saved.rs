@@ -241,6 +241,7 @@ pub fn save(
     ]);
     let scaling = learner.scaling();
     let Learner { replica, optimizer, .. } = learner;
+    replica.settle()?;
     let outlines: Vec<_> = crate::pretrained::outlines(replica.blueprint()).into_iter().collect();
     let mut hasher = WeightsHasher::default();
     let weights = folder.map(RunFolder::weights);

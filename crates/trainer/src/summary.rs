@@ -176,7 +176,6 @@ impl Summary {
         weights_hash: String,
         examination: Option<Examination>,
     ) -> Self {
-        let step_seconds_median = median(&journal.step_seconds);
         let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
         let steps = journal.losses.len() as u64;
         let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
@@ -206,7 +205,7 @@ impl Summary {
             recipe_hash: recipe.hash(),
             kernel_class: kernel_class(recipe).to_owned(),
             tokens_per_second: tokens_per_second(learner, recipe, journal),
-            step_seconds_median,
+            step_seconds_median: median(&journal.step_seconds),
             peak_rss_bytes: most(&figures.peak_rss_bytes),
             peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),
             proportional_rss_bytes_by_rank: figures.proportional_rss_bytes.clone(),

@@ -117,7 +117,6 @@ fn train_on(
         examination = Some(found);
     }
     saver.finish(&mut journal)?;
-    learner.replica.settle_delayed()?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let (end, losses) = (loader.cursor(), &journal.losses);
     let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, losses)?;

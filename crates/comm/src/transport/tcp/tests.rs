@@ -65,8 +65,7 @@ fn exchange(
 ) -> (Result<(), Interruption>, u64) {
     let sends: Vec<_> = sends.iter().map(|(peer, b)| (Rank(*peer), Source::of(b))).collect();
     let recvs: Vec<_> = recvs.iter_mut().map(|(peer, b)| (Rank(*peer), Target::of(b))).collect();
-    let mut round =
-        Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0, arrived: &|_| {} };
+    let mut round = Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0, arrived: &drop };
     let result = end.exchange(&mut round, timeout);
     assert!(result.is_err() || round.done_bytes == round.expected_bytes());
     (result, round.done_bytes)
