@@ -1,6 +1,6 @@
 //! Keys of compression: in how few bytes gradients travel.
 
-use super::{MAX_GROUPS, float, integer, usual_warmup};
+use super::{MAX_GROUPS, float, integer, integer_value, usual_warmup};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
 use crate::recipe::{CompressMethod, Level, OptimName, Recipe};
@@ -160,7 +160,7 @@ fn level_value(level: &Level) -> Value {
         ("dense", level.dense.then_some(Value::Bool(true))),
         ("ratio", level.ratio.map(Value::Float)),
         ("bits", level.bits.map(|bits| Value::Integer(i64::from(bits)))),
-        ("rank", level.rank.map(|rank| Value::Integer(rank as i64))),
+        ("rank", level.rank.map(integer_value)),
     ];
     let given = |(name, value): (_, Option<Value>)| value.map(|value| (name, value));
     Value::Table(cells.into_iter().filter_map(given).collect())

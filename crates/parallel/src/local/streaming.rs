@@ -50,7 +50,9 @@ impl Replica {
                     anchor.iter_mut().zip(&*mean).for_each(|(param, change)| *param += change);
                 }
                 OuterRule::Nesterov { lr, momentum } => {
-                    mean.iter_mut().for_each(|change| *change = -*change);
+                    for change in &mut *mean {
+                        *change = -*change;
+                    }
                     let velocity = &mut velocity[bucket][range.clone()];
                     nesterov::step(cpu, lr, momentum, 0.0, 1.0, anchor, mean, velocity);
                 }
