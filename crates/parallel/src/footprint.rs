@@ -80,7 +80,9 @@ impl Footprint {
         };
         let slots = trained.slots(blueprint, &buckets, stepped_of);
         let mut stepped = vec![0; buckets.list.len()];
-        slots.iter().for_each(|slot| stepped[slot.block] += slot.range.len());
+        for slot in &slots {
+            stepped[slot.block] += slot.range.len();
+        }
         let spare = grads.mirrors.iter().map(|pair| {
             let (bucket, range) = &pair.owner;
             let own = stepped_of(&grads.list[*bucket]);

@@ -41,7 +41,8 @@ pub(super) fn begin(file: &File, bytes: Range<usize>) {
         fn sync_file_range(file: c_int, offset: i64, num_bytes: i64, flags: c_uint) -> c_int;
     }
     const BEGIN: c_uint = 2;
-    let (start, num_bytes) = (bytes.start as i64, bytes.len() as i64);
+    let [start, num_bytes] = [bytes.start, bytes.len()]
+        .map(|count| i64::try_from(count).expect("no file has more bytes"));
     // SAFETY: the call takes numbers only, and the descriptor is open as long as the borrow. No
     // bytes are all that follow.
     let _ = unsafe { sync_file_range(file.as_raw_fd(), start, num_bytes, BEGIN) };
