@@ -45,7 +45,7 @@ fn memory_is_what_was_counted_before() {
 #[test]
 fn of_state_in_a_file_a_piece_is_in_memory() {
     // A layer has more parameters than a piece has numbers.
-    let model = Model { width: 512, ffn: 512, ..LARGE };
+    let model = Model { layers: 1, width: 384, ffn: 512, ..LARGE };
     for (num_workers, zero) in [(1, 0), (2, 1), (2, 3)] {
         let layout = Layout::even(8, num_workers, zero);
         let plan = ReplicaPlan { offload: true, ..layout.plan(1) };
