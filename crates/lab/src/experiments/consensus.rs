@@ -119,7 +119,7 @@ fn findings(table: &Table) -> Vec<String> {
             cell(table, "seconds", end)
         ),
         format!(
-            "on the ring workers are {} apart and take {} iterations instead of {}",
+            "on the ring workers end {} apart, and reach the target: {}; exactly averaged: {}",
             cell(table, "apart", ring),
             cell(table, "iterations", ring),
             cell(table, "iterations", end)

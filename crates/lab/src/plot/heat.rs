@@ -63,9 +63,8 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
         let x = LEFT + width * (index as f64 + 0.5);
         canvas.text((x, bottom + 18.0), Anchor::Middle, word);
     }
-    let middle = LEFT + width * across.len() as f64 / 2.0;
     let words = format!("{}; in the cells: {}", label(x_is.meaning, x_is.unit), is.meaning);
-    canvas.styled((middle, height - 16.0), Anchor::Middle, "font-size=\"13\"", &words);
+    canvas.styled((LEFT, height - 16.0), Anchor::Start, "font-size=\"13\"", &words);
     canvas.turned((22.0, f64::midpoint(TOP, bottom)), &upright);
     canvas.finish()
 }

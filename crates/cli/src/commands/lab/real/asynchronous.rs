@@ -48,8 +48,6 @@ struct Job<'a> {
     /// How many updates in a row must be within the target.
     patience: usize,
     most: usize,
-    /// Whether workers take other times each, so that ages differ.
-    varies: bool,
     weight: Weight<'a>,
 }
 
@@ -63,7 +61,6 @@ fn bounded(point: &Point<'_>) -> Result<f64, Failure> {
         target: at.number("target"),
         patience: staleness,
         most: at.count("most").min(5000),
-        varies: false,
         weight: &|_| 1.0,
     };
     follow(point, staleness + 1, &job)
@@ -84,10 +81,9 @@ fn aware(point: &Point<'_>) -> Result<f64, Failure> {
         target: at.number("target"),
         patience: 0,
         most: 5000,
-        varies: true,
         weight: &weight,
     };
-    // Ages from 0 to the largest, equally often, in the simulation: as old in the mean here.
+    // Ages from 0 to the largest in the simulation: as old in the mean here, where all are alike.
     follow(point, at.count("staleness").div_ceil(2) + 1, &job)
 }
 
@@ -98,16 +94,15 @@ fn follow(point: &Point<'_>, num_workers: usize, job: &Job<'_>) -> Result<f64, F
             return serve(point, &rank.comm, num_workers, job);
         }
         let mut message = vec![0.0_f32; job.bowl.curvatures.len() + 1];
-        let mut random = Random::named(rank.index() as u64, "compute");
+        let mut unused = Random::named(0, "unused");
         loop {
             rank.comm.recv(&mut message, 0, WEIGHTS)?;
             let (go_on, weights) = message.split_last().expect("it has a length");
             if *go_on == 0.0 {
                 return Ok(0.0);
             }
-            let gradient = job.bowl.gradient(weights, 1.0, &mut random);
-            let seconds = if job.varies { random.exponential(COMPUTE) } else { COMPUTE };
-            rank.compute(seconds);
+            let gradient = job.bowl.gradient(weights, 1.0, &mut unused);
+            rank.compute(COMPUTE);
             rank.comm.send(&gradient, 0, GRADIENT)?;
         }
     })?;
