@@ -113,19 +113,21 @@ fn signals_are_heard_as_they_come(comm: &Comm) {
     const THERE: u64 = 4;
     if comm.position() > 0 {
         for _ in 0..2 {
-            comm.wait_for(0, GO).unwrap();
-            comm.signal(0, THERE).unwrap();
+            comm.wait_for(0, GO).expect("nobody fails");
+            comm.signal(0, THERE).expect("nobody fails");
         }
         return;
     }
     for _ in 0..2 {
         let (sender, heard) = std::sync::mpsc::channel();
-        let all = comm.start_wait_for_each(THERE, move |from| sender.send(from).unwrap()).unwrap();
+        let all = comm
+            .start_wait_for_each(THERE, move |from| sender.send(from).expect("nobody fails"))
+            .expect("nobody fails");
         for late in (1..comm.num_members()).rev() {
-            comm.signal(late, GO).unwrap();
+            comm.signal(late, GO).expect("nobody fails");
             assert_eq!(heard.recv_timeout(OPTIONS.timeout).expect("it signals"), late);
         }
-        all.finish().unwrap();
+        all.finish().expect("nobody fails");
     }
 }
 

@@ -158,7 +158,7 @@ fn a_finished_run_goes_on_for_more_steps() {
     let lazy = ["sync.mode=local-sgd", "sync.local_steps=3", "sync.outer=nesterov"];
     let top_k = ["compress.method=top-k", "compress.ratio=0.1", "train.eval_batches=2"];
     for method in [lazy, top_k] {
-        let mut recipe = |steps: &str| {
+        let recipe = |steps: &str| {
             let sets = ["run.workers=2", "optim.schedule=constant", "optim.warmup_steps=0", steps];
             LLAMA.with(&[&sets[..], &method].concat())
         };
@@ -170,7 +170,7 @@ fn a_finished_run_goes_on_for_more_steps() {
         let rest = rest.unwrap_or_else(|error| panic!("{method:?}: {error}"));
         assert_eq!(rest.hashes(), whole.hashes(), "{method:?}");
         let again = runs.run(&recipe("train.steps=6"), options()).expect_err("it is done");
-        assert!(again.to_string().contains("6"), "{again}");
+        assert!(again.to_string().contains('6'), "{again}");
     }
     let cut = |steps: &str| LLAMA.with(&[&lazy[..], &["optim.schedule=constant", steps]].concat());
     let short = runs.finish(&cut("train.steps=4"));

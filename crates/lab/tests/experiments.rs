@@ -225,7 +225,7 @@ fn fedavg_settles_where_its_weights_say_and_control_variates_at_the_optimum() {
     for (row, method) in methods.iter().enumerate() {
         match method.as_str() {
             "fedavg" => {
-                assert!((distance[row] - expected[row]).abs() < 0.02, "{row}: {distance:?}")
+                assert!((distance[row] - expected[row]).abs() < 0.02, "{row}: {distance:?}");
             }
             "scaffold" => assert!(distance[row] < 0.02, "{row}: {distance:?}"),
             _ => {}

@@ -151,6 +151,7 @@ impl Layout {
             overlap: self.overlap,
             wire: lockstep_config::Dtype::F32,
             offload: false,
+            delay: 0,
             phases: Phases::default(),
             phase: 0,
         }
