@@ -137,7 +137,7 @@ fn what_workers_keep_for_themselves_survives_a_kill() {
         let mut random = Random(seed);
         let (method, victim) = (LAZY[seed as usize % LAZY.len()], random.below(3));
         let (after, every) = (5 + random.below(STEPS as usize / 2) as u64, 1 + random.below(5));
-        let restarts = if seed as usize / LAZY.len() % 2 == 0 { 3 } else { 0 };
+        let restarts = if (seed as usize / LAZY.len()).is_multiple_of(2) { 3 } else { 0 };
         let sets = [
             "run.workers=3".to_owned(),
             format!("checkpoint.every={every}"),
