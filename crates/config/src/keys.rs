@@ -23,6 +23,7 @@ mod checkpoint;
 mod compress;
 mod emulate;
 mod layout;
+mod loose;
 mod sync;
 
 use crate::key::{Applies, Key, Section};

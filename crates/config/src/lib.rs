@@ -65,11 +65,12 @@ pub use presets::presets;
 pub use problem::Problem;
 pub use recipe::{
     Activation, Averaged, BatchChange, BatchPlan, BatchStage, Checkpoint, Compress, CompressMethod,
-    Compression, Conditions, Data, DecayShape, Distribution, Documents, Dtype, Elastic, Emulate,
-    EmulatedLink, EpochEnd, Family, Group, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics, Optim, OptimName, Order, Outer,
-    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    SlowWorker, Source, Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    Compression, Conditions, Consistency, Data, DecayShape, Distribution, Documents, Dtype,
+    Elastic, Emulate, EmulatedLink, EpochEnd, Family, Gossip, GraphName, Group, HeldOut, Interval,
+    IsaChoice, Isolation, LossScale, LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics,
+    Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision,
+    Recipe, Recompute, Reduction, Run, Server, SlowWorker, Source, StalenessWeight, Sync, SyncMode,
+    Tokenizer, Train, TransportChoice,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

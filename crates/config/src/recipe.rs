@@ -50,6 +50,7 @@ mod compress;
 mod data;
 mod elastic;
 mod emulate;
+mod loose;
 mod optim;
 mod precision;
 mod sync;
@@ -60,6 +61,7 @@ pub use compress::{Compress, CompressMethod};
 pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
 pub use elastic::Elastic;
 pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
+pub use loose::{Consistency, Gossip, GraphName, Server, StalenessWeight};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName};
 pub use precision::{LossScale, LossScaling, Precision};
 pub use sync::{Averaged, Outer, Sync, SyncMode};
@@ -452,13 +454,7 @@ impl Recipe {
                     .to_owned(),
             );
         }
-        if self.sync.mode != SyncMode::AllReduce {
-            reasons.push(format!(
-                "sync.mode = {}: each worker takes steps of its own, so another number of workers \
-                 or other shares give other bits",
-                self.sync.mode
-            ));
-        }
+        reasons.extend(self.bits_depend_on_sync());
         if self.compress.is_on() {
             reasons.push(format!(
                 "compress.method = {}: each worker rounds its own gradients, so another number of \

@@ -8,11 +8,12 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
-    Dtype, Emulate, EpochEnd, Family, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Source,
-    Sync, SyncMode, Tokenizer, Train, TransportChoice,
+    Averaged, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data, DecayShape,
+    Documents, Dtype, Emulate, EpochEnd, Family, Gossip, GraphName, HeldOut, Interval, IsaChoice,
+    Isolation, LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics, Optim, OptimName,
+    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, Server, Source, StalenessWeight, Sync, SyncMode, Tokenizer, Train,
+    TransportChoice,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -203,6 +204,15 @@ fn blank_sync() -> Sync {
         outer: Outer::Nesterov,
         outer_lr: -1.0,
         outer_momentum: -1.0,
+        gossip: Gossip { graph: GraphName::Complete, degree: 0 },
+        server: Server {
+            count: 0,
+            consistency: Consistency::Bounded,
+            staleness: u64::MAX,
+            staleness_weight: StalenessWeight::Inverse,
+            staleness_decay: -1.0,
+            delay: u64::MAX,
+        },
     }
 }
 

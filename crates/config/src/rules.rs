@@ -3,13 +3,14 @@
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
 //! key whose value was already refused stays silent. Rules about the text are in `data`, about
-//! workers in `layout`, `pipeline` and `tensor`, about rounds in `sync`, about compression in
-//! `compress`, about groups, schedules and goals in `training`.
+//! workers in `layout`, `pipeline` and `tensor`, about rounds in `sync`, about gossip in `loose`,
+//! about compression in `compress`, about groups, schedules and goals in `training`.
 
 mod compress;
 mod data;
 mod emulate;
 mod layout;
+mod loose;
 mod pipeline;
 mod sync;
 mod tensor;
@@ -46,6 +47,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(layout::broken(&facts));
     errors.extend(pipeline::broken(&facts));
     errors.extend(sync::broken(&facts));
+    errors.extend(loose::broken(&facts));
     errors.extend(compress::broken(&facts));
     errors.extend(emulate::broken(&facts));
     errors.extend(settings_mean_something(&facts));

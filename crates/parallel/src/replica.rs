@@ -15,6 +15,7 @@
 
 use crate::buckets::{Bucket, Buckets};
 use crate::compress::Compression;
+use crate::gossip::Gossip;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
 use crate::local::Rounds;
@@ -24,6 +25,7 @@ use crate::overlap::Overlap;
 use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
 use crate::scaled::{Scaled, Unscaled};
+use crate::server::Client;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
@@ -89,6 +91,9 @@ pub struct Replica {
     sum_lens: Vec<usize>,
     /// What is kept for rounds, where workers take steps of their own.
     pub(crate) rounds: Option<Rounds>,
+    /// What is kept for gossip with neighbours, and for servers that hold the weights.
+    pub(crate) gossip: Option<Gossip>,
+    pub(crate) client: Option<Client>,
     /// What is kept to compress gradients, where they are.
     pub(crate) compression: Option<Compression>,
 }
@@ -222,6 +227,8 @@ impl Replica {
             norm,
             losses,
             rounds: None,
+            gossip: None,
+            client: None,
             compression: None,
             loss_scale: None,
         };
@@ -412,6 +419,8 @@ impl Replica {
             self.device.link.traffic(),
             self.device.slicing.traffic(),
             self.traffic_of_rounds(),
+            self.traffic_of_gossip(),
+            self.traffic_of_client(),
             self.traffic_compressed(),
         ];
         others.into_iter().fold(gradients, |sum, other| Traffic {
@@ -447,7 +456,8 @@ impl Replica {
     /// The time that this worker waited for the others since this was asked last.
     pub fn take_exposed(&mut self) -> Duration {
         let Device { link, slicing, .. } = &mut self.device;
-        self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed()
+        let servers = self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed);
+        self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed() + servers
     }
 }
 

@@ -47,6 +47,7 @@ pub mod checkpoints;
 pub mod device;
 pub mod evaluate;
 pub mod feed;
+pub mod gossip;
 pub mod health;
 pub mod journal;
 pub mod pretrained;
@@ -54,6 +55,7 @@ pub mod restore;
 mod rounds;
 pub mod run_folder;
 pub mod saved;
+mod servers;
 pub mod slow;
 pub mod summary;
 

@@ -4,9 +4,9 @@
 //! two rounds, and only then are they judged, compared and saved; what a worker keeps for itself
 //! (its optimizer's state, what compression left out) is saved under the worker's number.
 
-use crate::TrainError;
 use crate::saved::Learner;
 use crate::summary::Predicted;
+use crate::{TrainError, gossip};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
 use lockstep_config::{Averaged, CompressMethod, Outer, Recipe, SyncMode};
@@ -22,8 +22,10 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
         let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
         replica.compress(CompressionPlan { method, error_feedback, seed })?;
     }
-    if recipe.sync.mode == SyncMode::AllReduce {
-        return Ok(());
+    match recipe.sync.mode {
+        SyncMode::AllReduce | SyncMode::ParameterServer => return Ok(()),
+        SyncMode::Gossip => return gossip::prepare(recipe, replica),
+        SyncMode::LocalSgd => {}
     }
     let rule = match recipe.sync.outer {
         Outer::None => OuterRule::Average,
@@ -89,7 +91,7 @@ pub(crate) fn last_step(recipe: &Recipe, stop_after: Option<u64>) -> Result<u64,
 /// Whether the gradients of a step stay on their workers.
 fn is_alone(recipe: &Recipe, step: u64) -> bool {
     let round = recipe.round_at(step);
-    round.end - round.start > 1
+    recipe.has_own_weights() || round.end - round.start > 1
 }
 
 /// A step begins, and perhaps a round.
@@ -115,9 +117,11 @@ pub(crate) fn num_targets(
     all: u64,
     replica: &Replica,
 ) -> u64 {
-    if !is_alone(recipe, step) {
-        return all;
-    }
+    if is_alone(recipe, step) { own_targets(batch, replica) } else { all }
+}
+
+/// The targets of a worker's lanes.
+pub(crate) fn own_targets(batch: &Batch, replica: &Replica) -> u64 {
     let of_lane = |&lane: &usize| batch.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
     (replica.own_lanes().iter().map(of_lane).sum::<usize>() as u64).max(1)
 }
@@ -142,6 +146,7 @@ pub(crate) fn end_step(
     step: u64,
     learner: &mut Learner,
 ) -> Result<Option<Drift>, CommError> {
+    learner.replica.mix(step)?;
     let is_part = recipe.sync.mode == SyncMode::LocalSgd && step >= recipe.first_round();
     if !is_part || !recipe.is_round_over(step + 1) {
         return Ok(None);
@@ -161,6 +166,7 @@ fn name_of(worker: usize, name: &str, kind: &str, is_own: bool) -> String {
 
 /// Copies what a checkpoint must hold besides the model and a state that all workers share.
 pub(crate) fn save(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) {
+    gossip::save(room, learner);
     let Learner { replica, optimizer, .. } = learner;
     let worker = replica.groups().rank();
     if recipe.has_own_state() {
@@ -218,6 +224,7 @@ pub(crate) fn load(
         }
     }
     replica.visit_outer(|name, values| {
-        Ok(reader.read(&format!("{name}.outer"), &[values.len()], 0, values)?)
-    })
+        Ok::<_, TrainError>(reader.read(&format!("{name}.outer"), &[values.len()], 0, values)?)
+    })?;
+    gossip::load(reader, learner)
 }

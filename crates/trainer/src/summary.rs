@@ -9,6 +9,7 @@ use lockstep_config::Recipe;
 use lockstep_data::Feed;
 use lockstep_model::problem::Assessment;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Seconds and bytes; losses in nats a token. Names are stable: scripts rely on them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,6 +57,21 @@ pub struct Summary {
     pub emulated: Option<String>,
     pub bits_depend_on: Option<String>,
     pub blocks_by_stage: Vec<usize>,
+    #[serde(flatten)]
+    pub loose: LooseFigures,
+}
+
+/// What is known of workers that learn without one lockstep; null where they do not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LooseFigures {
+    /// 1 less what disagreement is multiplied by in a step of gossip.
+    pub spectral_gap: Option<f64>,
+    /// The mean of the squared distance of workers' weights from their mean, at the end.
+    pub consensus_distance: Option<f64>,
+    /// How many gradients of each worker missed how many updates, where servers hold the weights.
+    pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
+    /// How many servers there were.
+    pub servers: usize,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -195,7 +211,7 @@ impl Summary {
             lanes_by_rank: learner.replica.lanes_by_worker().iter().map(|&n| n as u64).collect(),
             workers: recipe.run.workers,
             restarts: journal.restarts,
-            staleness_max: 0,
+            staleness_max: staleness_max(journal),
             predicted_step_seconds: None,
             predicted_peak_bytes: None,
             predicted_peak_bytes_by_rank: None,
@@ -213,6 +229,12 @@ impl Summary {
             emulated: recipe.emulate.in_words(),
             bits_depend_on: recipe.bits_depend_on(),
             blocks_by_stage: learner.replica.blocks_by_stage(),
+            loose: LooseFigures {
+                spectral_gap: learner.replica.gossip_rate().map(|rate| 1.0 - rate),
+                consensus_distance: learner.replica.consensus().map(|found| found.mean),
+                staleness_by_rank: learner.replica.staleness().map(|_| journal.staleness.clone()),
+                servers: recipe.num_servers(),
+            },
         }
     }
 }
@@ -239,6 +261,12 @@ fn tokens_per_second(learner: &Learner, recipe: &Recipe, journal: &Journal) -> f
     let [first, last] = [first, last].map(|step| learner.batches.first_sample_of(step as u64));
     let tokens = (last - first) * recipe.model.context as u64;
     tokens as f64 / journal.step_seconds.iter().sum::<f64>()
+}
+
+/// The most updates that any gradient has missed.
+fn staleness_max(journal: &Journal) -> u64 {
+    let keys = journal.staleness.iter().flat_map(BTreeMap::keys);
+    keys.copied().max().unwrap_or(0)
 }
 
 /// The middle value (the higher of the two middle ones); NaN of nothing.

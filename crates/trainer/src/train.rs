@@ -7,7 +7,7 @@ use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, feed, health, rounds, run_folder};
+use crate::{check, device, evaluate, feed, health, rounds, run_folder, servers};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -66,6 +66,9 @@ fn train_on(
 ) -> Result<Option<Summary>, TrainError> {
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
+    if recipe.num_servers() > 0 {
+        return servers::train(cpu, recipe, world, comm, options);
+    }
     check::groups(recipe)?;
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
@@ -110,6 +113,8 @@ fn train_on(
         }
     }
     saver.finish(&mut journal)?;
+    // What is left of workers that have weights of their own is their mean.
+    learner.replica.show_mean()?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let hash = saved::save(
         folder.as_ref(),

@@ -20,6 +20,7 @@
 //! - `clusters`: plans for clusters that are not here.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
+//! - `servers`: weights on processes of their own.
 //! - `sweep`: many runs at a time, killed and gone on with.
 //! - `feeding`: texts on every way, and models judged by any text.
 //! - `bad_input`: whatever is wrong is said in one line, and nothing is overwritten.
@@ -45,5 +46,6 @@ mod problems;
 mod process;
 mod rendezvous;
 mod restarts;
+mod servers;
 mod storage;
 mod sweep;

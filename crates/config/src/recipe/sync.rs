@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::Recipe;
+use super::{Consistency, Gossip, Recipe, Server};
 
 /// When workers agree, and on what.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +24,10 @@ pub struct Sync {
     pub outer_lr: f64,
     /// Momentum of the outer optimizer.
     pub outer_momentum: f64,
+    /// Who averages with whom.
+    pub gossip: Gossip,
+    /// How servers hold the weights.
+    pub server: Server,
 }
 
 choices! {
@@ -33,6 +37,10 @@ choices! {
         AllReduce = "all-reduce",
         /// After a round of steps of their own, on the mean of their weights.
         LocalSgd = "local-sgd",
+        /// Never: each averages its weights with its neighbours after every step.
+        Gossip = "gossip",
+        /// Whenever a worker reads the weights that servers hold.
+        ParameterServer = "parameter-server",
     }
 }
 
@@ -62,7 +70,7 @@ impl Recipe {
     /// the same rounds.
     pub fn round_at(&self, step: u64) -> Range<u64> {
         let (steps, first) = (self.train.steps, self.first_round());
-        if self.sync.mode == SyncMode::AllReduce || step < first {
+        if self.sync.mode != SyncMode::LocalSgd || step < first {
             return step..step + 1;
         }
         let (from, to) = (self.sync.local_steps, self.sync.final_local_steps);
@@ -105,11 +113,43 @@ impl Recipe {
     /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
     /// for itself, or the momentum of rounds. Only checkpoints hold that.
     pub fn keeps_more(&self) -> bool {
-        self.has_own_state() || self.sync.outer != Outer::None || self.compress.is_on()
+        self.has_own_state()
+            || self.num_servers() > 0
+            || self.sync.outer != Outer::None
+            || self.compress.is_on()
     }
 
     /// Whether each worker has optimizer state of its own between rounds.
     pub fn has_own_state(&self) -> bool {
-        self.sync.mode == SyncMode::LocalSgd && self.sync.average == Averaged::Weights
+        match self.sync.mode {
+            SyncMode::AllReduce | SyncMode::ParameterServer => false,
+            SyncMode::LocalSgd => self.sync.average == Averaged::Weights,
+            SyncMode::Gossip => true,
+        }
+    }
+
+    /// Why bits depend on workers, where they do for how these agree.
+    pub(super) fn bits_depend_on_sync(&self) -> Option<String> {
+        let (mode, consistency) = (self.sync.mode, self.sync.server.consistency);
+        let why = match mode {
+            SyncMode::AllReduce => return None,
+            SyncMode::ParameterServer if consistency == Consistency::Sync => {
+                "servers add up the sums of workers, so a number of workers that is no power of \
+                 two or other shares give other bits"
+            }
+            SyncMode::ParameterServer => {
+                "gradients are taken as they come, so every run has other bits"
+            }
+            SyncMode::LocalSgd | SyncMode::Gossip => {
+                "each worker takes steps of its own, so another number of workers or other shares \
+                 give other bits"
+            }
+        };
+        Some(format!("sync.mode = {mode}: {why}"))
+    }
+
+    /// Whether each worker steps by the gradients of its own lanes and has weights of its own.
+    pub fn has_own_weights(&self) -> bool {
+        self.sync.mode == SyncMode::Gossip
     }
 }
