@@ -27,31 +27,54 @@ fn num_pushes(outcome: &Outcome) -> u64 {
 #[test]
 fn in_lockstep_it_is_the_data_parallel_run_to_the_bit() {
     let mut runs = Runs::new("servers");
-    for small in [LLAMA, GPT2] {
-        for optim in ["optim.name=sgd", "optim.name=adamw"] {
-            for (workers, servers) in [(1, 1), (2, 1), (4, 3)] {
-                let workers = format!("run.workers={workers}");
-                let sets = [optim, workers.as_str(), "optim.clip=0", "train.steps=5"];
-                let usual = runs.finish(&small.with(&sets));
-                let servers = format!("sync.servers={servers}");
-                let served = [SERVER, "sync.consistency=sync", servers.as_str()];
-                let served = runs.finish(&small.with(&[&sets[..], &served].concat()));
-                assert_eq!(served.hashes(), usual.hashes(), "{}: {sets:?}, {servers}", small.name);
-                assert_eq!(served.summary.staleness_max, 0);
-            }
+    let cases =
+        [("sgd", 1, 1), ("sgd", 4, 3), ("momentum", 2, 2), ("adamw", 2, 1), ("adamw", 4, 2)];
+    for (optim, workers, servers) in cases {
+        let sets = [format!("optim.name={optim}"), format!("run.workers={workers}")];
+        let sets = [sets[0].as_str(), sets[1].as_str(), "optim.clip=0", "train.steps=5"];
+        let usual = runs.finish(&LLAMA.with(&sets));
+        let servers = format!("sync.servers={servers}");
+        let served = [SERVER, "sync.consistency=sync", servers.as_str()];
+        let served = runs.finish(&LLAMA.with(&[&sets[..], &served].concat()));
+        assert_eq!(served.hashes(), usual.hashes(), "{sets:?}, {servers}");
+        assert_eq!(served.summary.staleness_max, 0);
+    }
+}
+
+#[test]
+fn other_numbers_of_workers_and_tied_weights_are_close_to_it() {
+    let mut runs = Runs::new("servers");
+    // Workers add the two gradients of a tied tensor before servers add those of all workers.
+    for (small, workers) in [(LLAMA, "run.workers=3"), (GPT2, "run.workers=2")] {
+        let sets = ["optim.name=sgd", workers, "optim.clip=0", "train.steps=6"];
+        let usual = runs.finish(&small.with(&sets));
+        let served = [SERVER, "sync.consistency=sync", "sync.servers=2"];
+        let served = runs.finish(&small.with(&[&sets[..], &served].concat()));
+        for (step, (a, b)) in usual.losses.iter().zip(&served.losses).enumerate() {
+            assert!((a - b).abs() <= 2e-6 * a.abs(), "{}: {a} and {b}, {step}", small.name);
         }
     }
 }
 
 #[test]
-fn other_numbers_of_workers_are_close_to_it() {
+fn what_servers_keep_survives_the_end_of_the_process() {
     let mut runs = Runs::new("servers");
-    let sets = ["optim.name=sgd", "run.workers=3", "optim.clip=0", "train.steps=6"];
-    let usual = runs.finish(&LLAMA.with(&sets));
-    let served = [SERVER, "sync.consistency=sync", "sync.servers=2"];
-    let served = runs.finish(&LLAMA.with(&[&sets[..], &served].concat()));
-    for (step, (a, b)) in usual.losses.iter().zip(&served.losses).enumerate() {
-        assert!((a - b).abs() <= 2e-6 * a.abs(), "{a} and {b} in step {step}");
+    for (consistency, servers) in [("sync", "sync.servers=2"), ("bounded", "sync.servers=1")] {
+        let consistency = format!("sync.consistency={consistency}");
+        let sets = [SERVER, consistency.as_str(), servers, "optim.name=adamw", "run.workers=2"];
+        let more = ["train.steps=12", "checkpoint.every=5", "train.eval_batches=1"];
+        let recipe = LLAMA.with(&[&sets[..], &more].concat());
+        let whole = runs.finish(&recipe);
+        let options = Options { stop_after: Some(9), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
+        let resume = Some(part.dir.join("checkpoints"));
+        let rest = runs.run(&recipe, Options { resume, ..Options::default() });
+        let rest = rest.unwrap_or_else(|error| panic!("{consistency}: {error}"));
+        assert_eq!(rest.losses.len(), 7, "{consistency}: from step 5 on");
+        if consistency.ends_with("=sync") {
+            assert_eq!(rest.hashes(), whole.hashes());
+        }
+        assert!(rest.losses[6] < whole.losses[0], "{consistency}: {:?}", rest.losses);
     }
 }
 
@@ -114,7 +137,8 @@ fn delayed(delay: u32, momentum: f64, times: f64) -> Recipe {
         "optim.warmup_steps=0".to_owned(),
         "optim.clip=0".to_owned(),
         "problem.condition=4".to_owned(),
-        "train.steps=400".to_owned(),
+        // The closer to the limit the more steps it takes to tell; older gradients take more.
+        format!("train.steps={}", if delay > 3 { 2000 } else { 400 }),
     ];
     let momentum = (momentum > 0.0).then(|| format!("optim.momentum={momentum}"));
     let sets: Vec<_> = sets.into_iter().chain(momentum).collect();
@@ -160,7 +184,9 @@ fn every_consistency_reaches_the_optimum_of_convex_problems() {
             let verdict = outcome.summary.verdict;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
-            assert!(surplus < 1e-6 * start, "{preset}, {consistency}: {surplus} of {start}");
+            // Workers' own samples have other minima; a rate that stays keeps some of that.
+            let limit = if preset == "quadratic" { 1e-6 } else { 1e-3 };
+            assert!(surplus < limit * start, "{preset}, {consistency}: {surplus} of {start}");
         }
     }
 }

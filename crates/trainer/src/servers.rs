@@ -117,6 +117,9 @@ fn work(
     let tokenizer = feed.tokenizer_json()?;
     let mut loader = feed.loader(world, start.cursor.clone())?;
     let last_step = rounds::last_step(recipe, options.stop_after)?;
+    if start.step >= last_step {
+        return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
+    }
 
     let folder = RunFolder::of_worker(workers.position(), recipe, world, &options.life)?;
     saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;

@@ -211,7 +211,8 @@ impl Console {
             }
             Event::GraphFormed { graph, max_degree, spectral_gap } => {
                 add(text, format_args!("gossip on the graph {}, ", Harmless(graph)));
-                add(text, format_args!("with at most {max_degree} neighbours each, "));
+                let plural = if *max_degree == 1 { "" } else { "s" };
+                add(text, format_args!("with at most {max_degree} neighbour{plural} each, "));
                 add(text, format_args!("spectral gap {spectral_gap:.4}\n"));
             }
             Event::Consensus { step, distance, .. } => {

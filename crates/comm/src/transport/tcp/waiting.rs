@@ -26,6 +26,7 @@ impl TcpTransport {
         peers: &[Rank],
         timeout: Duration,
     ) -> Result<(), Interruption> {
+        self.awake.look(self.world.clock().now());
         let (all, watched) = (&self.links, &mut self.set);
         for link in all {
             watched.watch(link.receiver.first_stream(), Interest::default());
