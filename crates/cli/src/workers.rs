@@ -57,7 +57,7 @@ pub(crate) fn run<T: Send + 'static>(
     let role = role(recipe, world)?;
     // A worker of an elastic run knows it at the size of this life.
     let sized = match &role {
-        Role::Worker(place) => recipe.sized(place.num_ranks),
+        Role::Worker(place) => recipe.sized(place.num_ranks - recipe.num_servers()),
         Role::Alone => recipe.sized(1),
         Role::Host | Role::Launcher => recipe.clone(),
     };
@@ -181,7 +181,7 @@ pub(crate) fn is_worker(world: &World) -> bool {
 fn terms(recipe: &Recipe, care: &Care) -> Terms {
     // Without a folder that lives share nothing could go on.
     if care.run_dir.is_none() {
-        return Terms::fixed(recipe.run.workers, care.restarts);
+        return Terms::fixed(recipe.num_ranks(), care.restarts);
     }
     let rejoin = Duration::from_secs_f64(recipe.run.rejoin.0);
     Terms { sizes: recipe.worker_sizes(), restarts: care.restarts, rejoin }
@@ -197,7 +197,7 @@ pub(crate) fn life(world: &World) -> Life {
 /// The recipe with the threads of one worker here, where not all workers share this machine.
 fn on_this_machine(recipe: &Recipe, world: &World, member: &Member) -> Recipe {
     let mut recipe = recipe.clone();
-    if member.num_local != recipe.run.workers {
+    if member.num_local != recipe.num_ranks() {
         let cores = world.threads().available();
         recipe.run.threads = recipe.run.num_threads(cores, member.num_local);
     }

@@ -66,7 +66,7 @@ pub fn seats(
     world: &World,
     arena_bytes: usize,
 ) -> Result<Vec<Seat>, ClusterError> {
-    let num_ranks = recipe.run.workers;
+    let num_ranks = recipe.num_ranks();
     if recipe.run.transport == TransportChoice::Tcp {
         let listener = rendezvous::listen(world, "127.0.0.1:0")?;
         let master = listener.local_addr();

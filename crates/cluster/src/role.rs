@@ -46,7 +46,7 @@ pub fn role(recipe: &Recipe, world: &World) -> Result<Role, ClusterError> {
 
 /// The role of a process that nobody has started as a worker.
 fn own_role(recipe: &Recipe) -> Role {
-    match (recipe.run.workers, recipe.run.isolation) {
+    match (recipe.num_ranks(), recipe.run.isolation) {
         // Somebody must be left to start it again.
         (1, _) if recipe.run.restarts == 0 && recipe.run.elastic.is_none() => Role::Alone,
         (_, Isolation::Threads) => Role::Host,
@@ -56,7 +56,9 @@ fn own_role(recipe: &Recipe) -> Role {
 
 /// The role of a process that was started as a worker.
 fn of_place(recipe: &Recipe, place: Place) -> Result<Role, ClusterError> {
-    let (world_size, sizes) = (place.num_ranks, recipe.worker_sizes());
+    let servers = recipe.num_servers();
+    let sizes: Vec<_> = recipe.worker_sizes().iter().map(|workers| workers + servers).collect();
+    let world_size = place.num_ranks;
     if world_size == 1 && recipe.run.isolation == Isolation::Threads {
         return Ok(own_role(recipe));
     }

@@ -78,6 +78,27 @@ impl Comm {
         self.post((Purpose::Signal, tag), SIGNAL, Message::Arriving(from, Target::of(&mut [])))
     }
 
+    /// Waits until a message with this tag has begun to come from one of the members at positions
+    /// `from`, and returns whose; [`Comm::recv`] takes it. Of several the first in the list counts.
+    /// For a member that serves whoever asks; nobody may have sent it anything under another tag
+    /// before that it has not received.
+    pub fn wait_any(&self, from: &[usize], tag: u64) -> Result<usize, CommError> {
+        if from.is_empty() {
+            return Err(self.invalid("wait for a message", "somebody may send one"));
+        }
+        from.iter().try_for_each(|position| self.check_other(*position))?;
+        let group = self.core.team.id | (Purpose::Content as u64) << PURPOSE_BIT;
+        let envelope = Envelope { group, number: tag, signature: SIGNAL };
+        let peers: Vec<_> = from.iter().map(|position| self.members()[*position]).collect();
+        match self.core.node.wait_for_message(&peers, &envelope, self.timeout) {
+            Ok(peer) => {
+                let index = peers.iter().position(|other| *other == peer).expect("one of them");
+                Ok(from[index])
+            }
+            Err(why) => Err(self.message_failed(Lane::Recvs, why, (SIGNAL, tag), (0, 0))),
+        }
+    }
+
     fn post(
         &self,
         (purpose, tag): (Purpose, u64),

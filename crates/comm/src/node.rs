@@ -15,7 +15,7 @@ use crate::error::{CommError, Interruption};
 use crate::probe::Measured;
 use crate::recorder::{Dump, Place, Recorder, file_name};
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
-use crate::transport::{Renewal, Round, Transport, Wires};
+use crate::transport::{Envelope, Renewal, Round, Transport, Wires};
 use crate::verdict::{Process, Verdict};
 
 /// Which set of wires a call uses.
@@ -250,6 +250,16 @@ impl Node {
         self.wires(lane).exchange(round, timeout)
     }
 
+    /// Whose message comes first; see [`Transport::wait_for_message`].
+    pub(crate) fn wait_for_message(
+        &self,
+        peers: &[Rank],
+        envelope: &Envelope,
+        timeout: Duration,
+    ) -> Result<Rank, Interruption> {
+        self.wires(Lane::Recvs).wait_for_message(peers, envelope, timeout)
+    }
+
     /// Which of the groups of ranks this is that were formed one after the other.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
@@ -295,6 +305,16 @@ impl Transport for CutWires {
     }
 
     fn exchange(&mut self, _: &mut Round<'_>, _: Duration) -> Result<(), Interruption> {
+        let reason = "it has gone on in another group, formed anew".to_owned();
+        Err(Interruption::Lost { peer: self.rank, reason })
+    }
+
+    fn wait_for_message(
+        &mut self,
+        _: &[Rank],
+        _: &Envelope,
+        _: Duration,
+    ) -> Result<Rank, Interruption> {
         let reason = "it has gone on in another group, formed anew".to_owned();
         Err(Interruption::Lost { peer: self.rank, reason })
     }

@@ -24,6 +24,7 @@ mod compress;
 mod emulate;
 mod federated;
 mod layout;
+mod loose;
 mod offload;
 mod sync;
 

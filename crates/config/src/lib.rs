@@ -67,13 +67,14 @@ pub use presets::presets;
 pub use problem::Problem;
 pub use recipe::{
     Activation, Averaged, BatchChange, BatchPlan, BatchStage, Checkpoint, Compress, CompressMethod,
-    Compression, Conditions, Data, DecayShape, Distribution, Documents, Dtype, Elastic, Emulate,
-    EmulatedLink, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine, FederatedMethod,
-    FederatedServer, Group, HeldOut, Interval, IsaChoice, Isolation, Level, LossScale, LossScaling,
-    LrScaling, LrSchedule, Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order,
-    Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, SlowWorker, Source, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer,
-    Train, TransportChoice, Uneven, describes,
+    Compression, Conditions, Consistency, Data, DecayShape, Distribution, Documents, Dtype,
+    Elastic, Emulate, EmulatedLink, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
+    FederatedMethod, FederatedServer, Gossip, GraphName, Group, HeldOut, Interval, IsaChoice,
+    Isolation, Level, LossScale, LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics,
+    Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule,
+    Placement, Precision, Recipe, Recompute, Reduction, Run, Server, SlowWorker, Source,
+    StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
+    Uneven, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

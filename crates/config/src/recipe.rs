@@ -51,6 +51,7 @@ mod data;
 mod elastic;
 mod emulate;
 mod federated;
+mod loose;
 mod offload;
 mod optim;
 mod precision;
@@ -67,6 +68,7 @@ pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use federated::{
     Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
 };
+pub use loose::{Consistency, Gossip, GraphName, Server, StalenessWeight};
 pub use offload::{Offload, OffloadState};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};

@@ -8,12 +8,13 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Averaged, Checkpoint, Compress, CompressMethod, Compression, Data, DecayShape, Documents,
-    Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
-    FederatedMethod, FederatedServer, HeldOut, Interval, IsaChoice, Isolation, LossScale,
-    LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName, Order, Outer,
-    Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run,
-    Source, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, Uneven,
+    Averaged, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data, DecayShape,
+    Documents, Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
+    FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval, IsaChoice, Isolation,
+    LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName,
+    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
+    Reduction, Run, Server, Source, StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition,
+    Tokenizer, Train, TransportChoice, Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -218,6 +219,15 @@ fn blank_sync() -> Sync {
             timeout: Seconds(-1.0),
             slack: -1.0,
             patience: 0,
+            delay: u64::MAX,
+        },
+        gossip: Gossip { graph: GraphName::Complete, degree: 0 },
+        server: Server {
+            count: 0,
+            consistency: Consistency::Bounded,
+            staleness: u64::MAX,
+            staleness_weight: StalenessWeight::Inverse,
+            staleness_decay: -1.0,
             delay: u64::MAX,
         },
     }

@@ -3,14 +3,15 @@
 //! Each rule looks at the filled recipe and gives at most one error, whose advice satisfies the
 //! neighbouring rules too, so that following it does not lead into the next error. A rule about a
 //! key whose value was already refused stays silent. Rules about the text are in `data`, about
-//! workers in `layout`, `pipeline` and `tensor`, about rounds in `sync`, about compression in
-//! `compress`, about groups, schedules and goals in `training`.
+//! workers in `layout`, `pipeline` and `tensor`, about rounds in `sync`, about gossip in `loose`,
+//! about compression in `compress`, about groups, schedules and goals in `training`.
 
 mod compress;
 mod data;
 mod emulate;
 mod federated;
 mod layout;
+mod loose;
 mod partition;
 mod pipeline;
 mod sync;
@@ -49,6 +50,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(pipeline::broken(&facts));
     errors.extend(sync::broken(&facts));
     errors.extend(sync::uneven::broken(&facts));
+    errors.extend(loose::broken(&facts));
     errors.extend(compress::broken(&facts));
     errors.extend(federated::broken(&facts));
     errors.extend(partition::broken(&facts));

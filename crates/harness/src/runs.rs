@@ -93,7 +93,7 @@ pub fn train_on_threads(
         arena_bytes: lockstep_trainer::saved::arena_bytes(recipe),
         ..lockstep_comm::Options::default()
     };
-    let ends = Comm::threads(world, recipe.run.workers, &settings)?;
+    let ends = Comm::threads(world, recipe.num_ranks(), &settings)?;
     train_on(&ends, recipe, world, options)
 }
 

@@ -119,7 +119,12 @@ impl Replica {
         Footprint {
             optimizer: optimizer.resident_len() + outer,
             activations,
-            buffers: store.buffers + self.scratch.len() + messages + anchors + compressed,
+            buffers: store.buffers
+                + self.scratch.len()
+                + messages
+                + anchors
+                + compressed
+                + self.len_of_gossip(),
             ..store
         }
     }

@@ -15,6 +15,7 @@
 //! - [`stragglers`]: steps that do not wait for everybody; [`reshare`]: lanes by how fast a worker
 //!   is. [`delayed`]: gradients that are a step old.
 //! - [`local`]: rounds of steps that workers take alone. [`compress`]: gradients in few bytes.
+//!   [`gossip`]: workers that average with neighbours only. [`server`]: weights on servers.
 //! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline, by FLOPs or
 //!   as blocks are [measured](measure); [`pipeline`]: a device of it at work, [`link`]: what it
 //!   hands on.
@@ -23,6 +24,7 @@
 //! - [`saved`]: what a worker saves, so that all of them save everything once.
 //! - [`trained`]: which blocks have gradients while others are frozen.
 //! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
+//! - [`words`]: whole numbers among what is saved.
 //! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take,
 //!   [`asked`]: as a recipe asks for it.
 //!
@@ -81,9 +83,11 @@ pub mod compress;
 pub mod data;
 pub mod delayed;
 pub mod federated;
+pub mod gossip;
 pub mod local;
 pub mod reshare;
 pub mod robust;
+pub mod server;
 pub mod shard_tree;
 pub mod sparse;
 pub mod stragglers;
@@ -114,12 +118,14 @@ pub mod visit;
 
 pub mod asked;
 pub mod footprint;
+pub mod words;
 
 #[cfg(test)]
 mod testing;
 
 pub use buckets::{Bucket, Buckets};
 pub use footprint::Footprint;
+pub use gossip::{Consensus, Graph};
 pub use groups::Groups;
 pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};

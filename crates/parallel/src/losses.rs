@@ -23,6 +23,8 @@ pub struct LaneLosses {
     rank: usize,
     /// The lanes that this worker runs.
     own: Vec<usize>,
+    /// Whether nobody tells anybody anything.
+    is_alone: bool,
 }
 
 impl LaneLosses {
@@ -42,7 +44,12 @@ impl LaneLosses {
         let start = lens[..rank].iter().sum();
         let own = shares.lanes_of(part, leaves);
         let (told, by_lane) = (vec![0.0; own.len()], zeros.clone());
-        Self { lens, gathered: zeros, by_lane, lanes, told, start, rank, own }
+        Self { lens, gathered: zeros, by_lane, lanes, told, start, rank, own, is_alone: false }
+    }
+
+    /// Says whether sums are of this worker's lanes alone.
+    pub fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
     }
 
     /// How many lanes this worker runs.
@@ -60,8 +67,11 @@ impl LaneLosses {
         (&self.own, &mut self.told)
     }
 
-    /// The sum over all lanes of all workers, in the order of lanes.
+    /// The sum over all lanes of all workers, or of this one's, in the order of lanes.
     pub fn gather(&mut self, overlap: &mut Overlap) -> Result<f64, CommError> {
+        if self.is_alone {
+            return Ok(self.told.iter().fold(0.0, |sum, loss| sum + loss));
+        }
         let own = &mut self.gathered[self.start..self.start + self.lens[self.rank]];
         own.copy_from_slice(&self.told[..own.len()]);
         overlap.call(|comm| comm.all_gather_parts(&mut self.gathered, &self.lens))?;

@@ -15,6 +15,7 @@
 
 use crate::buckets::{Bucket, Buckets};
 use crate::compress::Compression;
+use crate::gossip::Gossip;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
 use crate::local::{Rounds, both};
@@ -25,6 +26,7 @@ use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
 use crate::run::Turn;
 use crate::scaled::{Scaled, Unscaled};
+use crate::server::Client;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
@@ -94,6 +96,9 @@ pub struct Replica {
     sum_lens: Vec<usize>,
     /// What is kept for rounds, where workers take steps of their own.
     pub(crate) rounds: Option<Rounds>,
+    /// What is kept for gossip with neighbours, and for servers that hold the weights.
+    pub(crate) gossip: Option<Gossip>,
+    pub(crate) client: Option<Client>,
     /// What is kept to compress gradients, where they are.
     pub(crate) compression: Option<Compression>,
     /// What this worker does in a step, and what it did in the last one.
@@ -234,6 +239,8 @@ impl Replica {
             norm,
             losses,
             rounds: None,
+            gossip: None,
+            client: None,
             compression: None,
             turn: Turn::default(),
             world: World::clone(world),
@@ -392,6 +399,8 @@ impl Replica {
             self.device.link.traffic(),
             self.device.slicing.traffic(),
             self.traffic_of_rounds(),
+            self.traffic_of_gossip(),
+            self.traffic_of_client(),
             self.traffic_compressed(),
             self.elsewhere,
         ];
@@ -422,7 +431,8 @@ impl Replica {
     /// The time that this worker waited for the others since this was asked last.
     pub fn take_exposed(&mut self) -> Duration {
         let Device { link, slicing, .. } = &mut self.device;
-        self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed()
+        let servers = self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed);
+        self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed() + servers
     }
 }
 

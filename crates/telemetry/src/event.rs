@@ -133,6 +133,54 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         epsilon: Option<f64>,
     },
+    /// Workers average their weights with neighbours only.
+    GraphFormed {
+        /// The graph's name.
+        graph: String,
+        /// The most neighbours that a rank has.
+        max_degree: usize,
+        /// 1 less what disagreement is multiplied by in a step.
+        #[serde(with = "number")]
+        spectral_gap: f64,
+    },
+    /// How far the weights of ranks that have their own are apart.
+    Consensus {
+        /// Steps done so far.
+        step: u64,
+        /// The mean over ranks of the squared distance of their weights from the mean.
+        #[serde(with = "number")]
+        distance: f64,
+        /// The largest of them.
+        #[serde(with = "number")]
+        distance_max: f64,
+        /// The rank that it is of.
+        distance_max_rank: usize,
+    },
+    /// Servers hold the weights: who is who.
+    ServersJoined {
+        /// The process of every worker, by rank.
+        worker_processes: Vec<u64>,
+        /// The process of every server; their ranks follow those of workers.
+        server_processes: Vec<u64>,
+        /// How many parameters each server holds.
+        params_by_server: Vec<u64>,
+        /// Who waits for whom.
+        consistency: String,
+    },
+    /// How many updates the gradients of a worker have missed so far.
+    Staleness {
+        /// Steps done so far.
+        step: u64,
+        /// The worker.
+        worker: usize,
+        /// The mean.
+        #[serde(with = "number")]
+        mean: f64,
+        /// The most.
+        max: u64,
+        /// How many gradients have missed how many updates: pairs of updates and gradients.
+        counts: Vec<(u64, u64)>,
+    },
     /// The gradients of a step were compressed.
     Compressed {
         /// Steps done so far.

@@ -7,12 +7,11 @@
 //!
 //! [`Replica::visit_own`]: lockstep_parallel::Replica::visit_own
 
-use crate::TrainError;
 use crate::device::kernel_class;
 use crate::journal::Journal;
 use crate::saved::{Learner, Start};
 use crate::train::Life;
-use crate::{rounds, uneven};
+use crate::{rounds, servers, uneven};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::pace::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
@@ -356,8 +355,11 @@ impl Drop for Saver {
 /// Copies what this worker keeps of the model and of its optimizer.
 fn take(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     room.clear();
+    // Where workers have weights of their own, the mean is what others know the run by.
+    learner.replica.show_mean()?;
     rounds::save(recipe, room, learner);
     uneven::save(room, &mut learner.replica)?;
+    servers::save(room, learner)?;
     let is_shared = !recipe.has_own_state();
     let Learner { replica, optimizer, .. } = learner;
     replica.visit_own(optimizer, |piece| {
@@ -369,8 +371,9 @@ fn take(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) -> Result<(
                 room.add(&name, &[piece.param.tensor_len()], piece.first, piece.values);
             }
         }
-        Ok(())
-    })
+        Ok::<_, TrainError>(())
+    })?;
+    Ok(replica.hide_mean()?)
 }
 
 fn unsaved(step: u64, reason: &impl ToString) -> CheckpointError {

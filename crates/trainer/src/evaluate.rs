@@ -47,18 +47,22 @@ impl Examiner {
         Self { validation, judge }
     }
 
-    /// Judges the model. All workers do so together.
+    /// Judges the model, or the mean of all workers' where each has its own. All workers do so
+    /// together.
     pub fn examine(
         &self,
         replica: &mut Replica,
         cpu: &Cpu,
         recipe: &Recipe,
     ) -> Result<Examination, CommError> {
-        Ok(Examination {
+        replica.show_mean()?;
+        let found = Examination {
             validation_loss: validation_loss(replica, cpu, recipe, &self.validation)?,
             assessment: self.assess(replica, cpu, recipe)?,
             baseline_loss: self.judge.as_ref().map(Judge::baseline_loss),
-        })
+        };
+        replica.hide_mean()?;
+        Ok(found)
     }
 
     /// The verdict on a problem's solution, for which all workers bring their parts of it.

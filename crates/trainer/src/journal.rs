@@ -10,7 +10,7 @@ use crate::slow::Slow;
 use crate::summary;
 use crate::train::Life;
 use crate::uneven::{Pace, Participation};
-use crate::{RunFolder, Summary, TrainError};
+use crate::{RunFolder, Summary, TrainError, gossip};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
@@ -22,6 +22,7 @@ use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The figures of one step.
@@ -100,6 +101,8 @@ pub struct Journal {
     pub lost_shares: f64,
     /// How often workers were started again before.
     pub restarts: u64,
+    /// How many gradients missed how many updates, by worker, where servers hold the weights.
+    pub staleness: Vec<BTreeMap<u64, u64>>,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.
@@ -139,6 +142,9 @@ impl Journal {
             num_threads: cpu.num_threads(),
             workers: recipe.run.workers,
         });
+        if let Some(event) = gossip::announcement(recipe, &learner.replica) {
+            telemetry.record(&event);
+        }
         let now = world.clock().now();
         let room = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
         Ok(Self {
@@ -155,6 +161,7 @@ impl Journal {
             lost_shares: 0.0,
             watch: OverflowWatch::default(),
             restarts: 0,
+            staleness: Vec::new(),
             slow: Slow::new(recipe, world, worker),
             pace: Pace::new(recipe, worker),
             mark: moved_bytes(&learner.replica),
@@ -281,6 +288,27 @@ impl Journal {
         });
     }
 
+    /// Something happened that is told as it is.
+    pub fn tell(&mut self, event: &Event) {
+        self.telemetry.record(event);
+    }
+
+    /// Gradients of workers have missed so many updates, in all steps so far.
+    pub fn stale(&mut self, step: u64, by_worker: Vec<BTreeMap<u64, u64>>) {
+        for (worker, found) in by_worker.iter().enumerate() {
+            let count = found.values().sum::<u64>().max(1) as f64;
+            let sum: u64 = found.iter().map(|(staleness, count)| staleness * count).sum();
+            self.telemetry.record(&Event::Staleness {
+                step,
+                worker,
+                mean: sum as f64 / count,
+                max: found.keys().last().copied().unwrap_or(0),
+                counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
+            });
+        }
+        self.staleness = by_worker;
+    }
+
     /// Gradients travelled in fewer bytes, where they did.
     pub fn compressed(&mut self, step: u64, observed: Option<Observed>) {
         if let Some(Observed { delta, residual_norm, message_bytes, dense_bytes }) = observed {
@@ -371,6 +399,9 @@ impl Journal {
             train_seconds: self.train_seconds(),
             wire_bytes: self.moved_by_all,
         });
+        if let Some(event) = gossip::observation(step, replica) {
+            self.telemetry.record(&event);
+        }
         if let Some(assessment) = assessment {
             let summary::Verdict { accuracy, optimum_loss, suboptimality, distance } =
                 assessment.into();

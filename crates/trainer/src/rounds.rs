@@ -4,10 +4,9 @@
 //! two rounds, and only then are they judged, compared and saved; what a worker keeps for itself
 //! (its optimizer's state, what compression left out) is saved under the worker's number.
 
-use crate::TrainError;
-use crate::federated;
 use crate::saved::Learner;
 use crate::summary::Predicted;
+use crate::{TrainError, federated, gossip};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
 use lockstep_config::{Averaged, CompressMethod, Level, Outer, Recipe, SyncMode};
@@ -24,8 +23,10 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
         let method_of = |param: &str| at_level(method, recipe.compress.level_of(param));
         replica.compress(CompressionPlan { method, error_feedback, seed }, method_of)?;
     }
-    if recipe.sync.mode != SyncMode::LocalSgd {
-        return Ok(());
+    match recipe.sync.mode {
+        SyncMode::AllReduce | SyncMode::ParameterServer | SyncMode::Federated => return Ok(()),
+        SyncMode::Gossip => return gossip::prepare(recipe, replica),
+        SyncMode::LocalSgd => {}
     }
     let rule = match recipe.sync.outer {
         Outer::None => OuterRule::Average,
@@ -112,7 +113,7 @@ pub(crate) fn last_step(recipe: &Recipe, stop_after: Option<u64>) -> Result<u64,
 /// Whether the gradients of a step stay on their workers.
 fn is_alone(recipe: &Recipe, step: u64) -> bool {
     let round = recipe.round_at(step);
-    round.end - round.start > 1
+    recipe.has_own_weights() || round.end - round.start > 1
 }
 
 /// A step begins, and perhaps a round.
@@ -138,9 +139,11 @@ pub(crate) fn num_targets(
     all: u64,
     replica: &Replica,
 ) -> u64 {
-    if !is_alone(recipe, step) {
-        return all;
-    }
+    if is_alone(recipe, step) { own_targets(batch, replica) } else { all }
+}
+
+/// The targets of a worker's lanes.
+pub(crate) fn own_targets(batch: &Batch, replica: &Replica) -> u64 {
     let of_lane = |&lane: &usize| batch.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
     (replica.own_lanes().iter().map(of_lane).sum::<usize>() as u64).max(1)
 }
@@ -165,6 +168,7 @@ pub(crate) fn end_step(
     step: u64,
     learner: &mut Learner,
 ) -> Result<Option<Drift>, CommError> {
+    learner.replica.mix(step)?;
     let Learner { replica, optimizer, .. } = learner;
     if recipe.is_group_meeting(step + 1) {
         replica.meet_in_group(optimizer)?;
@@ -193,6 +197,7 @@ pub(crate) fn save(recipe: &Recipe, room: &mut Snapshot, learner: &mut Learner) 
     if let Some(federation) = &mut learner.federation {
         federated::save(room, federation);
     }
+    gossip::save(room, learner);
     let Learner { replica, optimizer, .. } = learner;
     let worker = replica.groups().rank();
     if recipe.has_own_state() {
@@ -253,6 +258,7 @@ pub(crate) fn load(
         }
     }
     replica.visit_outer(|name, values| {
-        Ok(reader.read(&format!("{name}.outer"), &[values.len()], 0, values)?)
-    })
+        Ok::<_, TrainError>(reader.read(&format!("{name}.outer"), &[values.len()], 0, values)?)
+    })?;
+    gossip::load(reader, learner)
 }

@@ -68,7 +68,9 @@ impl Learner {
     ) -> Result<Self, TrainError> {
         let (blueprint, seed) = (blueprint_on(recipe, groups.rank()), recipe.train.seed);
         let mut plan = plan_at(recipe, &blueprint, 0);
-        if recipe.parallel.bucket_bytes == Bytes(0) {
+        if recipe.num_servers() > 0 {
+            plan.bucket_len = usize::MAX;
+        } else if recipe.parallel.bucket_bytes == Bytes(0) {
             plan.bucket_len = tune::bucket_len(groups, world, blueprint.num_params())?;
         }
         if recipe.parallel.partition == Partition::Measured {

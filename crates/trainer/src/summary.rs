@@ -10,6 +10,7 @@ use lockstep_config::Recipe;
 use lockstep_data::Feed;
 use lockstep_model::problem::Assessment;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Seconds and bytes; losses in nats a token. Names are stable: scripts rely on them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,6 +65,8 @@ pub struct Summary {
     pub blocks_by_stage: Vec<usize>,
     #[serde(flatten)]
     pub pace: PaceFigures,
+    #[serde(flatten)]
+    pub loose: LooseFigures,
 }
 
 /// How fast the workers were, and which steps went without them.
@@ -77,6 +80,19 @@ pub struct PaceFigures {
     pub slow_rank: Option<usize>,
     /// How many times as long.
     pub slow_factor: Option<f64>,
+}
+
+/// What is known of workers that learn without one lockstep; null where they do not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LooseFigures {
+    /// 1 less what disagreement is multiplied by in a step of gossip.
+    pub spectral_gap: Option<f64>,
+    /// The mean of the squared distance of workers' weights from their mean, at the end.
+    pub consensus_distance: Option<f64>,
+    /// How many gradients of each worker missed how many updates, where servers hold the weights.
+    pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
+    /// How many servers there were.
+    pub servers: usize,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -215,7 +231,7 @@ impl Summary {
             lanes_by_rank: learner.replica.lanes_by_worker().iter().map(|&n| n as u64).collect(),
             workers: recipe.run.workers,
             restarts: journal.restarts,
-            staleness_max: recipe.sync.uneven.delay,
+            staleness_max: staleness_max(journal).max(recipe.sync.uneven.delay),
             predicted_step_seconds: None,
             predicted_peak_bytes: None,
             predicted_peak_bytes_by_rank: None,
@@ -236,7 +252,20 @@ impl Summary {
             emulated_late_seconds: journal.slow.late().as_secs_f64(),
             bits_depend_on: recipe.bits_depend_on(),
             blocks_by_stage: learner.replica.blocks_by_stage(),
+            loose: LooseFigures::of(recipe, learner, journal),
             pace: PaceFigures::of(journal, figures),
+        }
+    }
+}
+
+impl LooseFigures {
+    fn of(recipe: &Recipe, learner: &Learner, journal: &Journal) -> Self {
+        let replica = &learner.replica;
+        Self {
+            spectral_gap: replica.gossip_rate().map(|rate| 1.0 - rate),
+            consensus_distance: replica.consensus().map(|found| found.mean),
+            staleness_by_rank: replica.staleness().map(|_| journal.staleness.clone()),
+            servers: recipe.num_servers(),
         }
     }
 }
@@ -275,6 +304,12 @@ fn tokens_per_second(learner: &Learner, recipe: &Recipe, journal: &Journal) -> f
     let [first, last] = [first, last].map(|step| learner.batches.first_sample_of(step as u64));
     let tokens = (last - first) * recipe.model.context as u64;
     tokens as f64 / journal.step_seconds.iter().sum::<f64>()
+}
+
+/// The most updates that any gradient has missed.
+fn staleness_max(journal: &Journal) -> u64 {
+    let keys = journal.staleness.iter().flat_map(BTreeMap::keys);
+    keys.copied().max().unwrap_or(0)
 }
 
 /// The middle value (the higher of the two middle ones); NaN of nothing.

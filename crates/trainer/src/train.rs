@@ -7,7 +7,9 @@ use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, federated, feed, health, pace, rounds, run_folder, uneven};
+use crate::{
+    check, device, evaluate, federated, feed, health, pace, rounds, run_folder, servers, uneven,
+};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::{Batch, Loader};
@@ -66,6 +68,9 @@ fn train_on(
 ) -> Result<Option<Summary>, TrainError> {
     // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
     check::agree_on_recipe(recipe, comm)?;
+    if recipe.num_servers() > 0 {
+        return servers::train(cpu, recipe, world, comm, options);
+    }
     let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
     let recipe = &*recipe;
     check::groups(recipe)?;
@@ -117,6 +122,8 @@ fn train_on(
         examination = Some(found);
     }
     saver.finish(&mut journal)?;
+    // What is left of workers that have weights of their own is their mean.
+    learner.replica.show_mean()?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
     let (end, losses) = (loader.cursor(), &journal.losses);
     let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, losses)?;

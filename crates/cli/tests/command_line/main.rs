@@ -21,6 +21,7 @@
 //! - `clusters`: plans for clusters that are not here.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
+//! - `servers`: weights on processes of their own.
 //! - `sweep`: many runs at a time, killed and gone on with.
 //! - `methods`: ways to distribute learning, held against each other.
 //! - `uneven`: slow workers, and how large steps may be.
@@ -50,6 +51,7 @@ mod problems;
 mod process;
 mod rendezvous;
 mod restarts;
+mod servers;
 mod storage;
 mod sweep;
 mod uneven;

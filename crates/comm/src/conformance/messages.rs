@@ -4,11 +4,15 @@ use super::{Effort, Row, assert_same, data};
 use crate::comm::Comm;
 use crate::element::Reduction;
 
+/// How often each rank asks.
+const ROUNDS: u32 = 5;
+
 pub(super) const CHECKS: &[Row] = &[
     ("messages match by tag, and in order for one tag", 16, tags),
     ("messages longer than any buffer get through both ways at once", 8, long_messages),
     ("long messages that nobody asked for yet do not stand in the way", 8, long_early_messages),
     ("messages in the background and direct ones meet", 16, in_the_background),
+    ("whoever sends first is heard first, and everybody in the end", 16, whoever_is_first),
     ("a signal says that what was written before is there", 16, signals),
 ];
 
@@ -85,6 +89,42 @@ fn in_the_background(comm: &Comm, _: Effort) {
     comm.send(&vec![me as u32 + 7; 50_000], next, 3).expect("send");
     assert_same(&arriving.finish().expect("recv"), &vec![before as u32 + 7; 50_000], "message");
     assert_same(&call.finish().expect("all-reduce"), &vec![n as u32; 100], "all-reduce");
+}
+
+fn whoever_is_first(comm: &Comm, _: Effort) {
+    let n = comm.num_members();
+    if n == 1 {
+        return;
+    }
+    if comm.position() > 0 {
+        for round in 0..ROUNDS {
+            let me = comm.position() as u32;
+            comm.send(&[me, round], 0, 1).expect("ask");
+            comm.send(&vec![me + round; 40_000], 0, 2).expect("bring");
+            let mut answer = [0];
+            comm.recv(&mut answer, 0, 3).expect("hear");
+            assert_eq!(answer, [me * ROUNDS + round]);
+        }
+        return;
+    }
+    let mut heard = vec![0; n];
+    let mut others: Vec<usize> = (1..n).collect();
+    while !others.is_empty() {
+        let from = comm.wait_any(&others, 1).expect("somebody asks");
+        let (mut request, mut content) = ([0, 0], vec![0; 40_000]);
+        comm.recv(&mut request, from, 1).expect("what");
+        assert_eq!(request, [from as u32, heard[from]], "in order");
+        comm.recv(&mut content, from, 2).expect("with what");
+        assert_same(&content, &vec![from as u32 + heard[from]; 40_000], "content");
+        comm.send(&[from as u32 * ROUNDS + heard[from]], from, 3).expect("answer");
+        heard[from] += 1;
+        if heard[from] == ROUNDS {
+            others.retain(|other| *other != from);
+        } else {
+            others.rotate_left(1);
+        }
+    }
+    assert!(comm.wait_any(&[], 1).is_err() && comm.wait_any(&[0], 1).is_err());
 }
 
 fn signals(comm: &Comm, _: Effort) {

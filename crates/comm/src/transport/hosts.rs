@@ -12,7 +12,7 @@ use lockstep_platform::World;
 
 use super::shared::{Meeting, SharedTransport, SharedWorld};
 use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport, WARNING};
-use super::{Renewal, Round, Transport, Wires};
+use super::{Envelope, Renewal, Round, Transport, Wires};
 use crate::error::{CommError, Interruption};
 use crate::rendezvous::{Joined, Place, Settings, join};
 use crate::verdict::Verdict;
@@ -171,6 +171,32 @@ impl Transport for HostsTransport {
             self.network.abandon(round);
             self.network.end(why.clone());
         })
+    }
+
+    fn wait_for_message(
+        &mut self,
+        peers: &[Rank],
+        envelope: &Envelope,
+        timeout: Duration,
+    ) -> Result<Rank, Interruption> {
+        if !peers.iter().any(|peer| self.network.reaches(*peer)) {
+            return self.memory.wait_for_message(peers, envelope, timeout);
+        }
+        let (began, mut nap) = (self.world.clock().now(), FIRST_NAP);
+        loop {
+            let by_memory = self.memory.with_message(peers, envelope)?;
+            let found = by_memory.or_else(|| self.network.with_message(peers, envelope));
+            if let Some(peer) = found {
+                return Ok(peer);
+            }
+            let idle = self.world.clock().since(began);
+            if idle >= timeout {
+                return Err(self.network.end(Interruption::Deadline { peer: peers[0] }));
+            }
+            self.memory.look_around().map_err(|why| self.network.end(why))?;
+            self.network.sleep_for_message(peers, nap.min(timeout.saturating_sub(idle)))?;
+            nap = (2 * nap).min(LAST_NAP);
+        }
     }
 
     fn shared(&self) -> Option<Arc<SharedWorld>> {

@@ -39,6 +39,17 @@ pub trait Transport: Send {
     /// `round.done_bytes` says how far it got.
     fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption>;
 
+    /// Waits until a message for this envelope's group and number has begun to come from one of
+    /// `peers`, of which there is at least one, and returns whom; nothing of it is taken. Of
+    /// several the first in the list counts, and it is the first that is blamed when `timeout` has
+    /// passed.
+    fn wait_for_message(
+        &mut self,
+        peers: &[Rank],
+        envelope: &Envelope,
+        timeout: Duration,
+    ) -> Result<Rank, Interruption>;
+
     /// Memory that some ranks see together, where there is any.
     fn shared(&self) -> Option<Arc<SharedWorld>>;
 

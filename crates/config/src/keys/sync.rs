@@ -1,5 +1,8 @@
 //! Keys of how often workers agree: after every step, or after rounds of steps of their own.
 
+use super::loose::{
+    CONSISTENCY, DEGREE, DELAY, GRAPH, SERVERS, STALENESS, STALENESS_DECAY, STALENESS_WEIGHT,
+};
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
@@ -27,8 +30,10 @@ pub(super) const SYNC: &[Key] = &[
         Fixed("\"all-reduce\""),
         field!(sync.mode: choice SyncMode),
         "When workers agree: all-reduce adds up gradients in every step; local-sgd lets each \
-         worker take steps of its own and averages the weights at the end of a round (the bits \
-         then depend on the workers); federated lets clients do so, under a coordinator.",
+         worker take steps of its own and averages the weights at the end of a round; gossip \
+         lets it average with a few neighbours after every step; parameter-server keeps weights \
+         on servers that workers pull from and push gradients to (the bits then depend on the \
+         workers); federated lets clients of their own take steps, under a coordinator.",
     )
     .counting_when(is_lazy),
     Key::new(
@@ -214,6 +219,14 @@ pub(super) const SYNC: &[Key] = &[
         "Momentum of the outer optimizer.",
     )
     .only_when("sync.outer", &["nesterov"]),
+    GRAPH,
+    DEGREE,
+    SERVERS,
+    CONSISTENCY,
+    STALENESS,
+    STALENESS_WEIGHT,
+    STALENESS_DECAY,
+    DELAY,
 ];
 
 /// Recipes from before there was a choice keep their identity.

@@ -1,6 +1,6 @@
 //! Which recipes do not keep the promise that bits do not depend on the layout, and why.
 
-use super::{Placement, Recipe, SyncMode};
+use super::{Placement, Recipe};
 
 impl Recipe {
     /// What of the layout bits depend on nevertheless, and why, in words; nothing where a recipe
@@ -14,13 +14,7 @@ impl Recipe {
                     .to_owned(),
             );
         }
-        if self.sync.mode == SyncMode::LocalSgd {
-            reasons.push(format!(
-                "sync.mode = {}: each worker takes steps of its own, so another number of workers \
-                 or other shares give other bits",
-                self.sync.mode
-            ));
-        }
+        reasons.extend(self.bits_depend_on_sync());
         if self.compress.is_on() {
             reasons.push(format!(
                 "compress.method = {}: each worker rounds its own gradients, so another number of \

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::Recipe;
+use super::{Consistency, Gossip, Recipe, Server};
 
 mod uneven;
 
@@ -44,6 +44,10 @@ pub struct Sync {
     pub outer_momentum: f64,
     /// What becomes of workers that are late, and of gradients.
     pub uneven: Uneven,
+    /// Who averages with whom.
+    pub gossip: Gossip,
+    /// How servers hold the weights.
+    pub server: Server,
 }
 
 choices! {
@@ -56,6 +60,10 @@ choices! {
         /// After a round of steps of clients that keep their data, on what a coordinator makes of
         /// their changes.
         Federated = "federated",
+        /// Never: each averages its weights with its neighbours after every step.
+        Gossip = "gossip",
+        /// Whenever a worker reads the weights that servers hold.
+        ParameterServer = "parameter-server",
     }
 }
 
@@ -99,7 +107,7 @@ impl Recipe {
     /// the same rounds.
     pub fn round_at(&self, step: u64) -> Range<u64> {
         let (steps, first) = (self.train.steps, self.first_round());
-        if self.sync.mode == SyncMode::AllReduce || step < first {
+        if self.sync.mode != SyncMode::LocalSgd || step < first {
             return step..step + 1;
         }
         let (from, to) = (self.sync.local_steps, self.sync.final_local_steps);
@@ -231,13 +239,42 @@ impl Recipe {
     /// for itself, the momentum of rounds, or gradients on their way. Only checkpoints hold that.
     pub fn keeps_more(&self) -> bool {
         let has_more = self.sync.outer != Outer::None || self.compress.is_on();
-        let is_late = self.sync.uneven.delay > 0;
-        self.has_own_state() || has_more || self.is_federated() || is_late
+        let is_elsewhere = self.is_federated() || self.num_servers() > 0;
+        self.has_own_state() || has_more || is_elsewhere || self.sync.uneven.delay > 0
     }
 
     /// Whether each worker has optimizer state of its own between rounds.
     pub fn has_own_state(&self) -> bool {
-        self.sync.mode == SyncMode::LocalSgd && self.sync.average == Averaged::Weights
+        match self.sync.mode {
+            SyncMode::AllReduce | SyncMode::ParameterServer | SyncMode::Federated => false,
+            SyncMode::LocalSgd => self.sync.average == Averaged::Weights,
+            SyncMode::Gossip => true,
+        }
+    }
+
+    /// Why bits depend on workers, where they do for how these agree.
+    pub(super) fn bits_depend_on_sync(&self) -> Option<String> {
+        let (mode, consistency) = (self.sync.mode, self.sync.server.consistency);
+        let why = match mode {
+            SyncMode::AllReduce | SyncMode::Federated => return None,
+            SyncMode::ParameterServer if consistency == Consistency::Sync => {
+                "servers add up the sums of workers, so a number of workers that is no power of \
+                 two or other shares give other bits"
+            }
+            SyncMode::ParameterServer => {
+                "gradients are taken as they come, so every run has other bits"
+            }
+            SyncMode::LocalSgd | SyncMode::Gossip => {
+                "each worker takes steps of its own, so another number of workers or other shares \
+                 give other bits"
+            }
+        };
+        Some(format!("sync.mode = {mode}: {why}"))
+    }
+
+    /// Whether each worker steps by the gradients of its own lanes and has weights of its own.
+    pub fn has_own_weights(&self) -> bool {
+        self.sync.mode == SyncMode::Gossip
     }
 }
 

@@ -328,6 +328,22 @@ impl Transport for SharedTransport {
         }
     }
 
+    fn wait_for_message(
+        &mut self,
+        peers: &[Rank],
+        envelope: &Envelope,
+        timeout: Duration,
+    ) -> Result<Rank, Interruption> {
+        loop {
+            if let Some(peer) = self.with_message(peers, envelope)? {
+                return Ok(peer);
+            }
+            self.world.wait_until(peers[0], timeout, || {
+                peers.iter().any(|peer| self.available(*peer) != Ok(0))
+            })?;
+        }
+    }
+
     fn shared(&self) -> Option<Arc<SharedWorld>> {
         Some(Arc::clone(&self.world))
     }
@@ -391,6 +407,36 @@ impl SharedTransport {
             }
         }
         Ok(has_moved)
+    }
+
+    /// The first of `peers`, among those that are seen, from which a message for this envelope
+    /// has begun to come. What stands in front of it is put aside.
+    pub(crate) fn with_message(
+        &mut self,
+        peers: &[Rank],
+        envelope: &Envelope,
+    ) -> Result<Option<Rank>, Interruption> {
+        let name = (envelope.group, envelope.number);
+        for &peer in peers {
+            if !self.world.sees(peer) {
+                continue;
+            }
+            if self.aside.contains_key(&(peer.0, name.0, name.1)) {
+                return Ok(Some(peer));
+            }
+            loop {
+                self.open_next(peer)?;
+                let Some(front) = &self.opened[peer.0] else { break };
+                if (front.envelope.group, front.envelope.number) == name {
+                    return Ok(Some(peer));
+                }
+                self.put_aside(peer)?;
+                if self.opened[peer.0].is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Whether every message of the round is through.

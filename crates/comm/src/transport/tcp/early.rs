@@ -59,6 +59,11 @@ impl Early {
         Ok(len)
     }
 
+    /// Whether a message for an envelope waits.
+    pub(super) fn has(&self, envelope: &Envelope) -> bool {
+        self.messages.iter().any(|message| is_for(&message.header.envelope, envelope))
+    }
+
     /// The first message for an envelope that no receive has claimed, now claimed by `recv`.
     pub(super) fn claim(&mut self, envelope: &Envelope, recv: usize) -> Option<&EarlyMessage> {
         let message = self.messages.iter_mut().find(|message| {

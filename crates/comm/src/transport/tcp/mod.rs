@@ -12,6 +12,7 @@
 //! - `control`: the words beside the messages; `settling`: one verdict for all; `trouble`: what can
 //!   be wrong with a peer; `renewing`: the same streams in the next epoch
 //! - `emulate`: a link made worse than it is
+//! - `waiting`: whoever sends first
 
 mod cable;
 mod control;
@@ -26,6 +27,7 @@ mod sending;
 mod settling;
 mod stripe;
 mod trouble;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -369,6 +371,16 @@ impl Transport for TcpTransport {
         assert!(peers.all(|peer| self.reaches(peer)), "every rank but this one has a cable");
         let result = self.exchange_all(round, timeout);
         result.inspect_err(|_| self.abandon(round))
+    }
+
+    fn wait_for_message(
+        &mut self,
+        peers: &[Rank],
+        envelope: &Envelope,
+        timeout: Duration,
+    ) -> Result<Rank, Interruption> {
+        assert!(peers.iter().all(|peer| self.reaches(*peer)), "every rank but this has a cable");
+        self.wait_for_first(peers, envelope, timeout)
     }
 
     fn shared(&self) -> Option<Arc<SharedWorld>> {

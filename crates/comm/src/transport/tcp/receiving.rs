@@ -161,6 +161,17 @@ impl Receiver {
         (!is_skipping && header.epoch == self.epoch).then_some(header)
     }
 
+    /// Whether a message for an envelope has come before it was asked for, or is next.
+    pub(super) fn has_message(&mut self, set: &mut dyn StreamSet, wanted: &Envelope) -> bool {
+        let is_wanted = |header: Header| is_for(&header.envelope, wanted);
+        self.early.has(wanted) || self.peek(set).is_some_and(is_wanted)
+    }
+
+    /// The stream that headers come on.
+    pub(super) fn first_stream(&self) -> usize {
+        self.tracks[0].stream
+    }
+
     /// Whether a stream has something to read for this round.
     fn expects(&self, index: usize) -> bool {
         if self.is_done() {

@@ -1,0 +1,103 @@
+//! Rules about learning without one lockstep: graphs that can be drawn, and what servers can do.
+
+use super::Facts;
+use crate::error::ConfigError;
+use crate::keys::MAX_WORKERS;
+use crate::recipe::{
+    Consistency, GraphName, Group, Interval, OptimName, Placement, Recipe, SyncMode,
+};
+
+/// Every broken rule, in the order of the table of keys.
+pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
+    type Rule = fn(&Facts<'_>) -> Option<ConfigError>;
+    let rules: &[Rule] = match facts.recipe.sync.mode {
+        _ if !facts.sound(&["sync.mode"]) => &[],
+        SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Federated => &[],
+        SyncMode::Gossip => &[graph_can_be_drawn, workers_may_differ],
+        SyncMode::ParameterServer => &[servers_can_do_it, ranks_are_few, delay_is_bounded],
+    };
+    rules.iter().filter_map(|rule| rule(facts)).collect()
+}
+
+/// A regular graph has an even number of ends, and all workers are in one piece of it.
+fn graph_can_be_drawn(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.degree", "run.workers", "sync.graph"];
+    let (gossip, workers) = (&facts.recipe.sync.gossip, facts.recipe.run.workers);
+    let suits = |degree: usize| match gossip.graph {
+        GraphName::RandomRegular => {
+            let is_connected = degree >= 2 || workers <= 2;
+            degree < workers && is_connected && (degree * workers).is_multiple_of(2)
+        }
+        GraphName::RandomDirected => degree < workers,
+        _ => true,
+    };
+    // One worker has nobody to send to, whatever is asked.
+    if !facts.sound(&involved) || workers == 1 || suits(gossip.degree) {
+        return None;
+    }
+    let better = (1..workers).rev().filter(|degree| suits(*degree));
+    let nearest = better.min_by_key(|degree| degree.abs_diff(gossip.degree)).unwrap_or(1);
+    let rule =
+        format!("makes no connected {} graph of run.workers = {workers}", gossip.graph.name());
+    Some(facts.error(&involved, rule, format!("try {nearest}")))
+}
+
+/// Weights that are meant to differ would be found to.
+fn workers_may_differ(facts: &Facts<'_>) -> Option<ConfigError> {
+    if facts.recipe.run.check_replicas_every == 0 {
+        return None;
+    }
+    let names = ["sync.mode", "run.check_replicas_every"];
+    facts.needs(names, "0", "all-reduce", "lets every worker have weights of its own")
+}
+
+/// What servers do not do: save by the clock, hold tensors together, change what is trained.
+fn servers_can_do_it(facts: &Facts<'_>) -> Option<ConfigError> {
+    let Recipe { checkpoint, run, data, optim, train, .. } = facts.recipe;
+    let has_clip = |group: &Group| group.clip.is_some();
+    let is_frozen =
+        |group: &Group| group.frozen || group.freeze_after.or(group.unfreeze_at).is_some();
+    let (key, better, why) = if checkpoint.interval != Interval::Never {
+        ("checkpoint.interval", "0", "saves where workers meet, which follows steps and no clock")
+    } else if run.check_replicas_every > 0 {
+        ("run.check_replicas_every", "0", "lets workers have weights of different versions")
+    } else if data.placement == Placement::Local {
+        ("data.placement", "\"shared\"", "divides gradients by targets that all workers know of")
+    } else if matches!(optim.name, OptimName::Lars | OptimName::Lamb) {
+        ("optim.name", "\"adamw\"", "steps parts of tensors, whose norms no server knows")
+    } else if optim.groups.iter().any(|group| has_clip(group) || is_frozen(group)) {
+        ("optim.groups", "[]", "clips and trains all parameters together")
+    } else if !train.batch_schedule.is_empty() {
+        ("train.batch_schedule", "[]", "counts updates by a batch that stays")
+    } else {
+        return None;
+    };
+    facts.needs(["sync.mode", key], better, "all-reduce", why)
+}
+
+/// Workers and servers are ranks of one group.
+fn ranks_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.servers", "run.workers"];
+    let (workers, most) = (facts.recipe.run.workers, MAX_WORKERS as usize);
+    if !facts.sound(&involved) || facts.recipe.num_ranks() <= most {
+        return None;
+    }
+    let rule = format!("and run.workers = {workers} are more than {most} together");
+    let fix = match most.saturating_sub(workers) {
+        0 => format!("try 1 and run.workers = {}", most - 1),
+        left => format!("try {left}"),
+    };
+    Some(facts.error(&involved, rule, fix))
+}
+
+/// A reader that is kept behind is stale to begin with.
+fn delay_is_bounded(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.delay", "sync.staleness", "sync.consistency"];
+    let server = &facts.recipe.sync.server;
+    let is_bounded = server.consistency == Consistency::Bounded;
+    if !facts.sound(&involved) || !is_bounded || server.delay <= server.staleness {
+        return None;
+    }
+    let rule = format!("is more than sync.staleness = {} allows", server.staleness);
+    Some(facts.error(&involved, rule, format!("try {}", server.staleness)))
+}

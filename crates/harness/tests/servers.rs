@@ -1,0 +1,192 @@
+//! Weights on servers: when that is a data-parallel run, how stale gradients get, what staleness
+//! does to descent, and what is reached.
+
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{GPT2, LLAMA};
+use lockstep_harness::runs::{Outcome, soak};
+use lockstep_planner::stability;
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::Options;
+
+const SERVER: &str = "sync.mode=parameter-server";
+
+fn problem(preset: &str, sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let preset = Some(preset.to_owned());
+    resolve(&Sources { preset, sets, ..Sources::default() })
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// How many gradients there were, by all workers.
+fn num_pushes(outcome: &Outcome) -> u64 {
+    let by_rank = outcome.summary.loose.staleness_by_rank.as_ref().expect("servers tell");
+    by_rank.iter().flat_map(|counts| counts.values()).sum()
+}
+
+#[test]
+fn in_lockstep_it_is_the_data_parallel_run_to_the_bit() {
+    let mut runs = Runs::new("servers");
+    let cases =
+        [("sgd", 1, 1), ("sgd", 4, 3), ("momentum", 2, 2), ("adamw", 2, 1), ("adamw", 4, 2)];
+    for (optim, workers, servers) in cases {
+        let sets = [format!("optim.name={optim}"), format!("run.workers={workers}")];
+        let sets = [sets[0].as_str(), sets[1].as_str(), "optim.clip=0", "train.steps=5"];
+        let usual = runs.finish(&LLAMA.with(&sets));
+        let servers = format!("sync.servers={servers}");
+        let served = [SERVER, "sync.consistency=sync", servers.as_str()];
+        let served = runs.finish(&LLAMA.with(&[&sets[..], &served].concat()));
+        assert_eq!(served.hashes(), usual.hashes(), "{sets:?}, {servers}");
+        assert_eq!(served.summary.staleness_max, 0);
+    }
+}
+
+#[test]
+fn other_numbers_of_workers_and_tied_weights_are_close_to_it() {
+    let mut runs = Runs::new("servers");
+    // Workers add the two gradients of a tied tensor before servers add those of all workers.
+    for (small, workers) in [(LLAMA, "run.workers=3"), (GPT2, "run.workers=2")] {
+        let sets = ["optim.name=sgd", workers, "optim.clip=0", "train.steps=6"];
+        let usual = runs.finish(&small.with(&sets));
+        let served = [SERVER, "sync.consistency=sync", "sync.servers=2"];
+        let served = runs.finish(&small.with(&[&sets[..], &served].concat()));
+        for (step, (a, b)) in usual.losses.iter().zip(&served.losses).enumerate() {
+            assert!((a - b).abs() <= 2e-6 * a.abs(), "{}: {a} and {b}, {step}", small.name);
+        }
+    }
+}
+
+#[test]
+fn what_servers_keep_survives_the_end_of_the_process() {
+    let mut runs = Runs::new("servers");
+    for (consistency, servers) in [("sync", "sync.servers=2"), ("bounded", "sync.servers=1")] {
+        let consistency = format!("sync.consistency={consistency}");
+        let sets = [SERVER, consistency.as_str(), servers, "optim.name=adamw", "run.workers=2"];
+        let more = ["train.steps=12", "checkpoint.every=5", "train.eval_batches=1"];
+        let recipe = LLAMA.with(&[&sets[..], &more].concat());
+        let whole = runs.finish(&recipe);
+        let options = Options { stop_after: Some(9), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
+        let resume = Some(part.dir.join("checkpoints"));
+        let rest = runs.run(&recipe, Options { resume, ..Options::default() });
+        let rest = rest.unwrap_or_else(|error| panic!("{consistency}: {error}"));
+        assert_eq!(rest.losses.len(), 7, "{consistency}: from step 5 on");
+        if consistency.ends_with("=sync") {
+            assert_eq!(rest.hashes(), whole.hashes());
+        }
+        assert!(rest.losses[6] < whole.losses[0], "{consistency}: {:?}", rest.losses);
+    }
+}
+
+#[test]
+fn a_slow_worker_makes_gradients_stale_and_a_bound_holds() {
+    let mut runs = Runs::new("servers");
+    let sets = [
+        SERVER,
+        "run.workers=3",
+        "train.steps=12",
+        "train.eval_batches=1",
+        "emulate.slow=[{rank=2,factor=5}]",
+    ];
+    let free = runs.finish(&LLAMA.with(&[&sets[..], &["sync.consistency=async"]].concat()));
+    assert!(free.summary.staleness_max > 0, "{:?}", free.summary.loose);
+    assert_eq!(num_pushes(&free), 36, "every gradient of every worker was taken, once");
+    for bound in [0, 1, 2, 4] {
+        let bound_set = format!("sync.staleness={bound}");
+        let bounded = ["sync.consistency=bounded", bound_set.as_str(), "sync.servers=2"];
+        let bounded = runs.finish(&LLAMA.with(&[&sets[..], &bounded].concat()));
+        let found = bounded.summary.staleness_max;
+        assert!(found <= bound, "{found} of {bound}");
+        assert_eq!(num_pushes(&bounded), 36);
+        assert!(bounded.losses[11] < bounded.losses[0], "it learns: {:?}", bounded.losses);
+    }
+}
+
+#[test]
+fn events_tell_who_serves_and_how_stale_everything_was() {
+    let mut runs = Runs::new("servers");
+    let sets = [SERVER, "sync.servers=2", "run.workers=2", "train.steps=4", "train.eval_batches=1"];
+    let outcome = runs.finish(&LLAMA.with(&sets));
+    let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
+    let joined = events.iter().find_map(|stamped| match &stamped.event {
+        Event::ServersJoined { worker_processes, server_processes, params_by_server, .. } => {
+            Some((worker_processes.len(), server_processes.len(), params_by_server.clone()))
+        }
+        _ => None,
+    });
+    let (workers, servers, params) = joined.expect("it is told");
+    assert_eq!((workers, servers), (2, 2));
+    assert!(params.iter().sum::<u64>() >= outcome.summary.num_params, "{params:?}");
+    let is_stale = |event: &Event| matches!(event, Event::Staleness { .. });
+    assert_eq!(events.iter().filter(|stamped| is_stale(&stamped.event)).count(), 2);
+}
+
+/// A bowl on which one worker descends with gradients that are exactly `delay` updates old, at a
+/// rate that is this many times the one from which on that diverges.
+fn delayed(delay: u32, momentum: f64, times: f64) -> Recipe {
+    // The largest curvature of the bowl is 1.
+    let lr = times * stability::limit(delay, momentum);
+    let name = if momentum > 0.0 { "momentum" } else { "sgd" };
+    let sets = [
+        SERVER.to_owned(),
+        "run.workers=1".to_owned(),
+        format!("sync.delay={delay}"),
+        format!("optim.name={name}"),
+        format!("optim.lr={lr}"),
+        "optim.schedule=constant".to_owned(),
+        "optim.warmup_steps=0".to_owned(),
+        "optim.clip=0".to_owned(),
+        "problem.condition=4".to_owned(),
+        // The closer to the limit the more steps it takes to tell; older gradients take more.
+        format!("train.steps={}", if delay > 3 { 2000 } else { 400 }),
+    ];
+    let momentum = (momentum > 0.0).then(|| format!("optim.momentum={momentum}"));
+    let sets: Vec<_> = sets.into_iter().chain(momentum).collect();
+    problem("quadratic", &sets.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn descent_diverges_just_beyond_the_limit_of_its_staleness_and_not_before() {
+    let mut runs = Runs::new("servers");
+    let cases: &[(u32, f64)] = if soak() {
+        &[(0, 0.0), (1, 0.0), (3, 0.0), (8, 0.0), (2, 0.5), (4, 0.9)]
+    } else {
+        &[(0, 0.0), (3, 0.0), (2, 0.5)]
+    };
+    for &(delay, momentum) in cases {
+        let within = runs.finish(&delayed(delay, momentum, 0.93));
+        let surplus = within.summary.verdict.suboptimality.expect("known");
+        assert!(surplus < 1e-2 * within.summary.first_loss, "{delay}, {momentum}: {surplus}");
+        assert_eq!(within.summary.staleness_max, u64::from(delay), "exactly as stale as asked");
+        let beyond = runs.run(&delayed(delay, momentum, 1.07), Options::default());
+        // It may or may not have left the finite numbers by the end.
+        let has_diverged = beyond.map_or(true, |outcome| {
+            outcome
+                .summary
+                .verdict
+                .suboptimality
+                .is_none_or(|surplus| !(surplus < 10.0 * outcome.summary.first_loss))
+        });
+        assert!(has_diverged, "{delay}, {momentum}: it converges beyond the limit");
+    }
+}
+
+#[test]
+fn every_consistency_reaches_the_optimum_of_convex_problems() {
+    let mut runs = Runs::new("servers");
+    for consistency in ["sync", "async", "bounded"] {
+        let consistency = format!("sync.consistency={consistency}");
+        let bowl = &["optim.lr=0.2", "problem.condition=4"][..];
+        for (preset, more) in [("quadratic", bowl), ("logistic", &["optim.lr=1"])] {
+            let sets = ["run.workers=4", SERVER, consistency.as_str(), "train.steps=320"];
+            let sets = [&sets[..], &["optim.name=sgd"], more].concat();
+            let outcome = runs.finish(&problem(preset, &sets));
+            let verdict = outcome.summary.verdict;
+            let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
+            let surplus = verdict.suboptimality.expect("known");
+            // Workers' own samples have other minima; a rate that stays keeps some of that.
+            let limit = if preset == "quadratic" { 1e-6 } else { 1e-3 };
+            assert!(surplus < limit * start, "{preset}, {consistency}: {surplus} of {start}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The exchange with neighbours: send them a vector, hear theirs, take the weighted mean.
+//!
+//! Messages leave in the background in the order of how far their receiver stands from the sender,
+//! and are received in the order of how far the sender stands from the receiver. So of all messages
+//! of a step there is always a first one that both ends are at, on any graph, and nobody waits for
+//! ever.
+
+use super::Graph;
+use lockstep_comm::{Comm, CommError, Element, Traffic};
+
+/// Elements that travel at once: room for a few of them is all that is needed.
+const CHUNK: usize = 1 << 16;
+
+/// See the module's text.
+pub struct Mixer {
+    comm: Comm,
+    graph: Graph,
+    /// Copies on their way, one for each receiver.
+    leaving: Vec<Vec<f32>>,
+    /// What was heard, one for each sender.
+    heard: Vec<Vec<f32>>,
+    sums: Vec<f64>,
+}
+
+impl Mixer {
+    /// For the members of `comm`, which stand as the graph says.
+    pub fn new(comm: Comm, graph: Graph) -> Self {
+        assert_eq!(graph.num_workers(), comm.num_members(), "a place for every worker");
+        Self { comm, graph, leaving: Vec::new(), heard: Vec::new(), sums: Vec::new() }
+    }
+
+    /// Replaces a vector by what this worker takes of its neighbours' and its own; all workers call
+    /// this with vectors of one length.
+    pub fn mix(&mut self, step: u64, values: &mut [f32]) -> Result<(), CommError> {
+        let (own, n) = (self.comm.position(), self.comm.num_members());
+        for chunk in values.chunks_mut(CHUNK) {
+            let mut handles = Vec::with_capacity(self.leaving.len());
+            for to in (1..n).map(|away| (own + away) % n) {
+                if self.graph.has_edge(step, own, to) {
+                    let mut copy = self.leaving.pop().unwrap_or_default();
+                    copy.clear();
+                    copy.extend_from_slice(chunk);
+                    handles.push(self.comm.start_send::<f32, _>(copy, to, step)?);
+                }
+            }
+            self.heard.resize_with(n, Vec::new);
+            for from in (1..n).map(|away| (own + n - away) % n) {
+                if self.graph.has_edge(step, from, own) {
+                    let room = &mut self.heard[from];
+                    room.resize(chunk.len(), 0.0);
+                    self.comm.recv(room, from, step)?;
+                }
+            }
+            self.sums.clear();
+            self.sums.resize(chunk.len(), 0.0);
+            for &(from, weight) in self.graph.heard(step, own) {
+                let theirs = if from == own { &*chunk } else { &self.heard[from][..] };
+                for (sum, value) in self.sums.iter_mut().zip(theirs) {
+                    *sum += weight * f64::from(*value);
+                }
+            }
+            chunk.iter_mut().zip(&self.sums).for_each(|(value, sum)| *value = *sum as f32);
+            for handle in handles {
+                self.leaving.push(handle.finish()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one number.
+    pub fn mix_weight(&mut self, step: u64, value: f64) -> Result<f64, CommError> {
+        let (own, n) = (self.comm.position(), self.comm.num_members());
+        let receivers = (1..n).map(|away| (own + away) % n);
+        let receivers = receivers.filter(|to| self.graph.has_edge(step, own, *to));
+        let send = |to| start(&self.comm, value, to, step);
+        let handles = receivers.map(send).collect::<Result<Vec<_>, _>>()?;
+        let mut heard = vec![[0.0]; n];
+        heard[own] = [value];
+        for from in (1..n).map(|away| (own + n - away) % n) {
+            if self.graph.has_edge(step, from, own) {
+                self.comm.recv(&mut heard[from], from, step)?;
+            }
+        }
+        for handle in handles {
+            handle.finish()?;
+        }
+        Ok(self.graph.heard(step, own).iter().map(|(from, weight)| weight * heard[*from][0]).sum())
+    }
+
+    /// What has passed over the wires.
+    pub fn traffic(&self) -> Traffic {
+        self.comm.counters().total().traffic
+    }
+
+    /// Number of elements held.
+    pub fn num_elements(&self) -> usize {
+        let len = |buffers: &[Vec<f32>]| buffers.iter().map(Vec::capacity).sum::<usize>();
+        len(&self.leaving) + len(&self.heard) + 2 * self.sums.capacity()
+    }
+}
+
+fn start<T: Element>(
+    comm: &Comm,
+    value: T,
+    to: usize,
+    tag: u64,
+) -> Result<lockstep_comm::Handle<Vec<T>>, CommError> {
+    comm.start_send::<T, _>(vec![value], to, tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gossip::push::PushSum;
+    use lockstep_comm::Options;
+    use lockstep_config::GraphName;
+    use lockstep_tensor::random::Key;
+
+    const LEN: usize = 300;
+    const STEPS: u64 = 48;
+
+    fn start_of(worker: usize) -> Vec<f32> {
+        let key = Key::new(3, "start").with(worker as u64);
+        (0..LEN as u64).map(|index| (key.uniform_f64(index) - 0.5) as f32).collect()
+    }
+
+    /// The vectors of all workers after every step of averaging and nothing else.
+    fn averaged(graph: &Graph) -> Vec<Vec<Vec<f32>>> {
+        let world = lockstep_platform::real();
+        let ends = Comm::threads(&world, graph.num_workers(), &Options::default()).expect("ends");
+        let each = |end: Comm| {
+            let mut values = start_of(end.position());
+            let mut push = PushSum::new(vec![vec![0.0; LEN]]);
+            let mut mixer = Mixer::new(end, graph.clone());
+            let step = |step| {
+                if graph.is_directed() {
+                    push.follow(0, &values);
+                    mixer.mix(step, &mut push.biased[0]).expect("mixed");
+                    push.set_weight(mixer.mix_weight(step, push.weight).expect("mixed"));
+                    push.correct(0, &mut values);
+                } else {
+                    mixer.mix(step, &mut values).expect("mixed");
+                }
+                values.clone()
+            };
+            (0..STEPS).map(step).collect::<Vec<_>>()
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = ends.into_iter().map(|end| scope.spawn(|| each(end))).collect();
+            let by_worker: Vec<_> = workers.into_iter().map(|w| w.join().expect("ends")).collect();
+            let at = |step: usize| by_worker.iter().map(|steps| steps[step].clone()).collect();
+            (0..STEPS as usize).map(at).collect()
+        })
+    }
+
+    fn mean(vectors: &[Vec<f32>]) -> Vec<f64> {
+        let of = |index: usize| vectors.iter().map(|v| f64::from(v[index])).sum::<f64>();
+        (0..LEN).map(|index| of(index) / vectors.len() as f64).collect()
+    }
+
+    fn distance(vectors: &[Vec<f32>], from: &[f64]) -> f64 {
+        let of = |v: &Vec<f32>| {
+            v.iter().zip(from).map(|(v, m)| (f64::from(*v) - m) * (f64::from(*v) - m)).sum::<f64>()
+        };
+        (vectors.iter().map(of).sum::<f64>() / vectors.len() as f64).sqrt()
+    }
+
+    #[test]
+    fn disagreement_shrinks_by_the_rate_of_every_graph_and_the_mean_stays() {
+        for (name, n) in [
+            (GraphName::Ring, 6),
+            (GraphName::Torus, 8),
+            (GraphName::Exponential, 8),
+            (GraphName::RandomRegular, 8),
+            (GraphName::Complete, 4),
+            (GraphName::DirectedRing, 4),
+            (GraphName::OnePeer, 8),
+            (GraphName::OnePeer, 6),
+            (GraphName::RandomDirected, 6),
+        ] {
+            let graph = Graph::new(name, n, 3, 5);
+            let rate = graph.rate();
+            let steps = averaged(&graph);
+            let start: Vec<_> = (0..n).map(start_of).collect();
+            let mean_of_start = mean(&start);
+            let first = distance(&start, &mean_of_start);
+            // While it is far above rounding, what is left is what the rate says, up to a factor
+            // for graphs that go one way.
+            for (step, vectors) in steps.iter().enumerate() {
+                let left = distance(vectors, &mean_of_start) / first;
+                let expected = lockstep_tensor::math::scalar::powi(rate, step as i32 + 1);
+                assert!(left <= 4.0 * expected + 2e-6, "{name} {n}: {left}, step {step}, {rate}");
+            }
+            let checked = steps.iter().rposition(|v| distance(v, &mean_of_start) > 1e-4 * first);
+            if let Some(last) = checked.filter(|last| *last > 8) {
+                let half = last / 2;
+                let ratio =
+                    distance(&steps[last], &mean_of_start) / distance(&steps[half], &mean_of_start);
+                let per_step =
+                    lockstep_tensor::math::scalar::powf(ratio, 1.0 / (last - half) as f64);
+                assert!((per_step - rate).abs() < 0.06, "{name} {n}: {per_step} and not {rate}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_all_agree_on_stays_to_the_bit() {
+        let graph = Graph::new(GraphName::Ring, 3, 2, 1);
+        let world = lockstep_platform::real();
+        let ends = Comm::threads(&world, 3, &Options::default()).expect("ends");
+        std::thread::scope(|scope| {
+            for end in ends {
+                let graph = graph.clone();
+                scope.spawn(move || {
+                    let mut values = start_of(0);
+                    let mut mixer = Mixer::new(end, graph);
+                    (0..20).for_each(|step| mixer.mix(step, &mut values).expect("mixed"));
+                    assert_eq!(values, start_of(0));
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,89 @@
+//! What is saved of servers: their optimizers' state, fetched by one worker and given back.
+//!
+//! The weights are not part of it: workers that have met hold those of all servers.
+
+use super::{Ask, Tag};
+use crate::replica::Replica;
+use crate::words;
+use lockstep_comm::CommError;
+use lockstep_optim::Slot;
+
+/// Some of what a server keeps.
+pub struct Kept<'a> {
+    /// What it is called.
+    pub name: String,
+    /// How many elements all of it has, over all servers.
+    pub len: usize,
+    /// The first element of this part.
+    pub first: usize,
+    /// The part, to save or to fill in.
+    pub values: &'a mut [f32],
+}
+
+impl Replica {
+    /// Fetches what all servers keep besides weights; `kinds` are those of their optimizer. One
+    /// worker does so while no other is at work.
+    pub fn fetch_kept<E: From<CommError>>(
+        &mut self,
+        kinds: &[&str],
+        mut visit: impl FnMut(Kept<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for server in 0..self.client.as_ref().map_or(0, |client| client.num_servers) {
+            let slots = self.slots_of_server(server);
+            let Some(client) = &self.client else { break };
+            client.ask(server, Ask::ReadState, 0)?;
+            let mut count = words::of(client.answer(server)?);
+            let name = format!("server.{server}.updates");
+            visit(Kept { name, len: 4, first: 0, values: &mut count })?;
+            for (slot, len) in &slots {
+                for kind in kinds {
+                    let mut values = vec![0.0; slot.range.len()];
+                    client.comm.recv(&mut values, client.rank(server), Tag::State as u64)?;
+                    let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
+                    visit(Kept { name, len: *len, first, values: &mut values })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives servers back what `fill` fills in, after so many steps.
+    pub fn give_kept<E: From<CommError>>(
+        &mut self,
+        num_steps: u64,
+        kinds: &[&str],
+        mut fill: impl FnMut(Kept<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for server in 0..self.client.as_ref().map_or(0, |client| client.num_servers) {
+            let slots = self.slots_of_server(server);
+            let Some(client) = &self.client else { break };
+            let mut count = [0.0; 4];
+            let name = format!("server.{server}.updates");
+            fill(Kept { name, len: 4, first: 0, values: &mut count })?;
+            client.ask(server, Ask::LoadState, num_steps)?;
+            let rank = client.rank(server);
+            client.comm.send(&[words::bits(count)], rank, Tag::Answer as u64)?;
+            for (slot, len) in &slots {
+                for kind in kinds {
+                    let mut values = vec![0.0; slot.range.len()];
+                    let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
+                    fill(Kept { name, len: *len, first, values: &mut values })?;
+                    client.comm.send(&values, rank, Tag::State as u64)?;
+                }
+            }
+            client.answer(server)?;
+        }
+        Ok(())
+    }
+
+    /// What the optimizer of a server steps, each with the length of its tensor.
+    fn slots_of_server(&self, server: usize) -> Vec<(Slot, usize)> {
+        let Self { client: Some(client), blueprint, .. } = self else { return Vec::new() };
+        let len_of = |slot: &Slot| {
+            let mut params = blueprint.owned_params();
+            params.find(|(_, param)| param.name == slot.name).map_or(0, |(_, p)| p.tensor_len())
+        };
+        let slots = client.ranges.slots(blueprint, |bucket| bucket.part(server));
+        slots.into_iter().map(|slot| (len_of(&slot), slot)).map(|(len, slot)| (slot, len)).collect()
+    }
+}

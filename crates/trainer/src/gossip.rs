@@ -1,0 +1,61 @@
+//! Workers that average with their neighbours: the graph of a recipe, and what each worker keeps.
+
+use crate::TrainError;
+use crate::saved::Learner;
+use lockstep_checkpoint::sharded::{Reader, Snapshot};
+use lockstep_comm::CommError;
+use lockstep_config::Recipe;
+use lockstep_parallel::{Graph, Replica};
+use lockstep_telemetry::Event;
+
+/// Makes room for gossip.
+pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
+    replica.gossip(graph_of(recipe))
+}
+
+/// Who averages with whom.
+pub fn graph_of(recipe: &Recipe) -> Graph {
+    let gossip = &recipe.sync.gossip;
+    Graph::new(gossip.graph, recipe.run.workers, gossip.degree, recipe.train.seed)
+}
+
+/// What a run says of its graph, where it has one.
+pub(crate) fn announcement(recipe: &Recipe, replica: &Replica) -> Option<Event> {
+    let rate = replica.gossip_rate()?;
+    Some(Event::GraphFormed {
+        graph: recipe.sync.gossip.graph.name().to_owned(),
+        max_degree: graph_of(recipe).max_degree(),
+        spectral_gap: 1.0 - rate,
+    })
+}
+
+/// What is found of how far workers are apart, where they may be.
+pub(crate) fn observation(step: u64, replica: &Replica) -> Option<Event> {
+    let found = replica.consensus()?;
+    Some(Event::Consensus {
+        step,
+        distance: found.mean,
+        distance_max: found.max,
+        distance_max_rank: found.worker,
+    })
+}
+
+/// Copies what this worker keeps for itself, while the mean is shown.
+pub(crate) fn save(room: &mut Snapshot, learner: &mut Learner) {
+    let worker = learner.replica.groups().rank();
+    let saved = learner.replica.visit_gossip(|name, values| {
+        room.add(&format!("worker.{worker}.{name}"), &[values.len()], 0, values);
+        Ok::<_, std::convert::Infallible>(())
+    });
+    saved.unwrap_or_else(|never| match never {});
+}
+
+/// Reads it back.
+pub(crate) fn load(reader: &Reader, learner: &mut Learner) -> Result<(), TrainError> {
+    let worker = learner.replica.groups().rank();
+    learner.replica.visit_gossip(|name, values| {
+        let name = format!("worker.{worker}.{name}");
+        Ok::<_, TrainError>(reader.read(&name, &[values.len()], 0, values)?)
+    })?;
+    Ok(learner.replica.resume_gossip()?)
+}
