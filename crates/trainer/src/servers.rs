@@ -219,10 +219,8 @@ fn one_step(
     };
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
     slow.after_lanes();
-    let num_targets = match in_lockstep {
-        true => batch.num_targets,
-        false => rounds::own_targets(batch, &learner.replica),
-    };
+    let own_targets = rounds::own_targets(batch, &learner.replica);
+    let num_targets = if in_lockstep { batch.num_targets } else { own_targets };
     let loss = loss / num_targets as f64;
     let sums = learner.replica.finish_reduce(cpu)?;
     let sums = learner.replica.unscale(cpu, sums);

@@ -1,6 +1,6 @@
 //! Keys of learning without one lockstep: gossip and servers.
 
-use super::{float, integer};
+use super::{float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
 use crate::recipe::{Consistency, GraphName, Recipe, StalenessWeight};
@@ -97,5 +97,5 @@ fn usual_degree(recipe: &Recipe) -> Value {
     let is_regular = recipe.sync.gossip.graph == GraphName::RandomRegular;
     let most = workers.saturating_sub(1).clamp(1, 3);
     let odd_ends = is_regular && workers % 2 == 1 && most == 3;
-    Value::Integer(if odd_ends { 2 } else { most as i64 })
+    integer_value(if odd_ends { 2 } else { most })
 }
