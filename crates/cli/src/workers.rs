@@ -184,7 +184,7 @@ fn terms(recipe: &Recipe, care: &Care) -> Terms {
         return Terms::fixed(recipe.num_ranks(), care.restarts);
     }
     let rejoin = Duration::from_secs_f64(recipe.run.rejoin.0);
-    Terms { sizes: recipe.worker_sizes(), restarts: care.restarts, rejoin }
+    Terms { sizes: recipe.rank_sizes(), restarts: care.restarts, rejoin }
 }
 
 /// Which life of a run this process belongs to, as its launcher says.

@@ -15,12 +15,14 @@ pub enum ClusterError {
         source: RendezvousError,
     },
     /// Whoever started the workers and whoever wrote the recipe disagree.
-    #[error("WORLD_SIZE = {world_size} {}", asked(*world_size, sizes))]
+    #[error("WORLD_SIZE = {world_size} {}", asked(*world_size, sizes, *servers))]
     WorldSize {
         /// How many were started.
         world_size: usize,
         /// How many the recipe allows.
         sizes: Vec<usize>,
+        /// How many of them are servers.
+        servers: usize,
     },
     /// A worker among processes cannot be several threads.
     #[error(
@@ -90,7 +92,13 @@ impl From<RendezvousError> for ClusterError {
 }
 
 /// What the recipe asks for instead.
-fn asked(world_size: usize, sizes: &[usize]) -> String {
+fn asked(world_size: usize, sizes: &[usize], servers: usize) -> String {
+    if let ([ranks], 1..) = (sizes, servers) {
+        let workers = ranks - servers;
+        return format!(
+            "is not run.workers = {workers} and sync.servers = {servers} together; start {ranks}"
+        );
+    }
     if let [workers] = sizes {
         return format!(
             "is not run.workers = {workers}; start {workers} workers or set run.workers = \

@@ -56,9 +56,7 @@ fn own_role(recipe: &Recipe) -> Role {
 
 /// The role of a process that was started as a worker.
 fn of_place(recipe: &Recipe, place: Place) -> Result<Role, ClusterError> {
-    let servers = recipe.num_servers();
-    let sizes: Vec<_> = recipe.worker_sizes().iter().map(|workers| workers + servers).collect();
-    let world_size = place.num_ranks;
+    let (world_size, sizes) = (place.num_ranks, recipe.rank_sizes());
     if world_size == 1 && recipe.run.isolation == Isolation::Threads {
         return Ok(own_role(recipe));
     }
@@ -66,7 +64,8 @@ fn of_place(recipe: &Recipe, place: Place) -> Result<Role, ClusterError> {
         return Err(ClusterError::ThreadsAmongProcesses { world_size });
     }
     if !sizes.contains(&world_size) {
-        return Err(ClusterError::WorldSize { world_size, sizes });
+        let servers = recipe.num_servers();
+        return Err(ClusterError::WorldSize { world_size, sizes, servers });
     }
     Ok(if world_size == 1 { Role::Alone } else { Role::Worker(place) })
 }
@@ -102,6 +101,18 @@ mod tests {
         let secret = Secret::parse(&"07".repeat(32)).expect("64 digits");
         let ticket = Ticket { secret, run: String::new() };
         Place::new(Rank(rank), num_ranks, "127.0.0.1:1", &ticket)
+    }
+
+    #[test]
+    fn servers_are_started_too() {
+        let served = recipe(&["sync.mode=parameter-server", "run.workers=1", "sync.servers=2"]);
+        assert_eq!(own_role(&served), Role::Launcher);
+        assert_eq!(of_place(&served, place(2, 3)), Ok(Role::Worker(place(2, 3))));
+        let error = of_place(&served, place(0, 1)).expect_err("servers are missing");
+        assert_eq!(
+            error.to_string(),
+            "WORLD_SIZE = 1 is not run.workers = 1 and sync.servers = 2 together; start 3"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::device::kernel_class;
 use crate::journal::Journal;
 use crate::saved::{Learner, Start};
 use crate::train::Life;
-use crate::{rounds, servers, uneven};
+use crate::{TrainError, rounds, servers, uneven};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::pace::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};

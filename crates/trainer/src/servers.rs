@@ -139,7 +139,7 @@ fn work(
     for step in first_step..last_step {
         one_step(cpu, recipe, step, &mut learner, &mut loader, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
-            journal.pause(&mut learner.replica)?;
+            journal.pause(&mut learner.replica, workers)?;
             meet(workers, step + 1, &mut learner, &mut journal)?;
             let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
             examination = Some(found);
@@ -214,15 +214,13 @@ fn one_step(
     let slow = &journal.slow;
     // By the targets of all workers, so that the gradients of all are that of the batch.
     let lane = |index| {
-        slow.before_lane(step, index);
+        slow.before_lane(step, index, &|| false);
         lane_of(recipe, batch, index, batch.num_targets)
     };
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
     slow.after_lanes();
-    let num_targets = match in_lockstep {
-        true => batch.num_targets,
-        false => rounds::own_targets(batch, &learner.replica),
-    };
+    let own_targets = rounds::own_targets(batch, &learner.replica);
+    let num_targets = if in_lockstep { batch.num_targets } else { own_targets };
     let loss = loss / num_targets as f64;
     let sums = learner.replica.finish_reduce(cpu)?;
     let sums = learner.replica.unscale(cpu, sums);

@@ -66,14 +66,26 @@ fn train_on(
     comm: &Comm,
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
-    // Do we all mean the same? What do I learn from, what do I own, and where did I stop?
+    // Do we all mean the same?
     check::agree_on_recipe(recipe, comm)?;
     if recipe.num_servers() > 0 {
         return servers::train(cpu, recipe, world, comm, options);
     }
     let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
-    let recipe = &*recipe;
-    check::groups(recipe)?;
+    check::groups(&recipe)?;
+    learn(cpu, &recipe, chosen, world, comm, options)
+}
+
+/// The life of a worker that knows what is meant; `chosen` is what was chosen for it, in words.
+fn learn(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    chosen: Option<String>,
+    world: &World,
+    comm: &Comm,
+    options: Options,
+) -> Result<Option<Summary>, TrainError> {
+    // What do I learn from, what do I own, and where did I stop?
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;

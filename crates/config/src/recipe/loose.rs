@@ -92,6 +92,12 @@ impl Recipe {
         if self.sync.mode == SyncMode::ParameterServer { self.sync.server.count } else { 0 }
     }
 
+    /// How many ranks a life of the run may have, ascending; see [`Self::worker_sizes`].
+    pub fn rank_sizes(&self) -> Vec<usize> {
+        let servers = self.num_servers();
+        self.worker_sizes().into_iter().map(|workers| workers + servers).collect()
+    }
+
     /// Workers and servers: the ranks of the run, in this order.
     pub fn num_ranks(&self) -> usize {
         self.run.workers + self.num_servers()

@@ -48,7 +48,8 @@ impl Graph {
         };
         let hops =
             || std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
-        let to_next = |hop: usize| (0..n).map(|i| BTreeSet::from([(i + hop) % n])).collect();
+        let to_next =
+            |hop: usize| (0..n).map(|i| BTreeSet::from([(i + hop) % n])).collect::<Vec<_>>();
         let turns = match name {
             GraphName::Ring => vec![metropolis(&around(&[1]))],
             GraphName::Torus => vec![metropolis(&torus(n))],
@@ -100,9 +101,9 @@ impl Graph {
         for matrix in &self.turns {
             let dense = dense(matrix);
             for worker in 0..matrix.len() {
-                let check = |holds: bool, rule| match holds {
-                    true => Ok(()),
-                    false => Err(format!("the weights of worker {worker} {rule}")),
+                let check = |holds: bool, rule| {
+                    let bad = || format!("the weights of worker {worker} {rule}");
+                    if holds { Ok(()) } else { Err(bad()) }
                 };
                 let row: f64 = dense[worker].iter().sum();
                 let column: f64 = dense.iter().map(|row| row[worker]).sum();
@@ -147,7 +148,9 @@ fn dense(matrix: &Matrix) -> Dense {
     let n = matrix.len();
     let row = |row: &Vec<(usize, f64)>| {
         let mut dense = vec![0.0; n];
-        row.iter().for_each(|(j, weight)| dense[*j] = *weight);
+        for (j, weight) in row {
+            dense[*j] = *weight;
+        }
         dense
     };
     matrix.iter().map(row).collect()
@@ -169,7 +172,9 @@ fn square(matrix: &Dense) -> Dense {
     let mut square = multiply(matrix, matrix);
     for j in 0..square.len() {
         let sum: f64 = square.iter().map(|row| row[j]).sum();
-        square.iter_mut().for_each(|row| row[j] /= sum);
+        for row in &mut square {
+            row[j] /= sum;
+        }
     }
     square
 }
@@ -192,15 +197,19 @@ fn metropolis(neighbours: &[BTreeSet<usize>]) -> Matrix {
 }
 
 /// Equal parts for oneself and everybody one sends to.
-fn pushing(targets: &Vec<BTreeSet<usize>>) -> Matrix {
+fn pushing(targets: &[BTreeSet<usize>]) -> Matrix {
     let mut matrix = vec![Vec::new(); targets.len()];
     for (j, targets) in targets.iter().enumerate() {
         let others: Vec<_> = targets.iter().filter(|i| **i != j).collect();
         let weight = 1.0 / (1 + others.len()) as f64;
         matrix[j].push((j, weight));
-        others.into_iter().for_each(|i| matrix[*i].push((j, weight)));
+        for i in others {
+            matrix[*i].push((j, weight));
+        }
     }
-    matrix.iter_mut().for_each(|row| row.sort_by_key(|(j, _)| *j));
+    for row in &mut matrix {
+        row.sort_by_key(|(j, _)| *j);
+    }
     matrix
 }
 
@@ -330,8 +339,8 @@ mod tests {
             let expected = scalar::cos(TAU / 2.0 / n as f64);
             assert!((rate(GraphName::DirectedRing, n) - expected).abs() < 1e-6, "one way, {n}");
         }
-        assert_eq!(rate(GraphName::Complete, 6), 0.0);
-        assert_eq!(rate(GraphName::OnePeer, 8), 0.0, "three hops are the mean of eight");
+        assert!(rate(GraphName::Complete, 6) <= 0.0);
+        assert!(rate(GraphName::OnePeer, 8) <= 0.0, "three hops are the mean of eight");
         let by_size = [GraphName::Ring, GraphName::Torus, GraphName::Exponential];
         let rates = by_size.map(|name| rate(name, 64));
         assert!(rates.is_sorted_by(|a, b| a > b), "{rates:?}");
