@@ -197,15 +197,7 @@ impl Summary {
         let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
         let validation_loss = examination.map(|found| found.validation_loss);
         let baseline_loss = examination.and_then(|found| found.baseline_loss);
-        let reached = validation_loss.filter(|loss| evaluate::is_reached(recipe, *loss));
-        let target = recipe.train.target_loss.zip(reached).map(|(loss, validation_loss)| Target {
-            loss,
-            validation_loss,
-            steps,
-            tokens,
-            wire_bytes: figures.moved_bytes.iter().sum(),
-            seconds: journal.elapsed_seconds(),
-        });
+        let target = Target::of(recipe, steps, tokens, validation_loss, journal, figures);
         Self {
             steps,
             first_loss: journal.losses.first().copied().unwrap_or(f64::NAN),
@@ -279,6 +271,28 @@ impl PaceFigures {
             slow_rank: slow.map(|(rank, _)| rank),
             slow_factor: slow.map(|(_, times)| times),
         }
+    }
+}
+
+impl Target {
+    /// What it took, where the loss is what was asked for.
+    fn of(
+        recipe: &Recipe,
+        steps: u64,
+        tokens: u64,
+        validation_loss: Option<f64>,
+        journal: &Journal,
+        figures: &FiguresByWorker,
+    ) -> Option<Self> {
+        let reached = validation_loss.filter(|loss| evaluate::is_reached(recipe, *loss));
+        recipe.train.target_loss.zip(reached).map(|(loss, validation_loss)| Self {
+            loss,
+            validation_loss,
+            steps,
+            tokens,
+            wire_bytes: figures.moved_bytes.iter().sum(),
+            seconds: journal.elapsed_seconds(),
+        })
     }
 }
 

@@ -90,7 +90,7 @@ fn learn(
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
     let mut start = restore::restore(&options, recipe, world, comm, &mut learner)?;
-    start.warnings.extend(chosen);
+    start.warnings.extend(chosen.clone());
     let held_out = feed::validation(&mut feed, recipe, groups.data())?;
     let examiner = Examiner::new(recipe, held_out, comm);
     let tokenizer = feed.tokenizer_json()?;
@@ -116,9 +116,8 @@ fn learn(
         learner.enter(recipe, step)?;
         one_step(cpu, recipe, step, &mut learner, &mut loader, &mut targets, &mut journal)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
-            let found =
-                examine(cpu, recipe, step + 1, comm, &examiner, &mut learner, &mut journal)?;
-            examination = Some(found);
+            let found = examine(cpu, recipe, step + 1, comm, &examiner, &mut learner, &mut journal);
+            let found = *examination.insert(found?);
             // All workers know the same loss, so all of them stop here or none.
             if evaluate::is_reached(recipe, found.validation_loss) {
                 break;
@@ -130,15 +129,15 @@ fn learn(
         }
     }
     if first_step >= last_step {
-        let found = examine(cpu, recipe, first_step, comm, &examiner, &mut learner, &mut journal)?;
-        examination = Some(found);
+        let found = examine(cpu, recipe, first_step, comm, &examiner, &mut learner, &mut journal);
+        examination = Some(found?);
     }
     saver.finish(&mut journal)?;
     // What is left of workers that have weights of their own is their mean.
     learner.replica.show_mean()?;
     let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
-    let (end, losses) = (loader.cursor(), &journal.losses);
-    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, losses)?;
+    let end = loader.cursor();
+    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, &journal.losses)?;
     saver.at_end(&mut learner, &end, &mut journal)?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
