@@ -154,7 +154,9 @@ impl Pace {
         replica.tell_all([f64::from(u8::from(took_part)), own as f64, seconds], &mut self.told)?;
         let is_missing = |worker: &usize| self.told[*worker][0] < 0.5;
         let missing: Vec<usize> = (0..self.told.len()).filter(is_missing).collect();
-        missing.iter().for_each(|&worker| self.missed[worker] += 1);
+        for &worker in &missing {
+            self.missed[worker] += 1;
+        }
         let there = self.told.iter().map(|[_, targets, _]| *targets as u64).sum::<u64>();
         let news = match self.stragglers {
             Stragglers::Exclude => self.judge(),
