@@ -139,11 +139,10 @@ fn follow(
 
 fn findings(table: &Table) -> Vec<String> {
     let (problems, ratio, end) = (table.words("problem"), table.words("ratio"), last(table));
-    let of = |name: &str, rows: &mut dyn Iterator<Item = usize>| {
-        rows.find(|row| problems[*row] == name).unwrap_or(end)
-    };
     let said = |name: &str| {
-        let (first, late) = (of(name, &mut (0..=end)), of(name, &mut (0..=end).rev()));
+        let has = |row: &usize| problems[*row] == name;
+        let first = (0..=end).find(has).unwrap_or(end);
+        let late = (0..=end).rev().find(has).unwrap_or(end);
         let (from, to) = (place(table, first), place(table, late));
         format!("on the {name} problem {} at {from}, {} at {to}", ratio[first], ratio[late])
     };
