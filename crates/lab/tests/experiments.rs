@@ -257,7 +257,8 @@ fn local_steps_beat_a_mini_batch_when_rounds_are_few_and_not_when_they_are_many(
     let report = run("minibatch-local", &[], &["rounds=1,32"], 1);
     let (problems, ratio) = (report.rows.words("problem"), report.rows.numbers("ratio"));
     assert_eq!(problems, ["quadratic", "convex", "quadratic", "convex"]);
-    assert!(ratio[0] > 1.2 && ratio[1] > 1.2, "{ratio:?}");
+    // Drift takes the gain away where the valley is bent; many rounds take it away everywhere.
+    assert!(ratio[0] > 1.5 && ratio[1] < ratio[0], "{ratio:?}");
     assert!(ratio[2..].iter().all(|ratio| (0.6..1.6).contains(ratio)), "{ratio:?}");
     // The bounds cross where rounds are about as many as local steps.
     let (local, minibatch) =

@@ -90,7 +90,7 @@ fn learn(
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
     let mut start = restore::restore(&options, recipe, world, comm, &mut learner)?;
-    start.warnings.extend(chosen.clone());
+    start.warnings.extend(chosen);
     let held_out = feed::validation(&mut feed, recipe, groups.data())?;
     let examiner = Examiner::new(recipe, held_out, comm);
     let tokenizer = feed.tokenizer_json()?;

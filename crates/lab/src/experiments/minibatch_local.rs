@@ -18,9 +18,9 @@ const CARD: Card = Card {
     formula: "quadratic: 1/(K tau) + s/sqrt(n K tau) against 1/K + s/sqrt(n K tau); convex: \
               local has at most s^(2/3)/(K^(2/3) tau^(1/3)) in place of 1/(K tau): better for K \
               up to about tau",
-    look: "ratio over rounds: well above 1 while rounds are few, and near 1 beyond about tau; the \
-           bounds, which cross there on the convex problem",
-    surprise: "local SGD wins when rounds are few, because it simply steps more often; with many \
+    look: "ratio over rounds: on the quadratic well above 1 while rounds are few and near 1 beyond \
+           about tau; on the convex problem drift takes the gain away, the sooner the more noise",
+    surprise: "local SGD wins by stepping more often, so it wins where rounds are few; with many \
                rounds its best step size is so small that it does what the mini-batch does",
     params: &[
         Param::count("rounds", 16.0, (1.0, 10_000.0), "rounds of communication (K)"),
@@ -138,19 +138,20 @@ fn follow(
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (problems, ratio) = (table.words("problem"), table.numbers("ratio"));
-    let rows: Vec<usize> = (0..ratio.len()).filter(|row| problems[*row] == "convex").collect();
-    let (Some(&first), Some(&end)) = (rows.first(), rows.last()) else { return Vec::new() };
+    let (problems, ratio, end) = (table.words("problem"), table.words("ratio"), last(table));
+    let said = |name: &str| {
+        let has = |row: &usize| problems[*row] == name;
+        let first = (0..=end).find(has).unwrap_or(end);
+        let late = (0..=end).rev().find(has).unwrap_or(end);
+        let (from, to) = (place(table, first), place(table, late));
+        format!("on the {name} problem {} at {from}, {} at {to}", ratio[first], ratio[late])
+    };
     let (ours, theirs) = (table.numbers("local_bound"), table.numbers("minibatch_bound"));
-    let mut found = vec![format!(
-        "Local SGD is {ratio:.1}x as good at {}, {last:.1}x at {}",
-        place(table, first),
-        place(table, end),
-        ratio = ratio[first],
-        last = ratio[end]
-    )];
-    if let Some(row) = rows.iter().find(|row| theirs[**row] <= ours[**row]) {
-        found.push(format!("the bounds of the convex problem cross by {}", place(table, *row)));
+    let mut found = vec![format!("Local SGD's loss is smaller {}", said("quadratic"))];
+    found.push(said("convex"));
+    let crossed = (0..=end).find(|row| problems[*row] == "convex" && theirs[*row] <= ours[*row]);
+    if let Some(row) = crossed {
+        found.push(format!("the bounds of the convex problem cross by {}", place(table, row)));
     }
     found
 }

@@ -209,34 +209,7 @@ impl Console {
                 }
                 add(text, format_args!("\nlosses  {losses_hash}\nweights {weights_hash}\n"));
             }
-            Event::GraphFormed { graph, max_degree, spectral_gap } => {
-                add(text, format_args!("gossip on the graph {}, ", Harmless(graph)));
-                let plural = if *max_degree == 1 { "" } else { "s" };
-                add(text, format_args!("with at most {max_degree} neighbour{plural} each, "));
-                add(text, format_args!("spectral gap {spectral_gap:.4}\n"));
-            }
-            Event::Consensus { step, distance, .. } => {
-                let step = Thousands(*step);
-                add(text, format_args!("step {step}  consensus distance {distance:.3e}\n"));
-            }
-            Event::ServersJoined { server_processes, params_by_server, consistency, .. } => {
-                let num = server_processes.len();
-                add(text, format_args!("{num} server{}, ", if num == 1 { "" } else { "s" }));
-                add(text, format_args!("{}: ", Harmless(consistency)));
-                let each = server_processes.iter().zip(params_by_server).enumerate();
-                for (index, (process, params)) in each {
-                    let comma = if index == 0 { "" } else { ", " };
-                    let params = Thousands(*params);
-                    add(text, format_args!("{comma}process {process} holds {params}"));
-                }
-                text.push_str(" parameters\n");
-            }
-            Event::Staleness { step, worker, mean, max, .. } => {
-                let step = Thousands(*step);
-                add(text, format_args!("step {step}  gradients of worker {worker} missed "));
-                add(text, format_args!("{mean:.2} updates, at most {max}\n"));
-            }
-            _ => {}
+            _ => describe_loose(text, event),
         }
     }
 }
@@ -271,6 +244,40 @@ impl Sink for Console {
     fn flush(&mut self) -> Result<(), TelemetryError> {
         self.close_progress();
         self.put()
+    }
+}
+
+/// The lines of workers that learn without one lockstep; details have none.
+fn describe_loose(text: &mut String, event: &Event) {
+    match event {
+        Event::GraphFormed { graph, max_degree, spectral_gap } => {
+            add(text, format_args!("gossip on the graph {}, ", Harmless(graph)));
+            let plural = if *max_degree == 1 { "" } else { "s" };
+            add(text, format_args!("with at most {max_degree} neighbour{plural} each, "));
+            add(text, format_args!("spectral gap {spectral_gap:.4}\n"));
+        }
+        Event::Consensus { step, distance, .. } => {
+            let step = Thousands(*step);
+            add(text, format_args!("step {step}  consensus distance {distance:.3e}\n"));
+        }
+        Event::ServersJoined { server_processes, params_by_server, consistency, .. } => {
+            let num = server_processes.len();
+            add(text, format_args!("{num} server{}, ", if num == 1 { "" } else { "s" }));
+            add(text, format_args!("{}: ", Harmless(consistency)));
+            let each = server_processes.iter().zip(params_by_server).enumerate();
+            for (index, (process, params)) in each {
+                let comma = if index == 0 { "" } else { ", " };
+                let params = Thousands(*params);
+                add(text, format_args!("{comma}process {process} holds {params}"));
+            }
+            text.push_str(" parameters\n");
+        }
+        Event::Staleness { step, worker, mean, max, .. } => {
+            let step = Thousands(*step);
+            add(text, format_args!("step {step}  gradients of worker {worker} missed "));
+            add(text, format_args!("{mean:.2} updates, at most {max}\n"));
+        }
+        _ => {}
     }
 }
 

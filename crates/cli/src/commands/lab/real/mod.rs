@@ -119,8 +119,8 @@ pub(super) fn run(
             progress(real, &point, word);
             let mut cells = point.clone();
             cells.extend(real.rows.map(|_| Cell::from(word)));
-            // Nothing beside nothing is no difference.
-            let apart = if expected > 0.0 { measured / expected - 1.0 } else { 0.0 };
+            let is_same = expected.to_bits() == measured.to_bits();
+            let apart = if is_same { 0.0 } else { measured / expected - 1.0 };
             cells.extend([expected, measured, apart].map(Cell::from));
             table.spread.push(vec![0.0; cells.len()]);
             table.rows.push(cells);
