@@ -81,6 +81,33 @@ impl Calibration {
         FILES.iter().filter_map(|text| Self::parse(text).ok()).collect()
     }
 
+    /// What is usual for devices of which nothing else is known.
+    pub fn usual() -> Self {
+        Self {
+            name: "usual".into(),
+            source: "what is usual".into(),
+            watts: 0.0,
+            matrix_share: 0.7,
+            matrix_depth: 100.0,
+            attention_share: 0.35,
+            memory_share: 0.7,
+            launch_us: 30.0,
+            collective_launch_us: 50.0,
+            microbatch_us: 2000.0,
+            skew_us: 10.0,
+            stage_wait_us: 0.0,
+            step_ms: 5.0,
+            link_latency_us: 5.0,
+            link_share: 0.75,
+            network_latency_us: 20.0,
+            network_share: 0.7,
+            tensor_hidden: 0.2,
+            data_hidden: 0.8,
+            optimizer_bytes: 50.0,
+            reserve_gb: 4.0,
+        }
+    }
+
     /// Reads a file.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.message().replace('\n', " "))

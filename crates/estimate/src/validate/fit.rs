@@ -4,7 +4,8 @@
 //! all files falls. A file counts as one however many rows it has, and an error counts with its
 //! logarithm, so that twice as long is as wrong as half as long. Runs that no constant explains
 //! (a broken link, a busy host) would pull a mean after them; beyond a bound an error counts as the
-//! bound.
+//! bound. Constants that no row knows anything about (what it takes to start a kernel, where all
+//! models are large) are drawn gently towards what is usual for any device, instead of anywhere.
 
 use super::row::Published;
 use crate::calibration::Calibration;
@@ -12,6 +13,9 @@ use crate::time::{self, pipeline::Pipelines};
 
 /// Errors beyond a factor of about one and a half count as this.
 const BOUND: f64 = 0.4;
+
+/// What a factor of e away from the usual costs, summed over constants.
+const PULL: f64 = 0.001;
 
 /// Runs of one file on one type of device.
 #[derive(Debug, Clone)]
@@ -41,7 +45,20 @@ pub fn loss(files: &[File], calibration: &Calibration, pipelines: &mut Pipelines
             weights += file.weight;
         }
     }
-    if weights > 0.0 { sum / weights } else { 0.0 }
+    let rows = if weights > 0.0 { sum / weights } else { 0.0 };
+    rows + PULL * away(calibration)
+}
+
+/// How far constants are from what is usual, in factors of e.
+fn away(calibration: &Calibration) -> f64 {
+    let (mut usual, mut own) = (Calibration::usual(), calibration.clone());
+    let pairs = usual.constants().map(|(_, value, ..)| *value);
+    own.constants()
+        .into_iter()
+        .zip(pairs)
+        .filter(|((_, value, ..), usual)| **value > 0.0 && *usual > 0.0)
+        .map(|((_, value, ..), usual)| (*value / usual).ln().abs())
+        .sum()
 }
 
 /// Moves the constants towards the smallest error, in so many rounds.
