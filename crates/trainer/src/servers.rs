@@ -130,10 +130,7 @@ fn work(
     let saved = start.from.clone();
     let first_step = journal.go_on(start, &options.life);
     learner.replica.work_for(team.link.clone(), recipe.num_servers(), world);
-    if workers.position() == 0 {
-        begin(world, &mut learner, first_step, saved.as_deref())?;
-    }
-    workers.barrier()?;
+    begin(world, workers, &mut learner, first_step, saved.as_deref())?;
 
     let mut examination = None;
     for step in first_step..last_step {
@@ -172,17 +169,22 @@ fn work(
 /// Gives servers the weights that the run begins with, and where it goes on, what they had kept.
 fn begin(
     world: &World,
+    workers: &Comm,
     learner: &mut Learner,
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
+    if workers.position() > 0 {
+        return Ok(workers.barrier()?);
+    }
     learner.replica.load()?;
-    let Some(folder) = saved else { return Ok(()) };
+    let Some(folder) = saved else { return Ok(workers.barrier()?) };
     let reader = Reader::open(world, folder)?;
     let Learner { replica, optimizer, .. } = learner;
     replica.give_kept(first_step, optimizer.kinds(), |kept| {
-        Ok(reader.read(&kept.name, &[kept.len], kept.first, kept.values)?)
-    })
+        reader.read(&kept.name, &[kept.len], kept.first, kept.values).map_err(TrainError::from)
+    })?;
+    Ok(workers.barrier()?)
 }
 
 /// Copies what servers keep besides the weights, by the first worker, while all of them have met.
