@@ -158,7 +158,7 @@ fn a_finished_run_goes_on_for_more_steps() {
     let lazy = ["sync.mode=local-sgd", "sync.local_steps=3", "sync.outer=nesterov"];
     let top_k = ["compress.method=top-k", "compress.ratio=0.1", "train.eval_batches=2"];
     for method in [lazy, top_k] {
-        let mut recipe = |steps: &str| {
+        let recipe = |steps: &str| {
             let sets = ["run.workers=2", "optim.schedule=constant", "optim.warmup_steps=0", steps];
             LLAMA.with(&[&sets[..], &method].concat())
         };
