@@ -152,7 +152,9 @@ fn bell(mean: f64, spread: f64, bins: usize) -> Vec<f64> {
     let mut chances: Vec<f64> = (0..bins).map(weight).collect();
     let sum: f64 = chances.iter().sum();
     if sum > 0.0 {
-        chances.iter_mut().for_each(|chance| *chance /= sum);
+        for chance in &mut chances {
+            *chance /= sum;
+        }
     }
     chances
 }
