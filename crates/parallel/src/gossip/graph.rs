@@ -86,6 +86,11 @@ impl Graph {
         from != to && self.heard(step, to).iter().any(|(j, _)| *j == from)
     }
 
+    /// After how many steps the same edges come again.
+    pub fn num_turns(&self) -> usize {
+        self.turns.len()
+    }
+
     /// The most others that a worker hears in a step.
     pub fn max_degree(&self) -> usize {
         self.turns.iter().flatten().map(|row| row.len() - 1).max().unwrap_or(0)
