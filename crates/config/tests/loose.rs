@@ -70,7 +70,7 @@ fn what_does_not_go_with_them_says_so() {
         let said = refused("parameter-server", &[set]);
         assert!(said.contains(advice), "{set}: {said}");
     }
-    let late = ["sync.consistency=bounded", "sync.staleness=2", "sync.delay=3"];
+    let late = ["sync.consistency=bounded", "sync.staleness=2", "sync.read_delay=3"];
     assert!(refused("parameter-server", &late).ends_with("try 2"));
 }
 

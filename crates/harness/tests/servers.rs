@@ -130,7 +130,7 @@ fn delayed(delay: u32, momentum: f64, times: f64) -> Recipe {
     let sets = [
         SERVER.to_owned(),
         "run.workers=1".to_owned(),
-        format!("sync.delay={delay}"),
+        format!("sync.read_delay={delay}"),
         format!("optim.name={name}"),
         format!("optim.lr={lr}"),
         "optim.schedule=constant".to_owned(),

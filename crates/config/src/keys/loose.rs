@@ -82,7 +82,7 @@ pub(super) const STALENESS_DECAY: Key = Key::new(
 .only_when("sync.staleness_weight", &["exponential"]);
 
 pub(super) const DELAY: Key = Key::new(
-    "sync.delay",
+    "sync.read_delay",
     integer(0, 1_000_000),
     Fixed("0"),
     field!(sync.server.delay: integer u64),

@@ -92,7 +92,7 @@ fn ranks_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
 
 /// A reader that is kept behind is stale to begin with.
 fn delay_is_bounded(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["sync.delay", "sync.staleness", "sync.consistency"];
+    let involved = ["sync.read_delay", "sync.staleness", "sync.consistency"];
     let server = &facts.recipe.sync.server;
     let is_bounded = server.consistency == Consistency::Bounded;
     if !facts.sound(&involved) || !is_bounded || server.delay <= server.staleness {
