@@ -182,12 +182,12 @@ fn an_unknown_preset_names_the_known_ones() {
         failure(&sources).to_string(),
         "preset = \"bibel\" is not known; \
          try bible-small, tiny, wide-odd, gpt2-small-bytes, gpt2-medium-bytes, bench, gpt2, \
-         digits, quadratic, ridge or logistic\n\
+         methods, digits, federated, quadratic, ridge or logistic\n\
          model.layers = 0 must be between 1 and 1024; try 1",
         "rules between keys wait until the preset is known"
     );
     let known = "bible-small, tiny, wide-odd, gpt2-small-bytes, gpt2-medium-bytes, bench, \
-                 gpt2, digits, quadratic, ridge, logistic";
+                 gpt2, methods, digits, federated, quadratic, ridge, logistic";
     assert_eq!(
         sets(&["model.preset=tinny"]),
         format!("model.preset = \"tinny\" is not one of {known}; try \"tiny\"")

@@ -115,10 +115,21 @@ shares = \"\"
 
 [sync]
 mode = \"all-reduce\"
+stragglers = \"wait\"
+# backups is not a setting of sync.stragglers = \"wait\"
+# timeout_ms is not a setting of sync.stragglers = \"wait\"
+# slack is not a setting of sync.stragglers = \"wait\"
+# patience is not a setting of sync.stragglers = \"wait\"
+delay = 0
 # local_steps is not a setting of sync.mode = \"all-reduce\"
 # final_local_steps is not a setting of sync.mode = \"all-reduce\"
+# group_workers is not a setting of sync.mode = \"all-reduce\"
+# fragments is not a setting of sync.mode = \"all-reduce\"
+# inner_rounds is not a setting of sync.mode = \"all-reduce\"
 # synchronous is not a setting of sync.mode = \"all-reduce\"
 # average is not a setting of sync.mode = \"all-reduce\"
+# partition = \"shared\"  # = \"iid\" for clients, else \"shared\"
+# alpha is not a setting of sync.partition = \"shared\"
 # outer is not a setting of sync.mode = \"all-reduce\"
 # outer_lr is not a setting of sync.outer = \"none\"
 # outer_momentum is not a setting of sync.outer = \"none\"
@@ -129,16 +140,22 @@ mode = \"all-reduce\"
 # staleness is not a setting of sync.consistency = \"async\"
 # staleness_weight is not a setting of sync.mode = \"all-reduce\"
 # staleness_decay is not a setting of sync.staleness_weight = \"none\"
-# delay is not a setting of sync.mode = \"all-reduce\"
+# read_delay is not a setting of sync.mode = \"all-reduce\"
 
 [compress]
 method = \"none\"
 # ratio is not a setting of compress.method = \"none\"
+# ratio_warmup_steps is not a setting of compress.method = \"none\"
+# momentum is not a setting of compress.method = \"none\"
 # bits is not a setting of compress.method = \"none\"
 # rank is not a setting of compress.method = \"none\"
 # warmup_steps is not a setting of compress.method = \"none\"
 # error_feedback is not a setting of compress.method = \"none\"
 # force is not a setting of compress.method = \"none\"
+
+[offload]
+state = \"none\"
+# folder is not a setting of offload.state = \"none\"
 
 [checkpoint]
 dir = \"\"
@@ -154,6 +171,7 @@ mtbf = 86400.0
 # latency_ms is not a setting of run.transport = \"auto\"
 # jitter_ms is not a setting of run.transport = \"auto\"
 # loss is not a setting of run.transport = \"auto\"
+lane_ms = 0.0
 seed = 0
 ";
     assert_eq!(Recipe::default().to_toml(), text);
@@ -164,7 +182,7 @@ seed = 0
 fn every_default_that_is_not_derived_stands_in_the_recipe() {
     let text = Recipe::default().identity_text();
     for doc in describe_keys() {
-        let how = ["run.", "parallel.", "checkpoint.", "emulate."];
+        let how = ["run.", "parallel.", "offload.", "checkpoint.", "emulate."];
         let is_how = how.iter().any(|how| doc.name.starts_with(how));
         let other =
             ["momentum", "trust", "drop_at", "drop_factor", "decay_fraction", "decay_shape"];
@@ -176,6 +194,7 @@ fn every_default_that_is_not_derived_stands_in_the_recipe() {
             // Gradients as they are, in every step, are what was so before there was a choice.
             || doc.name.starts_with("sync.")
             || doc.name.starts_with("compress.")
+            || doc.name.starts_with("federated.")
             // One slice is what was so before there was a choice.
             || doc.name == "numerics.invariant_tensor_up_to"
             // Keys of the text are left out where they say what was so before they existed.

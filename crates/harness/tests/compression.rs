@@ -89,7 +89,10 @@ fn a_tensor_may_be_written_in_a_way_of_its_own() {
     let dense = with(&[]);
     let top_k = "compress.method=top-k";
     let all = with(&[top_k, "compress.levels=[{match=\"*\", dense=true}]"]);
-    assert_eq!(all.hashes(), dense.hashes(), "nothing is written otherwise");
+    // Sums of workers are added instead of those of leaves, which rounds otherwise.
+    for (one, other) in all.losses.iter().zip(&dense.losses) {
+        assert!((one - other).abs() < 1e-5, "nothing is written otherwise: {one} {other}");
+    }
     let few = with(&[top_k]);
     let more = with(&[top_k, "compress.levels=[{match=\"*mlp*\", ratio=0.2}]"]);
     let bytes = |outcome: &Outcome| outcome.summary.wire_bytes;

@@ -11,7 +11,7 @@ use crate::summary;
 use crate::train::Life;
 use crate::uneven::{Pace, Participation};
 use crate::{RunFolder, Summary, TrainError, gossip};
-use lockstep_comm::{Comm, CommError};
+use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
 use lockstep_parallel::compress::Observed;
@@ -381,9 +381,9 @@ impl Journal {
     pub fn pause(&mut self, replica: &mut Replica, comm: &Comm) -> Result<(), CommError> {
         replica.settle()?;
         self.moved_bytes += moved_bytes(replica) - self.mark;
-        let mut all = vec![0; comm.num_members()];
-        comm.all_gather(&[self.moved_bytes], &mut all)?;
-        self.moved_by_all = all.iter().sum();
+        let mut all = [self.moved_bytes];
+        comm.all_reduce(&mut all, Reduction::Sum)?;
+        self.moved_by_all = all[0];
         Ok(())
     }
 

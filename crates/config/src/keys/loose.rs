@@ -3,7 +3,7 @@
 use super::{float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
-use crate::recipe::{Consistency, GraphName, Recipe, StalenessWeight};
+use crate::recipe::{Consistency, GraphName, Recipe, StalenessWeight, SyncMode};
 use crate::value::Value;
 
 use Default::{Derived, Fixed};
@@ -70,7 +70,7 @@ pub(super) const STALENESS_WEIGHT: Key = Key::new(
     "How much shorter the step of a gradient is that has missed t updates: not at all, by 1/(1+t), \
      or by sync.staleness_decay to the power of t.",
 )
-.only_when("sync.consistency", &["async", "bounded"]);
+.only_when("sync.mode", &["parameter-server"]);
 
 pub(super) const STALENESS_DECAY: Key = Key::new(
     "sync.staleness_decay",
@@ -89,10 +89,14 @@ pub(super) const DELAY: Key = Key::new(
     "How many versions behind the newest a reader is kept on purpose, to study staleness: with one \
      worker every gradient is exactly so stale.",
 )
-.only_when("sync.consistency", &["async", "bounded"]);
+.only_when("sync.mode", &["parameter-server"]);
 
 /// Three where there are so many others, and for a regular graph an even number of ends.
 fn usual_degree(recipe: &Recipe) -> Value {
+    // Where nobody asks, it must not depend on how many workers there are.
+    if recipe.sync.mode != SyncMode::Gossip {
+        return integer_value(2);
+    }
     let workers = recipe.run.workers;
     let is_regular = recipe.sync.gossip.graph == GraphName::RandomRegular;
     let most = workers.saturating_sub(1).clamp(1, 3);

@@ -346,7 +346,10 @@ mod tests {
     #[test]
     fn what_comes_with_the_program_is_not_complained_about() {
         for (preset, _) in presets() {
-            assert_eq!(ids(preset, &["run.workers=2"]), [""; 0], "{preset}");
+            let mut found = ids(preset, &["run.workers=2"]);
+            // What methods are held against each other on *is* a slow link.
+            found.retain(|id| preset != "methods" || *id != "slow-link");
+            assert_eq!(found, [""; 0], "{preset}");
         }
     }
 

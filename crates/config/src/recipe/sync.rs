@@ -107,7 +107,7 @@ impl Recipe {
     /// the same rounds.
     pub fn round_at(&self, step: u64) -> Range<u64> {
         let (steps, first) = (self.train.steps, self.first_round());
-        if self.sync.mode != SyncMode::LocalSgd || step < first {
+        if !matches!(self.sync.mode, SyncMode::LocalSgd | SyncMode::Federated) || step < first {
             return step..step + 1;
         }
         let (from, to) = (self.sync.local_steps, self.sync.final_local_steps);
@@ -159,7 +159,7 @@ impl Recipe {
     /// each once in as many steps as a round has without any.
     pub fn fragments_meeting(&self, num_steps: u64) -> impl Iterator<Item = usize> + use<> {
         let Sync { mode, fragments, inner_rounds, .. } = self.sync;
-        let is_on = mode != SyncMode::AllReduce && fragments > 1 && num_steps > self.first_round();
+        let is_on = mode == SyncMode::LocalSgd && fragments > 1 && num_steps > self.first_round();
         let (mut offset, mut local_steps) = (0, 1);
         if is_on {
             let round = self.round_at(num_steps - 1);
@@ -178,7 +178,7 @@ impl Recipe {
     pub fn is_group_meeting(&self, num_steps: u64) -> bool {
         let sync = &self.sync;
         let first = self.first_round();
-        if sync.mode == SyncMode::AllReduce || sync.group_workers < 2 || num_steps <= first {
+        if sync.mode != SyncMode::LocalSgd || sync.group_workers < 2 || num_steps <= first {
             return false;
         }
         let round = self.round_at(num_steps - 1);

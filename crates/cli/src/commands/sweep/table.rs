@@ -256,8 +256,8 @@ pub(super) mod tests {
         assert_eq!(
             table.csv(),
             "run,optim.lr,optim.name,steps,status,validation_loss,final_loss,seconds,\
-             tokens_per_second,wire_bytes\n\
-             0001,\"{a=1,b=\"\"x\"\"}\",sgd,100,done,0.25,0.125,1.500,,\n"
+             step_seconds_median,tokens_per_second,wire_bytes,slow_rank\n\
+             0001,\"{a=1,b=\"\"x\"\"}\",sgd,100,done,0.25,0.125,1.500,,,,\n"
         );
     }
 
