@@ -11,7 +11,7 @@ use crate::summary;
 use crate::train::Life;
 use crate::uneven::{Pace, Participation};
 use crate::{RunFolder, Summary, TrainError, gossip};
-use lockstep_comm::{Comm, CommError, Reduction};
+use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
 use lockstep_parallel::compress::Observed;
@@ -89,8 +89,9 @@ pub struct Journal {
     pub exposed_seconds: Vec<f64>,
     /// Bytes of gradients and parameters that this worker moved in all steps of this process.
     pub moved_bytes: u64,
-    /// The same of all workers, when the model was judged last.
+    /// The same of all workers, when the model was judged last; and of each of them.
     moved_by_all: u64,
+    moved_by_worker: Vec<u64>,
     /// Steps that were skipped.
     pub num_skipped: u64,
     /// Those of them whose gradient overflowed at the scale of the loss.
@@ -155,6 +156,7 @@ impl Journal {
             exposed_seconds: Vec::with_capacity(room),
             moved_bytes: 0,
             moved_by_all: 0,
+            moved_by_worker: vec![0; recipe.run.workers],
             num_skipped: 0,
             num_overflows: 0,
             num_clipped: 0,
@@ -381,9 +383,9 @@ impl Journal {
     pub fn pause(&mut self, replica: &mut Replica, comm: &Comm) -> Result<(), CommError> {
         replica.settle()?;
         self.moved_bytes += moved_bytes(replica) - self.mark;
-        let mut all = [self.moved_bytes];
-        comm.all_reduce(&mut all, Reduction::Sum)?;
-        self.moved_by_all = all[0];
+        let all = &mut self.moved_by_worker[..comm.num_members()];
+        comm.all_gather(&[self.moved_bytes], all)?;
+        self.moved_by_all = all.iter().sum();
         Ok(())
     }
 

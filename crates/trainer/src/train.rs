@@ -182,7 +182,7 @@ fn one_step(
     let num_targets = targets.of(batch)?;
     rounds::begin_step(recipe, step, &mut learner.replica);
     let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
-    journal.pace.begin_step(step, &mut learner.replica);
+    journal.pace.begin_step(step, &mut learner.replica)?;
     let slow = &journal.slow;
     let lane = |index| lane_of(recipe, batch, index, num_own);
     let before_lane = |index, is_over: &dyn Fn() -> bool| slow.before_lane(step, index, is_over);

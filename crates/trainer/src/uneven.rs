@@ -84,6 +84,8 @@ pub struct Pace {
     pub missed: Vec<u64>,
     /// How long a lane took this worker, in every step that it ran any.
     lane_seconds: Vec<f64>,
+    /// How lanes were divided anew before this step, in words.
+    news: Option<String>,
     /// Whether a person was told of the drift; of residuals how many there were, what they were at
     /// first, and whether that was told.
     is_drift_told: bool,
@@ -120,19 +122,24 @@ impl Pace {
             window: vec![Vec::new(); num_workers],
             missed: vec![0; num_workers],
             lane_seconds: Vec::with_capacity(room),
+            news: None,
             is_drift_told: false,
             residuals: (0, 0.0, false),
         }
     }
 
-    /// A step begins.
-    pub fn begin_step(&self, step: u64, replica: &mut Replica) {
+    /// A step begins; lanes may be divided anew before it, since no sums are on their way.
+    pub fn begin_step(&mut self, step: u64, replica: &mut Replica) -> Result<(), CommError> {
+        if self.stragglers == Stragglers::Shares {
+            self.news = self.divide(replica)?;
+        }
         let is_probe = step.is_multiple_of(PROBE_EVERY);
         replica.set_duty(match (self.excluded[self.worker], is_probe) {
             (false, _) => Duty::Lanes,
             (true, true) => Duty::Probe,
             (true, false) => Duty::Nothing,
         });
+        Ok(())
     }
 
     /// The lanes of a step are run, of which all workers have `num_targets`: says what it goes by.
@@ -160,7 +167,12 @@ impl Pace {
         let there = self.told.iter().map(|[_, targets, _]| *targets as u64).sum::<u64>();
         let news = match self.stragglers {
             Stragglers::Exclude => self.judge(),
-            Stragglers::Shares => self.divide(replica)?,
+            Stragglers::Shares => {
+                for (window, [_, _, seconds]) in self.window.iter_mut().zip(&self.told) {
+                    window.push(*seconds);
+                }
+                self.news.take()
+            }
             _ => None,
         };
         if missing.is_empty() {
@@ -212,9 +224,6 @@ impl Pace {
 
     /// Divides lanes anew once they were timed for long enough.
     fn divide(&mut self, replica: &mut Replica) -> Result<Option<String>, CommError> {
-        for (window, [_, _, seconds]) in self.window.iter_mut().zip(&self.told) {
-            window.push(*seconds);
-        }
         if (self.window[0].len() as u64) < self.patience {
             return Ok(None);
         }
