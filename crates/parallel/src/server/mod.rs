@@ -12,7 +12,7 @@
 //! each other at two servers.
 //!
 //! - [`shard`]: versions, staleness, who waits
-//! - [`serve`]: a server's life
+//! - `serve`: a server's life
 //! - [`client`]: a worker's side of it
 //! - [`state`]: what is saved of servers
 
