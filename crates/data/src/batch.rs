@@ -153,6 +153,12 @@ impl Batch {
         (&self.inputs[range.clone()], &self.targets[range])
     }
 
+    /// How many targets some lanes have.
+    pub fn targets_in(&self, lanes: impl IntoIterator<Item = usize>) -> u64 {
+        let of_lane = |lane: usize| self.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
+        lanes.into_iter().map(of_lane).sum::<usize>() as u64
+    }
+
     fn lane_range(&self, index: usize) -> Range<usize> {
         let lane_tokens = self.shape.microbatch * self.shape.context;
         index * lane_tokens..(index + 1) * lane_tokens

@@ -8,15 +8,13 @@ use crate::saved::{Learner, blueprint_on};
 use crate::train::lane_of;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{
-    FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer, Recipe,
-};
+use lockstep_config::{FederatedCombine, FederatedMethod, Recipe};
+use lockstep_data::Loader;
 use lockstep_data::clients::clients_at;
-use lockstep_data::{Batch, IGNORE, Loader};
 use lockstep_optim::{Clip, ClipPlan};
 use lockstep_parallel::Replica;
-use lockstep_parallel::federated::arrival::{Arrivals, Attack};
-use lockstep_parallel::federated::server::{ServerRule, ServerStep};
+use lockstep_parallel::federated::arrival::Arrivals;
+use lockstep_parallel::federated::server::ServerStep;
 use lockstep_parallel::federated::{Correction, FederatedPlan, Federation};
 use lockstep_parallel::robust::Combine;
 use lockstep_platform::World;
@@ -51,12 +49,7 @@ fn plan_of(recipe: &Recipe) -> FederatedPlan {
         },
         least_steps: federated.least_steps,
         server: ServerStep {
-            rule: match federated.server {
-                FederatedServer::Average => ServerRule::Average,
-                FederatedServer::Momentum => ServerRule::Momentum,
-                FederatedServer::Adam => ServerRule::Adam,
-                FederatedServer::Yogi => ServerRule::Yogi,
-            },
+            rule: federated.server,
             lr: federated.server_lr as f32,
             momentum: federated.server_momentum as f32,
             second: federated.server_second as f32,
@@ -81,11 +74,7 @@ fn plan_of(recipe: &Recipe) -> FederatedPlan {
             late: federated.late,
             window: federated.window,
             byzantine: federated.byzantine,
-            attack: match federated.attack {
-                FederatedAttack::SignFlip => Attack::SignFlip,
-                FederatedAttack::Noise => Attack::Noise,
-                FederatedAttack::Stale => Attack::Stale,
-            },
+            attack: federated.attack,
         },
         seed: recipe.train.seed,
         optim: recipe.optim.clone(),
@@ -112,11 +101,14 @@ pub(crate) fn one_step(
         federation.begin_round(round.start, &clients, round.end - round.start);
     }
     let lanes = batch.num_lanes() / clients.len();
+    let of_client = |index: usize| index * lanes..(index + 1) * lanes;
+    let targets: Vec<u64> =
+        (0..clients.len()).map(|index| batch.targets_in(of_client(index)).max(1)).collect();
     let slow = &journal.slow;
     let lane = |index: usize, number: usize| {
-        let first = index * lanes;
-        slow.before_lane(step, first + number, &|| false);
-        lane_of(recipe, batch, first + number, targets_of(batch, first..first + lanes))
+        let lane = index * lanes + number;
+        slow.before_lane(step, lane, &|| false);
+        lane_of(recipe, batch, lane, targets[index])
     };
     let local = federation.step(cpu, step, lr, &lane)?;
     slow.after_lanes();
@@ -127,7 +119,7 @@ pub(crate) fn one_step(
     }
     let mut found = None;
     if step + 1 == round.end {
-        let num_rounds = recipe.num_rounds(step + 1);
+        let num_rounds = || recipe.num_rounds(step + 1);
         found = federation.end_round(round.start, num_rounds, &clients, replica)?;
     }
     federation.tell_traffic(replica);
@@ -144,12 +136,6 @@ pub(crate) fn one_step(
     journal.finish_step(&record, replica);
     journal.aggregated(step + 1, found);
     Ok(())
-}
-
-/// Targets of some lanes.
-fn targets_of(batch: &Batch, lanes: std::ops::Range<usize>) -> u64 {
-    let of_lane = |lane: usize| batch.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
-    (lanes.map(of_lane).sum::<usize>() as u64).max(1)
 }
 
 /// Copies what a checkpoint must hold of clients and the coordinator.

@@ -10,7 +10,7 @@ use crate::{TrainError, federated, gossip};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
 use lockstep_config::{Averaged, CompressMethod, Level, Outer, Recipe, SyncMode};
-use lockstep_data::{Batch, IGNORE};
+use lockstep_data::Batch;
 use lockstep_optim::Clip;
 use lockstep_parallel::compress::{CompressionPlan, Method, Observed};
 use lockstep_parallel::{Drift, OuterRule, Replica, RoundPlan};
@@ -144,8 +144,7 @@ pub(crate) fn num_targets(
 
 /// The targets of a worker's lanes.
 pub(crate) fn own_targets(batch: &Batch, replica: &Replica) -> u64 {
-    let of_lane = |&lane: &usize| batch.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
-    (replica.own_lanes().iter().map(of_lane).sum::<usize>() as u64).max(1)
+    batch.targets_in(replica.own_lanes().iter().copied()).max(1)
 }
 
 /// All workers step or none: a norm that is not finite on one of them is so on all.

@@ -10,7 +10,7 @@ use crate::summary::median;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
 use lockstep_config::{Recipe, Stragglers};
-use lockstep_data::{Batch, IGNORE};
+use lockstep_data::Batch;
 use lockstep_parallel::{Duty, LateRule, Replica};
 use lockstep_platform::World;
 use std::time::Duration;
@@ -156,7 +156,7 @@ impl Pace {
             return Ok(everybody);
         }
         let took_part = replica.took_part();
-        let own = if took_part { targets_of(batch, replica) } else { 0 };
+        let own = if took_part { batch.targets_in(replica.own_lanes().iter().copied()) } else { 0 };
         let seconds = seconds.unwrap_or(f64::NAN);
         replica.tell_all([f64::from(u8::from(took_part)), own as f64, seconds], &mut self.told)?;
         let is_missing = |worker: &usize| self.told[*worker][0] < 0.5;
@@ -285,12 +285,6 @@ pub fn slow_worker(lane_seconds: &[f64]) -> Option<(usize, f64)> {
     sorted.sort_by(f64::total_cmp);
     let times = lane_seconds[worker] / sorted[(sorted.len() - 1) / 2];
     (lane_seconds.len() > 1 && times >= NOTABLY_SLOW).then_some((worker, times))
-}
-
-/// Targets of the lanes that this worker runs.
-fn targets_of(batch: &Batch, replica: &Replica) -> u64 {
-    let of_lane = |&lane: &usize| batch.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
-    replica.own_lanes().iter().map(of_lane).sum::<usize>() as u64
 }
 
 /// The gradients of a step are in the sum: multiplies it for those that are not.

@@ -4,6 +4,7 @@
 //! the same without a word, and a run that goes on from a checkpoint goes on the same way.
 
 use crate::robust::norm;
+use lockstep_config::FederatedAttack;
 use lockstep_tensor::random::Key;
 
 /// How often changes are lost or late, and who lies.
@@ -18,18 +19,7 @@ pub struct Arrivals {
     /// The share of clients that lie.
     pub byzantine: f64,
     /// How.
-    pub attack: Attack,
-}
-
-/// How a client lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attack {
-    /// It sends the opposite, ten times as long.
-    SignFlip,
-    /// It sends noise, ten times as long as its change.
-    Noise,
-    /// It starts from the weights of the round before.
-    Stale,
+    pub attack: FederatedAttack,
 }
 
 /// How much longer a lie is than the truth.
@@ -47,7 +37,7 @@ pub enum Arrival {
 impl Arrivals {
     /// Whether somebody may start from older weights.
     pub(crate) fn may_be_stale(&self) -> bool {
-        self.byzantine > 0.0 && self.attack == Attack::Stale
+        self.byzantine > 0.0 && self.attack == FederatedAttack::Stale
     }
 
     /// Whether a client lies.
@@ -71,15 +61,15 @@ impl Arrivals {
     /// Makes a lie of a client's change.
     pub(crate) fn pretend(&self, key: Key, change: &mut [f32]) {
         match self.attack {
-            Attack::SignFlip => change.iter_mut().for_each(|x| *x *= -BOAST),
-            Attack::Noise => {
+            FederatedAttack::SignFlip => change.iter_mut().for_each(|x| *x *= -BOAST),
+            FederatedAttack::Noise => {
                 let each = norm(change) / (change.len().max(1) as f64).sqrt();
                 let size = BOAST * each as f32;
                 for (index, x) in (0..).zip(change) {
                     *x = key.normal(index) * size;
                 }
             }
-            Attack::Stale => {}
+            FederatedAttack::Stale => {}
         }
     }
 }
@@ -134,8 +124,13 @@ impl Shelf {
 mod tests {
     use super::*;
 
-    const SOME: Arrivals =
-        Arrivals { dropout: 0.25, late: 0.5, window: 1, byzantine: 0.2, attack: Attack::SignFlip };
+    const SOME: Arrivals = Arrivals {
+        dropout: 0.25,
+        late: 0.5,
+        window: 1,
+        byzantine: 0.2,
+        attack: FederatedAttack::SignFlip,
+    };
 
     #[test]
     fn as_many_are_lost_late_and_lying_as_was_asked_for() {

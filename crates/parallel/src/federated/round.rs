@@ -152,7 +152,7 @@ impl Federation {
     pub fn end_round(
         &mut self,
         round: u64,
-        num_rounds: u64,
+        num_rounds: impl Fn() -> u64,
         clients: &[usize],
         replica: &mut Replica,
     ) -> Result<Option<Aggregated>, CommError> {
@@ -186,7 +186,8 @@ impl Federation {
             self.add_noise(round, found.counted, &mut change);
             self.plan.server.step(&change, &mut self.moments, &mut self.anchor);
             let chance = self.plan.sampled as f64 / self.plan.num_clients() as f64;
-            let epsilon = || privacy::epsilon(chance, self.plan.noise, num_rounds, self.plan.delta);
+            let epsilon =
+                || privacy::epsilon(chance, self.plan.noise, num_rounds(), self.plan.delta);
             found.epsilon = (self.plan.noise > 0.0).then(epsilon);
         }
         self.comm.broadcast(&mut self.anchor, COORDINATOR)?;

@@ -3,26 +3,16 @@
 //! The mean change of a round is treated as a gradient (Reddi et al., "Adaptive Federated
 //! Optimization", ICLR 2021). Taken as it is, it is FedAvg; with momentum FedAvgM; with Adam's or
 //! Yogi's second moment FedAdam and FedYogi. The adaptive ones have no correction for the start,
-//! and their τ is large, as in the paper: it bounds how much they adapt.
+//! and their τ is large, as in the paper: it bounds how much they adapt. Adam's second moment is
+//! v = β₂v + (1 − β₂)Δ²; Yogi's, v −= (1 − β₂) Δ² sign(v − Δ²), never forgets quickly.
 
-/// The coordinator's optimizer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ServerRule {
-    /// x += lr·Δ.
-    Average,
-    /// Momentum on Δ.
-    Momentum,
-    /// Adam's second moment: v = β₂v + (1 − β₂)Δ².
-    Adam,
-    /// Yogi's: v −= (1 − β₂) Δ² sign(v − Δ²), which never forgets quickly.
-    Yogi,
-}
+use lockstep_config::FederatedServer;
 
 /// The coordinator's optimizer with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServerStep {
     /// Which.
-    pub rule: ServerRule,
+    pub rule: FederatedServer,
     /// Learning rate.
     pub lr: f32,
     /// β₁, the momentum.
@@ -37,9 +27,9 @@ impl ServerStep {
     /// Elements of state for each weight: first moment, second moment.
     pub fn num_moments(&self) -> usize {
         match self.rule {
-            ServerRule::Average => 0,
-            ServerRule::Momentum => 1,
-            ServerRule::Adam | ServerRule::Yogi => 2,
+            FederatedServer::Average => 0,
+            FederatedServer::Momentum => 1,
+            FederatedServer::Adam | FederatedServer::Yogi => 2,
         }
     }
 
@@ -54,12 +44,12 @@ impl ServerStep {
         assert_eq!(moments.len(), self.num_moments(), "its own moments");
         let (keep, add) = (self.momentum, 1.0 - self.momentum);
         match (self.rule, moments) {
-            (ServerRule::Average, _) => {
+            (FederatedServer::Average, _) => {
                 for (weight, change) in weights.iter_mut().zip(change) {
                     *weight += self.lr * change;
                 }
             }
-            (ServerRule::Momentum, [velocity]) => {
+            (FederatedServer::Momentum, [velocity]) => {
                 for ((weight, change), velocity) in weights.iter_mut().zip(change).zip(velocity) {
                     *velocity = keep * *velocity + change;
                     *weight += self.lr * *velocity;
@@ -71,7 +61,7 @@ impl ServerStep {
                 {
                     let square = change * change;
                     *m = keep * *m + add * change;
-                    *v = if rule == ServerRule::Adam {
+                    *v = if rule == FederatedServer::Adam {
                         self.second * *v + (1.0 - self.second) * square
                     } else {
                         *v - (1.0 - self.second) * square * sign(*v - square)
@@ -99,7 +89,7 @@ fn sign(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    fn steps(rule: ServerRule, changes: &[f32]) -> f32 {
+    fn steps(rule: FederatedServer, changes: &[f32]) -> f32 {
         let step = ServerStep { rule, lr: 0.1, momentum: 0.9, second: 0.99, tau: 0.1 };
         let mut moments = vec![vec![0.0; 1]; step.num_moments()];
         if let Some(second) = moments.get_mut(1) {
@@ -115,15 +105,15 @@ mod tests {
     #[test]
     fn every_rule_is_its_formula() {
         let close = |a: f32, b: f64| assert!((f64::from(a) - b).abs() < 1e-6, "{a} {b}");
-        close(steps(ServerRule::Average, &[0.5, -0.2]), 1.0 + 0.1 * 0.3);
-        close(steps(ServerRule::Momentum, &[0.5, -0.2]), 1.0 + 0.1 * (0.5 + (0.45 - 0.2)));
+        close(steps(FederatedServer::Average, &[0.5, -0.2]), 1.0 + 0.1 * 0.3);
+        close(steps(FederatedServer::Momentum, &[0.5, -0.2]), 1.0 + 0.1 * (0.5 + (0.45 - 0.2)));
         let adam = |v: f64, d: f64| 0.99 * v + 0.01 * d * d;
         let (m1, v1) = (0.05, adam(0.01, 0.5));
         let (m2, v2) = (0.9 * m1 + 0.1 * -0.2, adam(v1, -0.2));
         let step = |m: f64, v: f64| 0.1 * m / (v.sqrt() + 0.1);
-        close(steps(ServerRule::Adam, &[0.5, -0.2]), 1.0 + step(m1, v1) + step(m2, v2));
+        close(steps(FederatedServer::Adam, &[0.5, -0.2]), 1.0 + step(m1, v1) + step(m2, v2));
         // v − Δ² is negative at first (0.01 against 0.25) and after (0.0125 against 0.04).
         let (v1, v2) = (0.01 + 0.01 * 0.25, 0.0125 + 0.01 * 0.04);
-        close(steps(ServerRule::Yogi, &[0.5, -0.2]), 1.0 + step(m1, v1) + step(m2, v2));
+        close(steps(FederatedServer::Yogi, &[0.5, -0.2]), 1.0 + step(m1, v1) + step(m2, v2));
     }
 }
