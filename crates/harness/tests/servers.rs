@@ -214,7 +214,7 @@ fn an_elastic_run_goes_on_without_who_is_slow() {
         "train.steps=16",
         "train.eval_batches=1",
         "sync.consistency=elastic",
-        "emulate.slow=[{rank=2,factor=6}]",
+        "emulate.slow=[{rank=2,factor=5}]",
     ];
     let ways: [&[&str]; 3] = [
         &["sync.quorum=2", "sync.late=discard"],
@@ -223,11 +223,19 @@ fn an_elastic_run_goes_on_without_who_is_slow() {
     ];
     for way in ways {
         let outcome = runs.finish(&LLAMA.with(&[&sets[..], way].concat()));
-        let missed = &outcome.summary.pace.missed_steps_by_rank;
-        assert!(missed[2] > 0, "{way:?}: {missed:?}");
-        let discarded = outcome.summary.loose.served.discarded_by_rank.as_ref().expect("told");
+        let discarded = outcome.summary.loose.served.discarded_by_rank.as_ref().expect("told")[2];
+        let taken = &outcome.summary.loose.staleness_by_rank.as_ref().expect("told")[2];
+        let late: u64 = taken.range(1..).map(|(_, count)| count).sum();
+        let missed = outcome.summary.pace.missed_steps_by_rank[2];
+        // What it brings late is thrown away or counts, and what it was too late for it leaves out.
+        // Of three, one is always too late for two; whether it is for the clock is chance.
         let counts_late = way.contains(&"sync.late=next");
-        assert_eq!(discarded[2] > 0, !counts_late, "{way:?}: {discarded:?}");
+        if way.contains(&"sync.quorum=2") {
+            let found = (discarded > 0, late > 0);
+            assert_eq!(found, (!counts_late, counts_late), "{way:?}: {discarded}, {late}");
+        }
+        let pushed = discarded + taken.values().sum::<u64>();
+        assert_eq!(pushed + missed, 16, "{way:?}: {discarded}, {taken:?}, {missed}");
         assert_eq!(outcome.summary.steps, 16);
         assert!(outcome.losses[15] < outcome.losses[0], "{way:?}: {:?}", outcome.losses);
     }
@@ -247,16 +255,15 @@ fn nothing_too_stale_is_taken_where_it_is_thrown_away() {
         "run.workers=3",
         "train.steps=12",
         "train.eval_batches=1",
-        "emulate.slow=[{rank=2,factor=6}]",
         "sync.consistency=bounded",
-        "sync.staleness=2",
+        "sync.staleness=0",
         "sync.beyond=discard",
     ];
     let outcome = runs.finish(&LLAMA.with(&sets));
     let served = &outcome.summary.loose.served;
     let discarded = served.discarded_by_rank.as_ref().expect("told");
-    assert!(outcome.summary.staleness_max <= 2, "{:?}", outcome.summary.loose);
-    assert!(discarded[2] > 0, "{discarded:?}");
+    assert_eq!(outcome.summary.staleness_max, 0, "{:?}", outcome.summary.loose);
+    assert!(discarded.iter().sum::<u64>() > 0, "{discarded:?}");
     assert_eq!(num_pushes(&outcome) + discarded.iter().sum::<u64>(), 36, "all were answered");
 }
 
@@ -288,16 +295,14 @@ fn servers_may_forget_their_momentum_when_a_run_goes_on() {
     let mut runs = Runs::new("servers");
     let sets = [SERVER, "sync.consistency=sync", "optim.name=momentum", "run.workers=2"];
     let more = ["train.steps=12", "checkpoint.every=5", "train.eval_batches=1"];
-    let recipe = LLAMA.with(&[&sets[..], &more].concat());
-    let options = Options { stop_after: Some(9), ..Options::default() };
-    let part = runs.run(&recipe, options).expect("the first part");
-    let mut rest = |resets: bool| {
-        let mut recipe = recipe.clone();
-        recipe.sync.server.resets_momentum = resets;
+    let mut rest = |resets: &str| {
+        let recipe = LLAMA.with(&[&sets[..], &more, &[resets]].concat());
+        let options = Options { stop_after: Some(9), ..Options::default() };
+        let part = runs.run(&recipe, options).expect("the first part");
         let resume = Some(part.dir.join("checkpoints"));
         runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest")
     };
-    let (kept, reset) = (rest(false), rest(true));
+    let (kept, reset) = (rest("sync.reset_momentum=false"), rest("sync.reset_momentum=true"));
     // The first gradient is of the same weights; from the second on momentum shows.
     assert_eq!(kept.losses[0].to_bits(), reset.losses[0].to_bits());
     assert_ne!(kept.losses[2].to_bits(), reset.losses[2].to_bits());
@@ -306,29 +311,24 @@ fn servers_may_forget_their_momentum_when_a_run_goes_on() {
 #[test]
 fn a_liar_ruins_the_mean_and_not_what_bears_it() {
     let mut runs = Runs::new("servers");
-    for attack in ["sign-flip", "noise"] {
-        let attack = format!("sync.attack={attack}");
-        let mut descend = |more: &[&str]| {
-            let sets = [SERVER, "sync.consistency=sync", "run.workers=5", "sync.byzantine=1"];
-            let bowl = ["optim.name=sgd", "optim.lr=0.2", "problem.condition=4", "train.batch=40"];
-            let rest = ["optim.clip=0", "train.steps=200", attack.as_str()];
-            let recipe = problem("quadratic", &[&sets[..], &bowl, &rest, more].concat());
-            runs.run(&recipe, Options::default())
-        };
-        let mean = descend(&["sync.combine=mean"]);
-        let has_diverged = mean.map_or(true, |outcome| {
-            let surplus = outcome.summary.verdict.suboptimality.expect("known");
-            surplus.is_nan() || surplus > outcome.summary.first_loss
-        });
-        assert!(has_diverged, "{attack}: one liar of five does nothing to the mean");
-        let ways: [&[&str]; 3] =
-            [&["sync.combine=median"], &["sync.combine=trimmed-mean"], &["sync.combine=krum"]];
-        for way in ways {
-            let outcome = descend(way).unwrap_or_else(|error| panic!("{way:?}: {error}"));
-            let verdict = outcome.summary.verdict;
-            let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
-            let surplus = verdict.suboptimality.expect("known");
-            assert!(surplus < 1e-2 * start, "{attack}, {way:?}: {surplus} of {start}");
-        }
+    let mut descend = |more: &[&str]| {
+        let sets = [SERVER, "sync.consistency=sync", "run.workers=5", "sync.byzantine=1"];
+        let bowl = ["optim.name=sgd", "optim.lr=0.2", "problem.condition=4", "train.batch=40"];
+        let rest = ["optim.clip=0", "train.steps=100"];
+        let recipe = problem("quadratic", &[&sets[..], &bowl, &rest, more].concat());
+        runs.run(&recipe, Options::default())
+    };
+    let mean = descend(&["sync.combine=mean"]);
+    let has_diverged = mean.map_or(true, |outcome| {
+        let surplus = outcome.summary.verdict.suboptimality.expect("known");
+        surplus.is_nan() || surplus > outcome.summary.first_loss
+    });
+    assert!(has_diverged, "one liar of five does nothing to the mean");
+    for way in ["sync.combine=median", "sync.combine=trimmed-mean", "sync.combine=krum"] {
+        let outcome = descend(&[way]).unwrap_or_else(|error| panic!("{way}: {error}"));
+        let verdict = outcome.summary.verdict;
+        let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
+        let surplus = verdict.suboptimality.expect("known");
+        assert!(surplus < 1e-4 * start, "{way}: {surplus} of {start}");
     }
 }

@@ -106,7 +106,7 @@ pub struct Journal {
     /// How many gradients missed how many updates, by worker, where servers hold the weights.
     pub staleness: Vec<BTreeMap<u64, u64>>,
     /// What servers have done, where they hold the weights.
-    pub served: Served,
+    pub(crate) served: Served,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.

@@ -14,7 +14,7 @@ mod step;
 pub(crate) use meeting::Served;
 
 use meeting::{meet, tell_losses};
-use step::{Watch, one_step};
+use step::Walk;
 
 use crate::checkpoints::Saver;
 use crate::evaluate::Examiner;
@@ -210,34 +210,17 @@ fn work(
     journal.tell(&team.joined);
     let saved = start.from.clone();
     let first_step = journal.go_on(start, &options.life);
-    learner.replica.work_for(
-        team.link.clone(),
-        recipe.num_servers(),
-        recipe.sync.server.replicas,
-        world,
-    );
-    let is_liar = workers.position() + recipe.sync.server.byzantine >= recipe.run.workers;
-    learner.replica.lie_as(is_liar.then_some(recipe.sync.server.attack));
-    begin(recipe, world, workers, &mut learner, first_step, saved.as_deref())?;
+    begin(recipe, world, team, &mut learner, first_step, saved.as_deref())?;
 
-    let (mut examination, mut watch, mut done) = (None, Watch::default(), first_step);
+    let (mut examination, mut walk) = (None, Walk::default());
     for step in first_step..last_step {
-        if step < done {
-            loader.next_batch()?;
-            journal.missed();
-        } else {
-            let steps = (step, last_step);
-            let last =
-                one_step(cpu, recipe, steps, &mut watch, &mut learner, &mut loader, &mut journal)?;
-            done = last + 1;
-        }
+        walk.go_on(cpu, recipe, step..last_step, &mut learner, &mut loader, &mut journal)?;
         tell_losses(step, &team.joined, &mut learner, &mut journal);
         if evaluate::is_due(recipe, step + 1, last_step) {
             journal.pause(&mut learner.replica, workers)?;
             meet(workers, step + 1, &mut learner, &mut journal)?;
             tell_losses(step, &team.joined, &mut learner, &mut journal);
-            let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
-            examination = Some(found);
+            let found = *examination.insert(examiner.examine(&mut learner.replica, cpu, recipe)?);
             journal.evaluated(step + 1, &found, &learner.replica);
             if evaluate::is_reached(recipe, found.validation_loss) {
                 break;
@@ -269,11 +252,16 @@ fn work(
 fn begin(
     recipe: &Recipe,
     world: &World,
-    workers: &Comm,
+    team: &Team<'_>,
     learner: &mut Learner,
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
+    let (workers, keys) = (&team.workers, &recipe.sync.server);
+    let link = team.link.clone();
+    learner.replica.work_for(link, recipe.num_servers(), keys.replicas, world);
+    let is_liar = workers.position() + keys.byzantine >= recipe.run.workers;
+    learner.replica.lie_as(is_liar.then_some(keys.attack));
     if workers.position() > 0 {
         return Ok(workers.barrier()?);
     }
@@ -282,7 +270,7 @@ fn begin(
     let reader = Reader::open(world, folder)?;
     let Learner { replica, optimizer, .. } = learner;
     replica.give_kept(first_step, optimizer.kinds(), |kept| {
-        if recipe.sync.server.resets_momentum {
+        if keys.resets_momentum {
             kept.values.fill(0.0);
             return Ok(());
         }

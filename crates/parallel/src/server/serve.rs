@@ -152,12 +152,12 @@ impl Server<'_> {
             }
             Ask::Push | Ask::Skip | Ask::Load | Ask::LoadState | Ask::Leave => {
                 let content = self.content(ask, worker)?;
-                let is_new = !ask.is_push() || self.shard.taken(worker, number).is_none();
-                if is_new {
+                let taken =
+                    |shard: &Shard| ask.is_push().then(|| shard.taken(worker, number)).flatten();
+                if taken(self.shard).is_none() {
                     self.change(request, content)?;
                 }
-                let taken = self.shard.taken(worker, number).filter(|_| ask.is_push());
-                let Taken { staleness, is_discarded } = taken.unwrap_or_default();
+                let Taken { staleness, is_discarded } = taken(self.shard).unwrap_or_default();
                 let (switch, is_alone) = (self.shard.switch(), self.is_alone);
                 self.tell(worker, Answer { number: staleness, is_discarded, switch, is_alone })?;
             }

@@ -96,11 +96,11 @@ fn as_one(cpu: &Cpu, rule: Combine, all: Vec<Parts>, num_workers: usize) -> Part
     if rule != Combine::Mean {
         return robust(rule, &all, num_workers);
     }
-    let num_missing = num_workers as f32 / all.len() as f32;
-    let is_whole = all.len() == num_workers;
+    let num_come = all.len();
     let mut sum = sum(cpu, all);
-    if !is_whole {
-        sum.iter_mut().flatten().for_each(|grad| *grad *= num_missing);
+    if num_come != num_workers {
+        let times = num_workers as f32 / num_come as f32;
+        sum.iter_mut().flatten().for_each(|grad| *grad *= times);
     }
     sum
 }

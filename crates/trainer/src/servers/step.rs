@@ -10,22 +10,46 @@ use lockstep_config::{Consistency, Recipe};
 use lockstep_data::Loader;
 use lockstep_tensor::Cpu;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Losses of which the mean is what a loss is held against.
 const NUM_LOSSES: usize = 20;
 
-/// What a worker has seen of its losses.
+/// A worker on its way from step to step.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct Walk {
+    /// Its last losses.
     last: VecDeque<f64>,
+    /// The steps before this one are done, by this worker or without it.
+    next_step: u64,
 }
 
-impl Watch {
+impl Walk {
+    /// Does the first of these steps, or leaves it out where others went on without this worker.
+    pub(super) fn go_on(
+        &mut self,
+        cpu: &Cpu,
+        recipe: &Recipe,
+        steps: Range<u64>,
+        learner: &mut Learner,
+        loader: &mut Loader,
+        journal: &mut Journal,
+    ) -> Result<(), TrainError> {
+        if steps.start < self.next_step {
+            loader.next_batch()?;
+            journal.missed();
+            return Ok(());
+        }
+        let last = one_step(cpu, recipe, steps, self, learner, loader, journal)?;
+        self.next_step = last + 1;
+        Ok(())
+    }
+
     /// Takes note of a loss; returns whether it is so many times the mean of those before it.
     fn is_spike(&mut self, loss: f64, times: f64) -> bool {
         let count = self.last.len();
         let mean = self.last.iter().fold(0.0, |sum, loss| sum + loss) / count.max(1) as f64;
-        let is_spike = times > 0.0 && count == NUM_LOSSES && !(loss <= times * mean);
+        let is_spike = times > 0.0 && count == NUM_LOSSES && (loss.is_nan() || loss > times * mean);
         if count == NUM_LOSSES {
             self.last.pop_front();
         }
@@ -36,21 +60,22 @@ impl Watch {
 
 /// Learns from this worker's part of one batch; returns the last step that is done by that, which
 /// is a later one where others have gone on without this worker.
-pub(super) fn one_step(
+fn one_step(
     cpu: &Cpu,
     recipe: &Recipe,
-    (step, last_step): (u64, u64),
-    watch: &mut Watch,
+    steps: Range<u64>,
+    walk: &mut Walk,
     learner: &mut Learner,
     loader: &mut Loader,
     journal: &mut Journal,
 ) -> Result<u64, TrainError> {
+    let step = steps.start;
     let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
     journal.begin_step();
     let batch = loader.next_batch()?;
     let version = learner.replica.pull(step)?;
     let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
-    if is_elastic && version >= last_step {
+    if is_elastic && version >= steps.end {
         journal.missed();
         return Ok(version);
     }
@@ -71,7 +96,7 @@ pub(super) fn one_step(
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let is_finite = loss.is_finite() && clip.norm.is_finite();
     learner.replica.lie(recipe.train.seed, step);
-    let is_spike = watch.is_spike(loss, recipe.sync.server.spike);
+    let is_spike = walk.is_spike(loss, recipe.sync.server.spike);
     learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
     learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
     if learner.num_skipped > recipe.train.max_skipped {
@@ -100,11 +125,11 @@ mod tests {
 
     #[test]
     fn a_loss_is_a_jump_beside_those_before_it_once_there_are_enough() {
-        let mut watch = Watch::default();
-        assert!((0..NUM_LOSSES).all(|_| !watch.is_spike(100.0, 2.0)), "nothing is known yet");
-        assert!(!watch.is_spike(200.0, 2.0));
-        assert!(!watch.is_spike(201.0, 0.0), "nobody asked");
-        assert!(watch.is_spike(300.0, 2.0));
-        assert!(watch.is_spike(f64::NAN, 2.0));
+        let mut walk = Walk::default();
+        assert!((0..NUM_LOSSES).all(|_| !walk.is_spike(100.0, 2.0)), "nothing is known yet");
+        assert!(!walk.is_spike(200.0, 2.0));
+        assert!(!walk.is_spike(201.0, 0.0), "nobody asked");
+        assert!(walk.is_spike(300.0, 2.0));
+        assert!(walk.is_spike(f64::NAN, 2.0));
     }
 }
