@@ -26,6 +26,8 @@ mod federated;
 mod layout;
 mod loose;
 mod offload;
+mod robust;
+mod rows;
 mod sync;
 
 use crate::key::{Applies, Key, Section};

@@ -72,9 +72,9 @@ pub use recipe::{
     FederatedMethod, FederatedServer, Gossip, GraphName, Group, HeldOut, Interval, IsaChoice,
     Isolation, Level, LossScale, LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics,
     Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule,
-    Placement, Precision, Recipe, Recompute, Reduction, Run, Server, SlowWorker, Source,
-    StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
-    Uneven, describes,
+    Placement, Precision, Recipe, Recompute, Reduction, Robust, Rows, RowsBy, Run, Server,
+    SlowWorker, Source, StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer,
+    Train, TransportChoice, Uneven, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

@@ -13,8 +13,8 @@ use crate::recipe::{
     FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval, IsaChoice, Isolation,
     LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName,
     Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, Server, Source, StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition,
-    Tokenizer, Train, TransportChoice, Uneven,
+    Reduction, Robust, Rows, RowsBy, Run, Server, Source, StalenessWeight, Stragglers, Sync,
+    SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -229,6 +229,15 @@ fn blank_sync() -> Sync {
             staleness_weight: StalenessWeight::Inverse,
             staleness_decay: -1.0,
             delay: u64::MAX,
+            rows: Rows { sparse: true, by: RowsBy::Range, hot: usize::MAX, hot_every: 0 },
+        },
+        threads: 0,
+        robust: Robust {
+            combine: FederatedCombine::Krum,
+            liars: usize::MAX,
+            clip: -1.0,
+            byzantine: -1.0,
+            attack: FederatedAttack::Stale,
         },
     }
 }
@@ -295,6 +304,7 @@ fn blank_parallel() -> Parallel {
 fn blank_data() -> Data {
     Data {
         source: Source::Path(String::new()),
+        zipf: -1.0,
         tokenizer: Tokenizer::File(String::new()),
         validation: HeldOut::Fraction(-1.0),
         documents: Documents::Padded,

@@ -5,12 +5,13 @@
 use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::health::Verdict;
+use crate::rows::RowFigures;
 use crate::saved::{Learner, Start};
 use crate::slow::Slow;
 use crate::summary;
 use crate::train::Life;
 use crate::uneven::{Pace, Participation};
-use crate::{RunFolder, Summary, TrainError, gossip};
+use crate::{RunFolder, Summary, TrainError, delays, gossip};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
@@ -104,6 +105,8 @@ pub struct Journal {
     pub restarts: u64,
     /// How many gradients missed how many updates, by worker, where servers hold the weights.
     pub staleness: Vec<BTreeMap<u64, u64>>,
+    /// What rows have weighed that travel one by one, where they do.
+    pub rows: RowFigures,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.
@@ -164,6 +167,7 @@ impl Journal {
             watch: OverflowWatch::default(),
             restarts: 0,
             staleness: Vec::new(),
+            rows: RowFigures::default(),
             slow: Slow::new(recipe, world, worker),
             pace: Pace::new(recipe, worker),
             mark: moved_bytes(&learner.replica),
@@ -307,6 +311,11 @@ impl Journal {
                 max: found.keys().last().copied().unwrap_or(0),
                 counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
             });
+        }
+        // Once: where it was so before, it has been said.
+        let was_said = delays::warning(&self.staleness).is_some();
+        if let Some(message) = delays::warning(&by_worker).filter(|_| !was_said) {
+            self.telemetry.record(&Event::Warning { message });
         }
         self.staleness = by_worker;
     }

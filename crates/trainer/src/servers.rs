@@ -11,15 +11,20 @@ use crate::health::Verdict;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::train::{Options, lane_of, lane_shape};
-use crate::{RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder};
+use crate::{
+    RunFolder, Summary, TrainError, check, evaluate, feed, gossip, restore, rounds, rows,
+    run_folder,
+};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
 use lockstep_data::Loader;
+use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::server::{self, Policy, Shard};
+use lockstep_parallel::robust::Combine;
+use lockstep_parallel::server::{self, Holdings, Policy, Shard};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
@@ -51,8 +56,8 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
     let mut processes = vec![0; comm.num_members()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
-    let ranges = server::ranges(&blueprint_on(recipe, 0), recipe.num_servers());
-    let held = |server| ranges.list.iter().map(|bucket| bucket.part(server).len() as u64).sum();
+    let holdings = holdings(recipe, &blueprint_on(recipe, 0));
+    let held = |server| holdings.lens(server).into_iter().map(|len| len as u64).sum();
     Ok(Event::ServersJoined {
         worker_processes: processes,
         server_processes,
@@ -61,24 +66,32 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
     })
 }
 
+/// What every server holds.
+fn holdings(recipe: &Recipe, blueprint: &Blueprint) -> Holdings {
+    Holdings::new(blueprint, recipe.num_servers(), recipe.sync.server.rows.dealt())
+}
+
 /// A server's life.
 fn serve(cpu: &Cpu, recipe: &Recipe, comm: &Comm, link: &Comm) -> Result<(), TrainError> {
     let (blueprint, keys) = (blueprint_on(recipe, 0), &recipe.sync.server);
     let server = comm.position() - recipe.run.workers;
-    let ranges = server::ranges(&blueprint, recipe.num_servers());
-    let slots = ranges.slots(&blueprint, |bucket| bucket.part(server));
-    let lens: Vec<_> = ranges.list.iter().map(|bucket| bucket.part(server).len()).collect();
+    let holdings = holdings(recipe, &blueprint);
+    let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let policy = Policy {
         consistency: keys.consistency,
         staleness: keys.staleness,
         weight: keys.staleness_weight,
         decay: keys.staleness_decay,
         delay: keys.delay,
+        combine: Some(gossip::rule_of(recipe)).filter(|rule| *rule != Combine::Mean),
     };
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
     let mut shard = Shard::new(policy, recipe.run.workers, &lens, optimizer, lr);
+    if let Some(rows) = &holdings.rows {
+        shard.hold_rows(rows.row_len());
+    }
     run_folder::record_failures(comm, None)?;
     server::serve(link, cpu, &mut shard, recipe.run.workers)?;
     Ok(comm.barrier()?)
@@ -130,6 +143,8 @@ fn work(
     let saved = start.from.clone();
     let first_step = journal.go_on(start, &options.life);
     learner.replica.work_for(team.link.clone(), recipe.num_servers(), world);
+    learner.replica.work_by_rows(recipe);
+    learner.replica.lie_to_servers(gossip::liar_of(recipe, workers.position()));
     begin(world, workers, &mut learner, first_step, saved.as_deref())?;
 
     let mut examination = None;
@@ -211,6 +226,7 @@ fn one_step(
     let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
     journal.begin_step();
     let batch = loader.next_batch()?;
+    rows::touch(step, batch, &mut learner.replica);
     learner.replica.pull(step)?;
     learner.replica.tell_own_losses(!in_lockstep);
     let slow = &journal.slow;
@@ -270,5 +286,5 @@ fn meet(
         by_worker[worker as usize].insert(staleness, count);
     }
     journal.stale(step, by_worker);
-    Ok(())
+    rows::tell(workers, step, learner, journal)
 }

@@ -2,7 +2,10 @@
 
 use super::loose::{
     CONSISTENCY, DEGREE, DELAY, GRAPH, SERVERS, STALENESS, STALENESS_DECAY, STALENESS_WEIGHT,
+    THREADS,
 };
+use super::robust::{ATTACK, BYZANTINE, CLIP, COMBINE, LIARS};
+use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS};
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
@@ -33,7 +36,8 @@ pub(super) const SYNC: &[Key] = &[
          worker take steps of its own and averages the weights at the end of a round; gossip \
          lets it average with a few neighbours after every step; parameter-server keeps weights \
          on servers that workers pull from and push gradients to (the bits then depend on the \
-         workers); federated lets clients of their own take steps, under a coordinator.",
+         workers); federated lets clients of their own take steps, under a coordinator; hogwild \
+         lets threads of one worker step the same memory without a lock.",
     )
     .counting_when(is_lazy),
     Key::new(
@@ -219,9 +223,19 @@ pub(super) const SYNC: &[Key] = &[
         "Momentum of the outer optimizer.",
     )
     .only_when("sync.outer", &["nesterov"]),
+    COMBINE,
+    LIARS,
+    CLIP,
+    BYZANTINE,
+    ATTACK,
     GRAPH,
     DEGREE,
+    THREADS,
     SERVERS,
+    SPARSE_ROWS,
+    ROWS_BY,
+    HOT_ROWS,
+    HOT_EVERY,
     CONSISTENCY,
     STALENESS,
     STALENESS_WEIGHT,

@@ -1,7 +1,9 @@
 //! A worker's side of parameter servers: pull, compute, push.
 
+use super::touched::TouchedRows;
 use super::{Ask, Tag, ranges};
 use crate::buckets::Buckets;
+use crate::liars::Liar;
 use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_optim::Clip;
@@ -20,6 +22,10 @@ pub struct Client {
     staleness: BTreeMap<u64, u64>,
     world: World,
     exposed: Duration,
+    /// What travels row by row, if anything does.
+    pub(super) rows: Option<TouchedRows>,
+    /// What this worker pretends, where it lies.
+    pub(super) liar: Option<Liar>,
 }
 
 impl Replica {
@@ -34,13 +40,30 @@ impl Replica {
         let (staleness, exposed) = (BTreeMap::new(), Duration::ZERO);
         let world = World::clone(world);
         self.store.set_alone(true);
-        self.client =
-            Some(Client { comm, ranges, num_workers, num_servers, staleness, world, exposed });
+        let (rows, liar) = (None, None);
+        self.client = Some(Client {
+            comm,
+            ranges,
+            num_workers,
+            num_servers,
+            staleness,
+            world,
+            exposed,
+            rows,
+            liar,
+        });
     }
 
     /// Says whether losses are those of this worker's lanes alone.
     pub fn tell_own_losses(&mut self, is_alone: bool) {
         self.losses.set_alone(is_alone);
+    }
+
+    /// Makes this worker lie about its gradients.
+    pub fn lie_to_servers(&mut self, liar: Option<Liar>) {
+        if let Some(client) = &mut self.client {
+            client.liar = liar;
+        }
     }
 
     /// Waits for its turn and takes the weights for a step from all servers.
@@ -58,12 +81,17 @@ impl Replica {
         let began = client.world.clock().now();
         for server in 0..client.num_servers {
             client.ask(server, ask, step)?;
-            client.answer(server)?;
+            let version = client.answer(server)?;
             for (bucket, cut) in client.ranges.list.iter().enumerate() {
                 let part = &mut store.own_params_mut(bucket)[cut.part(server)];
                 if !part.is_empty() {
                     client.comm.recv(part, client.rank(server), Tag::Weights as u64)?;
                 }
+            }
+            let at = (client.rank(server), server);
+            if let Some(rows) = &mut client.rows {
+                let bucket = store.own_params_mut(rows.table.bucket);
+                rows.take(&client.comm, at, ask, version, bucket)?;
             }
         }
         client.exposed += client.world.clock().since(began);
@@ -76,6 +104,10 @@ impl Replica {
         for server in 0..client.num_servers {
             client.ask(server, Ask::Load, 0)?;
             client.give(server, Tag::Weights, |bucket| store.own_params(bucket))?;
+            if let Some(rows) = &client.rows {
+                let bucket = store.own_params(rows.table.bucket);
+                rows.give_all(&client.comm, (client.rank(server), server), bucket)?;
+            }
             client.answer(server)?;
         }
         Ok(())
@@ -90,11 +122,21 @@ impl Replica {
                 store.own_grads_mut(bucket).iter_mut().for_each(|grad| *grad *= scale);
             }
         }
+        if let Some(liar) = &mut client.liar {
+            for bucket in 0..client.ranges.list.len() {
+                liar.pretend(step, bucket, store.own_grads_mut(bucket));
+            }
+        }
         let began = client.world.clock().now();
         for server in 0..client.num_servers {
             client.ask(server, if clip.is_some() { Ask::Push } else { Ask::Skip }, step)?;
             if clip.is_some() {
                 client.give(server, Tag::Gradients, |bucket| store.own_grads(bucket))?;
+                let at = (client.rank(server), server);
+                if let Some(rows) = &mut client.rows {
+                    let bucket = store.own_grads(rows.table.bucket);
+                    rows.push(&client.comm, at, bucket)?;
+                }
             }
             let staleness = client.answer(server)?;
             if server == 0 {

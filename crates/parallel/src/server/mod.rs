@@ -14,12 +14,17 @@
 //! - [`shard`]: versions, staleness, who waits
 //! - `serve`: a server's life
 //! - [`client`]: a worker's side of it
+//! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
+//!   rows that it does not ask for in every step
 //! - [`state`]: what is saved of servers
 
 pub mod client;
+pub mod hot;
+pub mod rows;
 pub mod serve;
 pub mod shard;
 pub mod state;
+pub mod touched;
 
 use crate::buckets::Buckets;
 use lockstep_comm::{Comm, CommError};
@@ -27,8 +32,10 @@ use lockstep_mesh::{Group, Rank};
 use lockstep_model::Blueprint;
 
 pub use client::Client;
+pub use rows::Holdings;
 pub use serve::serve;
 pub use shard::{Policy, Shard};
+pub use touched::RowCounts;
 
 /// What a message is about; the tag it travels under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,8 @@ enum Tag {
     Weights = 3,
     Gradients = 4,
     State = 5,
+    /// Which rows, and how many.
+    Rows = 6,
 }
 
 /// What a worker asks for: the first number of a request. The second is its step.
@@ -59,10 +68,12 @@ enum Ask {
     LoadState = 7,
     /// Nothing more.
     Leave = 8,
+    /// So many rows, in the place of the step.
+    Rows = 9,
 }
 
 impl Ask {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Pull,
         Self::Push,
         Self::Skip,
@@ -71,6 +82,7 @@ impl Ask {
         Self::ReadState,
         Self::LoadState,
         Self::Leave,
+        Self::Rows,
     ];
 
     fn from_number(number: u64) -> Option<Self> {

@@ -4,7 +4,7 @@
 //! come waits here, and with it the worker; all others are heard meanwhile.
 
 use super::shard::{Parts, Shard};
-use super::{Ask, Tag};
+use super::{Ask, Tag, rows};
 use lockstep_comm::{Comm, CommError};
 use lockstep_tensor::Cpu;
 use std::collections::VecDeque;
@@ -26,9 +26,7 @@ pub fn serve(
         match Ask::from_number(number) {
             Some(Ask::Pull) => waiting.push_back((worker, step)),
             Some(Ask::Push) => {
-                let mut grads: Parts =
-                    shard.params_mut().iter().map(|p| vec![0.0; p.len()]).collect();
-                receive(comm, worker, Tag::Gradients, &mut grads)?;
+                let grads = rows::receive_grads(comm, worker, shard)?;
                 answer(comm, worker, shard.push(cpu, worker, Some(grads)))?;
             }
             Some(Ask::Skip) => answer(comm, worker, shard.push(cpu, worker, None))?,
@@ -51,14 +49,16 @@ pub fn serve(
                 shard.resume(step, num_updates[0]);
                 answer(comm, worker, shard.version())?;
             }
+            Some(Ask::Rows) => rows::answer(comm, worker, step, shard)?,
             Some(Ask::Leave) => present.retain(|other| *other != worker),
             None => panic!("worker {worker} asked for {number}, which is nothing"),
         }
         while let Some(turn) = waiting.iter().position(|(_, step)| shard.may_read(*step)) {
             let (worker, _) = waiting.remove(turn).expect("found above");
+            let num_whole = shard.num_whole();
             let (version, params) = shard.read(worker);
             answer(comm, worker, version)?;
-            send(comm, worker, Tag::Weights, params)?;
+            send(comm, worker, Tag::Weights, &params[..num_whole])?;
         }
     }
     Ok(())
@@ -80,7 +80,7 @@ fn answer(comm: &Comm, worker: usize, number: u64) -> Result<(), CommError> {
 }
 
 /// Sends every part that has anything in it.
-pub(super) fn send(comm: &Comm, to: usize, tag: Tag, parts: &Parts) -> Result<(), CommError> {
+pub(super) fn send(comm: &Comm, to: usize, tag: Tag, parts: &[Vec<f32>]) -> Result<(), CommError> {
     let mut parts = parts.iter().filter(|part| !part.is_empty());
     parts.try_for_each(|part| comm.send(part, to, tag as u64))
 }

@@ -11,6 +11,7 @@
 //!   more than the limit allows, so that whatever the order in which all of them push, the last
 //!   finds no more updates than that. Readers at work never wait, so somebody always goes on.
 
+use crate::robust::{Combine, combine};
 use lockstep_config::{Consistency, StalenessWeight};
 use lockstep_optim::{Clip, Optimizer, Update};
 use lockstep_tensor::math::scalar;
@@ -30,6 +31,8 @@ pub struct Policy {
     pub decay: f64,
     /// How many versions behind readers are kept on purpose.
     pub delay: u64,
+    /// How the gradients of an update are combined where some may be lies; else they are added up.
+    pub combine: Option<Combine>,
 }
 
 /// Parameters, by bucket.
@@ -62,6 +65,8 @@ pub struct Shard {
     arrived: Vec<Arrival>,
     /// Versions before this one, the oldest first, where readers are kept behind.
     older: VecDeque<Parts>,
+    /// The length of rows, where the last part has rows that travel one by one.
+    row_len: Option<usize>,
 }
 
 impl Shard {
@@ -84,7 +89,23 @@ impl Shard {
             reads: vec![None; num_workers],
             arrived: (0..num_workers).map(|_| Arrival::Awaited).collect(),
             older: VecDeque::new(),
+            row_len: None,
         }
+    }
+
+    /// The last part has rows of this length, which travel one by one.
+    pub fn hold_rows(&mut self, row_len: usize) {
+        self.row_len = Some(row_len);
+    }
+
+    /// The length of rows that travel one by one, where any do.
+    pub fn row_len(&self) -> Option<usize> {
+        self.row_len
+    }
+
+    /// How many parts travel whole.
+    pub fn num_whole(&self) -> usize {
+        self.params.len() - usize::from(self.row_len.is_some())
     }
 
     /// Gives all of the optimizer's state, to send or to fill in.
@@ -152,9 +173,14 @@ impl Shard {
 
     /// A worker reads: the version, and its parameters.
     pub fn read(&mut self, worker: usize) -> (u64, &Parts) {
+        self.reads[worker] = Some(self.newest().0);
+        self.newest()
+    }
+
+    /// What a reader gets now: the version, and its parameters.
+    pub fn newest(&self) -> (u64, &Parts) {
         let behind = (self.version - self.version.saturating_sub(self.policy.delay)) as usize;
         let version = self.version - behind as u64;
-        self.reads[worker] = Some(version);
         match behind {
             0 => (version, &self.params),
             _ => (version, &self.older[self.older.len() - behind]),
@@ -180,7 +206,8 @@ impl Shard {
                 let all: Vec<_> = self.arrived.iter_mut().map(take).collect();
                 // What one leaves out nobody takes.
                 let all: Option<Vec<Parts>> = all.into_iter().collect();
-                self.update(cpu, all.map(|all| sum(cpu, all)), 0);
+                let rule = self.policy.combine;
+                self.update(cpu, all.map(|all| join(cpu, rule, all)), 0);
             }
         } else {
             self.update(cpu, grads, staleness);
@@ -225,6 +252,20 @@ impl Shard {
     }
 }
 
+/// What the gradients of all workers become. Each is a share of the mean over the batch, so a rule
+/// that finds the typical one counts as often as there are workers. A server sees its own part of
+/// gradients only, and judges by that.
+fn join(cpu: &Cpu, rule: Option<Combine>, addends: Vec<Parts>) -> Parts {
+    let Some(rule) = rule else { return sum(cpu, addends) };
+    let flat: Vec<Vec<f32>> = addends.iter().map(|parts| parts.concat()).collect();
+    let vectors: Vec<&[f32]> = flat.iter().map(Vec::as_slice).collect();
+    let mut joined = vec![0.0; vectors[0].len()];
+    combine(rule, &vectors, &vec![1.0; vectors.len()], &mut joined);
+    joined.iter_mut().for_each(|x| *x *= vectors.len() as f32);
+    let mut rest = joined.into_iter();
+    addends[0].iter().map(|part| rest.by_ref().take(part.len()).collect()).collect()
+}
+
 /// Adds up in the order in which leaves are: neighbours first, then neighbours of sums. For as many
 /// workers as a power of two, with equal shares, that is the order of the data-parallel run.
 fn sum(cpu: &Cpu, mut addends: Vec<Parts>) -> Parts {
@@ -265,7 +306,7 @@ mod tests {
             decay: false,
         };
         let weight = StalenessWeight::None;
-        let policy = Policy { consistency, staleness, weight, decay: 0.9, delay: 0 };
+        let policy = Policy { consistency, staleness, weight, decay: 0.9, delay: 0, combine: None };
         Shard::new(policy, num_workers, &[1], Optimizer::new(&recipe.optim, &[slot]), |_| 1.0)
     }
 
@@ -291,6 +332,22 @@ mod tests {
         shard.push(&cpu, 0, Some(gradient(1.0)));
         shard.push(&cpu, 1, None);
         assert_eq!((shard.version(), shard.num_updates(), shard.params_mut()[0][0]), (2, 1, -3.0));
+    }
+
+    #[test]
+    fn a_liar_among_workers_is_left_out_where_that_is_asked_for() {
+        let cpu = Cpu::single(Isa::detect());
+        for (combine, expected) in [(None, 7.0), (Some(Combine::Median), -3.0)] {
+            let mut shard = shard(3, Consistency::Sync, 0);
+            shard.policy.combine = combine;
+            (0..3).for_each(|worker| {
+                shard.read(worker);
+            });
+            for (worker, value) in [1.0, -9.0, 1.0].into_iter().enumerate() {
+                shard.push(&cpu, worker, Some(gradient(value)));
+            }
+            assert_eq!(shard.params_mut()[0], [expected], "{combine:?}");
+        }
     }
 
     #[test]
