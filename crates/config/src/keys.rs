@@ -26,8 +26,8 @@ mod federated;
 mod layout;
 mod loose;
 mod offload;
-mod robust;
 mod rows;
+mod served;
 mod sync;
 
 use crate::key::{Applies, Key, Section};

@@ -57,7 +57,6 @@ mod optim;
 mod precision;
 mod promise;
 mod recompute;
-mod robust;
 mod sync;
 
 pub use batches::{BatchChange, BatchPlan, BatchStage};
@@ -69,12 +68,14 @@ pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use federated::{
     Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
 };
-pub use loose::{Consistency, Gossip, GraphName, Rows, RowsBy, Server, StalenessWeight};
+pub use loose::{
+    Beyond, Consistency, Gossip, GraphName, Late, Rows, RowsBy, Server, StalenessRule,
+    StalenessWeight,
+};
 pub use offload::{Offload, OffloadState};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};
 pub use recompute::Recompute;
-pub use robust::Robust;
 pub use sync::{Averaged, Outer, Stragglers, Sync, SyncMode, SyncPartition, Uneven};
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],

@@ -32,8 +32,8 @@ fn surplus(runs: &mut Runs, sets: &[&str]) -> Option<f64> {
 }
 
 const ATTACKS: [&str; 3] = ["sync.attack=sign-flip", "sync.attack=noise", "sync.attack=stale"];
-const FIVE: [&str; 3] = ["run.workers=5", "train.batch=16", "sync.byzantine=0.2"];
-const EIGHT: [&str; 3] = ["run.workers=8", "train.batch=16", "sync.byzantine=0.125"];
+const FIVE: [&str; 3] = ["run.workers=5", "train.batch=16", "sync.byzantine=1"];
+const EIGHT: [&str; 3] = ["run.workers=8", "train.batch=16", "sync.byzantine=1"];
 
 #[test]
 fn neighbours_that_lie_lead_the_mean_astray_and_not_the_others() {
@@ -53,7 +53,7 @@ fn neighbours_that_lie_lead_the_mean_astray_and_not_the_others() {
                 let left = surplus(&mut runs, &[&sets[..], &[rule.as_str()]].concat());
                 assert!(left.is_some_and(|left| left < 1e-3), "{sets:?}, {rule} leaves {left:?}");
             }
-            let left = surplus(&mut runs, &[&sets[..], &["sync.clip=0.05"]].concat());
+            let left = surplus(&mut runs, &[&sets[..], &["sync.gradient_clip=0.05"]].concat());
             assert!(left.is_some_and(|left| left < 0.05), "{sets:?}, clipped leaves {left:?}");
         }
     }
@@ -80,7 +80,7 @@ fn servers_bear_workers_that_lie() {
 #[test]
 fn without_lies_the_rules_reach_the_optimum_too() {
     let mut runs = Runs::new("liars");
-    for rule in ["sync.combine=median", "sync.combine=krum", "sync.clip=1"] {
+    for rule in ["sync.combine=median", "sync.combine=krum", "sync.gradient_clip=1"] {
         let sets = ["sync.mode=gossip", "sync.graph=complete", "run.workers=5", "train.batch=16"];
         let left = surplus(&mut runs, &[&sets[..], &[rule]].concat());
         assert!(left.is_some_and(|left| left < 1e-4), "{rule} leaves {left:?}");

@@ -70,10 +70,10 @@ fn bytes_are_those_of_the_rows_that_are_touched() {
             (of(context, "sync.sparse_rows=true"), of(context, "sync.rows_by=hash"));
         let [pulled, pushed] = pulled_and_pushed(&rows);
         assert_eq!(pulled, pushed, "{context}: what is touched comes and its gradient goes");
-        // A row and its number each way; three numbers with every pull, one with every push.
+        // A row and its number each way; nine words with every pull, one with every push.
         let steps = 6 * 2 * 2;
         let expected =
-            (pulled + pushed) * (width + 4) + 8 * (3 * (requests(&rows) - steps) + steps);
+            (pulled + pushed) * (width + 4) + 8 * (9 * (requests(&rows) - steps) + steps);
         assert_eq!(row_bytes(&rows), expected, "{context}");
         // All wires together have what they would have without rows, less the table both ways.
         let saved = 6 * 2 * 2 * 1000 * width - row_bytes(&rows);

@@ -1,7 +1,5 @@
-//! Workers that lie about what they have learned, to see what becomes of the others.
-//!
-//! Who lies is drawn from the seed: as many of the workers as a share of them is, rounded. A lie is
-//! a function of the truth, the seed and the step.
+//! Workers that lie to their neighbours about what they have learned, to see what becomes of the
+//! others. A lie is a function of the truth, the seed and the step.
 
 use crate::robust::norm;
 use lockstep_config::FederatedAttack;
@@ -21,20 +19,10 @@ pub struct Liar {
 }
 
 impl Liar {
-    /// The lying side of a worker, if it has one: of all workers this share lies.
-    pub fn find(
-        seed: u64,
-        share: f64,
-        attack: FederatedAttack,
-        num_workers: usize,
-        worker: usize,
-    ) -> Option<Self> {
-        let num_liars = (share * num_workers as f64).round() as usize;
-        let draws = Key::new(seed, "sync.byzantine");
-        let draw = |worker: usize| (draws.uniform_f64(worker as u64), worker);
-        let num_before = (0..num_workers).filter(|other| draw(*other) < draw(worker)).count();
+    /// A worker that lies like this.
+    pub fn new(seed: u64, attack: FederatedAttack, worker: usize) -> Self {
         let key = Key::new(seed, "sync.lies").with(worker as u64);
-        (num_before < num_liars).then(|| Self { attack, key, first: BTreeMap::new() })
+        Self { attack, key, first: BTreeMap::new() }
     }
 
     /// Makes a lie of how a part of something changes.
@@ -58,27 +46,9 @@ impl Liar {
 mod tests {
     use super::*;
 
-    fn liars(seed: u64, share: f64, num_workers: usize) -> Vec<usize> {
-        let lies = |worker: &usize| {
-            Liar::find(seed, share, FederatedAttack::Noise, num_workers, *worker).is_some()
-        };
-        (0..num_workers).filter(lies).collect()
-    }
-
-    #[test]
-    fn as_many_lie_as_was_asked_for_and_others_for_another_seed() {
-        for (share, num_workers, expected) in [(0.0, 8, 0), (0.2, 5, 1), (0.25, 8, 2), (0.1, 4, 0)]
-        {
-            for seed in 0..20 {
-                assert_eq!(liars(seed, share, num_workers).len(), expected);
-            }
-        }
-        assert!((1..20).any(|seed| liars(seed, 0.2, 5) != liars(0, 0.2, 5)));
-    }
-
     #[test]
     fn lies_are_what_they_are_called() {
-        let liar = |attack| Liar::find(1, 1.0, attack, 1, 0).expect("everybody lies");
+        let liar = |attack| Liar::new(1, attack, 0);
         let mut change = vec![1.0, -2.0];
         liar(FederatedAttack::SignFlip).pretend(0, 0, &mut change);
         assert_eq!(change, [-10.0, 20.0]);

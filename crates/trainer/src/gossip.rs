@@ -4,7 +4,7 @@ use crate::TrainError;
 use crate::saved::Learner;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{FederatedCombine, Recipe, Robust};
+use lockstep_config::{FederatedCombine, Recipe, Server};
 use lockstep_parallel::liars::Liar;
 use lockstep_parallel::robust::Combine;
 use lockstep_parallel::{Graph, Replica};
@@ -21,14 +21,15 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
 }
 
 /// The lying side of a worker, if it has one.
-pub(crate) fn liar_of(recipe: &Recipe, worker: usize) -> Option<Liar> {
-    let Robust { byzantine, attack, .. } = recipe.sync.robust;
-    Liar::find(recipe.train.seed, byzantine, attack, recipe.run.workers, worker)
+fn liar_of(recipe: &Recipe, worker: usize) -> Option<Liar> {
+    let Server { byzantine, attack, .. } = recipe.sync.server;
+    let lies = worker + byzantine >= recipe.run.workers;
+    lies.then(|| Liar::new(recipe.train.seed, attack, worker))
 }
 
 /// How what several workers say becomes one.
 pub(crate) fn rule_of(recipe: &Recipe) -> Combine {
-    let Robust { combine, liars, clip, .. } = recipe.sync.robust;
+    let Server { combine, liars, gradient_clip: clip, .. } = recipe.sync.server;
     match combine {
         FederatedCombine::Mean if clip > 0.0 => Combine::ClippedMean { most: clip },
         FederatedCombine::Mean => Combine::Mean,

@@ -7,11 +7,12 @@ use crate::evaluate::Examination;
 use crate::health::Verdict;
 use crate::rows::RowFigures;
 use crate::saved::{Learner, Start};
+use crate::servers::Served;
 use crate::slow::Slow;
 use crate::summary;
 use crate::train::Life;
 use crate::uneven::{Pace, Participation};
-use crate::{RunFolder, Summary, TrainError, delays, gossip};
+use crate::{RunFolder, Summary, TrainError, gossip};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowWatch};
@@ -23,7 +24,7 @@ use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The figures of one step.
@@ -107,11 +108,16 @@ pub struct Journal {
     pub staleness: Vec<BTreeMap<u64, u64>>,
     /// What rows have weighed that travel one by one, where they do.
     pub rows: RowFigures,
+    /// What servers have done, where they hold the weights.
+    pub served: Served,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.
     pub pace: Pace,
     watch: OverflowWatch,
+    worker: usize,
+    /// What was warned of once.
+    warned: BTreeSet<String>,
     telemetry: Telemetry,
     world: World,
     started: Duration,
@@ -168,9 +174,12 @@ impl Journal {
             restarts: 0,
             staleness: Vec::new(),
             rows: RowFigures::default(),
+            served: Served::default(),
             slow: Slow::new(recipe, world, worker),
             pace: Pace::new(recipe, worker),
             mark: moved_bytes(&learner.replica),
+            worker,
+            warned: BTreeSet::new(),
             telemetry,
             world: world.clone(),
             started: now,
@@ -250,6 +259,13 @@ impl Journal {
         }
     }
 
+    /// A step went without this worker, which did not see its loss.
+    pub fn missed(&mut self) {
+        let last = self.losses.last().copied().unwrap_or(f64::NAN);
+        self.losses.push(last);
+        self.pace.missed[self.worker] += 1;
+    }
+
     /// A step went without somebody, where one did.
     pub fn straggled(&mut self, step: u64, participation: &Participation) {
         let Participation { missing, news, num_targets, .. } = participation;
@@ -294,6 +310,15 @@ impl Journal {
         });
     }
 
+    /// Something to be warned of, the first time that something is.
+    pub fn warn_once(&mut self, message: String) {
+        // Figures in it change; what it is about does not.
+        let about: String = message.chars().filter(char::is_ascii_alphabetic).collect();
+        if self.warned.insert(about) {
+            self.telemetry.record(&Event::Warning { message });
+        }
+    }
+
     /// Something happened that is told as it is.
     pub fn tell(&mut self, event: &Event) {
         self.telemetry.record(event);
@@ -311,11 +336,6 @@ impl Journal {
                 max: found.keys().last().copied().unwrap_or(0),
                 counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
             });
-        }
-        // Once: where it was so before, it has been said.
-        let was_said = delays::warning(&self.staleness).is_some();
-        if let Some(message) = delays::warning(&by_worker).filter(|_| !was_said) {
-            self.telemetry.record(&Event::Warning { message });
         }
         self.staleness = by_worker;
     }

@@ -47,7 +47,6 @@ pub mod train;
 
 pub mod check;
 pub mod checkpoints;
-mod delays;
 pub mod device;
 pub mod evaluate;
 mod federated;

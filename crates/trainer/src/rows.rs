@@ -32,11 +32,11 @@ pub struct RowFigures {
 const MAX_IMBALANCE: f64 = 1.5;
 
 /// What is said where one server has much more to do than others.
-fn uneven(bytes: &[u64], imbalance: f64) -> String {
+fn uneven(bytes: &[u64]) -> String {
     let most = bytes.iter().max().copied().unwrap_or(0);
     let server = bytes.iter().position(|bytes| *bytes == most).unwrap_or(0);
     format!(
-        "server {server} moves {imbalance:.1} times the mean of all servers for rows; use \
+        "server {server} moves much more for rows than the mean of all servers; use \
          sync.rows_by = \"hash\", or sync.hot_rows to ask for common rows less often"
     )
 }
@@ -64,9 +64,8 @@ pub(crate) fn tell(
     let (requests, bytes) = sums[3..].split_at(num_servers);
     let most = bytes.iter().max().copied().unwrap_or(0);
     let imbalance = (most * num_servers as u64) as f64 / bytes.iter().sum::<u64>().max(1) as f64;
-    let was_uneven = journal.rows.row_imbalance.is_some_and(|before| before > MAX_IMBALANCE);
-    if imbalance > MAX_IMBALANCE && !was_uneven {
-        journal.tell(&Event::Warning { message: uneven(bytes, imbalance) });
+    if imbalance > MAX_IMBALANCE {
+        journal.warn_once(uneven(bytes));
     }
     journal.rows = RowFigures {
         rows_pulled: Some(sums[0]),

@@ -1,11 +1,14 @@
 //! Keys of how often workers agree: after every step, or after rounds of steps of their own.
 
 use super::loose::{
-    CONSISTENCY, DEGREE, DELAY, GRAPH, SERVERS, STALENESS, STALENESS_DECAY, STALENESS_WEIGHT,
-    THREADS,
+    CONSISTENCY, DEGREE, DELAY, GRAPH, REPLICAS, SERVERS, STALENESS, STALENESS_DECAY,
+    STALENESS_WEIGHT, THREADS,
 };
-use super::robust::{ATTACK, BYZANTINE, CLIP, COMBINE, LIARS};
 use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS};
+use super::served::{
+    ATTACK, BEYOND, BYZANTINE, CLOSE_AFTER, COMBINE, CURVATURE, FINAL_STALENESS, GRADIENT_CLIP,
+    LATE, LIARS, QUORUM, RESETS_MOMENTUM, SPIKE, STALENESS_CONSTANT, STALENESS_RULE, SWITCH_AFTER,
+};
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Kind};
@@ -223,11 +226,6 @@ pub(super) const SYNC: &[Key] = &[
         "Momentum of the outer optimizer.",
     )
     .only_when("sync.outer", &["nesterov"]),
-    COMBINE,
-    LIARS,
-    CLIP,
-    BYZANTINE,
-    ATTACK,
     GRAPH,
     DEGREE,
     THREADS,
@@ -236,10 +234,27 @@ pub(super) const SYNC: &[Key] = &[
     ROWS_BY,
     HOT_ROWS,
     HOT_EVERY,
+    REPLICAS,
     CONSISTENCY,
+    QUORUM,
+    CLOSE_AFTER,
+    LATE,
     STALENESS,
+    BEYOND,
+    STALENESS_RULE,
+    FINAL_STALENESS,
+    CURVATURE,
+    STALENESS_CONSTANT,
     STALENESS_WEIGHT,
     STALENESS_DECAY,
+    SWITCH_AFTER,
+    SPIKE,
+    COMBINE,
+    LIARS,
+    GRADIENT_CLIP,
+    BYZANTINE,
+    ATTACK,
+    RESETS_MOMENTUM,
     DELAY,
 ];
 

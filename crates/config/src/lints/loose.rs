@@ -19,15 +19,6 @@ const MAX_RING: usize = 16;
 
 pub(super) const LINTS: &[Lint] = &[
     Lint {
-        id: "stale-momentum",
-        condition: "momentum repeats gradients that have missed updates",
-        threshold: "sync.consistency = async or bounded with several workers and momentum or beta1 \
-                    > 0.5",
-        advice: "lower it to 0.5 or less, lower optim.lr, or use sync.consistency = \"sync\"",
-        rows: &["481", "483", "484", "G30", "H37", "H39", "F3.10"],
-        check: stale_momentum,
-    },
-    Lint {
         id: "unstable-delay",
         condition: "gradients are so old that descent on the steepest side overshoots ever farther",
         threshold: "optim.lr x staleness / (1 - momentum) >= 1 on a bowl, whose curvature is 1",
@@ -124,19 +115,11 @@ fn staleness(recipe: &Recipe) -> Option<u64> {
     let others = recipe.run.workers as u64 - 1;
     let found = match server.consistency {
         _ if !is_served(recipe) => return None,
-        Consistency::Sync => 0,
+        Consistency::Sync | Consistency::Elastic => 0,
         Consistency::Async => others,
         Consistency::Bounded => others.min(server.staleness),
     };
     Some(found.max(server.delay)).filter(|staleness| *staleness > 0)
-}
-
-fn stale_momentum(recipe: &Recipe) -> Option<String> {
-    let (_, (name, value)) = (staleness(recipe)?, memory(recipe)?);
-    let consistency = recipe.sync.server.consistency;
-    (value > MAX_STALE_MOMENTUM).then(|| {
-        format!("optim.{name} = {value} with sync.consistency = \"{consistency}\" lengthens delay")
-    })
 }
 
 fn unstable_delay(recipe: &Recipe) -> Option<String> {
@@ -207,7 +190,7 @@ fn slow_news(recipe: &Recipe) -> Option<String> {
 }
 
 fn few_neighbours(recipe: &Recipe) -> Option<String> {
-    let (robust, workers) = (&recipe.sync.robust, recipe.run.workers);
+    let (robust, workers) = (&recipe.sync.server, recipe.run.workers);
     let heard = match recipe.sync.gossip.graph {
         _ if recipe.sync.mode != SyncMode::Gossip => return None,
         GraphName::Ring => 3.min(workers),
@@ -227,12 +210,6 @@ fn few_neighbours(recipe: &Recipe) -> Option<String> {
 /// A setting that each lint speaks about, and one just on the other side of its line.
 #[cfg(test)]
 pub(super) const CASES: &[(&str, &str, &[&str], &[&str])] = &[
-    (
-        "stale-momentum",
-        "quadratic",
-        &["sync.mode=parameter-server", "run.workers=2", "optim.momentum=0.51"],
-        &["sync.mode=parameter-server", "run.workers=2", "optim.momentum=0.5"],
-    ),
     (
         "unstable-delay",
         "quadratic",

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Consistency, Gossip, Recipe, Robust, Server};
+use super::{Consistency, FederatedCombine, Gossip, Recipe, Server};
 
 mod uneven;
 
@@ -50,8 +50,14 @@ pub struct Sync {
     pub server: Server,
     /// Threads that step the same weights without a lock.
     pub threads: usize,
-    /// Who may lie, and what is done about it.
-    pub robust: Robust,
+}
+
+impl Sync {
+    /// Whether what workers tell each other or servers is more than averaged, or may be a lie.
+    pub fn is_guarded(&self) -> bool {
+        let Server { combine, gradient_clip, byzantine, .. } = &self.server;
+        *combine != FederatedCombine::Mean || *gradient_clip > 0.0 || *byzantine > 0
+    }
 }
 
 choices! {
@@ -269,6 +275,9 @@ impl Recipe {
             SyncMode::ParameterServer if consistency == Consistency::Sync => {
                 "servers add up the sums of workers, so a number of workers that is no power of \
                  two or other shares give other bits"
+            }
+            SyncMode::ParameterServer if consistency == Consistency::Elastic => {
+                "an update takes the gradients that have come, so every run has other bits"
             }
             SyncMode::ParameterServer => {
                 "gradients are taken as they come, so every run has other bits"

@@ -10,8 +10,8 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         return Vec::new();
     }
     let rules: &[fn(&Facts<'_>) -> Option<ConfigError>] = match facts.recipe.sync.mode {
-        SyncMode::Gossip => &[edges_go_both_ways, clips_the_mean, enough_are_honest],
-        SyncMode::ParameterServer => &[gradients_meet, clips_the_mean, enough_are_honest],
+        SyncMode::Gossip => &[edges_go_both_ways, enough_are_honest],
+        SyncMode::ParameterServer => &[gradients_meet],
         SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Federated | SyncMode::Hogwild => &[],
     };
     rules.iter().filter_map(|rule| rule(facts)).collect()
@@ -29,40 +29,28 @@ fn edges_go_both_ways(facts: &Facts<'_>) -> Option<ConfigError> {
 
 /// A server has nothing to compare where gradients come one by one.
 fn gradients_meet(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["sync.combine", "sync.consistency"];
-    let sync = &facts.recipe.sync;
-    let compares = sync.robust.combine != FederatedCombine::Mean || sync.robust.clip > 0.0;
-    let is_alone = sync.server.consistency != Consistency::Sync;
-    (compares && is_alone && facts.sound(&involved)).then(|| {
+    let involved = ["sync.combine", "sync.byzantine", "sync.consistency"];
+    let consistency = facts.recipe.sync.server.consistency;
+    let is_alone = matches!(consistency, Consistency::Async | Consistency::Bounded);
+    (is_alone && facts.sound(&involved)).then(|| {
         let rule = "compares the gradients of a step, which come together".to_owned();
         facts.error(&involved, rule, "try sync.consistency = \"sync\"".to_owned())
-    })
-}
-
-/// Other rules do not look at lengths.
-fn clips_the_mean(facts: &Facts<'_>) -> Option<ConfigError> {
-    let robust = &facts.recipe.sync.robust;
-    let involved = ["sync.clip", "sync.combine"];
-    let is_idle = robust.clip > 0.0 && robust.combine != FederatedCombine::Mean;
-    (is_idle && facts.sound(&involved)).then(|| {
-        let rule = format!("shortens what \"{}\" would leave out", robust.combine);
-        facts.error(&involved, rule, "try 0.0, or sync.combine = \"mean\"".to_owned())
     })
 }
 
 /// Robust rules bear a minority of those that are combined, of whom there are at most all workers.
 fn enough_are_honest(facts: &Facts<'_>) -> Option<ConfigError> {
     let (sync, workers) = (&facts.recipe.sync, facts.recipe.run.workers);
-    let most = match sync.robust.combine {
+    let most = match sync.server.combine {
         FederatedCombine::Mean | FederatedCombine::Median => return None,
         FederatedCombine::TrimmedMean => workers.saturating_sub(1) / 2,
         FederatedCombine::Krum => workers.saturating_sub(3) / 2,
     };
     let involved = ["sync.liars", "run.workers", "sync.combine"];
-    if sync.robust.liars <= most || !facts.sound(&involved) {
+    if sync.server.liars <= most || !facts.sound(&involved) {
         return None;
     }
-    let combine = sync.robust.combine;
+    let combine = sync.server.combine;
     let rule = format!("is more than \"{combine}\" of run.workers = {workers} can bear");
     Some(facts.error(&involved, rule, format!("try {most}")))
 }

@@ -160,22 +160,20 @@ fn hash(row: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// A worker asks a server for some of its rows, by their places there.
-pub(super) fn answer(
+/// The rows that a worker names, by their places here, and their version.
+pub(super) fn named(
     comm: &Comm,
     worker: usize,
     num_rows: u64,
     shard: &Shard,
-) -> Result<(), CommError> {
+) -> Result<(u64, Vec<f32>), CommError> {
     let mut places = vec![0_u32; num_rows as usize];
     comm.recv(&mut places, worker, Tag::Rows as u64)?;
     let row_len = shard.row_len().expect("rows are asked for where they travel");
     let (version, params) = shard.newest();
     let rows = params.last().expect("rows are the last part");
     let row = |place: &u32| rows[*place as usize * row_len..][..row_len].iter().copied();
-    let values: Vec<f32> = places.iter().flat_map(row).collect();
-    comm.send(&[version], worker, Tag::Answer as u64)?;
-    comm.send(&values, worker, Tag::Weights as u64)
+    Ok((version, places.iter().flat_map(row).collect()))
 }
 
 /// A worker's gradients: of what travels whole, and of rows, whose absence is zeros.

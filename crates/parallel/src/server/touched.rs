@@ -3,7 +3,7 @@
 
 use super::hot::HotRows;
 use super::rows::{Holdings, RowTable};
-use super::{Ask, Tag};
+use super::{Answer, Ask, Client, Request, Tag};
 use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
@@ -35,8 +35,10 @@ pub struct RowCounts {
     pub bytes: Vec<u64>,
 }
 
-/// Numbers of a row and its version, and of how many there are: what every request has besides.
+/// What says how many rows there are.
 const NUMBER_BYTES: u64 = size_of::<u64>() as u64;
+/// What asking for rows and being answered takes besides.
+const ASKING_BYTES: u64 = (Request::NUM_WORDS + Answer::NUM_WORDS) as u64 * NUMBER_BYTES;
 
 impl Replica {
     /// From now on only rows that are touched travel, where the recipe asks for it; after
@@ -44,7 +46,7 @@ impl Replica {
     pub fn work_by_rows(&mut self, recipe: &Recipe) {
         let Self { client: Some(client), blueprint, .. } = self else { return };
         let keys = &recipe.sync.server;
-        let num_servers = client.num_servers;
+        let num_servers = client.num_servers();
         let holdings = Holdings::new(blueprint, num_servers, keys.rows.dealt());
         let Some(table) = holdings.rows else { return };
         client.ranges = holdings.ranges;
@@ -76,19 +78,19 @@ impl TouchedRows {
     /// Takes rows from a server that has just sent what travels whole: those of the step, or all.
     pub(super) fn take(
         &mut self,
-        comm: &Comm,
+        client: &Client,
         (rank, server): (usize, usize),
         ask: Ask,
         version: u64,
         bucket: &mut [f32],
     ) -> Result<(), CommError> {
         if ask == Ask::Pull {
-            return self.pull(comm, (rank, server), version, bucket);
+            return self.pull(client, (rank, server), version, bucket);
         }
         let rows = self.table.rows_on(server);
         let mut values = vec![0.0; self.table.len_on(server)];
         if !values.is_empty() {
-            comm.recv(&mut values, rank, Tag::Weights as u64)?;
+            client.comm.recv(&mut values, rank, Tag::Weights as u64)?;
         }
         for (row, values) in rows.iter().zip(values.chunks_exact(self.table.row_len)) {
             bucket[self.table.range(*row)].copy_from_slice(values);
@@ -100,7 +102,7 @@ impl TouchedRows {
 
     fn pull(
         &mut self,
-        comm: &Comm,
+        client: &Client,
         (rank, server): (usize, usize),
         version: u64,
         bucket: &mut [f32],
@@ -121,19 +123,19 @@ impl TouchedRows {
             return Ok(());
         }
         let places: Vec<u32> = wanted.iter().map(|row| table.place(*row).1).collect();
-        comm.send(&[Ask::Rows as u64, places.len() as u64], rank, Tag::Request as u64)?;
-        comm.send(&places, rank, Tag::Rows as u64)?;
-        let mut version = [0];
-        comm.recv(&mut version, rank, Tag::Answer as u64)?;
+        let number = places.len() as u64;
+        client.ask(rank, Request { number, ..client.request(Ask::Rows) })?;
+        client.comm.send(&places, rank, Tag::Rows as u64)?;
+        let version = client.answer(rank)?.number;
         let mut values = vec![0.0; wanted.len() * table.row_len];
-        comm.recv(&mut values, rank, Tag::Weights as u64)?;
+        client.comm.recv(&mut values, rank, Tag::Weights as u64)?;
         for (row, values) in wanted.iter().zip(values.chunks_exact(table.row_len)) {
             bucket[table.range(*row)].copy_from_slice(values);
-            hot.fetched(*row, *step, version[0]);
+            hot.fetched(*row, *step, version);
         }
         counts.pulled += wanted.len() as u64;
         counts.requests[server] += 1;
-        counts.bytes[server] += 3 * NUMBER_BYTES + bytes_of(&places) + bytes_of(&values);
+        counts.bytes[server] += ASKING_BYTES + bytes_of(&places) + bytes_of(&values);
         Ok(())
     }
 
