@@ -26,6 +26,7 @@ mod federated;
 mod layout;
 mod loose;
 mod offload;
+mod served;
 mod sync;
 
 use crate::key::{Applies, Key, Section};

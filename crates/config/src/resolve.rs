@@ -8,13 +8,13 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Averaged, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data, DecayShape,
-    Documents, Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
-    FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval, IsaChoice, Isolation,
-    LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName,
-    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, Server, Source, StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition,
-    Tokenizer, Train, TransportChoice, Uneven,
+    Averaged, Beyond, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data,
+    DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack,
+    FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval,
+    IsaChoice, Isolation, Late, LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics,
+    Offload, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement,
+    Precision, Recipe, Recompute, Reduction, Run, Server, Source, StalenessRule, StalenessWeight,
+    Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -225,11 +225,28 @@ fn blank_sync() -> Sync {
         gossip: Gossip { graph: GraphName::Complete, degree: 0 },
         server: Server {
             count: 0,
+            replicas: usize::MAX,
             consistency: Consistency::Bounded,
             staleness: u64::MAX,
             staleness_weight: StalenessWeight::Inverse,
             staleness_decay: -1.0,
             delay: u64::MAX,
+            beyond: Beyond::Discard,
+            staleness_rule: StalenessRule::Linear,
+            final_staleness: u64::MAX,
+            curvature: -1.0,
+            staleness_constant: -1.0,
+            quorum: 0,
+            close_after: Seconds(-1.0),
+            late: Late::Discard,
+            switch_after: -1.0,
+            spike: -1.0,
+            resets_momentum: true,
+            combine: FederatedCombine::Krum,
+            liars: usize::MAX,
+            gradient_clip: -1.0,
+            byzantine: usize::MAX,
+            attack: FederatedAttack::Stale,
         },
     }
 }

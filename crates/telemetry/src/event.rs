@@ -167,6 +167,35 @@ pub enum Event {
         /// Who waits for whom.
         consistency: String,
     },
+    /// A server is gone, and another that holds the same goes on alone.
+    ServerLost {
+        /// The step in which the first worker noticed.
+        step: u64,
+        /// The rank of the one that is gone.
+        rank: usize,
+        /// Its process.
+        process: u64,
+        /// The rank of the one that is left.
+        successor: usize,
+    },
+    /// How long requests to servers took so far, in seconds: what half of them, and 99 of 100, stay
+    /// within. Over all workers.
+    ServerRequests {
+        /// Steps done so far.
+        step: u64,
+        /// For weights.
+        #[serde(with = "number")]
+        pull_p50_seconds: f64,
+        /// The same for 99 of 100.
+        #[serde(with = "number")]
+        pull_p99_seconds: f64,
+        /// With gradients.
+        #[serde(with = "number")]
+        push_p50_seconds: f64,
+        /// The same for 99 of 100.
+        #[serde(with = "number")]
+        push_p99_seconds: f64,
+    },
     /// How many updates the gradients of a worker have missed so far.
     Staleness {
         /// Steps done so far.

@@ -41,6 +41,17 @@ pub(super) const SERVERS: Key = Key::new(
 .only_when("sync.mode", SERVER)
 .else_count(0);
 
+pub(super) const REPLICAS: Key = Key::new(
+    "sync.replicas",
+    integer(0, 1),
+    Fixed("0"),
+    field!(sync.server.replicas: integer usize),
+    "How many more processes hold what each server holds. With one a server acknowledges nothing \
+     that its copy does not have, and the run survives the loss of either.",
+)
+.only_when("sync.mode", SERVER)
+.else_count(0);
+
 pub(super) const CONSISTENCY: Key = Key::new(
     "sync.consistency",
     Kind::Choice(Consistency::NAMES),
@@ -48,7 +59,8 @@ pub(super) const CONSISTENCY: Key = Key::new(
     field!(sync.server.consistency: choice Consistency),
     "Who waits for whom: sync adds up the gradients of all workers in every step; async takes each \
      as it comes; bounded lets those who are ahead wait so that none has missed more than \
-     sync.staleness updates.",
+     sync.staleness updates; elastic adds up the gradients of sync.quorum workers, or of those \
+     who have come after sync.close_after_ms.",
 )
 .only_when("sync.mode", SERVER);
 

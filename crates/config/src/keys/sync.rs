@@ -1,7 +1,12 @@
 //! Keys of how often workers agree: after every step, or after rounds of steps of their own.
 
 use super::loose::{
-    CONSISTENCY, DEGREE, DELAY, GRAPH, SERVERS, STALENESS, STALENESS_DECAY, STALENESS_WEIGHT,
+    CONSISTENCY, DEGREE, DELAY, GRAPH, REPLICAS, SERVERS, STALENESS, STALENESS_DECAY,
+    STALENESS_WEIGHT,
+};
+use super::served::{
+    ATTACK, BEYOND, BYZANTINE, CLOSE_AFTER, COMBINE, CURVATURE, FINAL_STALENESS, GRADIENT_CLIP,
+    LATE, LIARS, QUORUM, RESETS_MOMENTUM, SPIKE, STALENESS_CONSTANT, STALENESS_RULE, SWITCH_AFTER,
 };
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
@@ -243,10 +248,27 @@ pub(super) const SYNC: &[Key] = &[
     GRAPH,
     DEGREE,
     SERVERS,
+    REPLICAS,
     CONSISTENCY,
+    QUORUM,
+    CLOSE_AFTER,
+    LATE,
     STALENESS,
+    BEYOND,
+    STALENESS_RULE,
+    FINAL_STALENESS,
+    CURVATURE,
+    STALENESS_CONSTANT,
     STALENESS_WEIGHT,
     STALENESS_DECAY,
+    SWITCH_AFTER,
+    SPIKE,
+    COMBINE,
+    LIARS,
+    GRADIENT_CLIP,
+    BYZANTINE,
+    ATTACK,
+    RESETS_MOMENTUM,
     DELAY,
 ];
 

@@ -281,6 +281,9 @@ impl Recipe {
                 "servers add up the sums of workers, so a number of workers that is no power of \
                  two or other shares give other bits"
             }
+            SyncMode::ParameterServer if consistency == Consistency::Elastic => {
+                "an update takes the gradients that have come, so every run has other bits"
+            }
             SyncMode::ParameterServer => {
                 "gradients are taken as they come, so every run has other bits"
             }

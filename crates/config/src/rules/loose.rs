@@ -4,7 +4,8 @@ use super::Facts;
 use crate::error::ConfigError;
 use crate::keys::MAX_WORKERS;
 use crate::recipe::{
-    Consistency, GraphName, Group, Interval, OptimName, Placement, Recipe, SyncMode,
+    Consistency, FederatedCombine, GraphName, Group, Interval, OptimName, Placement, Recipe,
+    SyncMode,
 };
 
 /// Every broken rule, in the order of the table of keys.
@@ -14,7 +15,14 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         _ if !facts.sound(&["sync.mode"]) => &[],
         SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Federated => &[],
         SyncMode::Gossip => &[graph_can_be_drawn, workers_may_differ],
-        SyncMode::ParameterServer => &[servers_can_do_it, ranks_are_few, delay_is_bounded],
+        SyncMode::ParameterServer => &[
+            servers_can_do_it,
+            ranks_are_few,
+            delay_is_bounded,
+            quorum_can_come,
+            liars_are_few,
+            honest_are_left,
+        ],
     };
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
@@ -100,4 +108,52 @@ fn delay_is_bounded(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = format!("is more than sync.staleness = {} allows", server.staleness);
     Some(facts.error(&involved, rule, format!("try {}", server.staleness)))
+}
+
+/// Nobody waits for more than there are.
+fn quorum_can_come(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.quorum", "run.workers", "sync.consistency"];
+    let (server, workers) = (&facts.recipe.sync.server, facts.recipe.run.workers);
+    let is_elastic = server.consistency == Consistency::Elastic;
+    if !facts.sound(&involved) || !is_elastic || server.quorum <= workers {
+        return None;
+    }
+    let rule = format!("is more than run.workers = {workers}");
+    Some(facts.error(&involved, rule, format!("try {workers}")))
+}
+
+/// A rule that bears liars bears only so many.
+fn liars_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.liars", "run.workers", "sync.combine"];
+    let (server, workers) = (&facts.recipe.sync.server, facts.recipe.run.workers);
+    let num_heard = match server.consistency {
+        Consistency::Elastic => server.quorum.min(workers),
+        _ => workers,
+    };
+    let most = match server.combine {
+        FederatedCombine::Mean | FederatedCombine::Median => return None,
+        FederatedCombine::TrimmedMean => num_heard.saturating_sub(1) / 2,
+        FederatedCombine::Krum => num_heard.saturating_sub(3) / 2,
+    };
+    if !facts.sound(&involved) || server.liars <= most {
+        return None;
+    }
+    let rule = format!(
+        "is more than sync.combine = \"{}\" bears among {num_heard} gradients of an update",
+        server.combine
+    );
+    let fix =
+        if most == 0 { "try sync.combine = \"median\"".to_owned() } else { format!("try {most}") };
+    Some(facts.error(&involved, rule, fix))
+}
+
+/// Somebody must tell the truth.
+fn honest_are_left(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.byzantine", "run.workers"];
+    let (liars, workers) = (facts.recipe.sync.server.byzantine, facts.recipe.run.workers);
+    if !facts.sound(&involved) || liars == 0 || liars < workers {
+        return None;
+    }
+    let rule = format!("leaves nobody honest of run.workers = {workers}");
+    Some(facts.error(&involved, rule, format!("try {}", workers.saturating_sub(1))))
 }

@@ -2,7 +2,8 @@
 //!
 //! The weights are not part of it: workers that have met hold those of all servers.
 
-use super::{Ask, Tag};
+use super::serve::send;
+use super::{Ask, Client, Request, Tag};
 use crate::replica::Replica;
 use crate::words;
 use lockstep_comm::CommError;
@@ -28,20 +29,26 @@ impl Replica {
         kinds: &[&str],
         mut visit: impl FnMut(Kept<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        for server in 0..self.client.as_ref().map_or(0, |client| client.num_servers) {
+        for server in 0..self.client.as_ref().map_or(0, Client::num_servers) {
             let slots = self.slots_of_server(server);
-            let Some(client) = &self.client else { break };
-            client.ask(server, Ask::ReadState, 0)?;
-            let mut count = words::of(client.answer(server)?);
-            let name = format!("server.{server}.updates");
-            visit(Kept { name, len: 4, first: 0, values: &mut count })?;
-            for (slot, len) in &slots {
-                for kind in kinds {
+            let Some(client) = &mut self.client else { break };
+            let (count, state) = client.converse(server, |client, rank| {
+                client.ask(rank, client.request(Ask::ReadState))?;
+                let answer = client.answer(rank)?;
+                let mut state = Vec::new();
+                for (slot, _) in slots.iter().flat_map(|slot| kinds.iter().map(move |_| slot)) {
                     let mut values = vec![0.0; slot.range.len()];
-                    client.comm.recv(&mut values, client.rank(server), Tag::State as u64)?;
-                    let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
-                    visit(Kept { name, len: *len, first, values: &mut values })?;
+                    client.comm.recv(&mut values, rank, Tag::State as u64)?;
+                    state.push(values);
                 }
+                Ok((answer, (answer.number, state)))
+            })?;
+            let name = format!("server.{server}.updates");
+            visit(Kept { name, len: 4, first: 0, values: &mut words::of(count) })?;
+            let named = slots.iter().flat_map(|slot| kinds.iter().map(move |kind| (slot, kind)));
+            for (((slot, len), kind), mut values) in named.zip(state) {
+                let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
+                visit(Kept { name, len: *len, first, values: &mut values })?;
             }
         }
         Ok(())
@@ -54,24 +61,27 @@ impl Replica {
         kinds: &[&str],
         mut fill: impl FnMut(Kept<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        for server in 0..self.client.as_ref().map_or(0, |client| client.num_servers) {
+        for server in 0..self.client.as_ref().map_or(0, Client::num_servers) {
             let slots = self.slots_of_server(server);
-            let Some(client) = &self.client else { break };
             let mut count = [0.0; 4];
             let name = format!("server.{server}.updates");
             fill(Kept { name, len: 4, first: 0, values: &mut count })?;
-            client.ask(server, Ask::LoadState, num_steps)?;
-            let rank = client.rank(server);
-            client.comm.send(&[words::bits(count)], rank, Tag::Answer as u64)?;
-            for (slot, len) in &slots {
-                for kind in kinds {
-                    let mut values = vec![0.0; slot.range.len()];
-                    let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
-                    fill(Kept { name, len: *len, first, values: &mut values })?;
-                    client.comm.send(&values, rank, Tag::State as u64)?;
-                }
+            let mut state = Vec::new();
+            for ((slot, len), kind) in
+                slots.iter().flat_map(|slot| kinds.iter().map(move |kind| (slot, kind)))
+            {
+                let mut values = vec![0.0; slot.range.len()];
+                let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
+                fill(Kept { name, len: *len, first, values: &mut values })?;
+                state.push(values);
             }
-            client.answer(server)?;
+            let Some(client) = &mut self.client else { break };
+            client.converse(server, |client, rank| {
+                let (step, number) = (num_steps, words::bits(count));
+                client.ask(rank, Request { step, number, ..client.request(Ask::LoadState) })?;
+                send(&client.comm, rank, Tag::State, &state)?;
+                Ok((client.answer(rank)?, ()))
+            })?;
         }
         Ok(())
     }

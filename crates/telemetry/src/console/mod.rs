@@ -272,6 +272,19 @@ fn describe_loose(text: &mut String, event: &Event) {
             }
             text.push_str(" parameters\n");
         }
+        Event::ServerLost { step, rank, process, successor } => {
+            let step = Thousands(*step);
+            add(
+                text,
+                format_args!("step {step}  server rank {rank} (process {process}) is gone; "),
+            );
+            add(text, format_args!("rank {successor} holds the same and goes on\n"));
+        }
+        Event::ServerRequests { step, pull_p50_seconds, push_p50_seconds, .. } => {
+            let (step, pull) = (Thousands(*step), Lasting(*pull_p50_seconds));
+            add(text, format_args!("step {step}  a pull takes {pull}, "));
+            add(text, format_args!("a push {}\n", Lasting(*push_p50_seconds)));
+        }
         Event::Staleness { step, worker, mean, max, .. } => {
             let step = Thousands(*step);
             add(text, format_args!("step {step}  gradients of worker {worker} missed "));
