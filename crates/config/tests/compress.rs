@@ -93,3 +93,13 @@ fn momentum_is_applied_once() {
     let error = try_recipe(&["compress.method=dgc", "compress.momentum=0.5"]).expect_err("twice");
     assert!(error.contains("try 0.0, or optim.name"), "{error}");
 }
+
+#[test]
+fn groups_that_add_up_first_are_of_one_size() {
+    let sets = ["compress.method=bf16", "run.workers=4"];
+    recipe(&[&sets[..], &["compress.group_workers=2"]].concat());
+    for size in ["compress.group_workers=3", "compress.group_workers=4"] {
+        let error = try_recipe(&[&sets[..], &[size]].concat()).expect_err("no groups");
+        assert!(error.contains("try 2"), "{error}");
+    }
+}

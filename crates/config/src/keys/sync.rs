@@ -17,7 +17,7 @@ use crate::units::Seconds;
 use crate::value::Value;
 
 use Bound::{Closed, Open};
-use Default::{Derived, Fixed};
+use Default::{Derived, Fixed, Nothing};
 
 /// Where gradients are added up in every step.
 const SYNCHRONOUS: &[&str] = &["all-reduce"];
@@ -135,6 +135,27 @@ pub(super) const SYNC: &[Key] = &[
     )
     .only_when("sync.mode", ROUNDS)
     .else_count(1),
+    Key::new(
+        "sync.worker_steps",
+        Kind::List { of: &integer(1, 1_000_000), max: MAX_WORKERS as usize },
+        Nothing,
+        Field {
+            get: |r| {
+                let list = r.sync.worker_steps.iter();
+                let list = list.map(|n| Value::Integer(i64::try_from(*n).unwrap_or(i64::MAX)));
+                let list: Vec<Value> = list.collect();
+                (!list.is_empty()).then_some(Value::List(list))
+            },
+            set: |r, v| {
+                let steps = v.as_list().iter().map(|n| n.as_integer() as u64);
+                r.sync.worker_steps = steps.collect();
+            },
+        },
+        "Steps of a round that each worker takes, one number for each: a slow one takes fewer and \
+         rests, and its change counts as if it had taken as many as the others in the mean.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| !r.sync.worker_steps.is_empty()),
     Key::new(
         "sync.group_workers",
         integer(0, MAX_WORKERS),

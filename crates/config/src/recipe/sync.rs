@@ -20,6 +20,8 @@ pub struct Sync {
     pub local_steps_is_auto: bool,
     /// Steps of a round at the end; at least 1.
     pub final_local_steps: u64,
+    /// Steps that each worker takes of a round; nothing where all take all of them.
+    pub worker_steps: Vec<u64>,
     /// Consecutive workers that average among themselves after so many steps; below 2 there are no
     /// such groups.
     pub group_workers: usize,
@@ -211,6 +213,24 @@ impl Recipe {
     /// How many parts samples are divided into: one for each client, or for each leaf.
     pub fn num_parts(&self) -> usize {
         if self.is_federated() { self.federated.clients } else { self.num_leaves() }
+    }
+
+    /// Whether a worker takes a step. One that has fewer steps than a round rests at its end.
+    pub fn is_taken_by(&self, worker: usize, step: u64) -> bool {
+        self.sync
+            .worker_steps
+            .get(worker)
+            .is_none_or(|own| step < self.first_round() || step - self.round_at(step).start < *own)
+    }
+
+    /// Steps that a worker takes before one.
+    pub fn steps_taken(&self, worker: usize, step: u64) -> u64 {
+        let (first, len) = (self.first_round(), self.sync.local_steps);
+        let Some(own) = self.sync.worker_steps.get(worker).filter(|_| step > first) else {
+            return step;
+        };
+        let (rounds, rest) = ((step - first) / len, (step - first) % len);
+        first + rounds * own + rest.min(*own)
     }
 
     /// Rounds that are over after so many steps.

@@ -17,6 +17,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         adam_is_adam,
         adam_warms_up,
         momentum_is_one,
+        groups_are_of_one_size,
         nothing_is_lost,
     ];
     rules.iter().filter_map(|rule| rule(facts)).chain(levels_say_something(facts)).collect()
@@ -104,6 +105,21 @@ fn momentum_is_one(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = format!("is momentum before optim.name = \"{name}\", which may have its own");
     Some(facts.error(&involved, rule, "try 0.0, or optim.name = \"sgd\"".to_owned()))
+}
+
+/// Every worker is in a group as large as the others, and there are others.
+fn groups_are_of_one_size(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["compress.group_workers", "run.workers"];
+    let (size, workers) = (facts.recipe.compress.group_workers, facts.recipe.run.workers);
+    let fits = |size: usize| size < workers && workers.is_multiple_of(size);
+    if !facts.sound(&involved) || size < 2 || fits(size) {
+        return None;
+    }
+    let sizes: Vec<String> = (2..workers).filter(|n| fits(*n)).map(|n| n.to_string()).collect();
+    let rule = format!("does not divide run.workers = {workers} into groups");
+    let fix =
+        if sizes.is_empty() { "try 0".to_owned() } else { format!("try {}", sizes.join(", ")) };
+    Some(facts.error(&involved, rule, fix))
 }
 
 /// Each level says one thing that its method knows of.

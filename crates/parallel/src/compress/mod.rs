@@ -12,7 +12,8 @@
 //! - [`halves`]: two bytes; [`int8`], [`qsgd`]: fewer, rounded by chance
 //! - [`top_k`], [`random_k`], [`dgc`]: few elements; [`sign`]: one bit each; [`power`]: thin
 //!   matrices; [`one_bit`]: Adam's momentum in signs
-//! - `exchange`: the step's exchange; `kept`: what is kept from step to step
+//! - `exchange`: the step's exchange; `kept`: what is kept from step to step; `tiers`: groups that
+//!   add up as they are
 
 pub mod bits;
 pub mod dgc;
@@ -27,6 +28,7 @@ pub mod top_k;
 
 mod exchange;
 mod kept;
+mod tiers;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -92,6 +94,8 @@ pub struct CompressionPlan {
     pub error_feedback: bool,
     /// Decides what is drawn.
     pub seed: u64,
+    /// Consecutive workers that add up their gradients as they are; below 2 nobody does.
+    pub group: usize,
 }
 
 /// What compression did in a step, over all workers.
