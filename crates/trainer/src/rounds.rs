@@ -26,7 +26,10 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
         replica.compress(CompressionPlan { method, error_feedback, seed, group }, method_of)?;
     }
     match recipe.sync.mode {
-        SyncMode::AllReduce | SyncMode::ParameterServer | SyncMode::Federated => return Ok(()),
+        SyncMode::AllReduce
+        | SyncMode::ParameterServer
+        | SyncMode::Federated
+        | SyncMode::Hogwild => return Ok(()),
         SyncMode::Gossip => return gossip::prepare(recipe, replica),
         SyncMode::LocalSgd => {}
     }

@@ -21,15 +21,17 @@ use crate::evaluate::Examiner;
 use crate::journal::Journal;
 use crate::saved::{self, Learner};
 use crate::train::Options;
-use crate::{RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder};
+use crate::{
+    RunFolder, Summary, TrainError, check, evaluate, feed, gossip, restore, rounds, run_folder,
+};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::{Consistency, FederatedCombine, Recipe};
+use lockstep_config::{Consistency, Recipe};
+use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::robust::Combine;
-use lockstep_parallel::server::{self, Bound, Part, Policy, Shard, Terms};
+use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
@@ -61,9 +63,8 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
     let mut processes = vec![0; comm.num_members()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
-    let ranges = server::ranges(&blueprint_on(recipe, 0), recipe.num_servers());
-    let held =
-        |server: usize| ranges.list.iter().map(|bucket| bucket.part(server).len() as u64).sum();
+    let holdings = holdings(recipe, &blueprint_on(recipe, 0));
+    let held = |server: usize| holdings.lens(server).into_iter().map(|len| len as u64).sum();
     Ok(Event::ServersJoined {
         worker_processes: processes,
         server_processes,
@@ -72,6 +73,11 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
             .collect(),
         consistency: recipe.sync.server.consistency.name().to_owned(),
     })
+}
+
+/// What every server holds.
+fn holdings(recipe: &Recipe, blueprint: &Blueprint) -> Holdings {
+    Holdings::new(blueprint, recipe.num_servers(), recipe.sync.server.rows.dealt())
 }
 
 /// A server's life.
@@ -84,13 +90,15 @@ fn serve(
 ) -> Result<(), TrainError> {
     let blueprint = blueprint_on(recipe, 0);
     let (server, part) = part_of(recipe, comm.position());
-    let ranges = server::ranges(&blueprint, recipe.num_servers());
-    let slots = ranges.slots(&blueprint, |bucket| bucket.part(server));
-    let lens: Vec<_> = ranges.list.iter().map(|bucket| bucket.part(server).len()).collect();
+    let holdings = holdings(recipe, &blueprint);
+    let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
     let mut shard = Shard::new(policy(recipe), recipe.run.workers, &lens, optimizer, lr);
+    if let Some(rows) = &holdings.rows {
+        shard.hold_rows(rows.row_len());
+    }
     run_folder::record_failures(comm, None)?;
     spare(recipe, link);
     let close_after = Duration::from_secs_f64(recipe.sync.server.close_after.0);
@@ -124,15 +132,7 @@ fn policy(recipe: &Recipe) -> Policy {
         delay: keys.delay,
         quorum: keys.quorum,
         late: keys.late,
-        combine: match keys.combine {
-            FederatedCombine::Mean if keys.gradient_clip > 0.0 => {
-                Combine::ClippedMean { most: keys.gradient_clip }
-            }
-            FederatedCombine::Mean => Combine::Mean,
-            FederatedCombine::Median => Combine::Median,
-            FederatedCombine::TrimmedMean => Combine::TrimmedMean { trim: keys.liars },
-            FederatedCombine::Krum => Combine::Krum { liars: keys.liars },
-        },
+        combine: gossip::rule_of(recipe),
         switch: (switch < num_steps).then_some(switch),
     }
 }
@@ -216,6 +216,7 @@ fn work(
         recipe.sync.server.replicas,
         world,
     );
+    learner.replica.work_by_rows(recipe);
     let is_liar = workers.position() + recipe.sync.server.byzantine >= recipe.run.workers;
     learner.replica.lie_as(is_liar.then_some(recipe.sync.server.attack));
     begin(recipe, world, workers, &mut learner, first_step, saved.as_deref())?;

@@ -8,10 +8,11 @@ use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
 use crate::{
-    check, device, evaluate, federated, feed, health, pace, rounds, run_folder, servers, uneven,
+    check, device, evaluate, federated, feed, health, hogwild, pace, rounds, run_folder, servers,
+    uneven,
 };
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, Reduction};
+use lockstep_config::{Recipe, Reduction, SyncMode};
 use lockstep_data::{Batch, Loader};
 use lockstep_model::Lane;
 use lockstep_optim::Update;
@@ -70,6 +71,9 @@ fn train_on(
     check::agree_on_recipe(recipe, comm)?;
     if recipe.num_servers() > 0 {
         return servers::train(cpu, recipe, world, comm, options);
+    }
+    if recipe.sync.mode == SyncMode::Hogwild {
+        return hogwild::train(cpu, recipe, world, comm, options);
     }
     let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
     check::groups(&recipe)?;

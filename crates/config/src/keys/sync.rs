@@ -2,8 +2,9 @@
 
 use super::loose::{
     CONSISTENCY, DEGREE, DELAY, GRAPH, REPLICAS, SERVERS, STALENESS, STALENESS_DECAY,
-    STALENESS_WEIGHT,
+    STALENESS_WEIGHT, THREADS,
 };
+use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS};
 use super::served::{
     ATTACK, BEYOND, BYZANTINE, CLOSE_AFTER, COMBINE, CURVATURE, FINAL_STALENESS, GRADIENT_CLIP,
     LATE, LIARS, QUORUM, RESETS_MOMENTUM, SPIKE, STALENESS_CONSTANT, STALENESS_RULE, SWITCH_AFTER,
@@ -38,7 +39,8 @@ pub(super) const SYNC: &[Key] = &[
          worker take steps of its own and averages the weights at the end of a round; gossip \
          lets it average with a few neighbours after every step; parameter-server keeps weights \
          on servers that workers pull from and push gradients to (the bits then depend on the \
-         workers); federated lets clients of their own take steps, under a coordinator.",
+         workers); federated lets clients of their own take steps, under a coordinator; hogwild \
+         lets threads of one worker step the same memory without a lock.",
     )
     .counting_when(is_lazy),
     Key::new(
@@ -247,7 +249,12 @@ pub(super) const SYNC: &[Key] = &[
     .only_when("sync.outer", &["nesterov"]),
     GRAPH,
     DEGREE,
+    THREADS,
     SERVERS,
+    SPARSE_ROWS,
+    ROWS_BY,
+    HOT_ROWS,
+    HOT_EVERY,
     REPLICAS,
     CONSISTENCY,
     QUORUM,

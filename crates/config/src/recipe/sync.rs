@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Consistency, Gossip, Recipe, Server};
+use super::{Consistency, FederatedCombine, Gossip, Recipe, Server};
 
 mod uneven;
 
@@ -50,6 +50,16 @@ pub struct Sync {
     pub gossip: Gossip,
     /// How servers hold the weights.
     pub server: Server,
+    /// Threads that step the same weights without a lock.
+    pub threads: usize,
+}
+
+impl Sync {
+    /// Whether what workers tell each other or servers is more than averaged, or may be a lie.
+    pub fn is_guarded(&self) -> bool {
+        let Server { combine, gradient_clip, byzantine, .. } = &self.server;
+        *combine != FederatedCombine::Mean || *gradient_clip > 0.0 || *byzantine > 0
+    }
 }
 
 choices! {
@@ -66,6 +76,8 @@ choices! {
         Gossip = "gossip",
         /// Whenever a worker reads the weights that servers hold.
         ParameterServer = "parameter-server",
+        /// Never: threads step the same memory without a lock.
+        Hogwild = "hogwild",
     }
 }
 
@@ -266,7 +278,10 @@ impl Recipe {
     /// Whether each worker has optimizer state of its own between rounds.
     pub fn has_own_state(&self) -> bool {
         match self.sync.mode {
-            SyncMode::AllReduce | SyncMode::ParameterServer | SyncMode::Federated => false,
+            SyncMode::AllReduce
+            | SyncMode::ParameterServer
+            | SyncMode::Federated
+            | SyncMode::Hogwild => false,
             SyncMode::LocalSgd => self.sync.average == Averaged::Weights,
             SyncMode::Gossip => true,
         }
@@ -287,6 +302,7 @@ impl Recipe {
             SyncMode::ParameterServer => {
                 "gradients are taken as they come, so every run has other bits"
             }
+            SyncMode::Hogwild => "threads step as they come, so every run has other bits",
             SyncMode::LocalSgd | SyncMode::Gossip => {
                 "each worker takes steps of its own, so another number of workers or other shares \
                  give other bits"

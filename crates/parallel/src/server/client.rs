@@ -6,6 +6,7 @@
 use super::holders::{Holders, Loss};
 use super::latency::Latency;
 use super::lie::Liar;
+use super::touched::TouchedRows;
 use super::{Answer, Ask, Request, Tag, ranges};
 use crate::buckets::Buckets;
 use crate::replica::Replica;
@@ -35,6 +36,8 @@ pub struct Client {
     switch: Option<u64>,
     /// How many of this worker's gradients missed how many updates, at the first server.
     staleness: BTreeMap<u64, u64>,
+    /// What travels row by row, if anything does.
+    pub(super) rows: Option<TouchedRows>,
     /// How it lies, where it does.
     pub(super) liar: Option<Liar>,
     /// How long requests to one server took.
@@ -75,6 +78,7 @@ impl Replica {
             num_discarded: 0,
             switch: None,
             staleness: BTreeMap::new(),
+            rows: None,
             liar: None,
             latencies: Latencies::default(),
             world: World::clone(world),
@@ -101,6 +105,8 @@ impl Replica {
     fn take_weights(&mut self, ask: Ask, step: u64) -> Result<u64, CommError> {
         let Self { client: Some(client), store, device, .. } = self else { return Ok(step) };
         let began = client.world.clock().now();
+        // They are spoken of while the rest is only looked at.
+        let mut rows = client.rows.take();
         let mut oldest = u64::MAX;
         for server in 0..client.num_servers() {
             let (version, length) = client.converse(server, |client, rank| {
@@ -113,11 +119,16 @@ impl Replica {
                         client.comm.recv(part, rank, Tag::Weights as u64)?;
                     }
                 }
+                if let Some(rows) = &mut rows {
+                    let bucket = store.own_params_mut(rows.table.bucket);
+                    rows.take(client, (rank, server), ask, answer.number, bucket)?;
+                }
                 Ok((answer, (answer.number, client.world.clock().since(asked))))
             })?;
             client.latencies.pull.note(length);
             oldest = oldest.min(version);
         }
+        client.rows = rows;
         client.exposed += client.world.clock().since(began);
         store.publish(&mut device.link)?;
         Ok(oldest)
@@ -130,6 +141,10 @@ impl Replica {
             client.converse(server, |client, rank| {
                 client.ask(rank, client.request(Ask::Load))?;
                 client.give(server, rank, Tag::Weights, |bucket| store.own_params(bucket))?;
+                if let Some(rows) = &client.rows {
+                    let bucket = store.own_params(rows.table.bucket);
+                    rows.give_all(&client.comm, (rank, server), bucket)?;
+                }
                 Ok((client.answer(rank)?, ()))
             })?;
         }
@@ -155,12 +170,17 @@ impl Replica {
         let ask = client.request(if clip.is_some() { Ask::Push } else { Ask::Skip });
         let request = Request { step, number: client.num_pushes, is_alarm, ..ask };
         let began = client.world.clock().now();
+        let mut rows = client.rows.take();
         for server in 0..client.num_servers() {
             let (answer, length) = client.converse(server, |client, rank| {
                 let asked = client.world.clock().now();
                 client.ask(rank, request)?;
                 if clip.is_some() {
                     client.give(server, rank, Tag::Gradients, |bucket| store.own_grads(bucket))?;
+                    if let Some(rows) = &mut rows {
+                        let bucket = store.own_grads(rows.table.bucket);
+                        rows.push(&client.comm, (rank, server), bucket)?;
+                    }
                 }
                 let answer = client.answer(rank)?;
                 Ok((answer, (answer, client.world.clock().since(asked))))
@@ -173,6 +193,7 @@ impl Replica {
                 *client.staleness.entry(answer.number).or_default() += 1;
             }
         }
+        client.rows = rows;
         client.exposed += client.world.clock().since(began);
         Ok(())
     }

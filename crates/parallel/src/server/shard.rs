@@ -50,6 +50,8 @@ pub struct Shard {
     pub(super) open: Open,
     /// Versions before this one, the oldest first, where readers are kept behind.
     older: VecDeque<Parts>,
+    /// The length of rows, where the last part has rows that travel one by one.
+    row_len: Option<usize>,
     oscillation: Oscillation,
     /// How many times the bound was lowered.
     times_lowered: u32,
@@ -97,9 +99,25 @@ impl Shard {
             done: vec![0; num_workers],
             open: Open::new(num_workers),
             older: VecDeque::new(),
+            row_len: None,
             oscillation: Oscillation::default(),
             times_lowered: 0,
         }
+    }
+
+    /// The last part has rows of this length, which travel one by one.
+    pub fn hold_rows(&mut self, row_len: usize) {
+        self.row_len = Some(row_len);
+    }
+
+    /// The length of rows that travel one by one, where any do.
+    pub fn row_len(&self) -> Option<usize> {
+        self.row_len
+    }
+
+    /// How many parts travel whole.
+    pub fn num_whole(&self) -> usize {
+        self.params.len() - usize::from(self.row_len.is_some())
     }
 
     /// Gives all of the optimizer's state, to send or to fill in.
@@ -240,6 +258,15 @@ impl Shard {
         match (self.version - version) as usize {
             0 => &self.params,
             behind => &self.older[self.older.len() - behind],
+        }
+    }
+
+    /// What a reader would get now: the version, and its parameters.
+    pub fn newest(&self) -> (u64, &Parts) {
+        let version = self.version.saturating_sub(self.policy.delay);
+        match (self.version - version) as usize {
+            0 => (version, &self.params),
+            behind => (version, &self.older[self.older.len() - behind]),
         }
     }
 
