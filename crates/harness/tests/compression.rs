@@ -136,6 +136,37 @@ fn workers_that_are_close_add_up_as_they_are() {
 }
 
 #[test]
+fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=8", "run.workers=2", "train.eval_batches=1", "checkpoint.every=2"];
+    let served = ["sync.mode=parameter-server", "sync.servers=2"];
+    let sets = [&sets[..], &served].concat();
+    let dense = runs.finish(&LLAMA.with(&sets));
+    // Weights come back as they are, so at best half of the bytes are saved.
+    let methods: [(&[&str], f64); 5] = [
+        (&["compress.method=bf16"], 1.3),
+        (&["compress.method=int8"], 1.5),
+        (&["compress.method=qsgd", "compress.bits=4"], 1.6),
+        (&["compress.method=top-k", "compress.ratio=0.05"], 1.7),
+        (&["compress.method=sign"], 1.7),
+    ];
+    for (method, saving) in methods {
+        let recipe = LLAMA.with(&[&sets[..], method].concat());
+        let outcome = runs.finish(&recipe);
+        let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
+        assert!(ratio > saving, "{method:?} saves {ratio}");
+        assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
+        let seen = observed(&runs, &outcome);
+        assert!(seen.len() == 8 && seen.iter().all(|(delta, _)| *delta > 0.0), "{seen:?}");
+        let part = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, part).expect("the first part");
+        let rest = Options { resume: Some(part.dir), ..Options::default() };
+        let rest = runs.run(&recipe, rest).unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.hashes(), outcome.hashes(), "{method:?}");
+    }
+}
+
+#[test]
 fn a_warm_up_sends_gradients_as_they_are_to_the_bit() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];

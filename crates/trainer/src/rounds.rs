@@ -18,7 +18,8 @@ use lockstep_tensor::Cpu;
 
 /// Makes room for rounds and for compression, where the recipe has any.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
-    if let Some(method) = method_of(recipe) {
+    let sums_up = recipe.sync.mode == SyncMode::AllReduce;
+    if let Some(method) = method_of(recipe).filter(|_| sums_up) {
         let (error_feedback, group) =
             (recipe.compress.error_feedback, recipe.compress.group_workers);
         let seed = recipe.train.seed;
@@ -45,7 +46,7 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
 }
 
 /// How a recipe's gradients are written.
-fn method_of(recipe: &Recipe) -> Option<Method> {
+pub(crate) fn method_of(recipe: &Recipe) -> Option<Method> {
     let compress = &recipe.compress;
     Some(match compress.method {
         CompressMethod::None => return None,
@@ -209,7 +210,7 @@ pub(crate) fn count(recipe: &Recipe, step: u64, learner: &Learner) -> Option<u64
 }
 
 /// The name of what one worker keeps of a tensor.
-fn of_worker(worker: usize, name: &str, kind: &str) -> String {
+pub(crate) fn of_worker(worker: usize, name: &str, kind: &str) -> String {
     format!("worker.{worker}.{name}.{kind}")
 }
 

@@ -31,7 +31,7 @@ use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Terms};
+use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
@@ -96,6 +96,7 @@ fn serve(
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
     let mut shard = Shard::new(policy(recipe), recipe.run.workers, &lens, optimizer, lr);
+    shard.read_squeezed(squeeze(recipe));
     if let Some(rows) = &holdings.rows {
         shard.hold_rows(rows.row_len());
     }
@@ -110,6 +111,12 @@ fn serve(
     };
     server::serve(link, cpu, world, &mut shard, terms)?;
     finish(recipe, comm)
+}
+
+/// How workers write their gradients, where they do.
+fn squeeze(recipe: &Recipe) -> Option<Squeeze> {
+    let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
+    rounds::method_of(recipe).map(|method| Squeeze { method, error_feedback, seed })
 }
 
 /// How servers answer.
@@ -216,6 +223,9 @@ fn work(
         recipe.sync.server.replicas,
         world,
     );
+    if let Some(squeeze) = squeeze(recipe) {
+        learner.replica.squeeze_pushes(squeeze);
+    }
     learner.replica.work_by_rows(recipe);
     let is_liar = workers.position() + recipe.sync.server.byzantine >= recipe.run.workers;
     learner.replica.lie_as(is_liar.then_some(recipe.sync.server.attack));
@@ -275,12 +285,19 @@ fn begin(
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
+    let reader = saved.map(|folder| Reader::open(world, folder)).transpose()?;
+    if let Some(reader) = &reader {
+        let worker = workers.position();
+        learner.replica.visit_squeezed(|name, values| {
+            let name = rounds::of_worker(worker, name, "residual");
+            reader.read(&name, &[values.len()], 0, values).map_err(TrainError::from)
+        })?;
+    }
     if workers.position() > 0 {
         return Ok(workers.barrier()?);
     }
     learner.replica.load()?;
-    let Some(folder) = saved else { return Ok(workers.barrier()?) };
-    let reader = Reader::open(world, folder)?;
+    let Some(reader) = reader else { return Ok(workers.barrier()?) };
     let Learner { replica, optimizer, .. } = learner;
     replica.give_kept(first_step, optimizer.kinds(), |kept| {
         if recipe.sync.server.resets_momentum {
@@ -295,7 +312,12 @@ fn begin(
 /// Copies what servers keep besides the weights, by the first worker, while all of them have met.
 pub(crate) fn save(room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     let Learner { replica, optimizer, .. } = learner;
-    if replica.groups().rank() > 0 {
+    let worker = replica.groups().rank();
+    replica.visit_squeezed(|name, values| {
+        room.add(&rounds::of_worker(worker, name, "residual"), &[values.len()], 0, values);
+        Ok::<_, TrainError>(())
+    })?;
+    if worker > 0 {
         return Ok(());
     }
     replica.fetch_kept(optimizer.kinds(), |kept| {

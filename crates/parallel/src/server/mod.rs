@@ -18,6 +18,7 @@
 //!   `lie`: one that does not tell the truth
 //! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
 //!   rows that it does not ask for in every step
+//! - `squeeze`: gradients in fewer bytes
 //! - [`state`]: what is saved of servers
 
 pub mod client;
@@ -31,6 +32,7 @@ pub mod policy;
 pub mod rows;
 pub mod serve;
 pub mod shard;
+mod squeeze;
 pub mod state;
 pub mod touched;
 mod update;
@@ -46,6 +48,7 @@ pub use policy::{Bound, Policy};
 pub use rows::Holdings;
 pub use serve::{Part, Terms, serve};
 pub use shard::Shard;
+pub use squeeze::Squeeze;
 pub use touched::RowCounts;
 
 /// What a message is about; the tag it travels under.

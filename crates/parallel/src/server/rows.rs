@@ -184,8 +184,12 @@ pub(super) fn receive_grads(
 ) -> Result<Parts, CommError> {
     let mut grads: Parts = shard.params_mut().iter().map(|part| vec![0.0; part.len()]).collect();
     let num_whole = grads.len() - usize::from(shard.row_len().is_some());
+    let tag = Tag::Gradients as u64;
     for part in grads[..num_whole].iter_mut().filter(|part| !part.is_empty()) {
-        comm.recv(part, worker, Tag::Gradients as u64)?;
+        match shard.squeeze() {
+            Some(squeeze) => squeeze.receive(comm, worker, tag, part)?,
+            None => comm.recv(part, worker, tag)?,
+        }
     }
     let Some(row_len) = shard.row_len() else { return Ok(grads) };
     let mut num_rows = [0_u64];

@@ -20,6 +20,7 @@
 
 use super::oscillation::Oscillation;
 use super::policy::Policy;
+use super::squeeze::Squeeze;
 use super::update::{Arrival, Open};
 use lockstep_config::{Beyond, Consistency, StalenessRule};
 use lockstep_optim::{Clip, Optimizer, Update};
@@ -52,6 +53,8 @@ pub struct Shard {
     older: VecDeque<Parts>,
     /// The length of rows, where the last part has rows that travel one by one.
     row_len: Option<usize>,
+    /// How workers write their gradients, where they do.
+    squeeze: Option<Squeeze>,
     oscillation: Oscillation,
     /// How many times the bound was lowered.
     times_lowered: u32,
@@ -100,6 +103,7 @@ impl Shard {
             open: Open::new(num_workers),
             older: VecDeque::new(),
             row_len: None,
+            squeeze: None,
             oscillation: Oscillation::default(),
             times_lowered: 0,
         }
@@ -108,6 +112,16 @@ impl Shard {
     /// The last part has rows of this length, which travel one by one.
     pub fn hold_rows(&mut self, row_len: usize) {
         self.row_len = Some(row_len);
+    }
+
+    /// Workers write their gradients in this way.
+    pub fn read_squeezed(&mut self, squeeze: Option<Squeeze>) {
+        self.squeeze = squeeze;
+    }
+
+    /// How workers write their gradients, where they do.
+    pub fn squeeze(&self) -> Option<Squeeze> {
+        self.squeeze
     }
 
     /// The length of rows that travel one by one, where any do.

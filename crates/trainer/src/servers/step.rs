@@ -92,6 +92,7 @@ pub(super) fn one_step(
         loss_scale: None,
     };
     journal.finish_step(&record, &mut learner.replica);
+    journal.compressed(step + 1, learner.replica.squeezed().filter(|_| is_finite));
     Ok(if is_elastic { version.max(step) } else { step })
 }
 
