@@ -9,6 +9,7 @@ mod asynchronous;
 mod checkpointing;
 mod cluster;
 mod compression;
+mod consistency;
 mod data_parallel;
 mod heterogeneous;
 mod hierarchical;
@@ -70,7 +71,7 @@ impl Point<'_> {
 /// Links that carry as much as this machine can.
 const OPEN: Link = Link { latency: Seconds(0.0), bandwidth: BytesPerSecond(0.0) };
 
-const ALL: [&Real; 14] = [
+const ALL: [&Real; 15] = [
     &data_parallel::REAL,
     &stragglers::REAL,
     &asynchronous::BOUNDED,
@@ -83,6 +84,7 @@ const ALL: [&Real; 14] = [
     &parameter_server::REAL,
     &asynchronous::AWARE,
     &checkpointing::REAL,
+    &consistency::REAL,
     &hierarchical::REAL,
     &reproducibility::REAL,
 ];
