@@ -104,7 +104,7 @@ impl Study {
             let runs = runs.saturating_mul(self.num_seeds);
             return Err(LabError::TooMany { runs, most: MOST_RUNS });
         }
-        let mut table = Table { columns: self.columns(card), rows: Vec::new(), spread: Vec::new() };
+        let mut table = Table::new(self.columns(card), self.sweeps.len());
         for (point, settings) in self.points() {
             let by_seed = (0..self.num_seeds)
                 .map(|seed| {

@@ -5,7 +5,9 @@ use lockstep_config::units::Seconds;
 /// What a span is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
-    /// Forward, or everything that is computed.
+    /// All that a worker computes in a step.
+    Compute,
+    /// Forward.
     Forward,
     /// Backward.
     Backward,
@@ -19,14 +21,15 @@ pub enum Doing {
 
 impl Doing {
     /// All of them, in the order of a legend.
-    pub const ALL: [Self; 5] =
-        [Self::Forward, Self::Backward, Self::Weights, Self::Sum, Self::Wait];
+    pub const ALL: [Self; 6] =
+        [Self::Compute, Self::Forward, Self::Backward, Self::Weights, Self::Sum, Self::Wait];
 
     /// How it is called.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Forward => "computes (forward)",
-            Self::Backward => "computes (backward)",
+            Self::Compute => "computes",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
             Self::Weights => "weight gradients",
             Self::Sum => "all-reduce",
             Self::Wait => "waits for others",

@@ -49,6 +49,9 @@ pub(crate) fn cell(table: &Table, column: &str, row: usize) -> String {
 
 /// What stands in the first column, with its name: where on the sweep a row is.
 pub(crate) fn place(table: &Table, row: usize) -> String {
+    if table.num_swept == 0 {
+        return "these settings".to_owned();
+    }
     let name = table.columns[0].name;
     format!("{name} = {}", cell(table, name, row))
 }

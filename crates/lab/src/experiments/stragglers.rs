@@ -160,7 +160,7 @@ fn timeline(at: &Settings, random: &mut Random) -> Timeline {
             lanes.iter().map(|_| start + at.number("mean") * jitter.factor(random)).collect();
         let slowest = times.iter().copied().fold(start, f64::max);
         for (lane, time) in lanes.iter_mut().zip(times) {
-            lane.spans.push(Span::new(Doing::Forward, start, time).saying(step));
+            lane.spans.push(Span::new(Doing::Compute, start, time).saying(step));
             if time < slowest {
                 lane.spans.push(Span::new(Doing::Wait, time, slowest));
             }

@@ -19,14 +19,14 @@ const LETTER: f64 = 6.5;
 const PATTERNS: &str = "<defs>\
     <pattern id=\"sum\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
     patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"#ffe3c2\"/>\
-    <rect width=\"2.4\" height=\"6\" fill=\"#d55e00\"/></pattern>\
+    <rect width=\"2.4\" height=\"6\" fill=\"#f2a25f\"/></pattern>\
     <pattern id=\"wait\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
     <rect width=\"6\" height=\"6\" fill=\"white\"/>\
     <circle cx=\"2\" cy=\"2\" r=\"0.9\" fill=\"#777777\"/></pattern></defs>\n";
 
 const fn fill(doing: Doing) -> &'static str {
     match doing {
-        Doing::Forward => "#c9dff0",
+        Doing::Compute | Doing::Forward => "#c9dff0",
         Doing::Backward => "#2f6595",
         Doing::Weights => "#8fb3d1",
         Doing::Sum => "url(#sum)",
@@ -77,7 +77,7 @@ pub(super) fn draw(card: &Card, timeline: &Timeline) -> String {
     let left_out = timeline.lanes.len() - lanes.len();
     let more = if left_out > 0 { format!("; {left_out} more lanes") } else { String::new() };
     let place = (f64::midpoint(LEFT, WIDTH - RIGHT), bottom + 46.0);
-    canvas.styled(place, Anchor::Middle, "font-size=\"13\"", &format!("time (s){more}"));
+    canvas.styled(place, Anchor::Middle, "font-size=\"13\"", &format!("time{more}"));
     canvas.finish()
 }
 

@@ -103,9 +103,9 @@ pub(super) fn run(
         Failure::user(format!("{name} cannot be run for real; try lab NAME --real of {names}"))
     })?;
     let study = study(real, card, arguments)?;
-    let mut table = Table { columns: Vec::new(), rows: Vec::new(), spread: Vec::new() };
-    table.columns = study.columns(card)[..study.sweeps.len()].to_vec();
-    table.columns.extend(columns(real, card));
+    let mut all = study.columns(card)[..study.sweeps.len()].to_vec();
+    all.extend(columns(real, card));
+    let mut table = Table::new(all, study.sweeps.len());
     for (point, settings) in study.points() {
         let simulated = Study { settings: settings.clone(), sweeps: Vec::new(), ..study.clone() }
             .run(experiment)?
