@@ -56,9 +56,9 @@ impl Span {
         Self { doing, start: Seconds(start), end: Seconds(end), words: String::new() }
     }
 
-    /// With a word inside.
-    pub fn saying(self, words: impl ToString) -> Self {
-        Self { words: words.to_string(), ..self }
+    /// With a number inside.
+    pub fn saying(self, number: usize) -> Self {
+        Self { words: number.to_string(), ..self }
     }
 }
 

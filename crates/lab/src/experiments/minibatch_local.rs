@@ -71,8 +71,8 @@ struct Family {
 
 impl Family {
     fn new(noise: f64) -> Self {
-        let halves = (0..NUM_QUADRATICS as i32).map(|power| powi(0.5, power));
-        let quadratics = halves.map(|curvature| (curvature, curvature));
+        let halves = std::iter::successors(Some(1.0), |curvature| Some(0.5 * curvature));
+        let quadratics = halves.take(NUM_QUADRATICS).map(|curvature| (curvature, curvature));
         let valleys = FLAT.into_iter().map(|flat| (1.0, flat));
         Self { curvatures: quadratics.chain(valleys).collect(), noise }
     }

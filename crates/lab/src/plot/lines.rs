@@ -70,8 +70,7 @@ pub(super) fn label(meaning: &str, unit: Unit) -> String {
         Unit::Share => format!("{meaning} (percent)"),
         Unit::Times => format!("{meaning} (times)"),
         // Times and bytes have their units at the marks: they go from us to days.
-        Unit::Count | Unit::Number | Unit::Word => meaning.to_owned(),
-        Unit::Seconds | Unit::Bytes | Unit::BytesPerSecond => meaning.to_owned(),
+        _ => meaning.to_owned(),
     }
 }
 
