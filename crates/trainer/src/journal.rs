@@ -109,7 +109,7 @@ pub struct Journal {
     /// What rows have weighed that travel one by one, where they do.
     pub rows: RowFigures,
     /// What servers have done, where they hold the weights.
-    pub served: Served,
+    pub(crate) served: Served,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.
