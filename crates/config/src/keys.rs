@@ -26,6 +26,7 @@ mod federated;
 mod layout;
 mod loose;
 mod offload;
+mod rows;
 mod served;
 mod sync;
 

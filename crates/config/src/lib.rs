@@ -72,9 +72,9 @@ pub use recipe::{
     FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, Group, HeldOut,
     Interval, IsaChoice, Isolation, Late, Level, LossScale, LossScaling, LrScaling, LrSchedule,
     Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Run, Server,
-    SlowWorker, Source, StalenessRule, StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition,
-    Tokenizer, Train, TransportChoice, Uneven, describes,
+    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Rows, RowsBy,
+    Run, Server, SlowWorker, Source, StalenessRule, StalenessWeight, Stragglers, Sync, SyncMode,
+    SyncPartition, Tokenizer, Train, TransportChoice, Uneven, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

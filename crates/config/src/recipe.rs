@@ -69,7 +69,8 @@ pub use federated::{
     Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
 };
 pub use loose::{
-    Beyond, Consistency, Gossip, GraphName, Late, Server, StalenessRule, StalenessWeight,
+    Beyond, Consistency, Gossip, GraphName, Late, Rows, RowsBy, Server, StalenessRule,
+    StalenessWeight,
 };
 pub use offload::{Offload, OffloadState};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};

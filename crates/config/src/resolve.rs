@@ -13,8 +13,9 @@ use crate::recipe::{
     FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval,
     IsaChoice, Isolation, Late, LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics,
     Offload, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement,
-    Precision, Recipe, Recompute, Reduction, Run, Server, Source, StalenessRule, StalenessWeight,
-    Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, Uneven,
+    Precision, Recipe, Recompute, Reduction, Rows, RowsBy, Run, Server, Source, StalenessRule,
+    StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
+    Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -203,6 +204,7 @@ fn blank_sync() -> Sync {
         local_steps: 0,
         local_steps_is_auto: false,
         final_local_steps: 0,
+        worker_steps: Vec::new(),
         group_workers: 0,
         fragments: 0,
         inner_rounds: 0,
@@ -230,6 +232,7 @@ fn blank_sync() -> Sync {
             staleness_weight: StalenessWeight::Inverse,
             staleness_decay: -1.0,
             delay: u64::MAX,
+            rows: Rows { sparse: true, by: RowsBy::Range, hot: usize::MAX, hot_every: 0 },
             beyond: Beyond::Discard,
             staleness_rule: StalenessRule::Linear,
             final_staleness: u64::MAX,
@@ -247,6 +250,7 @@ fn blank_sync() -> Sync {
             byzantine: usize::MAX,
             attack: FederatedAttack::Stale,
         },
+        threads: 0,
     }
 }
 
@@ -259,6 +263,7 @@ fn blank_compress() -> Compress {
         bits: 0,
         rank: 0,
         levels: Vec::new(),
+        group_workers: usize::MAX,
         warmup_steps: u64::MAX,
         error_feedback: true,
         force: true,
@@ -312,6 +317,7 @@ fn blank_parallel() -> Parallel {
 fn blank_data() -> Data {
     Data {
         source: Source::Path(String::new()),
+        zipf: -1.0,
         tokenizer: Tokenizer::File(String::new()),
         validation: HeldOut::Fraction(-1.0),
         documents: Documents::Padded,

@@ -105,6 +105,68 @@ fn a_tensor_may_be_written_in_a_way_of_its_own() {
 }
 
 #[test]
+fn workers_that_are_close_add_up_as_they_are() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=8", "run.workers=4", "train.eval_batches=1"];
+    let mut with = |more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
+    let dense = with(&[]);
+    let close = "compress.group_workers=2";
+    let whole =
+        with(&["compress.method=bf16", close, "compress.levels=[{match=\"*\", dense=true}]"]);
+    for (one, other) in whole.losses.iter().zip(&dense.losses) {
+        assert!((one - other).abs() < 1e-5, "in pairs: {one}, all at once: {other}");
+    }
+    for (method, _) in METHODS {
+        let sets = [&sets[..], method, &["compress.warmup_steps=2", "checkpoint.every=2"]].concat();
+        let recipe = LLAMA.with(&[&sets[..], &[close]].concat());
+        let outcome = runs.finish(&recipe);
+        assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
+        // Two of four workers leave something out, so what is lost is less, and kept.
+        let alone = runs.finish(&LLAMA.with(&sets));
+        let seen =
+            |outcome: &Outcome| observed(&runs, outcome).iter().map(|(delta, _)| delta).sum();
+        let (in_pairs, alone): (f64, f64) = (seen(&outcome), seen(&alone));
+        assert!(in_pairs > 0.0 && alone > 0.0, "{method:?}: {in_pairs}, {alone}");
+        let part = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, part).expect("the first part");
+        let rest = Options { resume: Some(part.dir), ..Options::default() };
+        let rest = runs.run(&recipe, rest).unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.hashes(), outcome.hashes(), "{method:?}");
+    }
+}
+
+#[test]
+fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=8", "run.workers=2", "train.eval_batches=1", "checkpoint.every=2"];
+    let served = ["sync.mode=parameter-server", "sync.servers=2"];
+    let sets = [&sets[..], &served].concat();
+    let dense = runs.finish(&LLAMA.with(&sets));
+    // Weights come back as they are, so at best half of the bytes are saved.
+    let methods: [(&[&str], f64); 5] = [
+        (&["compress.method=bf16"], 1.3),
+        (&["compress.method=int8"], 1.5),
+        (&["compress.method=qsgd", "compress.bits=4"], 1.6),
+        (&["compress.method=top-k", "compress.ratio=0.05"], 1.7),
+        (&["compress.method=sign"], 1.7),
+    ];
+    for (method, saving) in methods {
+        let recipe = LLAMA.with(&[&sets[..], method].concat());
+        let outcome = runs.finish(&recipe);
+        let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
+        assert!(ratio > saving, "{method:?} saves {ratio}");
+        assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
+        let seen = observed(&runs, &outcome);
+        assert!(seen.len() == 8 && seen.iter().all(|(delta, _)| *delta > 0.0), "{seen:?}");
+        let part = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, part).expect("the first part");
+        let rest = Options { resume: Some(part.dir), ..Options::default() };
+        let rest = runs.run(&recipe, rest).unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.hashes(), outcome.hashes(), "{method:?}");
+    }
+}
+
+#[test]
 fn a_warm_up_sends_gradients_as_they_are_to_the_bit() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];

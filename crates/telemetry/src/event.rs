@@ -210,6 +210,23 @@ pub enum Event {
         /// How many gradients have missed how many updates: pairs of updates and gradients.
         counts: Vec<(u64, u64)>,
     },
+    /// Rows that travelled one by one in all steps so far, over all workers.
+    Rows {
+        /// Steps done so far.
+        step: u64,
+        /// Rows that were pulled.
+        pulled: u64,
+        /// Rows whose gradients were pushed.
+        pushed: u64,
+        /// Rows that steps touched and did not pull, because they were kept.
+        kept: u64,
+        /// The most updates that one of those had missed.
+        age_max: u64,
+        /// Requests to each server that were about rows.
+        requests_by_server: Vec<u64>,
+        /// Bytes of rows and their numbers, to and from each server.
+        bytes_by_server: Vec<u64>,
+    },
     /// The gradients of a step were compressed.
     Compressed {
         /// Steps done so far.

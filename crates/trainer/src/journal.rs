@@ -5,6 +5,7 @@
 use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::health::Verdict;
+use crate::rows::RowFigures;
 use crate::saved::{Learner, Start};
 use crate::servers::Served;
 use crate::slow::Slow;
@@ -105,6 +106,8 @@ pub struct Journal {
     pub restarts: u64,
     /// How many gradients missed how many updates, by worker, where servers hold the weights.
     pub staleness: Vec<BTreeMap<u64, u64>>,
+    /// What rows have weighed that travel one by one, where they do.
+    pub rows: RowFigures,
     /// What servers have done, where they hold the weights.
     pub(crate) served: Served,
     /// How slow this worker is made.
@@ -170,6 +173,7 @@ impl Journal {
             watch: OverflowWatch::default(),
             restarts: 0,
             staleness: Vec::new(),
+            rows: RowFigures::default(),
             served: Served::default(),
             slow: Slow::new(recipe, world, worker),
             pace: Pace::new(recipe, worker),

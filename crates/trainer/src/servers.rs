@@ -21,15 +21,17 @@ use crate::evaluate::Examiner;
 use crate::journal::Journal;
 use crate::saved::{self, Learner};
 use crate::train::Options;
-use crate::{RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder};
+use crate::{
+    RunFolder, Summary, TrainError, check, evaluate, feed, gossip, restore, rounds, run_folder,
+};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::{Consistency, FederatedCombine, Recipe};
+use lockstep_config::{Consistency, Recipe};
+use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::robust::Combine;
-use lockstep_parallel::server::{self, Bound, Part, Policy, Shard, Terms};
+use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
@@ -61,9 +63,8 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
     let mut processes = vec![0; comm.num_members()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
-    let ranges = server::ranges(&blueprint_on(recipe, 0), recipe.num_servers());
-    let held =
-        |server: usize| ranges.list.iter().map(|bucket| bucket.part(server).len() as u64).sum();
+    let holdings = holdings(recipe, &blueprint_on(recipe, 0));
+    let held = |server: usize| holdings.lens(server).into_iter().map(|len| len as u64).sum();
     Ok(Event::ServersJoined {
         worker_processes: processes,
         server_processes,
@@ -72,6 +73,11 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
             .collect(),
         consistency: recipe.sync.server.consistency.name().to_owned(),
     })
+}
+
+/// What every server holds.
+fn holdings(recipe: &Recipe, blueprint: &Blueprint) -> Holdings {
+    Holdings::new(blueprint, recipe.num_servers(), recipe.sync.server.rows.dealt())
 }
 
 /// A server's life.
@@ -84,13 +90,16 @@ fn serve(
 ) -> Result<(), TrainError> {
     let blueprint = blueprint_on(recipe, 0);
     let (server, part) = part_of(recipe, comm.position());
-    let ranges = server::ranges(&blueprint, recipe.num_servers());
-    let slots = ranges.slots(&blueprint, |bucket| bucket.part(server));
-    let lens: Vec<_> = ranges.list.iter().map(|bucket| bucket.part(server).len()).collect();
+    let holdings = holdings(recipe, &blueprint);
+    let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
     let mut shard = Shard::new(policy(recipe), recipe.run.workers, &lens, optimizer, lr);
+    shard.read_squeezed(squeeze(recipe));
+    if let Some(rows) = &holdings.rows {
+        shard.hold_rows(rows.row_len());
+    }
     run_folder::record_failures(comm, None)?;
     spare(recipe, link);
     let close_after = Duration::from_secs_f64(recipe.sync.server.close_after.0);
@@ -102,6 +111,12 @@ fn serve(
     };
     server::serve(link, cpu, world, &mut shard, terms)?;
     finish(recipe, comm)
+}
+
+/// How workers write their gradients, where they do.
+fn squeeze(recipe: &Recipe) -> Option<Squeeze> {
+    let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
+    rounds::method_of(recipe).map(|method| Squeeze { method, error_feedback, seed })
 }
 
 /// How servers answer.
@@ -124,15 +139,7 @@ fn policy(recipe: &Recipe) -> Policy {
         delay: keys.delay,
         quorum: keys.quorum,
         late: keys.late,
-        combine: match keys.combine {
-            FederatedCombine::Mean if keys.gradient_clip > 0.0 => {
-                Combine::ClippedMean { most: keys.gradient_clip }
-            }
-            FederatedCombine::Mean => Combine::Mean,
-            FederatedCombine::Median => Combine::Median,
-            FederatedCombine::TrimmedMean => Combine::TrimmedMean { trim: keys.liars },
-            FederatedCombine::Krum => Combine::Krum { liars: keys.liars },
-        },
+        combine: gossip::rule_of(recipe),
         switch: (switch < num_steps).then_some(switch),
     }
 }
@@ -260,14 +267,25 @@ fn begin(
     let (workers, keys) = (&team.workers, &recipe.sync.server);
     let link = team.link.clone();
     learner.replica.work_for(link, recipe.num_servers(), keys.replicas, world);
+    if let Some(squeeze) = squeeze(recipe) {
+        learner.replica.squeeze_pushes(squeeze);
+    }
+    learner.replica.work_by_rows(recipe);
     let is_liar = workers.position() + keys.byzantine >= recipe.run.workers;
     learner.replica.lie_as(is_liar.then_some(keys.attack));
+    let reader = saved.map(|folder| Reader::open(world, folder)).transpose()?;
+    if let Some(reader) = &reader {
+        let worker = workers.position();
+        learner.replica.visit_squeezed(|name, values| {
+            let name = rounds::of_worker(worker, name, "residual");
+            reader.read(&name, &[values.len()], 0, values).map_err(TrainError::from)
+        })?;
+    }
     if workers.position() > 0 {
         return Ok(workers.barrier()?);
     }
     learner.replica.load()?;
-    let Some(folder) = saved else { return Ok(workers.barrier()?) };
-    let reader = Reader::open(world, folder)?;
+    let Some(reader) = reader else { return Ok(workers.barrier()?) };
     let Learner { replica, optimizer, .. } = learner;
     replica.give_kept(first_step, optimizer.kinds(), |kept| {
         if keys.resets_momentum {
@@ -282,7 +300,12 @@ fn begin(
 /// Copies what servers keep besides the weights, by the first worker, while all of them have met.
 pub(crate) fn save(room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     let Learner { replica, optimizer, .. } = learner;
-    if replica.groups().rank() > 0 {
+    let worker = replica.groups().rank();
+    replica.visit_squeezed(|name, values| {
+        room.add(&rounds::of_worker(worker, name, "residual"), &[values.len()], 0, values);
+        Ok::<_, TrainError>(())
+    })?;
+    if worker > 0 {
         return Ok(());
     }
     replica.fetch_kept(optimizer.kinds(), |kept| {

@@ -3,6 +3,7 @@
 use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
+use crate::rows::RowFigures;
 use crate::saved::Learner;
 use crate::servers::Served;
 use crate::uneven::slow_worker;
@@ -92,6 +93,9 @@ pub struct LooseFigures {
     pub consensus_distance: Option<f64>,
     /// How many gradients of each worker missed how many updates, where servers hold the weights.
     pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
+    /// Rows that travelled one by one.
+    #[serde(flatten)]
+    pub rows: RowFigures,
     /// How many servers there were.
     pub servers: usize,
     /// What servers have done.
@@ -284,7 +288,8 @@ impl LooseFigures {
         Self {
             spectral_gap: replica.gossip_rate().map(|rate| 1.0 - rate),
             consensus_distance: replica.consensus().map(|found| found.mean),
-            staleness_by_rank: replica.staleness().map(|_| journal.staleness.clone()),
+            staleness_by_rank: Some(journal.staleness.clone()).filter(|found| !found.is_empty()),
+            rows: journal.rows.clone(),
             servers: recipe.num_servers(),
             served: ServedFigures::of(recipe, &journal.served),
         }

@@ -30,6 +30,16 @@ pub(super) const DEGREE: Key = Key::new(
 )
 .only_when("sync.graph", GraphName::WITH_DEGREE);
 
+pub(super) const THREADS: Key = Key::new(
+    "sync.threads",
+    integer(1, super::MAX_WORKERS),
+    Fixed("4"),
+    field!(sync.threads: integer usize),
+    "Threads of the worker that step the same weights without a lock.",
+)
+.only_when("sync.mode", &["hogwild"])
+.else_count(1);
+
 pub(super) const SERVERS: Key = Key::new(
     "sync.servers",
     integer(1, super::MAX_WORKERS),

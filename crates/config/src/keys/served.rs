@@ -14,7 +14,8 @@ const SERVER: &[&str] = &["parameter-server"];
 const BOUNDED: &[&str] = &["bounded"];
 const ELASTIC: &[&str] = &["elastic"];
 const FREE: &[&str] = &["async", "bounded"];
-const TOGETHER: &[&str] = &["sync", "elastic"];
+/// Where somebody hears what several workers say.
+const HEARING: &[&str] = &["gossip", "parameter-server"];
 
 pub(super) const BEYOND: Key = Key::new(
     "sync.beyond",
@@ -132,17 +133,19 @@ pub(super) const COMBINE: Key = Key::new(
     Kind::Choice(FederatedCombine::NAMES),
     Fixed("\"mean\""),
     field!(sync.server.combine: choice FederatedCombine),
-    "How the gradients of an update become one; all but the mean bear workers that lie.",
+    "How the gradients of an update become one, or of gossip a worker's weights and those of its \
+     neighbours; all but the mean bear workers that lie.",
 )
-.only_when("sync.consistency", TOGETHER);
+.only_when("sync.mode", HEARING)
+.counting_when(is_guarded);
 
 pub(super) const LIARS: Key = Key::new(
     "sync.liars",
     integer(0, super::MAX_WORKERS),
     Fixed("1"),
     field!(sync.server.liars: integer usize),
-    "Workers that may lie: the extremes that a trimmed mean leaves out on either side, or what \
-     krum counts on.",
+    "Workers, or neighbours, that may lie: the extremes that a trimmed mean leaves out on either \
+     side, or what krum counts on.",
 )
 .only_when("sync.combine", &["trimmed-mean", "krum"]);
 
@@ -151,10 +154,11 @@ pub(super) const GRADIENT_CLIP: Key = Key::new(
     float(Closed(0.0), Closed(1e9)),
     Fixed("0.0"),
     field!(sync.server.gradient_clip: f64),
-    "The most that a worker's gradient may be long at a server; longer ones are shortened before \
-     the mean. 0 does not limit.",
+    "The most that a worker's gradient may be long at a server, or a neighbour's weights differ \
+     from a worker's own; longer ones are shortened before the mean. 0 does not limit.",
 )
-.only_when("sync.combine", &["mean"]);
+.only_when("sync.combine", &["mean"])
+.counting_when(is_guarded);
 
 pub(super) const BYZANTINE: Key = Key::new(
     "sync.byzantine",
@@ -163,7 +167,8 @@ pub(super) const BYZANTINE: Key = Key::new(
     field!(sync.server.byzantine: integer usize),
     "How many workers lie, the last ones, to see what becomes of it.",
 )
-.only_when("sync.consistency", TOGETHER);
+.only_when("sync.mode", HEARING)
+.counting_when(is_guarded);
 
 pub(super) const ATTACK: Key = Key::new(
     "sync.attack",
@@ -171,9 +176,15 @@ pub(super) const ATTACK: Key = Key::new(
     Fixed("\"sign-flip\""),
     field!(sync.server.attack: choice FederatedAttack),
     "How they lie: sign-flip sends the opposite ten times as long, noise nothing but noise, stale \
-     the first gradient again and again.",
+     the first gradient, or change of weights, again and again.",
 )
-.only_when("sync.consistency", TOGETHER);
+.only_when("sync.mode", HEARING)
+.counting_when(is_guarded);
+
+/// Recipes from before there was a choice keep their identity.
+fn is_guarded(recipe: &Recipe) -> bool {
+    recipe.sync.is_guarded()
+}
 
 /// All but one, where there are others.
 fn usual_quorum(recipe: &Recipe) -> Value {

@@ -106,6 +106,36 @@ choices! {
     }
 }
 
+choices! {
+    /// How rows are dealt to servers.
+    RowsBy {
+        /// By a hash of their number.
+        Hash = "hash",
+        /// In ranges of numbers.
+        Range = "range",
+    }
+}
+
+/// How the rows of the embedding travel to and from servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Whether only those that a step touches travel.
+    pub sparse: bool,
+    /// Which server holds which.
+    pub by: RowsBy,
+    /// How many rows that are often touched a worker keeps.
+    pub hot: usize,
+    /// For how many steps it does.
+    pub hot_every: u64,
+}
+
+impl Rows {
+    /// How rows are dealt, where they travel one by one.
+    pub fn dealt(&self) -> Option<RowsBy> {
+        self.sparse.then_some(self.by)
+    }
+}
+
 /// How servers hold the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
@@ -123,6 +153,8 @@ pub struct Server {
     pub staleness_decay: f64,
     /// How many versions behind readers are kept on purpose.
     pub delay: u64,
+    /// How the rows of the embedding travel.
+    pub rows: Rows,
     /// What becomes of who would be too stale.
     pub beyond: Beyond,
     /// What the bound follows.

@@ -6,6 +6,8 @@
 use super::holders::{Holders, Loss};
 use super::latency::Latency;
 use super::lie::Liar;
+use super::squeeze::Writer;
+use super::touched::TouchedRows;
 use super::{Answer, Ask, Request, Tag, ranges};
 use crate::buckets::Buckets;
 use crate::replica::Replica;
@@ -35,6 +37,10 @@ pub struct Client {
     switch: Option<u64>,
     /// How many of this worker's gradients missed how many updates, at the first server.
     staleness: BTreeMap<u64, u64>,
+    /// How gradients are written in fewer bytes, if they are.
+    pub(super) writer: Option<Writer>,
+    /// What travels row by row, if anything does.
+    pub(super) rows: Option<TouchedRows>,
     /// How it lies, where it does.
     pub(super) liar: Option<Liar>,
     /// How long requests to one server took.
@@ -75,6 +81,8 @@ impl Replica {
             num_discarded: 0,
             switch: None,
             staleness: BTreeMap::new(),
+            writer: None,
+            rows: None,
             liar: None,
             latencies: Latencies::default(),
             world: World::clone(world),
@@ -101,6 +109,8 @@ impl Replica {
     fn take_weights(&mut self, ask: Ask, step: u64) -> Result<u64, CommError> {
         let Self { client: Some(client), store, device, .. } = self else { return Ok(step) };
         let began = client.world.clock().now();
+        // They are spoken of while the rest is only looked at.
+        let mut rows = client.rows.take();
         let mut oldest = u64::MAX;
         for server in 0..client.num_servers() {
             let (version, length) = client.converse(server, |client, rank| {
@@ -113,11 +123,16 @@ impl Replica {
                         client.comm.recv(part, rank, Tag::Weights as u64)?;
                     }
                 }
+                if let Some(rows) = &mut rows {
+                    let bucket = store.own_params_mut(rows.table.bucket);
+                    rows.take(client, (rank, server), ask, answer.number, bucket)?;
+                }
                 Ok((answer, (answer.number, client.world.clock().since(asked))))
             })?;
             client.latencies.pull.note(length);
             oldest = oldest.min(version);
         }
+        client.rows = rows;
         client.exposed += client.world.clock().since(began);
         store.publish(&mut device.link)?;
         Ok(oldest)
@@ -130,6 +145,10 @@ impl Replica {
             client.converse(server, |client, rank| {
                 client.ask(rank, client.request(Ask::Load))?;
                 client.give(server, rank, Tag::Weights, |bucket| store.own_params(bucket))?;
+                if let Some(rows) = &client.rows {
+                    let bucket = store.own_params(rows.table.bucket);
+                    rows.give_all(&client.comm, (rank, server), bucket)?;
+                }
                 Ok((client.answer(rank)?, ()))
             })?;
         }
@@ -151,16 +170,34 @@ impl Replica {
                 store.own_grads_mut(bucket).iter_mut().for_each(|grad| *grad *= scale);
             }
         }
+        if let Some(writer) = client.writer.as_mut().filter(|_| clip.is_some()) {
+            let worker = client.comm.position();
+            writer.begin();
+            for server in 0..client.holders.len() {
+                for (bucket, cut) in client.ranges.list.iter().enumerate() {
+                    let range = cut.part(server);
+                    let grads = &mut store.own_grads_mut(bucket)[range.clone()];
+                    if !grads.is_empty() {
+                        writer.write((server, bucket), range, grads, (step, worker));
+                    }
+                }
+            }
+        }
         client.num_pushes += 1;
         let ask = client.request(if clip.is_some() { Ask::Push } else { Ask::Skip });
         let request = Request { step, number: client.num_pushes, is_alarm, ..ask };
         let began = client.world.clock().now();
+        let mut rows = client.rows.take();
         for server in 0..client.num_servers() {
             let (answer, length) = client.converse(server, |client, rank| {
                 let asked = client.world.clock().now();
                 client.ask(rank, request)?;
                 if clip.is_some() {
-                    client.give(server, rank, Tag::Gradients, |bucket| store.own_grads(bucket))?;
+                    client.give_grads(server, rank, |bucket| store.own_grads(bucket))?;
+                    if let Some(rows) = &mut rows {
+                        let bucket = store.own_grads(rows.table.bucket);
+                        rows.push(&client.comm, (rank, server), bucket)?;
+                    }
                 }
                 let answer = client.answer(rank)?;
                 Ok((answer, (answer, client.world.clock().since(asked))))
@@ -173,6 +210,7 @@ impl Replica {
                 *client.staleness.entry(answer.number).or_default() += 1;
             }
         }
+        client.rows = rows;
         client.exposed += client.world.clock().since(began);
         Ok(())
     }
@@ -298,6 +336,26 @@ impl Client {
         let mut words = [0; Answer::NUM_WORDS];
         self.comm.recv(&mut words, rank, Tag::Answer as u64)?;
         Ok(Answer::from_words(words))
+    }
+
+    /// Sends a server its part of the gradients, as they are or as they were written.
+    fn give_grads<'a>(
+        &self,
+        server: usize,
+        rank: usize,
+        values: impl Fn(usize) -> &'a [f32],
+    ) -> Result<(), CommError> {
+        let Some(writer) = &self.writer else {
+            return self.give(server, rank, Tag::Gradients, values);
+        };
+        let tag = Tag::Gradients as u64;
+        for (bucket, cut) in self.ranges.list.iter().enumerate() {
+            let part = &values(bucket)[cut.part(server)];
+            if !part.is_empty() && !writer.send(&self.comm, (server, bucket), rank, tag)? {
+                self.comm.send(part, rank, tag)?;
+            }
+        }
+        Ok(())
     }
 
     fn give<'a>(

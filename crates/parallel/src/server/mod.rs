@@ -16,18 +16,25 @@
 //! - `serve`: a server's life; `copy`: that of one that holds the same and stands in for it
 //! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took;
 //!   `lie`: one that does not tell the truth
+//! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
+//!   rows that it does not ask for in every step
+//! - `squeeze`: gradients in fewer bytes
 //! - [`state`]: what is saved of servers
 
 pub mod client;
 mod copy;
 pub mod holders;
+pub mod hot;
 pub mod latency;
 mod lie;
 mod oscillation;
 pub mod policy;
+pub mod rows;
 pub mod serve;
 pub mod shard;
+mod squeeze;
 pub mod state;
+pub mod touched;
 mod update;
 
 use crate::buckets::Buckets;
@@ -38,8 +45,11 @@ use lockstep_model::Blueprint;
 pub use client::Client;
 pub use holders::Loss;
 pub use policy::{Bound, Policy};
+pub use rows::Holdings;
 pub use serve::{Part, Terms, serve};
 pub use shard::Shard;
+pub use squeeze::Squeeze;
+pub use touched::RowCounts;
 
 /// What a message is about; the tag it travels under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +60,8 @@ enum Tag {
     Gradients = 4,
     State = 5,
     Counts = 6,
+    /// Which rows, and how many.
+    Rows = 7,
 }
 
 /// What a worker asks for.
@@ -75,10 +87,12 @@ enum Ask {
     Count = 9,
     /// To close the update with those who have come: what a server tells its copy.
     Close = 10,
+    /// So many rows, by their places on the server.
+    Rows = 11,
 }
 
 impl Ask {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Pull,
         Self::Push,
         Self::Skip,
@@ -89,6 +103,7 @@ impl Ask {
         Self::Leave,
         Self::Count,
         Self::Close,
+        Self::Rows,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -105,7 +120,7 @@ struct Request {
     /// The worker's step.
     step: u64,
     /// Of a push, which of the worker's it is, from 1 on, so that none is taken twice; of a state,
-    /// how many updates it has seen.
+    /// how many updates it has seen; of rows, how many.
     number: u64,
     /// Whether the worker's loss has jumped.
     is_alarm: bool,

@@ -4,7 +4,7 @@
 //! come waits here, and with it the worker; all others are heard meanwhile.
 
 use super::shard::{Parts, Push, Shard, Taken};
-use super::{Answer, Ask, Request, Tag};
+use super::{Answer, Ask, Request, Tag, rows};
 use lockstep_comm::{Comm, CommError};
 use lockstep_platform::{Deadline, World};
 use lockstep_tensor::Cpu;
@@ -103,7 +103,9 @@ impl Server<'_> {
                 let request = Request { step, ..Request::of(Ask::Pull, worker) };
                 let version = self.change(request, Parts::new())?;
                 self.answer(worker, version)?;
-                send(self.comm, worker, Tag::Weights, self.shard.read_by(worker))?;
+                let num_whole = self.shard.num_whole();
+                let whole = &self.shard.read_by(worker)[..num_whole];
+                send(self.comm, worker, Tag::Weights, whole)?;
             }
         }
         Ok(())
@@ -149,6 +151,11 @@ impl Server<'_> {
             Ask::Count => {
                 self.answer(worker, self.shard.version())?;
                 self.comm.send(&self.shard.num_taken(), worker, Tag::Counts as u64)?;
+            }
+            Ask::Rows => {
+                let (version, values) = rows::named(self.comm, worker, number, self.shard)?;
+                self.answer(worker, version)?;
+                self.comm.send(&values, worker, Tag::Weights as u64)?;
             }
             Ask::Push | Ask::Skip | Ask::Load | Ask::LoadState | Ask::Leave => {
                 let content = self.content(ask, worker)?;
@@ -201,7 +208,9 @@ impl Server<'_> {
                 self.shard.close(self.cpu);
                 self.closes_at = None;
             }
-            Ask::Read | Ask::ReadState | Ask::Count => unreachable!("{ask:?} changes nothing"),
+            Ask::Read | Ask::ReadState | Ask::Count | Ask::Rows => {
+                unreachable!("{ask:?} changes nothing")
+            }
         }
         self.shard.version()
     }
@@ -216,6 +225,10 @@ impl Server<'_> {
     /// Takes what comes with a request.
     pub(super) fn content(&mut self, ask: Ask, from: usize) -> Result<Parts, CommError> {
         let Some(tag) = ask.content() else { return Ok(Parts::new()) };
+        // What a server passes on to its copy is whole.
+        if ask == Ask::Push && from < self.num_workers {
+            return rows::receive_grads(self.comm, from, self.shard);
+        }
         let lens = match ask {
             Ask::LoadState => self.shard.state_lens(),
             _ => self.shard.params_mut().iter().map(Vec::len).collect(),
@@ -268,7 +281,7 @@ impl Ask {
 }
 
 /// Sends every part that has anything in it.
-pub(super) fn send(comm: &Comm, to: usize, tag: Tag, parts: &Parts) -> Result<(), CommError> {
+pub(super) fn send(comm: &Comm, to: usize, tag: Tag, parts: &[Vec<f32>]) -> Result<(), CommError> {
     let mut parts = parts.iter().filter(|part| !part.is_empty());
     parts.try_for_each(|part| comm.send(part, to, tag as u64))
 }

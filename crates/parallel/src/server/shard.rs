@@ -20,6 +20,7 @@
 
 use super::oscillation::Oscillation;
 use super::policy::Policy;
+use super::squeeze::Squeeze;
 use super::update::{Arrival, Open};
 use lockstep_config::{Beyond, Consistency, StalenessRule};
 use lockstep_optim::{Clip, Optimizer, Update};
@@ -50,6 +51,10 @@ pub struct Shard {
     pub(super) open: Open,
     /// Versions before this one, the oldest first, where readers are kept behind.
     older: VecDeque<Parts>,
+    /// The length of rows, where the last part has rows that travel one by one.
+    row_len: Option<usize>,
+    /// How workers write their gradients, where they do.
+    squeeze: Option<Squeeze>,
     oscillation: Oscillation,
     /// How many times the bound was lowered.
     times_lowered: u32,
@@ -97,9 +102,36 @@ impl Shard {
             done: vec![0; num_workers],
             open: Open::new(num_workers),
             older: VecDeque::new(),
+            row_len: None,
+            squeeze: None,
             oscillation: Oscillation::default(),
             times_lowered: 0,
         }
+    }
+
+    /// The last part has rows of this length, which travel one by one.
+    pub fn hold_rows(&mut self, row_len: usize) {
+        self.row_len = Some(row_len);
+    }
+
+    /// Workers write their gradients in this way.
+    pub fn read_squeezed(&mut self, squeeze: Option<Squeeze>) {
+        self.squeeze = squeeze;
+    }
+
+    /// How workers write their gradients, where they do.
+    pub fn squeeze(&self) -> Option<Squeeze> {
+        self.squeeze
+    }
+
+    /// The length of rows that travel one by one, where any do.
+    pub fn row_len(&self) -> Option<usize> {
+        self.row_len
+    }
+
+    /// How many parts travel whole.
+    pub fn num_whole(&self) -> usize {
+        self.params.len() - usize::from(self.row_len.is_some())
     }
 
     /// Gives all of the optimizer's state, to send or to fill in.
@@ -240,6 +272,15 @@ impl Shard {
         match (self.version - version) as usize {
             0 => &self.params,
             behind => &self.older[self.older.len() - behind],
+        }
+    }
+
+    /// What a reader would get now: the version, and its parameters.
+    pub fn newest(&self) -> (u64, &Parts) {
+        let version = self.version.saturating_sub(self.policy.delay);
+        match (self.version - version) as usize {
+            0 => (version, &self.params),
+            behind => (version, &self.older[self.older.len() - behind]),
         }
     }
 

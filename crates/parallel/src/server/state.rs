@@ -2,6 +2,7 @@
 //!
 //! The weights are not part of it: workers that have met hold those of all servers.
 
+use super::rows::{Holdings, tensor_len};
 use super::serve::send;
 use super::{Ask, Client, Request, Tag};
 use crate::replica::Replica;
@@ -89,11 +90,12 @@ impl Replica {
     /// What the optimizer of a server steps, each with the length of its tensor.
     fn slots_of_server(&self, server: usize) -> Vec<(Slot, usize)> {
         let Self { client: Some(client), blueprint, .. } = self else { return Vec::new() };
-        let len_of = |slot: &Slot| {
-            let mut params = blueprint.owned_params();
-            params.find(|(_, param)| param.name == slot.name).map_or(0, |(_, p)| p.tensor_len())
+        let rows = client.rows.as_ref().map(|rows| rows.table.clone());
+        let holdings = Holdings { ranges: client.ranges.clone(), rows };
+        let with_len = |slot: Slot| {
+            let len = tensor_len(blueprint, &slot);
+            (slot, len)
         };
-        let slots = client.ranges.slots(blueprint, |bucket| bucket.part(server));
-        slots.into_iter().map(|slot| (len_of(&slot), slot)).map(|(len, slot)| (slot, len)).collect()
+        holdings.slots(blueprint, server).into_iter().map(with_len).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! Where workers of servers meet: what each has seen becomes what the run knows.
 
-use crate::TrainError;
 use crate::journal::Journal;
 use crate::saved::Learner;
+use crate::{TrainError, rows};
 use lockstep_comm::Comm;
 use lockstep_parallel::server::latency::{Latency, NUM_CLASSES};
 use lockstep_telemetry::Event;
@@ -63,6 +63,7 @@ pub(super) fn meet(
     }
     journal.stale(step, by_worker);
     time_requests(workers, step, learner, journal)?;
+    rows::tell(workers, step, learner, journal)?;
     count_pushes(workers, learner, journal)
 }
 

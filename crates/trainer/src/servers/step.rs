@@ -3,9 +3,9 @@
 use crate::TrainError;
 use crate::health::Verdict;
 use crate::journal::{Journal, StepRecord};
-use crate::rounds;
 use crate::saved::Learner;
 use crate::train::{lane_of, lane_shape};
+use crate::{rounds, rows};
 use lockstep_config::{Consistency, Recipe};
 use lockstep_data::Loader;
 use lockstep_tensor::Cpu;
@@ -73,6 +73,7 @@ fn one_step(
     let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
     journal.begin_step();
     let batch = loader.next_batch()?;
+    rows::touch(step, batch, &mut learner.replica);
     let version = learner.replica.pull(step)?;
     let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
     if is_elastic && version >= steps.end {
@@ -116,6 +117,7 @@ fn one_step(
         loss_scale: None,
     };
     journal.finish_step(&record, &mut learner.replica);
+    journal.compressed(step + 1, learner.replica.squeezed().filter(|_| is_finite));
     Ok(if is_elastic { version.max(step) } else { step })
 }
 
