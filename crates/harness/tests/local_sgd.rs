@@ -247,3 +247,30 @@ fn a_slow_worker_takes_fewer_steps_and_counts_for_as_much() {
         (surplus("sync.worker_steps=[8,8,8,8]"), surplus("sync.worker_steps=[8,8,5,2]"));
     assert!(uneven < 3.0 * even + 1e-9, "{uneven} with rests, {even} without");
 }
+
+#[test]
+fn an_outer_optimizer_with_momentum_comes_close_to_agreeing_in_every_step() {
+    let mut runs = Runs::new("local-sgd");
+    // As many rounds as DiLoCo needs; in short the same with shorter ones.
+    let (local_steps, rounds, batch, limit) =
+        if soak() { (64, 40, 256, 0.02) } else { (8, 16, 64, 0.1) };
+    let sets = [
+        format!("train.steps={}", local_steps * rounds),
+        format!("train.batch={batch}"),
+        format!("train.microbatch={}", batch / 8),
+    ];
+    let same = ["model.heads=4", "model.kv_heads=2", "train.eval_batches=8", "run.workers=4"];
+    let rate = ["optim.lr=0.02", "optim.final_lr_fraction=0.01"];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).chain(same).chain(rate).collect();
+    let usual = runs.finish(&problem("tiny", &sets)).summary;
+    let local_steps = format!("sync.local_steps={local_steps}");
+    let outer = ["sync.outer=nesterov", "sync.outer_lr=1.0", "sync.outer_momentum=0.7"];
+    let lazy = [&sets[..], &["sync.mode=local-sgd", &local_steps], &outer].concat();
+    let lazy = runs.finish(&problem("tiny", &lazy)).summary;
+    let loss = |summary: &lockstep_trainer::Summary| summary.validation_loss.expect("held out");
+    let worse = loss(&lazy) / loss(&usual) - 1.0;
+    let saving = usual.wire_bytes as f64 / lazy.wire_bytes as f64;
+    println!("{:.2} % above, a {saving:.0}th of the bytes", 100.0 * worse);
+    assert!(worse < limit, "{worse} above {}", loss(&usual));
+    assert!(saving > if soak() { 50.0 } else { 7.0 }, "a {saving}th of the bytes");
+}
