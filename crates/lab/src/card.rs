@@ -82,6 +82,8 @@ pub struct Picture {
     pub log_x: bool,
     /// Whether the vertical axis does.
     pub log_y: bool,
+    /// What the vertical axis is called, where no single column says it.
+    pub y_name: Option<&'static str>,
 }
 
 /// An experiment in words and data.
@@ -151,12 +153,17 @@ impl Column {
 impl Picture {
     /// Lines of some columns over a parameter.
     pub const fn lines(x: &'static str, y: &'static [&'static str]) -> Self {
-        Self { x, y, series: None, log_x: false, log_y: false }
+        Self { x, y, series: None, log_x: false, log_y: false, y_name: None }
     }
 
     /// With a line for each word of a column.
     pub const fn by(self, series: &'static str) -> Self {
         Self { series: Some(series), ..self }
+    }
+
+    /// With a name for the vertical axis.
+    pub const fn named(self, y_name: &'static str) -> Self {
+        Self { y_name: Some(y_name), ..self }
     }
 
     /// With axes that go by powers.

@@ -5,8 +5,12 @@
 
 use crate::error::LabError;
 use crate::experiments::find;
+use crate::sim::Compiled;
 use crate::study::Study;
 use crate::table::Cell;
+use lockstep_config::units::Bytes;
+use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::{Algorithm, Layout, Op};
 use serde::Serialize;
 use std::fmt;
 
@@ -87,6 +91,7 @@ pub fn check() -> Result<Vec<Claim>, LabError> {
     claims.extend(collectives()?);
     claims.extend(workers()?);
     claims.extend(staleness()?);
+    claims.extend(averages()?);
     claims.extend(numbers()?);
     Ok(claims)
 }
@@ -281,6 +286,68 @@ fn staleness() -> Result<Vec<Claim>, LabError> {
             experiment: "local-sgd",
         },
     ])
+}
+
+fn averages() -> Result<Vec<Claim>, LabError> {
+    let ratio = |rounds: &str, problem| {
+        let params = [format!("rounds={rounds}"), "workers=256".to_owned()];
+        measure("minibatch-local", &[&params[0], &params[1]], problem, "ratio")
+    };
+    let (few, many) = (ratio("2", "convex")?, ratio("32", "convex")?);
+    let bias = |spread: &str| {
+        let param = format!("spread={spread}");
+        measure("heterogeneity-bias", &["local_steps=32", &param], "", "bias")
+    };
+    let (alike, unlike) = (bias("0")?, bias("0.5")?);
+    let gathered = busiest(Op::AllGather, Algorithm::RING)?;
+    let broadcast = busiest(Op::Broadcast { root: 0 }, Algorithm::Tree)?;
+    Ok(vec![
+        Claim {
+            claim: "local SGD beats a mini-batch of the same gradients",
+            verdict: judged_twice(few > 1.0, many > 1.0),
+            evidence: format!(
+                "8 local steps, the worst convex problem: the mini-batch's loss is {few:.2} times \
+                 as large after 2 rounds, {many:.2} times after 32"
+            ),
+            experiment: "minibatch-local",
+        },
+        Claim {
+            claim: "averaging workers that trained alone leads to the common optimum",
+            verdict: judged_twice(alike < 1e-4, unlike < 1e-4),
+            evidence: format!(
+                "32 steps alone on alike data end {alike:.3} from it, on unlike data {unlike:.3}"
+            ),
+            experiment: "heterogeneity-bias",
+        },
+        Claim {
+            claim: "ZeRO-3 might as well broadcast whole layers from their owners",
+            verdict: judged(broadcast <= 1.01 * gathered),
+            evidence: format!(
+                "8 ranks, a layer of 8 MB: of a broadcast its owner sends {:.0} MB, of a gather of \
+                 shards every rank sends {:.0} MB",
+                broadcast / 1e6,
+                gathered / 1e6
+            ),
+            experiment: "zero-memory",
+        },
+    ])
+}
+
+/// Ranks and bytes of a layer that is brought together.
+const LAYER: (usize, u64) = (8, 8_000_000);
+
+/// What the busiest rank sends.
+fn busiest(op: Op, algorithm: Algorithm) -> Result<f64, LabError> {
+    let (num_ranks, bytes) = LAYER;
+    let schedule =
+        build(op, algorithm, &Team::new(num_ranks)).map_err(|error| LabError::Together {
+            key: "algorithm",
+            value: algorithm.to_string(),
+            rule: error.to_string(),
+        })?;
+    let layout = Layout::even(&schedule, (bytes / 4) as usize);
+    let sent = Compiled::new(&schedule, &layout, Bytes(4)).sent_bytes();
+    Ok(sent.into_iter().map(|sent| sent.0).max().unwrap_or(0) as f64)
 }
 
 fn numbers() -> Result<Vec<Claim>, LabError> {

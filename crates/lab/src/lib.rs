@@ -7,6 +7,7 @@
 //!
 //! # Layout
 //! - `card`, `settings`, `table`, `study`: what an experiment is, and how it is run
+//! - `timeline`: who does what when
 //! - [`experiments`]: one a file
 //! - [`claims`]: what is often said, with the number that settles it
 //! - [`walk`]: schedules round by round
@@ -31,6 +32,7 @@ mod error;
 mod settings;
 mod study;
 mod table;
+mod timeline;
 
 pub mod claims;
 pub mod experiments;
@@ -48,3 +50,4 @@ pub use random::{Jitter, Random};
 pub use settings::{Settings, Value, sweep};
 pub use study::{Experiment, Report, Study, confidence};
 pub use table::{Cell, Row, Table};
+pub use timeline::{Doing, Lane, Span, Timeline};

@@ -32,6 +32,15 @@ impl Random {
         self.key.uniform_f64(self.next - 1)
     }
 
+    /// Sixty-four bits, each as likely 0 as 1.
+    pub fn bits(&mut self) -> u64 {
+        self.next += 1;
+        let index = self.next - 1;
+        let [a, b, c, d] = self.key.block(index / 2);
+        let (low, high) = if index.is_multiple_of(2) { (a, b) } else { (c, d) };
+        (u64::from(high) << 32) | u64::from(low)
+    }
+
     /// A whole number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         ((self.uniform() * bound as f64) as usize).min(bound - 1)

@@ -190,7 +190,9 @@ fn decimal_bytes(number: f64) -> String {
 fn short(number: f64) -> String {
     let size = number.abs();
     if size != 0.0 && !(1e-3..1e6).contains(&size) {
-        return format!("{number:.2e}");
+        let text = format!("{number:.2e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{power}", digits.trim_end_matches('0').trim_end_matches('.'));
     }
     let digits = match size {
         size if size >= 1000.0 => 0,

@@ -8,6 +8,7 @@ use crate::error::LabError;
 use crate::random::Random;
 use crate::settings::{Settings, Value, sweep};
 use crate::table::{Cell, Row, Table};
+use crate::timeline::Timeline;
 use lockstep_tensor::random::Key;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,6 +24,11 @@ pub trait Experiment: Sync {
 
     /// What the table shows, in sentences; the first is the title of the picture.
     fn findings(&self, table: &Table) -> Vec<String>;
+
+    /// Who does what when at one point, where that can be drawn.
+    fn timeline(&self, _: &Settings, _: &mut Random) -> Result<Option<Timeline>, LabError> {
+        Ok(None)
+    }
 }
 
 /// What is to be done.
@@ -98,7 +104,7 @@ impl Study {
             let runs = runs.saturating_mul(self.num_seeds);
             return Err(LabError::TooMany { runs, most: MOST_RUNS });
         }
-        let mut table = Table { columns: self.columns(card), rows: Vec::new(), spread: Vec::new() };
+        let mut table = Table::new(self.columns(card), self.sweeps.len());
         for (point, settings) in self.points() {
             let by_seed = (0..self.num_seeds)
                 .map(|seed| {
@@ -127,6 +133,12 @@ impl Study {
             findings: experiment.findings(&table),
             rows: table,
         })
+    }
+
+    /// Who does what when at the point around which things are swept, under the first seed.
+    pub fn timeline(&self, experiment: &dyn Experiment) -> Result<Option<Timeline>, LabError> {
+        let key = Key::new(self.seed, experiment.card().name);
+        experiment.timeline(&self.settings, &mut Random::new(key))
     }
 
     /// Swept parameters, then the columns of the card.

@@ -51,6 +51,8 @@ macro_rules! row {
 pub struct Table {
     /// Swept parameters first, then the columns of the experiment.
     pub columns: Vec<Column>,
+    /// How many of them were swept.
+    pub num_swept: usize,
     /// Means over the seeds.
     pub rows: Vec<Row>,
     /// Half the width of the 95 % confidence interval of each mean; 0 where all seeds agree.
@@ -58,6 +60,11 @@ pub struct Table {
 }
 
 impl Table {
+    /// One without rows, whose first columns were swept.
+    pub fn new(columns: Vec<Column>, num_swept: usize) -> Self {
+        Self { columns, num_swept, rows: Vec::new(), spread: Vec::new() }
+    }
+
     /// Where a column stands.
     pub fn index(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|known| known.name == column)

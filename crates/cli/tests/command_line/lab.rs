@@ -1,6 +1,7 @@
 //! `lockstep lab`: experiments run on this machine stand beside their simulation.
 
 use crate::process::Folder;
+use serde_json::{Value, json};
 
 #[test]
 fn a_real_run_prints_both_columns_and_the_parameters_of_the_simulation() {
@@ -24,4 +25,78 @@ fn what_cannot_be_run_is_said_with_what_can() {
     let refused = Folder::new().run(&["lab", "zero-memory", "--real"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("data-parallel"), "{}", refused.stderr);
+}
+
+/// The names of an object, in their order.
+fn names(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// What scripts read: names that come and go would break them.
+#[test]
+fn reports_have_the_documented_names() {
+    let folder = Folder::new();
+    let run = |line: &str| folder.json(&line.split_whitespace().collect::<Vec<_>>());
+    let report =
+        run("lab stragglers --json --param steps=20 --sweep workers=2,4 --seeds 3 --seed 7");
+    let mut found = names(&report);
+    found.sort_unstable();
+    let mut documented =
+        ["name", "parameters", "sweep", "seeds", "seed", "columns", "rows", "findings"];
+    documented.sort_unstable();
+    assert_eq!(found, documented);
+    assert_eq!((&report["seeds"], &report["seed"]), (&json!(3), &json!(7)));
+    assert_eq!(report["sweep"], json!({"workers": [2.0, 4.0]}));
+    let columns = report["columns"].as_array().expect("a list");
+    for column in columns {
+        let mut found = names(column);
+        found.sort_unstable();
+        assert_eq!(found, ["meaning", "name", "unit"]);
+        let unit = column["unit"].as_str().expect("a word");
+        let units =
+            ["count", "number", "seconds", "bytes", "bytes_per_second", "share", "times", "word"];
+        assert!(units.contains(&unit), "{column}");
+    }
+    // Every column is in every row, and where seeds differ half the width of its interval too.
+    let row = report["rows"][0].as_object().expect("an object");
+    for column in columns {
+        let name = column["name"].as_str().expect("a word");
+        assert!(row.contains_key(name), "{name}: {row:?}");
+    }
+    assert!(row["step_seconds_ci95"].as_f64().expect("a number") > 0.0, "{row:?}");
+    // What never happens is null, and words are words.
+    let never = run("lab bounded-async --json --param step=constant --param staleness=50");
+    assert_eq!(never["rows"][0]["iterations"], Value::Null, "{never}");
+    let words = run("lab zero-memory --json --sweep workers=4");
+    assert_eq!(words["rows"][0]["stage"], "stage 0", "{words}");
+}
+
+#[test]
+fn walks_claims_and_lists_have_the_documented_names() {
+    let folder = Folder::new();
+    let run = |line: &str| folder.json(&line.split_whitespace().collect::<Vec<_>>());
+    let walk = run("lab walk ring --ranks 4 --json");
+    assert_eq!(walk["name"], "ring", "{walk}");
+    assert_eq!(walk["rounds"].as_array().map(Vec::len), Some(7), "a start and six rounds");
+    for name in ["title", "messages", "held", "sent_bytes"] {
+        assert!(walk["rounds"][1].get(name).is_some(), "{name}: {}", walk["rounds"][1]);
+    }
+    let claims = run("lab claims --json");
+    for claim in claims.as_array().expect("a list") {
+        for name in ["claim", "verdict", "evidence", "experiment"] {
+            assert!(claim[name].is_string(), "{name}: {claim}");
+        }
+    }
+    let list = run("lab list --json");
+    assert!(list.as_array().expect("a list").contains(&json!("stragglers")), "{list}");
+}
+
+#[test]
+fn timelines_are_drawn_where_there_is_one() {
+    let folder = Folder::new();
+    let drawn = folder.run(&["lab", "pipeline", "--timeline", "passes.svg"]);
+    assert_eq!(drawn.code, Some(0), "{}", drawn.stderr);
+    let refused = folder.run(&["lab", "scaling", "--timeline", "passes.svg"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("try data-parallel"), "{}", refused.stderr);
 }

@@ -35,7 +35,8 @@ const CARD: Card = Card {
         Column::new("cut", Unit::Share, "intervals that a failure ends before they are saved"),
     ],
     picture: Picture::lines("interval", &["overhead", "exact_overhead", "first_order"])
-        .log(true, false),
+        .log(true, false)
+        .named("time lost, of useful time"),
 };
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {

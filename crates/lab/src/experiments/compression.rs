@@ -45,7 +45,9 @@ const CARD: Card = Card {
         Column::new("seconds", Unit::Seconds, "time to the target"),
         Column::new("dense_seconds", Unit::Seconds, "time to the target without compression"),
     ],
-    picture: Picture::lines("ratio", &["seconds", "dense_seconds"]).log(true, true),
+    picture: Picture::lines("ratio", &["seconds", "dense_seconds"])
+        .log(true, true)
+        .named("time to the target"),
 };
 
 const MOST: usize = 5000;

@@ -12,9 +12,10 @@ use crate::settings::Settings;
 use crate::sim::{Compiled, Fabric, play};
 use crate::study::Experiment;
 use crate::table::{Row, Table};
+use crate::timeline::{Doing, Lane, Span, Timeline};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::overlap::{Bucket, finish};
-use lockstep_schedule::{Algorithm, Costs, Link, price};
+use lockstep_schedule::{Algorithm, Costs, Link, Links, Schedule, price};
 
 /// The experiment.
 pub(super) struct DataParallel;
@@ -62,7 +63,7 @@ const CARD: Card = Card {
         Column::new("waiting", Unit::Share, "time that workers wait for the slowest"),
         Column::new("planned_seconds", Unit::Seconds, "the planner's step without jitter"),
     ],
-    picture: Picture::lines("workers", &["efficiency", "waiting"]).log(true, false),
+    picture: Picture::lines("workers", &["efficiency"]).log(true, false),
 };
 
 impl Experiment for DataParallel {
@@ -71,31 +72,14 @@ impl Experiment for DataParallel {
     }
 
     fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
-        let num_workers = at.count("workers");
-        let algorithm: Algorithm = at.word("algorithm").parse().expect("a name of the card");
-        let schedule = all_reduce(algorithm, num_workers, at.count("per_node"))?;
-        let between = link(at);
-        let links = match algorithm {
-            Algorithm::Hierarchical => {
-                let inside = Link { bandwidth: at.bandwidth("node_bandwidth"), ..between };
-                Some(two_levels(num_workers, at.count("per_node"), inside, between))
-            }
-            _ => None,
-        };
-        let num_buckets = at.count("buckets");
-        let bytes = Bytes(at.bytes("gradient").0 / num_buckets as u64);
-        let (forward, backward) = (at.number("forward"), at.number("backward"));
-        let jitter = match at.number("variation") {
-            variation if variation > 0.0 => Jitter::LogNormal { variation },
-            _ => Jitter::None,
-        };
-        let factors: Vec<f64> = (0..num_workers).map(|_| jitter.factor(random)).collect();
+        let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
+        let (num_workers, num_buckets) = (factors.len(), at.count("buckets"));
         let sum = compiled(&schedule, bytes);
         let fabric = links.as_ref().map_or(Fabric::Even(between), Fabric::Pairs);
-        let ready = |bucket: usize| forward + backward * (bucket + 1) as f64 / num_buckets as f64;
-        let ends = step(&sum, fabric, num_buckets, |bucket, rank| ready(bucket) * factors[rank]);
+        let ends =
+            step(&sum, fabric, num_buckets, |bucket, rank| ready(at, bucket) * factors[rank]);
         let step = ends.iter().copied().fold(0.0, f64::max);
-        let alone = forward + backward;
+        let alone = at.number("forward") + at.number("backward");
         let slowest = factors.iter().copied().fold(0.0, f64::max) * alone;
         let mean = factors.iter().sum::<f64>() / num_workers as f64 * alone;
 
@@ -103,7 +87,7 @@ impl Experiment for DataParallel {
         costs.links = links.clone().unwrap_or_default();
         let transfer = price(&schedule, &layout(&schedule, bytes), ELEMENT, &costs, None);
         let buckets: Vec<Bucket> = (0..num_buckets)
-            .map(|bucket| Bucket { ready: Seconds(ready(bucket)), transfer })
+            .map(|bucket| Bucket { ready: Seconds(ready(at, bucket)), transfer })
             .collect();
         Ok(vec![row![
             step,
@@ -133,6 +117,90 @@ impl Experiment for DataParallel {
             ),
         ]
     }
+
+    fn timeline(&self, at: &Settings, random: &mut Random) -> Result<Option<Timeline>, LabError> {
+        timeline(at, random).map(Some)
+    }
+}
+
+/// The workers of a step, how they are connected, and how fast each of them is.
+struct Cluster {
+    schedule: Schedule,
+    between: Link,
+    /// By pair, where they are not all alike.
+    links: Option<Links>,
+    /// Of a bucket.
+    bytes: Bytes,
+    factors: Vec<f64>,
+}
+
+impl Cluster {
+    fn new(at: &Settings, random: &mut Random) -> Result<Self, LabError> {
+        let num_workers = at.count("workers");
+        let algorithm: Algorithm = at.word("algorithm").parse().expect("a name of the card");
+        let schedule = all_reduce(algorithm, num_workers, at.count("per_node"))?;
+        let between = link(at);
+        let links = match algorithm {
+            Algorithm::Hierarchical => {
+                let inside = Link { bandwidth: at.bandwidth("node_bandwidth"), ..between };
+                Some(two_levels(num_workers, at.count("per_node"), inside, between))
+            }
+            _ => None,
+        };
+        let bytes = Bytes(at.bytes("gradient").0 / at.count("buckets") as u64);
+        let jitter = match at.number("variation") {
+            variation if variation > 0.0 => Jitter::LogNormal { variation },
+            _ => Jitter::None,
+        };
+        let factors = (0..num_workers).map(|_| jitter.factor(random)).collect();
+        Ok(Self { schedule, between, links, bytes, factors })
+    }
+}
+
+/// When a worker without jitter has filled a bucket.
+fn ready(at: &Settings, bucket: usize) -> f64 {
+    at.number("forward") + at.number("backward") * (bucket + 1) as f64 / at.number("buckets")
+}
+
+/// Every worker twice: what it computes, and what it sends meanwhile.
+fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
+    let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
+    let sum = compiled(&schedule, bytes);
+    let fabric = links.as_ref().map_or(Fabric::Even(between), Fabric::Pairs);
+    let mut lanes = Vec::new();
+    for (rank, factor) in factors.iter().enumerate() {
+        let forward = at.number("forward") * factor;
+        let end = forward + at.number("backward") * factor;
+        let spans =
+            vec![Span::new(Doing::Forward, 0.0, forward), Span::new(Doing::Backward, forward, end)];
+        lanes.push(Lane { name: format!("worker {rank}"), spans });
+        lanes.push(Lane { name: "its network".to_owned(), spans: Vec::new() });
+    }
+    let mut ends = vec![0.0_f64; factors.len()];
+    for bucket in 0..at.count("buckets") {
+        let full = |rank: usize| ready(at, bucket) * factors[rank];
+        let starts: Vec<f64> =
+            ends.iter().enumerate().map(|(rank, end)| end.max(full(rank))).collect();
+        // Nobody can have the sum before the last has brought its part.
+        let last = starts.iter().copied().fold(0.0, f64::max);
+        ends = play(&sum, fabric, &starts).ends;
+        for (rank, start) in starts.into_iter().enumerate() {
+            let spans = &mut lanes[2 * rank + 1].spans;
+            if last > start {
+                spans.push(Span::new(Doing::Wait, start, last));
+            }
+            spans.push(Span::new(Doing::Sum, last, ends[rank]).saying(bucket));
+        }
+    }
+    let slowest = (0..factors.len()).max_by(|a, b| factors[*a].total_cmp(&factors[*b]));
+    let end = ends.iter().copied().fold(0.0, f64::max);
+    let title = format!(
+        "A step of {} workers takes {}; the slowest to compute is worker {}",
+        factors.len(),
+        Unit::Seconds.show(end),
+        slowest.unwrap_or(0)
+    );
+    Ok(Timeline { title, lanes })
 }
 
 /// When each rank has all its buckets: a bucket leaves a rank when it is full there and the one

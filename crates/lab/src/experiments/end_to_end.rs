@@ -52,7 +52,8 @@ const CARD: Card = Card {
         "devices",
         &["compute_share", "communication_share", "reliability_share"],
     )
-    .log(true, false),
+    .log(true, false)
+    .named("share of the run"),
 };
 
 /// The parts of a run, in seconds.
@@ -120,7 +121,12 @@ fn findings(table: &Table) -> Vec<String> {
         gains.into_iter().max_by(|a, b| table.numbers(a)[end].total_cmp(&table.numbers(b)[end]));
     let best = best.unwrap_or("compute_gain");
     vec![
-        format!("At {} the run takes {} days", place(table, end), cell(table, "days", end)),
+        format!(
+            "At {} the run takes {} days, {} of them communicating",
+            place(table, end),
+            cell(table, "days", end),
+            cell(table, "communication_share", end)
+        ),
         format!(
             "{} of it computes; what helps most there is {}: {} shorter",
             cell(table, "compute_share", end),

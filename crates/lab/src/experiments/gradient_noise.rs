@@ -41,7 +41,8 @@ const CARD: Card = Card {
         "workers",
         &["mean_variance", "expected_variance", "worker_variance", "expected_worker"],
     )
-    .log(true, true),
+    .log(true, true)
+    .named("variance of a gradient"),
 };
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {

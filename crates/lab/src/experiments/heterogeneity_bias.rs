@@ -38,7 +38,8 @@ const CARD: Card = Card {
         Column::new("over_linear", Unit::Number, "loss over lr^2 tau G^2"),
     ],
     picture: Picture::lines("local_steps", &["loss", "expected_loss", "small_step"])
-        .log(true, true),
+        .log(true, true)
+        .named("loss that stays"),
 };
 
 /// Rounds are over when the average no longer moves, or after these steps.

@@ -30,7 +30,8 @@ const CARD: Card = Card {
         Column::new("idle_equal", Unit::Share, "time that workers wait with equal shares"),
         Column::new("largest_share", Unit::Times, "samples of the fastest over an equal share"),
     ],
-    picture: Picture::lines("spread", &["gain", "rounded_gain"]),
+    picture: Picture::lines("spread", &["gain", "rounded_gain"])
+        .named("step with equal shares over one by speed"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

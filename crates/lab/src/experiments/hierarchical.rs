@@ -47,7 +47,8 @@ const CARD: Card = Card {
         Column::new("crossing_hierarchical", Unit::Bytes, "bytes between nodes, two levels"),
     ],
     picture: Picture::lines("nodes", &["flat_simulated", "one_card_simulated", "cards_simulated"])
-        .log(true, false),
+        .log(true, false)
+        .named("time of an all-reduce"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

@@ -44,7 +44,9 @@ const CARD: Card = Card {
         Column::new("wall_speed_up", Unit::Times, "over one worker"),
         Column::new("linear", Unit::Times, "as many times as workers"),
     ],
-    picture: Picture::lines("workers", &["linear", "speed_up", "wall_speed_up"]).log(true, true),
+    picture: Picture::lines("workers", &["linear", "speed_up", "wall_speed_up"])
+        .log(true, true)
+        .named("over one worker"),
 };
 
 const MOST: usize = 100_000;

@@ -18,7 +18,13 @@ const CARD: Card = Card {
                at once); below 6e-5 fp16 gets coarser, it does not flush to zero; clipping does \
                not cure an infinity: the step must be skipped, by all workers together",
     params: &[
-        Param::number("exponent", Unit::Number, 16.0, (-30.0, 60.0), "the scale is 2^this"),
+        Param::number(
+            "exponent",
+            Unit::Number,
+            16.0,
+            (-30.0, 60.0),
+            "exponent of the scale, a power of two",
+        ),
         Param::number("sigma", Unit::Number, 1e-4, (1e-12, 1e6), "deviation of gradients"),
         Param::count("gradients", 1e6, (1.0, 1e12), "gradients of a step"),
         Param::count("draws", 20_000.0, (100.0, 1e7), "gradients that are drawn"),
@@ -36,7 +42,8 @@ const CARD: Card = Card {
         Column::new("expected_subnormal", Unit::Share, "the same by the normal distribution"),
         Column::new("step_overflow", Unit::Share, "steps with an infinite gradient"),
     ],
-    picture: Picture::lines("exponent", &["overflow", "zero", "subnormal", "step_overflow"]),
+    picture: Picture::lines("exponent", &["overflow", "zero", "subnormal", "step_overflow"])
+        .named("gradients, or steps"),
 };
 
 /// The largest number of fp16.

@@ -45,6 +45,7 @@ mod zero_memory;
 use crate::error::LabError;
 use crate::study::Experiment;
 
+pub use consistency::{Clocks, UnevenWorker};
 pub use local_sgd::LocalWorker;
 
 pub(crate) use common::all_reduce as all_reduce_schedule;

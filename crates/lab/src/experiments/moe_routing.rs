@@ -53,7 +53,7 @@ const CARD: Card = Card {
         Column::new("slowdown", Unit::Times, "dispatch over balanced"),
         Column::new("idle", Unit::Share, "time of experts' ranks that wait for the busiest"),
     ],
-    picture: Picture::lines("skew", &["imbalance", "slowdown"]),
+    picture: Picture::lines("skew", &["imbalance", "slowdown"]).named("over an even routing"),
 };
 
 /// Tokens that an expert takes.

@@ -29,7 +29,9 @@ const CARD: Card = Card {
         Column::new("half_rule", Unit::Number, "(1-b)/(tau(1+b))"),
         Column::new("lost", Unit::Times, "limit without delay over this one"),
     ],
-    picture: Picture::lines("staleness", &["exact_limit", "rule", "half_rule"]).log(false, true),
+    picture: Picture::lines("staleness", &["exact_limit", "rule", "half_rule"])
+        .log(false, true)
+        .named("largest stable step size"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

@@ -6,7 +6,7 @@ use lockstep_config::units::{Bytes, Seconds};
 use lockstep_planner::collective::ring;
 use lockstep_planner::overlap::{Bucket, exposed, finish};
 
-experiment!(Overlap);
+experiment!(Overlap, timeline);
 
 const CARD: Card = Card {
     name: "overlap",
@@ -39,23 +39,54 @@ const CARD: Card = Card {
     picture: Picture::lines("bucket_layers", &["step_seconds"]).log(true, false),
 };
 
+/// The last layer of every bucket, and when it is full and how long its ring takes.
+fn buckets(at: &Settings) -> (Vec<usize>, Vec<Bucket>) {
+    let (num_layers, per_bucket) = (at.count("layers"), at.count("bucket_layers"));
+    let form = ring::all_reduce(at.count("workers"));
+    let layer_bytes = at.number("gradient") / num_layers as f64;
+    let ends: Vec<usize> = (0..num_layers.div_ceil(per_bucket))
+        .map(|b| ((b + 1) * per_bucket).min(num_layers))
+        .collect();
+    let bucket = |(index, &end): (usize, &usize)| {
+        let bytes = (layer_bytes * (end - index * per_bucket) as f64).round() as u64;
+        let transfer = form.seconds(Bytes(bytes), link(at));
+        Bucket { ready: Seconds(at.number("layer") * end as f64), transfer }
+    };
+    let buckets = ends.iter().enumerate().map(bucket).collect();
+    (ends, buckets)
+}
+
+/// What a worker computes, and what its network does meanwhile.
+fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
+    let (ends, buckets) = buckets(at);
+    let (layer, mut begun) = (at.number("layer"), 0);
+    let (mut computing, mut sending) = (Vec::new(), Vec::new());
+    let mut free = 0.0_f64;
+    for (index, (&end, bucket)) in ends.iter().zip(&buckets).enumerate() {
+        let from = layer * begun as f64;
+        computing.push(Span::new(Doing::Backward, from, bucket.ready.0).saying(index));
+        let start = free.max(bucket.ready.0);
+        free = start + bucket.transfer.0;
+        sending.push(Span::new(Doing::Sum, start, free).saying(index));
+        begun = end;
+    }
+    let backward = Seconds(layer * at.number("layers"));
+    let title = format!(
+        "{} buckets: {} of communication sticks out behind {} of backward",
+        buckets.len(),
+        Unit::Seconds.show(exposed(&buckets, backward).0),
+        Unit::Seconds.show(backward.0)
+    );
+    let lane = |name: &str, spans| Lane { name: name.to_owned(), spans };
+    Ok(Timeline { title, lanes: vec![lane("computes", computing), lane("network", sending)] })
+}
+
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let (num_layers, per_bucket) = (at.count("layers"), at.count("bucket_layers"));
     let form = ring::all_reduce(at.count("workers"));
     let layer_bytes = at.number("gradient") / num_layers as f64;
     let layer = at.number("layer");
-    let ends: Vec<usize> = (0..num_layers.div_ceil(per_bucket))
-        .map(|b| ((b + 1) * per_bucket).min(num_layers))
-        .collect();
-    let buckets: Vec<Bucket> = ends
-        .iter()
-        .enumerate()
-        .map(|(index, &end)| {
-            let bytes = (layer_bytes * (end - index * per_bucket) as f64).round() as u64;
-            let transfer = form.seconds(Bytes(bytes), link(at));
-            Bucket { ready: Seconds(layer * end as f64), transfer }
-        })
-        .collect();
+    let (_, buckets) = buckets(at);
     let backward = Seconds(layer * num_layers as f64);
     let transfers: f64 = buckets.iter().map(|bucket| bucket.transfer.0).sum();
     let latencies = link(at).latency.0 * form.rounds as f64 * buckets.len() as f64;

@@ -33,7 +33,9 @@ const CARD: Card = Card {
         Column::new("server_bandwidth", Unit::BytesPerSecond, "a server's, for a step a second"),
         Column::new("hottest_bytes", Unit::Bytes, "through the busiest link of the servers"),
     ],
-    picture: Picture::lines("workers", &["server_seconds", "ring_seconds"]).log(true, true),
+    picture: Picture::lines("workers", &["server_seconds", "ring_seconds"])
+        .log(true, true)
+        .named("time of a sum"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

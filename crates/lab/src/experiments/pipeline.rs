@@ -2,13 +2,13 @@
 
 use super::prelude::*;
 use crate::random::Jitter;
-use crate::sim::play_pipeline;
+use crate::sim::{PlayedPipeline, watch_pipeline};
 use lockstep_config::units::Seconds;
 use lockstep_planner::pipeline::bubble;
 use lockstep_planner::timeline::{Pace, StagePace, play};
-use lockstep_schedule::pipeline::{Kind, Pass, Shape, build};
+use lockstep_schedule::pipeline::{Kind, Pass, Pipeline, Shape, Task, build};
 
-experiment!(PipelineBubble);
+experiment!(PipelineBubble, timeline);
 
 const CARD: Card = Card {
     name: "pipeline",
@@ -42,37 +42,81 @@ const CARD: Card = Card {
     picture: Picture::lines("microbatches", &["bubble"]).by("schedule").log(true, false),
 };
 
-fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
-    let (forward, backward) = (at.number("forward"), at.number("backward"));
+/// The schedules, in the order of the table.
+const KINDS: [Kind; 5] =
+    [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::ZeroBubble, Kind::Chimera];
+
+/// A schedule of the engine with the times of its passes.
+fn built(at: &Settings, kind: Kind) -> (Pipeline, Pace) {
+    let backward = at.seconds("backward");
     let device = StagePace {
-        forward: Seconds(forward),
-        input_grad: Seconds(backward / 2.0),
-        weight_grad: Seconds(backward / 2.0),
+        forward: at.seconds("forward"),
+        input_grad: Seconds(backward.0 / 2.0),
+        weight_grad: Seconds(backward.0 / 2.0),
     };
+    let num_chunks = if kind == Kind::Interleaved { at.count("chunks") } else { 1 };
+    let (num_devices, num_microbatches) = (at.count("devices"), at.count("microbatches"));
+    let shape = Shape { num_devices, num_chunks, num_microbatches };
+    let pipeline = build(kind, shape).expect("the card allows only what can be built");
+    (pipeline, Pace::even(shape, device, at.seconds("transfer")))
+}
+
+/// Plays it with jitter; whoever watches is told of every pass.
+fn jittered(
+    at: &Settings,
+    (pipeline, pace): (&Pipeline, &Pace),
+    random: &mut Random,
+    watch: impl FnMut(usize, Task, f64, f64),
+) -> PlayedPipeline {
     let jitter = match at.number("variation") {
         variation if variation > 0.0 => Jitter::LogNormal { variation },
         _ => Jitter::None,
     };
-    let kinds = [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::ZeroBubble, Kind::Chimera];
-    let mut rows = Vec::new();
-    for kind in kinds {
-        let num_chunks = if kind == Kind::Interleaved { at.count("chunks") } else { 1 };
-        let (p, m) = (at.count("devices"), at.count("microbatches"));
-        let shape = Shape { num_devices: p, num_chunks, num_microbatches: m };
-        let pipeline = build(kind, shape).expect("the card allows only what can be built");
-        let pace = Pace::even(shape, device, at.seconds("transfer"));
-        let timeline = play(&pipeline, &pace).expect("the engine's schedules end");
-        let played = play_pipeline(&pipeline, pace.hop.0, |stage, task| {
-            let StagePace { forward, input_grad, weight_grad } = pace.stages[stage];
-            let even = match task.pass {
-                Pass::Forward => forward,
-                Pass::Backward => input_grad + weight_grad,
-                Pass::InputGrad => input_grad,
-                Pass::WeightGrad => weight_grad,
+    let seconds = |stage: usize, task: Task| {
+        let StagePace { forward, input_grad, weight_grad } = pace.stages[stage];
+        let even = match task.pass {
+            Pass::Forward => forward,
+            Pass::Backward => input_grad + weight_grad,
+            Pass::InputGrad => input_grad,
+            Pass::WeightGrad => weight_grad,
+        };
+        even.0 * jitter.factor(random)
+    };
+    watch_pipeline(pipeline, pace.hop.0, seconds, watch).expect("the engine's schedules end")
+}
+
+/// Every schedule one below the other; what is white is idle.
+fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
+    let mut lanes = Vec::new();
+    let mut idle = Vec::new();
+    for kind in KINDS {
+        let (pipeline, pace) = built(at, kind);
+        let first = lanes.len();
+        lanes.extend(
+            (0..at.count("devices"))
+                .map(|device| Lane { name: format!("{kind}, device {device}"), spans: Vec::new() }),
+        );
+        let played = jittered(at, (&pipeline, &pace), random, |device, task, start, end| {
+            let doing = match task.pass {
+                Pass::Forward => Doing::Forward,
+                Pass::Backward | Pass::InputGrad => Doing::Backward,
+                Pass::WeightGrad => Doing::Weights,
             };
-            even.0 * jitter.factor(random)
-        })
-        .expect("the engine's schedules end");
+            let span = Span::new(doing, start, end).saying(task.microbatch);
+            lanes[first + device].spans.push(span);
+        });
+        idle.push(format!("{kind} {}", Unit::Share.show(played.bubble())));
+    }
+    Ok(Timeline { title: format!("Idle: {}", idle.join(", ")), lanes })
+}
+
+fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+    let mut rows = Vec::new();
+    for kind in KINDS {
+        let (pipeline, pace) = built(at, kind);
+        let Shape { num_devices: p, num_chunks, num_microbatches: m } = pipeline.shape;
+        let timeline = play(&pipeline, &pace).expect("the engine's schedules end");
+        let played = jittered(at, (&pipeline, &pace), random, |_, _, _, _| {});
         let is_closed = matches!(kind, Kind::GPipe | Kind::OneFOneB)
             || (kind == Kind::Interleaved && m.is_multiple_of(p));
         let closed = if is_closed { bubble(p, m, num_chunks) } else { f64::NAN };

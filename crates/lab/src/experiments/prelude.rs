@@ -7,10 +7,12 @@ pub(crate) use crate::row;
 pub(crate) use crate::settings::Settings;
 pub(crate) use crate::study::Experiment;
 pub(crate) use crate::table::{Row, Table};
+pub(crate) use crate::timeline::{Doing, Lane, Span, Timeline};
 
-/// An experiment from the `CARD`, the `run` and the `findings` of its file.
+/// An experiment from the `CARD`, the `run` and the `findings` of its file, and where it can be
+/// drawn what everybody does when.
 macro_rules! experiment {
-    ($name:ident) => {
+    ($name:ident $(, $timeline:ident)?) => {
         /// The experiment of this file.
         pub(super) struct $name;
 
@@ -26,6 +28,14 @@ macro_rules! experiment {
             fn findings(&self, table: &Table) -> Vec<String> {
                 findings(table)
             }
+
+            $(fn timeline(
+                &self,
+                at: &Settings,
+                random: &mut Random,
+            ) -> Result<Option<Timeline>, LabError> {
+                $timeline(at, random).map(Some)
+            })?
         }
     };
 }
@@ -39,6 +49,9 @@ pub(crate) fn cell(table: &Table, column: &str, row: usize) -> String {
 
 /// What stands in the first column, with its name: where on the sweep a row is.
 pub(crate) fn place(table: &Table, row: usize) -> String {
+    if table.num_swept == 0 {
+        return "these settings".to_owned();
+    }
     let name = table.columns[0].name;
     format!("{name} = {}", cell(table, name, row))
 }

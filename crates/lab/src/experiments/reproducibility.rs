@@ -91,12 +91,14 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn findings(table: &Table) -> Vec<String> {
     let (algorithms, end) = (table.words("algorithm"), last(table));
-    let ring = (0..=end).rev().find(|row| algorithms[*row] == "ring").unwrap_or(0);
+    let of = |name: &str| (0..=end).rev().find(|row| algorithms[*row] == name).unwrap_or(0);
+    let (ring, halving) = (of("ring"), of("rabenseifner"));
     vec![
         format!(
-            "At {} a ring changes the bits of {} of sums, halving of none",
+            "At {} a ring changes the bits of {} of sums, rabenseifner of {}",
             place(table, ring),
-            cell(table, "differing", ring)
+            cell(table, "differing", ring),
+            cell(table, "differing", halving)
         ),
         format!(
             "training parts at step {} and gets {} apart",

@@ -32,7 +32,9 @@ const CARD: Card = Card {
         Column::new("efficiency", Unit::Share, "of linear speed-up"),
         Column::new("doubling", Unit::Times, "twice the workers over these"),
     ],
-    picture: Picture::lines("workers", &["speed_up", "amdahl", "limit"]).log(true, true),
+    picture: Picture::lines("workers", &["speed_up", "amdahl", "limit"])
+        .log(true, true)
+        .named("speed-up over one worker"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

@@ -19,7 +19,7 @@ const CARD: Card = Card {
         Param::number("lr", Unit::Number, 0.1, (1e-5, 2.0), "step size for curvature 1"),
         OPTIMIZER,
         Param::count("staleness", 20.0, (0.0, 500.0), "the oldest a gradient can be"),
-        Param::choice("ages", &["uniform", "pareto"], "how ages are distributed"),
+        Param::choice("ages", &["uniform", "pareto", "constant"], "how ages are distributed"),
         Param::number("tail", Unit::Number, 2.0, (1.05, 20.0), "exponent of their tail (pareto)"),
         Param::number("scale", Unit::Number, 5.0, (0.1, 1e3), "age at which decay is 1/e"),
         Param::count("bound", 5.0, (0.0, 500.0), "age beyond which gradients are dropped"),
@@ -72,6 +72,7 @@ fn follow(at: &Settings, random: &mut Random, weight: &dyn Fn(usize) -> f64) -> 
         past.truncate(oldest + 1);
         let age = match at.word("ages") {
             "pareto" => random.pareto(1.0, at.number("tail")) as usize - 1,
+            "constant" => oldest,
             _ => random.below(oldest + 1),
         };
         let age = age.min(past.len() - 1);

@@ -9,6 +9,7 @@ use crate::row;
 use crate::settings::Settings;
 use crate::study::Experiment;
 use crate::table::{Row, Table};
+use crate::timeline::{Doing, Lane, Span, Timeline};
 use lockstep_planner::collective::ring;
 use lockstep_tensor::math::scalar::{ln, powf};
 
@@ -55,7 +56,9 @@ const CARD: Card = Card {
         Column::new("slow_probability", Unit::Share, "steps with somebody 10 % over the median"),
         Column::new("expected_slow", Unit::Share, "the same by the distribution"),
     ],
-    picture: Picture::lines("workers", &["efficiency", "expected_efficiency"]).log(true, false),
+    picture: Picture::lines("workers", &["efficiency", "expected_efficiency"])
+        .log(true, false)
+        .named("efficiency"),
 };
 
 /// Factors of one machine's steps: within a few percent, but one in 25 stalls.
@@ -72,14 +75,7 @@ impl Experiment for Stragglers {
     fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         let (num_workers, num_steps) = (at.count("workers"), at.count("steps"));
         let mean = at.number("mean");
-        let jitter = match at.word("distribution") {
-            "pareto" => Jitter::Pareto { shape: at.number("shape") },
-            "trace" => Jitter::Trace(TRACE.to_vec()),
-            _ if at.number("variation") == 0.0 => Jitter::None,
-            _ => Jitter::LogNormal { variation: at.number("variation") },
-        };
-        let sum = ring::all_reduce(num_workers).seconds(at.bytes("gradient"), link(at)).0;
-        let sum = if at.number("gradient") > 0.0 { sum } else { 0.0 };
+        let (jitter, sum) = (jitter(at), sum_seconds(at));
         let mut last = vec![0_usize; num_workers];
         let (mut steps, mut all, mut num_slow) = (Vec::new(), 0.0, 0_usize);
         for _ in 0..num_steps {
@@ -127,6 +123,57 @@ impl Experiment for Stragglers {
             ),
         ]
     }
+
+    fn timeline(&self, at: &Settings, random: &mut Random) -> Result<Option<Timeline>, LabError> {
+        Ok(Some(timeline(at, random)))
+    }
+}
+
+fn jitter(at: &Settings) -> Jitter {
+    match at.word("distribution") {
+        "pareto" => Jitter::Pareto { shape: at.number("shape") },
+        "trace" => Jitter::Trace(TRACE.to_vec()),
+        _ if at.number("variation") == 0.0 => Jitter::None,
+        _ => Jitter::LogNormal { variation: at.number("variation") },
+    }
+}
+
+/// What all wait for after the slowest.
+fn sum_seconds(at: &Settings) -> f64 {
+    let sum = ring::all_reduce(at.count("workers")).seconds(at.bytes("gradient"), link(at)).0;
+    if at.number("gradient") > 0.0 { sum } else { 0.0 }
+}
+
+/// Steps that a picture has room for.
+const DRAWN_STEPS: usize = 6;
+
+/// The first steps of every worker.
+fn timeline(at: &Settings, random: &mut Random) -> Timeline {
+    let (jitter, sum) = (jitter(at), sum_seconds(at));
+    let name = |worker| format!("worker {worker}");
+    let mut lanes: Vec<Lane> = (0..at.count("workers"))
+        .map(|worker| Lane { name: name(worker), spans: Vec::new() })
+        .collect();
+    let mut start = 0.0;
+    for step in 0..DRAWN_STEPS {
+        let times: Vec<f64> =
+            lanes.iter().map(|_| start + at.number("mean") * jitter.factor(random)).collect();
+        let slowest = times.iter().copied().fold(start, f64::max);
+        for (lane, time) in lanes.iter_mut().zip(times) {
+            lane.spans.push(Span::new(Doing::Compute, start, time).saying(step));
+            if time < slowest {
+                lane.spans.push(Span::new(Doing::Wait, time, slowest));
+            }
+            if sum > 0.0 {
+                lane.spans.push(Span::new(Doing::Sum, slowest, slowest + sum));
+            }
+        }
+        start = slowest + sum;
+    }
+    let mut drawn = Timeline { title: String::new(), lanes };
+    let waits = Unit::Share.show(drawn.share(Doing::Wait));
+    drawn.title = format!("Workers wait {waits} of {DRAWN_STEPS} steps for the slowest of each");
+    drawn
 }
 
 /// The mean of the largest of n factors.

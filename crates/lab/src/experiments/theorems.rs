@@ -50,7 +50,10 @@ const CARD: Card = Card {
         Column::new("measured", Unit::Number, "what a run or the engine's schedule has"),
         Column::new("slack", Unit::Times, "larger over smaller of the two"),
     ],
-    picture: Picture::lines("staleness", &["bound"]).by("theorem").log(false, true),
+    picture: Picture::lines("staleness", &["slack"])
+        .by("theorem")
+        .log(false, true)
+        .named("the bound and what was measured: larger over smaller"),
 };
 
 const DIM: usize = 8;

@@ -62,11 +62,21 @@ impl Axis {
     /// Round numbers with their words.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let numbers = if self.is_log { self.powers() } else { self.steps() };
-        numbers.into_iter().map(|number| (number, self.unit.show(number))).collect()
+        numbers.into_iter().map(|number| (number, words(self.unit, number))).collect()
+    }
+
+    /// What ticks are round in: long times in minutes, hours or days.
+    fn base(&self) -> f64 {
+        let bases: &[f64] = if self.unit == Unit::Seconds { &[86400.0, 3600.0, 60.0] } else { &[] };
+        let fits =
+            |base: &&f64| self.high >= 2.0 * **base && (!self.is_log || self.low >= 0.05 * **base);
+        bases.iter().find(fits).copied().unwrap_or(1.0)
     }
 
     fn powers(&self) -> Vec<f64> {
-        let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
+        let base = self.base();
+        let (low, high) = (self.low / base, self.high / base);
+        let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let digits: &[f64] = match last - first {
             0..=2 => &[1.0, 2.0, 5.0],
             3..=4 => &[1.0, 3.0],
@@ -75,18 +85,28 @@ impl Axis {
         let every = ((last - first) / 10 + 1) as usize;
         let powers = (first..=last).step_by(every);
         let all = powers.flat_map(|power| digits.iter().map(move |d| d * 10_f64.powi(power)));
-        all.filter(|number| (self.low..=self.high).contains(number)).collect()
+        all.filter(|number| (low..=high).contains(number)).map(|number| base * number).collect()
     }
 
     fn steps(&self) -> Vec<f64> {
-        let rough = (self.high - self.low) / 6.0;
+        let base = self.base();
+        let rough = (self.high - self.low) / 6.0 / base;
         let power = 10_f64.powf(rough.log10().floor());
         let round = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|digit| digit * power >= rough);
-        let step = round.unwrap_or(10.0) * power;
+        let step = round.unwrap_or(10.0) * power * base;
         let first = (self.low / step).ceil() as i64;
         let numbers = (first..).map(|index| index as f64 * step);
         numbers.take_while(|number| *number <= self.high).collect()
     }
+}
+
+/// A number at a mark: what is round needs no zeros.
+pub(super) fn words(unit: Unit, number: f64) -> String {
+    let shown = unit.show(number);
+    if unit == Unit::Share {
+        return shown.replace(".0 %", " %");
+    }
+    shown.trim_end_matches(" 00 s").trim_end_matches(" 00 min").to_owned()
 }
 
 #[cfg(test)]
@@ -101,6 +121,8 @@ mod tests {
         let words = |axis: &Axis| axis.ticks().into_iter().map(|tick| tick.1).collect::<Vec<_>>();
         assert_eq!(words(&axis(&[0.1, 0.97], false)), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(words(&axis(&[1.0, 100.0], true)), ["1", "3", "10", "30", "100"]);
+        let times = Axis::around([100.0, 1500.0].into_iter(), true, Unit::Seconds, (0.0, 1.0));
+        assert_eq!(words(&times), ["2 min", "5 min", "10 min", "20 min"]);
         for (low, high) in [(1e3, 1e9), (1e-9, 1.0), (3.0, 3.0), (900.0, 1000.0)] {
             for log in [false, true] {
                 let found = axis(&[low, high], log);

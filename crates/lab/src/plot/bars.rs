@@ -24,7 +24,7 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let most = finite.fold(0.0_f64, |most, number| most.max(number.abs())).max(1e-300);
     for row in shown {
         let y_place = TOP + ROW * row as f64;
-        canvas.text((LEFT - 10.0, y_place + 16.0), Anchor::End, &name(report, row, y));
+        canvas.text((LEFT - 10.0, y_place + 16.0), Anchor::End, &name(card, report, row, y));
         let length = if numbers[row].is_finite() { numbers[row].abs() / most } else { 0.0 };
         let length = length * (WIDTH - LEFT - RIGHT);
         let words = table.columns[y].unit.show(numbers[row]);
@@ -46,10 +46,13 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
 }
 
 /// Swept values and words of a row.
-fn name(report: &Report, row: usize, y: usize) -> String {
+fn name(card: &Card, report: &Report, row: usize, y: usize) -> String {
     let (table, num_swept) = (&report.rows, report.sweep.len());
+    let series = card.picture.series.and_then(|name| table.index(name));
     let is_named = |column: &usize| {
-        *column != y && (*column < num_swept || matches!(table.rows[row][*column], Cell::Word(_)))
+        let is_word = matches!(table.rows[row][*column], Cell::Word(_));
+        let tells_apart = series.map_or(is_word, |series| series == *column);
+        *column != y && (*column < num_swept || tells_apart)
     };
     let words = (0..table.columns.len()).filter(is_named).map(|column| {
         let (name, unit) = (table.columns[column].name, table.columns[column].unit);

@@ -39,6 +39,11 @@ impl Canvas {
         canvas
     }
 
+    /// Something that is SVG already.
+    pub(crate) fn raw(&mut self, svg: &str) {
+        self.svg += svg;
+    }
+
     /// The text of the picture.
     pub(crate) fn finish(self) -> String {
         self.svg + "</svg>\n"

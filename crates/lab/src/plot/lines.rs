@@ -1,7 +1,7 @@
 //! Lines over a parameter: one for each column, word and second parameter, with the confidence
 //! interval of its points as a pale band.
 
-use super::axis::Axis;
+use super::axis::{Axis, words};
 use super::canvas::{Anchor, Canvas};
 use crate::card::{Card, Unit};
 use crate::study::Report;
@@ -67,27 +67,20 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
 /// A meaning with its unit, where the numbers do not say it.
 pub(super) fn label(meaning: &str, unit: Unit) -> String {
     match unit {
-        Unit::Count | Unit::Number | Unit::Word => meaning.to_owned(),
         Unit::Share => format!("{meaning} (percent)"),
         Unit::Times => format!("{meaning} (times)"),
-        unit => format!("{meaning} ({unit})"),
+        // Times and bytes have their units at the marks: they go from us to days.
+        _ => meaning.to_owned(),
     }
 }
 
 fn y_label(card: &Card, table: &Table) -> String {
-    let columns = card.picture.y.iter().filter_map(|name| table.index(name));
-    let columns: Vec<_> = columns.map(|index| table.columns[index]).collect();
-    match columns.as_slice() {
-        [one] => label(one.meaning, one.unit),
-        // Several columns: the legend names them, the axis says what they count.
-        [first, ..] => match first.unit {
-            Unit::Share => "percent".to_owned(),
-            Unit::Seconds => "time (s)".to_owned(),
-            Unit::Bytes => "bytes".to_owned(),
-            unit => label(first.meaning, unit),
-        },
-        [] => String::new(),
-    }
+    let mut columns = card.picture.y.iter().filter_map(|name| table.index(name));
+    columns.next().map_or_else(String::new, |index| {
+        let first = table.columns[index];
+        // Of several columns the legend has the names, and the card a word for all of them.
+        label(card.picture.y_name.unwrap_or(first.meaning), first.unit)
+    })
 }
 
 fn number(table: &Table, row: usize, column: usize) -> f64 {
@@ -147,7 +140,7 @@ fn x_ticks(horizontal: &Axis, table: &Table, x: usize) -> Vec<(f64, String)> {
     for value in values {
         let place = horizontal.place(value);
         if ticks.last().is_none_or(|(last, _)| place - last >= TICK) {
-            ticks.push((place, table.columns[x].unit.show(value)));
+            ticks.push((place, words(table.columns[x].unit, value)));
         }
     }
     ticks
@@ -167,6 +160,42 @@ fn axes(canvas: &mut Canvas, horizontal: &[(f64, String)], vertical: &Axis) {
     }
     canvas.rule((LEFT, bottom), (right, bottom), "#444444");
     canvas.rule((LEFT, TOP), (LEFT, bottom), "#444444");
+}
+
+/// What never happens has no place; words at the top say that it was tried, once for neighbours.
+fn never(
+    canvas: &mut Canvas,
+    table: &Table,
+    line: &Series,
+    index: usize,
+    (horizontal, x): (&Axis, usize),
+) {
+    let y = TOP + 14.0 + 13.0 * index as f64;
+    let mut run: Vec<f64> = Vec::new();
+    for (place, &(row, column)) in line.points.iter().enumerate() {
+        let along = number(table, row, x);
+        let is_lost = number(table, row, column).is_infinite() && horizontal.has(along);
+        if is_lost {
+            run.push(horizontal.place(along));
+        }
+        let is_over = !is_lost || place + 1 == line.points.len();
+        let (Some(&first), Some(&last), true) = (run.first(), run.last(), is_over) else {
+            continue;
+        };
+        if last > first {
+            canvas.path(&[(first, y + 4.0), (last, y + 4.0)], index);
+        }
+        let middle = f64::midpoint(first, last);
+        // Words at an end of the axis stay inside of it.
+        let (middle, anchor) = match middle {
+            middle if middle < LEFT + EDGE => (middle, Anchor::Start),
+            middle if middle > WIDTH - RIGHT - EDGE => (middle, Anchor::End),
+            middle => (middle, Anchor::Middle),
+        };
+        let words = format!("{}: never", line.name);
+        canvas.styled((middle, y), anchor, "font-size=\"11\"", &words);
+        run.clear();
+    }
 }
 
 /// A line with its band; points that never happen break nothing, they are left out.
@@ -202,20 +231,7 @@ fn one(
         points.extend(back);
         canvas.band(&points, index);
     }
-    // What never happens has no place; words at the top say that it was tried.
-    for &(row, _) in line.points.iter().filter(|(row, y)| number(table, *row, *y).is_infinite()) {
-        let along = number(table, row, x);
-        if horizontal.has(along) {
-            let place = (horizontal.place(along), TOP + 14.0 + 13.0 * index as f64);
-            // Words at an end of the axis stay inside of it.
-            let anchor = match place.0 {
-                x if x < LEFT + EDGE => Anchor::Start,
-                x if x > WIDTH - RIGHT - EDGE => Anchor::End,
-                _ => Anchor::Middle,
-            };
-            canvas.styled(place, anchor, "font-size=\"11\"", &format!("{}: never", line.name));
-        }
-    }
+    never(canvas, table, line, index, (horizontal, x));
     let points: Vec<(f64, f64)> =
         usable.iter().map(|&(row, y)| at(row, number(table, row, y))).collect();
     canvas.path(&points, index);

@@ -9,15 +9,17 @@ mod bars;
 pub mod canvas;
 mod heat;
 mod lines;
+mod timeline;
 
 use crate::card::{Card, Column, Unit};
 use crate::study::Report;
 use crate::table::Table;
+use crate::timeline::Timeline;
 use canvas::escaped;
 
 /// The picture of a report.
 pub fn svg(card: &Card, report: &Report) -> String {
-    let title = report.findings.first().map_or(card.title, String::as_str);
+    let title = &headline(report.findings.first().map_or(card.title, String::as_str));
     let table = &report.rows;
     let num_swept = report.sweep.len();
     let has_numbers = table.columns[x_column(card, table)].unit != Unit::Word;
@@ -28,6 +30,25 @@ pub fn svg(card: &Card, report: &Report) -> String {
     } else {
         bars::draw(card, report, title)
     }
+}
+
+/// A finding as a title: a capital, and parameters as words.
+fn headline(finding: &str) -> String {
+    let mut letters = finding.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase().to_string());
+    (first.unwrap_or_default() + letters.as_str()).replace('_', " ")
+}
+
+/// The picture of a timeline.
+pub fn timeline_svg(card: &Card, timeline: &Timeline) -> String {
+    timeline::draw(card, timeline)
+}
+
+/// A page with a timeline and its words.
+pub fn timeline_html(card: &Card, timeline: &Timeline) -> String {
+    let question = escaped(card.question);
+    let picture = timeline::draw(card, timeline);
+    page(card.title, &format!("<p><b>{question}</b></p>\n{picture}\n"))
 }
 
 /// What goes along the horizontal axis: what the card says, or else what was swept.

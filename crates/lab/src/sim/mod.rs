@@ -13,7 +13,7 @@ mod queue;
 mod shared;
 
 pub use collective::{Compiled, Played, play, play_until};
-pub use pipeline::{PlayedPipeline, play_pipeline};
+pub use pipeline::{PlayedPipeline, play_pipeline, watch_pipeline};
 pub use shared::Shared;
 
 use lockstep_schedule::{Link, Links};

@@ -28,7 +28,17 @@ impl PlayedPipeline {
 pub fn play_pipeline(
     pipeline: &Pipeline,
     hop: f64,
+    seconds: impl FnMut(usize, Task) -> f64,
+) -> Option<PlayedPipeline> {
+    watch_pipeline(pipeline, hop, seconds, |_, _, _, _| {})
+}
+
+/// The same, and `watch` is told of every pass: its device, what it is, when it began and ended.
+pub fn watch_pipeline(
+    pipeline: &Pipeline,
+    hop: f64,
     mut seconds: impl FnMut(usize, Task) -> f64,
+    mut watch: impl FnMut(usize, Task, f64, f64),
 ) -> Option<PlayedPipeline> {
     let shape = pipeline.shape;
     let mut next = vec![0; shape.num_devices];
@@ -67,6 +77,7 @@ pub fn play_pipeline(
                     break;
                 }
                 let end = start + seconds(stage, task);
+                watch(device, task, start, end);
                 busy[device] += end - start;
                 free[device] = end;
                 ends[place(stage, settled(task.pass), task.microbatch)] = end;

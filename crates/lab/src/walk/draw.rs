@@ -55,7 +55,12 @@ fn height(frame: &Frame) -> f64 {
 
 /// One frame as a picture: shades say how much of a sum is there, arrows who sends to whom.
 fn picture(walk: &Walk, frame: &Frame) -> String {
-    let below = format!("{} · {} messages", frame.title, frame.flights.len());
+    let cells = if walk.column == "chunk" {
+        "in the cells: whose parts are there"
+    } else {
+        "in the cells: what is done now, and what is kept"
+    };
+    let below = format!("{} · {} messages, as arrows · {cells}", frame.title, frame.flights.len());
     let mut canvas = Canvas::new(WIDTH, height(frame), &walk.title, &below);
     let num_columns = frame.held.first().map_or(1, Vec::len).max(1) as f64;
     let width = (WIDTH - LEFT - RIGHT) / num_columns;

@@ -8,7 +8,7 @@ mod walk;
 use crate::failure::Failure;
 use crate::output;
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::{LabError, Report, Study, plot};
+use lockstep_lab::{Experiment, LabError, Report, Study, plot};
 use lockstep_platform::World;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,7 @@ Examples:
   lockstep lab all-reduce --param ranks=256 --sweep bytes=1MB,10MB,100MB
   lockstep lab data-parallel --param variation=0.1 --seeds 20 --plot step.svg
   lockstep lab stragglers --sweep workers=8,256 --sweep variation=0.1,0.3 --csv stragglers.csv
+  lockstep lab pipeline --timeline passes.svg
   lockstep lab data-parallel --real
   lockstep lab walk ring --ranks 4
   lockstep lab claims"
@@ -62,6 +63,9 @@ pub(crate) struct Arguments {
     /// Write a picture: FILE.svg, or FILE.html with the words and the table beside it
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Draw who does what when, at the point that is not swept: FILE.svg or FILE.html
+    #[arg(long, value_name = "FILE", conflicts_with = "real")]
+    timeline: Option<PathBuf>,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -100,12 +104,18 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     if arguments.explain {
         return output::text(&card.help());
     }
-    let picture = arguments.plot.as_deref().map(format_of).transpose()?;
+    let picture = arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
+    let drawn_when = arguments.timeline.as_deref();
+    let drawn_when = drawn_when.map(|path| format_of("--timeline", path)).transpose()?;
     let (card, report) = if arguments.real {
         real::run(name, arguments, world)?
     } else {
         let mut study = Study::with(card, &arguments.param, &arguments.sweep)?;
         (study.num_seeds, study.seed) = (arguments.seeds as usize, arguments.seed);
+        if let (Some(path), Some(format)) = (&arguments.timeline, drawn_when) {
+            let drawn = timeline(experiment, &study, format)?;
+            world.files().write_atomic(path, drawn.as_bytes())?;
+        }
         (*card, study.run(experiment)?)
     };
     if let Some(path) = &arguments.csv {
@@ -124,6 +134,25 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     output::text(&text(card.title, &report))
 }
 
+/// Who does what when, as a picture.
+fn timeline(
+    experiment: &'static dyn Experiment,
+    study: &Study,
+    format: Format,
+) -> Result<String, Failure> {
+    let card = experiment.card();
+    let Some(timeline) = study.timeline(experiment)? else {
+        let name = card.name;
+        return Err(Failure::user(format!(
+            "{name} has no timeline; try data-parallel, stragglers, pipeline or overlap"
+        )));
+    };
+    Ok(match format {
+        Format::Svg => plot::timeline_svg(card, &timeline),
+        Format::Html => plot::timeline_html(card, &timeline),
+    })
+}
+
 /// What a picture's name asks for.
 #[derive(Clone, Copy)]
 enum Format {
@@ -132,12 +161,12 @@ enum Format {
 }
 
 /// By the end of the name, before anything is done that would be lost.
-fn format_of(path: &Path) -> Result<Format, Failure> {
+fn format_of(option: &str, path: &Path) -> Result<Format, Failure> {
     match path.extension().and_then(|end| end.to_str()) {
         Some("svg") => Ok(Format::Svg),
         Some("html") => Ok(Format::Html),
         _ => Err(Failure::user(format!(
-            "--plot {}: the name must end in .svg or .html; try lab.svg",
+            "{option} {}: the name must end in .svg or .html; try lab.svg",
             path.display()
         ))),
     }

@@ -57,7 +57,7 @@ struct Message {
 }
 
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let picture = arguments.plot.as_deref().map(format_of).transpose()?;
+    let picture = arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
     let walk = walk(&arguments.name, arguments.ranks as usize, arguments.bytes)?;
     if let (Some(path), Some(format)) = (&arguments.plot, picture) {
         let drawn = match format {

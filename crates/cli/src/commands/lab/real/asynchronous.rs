@@ -25,7 +25,7 @@ pub(super) const AWARE: Real = Real {
     name: "staleness-aware",
     column: "iterations",
     rows: Some("policy"),
-    params: &["staleness=4", "condition=4", "target=0.1"],
+    params: &["ages=constant", "staleness=2", "condition=4", "target=0.1"],
     sweep: "lr=0.1,0.3",
     measure: aware,
 };
@@ -83,8 +83,12 @@ fn aware(point: &Point<'_>) -> Result<f64, Failure> {
         most: 5000,
         weight: &weight,
     };
-    // Ages from 0 to the largest in the simulation: as old in the mean here, where all are alike.
-    follow(point, at.count("staleness").div_ceil(2) + 1, &job)
+    // All are alike here; of ages that differ in the simulation, as old as theirs in the mean.
+    let age = match at.word("ages") {
+        "constant" => at.count("staleness"),
+        _ => at.count("staleness").div_ceil(2),
+    };
+    follow(point, age + 1, &job)
 }
 
 fn follow(point: &Point<'_>, num_workers: usize, job: &Job<'_>) -> Result<f64, Failure> {
@@ -154,7 +158,7 @@ fn serve(
 }
 
 /// The next worker in turn whose gradient has come.
-fn wait(world: &World, arriving: &[Option<Handle<Vec<f32>>>], last: usize) -> usize {
+pub(super) fn wait(world: &World, arriving: &[Option<Handle<Vec<f32>>>], last: usize) -> usize {
     loop {
         let turn = (1..=arriving.len()).map(|step| (last + step) % arriving.len());
         let mut come =

@@ -11,10 +11,10 @@ pub(super) const REAL: Real = Real {
     column: "step_seconds",
     rows: None,
     params: &[
-        "gradient=800kB",
-        "forward=60ms",
-        "backward=90ms",
-        "latency=2ms",
+        "gradient=1600kB",
+        "forward=120ms",
+        "backward=180ms",
+        "latency=4ms",
         "bandwidth=20MB/s",
         "variation=0.1",
     ],
@@ -34,7 +34,7 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
     let factors: Vec<f64> = (0..num_workers).map(|_| jitter.factor(&mut random)).collect();
     let len = at.bytes("gradient").0 as usize / num_buckets / 4;
     let links = cluster::even(point.link());
-    cluster::seconds(point.world, (num_workers, &links), 3, |rank| {
+    cluster::seconds(point.world, (num_workers, &links), 4, |rank| {
         let factor = factors[rank.index()];
         let comm = rank.comm.using(algorithm);
         rank.compute(at.number("forward") * factor);

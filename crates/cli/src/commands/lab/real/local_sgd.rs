@@ -33,7 +33,7 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
     let (num_workers, k) = (at.count("workers"), at.count("local_steps"));
     let bytes = 4.0 * LEN as f64;
     let links = cluster::ring_of(num_workers, bytes, at.number("communication").max(1e-6));
-    cluster::seconds(point.world, (num_workers, &links), 1, |rank| {
+    cluster::seconds(point.world, (num_workers, &links), 3, |rank| {
         // Every turn begins again, with the same random numbers as the simulation.
         let mut worker = LocalWorker::all(at, &mut point.random()).swap_remove(rank.index());
         let comm = rank.comm.using(Algorithm::RING);

@@ -9,6 +9,7 @@ mod asynchronous;
 mod checkpointing;
 mod cluster;
 mod compression;
+mod consistency;
 mod data_parallel;
 mod heterogeneous;
 mod hierarchical;
@@ -70,7 +71,7 @@ impl Point<'_> {
 /// Links that carry as much as this machine can.
 const OPEN: Link = Link { latency: Seconds(0.0), bandwidth: BytesPerSecond(0.0) };
 
-const ALL: [&Real; 14] = [
+const ALL: [&Real; 15] = [
     &data_parallel::REAL,
     &stragglers::REAL,
     &asynchronous::BOUNDED,
@@ -83,6 +84,7 @@ const ALL: [&Real; 14] = [
     &parameter_server::REAL,
     &asynchronous::AWARE,
     &checkpointing::REAL,
+    &consistency::REAL,
     &hierarchical::REAL,
     &reproducibility::REAL,
 ];
@@ -101,9 +103,9 @@ pub(super) fn run(
         Failure::user(format!("{name} cannot be run for real; try lab NAME --real of {names}"))
     })?;
     let study = study(real, card, arguments)?;
-    let mut table = Table { columns: Vec::new(), rows: Vec::new(), spread: Vec::new() };
-    table.columns = study.columns(card)[..study.sweeps.len()].to_vec();
-    table.columns.extend(columns(real, card));
+    let mut all = study.columns(card)[..study.sweeps.len()].to_vec();
+    all.extend(columns(real, card));
+    let mut table = Table::new(all, study.sweeps.len());
     for (point, settings) in study.points() {
         let simulated = Study { settings: settings.clone(), sweeps: Vec::new(), ..study.clone() }
             .run(experiment)?

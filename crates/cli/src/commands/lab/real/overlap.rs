@@ -11,10 +11,10 @@ pub(super) const REAL: Real = Real {
     rows: None,
     params: &[
         "layers=12",
-        "layer=25ms",
-        "gradient=1200kB",
+        "layer=50ms",
+        "gradient=2400kB",
         "workers=4",
-        "latency=3ms",
+        "latency=6ms",
         "bandwidth=10MB/s",
     ],
     sweep: "bucket_layers=1,3,6,12",

@@ -37,7 +37,7 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
         .map(|_| at.number("mean") * jitter.factor(&mut random))
         .collect();
     let links = cluster::even(point.link());
-    let all = cluster::seconds(point.world, (num_workers, &links), 1, |rank| {
+    let all = cluster::seconds(point.world, (num_workers, &links), 3, |rank| {
         (0..num_steps).try_for_each(|step| {
             rank.compute(times[step * num_workers + rank.index()]);
             // A sum of nothing still waits for all.
