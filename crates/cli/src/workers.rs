@@ -57,7 +57,7 @@ pub(crate) fn run<T: Send + 'static>(
     let role = role(recipe, world)?;
     // A worker of an elastic run knows it at the size of this life.
     let sized = match &role {
-        Role::Worker(place) => recipe.sized(place.num_ranks - recipe.num_servers()),
+        Role::Worker(place) => recipe.sized(place.num_ranks - recipe.num_server_ranks()),
         Role::Alone => recipe.sized(1),
         Role::Host | Role::Launcher => recipe.clone(),
     };
@@ -128,6 +128,7 @@ fn start_all(recipe: &Recipe, world: &World, care: Care) -> Result<(), Failure> 
         terms: terms(recipe, &care),
         told: care.told,
         is_terminal: std::io::stderr().is_terminal(),
+        stand_ins: recipe.stand_ins(),
         run_dir: care.run_dir,
         passes_requests_on: care.saves_on_request,
     };

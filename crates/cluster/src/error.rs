@@ -96,7 +96,8 @@ fn asked(world_size: usize, sizes: &[usize], servers: usize) -> String {
     if let ([ranks], 1..) = (sizes, servers) {
         let workers = ranks - servers;
         return format!(
-            "is not run.workers = {workers} and sync.servers = {servers} together; start {ranks}"
+            "is not run.workers = {workers} and {servers} servers of sync.servers together; start \
+             {ranks}"
         );
     }
     if let [workers] = sizes {

@@ -58,6 +58,9 @@ pub struct Launch {
     pub is_terminal: bool,
     /// How many, and what may be done about those that are lost.
     pub terms: Terms,
+    /// Ranks that stand in for each other: of each list all but one may be lost, and the run goes
+    /// on.
+    pub stand_ins: Vec<Vec<usize>>,
     /// The folder of the run, where all of its lives must know it.
     pub run_dir: Option<PathBuf>,
     /// Whether a request to end is passed on to the workers, which then save what they have.
@@ -150,7 +153,9 @@ fn one_life(
     relay: &Relay,
 ) -> Result<(Result<(), RunFailure>, bool), ClusterError> {
     let mut watch = Watch::start(world, launch, supervisor, guests.as_ref(), relay)?;
-    let members = watch.wait_for_all(supervisor, guests, relay)?;
+    let members = Membership::new(supervisor.lives_before(), watch.workers.len());
+    let members = members.with_stand_ins(&launch.stand_ins);
+    let members = watch.wait_for_all(members, supervisor, guests, relay)?;
     watch.wait_for_words();
     relay.close();
     let is_resizing = members.is_resizing();
@@ -233,12 +238,12 @@ impl Watch {
     /// Waits until all have ended.
     fn wait_for_all(
         &mut self,
+        mut members: Membership,
         supervisor: &mut Supervisor,
         guests: &mut Option<Guests>,
         relay: &Relay,
     ) -> Result<Membership, ClusterError> {
         let (world, life) = (Arc::clone(&self.world), supervisor.lives_before());
-        let mut members = Membership::new(life, self.workers.len());
         while !members.is_complete() {
             let seen = self.closed.epoch();
             let before = members.num_ended();

@@ -32,6 +32,8 @@ pub enum Order {
 pub struct Membership {
     life: u64,
     is_member: Vec<bool>,
+    /// Ranks that stand in for each other: of each list all but one may be lost.
+    stand_ins: Vec<Vec<usize>>,
     ended: Vec<Ended>,
     /// When those that are left are ended.
     limit: Option<Duration>,
@@ -46,6 +48,7 @@ impl Membership {
         Self {
             life,
             is_member: vec![true; num_workers],
+            stand_ins: Vec::new(),
             ended: Vec::new(),
             limit: None,
             is_asked: false,
@@ -54,15 +57,35 @@ impl Membership {
         }
     }
 
+    /// The same, where of each of these lists of ranks all but one may be lost.
+    #[must_use]
+    pub fn with_stand_ins(self, stand_ins: &[Vec<usize>]) -> Self {
+        Self { stand_ins: stand_ins.to_vec(), ..self }
+    }
+
+    /// Whether somebody is left who does what a rank did.
+    fn has_stand_in(&self, rank: usize) -> bool {
+        let list = self.stand_ins.iter().find(|list| list.contains(&rank));
+        let is_well = |other: usize| self.is_member[other] || self.has_finished(other);
+        list.is_some_and(|list| list.iter().any(|other| *other != rank && is_well(*other)))
+    }
+
+    fn has_finished(&self, rank: usize) -> bool {
+        self.ended.iter().any(|end| end.rank == rank && end.exit == Exit::Code(0))
+    }
+
     /// A worker has ended. False if that is none of this life, or known already.
     pub fn has_ended(&mut self, now: Duration, life: u64, rank: usize, exit: Exit) -> bool {
         if life != self.life || !self.is_member.get(rank).copied().unwrap_or(false) {
             return false;
         }
         self.is_member[rank] = false;
-        self.ended.push(Ended { rank, exit, by_us: self.is_killed, lines: Vec::new() });
+        let is_replaced = matches!(exit, Exit::Signal(_)) && self.has_stand_in(rank);
+        let by_us = self.is_killed;
+        self.ended.push(Ended { rank, exit, by_us, is_replaced, lines: Vec::new() });
         match exit {
             Exit::Code(0) => {}
+            Exit::Signal(_) if is_replaced => {}
             Exit::Code(_) => self.limit_to(now + AFTER_FAILURE),
             Exit::Signal(_) => self.limit_to(now + AFTER_LOSS),
         }
@@ -178,6 +201,21 @@ mod tests {
         all.has_ended(seconds(10), 1, 1, LOST);
         assert_eq!(all.at(seconds(10) + AFTER_LOSS / 2), None);
         assert_eq!(all.at(seconds(10) + AFTER_LOSS), Some(Order::Kill));
+    }
+
+    #[test]
+    fn one_that_has_a_stand_in_may_be_lost_and_the_stand_in_may_not() {
+        let mut all = Membership::new(1, 4).with_stand_ins(&[vec![2, 3]]);
+        all.has_ended(seconds(10), 1, 2, LOST);
+        assert_eq!(all.at(seconds(100)), None, "rank 3 stands in for it");
+        all.has_ended(seconds(100), 1, 3, LOST);
+        assert_eq!(all.at(seconds(100) + AFTER_LOSS), Some(Order::Kill));
+        let replaced: Vec<_> = all.ended().iter().map(|end| end.is_replaced).collect();
+        assert_eq!(replaced, [true, false]);
+        // Whoever fails for a reason of its own would fail again.
+        let mut all = Membership::new(1, 4).with_stand_ins(&[vec![2, 3]]);
+        all.has_ended(seconds(10), 1, 2, Exit::Code(101));
+        assert_eq!(all.at(seconds(100)), Some(Order::Kill));
     }
 
     #[test]

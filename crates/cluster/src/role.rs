@@ -64,7 +64,7 @@ fn of_place(recipe: &Recipe, place: Place) -> Result<Role, ClusterError> {
         return Err(ClusterError::ThreadsAmongProcesses { world_size });
     }
     if !sizes.contains(&world_size) {
-        let servers = recipe.num_servers();
+        let servers = recipe.num_server_ranks();
         return Err(ClusterError::WorldSize { world_size, sizes, servers });
     }
     Ok(if world_size == 1 { Role::Alone } else { Role::Worker(place) })
@@ -111,7 +111,7 @@ mod tests {
         let error = of_place(&served, place(0, 1)).expect_err("servers are missing");
         assert_eq!(
             error.to_string(),
-            "WORLD_SIZE = 1 is not run.workers = 1 and sync.servers = 2 together; start 3"
+            "WORLD_SIZE = 1 is not run.workers = 1 and 2 servers of sync.servers together; start 3"
         );
     }
 

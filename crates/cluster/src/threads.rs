@@ -106,7 +106,8 @@ fn collect<T>(
                 if exit != 0 {
                     patience.get_or_insert_with(|| Deadline::after(world.clock(), GRACE));
                 }
-                ended.push(Ended { rank, exit: Exit::Code(exit), by_us: false, lines });
+                let (exit, by_us, is_replaced) = (Exit::Code(exit), false, false);
+                ended.push(Ended { rank, exit, by_us, is_replaced, lines });
             }
             Err(RecvError::TimedOut) if patience.is_none() => {}
             Err(RecvError::TimedOut | RecvError::Closed) => break,

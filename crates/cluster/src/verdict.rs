@@ -19,6 +19,8 @@ pub struct Ended {
     pub exit: Exit,
     /// Whether it was ended here, because another had failed.
     pub by_us: bool,
+    /// Whether it was lost and another went on in its place.
+    pub is_replaced: bool,
     /// What it said about it, a line each, without `error: `.
     pub lines: Vec<String>,
 }
@@ -49,7 +51,8 @@ impl std::error::Error for RunFailure {}
 
 /// Judges a run by how its workers ended, in the order in which they did; nothing if all is well.
 pub fn verdict(ended: &[Ended]) -> Option<RunFailure> {
-    let failed = || ended.iter().filter(|end| !end.by_us && end.exit != Exit::Code(0));
+    let is_failure = |end: &&Ended| !end.by_us && !end.is_replaced && end.exit != Exit::Code(0);
+    let failed = || ended.iter().filter(is_failure);
     let culprit = failed().find(|end| end.exit != Exit::Code(PEER)).or_else(|| failed().next())?;
     let rank = culprit.rank;
     let exit_code = match culprit.exit {
@@ -91,7 +94,7 @@ mod tests {
 
     fn end(rank: usize, exit: Exit, lines: &[&str]) -> Ended {
         let lines = lines.iter().map(|line| (*line).to_owned()).collect();
-        Ended { rank, exit, by_us: false, lines }
+        Ended { rank, exit, by_us: false, is_replaced: false, lines }
     }
 
     fn told(ended: &[Ended]) -> (u8, String) {
@@ -136,6 +139,15 @@ mod tests {
         ended.by_us = true;
         let ends = [end(0, Exit::Code(3), &["rank 1 does not come"]), ended];
         assert_eq!(told(&ends), (3, "rank 0: rank 1 does not come".to_owned()));
+    }
+
+    #[test]
+    fn a_worker_that_another_stands_in_for_is_not_missed() {
+        let mut lost = end(2, Exit::Signal(9), &[]);
+        lost.is_replaced = true;
+        assert_eq!(verdict(&[lost.clone(), end(0, Exit::Code(0), &[])]), None);
+        let ends = [lost, end(3, Exit::Signal(9), &[])];
+        assert_eq!(told(&ends), (3, "rank 3 was killed by signal 9 (SIGKILL)".to_owned()));
     }
 
     #[test]

@@ -229,6 +229,11 @@ impl Comm {
         Self { timeout, ..self.clone() }
     }
 
+    /// How long calls wait for a peer.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// What algorithms are chosen by in this group: what moving bytes costs, as far as it was
     /// measured, and who sees whose memory (members with the same number).
     pub fn costs(&self) -> (Costs, Vec<usize>) {
@@ -255,6 +260,15 @@ impl Comm {
     /// folder named counts, for all groups of the rank.
     pub fn record_into(&self, dir: &Path) {
         self.core.node.dump_into(dir);
+    }
+
+    /// The death of the members at these positions no longer ends what all do together: only a
+    /// message to or from them fails then, with [`CommError::Gone`]. For members that have somebody
+    /// to take their place; no call of a group may need them any more. The first list counts, for
+    /// all groups of this rank.
+    pub fn spare(&self, positions: &[usize]) {
+        let ranks: Vec<Rank> = positions.iter().map(|position| self.members()[*position]).collect();
+        self.core.node.spare(&ranks);
     }
 
     /// This rank's number in the world.

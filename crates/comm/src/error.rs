@@ -18,6 +18,17 @@ pub enum CommError {
     /// verdict, and every one of them returns it.
     #[error("{0}")]
     Failed(Box<Verdict>),
+    /// A rank died that the others can do without ([`Comm::spare`](crate::Comm::spare)); only this
+    /// message failed.
+    #[error("rank {peer} left during a message on the {group} group: {reason}")]
+    Gone {
+        /// Who.
+        peer: Rank,
+        /// How it was noticed.
+        reason: String,
+        /// On which group.
+        group: String,
+    },
     /// The arguments of a call do not fit together.
     #[error("{call} on the {group} group: {rule}")]
     Invalid {
@@ -58,6 +69,7 @@ impl CommError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::Failed(verdict) => verdict.blame(),
+            Self::Gone { peer, .. } => Blame::Peer(peer.0),
             Self::Rendezvous(error) => error.blame(),
             Self::Invalid { .. }
             | Self::ArenaFull { .. }

@@ -8,6 +8,8 @@
 //! Messages have wires of their own: collective calls do not get in their way, and one that was
 //! started in the background meets one that is received directly, and the other way round.
 
+use std::time::Duration;
+
 use lockstep_platform::{Source, Target};
 
 use crate::comm::Comm;
@@ -83,6 +85,17 @@ impl Comm {
     /// For a member that serves whoever asks; nobody may have sent it anything under another tag
     /// before that it has not received.
     pub fn wait_any(&self, from: &[usize], tag: u64) -> Result<usize, CommError> {
+        let found = self.wait_for_first(from, tag, self.timeout, false)?;
+        Ok(found.expect("somebody, or an error"))
+    }
+
+    fn wait_for_first(
+        &self,
+        from: &[usize],
+        tag: u64,
+        timeout: Duration,
+        forgives: bool,
+    ) -> Result<Option<usize>, CommError> {
         if from.is_empty() {
             return Err(self.invalid("wait for a message", "somebody may send one"));
         }
@@ -90,13 +103,24 @@ impl Comm {
         let group = self.core.team.id | (Purpose::Content as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature: SIGNAL };
         let peers: Vec<_> = from.iter().map(|position| self.members()[*position]).collect();
-        match self.core.node.wait_for_message(&peers, &envelope, self.timeout) {
+        match self.core.node.wait_for_message(&peers, &envelope, timeout) {
             Ok(peer) => {
                 let index = peers.iter().position(|other| *other == peer).expect("one of them");
-                Ok(from[index])
+                Ok(Some(from[index]))
             }
+            Err(Interruption::Deadline { .. }) if forgives => Ok(None),
             Err(why) => Err(self.message_failed(Lane::Recvs, why, (SIGNAL, tag), (0, 0))),
         }
+    }
+
+    /// The same for no longer than `patience`, after which nobody is blamed and nothing returned.
+    pub fn wait_any_within(
+        &self,
+        from: &[usize],
+        tag: u64,
+        patience: Duration,
+    ) -> Result<Option<usize>, CommError> {
+        self.wait_for_first(from, tag, patience, true)
     }
 
     fn post(
@@ -190,6 +214,12 @@ impl Comm {
         (call, number): (Signature, u64),
         (done_bytes, expected_bytes): (u64, u64),
     ) -> CommError {
+        if let Interruption::Lost { peer, reason } = &why
+            && self.core.node.is_spared(*peer)
+        {
+            let (peer, reason, group) = (*peer, reason.clone(), self.name().to_owned());
+            return CommError::Gone { peer, reason, group };
+        }
         let context = crate::error::Context {
             epoch: self.core.node.epoch(),
             rank: self.rank(),

@@ -49,6 +49,8 @@ pub(crate) struct Node {
     /// Where buffers lie if no memory is shared.
     private_arena: OnceLock<Arc<Arena>>,
     next_group: AtomicU64,
+    /// Ranks whose death concerns nobody but those who wait for them.
+    spared: OnceLock<Vec<Rank>>,
     epoch: u64,
     recorder: Recorder,
     /// Where the last calls are written down after a failure, and whether they were.
@@ -81,6 +83,7 @@ impl Node {
             recv_thread: OnceLock::new(),
             private_arena: OnceLock::new(),
             next_group: AtomicU64::new(0),
+            spared: OnceLock::new(),
             epoch: 0,
             isa: Isa::detect(),
             measured: OnceLock::new(),
@@ -265,6 +268,17 @@ impl Node {
         self.epoch
     }
 
+    /// See [`crate::Comm::spare`]; the first list counts.
+    pub(crate) fn spare(&self, ranks: &[Rank]) {
+        self.wires(Lane::Caller).spare(ranks);
+        let _ = self.spared.set(ranks.to_vec());
+    }
+
+    /// Whether the others can do without a rank.
+    pub(crate) fn is_spared(&self, rank: Rank) -> bool {
+        self.spared.get().is_some_and(|spared| spared.contains(&rank))
+    }
+
     /// What all ranks settle on, given what this one has to say.
     #[cold]
     pub(crate) fn settle(&self, lane: Lane, statement: Verdict) -> Verdict {
@@ -322,6 +336,8 @@ impl Transport for CutWires {
     fn shared(&self) -> Option<Arc<SharedWorld>> {
         None
     }
+
+    fn spare(&self, _: &[Rank]) {}
 
     fn settle(&mut self, statement: Verdict) -> Verdict {
         statement

@@ -26,6 +26,8 @@ mod federated;
 mod layout;
 mod loose;
 mod offload;
+mod rows;
+mod served;
 mod sync;
 
 use crate::key::{Applies, Key, Section};

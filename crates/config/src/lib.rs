@@ -66,15 +66,15 @@ pub use nearest::nearest;
 pub use presets::presets;
 pub use problem::Problem;
 pub use recipe::{
-    Activation, Averaged, BatchChange, BatchPlan, BatchStage, Checkpoint, Compress, CompressMethod,
-    Compression, Conditions, Consistency, Data, DecayShape, Distribution, Documents, Dtype,
-    Elastic, Emulate, EmulatedLink, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
-    FederatedMethod, FederatedServer, Gossip, GraphName, Group, HeldOut, Interval, IsaChoice,
-    Isolation, Level, LossScale, LossScaling, LrScaling, LrSchedule, Model, Moment, Numerics,
-    Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule,
-    Placement, Precision, Recipe, Recompute, Reduction, Run, Server, SlowWorker, Source,
-    StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
-    Uneven, describes,
+    Activation, Averaged, BatchChange, BatchPlan, BatchStage, Beyond, Checkpoint, Compress,
+    CompressMethod, Compression, Conditions, Consistency, Data, DecayShape, Distribution,
+    Documents, Dtype, Elastic, Emulate, EmulatedLink, EpochEnd, Family, Federated, FederatedAttack,
+    FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, Group, HeldOut,
+    Interval, IsaChoice, Isolation, Late, Level, LossScale, LossScaling, LrScaling, LrSchedule,
+    Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel,
+    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Rows, RowsBy,
+    Run, Server, SlowWorker, Source, StalenessRule, StalenessWeight, Stragglers, Sync, SyncMode,
+    SyncPartition, Tokenizer, Train, TransportChoice, Uneven, describes,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

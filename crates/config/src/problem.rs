@@ -22,6 +22,8 @@ pub struct Problem {
     pub noise: f64,
     /// Weight of the squared norm of the unknowns (ridge, logistic).
     pub l2: f64,
+    /// The share of features that are not zero (ridge, logistic).
+    pub density: f64,
     /// What lies between the linear layers (mlp).
     pub activation: Activation,
 }
@@ -36,6 +38,7 @@ impl Problem {
         condition: 1.0,
         noise: 0.0,
         l2: 0.0,
+        density: 1.0,
         activation: Activation::Relu,
     };
 }

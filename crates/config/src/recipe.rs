@@ -68,7 +68,10 @@ pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
 pub use federated::{
     Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
 };
-pub use loose::{Consistency, Gossip, GraphName, Server, StalenessWeight};
+pub use loose::{
+    Beyond, Consistency, Gossip, GraphName, Late, Rows, RowsBy, Server, StalenessRule,
+    StalenessWeight,
+};
 pub use offload::{Offload, OffloadState};
 pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};

@@ -8,13 +8,14 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys;
 use crate::problem::Problem;
 use crate::recipe::{
-    Averaged, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data, DecayShape,
-    Documents, Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack, FederatedCombine,
-    FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval, IsaChoice, Isolation,
-    LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics, Offload, Optim, OptimName,
-    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute,
-    Reduction, Run, Server, Source, StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition,
-    Tokenizer, Train, TransportChoice, Uneven,
+    Averaged, Beyond, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data,
+    DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack,
+    FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval,
+    IsaChoice, Isolation, Late, LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics,
+    Offload, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement,
+    Precision, Recipe, Recompute, Reduction, Rows, RowsBy, Run, Server, Source, StalenessRule,
+    StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
+    Uneven,
 };
 use crate::rules;
 use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
@@ -203,6 +204,7 @@ fn blank_sync() -> Sync {
         local_steps: 0,
         local_steps_is_auto: false,
         final_local_steps: 0,
+        worker_steps: Vec::new(),
         group_workers: 0,
         fragments: 0,
         inner_rounds: 0,
@@ -224,12 +226,31 @@ fn blank_sync() -> Sync {
         gossip: Gossip { graph: GraphName::Complete, degree: 0 },
         server: Server {
             count: 0,
+            replicas: usize::MAX,
             consistency: Consistency::Bounded,
             staleness: u64::MAX,
             staleness_weight: StalenessWeight::Inverse,
             staleness_decay: -1.0,
             delay: u64::MAX,
+            rows: Rows { sparse: true, by: RowsBy::Range, hot: usize::MAX, hot_every: 0 },
+            beyond: Beyond::Discard,
+            staleness_rule: StalenessRule::Linear,
+            final_staleness: u64::MAX,
+            curvature: -1.0,
+            staleness_constant: -1.0,
+            quorum: 0,
+            close_after: Seconds(-1.0),
+            late: Late::Discard,
+            switch_after: -1.0,
+            spike: -1.0,
+            resets_momentum: true,
+            combine: FederatedCombine::Krum,
+            liars: usize::MAX,
+            gradient_clip: -1.0,
+            byzantine: usize::MAX,
+            attack: FederatedAttack::Stale,
         },
+        threads: 0,
     }
 }
 
@@ -242,6 +263,7 @@ fn blank_compress() -> Compress {
         bits: 0,
         rank: 0,
         levels: Vec::new(),
+        group_workers: usize::MAX,
         warmup_steps: u64::MAX,
         error_feedback: true,
         force: true,
@@ -295,6 +317,7 @@ fn blank_parallel() -> Parallel {
 fn blank_data() -> Data {
     Data {
         source: Source::Path(String::new()),
+        zipf: -1.0,
         tokenizer: Tokenizer::File(String::new()),
         validation: HeldOut::Fraction(-1.0),
         documents: Documents::Padded,

@@ -14,6 +14,7 @@ mod layout;
 mod loose;
 mod partition;
 mod pipeline;
+mod robust;
 mod sync;
 mod tensor;
 mod training;
@@ -51,6 +52,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
     errors.extend(sync::broken(&facts));
     errors.extend(sync::uneven::broken(&facts));
     errors.extend(loose::broken(&facts));
+    errors.extend(robust::broken(&facts));
     errors.extend(compress::broken(&facts));
     errors.extend(federated::broken(&facts));
     errors.extend(partition::broken(&facts));

@@ -93,3 +93,28 @@ fn momentum_is_applied_once() {
     let error = try_recipe(&["compress.method=dgc", "compress.momentum=0.5"]).expect_err("twice");
     assert!(error.contains("try 0.0, or optim.name"), "{error}");
 }
+
+#[test]
+fn groups_that_add_up_first_are_of_one_size() {
+    let sets = ["compress.method=bf16", "run.workers=4"];
+    recipe(&[&sets[..], &["compress.group_workers=2"]].concat());
+    for size in ["compress.group_workers=3", "compress.group_workers=4"] {
+        let error = try_recipe(&[&sets[..], &[size]].concat()).expect_err("no groups");
+        assert!(error.contains("try 2"), "{error}");
+    }
+}
+
+#[test]
+fn servers_read_messages_one_by_one() {
+    let sets = ["sync.mode=parameter-server", "run.workers=2", "optim.clip=0"];
+    for name in ["bf16", "fp16", "int8", "qsgd", "top-k", "sign"] {
+        recipe(&[&sets[..], &[format!("compress.method={name}").as_str()]].concat());
+    }
+    let refused = |more: &[&str]| try_recipe(&[&sets[..], more].concat()).expect_err("refused");
+    for name in ["random-k", "dgc", "one-bit-adam", "power-sgd"] {
+        let error = refused(&[format!("compress.method={name}").as_str()]);
+        assert!(error.contains("try sync.mode = \"all-reduce\""), "{error}");
+    }
+    let warm = refused(&["compress.method=top-k", "compress.warmup_steps=4"]);
+    assert!(warm.contains("compress.warmup_steps"), "{warm}");
+}

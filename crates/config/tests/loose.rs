@@ -84,3 +84,47 @@ fn servers_are_ranks_behind_the_workers() {
     assert_eq!(usual.sync.mode, SyncMode::AllReduce);
     assert!(!usual.identity_text().contains("sync."), "older recipes keep their identity");
 }
+
+#[test]
+fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
+    let sparse =
+        |sets: &[&str]| refused("parameter-server", &[&["sync.sparse_rows=true"], sets].concat());
+    let said = sparse(&["model.tied=true"]);
+    assert!(said.contains("try model.tied = false"), "{said}");
+    let said = refused("parameter-server", &["sync.hot_rows=10"]);
+    assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
+    let said = sparse(&["model.family=logistic"]);
+    assert!(said.contains("has not"), "{said}");
+    let served = ["sync.mode=parameter-server"];
+    let plain = recipe(&served).identity_text();
+    assert!(!plain.contains("rows"), "recipes from before there was a choice: {plain}");
+    let rows = recipe(&[&served[..], &["sync.sparse_rows=true"]].concat());
+    assert!(rows.identity_text().contains("hot_rows"));
+}
+
+#[test]
+fn rules_that_bear_liars_need_something_to_compare() {
+    let said = refused("gossip", &["sync.graph=one-peer", "sync.combine=median", "run.workers=4"]);
+    assert!(said.ends_with("try \"exponential\""), "{said}");
+    let said = refused("parameter-server", &["sync.combine=krum", "run.workers=5"]);
+    assert!(said.contains("try sync.consistency = \"sync\""), "{said}");
+    let said = refused("gossip", &["sync.combine=trimmed-mean", "sync.liars=2", "run.workers=4"]);
+    assert!(said.ends_with("try 1"), "{said}");
+    let said = refused("all-reduce", &["sync.combine=median"]);
+    assert!(said.contains("sync.mode"), "{said}");
+}
+
+#[test]
+fn threads_without_a_lock_are_those_of_one_worker_and_add() {
+    let usual = ["optim.name=sgd", "optim.weight_decay=0", "run.workers=1"];
+    recipe(&[&["sync.mode=hogwild"], &usual[..]].concat());
+    for (set, advice) in [
+        ("run.workers=2", "try run.workers = 1"),
+        ("optim.name=adamw", "try optim.name = \"sgd\""),
+        ("optim.weight_decay=0.1", "try optim.weight_decay = 0.0"),
+        ("train.batch=6", "try 8"),
+    ] {
+        let said = refused("hogwild", &[&usual[..], &[set, "sync.threads=4"]].concat());
+        assert!(said.contains(advice), "{set}: {said}");
+    }
+}

@@ -108,6 +108,28 @@ fn groups_meet_inside_of_rounds() {
 }
 
 #[test]
+fn workers_with_fewer_steps_rest_at_the_end_of_a_round() {
+    let sets = ["sync.mode=local-sgd", "sync.local_steps=4", "train.steps=18", "run.workers=2"];
+    let later = ["sync.worker_steps=[4,3]", "sync.synchronous=0.12"];
+    let recipe = recipe(&[&sets[..], &later].concat());
+    let rests: Vec<u64> = (0..18).filter(|step| !recipe.is_taken_by(1, *step)).collect();
+    assert_eq!(rests, [5, 9, 13, 17], "two steps are taken by all before the first round");
+    for worker in 0..2 {
+        for step in 0..=18 {
+            let counted = (0..step).filter(|step| recipe.is_taken_by(worker, *step)).count();
+            assert_eq!(recipe.steps_taken(worker, step), counted as u64, "{worker} {step}");
+        }
+    }
+    let refused = |more: &[&str]| try_recipe(&[&sets[..], more].concat()).expect_err("refused");
+    assert!(refused(&["sync.worker_steps=[4]"]).contains("try [4, 4]"));
+    assert!(refused(&["sync.worker_steps=[4,6]"]).contains("try sync.local_steps = 6"));
+    let more = ["sync.worker_steps=[4,3]", "sync.group_workers=2"];
+    assert!(refused(&more).contains("sync.group_workers = 0"));
+    let more = ["sync.worker_steps=[4,3]", "sync.final_local_steps=2"];
+    assert!(refused(&more).contains("try sync.local_steps = 4"));
+}
+
+#[test]
 fn what_is_measured_is_chosen_once() {
     let auto = ["sync.mode=local-sgd", "sync.local_steps=auto"];
     let asked = recipe(&auto);

@@ -24,7 +24,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use lockstep_config::{Data, Documents, HeldOut, Order, Recipe};
+use lockstep_config::{Data, Documents, HeldOut, Order, Recipe, Source};
 use lockstep_platform::World;
 
 use crate::bundled;
@@ -100,6 +100,12 @@ impl Corpus {
         keep: &Keep,
         world: &World,
     ) -> Result<Self, DataError> {
+        if recipe.data.source == Source::Zipf {
+            let whole = Whole::drawn(recipe.model.vocab, recipe.data.zipf);
+            let corpus = Self::split(whole, Tokenizer::bytes(), held_out, world, &recipe.data)?;
+            corpus.require(recipe.model.context)?;
+            return Ok(corpus);
+        }
         let files = world.files();
         let has_shards = ShardSet::is_at(Path::new(source), files);
         let set = if has_shards { Some(ShardSet::open(Path::new(source), files)?) } else { None };

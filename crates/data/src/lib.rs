@@ -74,6 +74,7 @@ pub mod baseline;
 pub mod windows;
 
 mod problem;
+mod zipf;
 
 pub mod error;
 

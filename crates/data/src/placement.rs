@@ -124,7 +124,7 @@ impl Feed {
             shape,
             text: TextName::of(&corpus),
             vocab: corpus.vocab(),
-            is_bytes: corpus.tokenizer().is_bytes(),
+            is_bytes: corpus.tokenizer().is_bytes() && data_is_text(recipe),
             way: Way::Own { corpus: Arc::new(corpus), deal, leaves, limit },
         })
     }
@@ -253,6 +253,11 @@ impl Feed {
 
 fn ready(client: &mut Option<Box<Client>>) -> &mut Client {
     client.as_deref_mut().expect("no loader has taken it")
+}
+
+/// Whether tokens come from a text.
+fn data_is_text(recipe: &Recipe) -> bool {
+    recipe.data.source != Source::Zipf
 }
 
 /// Reads what a worker keeps of a recipe's text.

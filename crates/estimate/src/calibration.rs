@@ -32,10 +32,20 @@ pub struct Calibration {
     pub matrix_share: f64,
     /// Inner length at which a product reaches half of that.
     pub matrix_depth: f64,
+    /// Speed of the products of many experts at once, relative to one product of their size.
+    #[serde(default = "whole")]
+    pub grouped_share: f64,
     /// Share of the peak that fused attention reaches, causal pairs counted.
     pub attention_share: f64,
     /// Share of memory bandwidth that passes over memory reach.
     pub memory_share: f64,
+    /// Microseconds that a kernel takes of the device however little it does: filling and emptying
+    /// its units, and the gap before it.
+    #[serde(default)]
+    pub kernel_us: f64,
+    /// The same of a collective: starting its channels and meeting the others.
+    #[serde(default)]
+    pub collective_us: f64,
     /// Microseconds of the host to start one kernel.
     pub launch_us: f64,
     /// The same for a collective.
@@ -70,6 +80,10 @@ pub struct Calibration {
     pub reserve_gb: f64,
 }
 
+const fn whole() -> f64 {
+    1.0
+}
+
 impl Calibration {
     /// The calibration of a type of device.
     pub fn of(name: &str) -> Option<Self> {
@@ -88,23 +102,62 @@ impl Calibration {
             source: "what is usual".into(),
             watts: 0.0,
             matrix_share: 0.7,
-            matrix_depth: 100.0,
+            matrix_depth: 150.0,
+            grouped_share: 0.9,
             attention_share: 0.35,
-            memory_share: 0.7,
+            memory_share: 0.85,
+            kernel_us: 4.0,
+            collective_us: 35.0,
             launch_us: 30.0,
             collective_launch_us: 50.0,
             microbatch_us: 2000.0,
             skew_us: 10.0,
             stage_wait_us: 0.0,
             step_ms: 5.0,
-            link_latency_us: 5.0,
-            link_share: 0.75,
-            network_latency_us: 20.0,
-            network_share: 0.7,
+            link_latency_us: 2.7,
+            link_share: 0.77,
+            network_latency_us: 12.0,
+            network_share: 0.94,
             tensor_hidden: 0.2,
-            data_hidden: 0.8,
+            data_hidden: 0.9,
             optimizer_bytes: 50.0,
             reserve_gb: 4.0,
+        }
+    }
+
+    /// Types of which something is known before any run.
+    pub const KNOWN_BEFORE: [&str; 4] = ["a100", "b200", "h100", "v100"];
+
+    /// What is known of a type before any run of it: what data sheets say, and measurements of
+    /// single products, kernels and messages.
+    ///
+    /// Products: A100 and B200 by measured shapes (905 of them); H100 by its measured ceiling, with
+    /// as much less in long runs as between those two. Messages: measured sums of an A100's node.
+    /// Networks: what cards of 200 and 400 Gb/s were measured to carry. Hosts' times are of the
+    /// speed of the cores that come with a type.
+    pub fn before(name: &str) -> Self {
+        let [matrix_share, grouped_share, attention_share, launch_us] = match name {
+            "a100" => [0.79, 0.97, 0.43, 40.0],
+            "h100" => [0.62, 0.8, 0.3, 30.0],
+            "b200" => [0.51, 0.68, 0.35, 25.0],
+            "v100" => [0.79, 0.97, 0.35, 40.0],
+            _ => {
+                let usual = Self::usual();
+                let [grouped, attention] = [usual.grouped_share, usual.attention_share];
+                [usual.matrix_share, grouped, attention, usual.launch_us]
+            }
+        };
+        let (watts, stage_wait_us) = if name == "h100" { (700.0, 250.0) } else { (0.0, 0.0) };
+        Self {
+            name: name.to_owned(),
+            watts,
+            matrix_share,
+            grouped_share,
+            attention_share,
+            launch_us,
+            stage_wait_us,
+            reserve_gb: Self::of(name).map_or(Self::usual().reserve_gb, |known| known.reserve_gb),
+            ..Self::usual()
         }
     }
 
@@ -119,12 +172,14 @@ impl Calibration {
     }
 
     /// The constants that a fit may move, by name, with the bounds of physics.
-    pub fn constants(&mut self) -> [(&'static str, &mut f64, f64, f64); 17] {
+    pub fn constants(&mut self) -> [(&'static str, &mut f64, f64, f64); 19] {
         [
             ("matrix_share", &mut self.matrix_share, 0.3, 0.98),
             ("matrix_depth", &mut self.matrix_depth, 5.0, 2000.0),
-            ("attention_share", &mut self.attention_share, 0.25, 0.8),
+            ("attention_share", &mut self.attention_share, 0.15, 0.8),
             ("memory_share", &mut self.memory_share, 0.3, 0.98),
+            ("kernel_us", &mut self.kernel_us, 0.0, 20.0),
+            ("collective_us", &mut self.collective_us, 0.0, 100.0),
             ("launch_us", &mut self.launch_us, 1.0, 200.0),
             ("collective_launch_us", &mut self.collective_launch_us, 1.0, 2000.0),
             ("microbatch_us", &mut self.microbatch_us, 1.0, 20_000.0),

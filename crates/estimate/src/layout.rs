@@ -53,6 +53,9 @@ pub struct Layout {
 pub struct Habits {
     /// Bytes of a gradient that is added up over microbatches.
     pub gradient_bytes: u64,
+    /// Bytes that adding a microbatch's gradient to the others' moves for each parameter; 0 where
+    /// the product does it.
+    pub adding_bytes: u64,
     /// Bytes of a gradient on its way to other copies.
     pub wire_bytes: u64,
     /// Whether products are of 8-bit floats.
@@ -70,8 +73,8 @@ pub struct Habits {
     pub zero_group: Option<u64>,
     /// Whether norms, rotations and gates are kernels of their own that keep what they read.
     pub eager: bool,
-    /// Whether stages are cut by cost, with the head counted as the layers that it is worth.
-    pub cuts_by_cost: bool,
+    /// How layers are dealt out to stages.
+    pub cut: Cut,
     /// Bytes of a logit while its loss is computed.
     pub logit_bytes: u64,
     /// Bytes of buckets for each parameter, where copies add up gradients in buckets of their own.
@@ -88,8 +91,22 @@ pub struct Habits {
     pub waits_in_stages: bool,
     /// Whether messages between holders of slices go piece by piece beside their products.
     pub slices_piecewise: bool,
+    /// Whether stages have a place for every microbatch's messages, and keep what they give until
+    /// the step is over.
+    pub keeps_messages: bool,
     /// What its figures of memory count.
     pub reports: Reported,
+}
+
+/// How layers are dealt out to stages where they do not divide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The last has one less, and then those from the front on.
+    Even,
+    /// Those at the end have one more.
+    LongerAtEnd,
+    /// By cost, with the head counted as the layers that it is worth.
+    ByCost,
 }
 
 /// What a published figure of memory is.
@@ -107,6 +124,7 @@ impl Habits {
     /// bf16 with 32-bit gradients, which leave while backward goes on.
     pub const MODERN: Self = Self {
         gradient_bytes: 4,
+        adding_bytes: 0,
         wire_bytes: 4,
         fp8: false,
         overlap: true,
@@ -115,7 +133,7 @@ impl Habits {
         shards_by_tensor: false,
         zero_group: None,
         eager: false,
-        cuts_by_cost: false,
+        cut: Cut::Even,
         logit_bytes: 10,
         bucket_bytes: 0,
         update_bytes: 0,
@@ -123,6 +141,7 @@ impl Habits {
         casts_fetched: false,
         waits_in_stages: false,
         slices_piecewise: false,
+        keeps_messages: false,
         reports: Reported::Allocated,
     };
 }
@@ -200,8 +219,11 @@ impl Job<'_> {
     /// Layers before a stage, and its own.
     pub(crate) fn layers_of(&self, stages: u64, stage: u64) -> (u64, u64) {
         let model = self.model;
-        if !self.habits.cuts_by_cost || stages == 1 {
-            return even(model.layers, stages, stage);
+        match self.habits.cut {
+            _ if stages == 1 => return (0, model.layers),
+            Cut::Even => return even(model.layers, stages, stage),
+            Cut::LongerAtEnd => return longer_at_end(model.layers, stages, stage),
+            Cut::ByCost => {}
         }
         let layer = model.attention_matrices() + model.ffn_matrices(model.ffn);
         let head = (model.vocab * model.width) as f64 / layer as f64;
@@ -277,6 +299,13 @@ fn even(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
     (before, most - u64::from(is_short))
 }
 
+/// Layers before a stage, and its own, where stages at the end have what does not divide.
+const fn longer_at_end(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
+    let (each, more) = (layers / stages, layers % stages);
+    let before = (stage + more).saturating_sub(stages);
+    (stage * each + before, each + (stage + more >= stages) as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,10 +340,17 @@ mod tests {
     }
 
     #[test]
+    fn stages_at_the_end_may_have_more_layers_where_they_do_not_divide() {
+        let parts: Vec<_> = (0..5).map(|stage| longer_at_end(32, 5, stage)).collect();
+        assert_eq!(parts, [(0, 6), (6, 6), (12, 6), (18, 7), (25, 7)]);
+        assert_eq!(longer_at_end(32, 4, 3), (24, 8));
+    }
+
+    #[test]
     fn stages_cut_by_cost_leave_room_for_the_head() {
         let model = preset("llama-1.34b").expect("it is one");
         let cluster = named("8xh100-80gb").expect("a cluster");
-        let habits = Habits { cuts_by_cost: true, ..Habits::MODERN };
+        let habits = Habits { cut: Cut::ByCost, ..Habits::MODERN };
         let layout = Layout { pipeline: 8, ..Layout::ONE };
         let job = Job { model: &model, cluster: &cluster, layout, batch: 8, habits };
         let counts: Vec<u64> = (0..8).map(|stage| job.layers_of(8, stage).1).collect();

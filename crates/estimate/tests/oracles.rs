@@ -3,6 +3,7 @@
 //! speed-up, bubbles and convergence: tests of `planner` and `lab`.
 
 use lockstep_config::interval::young;
+use lockstep_estimate::bill::effective_share;
 use lockstep_estimate::hardware::{Cluster, Device};
 use lockstep_estimate::model::{Counted, preset, step_flops};
 
@@ -19,6 +20,18 @@ fn checkpoints_and_failures() {
     let mtbf = 8.0 * year / 3072.0;
     row("b O119, hours between failures", mtbf, 22.8);
     row("b O119, interval", young(600.0, mtbf * hours) / hours, 2.757);
+    row("b O30, printed as 112.3 minutes", young(300.0, 21.0 * hours) / 60.0, 112.25);
+    row("b O115, interval", young(90.0, 43_800.0 / 2048.0 * hours) / hours, 1.034);
+    row("b O121, interval", young(1200.0, 4.0 * year / 1024.0 * hours) / hours, 4.78);
+    row("b O127, seconds", young(600.0, 18.0 * hours), 8818.0);
+    // What checkpoints and repeated work take, with nothing else lost: the best is Young's.
+    let lost = |interval: f64| 1.0 - effective_share(600.0, interval * hours, mtbf * hours, 0.0);
+    assert!(lost(2.757) < lost(1.0) && lost(2.757) < lost(6.0), "b O120");
+    for (interval, first_order) in [(3.0, 0.121), (1.0, 0.189), (6.0, 0.159)] {
+        // The row's C/τ + τ/2M is its first order.
+        let exact = lost(interval);
+        assert!(exact < first_order && exact > first_order * 0.85, "b O120: {interval}, {exact}");
+    }
     // Printed as 8 h and 320 h: half an interval is lost, not two of them.
     row("b O129, printed as 8 h", 4.0 / 2.0, 2.0);
     row("b O129, printed as 320 h", 40.0 * 4.0 / 2.0, 80.0);
@@ -59,6 +72,8 @@ fn money_and_operations() {
     assert!((flops / 3.14e23 - 1.0).abs() < 0.01, "{flops}");
     let counted = step_flops(&gpt3, 1, Counted::Causal) / 2048.0 * 300e9;
     assert!((counted / flops - 1.0).abs() < 0.03, "{counted}");
+    let device = Device::named("a100-80gb").expect("it is one");
+    row("b O201, seconds on one device", flops / device.peak(), 1.006e9);
     row("b O202, ms", 1e3 * 1.0 / 10.0, 100.0);
     row("b O202, operations of an arithmetic intensity", 6e11 * 32.0, 1.92e13);
 }

@@ -105,6 +105,68 @@ fn a_tensor_may_be_written_in_a_way_of_its_own() {
 }
 
 #[test]
+fn workers_that_are_close_add_up_as_they_are() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=8", "run.workers=4", "train.eval_batches=1"];
+    let mut with = |more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
+    let dense = with(&[]);
+    let close = "compress.group_workers=2";
+    let whole =
+        with(&["compress.method=bf16", close, "compress.levels=[{match=\"*\", dense=true}]"]);
+    for (one, other) in whole.losses.iter().zip(&dense.losses) {
+        assert!((one - other).abs() < 1e-5, "in pairs: {one}, all at once: {other}");
+    }
+    for (method, _) in METHODS {
+        let sets = [&sets[..], method, &["compress.warmup_steps=2", "checkpoint.every=2"]].concat();
+        let recipe = LLAMA.with(&[&sets[..], &[close]].concat());
+        let outcome = runs.finish(&recipe);
+        assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
+        // Two of four workers leave something out, so what is lost is less, and kept.
+        let alone = runs.finish(&LLAMA.with(&sets));
+        let seen =
+            |outcome: &Outcome| observed(&runs, outcome).iter().map(|(delta, _)| delta).sum();
+        let (in_pairs, alone): (f64, f64) = (seen(&outcome), seen(&alone));
+        assert!(in_pairs > 0.0 && alone > 0.0, "{method:?}: {in_pairs}, {alone}");
+        let part = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, part).expect("the first part");
+        let rest = Options { resume: Some(part.dir), ..Options::default() };
+        let rest = runs.run(&recipe, rest).unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.hashes(), outcome.hashes(), "{method:?}");
+    }
+}
+
+#[test]
+fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=8", "run.workers=2", "train.eval_batches=1", "checkpoint.every=2"];
+    let served = ["sync.mode=parameter-server", "sync.servers=2"];
+    let sets = [&sets[..], &served].concat();
+    let dense = runs.finish(&LLAMA.with(&sets));
+    // Weights come back as they are, so at best half of the bytes are saved.
+    let methods: [(&[&str], f64); 5] = [
+        (&["compress.method=bf16"], 1.3),
+        (&["compress.method=int8"], 1.5),
+        (&["compress.method=qsgd", "compress.bits=4"], 1.6),
+        (&["compress.method=top-k", "compress.ratio=0.05"], 1.7),
+        (&["compress.method=sign"], 1.7),
+    ];
+    for (method, saving) in methods {
+        let recipe = LLAMA.with(&[&sets[..], method].concat());
+        let outcome = runs.finish(&recipe);
+        let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
+        assert!(ratio > saving, "{method:?} saves {ratio}");
+        assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
+        let seen = observed(&runs, &outcome);
+        assert!(seen.len() == 8 && seen.iter().all(|(delta, _)| *delta > 0.0), "{seen:?}");
+        let part = Options { stop_after: Some(5), ..Options::default() };
+        let part = runs.run(&recipe, part).expect("the first part");
+        let rest = Options { resume: Some(part.dir), ..Options::default() };
+        let rest = runs.run(&recipe, rest).unwrap_or_else(|error| panic!("{method:?}: {error}"));
+        assert_eq!(rest.hashes(), outcome.hashes(), "{method:?}");
+    }
+}
+
+#[test]
 fn a_warm_up_sends_gradients_as_they_are_to_the_bit() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];
@@ -148,24 +210,34 @@ fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
     assert!(without > 100.0 * dense, "{without} without error feedback, {dense} of all gradients");
 }
 
+/// Its matrices are wide enough for rank 4 to be less than a tenth of them.
+fn wide(sets: &[String]) -> Recipe {
+    let model = ["model.width=128", "model.heads=4", "model.ffn=384", "run.workers=4"];
+    let train = ["train.batch=16", "train.microbatch=2", "train.eval_batches=16", "optim.lr=0.002"];
+    let sets = sets.iter().map(String::as_str);
+    problem("tiny", &model.into_iter().chain(train).chain(sets).collect::<Vec<_>>())
+}
+
 #[test]
 fn thin_matrices_and_one_bit_come_close_to_adam_in_a_fraction_of_the_bytes() {
     let mut runs = Runs::new("compression");
-    let steps = if soak() { 400 } else { 60 };
-    let sets = [format!("train.steps={steps}"), "run.workers=4".into(), "optim.clip=0".into()];
-    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    let adam = runs.finish(&LLAMA.with(&sets)).summary;
-    let mut compare = |more: &[&str], warmup: f64, least: f64| {
-        let found = runs.finish(&LLAMA.with(&[&sets[..], more].concat())).summary;
+    let (steps, limit) = if soak() { (600, 0.01) } else { (40, 0.03) };
+    let sets = [format!("train.steps={steps}"), "optim.clip=0".to_owned()];
+    let adam = runs.finish(&wide(&sets)).summary;
+    // Rank 4 is little for a transformer: without a long warm-up it ends 5 % above (as it does in
+    // the table of its authors, Vogels et al. 2019, appendix D).
+    for (method, warmup, least) in [("one-bit-adam", 0.4, 5.0), ("power-sgd", 0.6, 10.0)] {
+        let method = format!("compress.method={method}");
+        let warmup_steps = format!("compress.warmup_steps={}", f64::from(steps) * warmup);
+        let recipe = wide(&[&sets[..], &[method.clone(), warmup_steps]].concat());
+        let found = runs.finish(&recipe).summary;
         let loss = |summary: &lockstep_trainer::Summary| summary.validation_loss.expect("held out");
         let worse = loss(&found) / loss(&adam) - 1.0;
         // The mean of a step, less what the warm-up had.
         let after = found.wire_bytes as f64 - warmup * adam.wire_bytes as f64;
         let saving = adam.wire_bytes as f64 * (1.0 - warmup) / after;
-        assert!(worse < 0.03, "{more:?} is {worse} worse");
-        assert!(saving > least, "{more:?} saves {saving}");
-    };
-    // A fifth of the steps is its warm-up.
-    compare(&["compress.method=one-bit-adam"], 0.2, 5.0);
-    compare(&["compress.method=power-sgd", "compress.rank=4"], 0.0, 2.0);
+        println!("{method}: {:.2} % above, a {saving:.1}th of the bytes", 100.0 * worse);
+        assert!(worse < limit, "{method} is {worse} worse");
+        assert!(saving > least, "{method} saves {saving}");
+    }
 }

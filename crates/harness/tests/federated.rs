@@ -4,7 +4,7 @@
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::LLAMA;
-use lockstep_harness::runs::Outcome;
+use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
@@ -23,6 +23,42 @@ fn digits(more: &[&str]) -> Recipe {
     let clients = ["federated.clients=20", "federated.sampled=8", "train.batch=64"];
     let steps = ["train.steps=80", "optim.lr=0.1", "optim.weight_decay=0", "train.eval_every=0"];
     problem("digits", &[&ROUNDS[..], &clients, &steps, more].concat())
+}
+
+#[test]
+fn where_no_weights_suit_all_clients_averages_drift_and_corrections_recover() {
+    if !soak() {
+        return;
+    }
+    let mut runs = Runs::new("federated");
+    let sets = [
+        "problem.samples=16384",
+        "sync.mode=federated",
+        "sync.local_steps=80",
+        "federated.clients=100",
+        "federated.sampled=10",
+        "train.steps=4800",
+        "train.batch=80",
+        "train.microbatch=2",
+        "train.eval_every=0",
+        "optim.name=sgd",
+        "optim.lr=0.3",
+        "train.seed=2",
+    ];
+    let mut surplus = |more: &[&str]| {
+        let outcome = runs.finish(&problem("logistic", &[&sets[..], more].concat()));
+        outcome.summary.verdict.suboptimality.expect("known")
+    };
+    let skewed = ["sync.partition=dirichlet", "sync.alpha=0.1"];
+    let alike = surplus(&["sync.partition=iid"]);
+    let average = surplus(&skewed);
+    let prox = [&skewed[..], &["federated.method=fedprox", "federated.mu=0.3"]].concat();
+    let scaffold = [&skewed[..], &["federated.method=scaffold"]].concat();
+    let drift = average - alike;
+    for (method, found) in [("fedprox", surplus(&prox)), ("scaffold", surplus(&scaffold))] {
+        let back = (average - found) / drift;
+        assert!(drift > 3.0 * alike && back > 0.5, "{method}: {alike} {average} {found}");
+    }
 }
 
 fn accuracy(outcome: &Outcome) -> f64 {

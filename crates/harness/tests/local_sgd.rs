@@ -81,6 +81,7 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         &["optim.name=adamw", "sync.outer=nesterov", "sync.average=state"],
         &["sync.group_workers=3", "sync.inner_rounds=2", "sync.outer=nesterov"],
         &["sync.fragments=2", "sync.inner_rounds=2", "sync.outer=nesterov"],
+        &["sync.worker_steps=[3,1,2]"],
         &["optim.name=momentum", "sync.outer=nesterov", "sync.synchronous=0.25"],
     ];
     let variants = if soak() { variants } else { &variants[1..] };
@@ -97,7 +98,8 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         let rest = rest.unwrap_or_else(|error| panic!("{variant:?}: {error}"));
         assert_eq!(rest.losses.len() as u64, 16 - stop, "{variant:?} went on where it stopped");
         assert_eq!(rest.hashes(), whole.hashes(), "{variant:?}");
-        if recipe.has_own_state() && recipe.sync.group_workers < 2 {
+        let is_for_any = recipe.sync.group_workers < 2 && recipe.sync.worker_steps.is_empty();
+        if recipe.has_own_state() && is_for_any {
             let other = THREE_LANES.with(&[&sets[..], &more, variant, &["run.workers=2"]].concat());
             let error = runs.run(&other, Options { resume, ..Options::default() }).unwrap_err();
             assert!(error.to_string().contains("go on with run.workers = 3"), "{error}");
@@ -218,4 +220,57 @@ fn rounds_reach_the_optimum_of_convex_problems() {
             assert!(surplus < limit * start, "{preset}, {local_steps}: {surplus} of {start}");
         }
     }
+}
+
+#[test]
+fn a_slow_worker_takes_fewer_steps_and_counts_for_as_much() {
+    let mut runs = Runs::new("local-sgd");
+    let rounds = ["run.workers=4", "sync.mode=local-sgd", "sync.local_steps=8"];
+    // Where all take all steps nothing is different, to the bit.
+    let short =
+        |steps: &'static [&str]| LLAMA.with(&[&rounds[..], &["train.steps=12"], steps].concat());
+    let plain = runs.finish(&short(&[]));
+    let named = runs.finish(&short(&["sync.worker_steps=[8,8,8,8]"]));
+    assert_eq!(named.hashes(), plain.hashes());
+    let fewer = runs.finish(&short(&["sync.worker_steps=[8,8,5,2]"]));
+    assert_ne!(fewer.hashes(), plain.hashes());
+    assert!(fewer.losses[11] < fewer.losses[0], "it learns: {:?}", fewer.losses);
+
+    // Samples differ by worker, and those of the slowest count for as much as others: without the
+    // factor the optimum would be theirs for a twelfth instead of a quarter.
+    let mut surplus = |steps: &'static str| {
+        let sets = ["sync.partition=iid", "train.steps=240", "optim.name=sgd", "optim.lr=0.05"];
+        let recipe = problem("ridge", &[&rounds[..], &sets, &[steps]].concat());
+        runs.finish(&recipe).summary.verdict.suboptimality.expect("known")
+    };
+    let (even, uneven) =
+        (surplus("sync.worker_steps=[8,8,8,8]"), surplus("sync.worker_steps=[8,8,5,2]"));
+    assert!(uneven < 3.0 * even + 1e-9, "{uneven} with rests, {even} without");
+}
+
+#[test]
+fn an_outer_optimizer_with_momentum_comes_close_to_agreeing_in_every_step() {
+    let mut runs = Runs::new("local-sgd");
+    // As many rounds as DiLoCo needs; in short the same with shorter ones.
+    let (local_steps, rounds, batch, limit) =
+        if soak() { (64, 40, 256, 0.02) } else { (8, 16, 64, 0.1) };
+    let sets = [
+        format!("train.steps={}", local_steps * rounds),
+        format!("train.batch={batch}"),
+        format!("train.microbatch={}", batch / 8),
+    ];
+    let same = ["model.heads=4", "model.kv_heads=2", "train.eval_batches=8", "run.workers=4"];
+    let rate = ["optim.lr=0.02", "optim.final_lr_fraction=0.01"];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).chain(same).chain(rate).collect();
+    let usual = runs.finish(&problem("tiny", &sets)).summary;
+    let local_steps = format!("sync.local_steps={local_steps}");
+    let outer = ["sync.outer=nesterov", "sync.outer_lr=1.0", "sync.outer_momentum=0.7"];
+    let lazy = [&sets[..], &["sync.mode=local-sgd", &local_steps], &outer].concat();
+    let lazy = runs.finish(&problem("tiny", &lazy)).summary;
+    let loss = |summary: &lockstep_trainer::Summary| summary.validation_loss.expect("held out");
+    let worse = loss(&lazy) / loss(&usual) - 1.0;
+    let saving = usual.wire_bytes as f64 / lazy.wire_bytes as f64;
+    println!("{:.2} % above, a {saving:.0}th of the bytes", 100.0 * worse);
+    assert!(worse < limit, "{worse} above {}", loss(&usual));
+    assert!(saving > if soak() { 50.0 } else { 7.0 }, "a {saving}th of the bytes");
 }

@@ -188,3 +188,147 @@ fn every_consistency_reaches_the_optimum_of_convex_problems() {
         }
     }
 }
+
+#[test]
+fn servers_that_are_held_twice_serve_the_same_bits() {
+    let mut runs = Runs::new("servers");
+    let sets = [SERVER, "sync.consistency=sync", "run.workers=2", "optim.clip=0", "train.steps=5"];
+    let once = runs.finish(&LLAMA.with(&[&sets[..], &["sync.servers=2"]].concat()));
+    let twice = ["sync.servers=2", "sync.replicas=1"];
+    let twice = runs.finish(&LLAMA.with(&[&sets[..], &twice].concat()));
+    assert_eq!(twice.hashes(), once.hashes());
+    let served = &twice.summary.loose.served;
+    assert_eq!(served.acknowledged_by_server, Some(vec![vec![5, 5], vec![5, 5]]));
+    assert_eq!(served.applied_by_server, served.acknowledged_by_server);
+    assert_eq!(served.servers_lost.as_deref(), Some(&[][..]));
+    let (pull, push) = (served.pull_seconds_p50, served.push_seconds_p99);
+    assert!(pull.is_some_and(|seconds| seconds > 0.0) && push.is_some_and(|s| s > 0.0));
+}
+
+#[test]
+fn an_elastic_run_goes_on_without_who_is_slow() {
+    let mut runs = Runs::new("servers");
+    let sets = [
+        SERVER,
+        "run.workers=3",
+        "train.steps=16",
+        "train.eval_batches=1",
+        "sync.consistency=elastic",
+        "emulate.slow=[{rank=2,factor=6}]",
+    ];
+    let ways: [&[&str]; 3] = [
+        &["sync.quorum=2", "sync.late=discard"],
+        &["sync.quorum=2", "sync.late=next", "sync.servers=2"],
+        &["sync.quorum=3", "sync.close_after_ms=1"],
+    ];
+    for way in ways {
+        let outcome = runs.finish(&LLAMA.with(&[&sets[..], way].concat()));
+        let missed = &outcome.summary.pace.missed_steps_by_rank;
+        assert!(missed[2] > 0, "{way:?}: {missed:?}");
+        let discarded = outcome.summary.loose.served.discarded_by_rank.as_ref().expect("told");
+        let counts_late = way.contains(&"sync.late=next");
+        assert_eq!(discarded[2] > 0, !counts_late, "{way:?}: {discarded:?}");
+        assert_eq!(outcome.summary.steps, 16);
+        assert!(outcome.losses[15] < outcome.losses[0], "{way:?}: {:?}", outcome.losses);
+    }
+    // Where all are waited for it is no other run than in lockstep.
+    let all = ["sync.quorum=3"];
+    let elastic = runs.finish(&LLAMA.with(&[&sets[..5], &all].concat()));
+    let lockstep = [&sets[..4], &["sync.consistency=sync"]].concat();
+    let lockstep = runs.finish(&LLAMA.with(&lockstep));
+    assert_eq!(elastic.hashes().weights, lockstep.hashes().weights);
+}
+
+#[test]
+fn nothing_too_stale_is_taken_where_it_is_thrown_away() {
+    let mut runs = Runs::new("servers");
+    let sets = [
+        SERVER,
+        "run.workers=3",
+        "train.steps=12",
+        "train.eval_batches=1",
+        "emulate.slow=[{rank=2,factor=6}]",
+        "sync.consistency=bounded",
+        "sync.staleness=2",
+        "sync.beyond=discard",
+    ];
+    let outcome = runs.finish(&LLAMA.with(&sets));
+    let served = &outcome.summary.loose.served;
+    let discarded = served.discarded_by_rank.as_ref().expect("told");
+    assert!(outcome.summary.staleness_max <= 2, "{:?}", outcome.summary.loose);
+    assert!(discarded[2] > 0, "{discarded:?}");
+    assert_eq!(num_pushes(&outcome) + discarded.iter().sum::<u64>(), 36, "all were answered");
+}
+
+#[test]
+fn a_run_without_waiting_becomes_one_in_lockstep_by_plan_or_by_alarm() {
+    let mut runs = Runs::new("servers");
+    let sets = [SERVER, "run.workers=3", "train.steps=12", "train.eval_batches=1"];
+    let planned = ["sync.switch_after=0.5", "emulate.slow=[{rank=2,factor=5}]"];
+    let planned = runs.finish(&LLAMA.with(&[&sets[..], &planned].concat()));
+    assert_eq!(planned.summary.loose.served.synchronous_from_step, Some(6));
+    let slow = planned.summary.loose.staleness_by_rank.as_ref().expect("told");
+    // Of each worker's gradients the second half has missed nothing.
+    assert!(slow.iter().all(|counts| counts.get(&0).is_some_and(|count| *count >= 6)), "{slow:?}");
+    let mut wild = delayed(3, 0.0, 1.5);
+    wild.sync.server.spike = 2.0;
+    let wild = runs.run(&wild, Options::default()).expect("it ends before numbers do");
+    let from = wild.summary.loose.served.synchronous_from_step.expect("its loss jumps");
+    assert!(from >= 20, "{from}: not before there are losses to compare with");
+    let calm = runs.finish(&{
+        let mut calm = delayed(3, 0.0, 0.5);
+        calm.sync.server.spike = 2.0;
+        calm
+    });
+    assert_eq!(calm.summary.loose.served.synchronous_from_step, None);
+}
+
+#[test]
+fn servers_may_forget_their_momentum_when_a_run_goes_on() {
+    let mut runs = Runs::new("servers");
+    let sets = [SERVER, "sync.consistency=sync", "optim.name=momentum", "run.workers=2"];
+    let more = ["train.steps=12", "checkpoint.every=5", "train.eval_batches=1"];
+    let recipe = LLAMA.with(&[&sets[..], &more].concat());
+    let options = Options { stop_after: Some(9), ..Options::default() };
+    let part = runs.run(&recipe, options).expect("the first part");
+    let mut rest = |resets: bool| {
+        let mut recipe = recipe.clone();
+        recipe.sync.server.resets_momentum = resets;
+        let resume = Some(part.dir.join("checkpoints"));
+        runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest")
+    };
+    let (kept, reset) = (rest(false), rest(true));
+    // The first gradient is of the same weights; from the second on momentum shows.
+    assert_eq!(kept.losses[0].to_bits(), reset.losses[0].to_bits());
+    assert_ne!(kept.losses[2].to_bits(), reset.losses[2].to_bits());
+}
+
+#[test]
+fn a_liar_ruins_the_mean_and_not_what_bears_it() {
+    let mut runs = Runs::new("servers");
+    for attack in ["sign-flip", "noise"] {
+        let attack = format!("sync.attack={attack}");
+        let mut descend = |more: &[&str]| {
+            let sets = [SERVER, "sync.consistency=sync", "run.workers=5", "sync.byzantine=1"];
+            let bowl = ["optim.name=sgd", "optim.lr=0.2", "problem.condition=4", "train.batch=40"];
+            let rest = ["optim.clip=0", "train.steps=200", attack.as_str()];
+            let recipe = problem("quadratic", &[&sets[..], &bowl, &rest, more].concat());
+            runs.run(&recipe, Options::default())
+        };
+        let mean = descend(&["sync.combine=mean"]);
+        let has_diverged = mean.map_or(true, |outcome| {
+            let surplus = outcome.summary.verdict.suboptimality.expect("known");
+            surplus.is_nan() || surplus > outcome.summary.first_loss
+        });
+        assert!(has_diverged, "{attack}: one liar of five does nothing to the mean");
+        let ways: [&[&str]; 3] =
+            [&["sync.combine=median"], &["sync.combine=trimmed-mean"], &["sync.combine=krum"]];
+        for way in ways {
+            let outcome = descend(way).unwrap_or_else(|error| panic!("{way:?}: {error}"));
+            let verdict = outcome.summary.verdict;
+            let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
+            let surplus = verdict.suboptimality.expect("known");
+            assert!(surplus < 1e-2 * start, "{attack}, {way:?}: {surplus} of {start}");
+        }
+    }
+}

@@ -231,6 +231,19 @@ impl Buckets {
         self.only(&self.list.iter().map(all).collect::<Vec<_>>())
     }
 
+    /// Cuts only what lies behind `start` in a bucket into parts; what lies before belongs to none.
+    pub fn cut_behind(
+        &mut self,
+        blueprint: &Blueprint,
+        bucket: usize,
+        start: usize,
+        num_workers: usize,
+    ) {
+        let bucket = &mut self.list[bucket];
+        let ideal = |worker: usize| start + (bucket.len - start) * worker / num_workers;
+        bucket.cuts = (0..=num_workers).map(|w| bucket.nearest_cut(blueprint, ideal(w))).collect();
+    }
+
     fn cut(&mut self, blueprint: &Blueprint, num_workers: usize) {
         let ends = 0..=num_workers;
         for bucket in &mut self.list {

@@ -16,6 +16,8 @@
 //!   is. [`delayed`]: gradients that are a step old.
 //! - [`local`]: rounds of steps that workers take alone. [`compress`]: gradients in few bytes.
 //!   [`gossip`]: workers that average with neighbours only. [`server`]: weights on servers.
+//!   [`hogwild`]: threads that step shared weights.
+//!   [`robust`]: combining what some of them lie about; [`liars`]: those who do.
 //! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline, by FLOPs or
 //!   as blocks are [measured](measure); [`pipeline`]: a device of it at work, [`link`]: what it
 //!   hands on.
@@ -84,6 +86,8 @@ pub mod data;
 pub mod delayed;
 pub mod federated;
 pub mod gossip;
+pub mod hogwild;
+pub mod liars;
 pub mod local;
 pub mod reshare;
 pub mod robust;

@@ -143,6 +143,12 @@ impl Replica {
         Ok(fails[0] == 0)
     }
 
+    /// The part of a batch that is each worker's.
+    pub fn parts(&self) -> impl Iterator<Item = f64> + use<'_> {
+        let all = self.plan.shares.iter().sum::<usize>() as f64;
+        self.plan.shares.iter().map(move |share| *share as f64 / all)
+    }
+
     /// Takes note of the weights that all workers start the round from.
     pub fn begin_round(&mut self) {
         let Self { rounds: Some(rounds), store, .. } = self else { return };
@@ -175,22 +181,23 @@ impl Replica {
         store.publish(&mut device.link)
     }
 
-    /// Ends a round: all workers hold the same weights afterwards. `are_apart` says whether they
-    /// took steps of their own, so that there is something to average.
+    /// Ends a round: all workers hold the same weights afterwards. Where they took steps of their
+    /// own there is something to average, and `apart` is what this worker's change is multiplied
+    /// by: more than 1 where it took fewer steps than others.
     pub fn end_round(
         &mut self,
         cpu: &Cpu,
         optimizer: &mut Optimizer,
-        are_apart: bool,
+        apart: Option<f32>,
     ) -> Result<Option<Drift>, CommError> {
         let Some(mut rounds) = self.rounds.take() else { return Ok(None) };
-        if !are_apart && rounds.rule == OuterRule::Average {
+        if apart.is_none() && rounds.rule == OuterRule::Average {
             // The change is what it is; adding it to the start again would round it.
             self.rounds = Some(rounds);
             return Ok(None);
         }
-        let drift = self.agree(cpu, &mut rounds, are_apart)?;
-        if are_apart && rounds.averages_state {
+        let drift = self.agree(cpu, &mut rounds, apart)?;
+        if apart.is_some() && rounds.averages_state {
             rounds.all.average_state(optimizer)?;
         }
         self.rounds = Some(rounds);
@@ -203,9 +210,9 @@ impl Replica {
         &mut self,
         cpu: &Cpu,
         rounds: &mut Rounds,
-        are_apart: bool,
+        apart: Option<f32>,
     ) -> Result<Option<Drift>, CommError> {
-        let (mut apart, mut moved) = (0.0, 0.0);
+        let (mut distance, mut moved) = (0.0, 0.0);
         for bucket in 0..rounds.anchors.len() {
             let params = self.store.own_params_mut(bucket);
             let anchor = &mut rounds.anchors[bucket][..];
@@ -217,12 +224,13 @@ impl Replica {
             // From here on `params` is this worker's change.
             params.iter_mut().zip(&*anchor).for_each(|(param, start)| *param -= start);
             mean.copy_from_slice(params);
-            if are_apart {
+            if let Some(factor) = apart {
+                let weight = rounds.all.weight * factor;
                 for change in &mut *mean {
-                    *change *= rounds.all.weight;
+                    *change *= weight;
                 }
                 rounds.all.comm.all_reduce(mean, Reduction::Sum)?;
-                apart += squared_distance(params, mean);
+                distance += squared_distance(params, mean);
                 moved += squared_distance(mean, &[]);
             }
             match rounds.rule {
@@ -239,11 +247,11 @@ impl Replica {
             }
             params.copy_from_slice(anchor);
         }
-        if !are_apart {
+        if apart.is_none() {
             return Ok(None);
         }
         let mut all = vec![0.0; rounds.all.comm.num_members()];
-        self.store.overlap.call(|comm| comm.all_gather(&[apart], &mut all))?;
+        self.store.overlap.call(|comm| comm.all_gather(&[distance], &mut all))?;
         let by_size = all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         let (worker, &max) = by_size.expect("at least one worker");
         let mean = all.iter().sum::<f64>() / all.len() as f64;

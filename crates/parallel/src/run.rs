@@ -123,12 +123,18 @@ impl Replica {
         if self.turn.took_part && self.turn.agreement.is_none() {
             return Ok(());
         }
+        let is_alone = self.store.is_alone();
         let WorkerStore { grads: Gradients::Whole(grads), overlap, .. } = &mut self.store else {
             unreachable!("gradients are whole where workers can be left out")
         };
         if !self.turn.took_part {
             grads.abandon();
             self.losses.own_mut().1.fill(0.0);
+        }
+        if is_alone {
+            // Nothing leaves in such a step.
+            grads.put_back();
+            return Ok(());
         }
         grads.release(cpu, overlap)
     }

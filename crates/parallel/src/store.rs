@@ -149,6 +149,11 @@ impl WorkerStore {
         Ok(())
     }
 
+    /// Whether the gradients of the step at work stay with this worker.
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
     /// Says whether the gradients of the next step stay with this worker.
     pub fn set_alone(&mut self, is_alone: bool) {
         self.is_alone = is_alone;

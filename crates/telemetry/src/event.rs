@@ -167,6 +167,35 @@ pub enum Event {
         /// Who waits for whom.
         consistency: String,
     },
+    /// A server is gone, and another that holds the same goes on alone.
+    ServerLost {
+        /// The step in which the first worker noticed.
+        step: u64,
+        /// The rank of the one that is gone.
+        rank: usize,
+        /// Its process.
+        process: u64,
+        /// The rank of the one that is left.
+        successor: usize,
+    },
+    /// How long requests to servers took so far, in seconds: what half of them, and 99 of 100, stay
+    /// within. Over all workers.
+    ServerRequests {
+        /// Steps done so far.
+        step: u64,
+        /// For weights.
+        #[serde(with = "number")]
+        pull_p50_seconds: f64,
+        /// The same for 99 of 100.
+        #[serde(with = "number")]
+        pull_p99_seconds: f64,
+        /// With gradients.
+        #[serde(with = "number")]
+        push_p50_seconds: f64,
+        /// The same for 99 of 100.
+        #[serde(with = "number")]
+        push_p99_seconds: f64,
+    },
     /// How many updates the gradients of a worker have missed so far.
     Staleness {
         /// Steps done so far.
@@ -180,6 +209,23 @@ pub enum Event {
         max: u64,
         /// How many gradients have missed how many updates: pairs of updates and gradients.
         counts: Vec<(u64, u64)>,
+    },
+    /// Rows that travelled one by one in all steps so far, over all workers.
+    Rows {
+        /// Steps done so far.
+        step: u64,
+        /// Rows that were pulled.
+        pulled: u64,
+        /// Rows whose gradients were pushed.
+        pushed: u64,
+        /// Rows that steps touched and did not pull, because they were kept.
+        kept: u64,
+        /// The most updates that one of those had missed.
+        age_max: u64,
+        /// Requests to each server that were about rows.
+        requests_by_server: Vec<u64>,
+        /// Bytes of rows and their numbers, to and from each server.
+        bytes_by_server: Vec<u64>,
     },
     /// The gradients of a step were compressed.
     Compressed {

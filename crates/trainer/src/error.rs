@@ -5,7 +5,7 @@ use lockstep_comm::CommError;
 use lockstep_config::Blame;
 use lockstep_config::units::Bytes;
 use lockstep_data::DataError;
-use lockstep_platform::FileError;
+use lockstep_platform::{FileError, ThreadError};
 use lockstep_telemetry::TelemetryError;
 use std::io::ErrorKind;
 
@@ -38,6 +38,9 @@ pub enum TrainError {
     /// The other workers could not be reached, or failed.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// Another thread was refused.
+    #[error("{0}; lower sync.threads")]
+    Threads(ThreadError),
     /// A run must not write over another.
     #[error("run.dir = {dir} is not a new or empty folder; choose one that is")]
     FolderTaken {
@@ -309,6 +312,7 @@ impl TrainError {
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
             Self::WorkersDisagree { .. }
+            | Self::Threads(_)
             | Self::Interrupted { .. }
             | Self::CheckpointsTaken { .. }
             | Self::NoPlace { .. }

@@ -4,13 +4,39 @@ use crate::TrainError;
 use crate::saved::Learner;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::Recipe;
+use lockstep_config::{FederatedCombine, Recipe, Server};
+use lockstep_parallel::liars::Liar;
+use lockstep_parallel::robust::Combine;
 use lockstep_parallel::{Graph, Replica};
 use lockstep_telemetry::Event;
 
 /// Makes room for gossip.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
-    replica.gossip(graph_of(recipe))
+    replica.gossip(graph_of(recipe))?;
+    if recipe.sync.is_guarded() {
+        let liar = liar_of(recipe, replica.groups().rank());
+        replica.guard_gossip(rule_of(recipe), liar);
+    }
+    Ok(())
+}
+
+/// The lying side of a worker, if it has one.
+fn liar_of(recipe: &Recipe, worker: usize) -> Option<Liar> {
+    let Server { byzantine, attack, .. } = recipe.sync.server;
+    let lies = worker + byzantine >= recipe.run.workers;
+    lies.then(|| Liar::new(recipe.train.seed, attack, worker))
+}
+
+/// How what several workers say becomes one.
+pub(crate) fn rule_of(recipe: &Recipe) -> Combine {
+    let Server { combine, liars, gradient_clip: clip, .. } = recipe.sync.server;
+    match combine {
+        FederatedCombine::Mean if clip > 0.0 => Combine::ClippedMean { most: clip },
+        FederatedCombine::Mean => Combine::Mean,
+        FederatedCombine::Median => Combine::Median,
+        FederatedCombine::TrimmedMean => Combine::TrimmedMean { trim: liars },
+        FederatedCombine::Krum => Combine::Krum { liars },
+    }
 }
 
 /// Who averages with whom.

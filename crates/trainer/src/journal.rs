@@ -5,7 +5,9 @@
 use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::health::Verdict;
+use crate::rows::RowFigures;
 use crate::saved::{Learner, Start};
+use crate::servers::Served;
 use crate::slow::Slow;
 use crate::summary;
 use crate::train::Life;
@@ -22,7 +24,7 @@ use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The figures of one step.
@@ -104,11 +106,18 @@ pub struct Journal {
     pub restarts: u64,
     /// How many gradients missed how many updates, by worker, where servers hold the weights.
     pub staleness: Vec<BTreeMap<u64, u64>>,
+    /// What rows have weighed that travel one by one, where they do.
+    pub rows: RowFigures,
+    /// What servers have done, where they hold the weights.
+    pub(crate) served: Served,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.
     pub pace: Pace,
     watch: OverflowWatch,
+    worker: usize,
+    /// What was warned of once.
+    warned: BTreeSet<String>,
     telemetry: Telemetry,
     world: World,
     started: Duration,
@@ -164,9 +173,13 @@ impl Journal {
             watch: OverflowWatch::default(),
             restarts: 0,
             staleness: Vec::new(),
+            rows: RowFigures::default(),
+            served: Served::default(),
             slow: Slow::new(recipe, world, worker),
             pace: Pace::new(recipe, worker),
             mark: moved_bytes(&learner.replica),
+            worker,
+            warned: BTreeSet::new(),
             telemetry,
             world: world.clone(),
             started: now,
@@ -246,6 +259,13 @@ impl Journal {
         }
     }
 
+    /// A step went without this worker, which did not see its loss.
+    pub fn missed(&mut self) {
+        let last = self.losses.last().copied().unwrap_or(f64::NAN);
+        self.losses.push(last);
+        self.pace.missed[self.worker] += 1;
+    }
+
     /// A step went without somebody, where one did.
     pub fn straggled(&mut self, step: u64, participation: &Participation) {
         let Participation { missing, news, num_targets, .. } = participation;
@@ -288,6 +308,15 @@ impl Journal {
             moved: found.moved,
             epsilon: found.epsilon,
         });
+    }
+
+    /// Something to be warned of, the first time that something is.
+    pub fn warn_once(&mut self, message: String) {
+        // Figures in it change; what it is about does not.
+        let about: String = message.chars().filter(char::is_ascii_alphabetic).collect();
+        if self.warned.insert(about) {
+            self.telemetry.record(&Event::Warning { message });
+        }
     }
 
     /// Something happened that is told as it is.

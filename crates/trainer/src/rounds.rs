@@ -18,13 +18,19 @@ use lockstep_tensor::Cpu;
 
 /// Makes room for rounds and for compression, where the recipe has any.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
-    if let Some(method) = method_of(recipe) {
-        let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
+    let sums_up = recipe.sync.mode == SyncMode::AllReduce;
+    if let Some(method) = method_of(recipe).filter(|_| sums_up) {
+        let (error_feedback, group) =
+            (recipe.compress.error_feedback, recipe.compress.group_workers);
+        let seed = recipe.train.seed;
         let method_of = |param: &str| at_level(method, recipe.compress.level_of(param));
-        replica.compress(CompressionPlan { method, error_feedback, seed }, method_of)?;
+        replica.compress(CompressionPlan { method, error_feedback, seed, group }, method_of)?;
     }
     match recipe.sync.mode {
-        SyncMode::AllReduce | SyncMode::ParameterServer | SyncMode::Federated => return Ok(()),
+        SyncMode::AllReduce
+        | SyncMode::ParameterServer
+        | SyncMode::Federated
+        | SyncMode::Hogwild => return Ok(()),
         SyncMode::Gossip => return gossip::prepare(recipe, replica),
         SyncMode::LocalSgd => {}
     }
@@ -40,7 +46,7 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
 }
 
 /// How a recipe's gradients are written.
-fn method_of(recipe: &Recipe) -> Option<Method> {
+pub(crate) fn method_of(recipe: &Recipe) -> Option<Method> {
     let compress = &recipe.compress;
     Some(match compress.method {
         CompressMethod::None => return None,
@@ -179,11 +185,32 @@ pub(crate) fn end_step(
     if !is_part || !recipe.is_round_over(step + 1) {
         return Ok(None);
     }
-    replica.end_round(cpu, optimizer, is_alone(recipe, step))
+    let factor = is_alone(recipe, step).then(|| factor(recipe, step, replica));
+    replica.end_round(cpu, optimizer, factor)
+}
+
+/// What a worker's change is multiplied by at the end of a round: the mean number of steps by its
+/// own (FedNova, Wang et al. 2020), so that its samples count for as much as if all had taken
+/// equally many.
+fn factor(recipe: &Recipe, step: u64, replica: &Replica) -> f32 {
+    let round = recipe.round_at(step);
+    let taken =
+        |worker| recipe.steps_taken(worker, round.end) - recipe.steps_taken(worker, round.start);
+    let mean: f64 = replica.parts().enumerate().map(|(n, part)| part * taken(n) as f64).sum();
+    let own = taken(replica.groups().data().position());
+    if recipe.sync.worker_steps.is_empty() { 1.0 } else { (mean / own as f64) as f32 }
+}
+
+/// The number of this worker's step, where it takes it.
+pub(crate) fn count(recipe: &Recipe, step: u64, learner: &Learner) -> Option<u64> {
+    let worker = learner.replica.groups().data().position();
+    let count = recipe.steps_taken(worker, step) + 1;
+    let count = count.saturating_sub(learner.num_skipped_in_phase).max(1);
+    recipe.is_taken_by(worker, step).then_some(count)
 }
 
 /// The name of what one worker keeps of a tensor.
-fn of_worker(worker: usize, name: &str, kind: &str) -> String {
+pub(crate) fn of_worker(worker: usize, name: &str, kind: &str) -> String {
     format!("worker.{worker}.{name}.{kind}")
 }
 

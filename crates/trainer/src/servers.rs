@@ -4,27 +4,39 @@
 //! about weights they are a group by themselves. A worker's step is pull, compute, push, and in it
 //! workers wait for nobody but servers. They meet only to be judged and at the end, when all pushes
 //! have been answered, so that all of them see the same weights.
+//!
+//! - `step`: pull, compute, push
+//! - `meeting`: what each has seen becomes what the run knows
+
+mod meeting;
+mod step;
+
+pub(crate) use meeting::Served;
+
+use meeting::{meet, tell_losses};
+use step::{Watch, one_step};
 
 use crate::checkpoints::Saver;
 use crate::evaluate::Examiner;
-use crate::health::Verdict;
-use crate::journal::{Journal, StepRecord};
+use crate::journal::Journal;
 use crate::saved::{self, Learner};
-use crate::train::{Options, lane_of, lane_shape};
-use crate::{RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder};
+use crate::train::Options;
+use crate::{
+    RunFolder, Summary, TrainError, check, evaluate, feed, gossip, restore, rounds, run_folder,
+};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
-use lockstep_data::Loader;
+use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::server::{self, Policy, Shard};
+use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
-use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 /// Trains as one of the workers or serves as one of the servers of `comm`.
 pub(crate) fn train(
@@ -41,7 +53,7 @@ pub(crate) fn train(
         let team = Team { comm, workers: team, link, joined };
         return work(cpu, recipe, world, &team, options);
     }
-    serve(cpu, recipe, comm, &link)?;
+    serve(cpu, recipe, world, comm, &link)?;
     Ok(None)
 }
 
@@ -51,37 +63,112 @@ fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommErro
     let mut processes = vec![0; comm.num_members()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
-    let ranges = server::ranges(&blueprint_on(recipe, 0), recipe.num_servers());
-    let held = |server| ranges.list.iter().map(|bucket| bucket.part(server).len() as u64).sum();
+    let holdings = holdings(recipe, &blueprint_on(recipe, 0));
+    let held = |server: usize| holdings.lens(server).into_iter().map(|len| len as u64).sum();
     Ok(Event::ServersJoined {
         worker_processes: processes,
         server_processes,
-        params_by_server: (0..recipe.num_servers()).map(held).collect(),
+        params_by_server: (0..recipe.num_server_ranks())
+            .map(|rank| held(rank % recipe.num_servers()))
+            .collect(),
         consistency: recipe.sync.server.consistency.name().to_owned(),
     })
 }
 
+/// What every server holds.
+fn holdings(recipe: &Recipe, blueprint: &Blueprint) -> Holdings {
+    Holdings::new(blueprint, recipe.num_servers(), recipe.sync.server.rows.dealt())
+}
+
 /// A server's life.
-fn serve(cpu: &Cpu, recipe: &Recipe, comm: &Comm, link: &Comm) -> Result<(), TrainError> {
-    let (blueprint, keys) = (blueprint_on(recipe, 0), &recipe.sync.server);
-    let server = comm.position() - recipe.run.workers;
-    let ranges = server::ranges(&blueprint, recipe.num_servers());
-    let slots = ranges.slots(&blueprint, |bucket| bucket.part(server));
-    let lens: Vec<_> = ranges.list.iter().map(|bucket| bucket.part(server).len()).collect();
-    let policy = Policy {
-        consistency: keys.consistency,
-        staleness: keys.staleness,
-        weight: keys.staleness_weight,
-        decay: keys.staleness_decay,
-        delay: keys.delay,
-    };
+fn serve(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    world: &World,
+    comm: &Comm,
+    link: &Comm,
+) -> Result<(), TrainError> {
+    let blueprint = blueprint_on(recipe, 0);
+    let (server, part) = part_of(recipe, comm.position());
+    let holdings = holdings(recipe, &blueprint);
+    let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
-    let mut shard = Shard::new(policy, recipe.run.workers, &lens, optimizer, lr);
+    let mut shard = Shard::new(policy(recipe), recipe.run.workers, &lens, optimizer, lr);
+    shard.read_squeezed(squeeze(recipe));
+    if let Some(rows) = &holdings.rows {
+        shard.hold_rows(rows.row_len());
+    }
     run_folder::record_failures(comm, None)?;
-    server::serve(link, cpu, &mut shard, recipe.run.workers)?;
-    Ok(comm.barrier()?)
+    spare(recipe, link);
+    let close_after = Duration::from_secs_f64(recipe.sync.server.close_after.0);
+    let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
+    let terms = Terms {
+        num_workers: recipe.run.workers,
+        part,
+        close_after: Some(close_after).filter(|after| is_elastic && !after.is_zero()),
+    };
+    server::serve(link, cpu, world, &mut shard, terms)?;
+    finish(recipe, comm)
+}
+
+/// How workers write their gradients, where they do.
+fn squeeze(recipe: &Recipe) -> Option<Squeeze> {
+    let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
+    rounds::method_of(recipe).map(|method| Squeeze { method, error_feedback, seed })
+}
+
+/// How servers answer.
+fn policy(recipe: &Recipe) -> Policy {
+    let (keys, num_steps) = (&recipe.sync.server, recipe.train.steps);
+    let switch = (keys.switch_after * num_steps as f64).round() as u64;
+    Policy {
+        consistency: keys.consistency,
+        bound: Bound {
+            staleness: keys.staleness,
+            last: keys.final_staleness,
+            rule: keys.staleness_rule,
+            constant: keys.staleness_constant,
+            curvature: keys.curvature,
+            num_steps,
+            beyond: keys.beyond,
+        },
+        weight: keys.staleness_weight,
+        decay: keys.staleness_decay,
+        delay: keys.delay,
+        quorum: keys.quorum,
+        late: keys.late,
+        combine: gossip::rule_of(recipe),
+        switch: (switch < num_steps).then_some(switch),
+    }
+}
+
+/// Which part of the weights a rank behind the workers holds, and who holds the same.
+fn part_of(recipe: &Recipe, rank: usize) -> (usize, Part) {
+    let (behind, servers) = (rank - recipe.run.workers, recipe.num_servers());
+    let part = match recipe.sync.server.replicas {
+        0 => Part::Only,
+        _ if behind < servers => Part::First { copy: rank + servers },
+        _ => Part::Copy { of: rank - servers },
+    };
+    (behind % servers, part)
+}
+
+/// From here on the run goes on without a server that another stands in for.
+fn spare(recipe: &Recipe, link: &Comm) {
+    let replaceable = recipe.stand_ins().concat();
+    if !replaceable.is_empty() {
+        link.spare(&replaceable);
+    }
+}
+
+/// Nobody ends before all are done, where nobody can have ended before.
+fn finish(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
+    if recipe.sync.server.replicas == 0 {
+        comm.barrier()?;
+    }
+    Ok(())
 }
 
 /// A worker's groups.
@@ -126,18 +213,40 @@ fn work(
     let run_dir = run_folder::record_failures(team.comm, folder.as_ref())?;
     let mut saver = Saver::open(recipe, world, workers, &run_dir, &start, &options.life)?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
+    spare(recipe, &team.link);
     journal.tell(&team.joined);
     let saved = start.from.clone();
     let first_step = journal.go_on(start, &options.life);
-    learner.replica.work_for(team.link.clone(), recipe.num_servers(), world);
-    begin(world, workers, &mut learner, first_step, saved.as_deref())?;
+    learner.replica.work_for(
+        team.link.clone(),
+        recipe.num_servers(),
+        recipe.sync.server.replicas,
+        world,
+    );
+    if let Some(squeeze) = squeeze(recipe) {
+        learner.replica.squeeze_pushes(squeeze);
+    }
+    learner.replica.work_by_rows(recipe);
+    let is_liar = workers.position() + recipe.sync.server.byzantine >= recipe.run.workers;
+    learner.replica.lie_as(is_liar.then_some(recipe.sync.server.attack));
+    begin(recipe, world, workers, &mut learner, first_step, saved.as_deref())?;
 
-    let mut examination = None;
+    let (mut examination, mut watch, mut done) = (None, Watch::default(), first_step);
     for step in first_step..last_step {
-        one_step(cpu, recipe, step, &mut learner, &mut loader, &mut journal)?;
+        if step < done {
+            loader.next_batch()?;
+            journal.missed();
+        } else {
+            let steps = (step, last_step);
+            let last =
+                one_step(cpu, recipe, steps, &mut watch, &mut learner, &mut loader, &mut journal)?;
+            done = last + 1;
+        }
+        tell_losses(step, &team.joined, &mut learner, &mut journal);
         if evaluate::is_due(recipe, step + 1, last_step) {
             journal.pause(&mut learner.replica, workers)?;
             meet(workers, step + 1, &mut learner, &mut journal)?;
+            tell_losses(step, &team.joined, &mut learner, &mut journal);
             let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
             examination = Some(found);
             journal.evaluated(step + 1, &found, &learner.replica);
@@ -157,7 +266,8 @@ fn work(
     let figures = journal.figures_by_worker(workers, &learner, feed.held_bytes())?;
     let (cursor, losses) = (loader.cursor(), &journal.losses);
     let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &cursor, losses)?;
-    team.comm.barrier()?;
+    workers.barrier()?;
+    finish(recipe, team.comm)?;
     let Some(folder) = folder else { return Ok(None) };
     let summary =
         Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination);
@@ -168,20 +278,32 @@ fn work(
 
 /// Gives servers the weights that the run begins with, and where it goes on, what they had kept.
 fn begin(
+    recipe: &Recipe,
     world: &World,
     workers: &Comm,
     learner: &mut Learner,
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
+    let reader = saved.map(|folder| Reader::open(world, folder)).transpose()?;
+    if let Some(reader) = &reader {
+        let worker = workers.position();
+        learner.replica.visit_squeezed(|name, values| {
+            let name = rounds::of_worker(worker, name, "residual");
+            reader.read(&name, &[values.len()], 0, values).map_err(TrainError::from)
+        })?;
+    }
     if workers.position() > 0 {
         return Ok(workers.barrier()?);
     }
     learner.replica.load()?;
-    let Some(folder) = saved else { return Ok(workers.barrier()?) };
-    let reader = Reader::open(world, folder)?;
+    let Some(reader) = reader else { return Ok(workers.barrier()?) };
     let Learner { replica, optimizer, .. } = learner;
     replica.give_kept(first_step, optimizer.kinds(), |kept| {
+        if recipe.sync.server.resets_momentum {
+            kept.values.fill(0.0);
+            return Ok(());
+        }
         reader.read(&kept.name, &[kept.len], kept.first, kept.values).map_err(TrainError::from)
     })?;
     Ok(workers.barrier()?)
@@ -190,85 +312,16 @@ fn begin(
 /// Copies what servers keep besides the weights, by the first worker, while all of them have met.
 pub(crate) fn save(room: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     let Learner { replica, optimizer, .. } = learner;
-    if replica.groups().rank() > 0 {
+    let worker = replica.groups().rank();
+    replica.visit_squeezed(|name, values| {
+        room.add(&rounds::of_worker(worker, name, "residual"), &[values.len()], 0, values);
+        Ok::<_, TrainError>(())
+    })?;
+    if worker > 0 {
         return Ok(());
     }
     replica.fetch_kept(optimizer.kinds(), |kept| {
         room.add(&kept.name, &[kept.len], kept.first, kept.values);
         Ok::<_, TrainError>(())
     })
-}
-
-/// Learns from this worker's part of one batch.
-fn one_step(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    step: u64,
-    learner: &mut Learner,
-    loader: &mut Loader,
-    journal: &mut Journal,
-) -> Result<(), TrainError> {
-    let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
-    journal.begin_step();
-    let batch = loader.next_batch()?;
-    learner.replica.pull(step)?;
-    learner.replica.tell_own_losses(!in_lockstep);
-    let slow = &journal.slow;
-    // By the targets of all workers, so that the gradients of all are that of the batch.
-    let lane = |index| {
-        slow.before_lane(step, index, &|| false);
-        lane_of(recipe, batch, index, batch.num_targets)
-    };
-    let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-    slow.after_lanes();
-    let own_targets = rounds::own_targets(batch, &learner.replica);
-    let num_targets = if in_lockstep { batch.num_targets } else { own_targets };
-    let loss = loss / num_targets as f64;
-    let sums = learner.replica.finish_reduce(cpu)?;
-    let sums = learner.replica.unscale(cpu, sums);
-    let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
-    let is_finite = loss.is_finite() && clip.norm.is_finite();
-    learner.replica.push(step, is_finite.then_some(&clip))?;
-    learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
-    if learner.num_skipped > recipe.train.max_skipped {
-        let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
-        let value = if loss.is_finite() { clip.norm } else { loss };
-        let source_of = format!(" (on worker {})", learner.replica.groups().rank());
-        return Err(TrainError::Diverged { step, what, value, source_of });
-    }
-    let record = StepRecord {
-        step,
-        loss,
-        lr: learner.lr(step),
-        clip,
-        num_tokens: batch.num_lanes() * lane_shape(recipe).rows(),
-        data_wait_seconds: loader.wait_seconds(),
-        verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
-        loss_scale: None,
-    };
-    journal.finish_step(&record, &mut learner.replica);
-    Ok(())
-}
-
-/// Waits until all workers are here, takes the weights that all pushes have led to, and tells how
-/// stale gradients were.
-fn meet(
-    workers: &Comm,
-    step: u64,
-    learner: &mut Learner,
-    journal: &mut Journal,
-) -> Result<(), TrainError> {
-    workers.barrier()?;
-    learner.replica.read()?;
-    let own = learner.replica.staleness().into_iter().flatten();
-    let rank = workers.position() as u64;
-    let own: Vec<u64> = own.flat_map(|(staleness, count)| [rank, *staleness, *count]).collect();
-    let mut all = Vec::new();
-    workers.all_gather_v(&own, &mut all)?;
-    let mut by_worker = vec![BTreeMap::new(); workers.num_members()];
-    for &[worker, staleness, count] in all.as_chunks().0 {
-        by_worker[worker as usize].insert(staleness, count);
-    }
-    journal.stale(step, by_worker);
-    Ok(())
 }

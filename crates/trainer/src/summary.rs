@@ -3,7 +3,9 @@
 use crate::device::kernel_class;
 use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
+use crate::rows::RowFigures;
 use crate::saved::Learner;
+use crate::servers::Served;
 use crate::uneven::slow_worker;
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
@@ -91,8 +93,38 @@ pub struct LooseFigures {
     pub consensus_distance: Option<f64>,
     /// How many gradients of each worker missed how many updates, where servers hold the weights.
     pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
+    /// Rows that travelled one by one.
+    #[serde(flatten)]
+    pub rows: RowFigures,
     /// How many servers there were.
     pub servers: usize,
+    /// What servers have done.
+    #[serde(flatten)]
+    pub served: ServedFigures,
+}
+
+/// What servers have done for workers, in this process's part of the run; null where there are
+/// none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ServedFigures {
+    /// Pushes that workers know to be taken, by server and worker.
+    pub acknowledged_by_server: Option<Vec<Vec<u64>>>,
+    /// Pushes that servers have taken, by server and worker, as whoever is left counts them.
+    pub applied_by_server: Option<Vec<Vec<u64>>>,
+    /// Servers that were lost while another stood in for them.
+    pub servers_lost: Option<Vec<usize>>,
+    /// Gradients that servers have thrown away, because they were too stale or late, by worker.
+    pub discarded_by_rank: Option<Vec<u64>>,
+    /// The step from which on all workers waited for all, where they did not before.
+    pub synchronous_from_step: Option<u64>,
+    /// What half of all requests for weights took at most.
+    pub pull_seconds_p50: Option<f64>,
+    /// What 99 of 100 of them took at most.
+    pub pull_seconds_p99: Option<f64>,
+    /// The same of requests with gradients.
+    pub push_seconds_p50: Option<f64>,
+    /// The same.
+    pub push_seconds_p99: Option<f64>,
 }
 
 /// What it took to reach `train.target_loss`: steps and tokens since the run began, bytes and
@@ -256,8 +288,30 @@ impl LooseFigures {
         Self {
             spectral_gap: replica.gossip_rate().map(|rate| 1.0 - rate),
             consensus_distance: replica.consensus().map(|found| found.mean),
-            staleness_by_rank: replica.staleness().map(|_| journal.staleness.clone()),
+            staleness_by_rank: Some(journal.staleness.clone()).filter(|found| !found.is_empty()),
+            rows: journal.rows.clone(),
             servers: recipe.num_servers(),
+            served: ServedFigures::of(recipe, &journal.served),
+        }
+    }
+}
+
+impl ServedFigures {
+    fn of(recipe: &Recipe, served: &Served) -> Self {
+        if recipe.num_servers() == 0 {
+            return Self::default();
+        }
+        let seconds = |index: usize| served.request_seconds.map(|seconds| seconds[index]);
+        Self {
+            acknowledged_by_server: Some(served.acknowledged.clone()),
+            applied_by_server: Some(served.taken.clone()),
+            servers_lost: Some(served.lost.clone()),
+            discarded_by_rank: Some(served.discarded.clone()),
+            synchronous_from_step: served.switch,
+            pull_seconds_p50: seconds(0),
+            pull_seconds_p99: seconds(1),
+            push_seconds_p50: seconds(2),
+            push_seconds_p99: seconds(3),
         }
     }
 }

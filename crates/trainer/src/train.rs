@@ -8,10 +8,11 @@ use crate::saved::{self, Learner};
 use crate::summary::Predicted;
 use crate::{RunFolder, Summary, TrainError, restore};
 use crate::{
-    check, device, evaluate, federated, feed, health, pace, rounds, run_folder, servers, uneven,
+    check, device, evaluate, federated, feed, health, hogwild, pace, rounds, run_folder, servers,
+    uneven,
 };
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, Reduction};
+use lockstep_config::{Recipe, Reduction, SyncMode};
 use lockstep_data::{Batch, Loader};
 use lockstep_model::Lane;
 use lockstep_optim::Update;
@@ -70,6 +71,9 @@ fn train_on(
     check::agree_on_recipe(recipe, comm)?;
     if recipe.num_servers() > 0 {
         return servers::train(cpu, recipe, world, comm, options);
+    }
+    if recipe.sync.mode == SyncMode::Hogwild {
+        return hogwild::train(cpu, recipe, world, comm, options);
     }
     let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
     check::groups(&recipe)?;
@@ -182,7 +186,7 @@ fn one_step(
     let num_targets = targets.of(batch)?;
     rounds::begin_step(recipe, step, &mut learner.replica);
     let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
-    journal.pace.begin_step(step, &mut learner.replica)?;
+    journal.pace.begin_step(recipe, step, &mut learner.replica)?;
     let slow = &journal.slow;
     let lane = |index| lane_of(recipe, batch, index, num_own);
     let before_lane = |index, is_over: &dyn Fn() -> bool| slow.before_lane(step, index, is_over);
@@ -206,12 +210,14 @@ fn one_step(
     if !learner.replica.has_gradients() {
         learner.num_skipped_in_phase += 1;
     } else if verdict == Verdict::Step {
-        let update = Update { count: step + 1 - learner.num_skipped_in_phase, lr, clip };
-        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-        learner.optimizer.check().map_err(TrainError::StateLost)?;
+        if let Some(count) = rounds::count(recipe, step, learner) {
+            let update = Update { count, lr, clip };
+            learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+            learner.optimizer.check().map_err(TrainError::StateLost)?;
+        }
     }
     let drift = rounds::end_step(cpu, recipe, step, learner)?;
-    let num_tokens = batch.num_lanes() * lane_shape(recipe).rows();
+    let num_tokens = participation.tokens(batch.num_lanes() * lane_shape(recipe).rows());
     let data_wait_seconds = loader.wait_seconds();
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };

@@ -68,6 +68,8 @@ pub(crate) fn load(reader: &Reader, replica: &mut Replica) -> Result<(), TrainEr
 #[derive(Clone, Debug)]
 pub struct Pace {
     stragglers: Stragglers,
+    /// Whether some workers take fewer steps than others, as the recipe says.
+    has_rests: bool,
     slack: f64,
     patience: u64,
     worker: usize,
@@ -95,14 +97,26 @@ pub struct Pace {
 /// What a step went by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Participation {
-    /// Targets whose gradients are in the sum.
+    /// Targets that were learned from.
     pub num_targets: u64,
+    /// Targets that there were.
+    pub num_all: u64,
     /// What the sum is multiplied by for those that are not.
     pub factor: f32,
     /// The workers that are missing.
     pub missing: Vec<usize>,
     /// Something that a person should know.
     pub news: Option<String>,
+}
+
+impl Participation {
+    /// Those of a batch's tokens that were learned from, as near as targets tell.
+    pub fn tokens(&self, all: usize) -> usize {
+        if self.num_targets == self.num_all {
+            return all;
+        }
+        (all as f64 * self.num_targets as f64 / self.num_all as f64).round() as usize
+    }
 }
 
 impl Pace {
@@ -113,6 +127,7 @@ impl Pace {
         let room = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
         Self {
             stragglers: uneven.stragglers,
+            has_rests: !recipe.sync.worker_steps.is_empty(),
             slack: uneven.slack,
             patience: uneven.patience,
             worker,
@@ -129,15 +144,20 @@ impl Pace {
     }
 
     /// A step begins; lanes may be divided anew before it, since no sums are on their way.
-    pub fn begin_step(&mut self, step: u64, replica: &mut Replica) -> Result<(), CommError> {
+    pub fn begin_step(
+        &mut self,
+        recipe: &Recipe,
+        step: u64,
+        replica: &mut Replica,
+    ) -> Result<(), CommError> {
         if self.stragglers == Stragglers::Shares {
             self.news = self.divide(replica)?;
         }
         let is_probe = step.is_multiple_of(PROBE_EVERY);
-        replica.set_duty(match (self.excluded[self.worker], is_probe) {
-            (false, _) => Duty::Lanes,
-            (true, true) => Duty::Probe,
-            (true, false) => Duty::Nothing,
+        replica.set_duty(match self.excluded[self.worker] {
+            false if recipe.is_taken_by(self.worker, step) => Duty::Lanes,
+            true if is_probe => Duty::Probe,
+            _ => Duty::Nothing,
         });
         Ok(())
     }
@@ -151,20 +171,26 @@ impl Pace {
     ) -> Result<Participation, CommError> {
         let seconds = replica.lane_seconds();
         self.lane_seconds.extend(seconds);
-        let everybody = Participation { num_targets, factor: 1.0, missing: Vec::new(), news: None };
-        if self.stragglers == Stragglers::Wait || self.told.len() == 1 {
+        let (num_all, missing) = (num_targets, Vec::new());
+        let everybody = Participation { num_targets, num_all, factor: 1.0, missing, news: None };
+        let is_wait = self.stragglers == Stragglers::Wait && !self.has_rests;
+        if is_wait || self.told.len() == 1 {
             return Ok(everybody);
         }
         let took_part = replica.took_part();
         let own = if took_part { batch.targets_in(replica.own_lanes().iter().copied()) } else { 0 };
         let seconds = seconds.unwrap_or(f64::NAN);
         replica.tell_all([f64::from(u8::from(took_part)), own as f64, seconds], &mut self.told)?;
+        let there = self.told.iter().map(|[_, targets, _]| *targets as u64).sum::<u64>();
+        if self.has_rests {
+            // Who rests is not missed.
+            return Ok(Participation { num_targets: there.max(1), ..everybody });
+        }
         let is_missing = |worker: &usize| self.told[*worker][0] < 0.5;
         let missing: Vec<usize> = (0..self.told.len()).filter(is_missing).collect();
         for &worker in &missing {
             self.missed[worker] += 1;
         }
-        let there = self.told.iter().map(|[_, targets, _]| *targets as u64).sum::<u64>();
         let news = match self.stragglers {
             Stragglers::Exclude => self.judge(),
             Stragglers::Shares => {
@@ -180,7 +206,7 @@ impl Pace {
         }
         let num_targets = there.max(1);
         let factor = (everybody.num_targets as f64 / num_targets as f64) as f32;
-        Ok(Participation { num_targets, factor, missing, news })
+        Ok(Participation { num_targets, num_all, factor, missing, news })
     }
 
     /// Excludes who was slow for long, and takes in who was not.

@@ -117,6 +117,8 @@ fn the_smallest_cluster_that_meets_a_deadline_is_found() {
     let last = sizes.last().expect("a size");
     assert!(last["meets"] == true && last["days"].as_f64() <= Some(20.0), "{last}");
     assert!(sizes[..sizes.len() - 1].iter().all(|size| size["meets"] == false));
+    assert!(last["network_gbps"].as_f64().is_some_and(|gbps| gbps <= 25.0), "{last}");
+    assert!(sizes[..sizes.len() - 1].iter().all(|size| size["network_gbps"].is_null()));
     let error =
         refusal(&folder, &["plan", "size", "--model", "x", "--device", "y", "--tokens", "0"]);
     for wrong in ["--model x", "--device y", "--tokens 0", "--days"] {

@@ -21,7 +21,7 @@
 //! - `clusters`: plans for clusters that are not here.
 //! - `plan`: forecasts, refusals and drawings.
 //! - `problems`: small problems, and lints.
-//! - `servers`: weights on processes of their own.
+//! - `servers`: weights on processes of their own; `replicas`: each of them twice.
 //! - `sweep`: many runs at a time, killed and gone on with.
 //! - `methods`: ways to distribute learning, held against each other.
 //! - `uneven`: slow workers, and how large steps may be.
@@ -50,6 +50,7 @@ mod plan;
 mod problems;
 mod process;
 mod rendezvous;
+mod replicas;
 mod restarts;
 mod servers;
 mod storage;

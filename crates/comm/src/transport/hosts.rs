@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::World;
 
-use super::shared::{Meeting, SharedTransport, SharedWorld};
+use super::shared::{Meeting, SharedTransport, SharedWorld, ended};
 use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport, WARNING};
 use super::{Envelope, Renewal, Round, Transport, Wires};
 use crate::error::{CommError, Interruption};
@@ -169,7 +169,9 @@ impl Transport for HostsTransport {
         };
         result.inspect_err(|why| {
             self.network.abandon(round);
-            self.network.end(why.clone());
+            if !matches!(why, Interruption::Lost { peer, .. } if self.network.is_spared(*peer)) {
+                self.network.end(why.clone());
+            }
         })
     }
 
@@ -189,9 +191,12 @@ impl Transport for HostsTransport {
             if let Some(peer) = found {
                 return Ok(peer);
             }
+            if self.memory.is_gone(peers[0]) || self.network.is_gone(peers[0]) {
+                return Err(ended(peers[0]));
+            }
             let idle = self.world.clock().since(began);
             if idle >= timeout {
-                return Err(self.network.end(Interruption::Deadline { peer: peers[0] }));
+                return Err(Interruption::Deadline { peer: peers[0] });
             }
             self.memory.look_around().map_err(|why| self.network.end(why))?;
             self.network.sleep_for_message(peers, nap.min(timeout.saturating_sub(idle)))?;
@@ -201,6 +206,11 @@ impl Transport for HostsTransport {
 
     fn shared(&self) -> Option<Arc<SharedWorld>> {
         self.memory.shared()
+    }
+
+    fn spare(&self, ranks: &[Rank]) {
+        self.memory.spare(ranks);
+        self.network.spare(ranks);
     }
 
     /// The ranks of a host speak with one voice: the first of them that made a statement.

@@ -42,7 +42,7 @@ pub trait Transport: Send {
     /// Waits until a message for this envelope's group and number has begun to come from one of
     /// `peers`, of which there is at least one, and returns whom; nothing of it is taken. Of
     /// several the first in the list counts, and it is the first that is blamed when `timeout` has
-    /// passed.
+    /// passed. That by itself harms nothing: the caller may go on waiting.
     fn wait_for_message(
         &mut self,
         peers: &[Rank],
@@ -52,6 +52,10 @@ pub trait Transport: Send {
 
     /// Memory that some ranks see together, where there is any.
     fn shared(&self) -> Option<Arc<SharedWorld>>;
+
+    /// From now on the death of these ranks interrupts nobody but those who wait for them, and
+    /// leaves the wires between all others as they are; on all sets of wires of this rank.
+    fn spare(&self, ranks: &[Rank]);
 
     /// Makes a statement about a failure to every other rank, so that nobody waits for this one,
     /// and returns what all settle on.

@@ -1,6 +1,6 @@
 //! Keys of compression: in how few bytes gradients travel.
 
-use super::{MAX_GROUPS, float, integer, integer_value, usual_warmup};
+use super::{MAX_GROUPS, MAX_WORKERS, float, integer, integer_value, usual_warmup};
 use crate::key::{Default, Field, Key, field};
 use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
 use crate::recipe::{CompressMethod, Level, OptimName, Recipe};
@@ -86,6 +86,16 @@ pub(super) const COMPRESS: &[Key] = &[
          others replace the key of that name; the first whose match describes a name counts.",
     )
     .only_when("compress.method", ANY),
+    Key::new(
+        "compress.group_workers",
+        integer(0, MAX_WORKERS),
+        Fixed("0"),
+        field!(compress.group_workers: integer usize),
+        "Consecutive workers, such as those of a host, that add up their gradients as they are, so \
+         that only what travels between groups is compressed; 0 has no groups.",
+    )
+    .only_when("compress.method", ANY)
+    .counting_when(|r| r.compress.group_workers > 1),
     Key::new(
         "compress.warmup_steps",
         integer(0, 1_000_000_000_000),

@@ -21,14 +21,25 @@ pub(super) const DATA: &[Key] = &[
             set: |r, v| {
                 r.data.source = match v.as_text() {
                     "bundled" => Source::Bundled,
+                    "zipf" => Source::Zipf,
                     path => Source::Path(path.to_owned()),
                 };
             },
         },
         "Where the text comes from: bundled, or the path of a file (text, JSON Lines, Parquet), of \
          a folder of them, of a shard folder, or a pattern such as texts/*.txt; {rank} stands for \
-         the worker's number (data.placement = local).",
+         the worker's number (data.placement = local). zipf draws tokens of all of model.vocab by \
+         Zipf's law, low numbers being the common ones.",
     ),
+    Key::new(
+        "data.zipf",
+        super::float(Closed(0.0), Closed(4.0)),
+        Fixed("1.0"),
+        field!(data.zipf: f64),
+        "The exponent of Zipf's law, where data.source = zipf: token k comes in proportion to \
+         1 / (k + 1) to this power.",
+    )
+    .counting_when(|r| r.data.source == Source::Zipf),
     Key::new(
         "data.field",
         Kind::Text { may_be_empty: false },

@@ -30,6 +30,16 @@ pub(super) const DEGREE: Key = Key::new(
 )
 .only_when("sync.graph", GraphName::WITH_DEGREE);
 
+pub(super) const THREADS: Key = Key::new(
+    "sync.threads",
+    integer(1, super::MAX_WORKERS),
+    Fixed("4"),
+    field!(sync.threads: integer usize),
+    "Threads of the worker that step the same weights without a lock.",
+)
+.only_when("sync.mode", &["hogwild"])
+.else_count(1);
+
 pub(super) const SERVERS: Key = Key::new(
     "sync.servers",
     integer(1, super::MAX_WORKERS),
@@ -41,6 +51,17 @@ pub(super) const SERVERS: Key = Key::new(
 .only_when("sync.mode", SERVER)
 .else_count(0);
 
+pub(super) const REPLICAS: Key = Key::new(
+    "sync.replicas",
+    integer(0, 1),
+    Fixed("0"),
+    field!(sync.server.replicas: integer usize),
+    "How many more processes hold what each server holds. With one a server acknowledges nothing \
+     that its copy does not have, and the run survives the loss of either.",
+)
+.only_when("sync.mode", SERVER)
+.else_count(0);
+
 pub(super) const CONSISTENCY: Key = Key::new(
     "sync.consistency",
     Kind::Choice(Consistency::NAMES),
@@ -48,7 +69,8 @@ pub(super) const CONSISTENCY: Key = Key::new(
     field!(sync.server.consistency: choice Consistency),
     "Who waits for whom: sync adds up the gradients of all workers in every step; async takes each \
      as it comes; bounded lets those who are ahead wait so that none has missed more than \
-     sync.staleness updates.",
+     sync.staleness updates; elastic adds up the gradients of sync.quorum workers, or of those \
+     who have come after sync.close_after_ms.",
 )
 .only_when("sync.mode", SERVER);
 

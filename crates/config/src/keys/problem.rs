@@ -62,6 +62,16 @@ pub(super) const PROBLEM: &[Key] = &[
         "Weight of half the squared norm of the unknowns in the loss.",
     )
     .only_when("model.family", &["ridge", "logistic"]),
+    Key::new(
+        "problem.density",
+        float(Bound::Open(0.0), Closed(1.0)),
+        Fixed("1.0"),
+        field!(model.problem.density: f64),
+        "The share of features that are not zero, drawn for every sample; the fewer there are the \
+         larger they are.",
+    )
+    .only_when("model.family", &["ridge", "logistic"])
+    .counting_when(|r| r.model.problem.density < 1.0),
 ];
 
 /// Most samples: with the most unknowns of a problem that is kept in memory they take 256 MiB.

@@ -1,7 +1,13 @@
 //! Keys of how often workers agree: after every step, or after rounds of steps of their own.
 
 use super::loose::{
-    CONSISTENCY, DEGREE, DELAY, GRAPH, SERVERS, STALENESS, STALENESS_DECAY, STALENESS_WEIGHT,
+    CONSISTENCY, DEGREE, DELAY, GRAPH, REPLICAS, SERVERS, STALENESS, STALENESS_DECAY,
+    STALENESS_WEIGHT, THREADS,
+};
+use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS};
+use super::served::{
+    ATTACK, BEYOND, BYZANTINE, CLOSE_AFTER, COMBINE, CURVATURE, FINAL_STALENESS, GRADIENT_CLIP,
+    LATE, LIARS, QUORUM, RESETS_MOMENTUM, SPIKE, STALENESS_CONSTANT, STALENESS_RULE, SWITCH_AFTER,
 };
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
@@ -11,7 +17,7 @@ use crate::units::Seconds;
 use crate::value::Value;
 
 use Bound::{Closed, Open};
-use Default::{Derived, Fixed};
+use Default::{Derived, Fixed, Nothing};
 
 /// Where gradients are added up in every step.
 const SYNCHRONOUS: &[&str] = &["all-reduce"];
@@ -33,7 +39,8 @@ pub(super) const SYNC: &[Key] = &[
          worker take steps of its own and averages the weights at the end of a round; gossip \
          lets it average with a few neighbours after every step; parameter-server keeps weights \
          on servers that workers pull from and push gradients to (the bits then depend on the \
-         workers); federated lets clients of their own take steps, under a coordinator.",
+         workers); federated lets clients of their own take steps, under a coordinator; hogwild \
+         lets threads of one worker step the same memory without a lock.",
     )
     .counting_when(is_lazy),
     Key::new(
@@ -129,6 +136,27 @@ pub(super) const SYNC: &[Key] = &[
     .only_when("sync.mode", ROUNDS)
     .else_count(1),
     Key::new(
+        "sync.worker_steps",
+        Kind::List { of: &integer(1, 1_000_000), max: MAX_WORKERS as usize },
+        Nothing,
+        Field {
+            get: |r| {
+                let list = r.sync.worker_steps.iter();
+                let list = list.map(|n| Value::Integer(i64::try_from(*n).unwrap_or(i64::MAX)));
+                let list: Vec<Value> = list.collect();
+                (!list.is_empty()).then_some(Value::List(list))
+            },
+            set: |r, v| {
+                let steps = v.as_list().iter().map(|n| n.as_integer() as u64);
+                r.sync.worker_steps = steps.collect();
+            },
+        },
+        "Steps of a round that each worker takes, one number for each: a slow one takes fewer and \
+         rests, and its change counts as if it had taken as many as the others in the mean.",
+    )
+    .only_when("sync.mode", LOCAL)
+    .counting_when(|r| !r.sync.worker_steps.is_empty()),
+    Key::new(
         "sync.group_workers",
         integer(0, MAX_WORKERS),
         Fixed("0"),
@@ -221,11 +249,33 @@ pub(super) const SYNC: &[Key] = &[
     .only_when("sync.outer", &["nesterov"]),
     GRAPH,
     DEGREE,
+    THREADS,
     SERVERS,
+    SPARSE_ROWS,
+    ROWS_BY,
+    HOT_ROWS,
+    HOT_EVERY,
+    REPLICAS,
     CONSISTENCY,
+    QUORUM,
+    CLOSE_AFTER,
+    LATE,
     STALENESS,
+    BEYOND,
+    STALENESS_RULE,
+    FINAL_STALENESS,
+    CURVATURE,
+    STALENESS_CONSTANT,
     STALENESS_WEIGHT,
     STALENESS_DECAY,
+    SWITCH_AFTER,
+    SPIKE,
+    COMBINE,
+    LIARS,
+    GRADIENT_CLIP,
+    BYZANTINE,
+    ATTACK,
+    RESETS_MOMENTUM,
     DELAY,
 ];
 

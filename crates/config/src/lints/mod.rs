@@ -13,6 +13,7 @@
 //! - `data`: what workers learn from
 //! - `layout`: workers, buckets, ZeRO, waiting
 //! - `sync`: rounds, late workers, late and compressed gradients
+//! - `loose`: servers, gossip and clients
 //! - `watch`: what a run would not notice
 //!
 //! ```
@@ -28,6 +29,7 @@
 mod batch;
 mod data;
 mod layout;
+mod loose;
 mod precision;
 mod sync;
 mod update;
@@ -71,7 +73,7 @@ impl fmt::Display for Finding {
 /// Every lint, by group.
 pub fn all() -> impl Iterator<Item = &'static Lint> {
     let run = [batch::LINTS, update::LINTS, precision::LINTS, data::LINTS];
-    let workers = [layout::LINTS, sync::LINTS, watch::LINTS];
+    let workers = [layout::LINTS, sync::LINTS, loose::LINTS, watch::LINTS];
     run.into_iter().chain(workers).flatten()
 }
 
@@ -314,11 +316,11 @@ mod tests {
 
     #[test]
     fn every_lint_speaks_beyond_its_threshold_and_is_silent_before_it() {
-        for (id, preset, beyond, before) in CASES {
+        for (id, preset, beyond, before) in CASES.iter().chain(loose::CASES) {
             assert!(ids(preset, beyond).contains(id), "{id}: {beyond:?}");
             assert!(!ids(preset, before).contains(id), "{id}: {before:?}");
         }
-        let tried: BTreeSet<&str> = CASES.iter().map(|(id, ..)| *id).collect();
+        let tried: BTreeSet<&str> = CASES.iter().chain(loose::CASES).map(|(id, ..)| *id).collect();
         assert_eq!(tried, all().map(|lint| lint.id).collect(), "every lint is tried");
     }
 
@@ -332,7 +334,7 @@ mod tests {
                 assert!(!text.contains('\n') && !text.contains("  ") && !text.ends_with('.'));
             }
         }
-        for (_, preset, beyond, _) in CASES {
+        for (_, preset, beyond, _) in CASES.iter().chain(loose::CASES) {
             let sets = beyond.iter().map(|set| (*set).to_owned()).collect();
             let sources = Sources { preset: Some((*preset).into()), sets, ..Sources::default() };
             for finding in findings(&resolve(&sources).expect("sound")) {

@@ -1,7 +1,9 @@
 //! Rounds, workers that are late, and gradients that are late or compressed.
 
 use super::Lint;
-use crate::recipe::{CompressMethod, OptimName, Outer, Placement, Recipe, SyncMode, SyncPartition};
+use crate::recipe::{
+    CompressMethod, Consistency, OptimName, Outer, Placement, Recipe, SyncMode, SyncPartition,
+};
 
 /// Steps of a round that averaging alone survives.
 const MAX_ROUND: u64 = 8;
@@ -52,8 +54,9 @@ pub(super) const LINTS: &[Lint] = &[
     },
     Lint {
         id: "late-momentum",
-        condition: "momentum adds to the age of gradients that are a step old",
-        threshold: "sync.delay = 1 with momentum or beta1 > 0.5",
+        condition: "momentum adds to the age of gradients that have missed updates",
+        threshold: "momentum or beta1 > 0.5 with sync.delay = 1, or with several workers of \
+                    servers and sync.consistency = async or bounded",
         advice: "lower it to 0.5 or less, or lower optim.lr",
         rows: &["483", "484", "G30", "H37"],
         check: late_momentum,
@@ -133,8 +136,17 @@ fn late_momentum(recipe: &Recipe) -> Option<String> {
         OptimName::Momentum | OptimName::Nesterov | OptimName::Lars => ("momentum", optim.momentum),
         OptimName::Adam | OptimName::AdamW | OptimName::Lamb => ("beta1", optim.beta1),
     };
-    (recipe.sync.uneven.delay > 0 && momentum > MAX_LATE_MOMENTUM)
-        .then(|| format!("optim.{name} = {momentum} with sync.delay = 1 shrinks the stable steps"))
+    let consistency = recipe.sync.server.consistency;
+    let is_free = matches!(consistency, Consistency::Async | Consistency::Bounded);
+    let cause = if recipe.sync.uneven.delay > 0 {
+        "sync.delay = 1".to_owned()
+    } else if recipe.num_servers() > 0 && is_free && recipe.run.workers > 1 {
+        format!("sync.consistency = \"{consistency}\"")
+    } else {
+        return None;
+    };
+    (momentum > MAX_LATE_MOMENTUM)
+        .then(|| format!("optim.{name} = {momentum} with {cause} shrinks the stable steps"))
 }
 
 fn compressed_noise(recipe: &Recipe) -> Option<String> {

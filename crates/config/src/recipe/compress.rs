@@ -21,6 +21,8 @@ pub struct Compress {
     pub rank: usize,
     /// Tensors that are written in a way of their own; the first that describes one counts.
     pub levels: Vec<Level>,
+    /// Consecutive workers that add up their gradients as they are; below 2 nobody does.
+    pub group_workers: usize,
     /// Steps at the beginning whose gradients travel as they are.
     pub warmup_steps: u64,
     /// Whether what is left out is added to the next gradient.

@@ -7,6 +7,8 @@ use std::fmt;
 pub struct Data {
     /// Where the text comes from.
     pub source: Source,
+    /// How much more common the common tokens are, where they are drawn.
+    pub zipf: f64,
     /// The field of JSON Lines and the column of Parquet that holds the text.
     pub field: String,
     /// How text becomes tokens.
@@ -41,6 +43,8 @@ pub enum HeldOut {
 pub enum Source {
     /// The corpus inside the binary.
     Bundled,
+    /// Tokens that are drawn by Zipf's law.
+    Zipf,
     /// A file, a folder, a shard folder or a pattern; may hold `{rank}`.
     Path(String),
 }
@@ -59,6 +63,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bundled => "bundled",
+            Self::Zipf => "zipf",
             Self::Path(path) => path,
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Consistency, Gossip, Recipe, Server};
+use super::{Consistency, FederatedCombine, Gossip, Recipe, Server};
 
 mod uneven;
 
@@ -20,6 +20,8 @@ pub struct Sync {
     pub local_steps_is_auto: bool,
     /// Steps of a round at the end; at least 1.
     pub final_local_steps: u64,
+    /// Steps that each worker takes of a round; nothing where all take all of them.
+    pub worker_steps: Vec<u64>,
     /// Consecutive workers that average among themselves after so many steps; below 2 there are no
     /// such groups.
     pub group_workers: usize,
@@ -48,6 +50,16 @@ pub struct Sync {
     pub gossip: Gossip,
     /// How servers hold the weights.
     pub server: Server,
+    /// Threads that step the same weights without a lock.
+    pub threads: usize,
+}
+
+impl Sync {
+    /// Whether what workers tell each other or servers is more than averaged, or may be a lie.
+    pub fn is_guarded(&self) -> bool {
+        let Server { combine, gradient_clip, byzantine, .. } = &self.server;
+        *combine != FederatedCombine::Mean || *gradient_clip > 0.0 || *byzantine > 0
+    }
 }
 
 choices! {
@@ -64,6 +76,8 @@ choices! {
         Gossip = "gossip",
         /// Whenever a worker reads the weights that servers hold.
         ParameterServer = "parameter-server",
+        /// Never: threads step the same memory without a lock.
+        Hogwild = "hogwild",
     }
 }
 
@@ -201,6 +215,24 @@ impl Recipe {
         if self.is_federated() { self.federated.clients } else { self.num_leaves() }
     }
 
+    /// Whether a worker takes a step. One that has fewer steps than a round rests at its end.
+    pub fn is_taken_by(&self, worker: usize, step: u64) -> bool {
+        self.sync
+            .worker_steps
+            .get(worker)
+            .is_none_or(|own| step < self.first_round() || step - self.round_at(step).start < *own)
+    }
+
+    /// Steps that a worker takes before one.
+    pub fn steps_taken(&self, worker: usize, step: u64) -> u64 {
+        let (first, len) = (self.first_round(), self.sync.local_steps);
+        let Some(own) = self.sync.worker_steps.get(worker).filter(|_| step > first) else {
+            return step;
+        };
+        let (rounds, rest) = ((step - first) / len, (step - first) % len);
+        first + rounds * own + rest.min(*own)
+    }
+
     /// Rounds that are over after so many steps.
     pub fn num_rounds(&self, num_steps: u64) -> u64 {
         let (mut start, mut rounds) = (self.first_round(), 0);
@@ -246,7 +278,10 @@ impl Recipe {
     /// Whether each worker has optimizer state of its own between rounds.
     pub fn has_own_state(&self) -> bool {
         match self.sync.mode {
-            SyncMode::AllReduce | SyncMode::ParameterServer | SyncMode::Federated => false,
+            SyncMode::AllReduce
+            | SyncMode::ParameterServer
+            | SyncMode::Federated
+            | SyncMode::Hogwild => false,
             SyncMode::LocalSgd => self.sync.average == Averaged::Weights,
             SyncMode::Gossip => true,
         }
@@ -261,9 +296,13 @@ impl Recipe {
                 "servers add up the sums of workers, so a number of workers that is no power of \
                  two or other shares give other bits"
             }
+            SyncMode::ParameterServer if consistency == Consistency::Elastic => {
+                "an update takes the gradients that have come, so every run has other bits"
+            }
             SyncMode::ParameterServer => {
                 "gradients are taken as they come, so every run has other bits"
             }
+            SyncMode::Hogwild => "threads step as they come, so every run has other bits",
             SyncMode::LocalSgd | SyncMode::Gossip => {
                 "each worker takes steps of its own, so another number of workers or other shares \
                  give other bits"

@@ -3,7 +3,7 @@
 use super::Facts;
 use super::training::entry;
 use crate::error::ConfigError;
-use crate::recipe::{CompressMethod, Dtype, Level, OptimName, SyncMode};
+use crate::recipe::{CompressMethod, Dtype, Level, OptimName, Recipe, SyncMode};
 
 /// Every broken rule, in the order of the table of keys.
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
@@ -12,11 +12,13 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     }
     let rules = [
         gradients_are_whole,
+        servers_read_all_alike,
         gradients_are_wide,
         workers_stay,
         adam_is_adam,
         adam_warms_up,
         momentum_is_one,
+        groups_are_of_one_size,
         nothing_is_lost,
     ];
     rules.iter().filter_map(|rule| rule(facts)).chain(levels_say_something(facts)).collect()
@@ -32,11 +34,39 @@ fn gradients_are_whole(facts: &Facts<'_>) -> Option<ConfigError> {
         needs(facts, "parallel.pipeline", "1", why)
     } else if parallel.tensor > 1 {
         needs(facts, "parallel.tensor", "1", why)
-    } else if sync != SyncMode::AllReduce {
+    } else if sync != SyncMode::AllReduce && !is_for_servers(facts) {
         needs(facts, "sync.mode", "\"all-reduce\"", why)
     } else {
         None
     }
+}
+
+/// Whether messages are for servers, who read each by itself.
+fn is_for_servers(facts: &Facts<'_>) -> bool {
+    use CompressMethod::{Bf16, Fp16, Int8, Qsgd, Sign, TopK};
+    let method = facts.recipe.compress.method;
+    facts.recipe.sync.mode == SyncMode::ParameterServer
+        && matches!(method, Bf16 | Fp16 | Int8 | Qsgd | TopK | Sign)
+}
+
+/// Servers read every message in the same way, and rows are few as they are.
+fn servers_read_all_alike(facts: &Facts<'_>) -> Option<ConfigError> {
+    let Recipe { compress, sync, .. } = facts.recipe;
+    if !is_for_servers(facts) {
+        return None;
+    }
+    let (key, better, why) = if compress.warmup_steps > 0 {
+        ("compress.warmup_steps", "0", "is read by servers, who do not count steps")
+    } else if !compress.levels.is_empty() {
+        ("compress.levels", "[]", "is read by servers, who know no tensors")
+    } else if compress.group_workers > 1 {
+        ("compress.group_workers", "0", "goes from each worker to servers")
+    } else if sync.server.rows.sparse {
+        ("sync.sparse_rows", "false", "writes gradients of the whole model")
+    } else {
+        return None;
+    };
+    needs(facts, key, better, why)
 }
 
 /// What is written is not rounded on its way too, and keeps no error that a scale has changed.
@@ -104,6 +134,21 @@ fn momentum_is_one(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = format!("is momentum before optim.name = \"{name}\", which may have its own");
     Some(facts.error(&involved, rule, "try 0.0, or optim.name = \"sgd\"".to_owned()))
+}
+
+/// Every worker is in a group as large as the others, and there are others.
+fn groups_are_of_one_size(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["compress.group_workers", "run.workers"];
+    let (size, workers) = (facts.recipe.compress.group_workers, facts.recipe.run.workers);
+    let fits = |size: usize| size < workers && workers.is_multiple_of(size);
+    if !facts.sound(&involved) || size < 2 || fits(size) {
+        return None;
+    }
+    let sizes: Vec<String> = (2..workers).filter(|n| fits(*n)).map(|n| n.to_string()).collect();
+    let rule = format!("does not divide run.workers = {workers} into groups");
+    let fix =
+        if sizes.is_empty() { "try 0".to_owned() } else { format!("try {}", sizes.join(", ")) };
+    Some(facts.error(&involved, rule, fix))
 }
 
 /// Each level says one thing that its method knows of.

@@ -4,7 +4,8 @@ use super::Facts;
 use crate::error::ConfigError;
 use crate::keys::MAX_WORKERS;
 use crate::recipe::{
-    Consistency, GraphName, Group, Interval, OptimName, Placement, Recipe, SyncMode,
+    Consistency, FederatedCombine, GraphName, Group, Interval, OptimName, Placement, Recipe,
+    SyncMode,
 };
 
 /// Every broken rule, in the order of the table of keys.
@@ -13,8 +14,18 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     let rules: &[Rule] = match facts.recipe.sync.mode {
         _ if !facts.sound(&["sync.mode"]) => &[],
         SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Federated => &[],
+        SyncMode::Hogwild => &[threads_are_of_one_worker, threads_share_the_batch, threads_add],
         SyncMode::Gossip => &[graph_can_be_drawn, workers_may_differ],
-        SyncMode::ParameterServer => &[servers_can_do_it, ranks_are_few, delay_is_bounded],
+        SyncMode::ParameterServer => &[
+            servers_can_do_it,
+            rows_are_apart,
+            hot_rows_travel,
+            ranks_are_few,
+            delay_is_bounded,
+            quorum_can_come,
+            liars_are_few,
+            honest_are_left,
+        ],
     };
     rules.iter().filter_map(|rule| rule(facts)).collect()
 }
@@ -75,6 +86,79 @@ fn servers_can_do_it(facts: &Facts<'_>) -> Option<ConfigError> {
     facts.needs(["sync.mode", key], better, "all-reduce", why)
 }
 
+/// Threads share the memory of one process.
+fn threads_are_of_one_worker(facts: &Facts<'_>) -> Option<ConfigError> {
+    let (key, better) = if facts.recipe.run.workers > 1 {
+        ("run.workers", "1")
+    } else if facts.recipe.parallel.zero > 0 {
+        ("parallel.zero", "0")
+    } else {
+        return None;
+    };
+    let why = "has sync.threads that step the memory of one worker";
+    facts.needs(["sync.mode", key], better, "all-reduce", why)
+}
+
+/// Every thread has as many lanes.
+fn threads_share_the_batch(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["train.batch", "sync.threads", "train.microbatch"];
+    let (train, threads) = (&facts.recipe.train, facts.recipe.sync.threads);
+    let unit = threads * train.microbatch;
+    if unit == 0 || !facts.sound(&involved) || train.batch.is_multiple_of(unit) {
+        return None;
+    }
+    let rule = format!(
+        "is not a multiple of sync.threads = {threads} times train.microbatch = {}",
+        train.microbatch
+    );
+    Some(facts.error(&involved, rule, format!("try {}", train.batch.next_multiple_of(unit))))
+}
+
+/// A step is an addition to each weight by itself, which is all that is done without a lock.
+fn threads_add(facts: &Facts<'_>) -> Option<ConfigError> {
+    let Recipe { optim, train, .. } = facts.recipe;
+    let (key, better) = if optim.name != OptimName::Sgd {
+        ("optim.name", "\"sgd\"")
+    } else if optim.weight_decay > 0.0 {
+        ("optim.weight_decay", "0.0")
+    } else if !optim.groups.is_empty() {
+        ("optim.groups", "[]")
+    } else if !train.batch_schedule.is_empty() {
+        ("train.batch_schedule", "[]")
+    } else {
+        return None;
+    };
+    facts.needs(["sync.mode", key], better, "all-reduce", "adds gradients to weights")
+}
+
+/// The head of a tied model needs all rows in every step, and a problem has none.
+fn rows_are_apart(facts: &Facts<'_>) -> Option<ConfigError> {
+    let (key, rows) = ("sync.sparse_rows", &facts.recipe.sync.server.rows);
+    let family = facts.recipe.model.family;
+    if !rows.sparse || !facts.sound(&[key, "model.family", "model.tied"]) {
+        return None;
+    }
+    if family.is_problem() {
+        let rule = format!("looks for an embedding that model.family = \"{family}\" has not");
+        return Some(facts.error(&[key, "model.family"], rule, "try false".to_owned()));
+    }
+    facts.recipe.model.tied.then(|| {
+        let rule = "needs an embedding that is not the output projection too".to_owned();
+        let fix = "try model.tied = false, or sync.sparse_rows = false".to_owned();
+        facts.error(&[key, "model.tied"], rule, fix)
+    })
+}
+
+/// Only rows that travel one by one can be kept one by one.
+fn hot_rows_travel(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.hot_rows", "sync.sparse_rows"];
+    let rows = &facts.recipe.sync.server.rows;
+    (rows.hot > 0 && !rows.sparse && facts.sound(&involved)).then(|| {
+        let rule = "keeps rows of a table that travels whole".to_owned();
+        facts.error(&involved, rule, "try sync.sparse_rows = true".to_owned())
+    })
+}
+
 /// Workers and servers are ranks of one group.
 fn ranks_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["sync.servers", "run.workers"];
@@ -100,4 +184,52 @@ fn delay_is_bounded(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = format!("is more than sync.staleness = {} allows", server.staleness);
     Some(facts.error(&involved, rule, format!("try {}", server.staleness)))
+}
+
+/// Nobody waits for more than there are.
+fn quorum_can_come(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.quorum", "run.workers", "sync.consistency"];
+    let (server, workers) = (&facts.recipe.sync.server, facts.recipe.run.workers);
+    let is_elastic = server.consistency == Consistency::Elastic;
+    if !facts.sound(&involved) || !is_elastic || server.quorum <= workers {
+        return None;
+    }
+    let rule = format!("is more than run.workers = {workers}");
+    Some(facts.error(&involved, rule, format!("try {workers}")))
+}
+
+/// A rule that bears liars bears only so many.
+fn liars_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.liars", "run.workers", "sync.combine"];
+    let (server, workers) = (&facts.recipe.sync.server, facts.recipe.run.workers);
+    let num_heard = match server.consistency {
+        Consistency::Elastic => server.quorum.min(workers),
+        _ => workers,
+    };
+    let most = match server.combine {
+        FederatedCombine::Mean | FederatedCombine::Median => return None,
+        FederatedCombine::TrimmedMean => num_heard.saturating_sub(1) / 2,
+        FederatedCombine::Krum => num_heard.saturating_sub(3) / 2,
+    };
+    if !facts.sound(&involved) || server.liars <= most {
+        return None;
+    }
+    let rule = format!(
+        "is more than sync.combine = \"{}\" bears among {num_heard} gradients of an update",
+        server.combine
+    );
+    let fix =
+        if most == 0 { "try sync.combine = \"median\"".to_owned() } else { format!("try {most}") };
+    Some(facts.error(&involved, rule, fix))
+}
+
+/// Somebody must tell the truth.
+fn honest_are_left(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.byzantine", "run.workers"];
+    let (liars, workers) = (facts.recipe.sync.server.byzantine, facts.recipe.run.workers);
+    if !facts.sound(&involved) || liars == 0 || liars < workers {
+        return None;
+    }
+    let rule = format!("leaves nobody honest of run.workers = {workers}");
+    Some(facts.error(&involved, rule, format!("try {}", workers.saturating_sub(1))))
 }

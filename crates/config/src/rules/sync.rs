@@ -17,6 +17,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
         gradients_are_means,
         nothing_overflows,
         what_is_chosen_stays,
+        every_worker_has_steps,
         groups_are_of_one_size,
         inner_rounds_are_of_something,
         fragments_have_steps,
@@ -76,6 +77,33 @@ fn what_is_chosen_stays(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = "changes what sync.local_steps = \"auto\" chooses once".to_owned();
     Some(facts.error(&involved, rule, "leave it away, or try sync.local_steps = 8".to_owned()))
+}
+
+/// One number for each worker, of rounds that all have the same number of steps.
+fn every_worker_has_steps(facts: &Facts<'_>) -> Option<ConfigError> {
+    let others = ["sync.final_local_steps", "sync.group_workers", "sync.fragments"];
+    let involved = ["sync.worker_steps", "sync.local_steps", "run.workers"];
+    let (sync, workers) = (&facts.recipe.sync, facts.recipe.run.workers);
+    let len = sync.local_steps;
+    if !facts.sound(&involved) || !facts.sound(&others) || sync.worker_steps.is_empty() {
+        return None;
+    }
+    let most = sync.worker_steps.iter().max().copied().unwrap_or(0);
+    let (rule, fix) = if sync.worker_steps.len() != workers {
+        let each = vec![len.to_string(); workers].join(", ");
+        (format!("are not one for each of run.workers = {workers}"), format!("try [{each}]"))
+    } else if sync.local_steps_is_auto || sync.final_local_steps != len {
+        let fix = format!("try sync.local_steps = {most}");
+        ("are parts of rounds that must all have the same steps".to_owned(), fix)
+    } else if sync.group_workers > 1 || sync.fragments > 1 {
+        let fix = "try sync.group_workers = 0 and sync.fragments = 1".to_owned();
+        ("are of workers that meet all at once".to_owned(), fix)
+    } else if most > len {
+        (format!("are more than the {len} of a round"), format!("try sync.local_steps = {most}"))
+    } else {
+        return None;
+    };
+    Some(facts.error(&involved, rule, fix))
 }
 
 /// Every worker is in a group as large as the others.

@@ -17,6 +17,7 @@ use crate::error::DataError;
 use crate::permutation::mix;
 use crate::shards::{ShardError, ShardSet};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::zipf;
 
 /// A stream that is there as a whole.
 pub(super) struct Whole {
@@ -71,6 +72,19 @@ impl Whole {
         }
         let (name, tokens) = (name_of(text.source), Tokens::Whole(run));
         Ok(Self { name, tokens, num_tokens, ends: ends.into(), vocab, shards: None, num_bytes })
+    }
+}
+
+impl Whole {
+    /// Tokens that are drawn by Zipf's law, into memory.
+    pub(super) fn drawn(vocab: usize, exponent: f64) -> Self {
+        let drawn = zipf::tokens(vocab, exponent);
+        let mut run = Run::for_vocab(vocab);
+        run.reserve(drawn.len());
+        run.extend(&drawn);
+        let (num_tokens, num_bytes) = (run.len(), run.len() as u64);
+        let (name, ends) = (zipf::NAME.to_owned(), Arc::from([num_tokens as u64]));
+        Self { name, tokens: Tokens::Whole(run), num_tokens, ends, vocab, shards: None, num_bytes }
     }
 }
 

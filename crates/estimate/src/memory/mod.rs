@@ -43,8 +43,11 @@ const OPTIMIZER: f64 = 12.0;
 /// Allocators round, and leave holes: reserved over allocated, the mean of published runs.
 const FRAGMENTATION: f64 = 1.048;
 /// Rows of a microbatch that hosts ask for ahead of a device, where kernels are started one by one
-/// and no pipeline makes them wait.
-const AHEAD: f64 = 30.0;
+/// and no pipeline makes them wait: a device's queue takes about a thousand kernels, of which that
+/// many gather rows. With one microbatch the host waits at the end of every step, and gets less far
+/// ahead.
+const AHEAD: f64 = 55.0;
+const AHEAD_OF_ONE: f64 = 35.0;
 
 impl Memory {
     /// Everything that is allocated.
@@ -158,7 +161,7 @@ fn of_device(job: &Job<'_>, device: u64) -> Memory {
         optimizer: OPTIMIZER * divided(1),
         activations: training,
         peak: at_peak.max(update - training),
-        buffers: buffers(job, shared, device),
+        buffers: buffers(job, shared, device) + messages(job, device),
         ahead: ahead(job),
     }
 }
@@ -212,12 +215,30 @@ fn buffers(job: &Job<'_>, shared: f64, device: u64) -> f64 {
     rows + buckets + fetched
 }
 
+/// Messages between stages, where every microbatch has its place: rows that come from both sides
+/// and those that were sent, or logits.
+fn messages(job: &Job<'_>, device: u64) -> f64 {
+    let (layout, model) = (&job.layout, job.model);
+    if !job.habits.keeps_messages || layout.pipeline == 1 {
+        return 0.0;
+    }
+    let slices = layout.tensor as f64;
+    let row = model.width as f64 / if layout.sequence { slices } else { 1.0 };
+    let chunks = layout.chunks as f64;
+    let ends = [device == 0, device + 1 == layout.pipeline];
+    let received = 2.0 * chunks - ends.iter().filter(|end| **end).count() as f64;
+    let logits = model.vocab as f64 / slices;
+    let given = if ends[1] { (chunks - 1.0) * row + logits } else { chunks * row };
+    2.0 * job.num_microbatches() as f64 * job.tokens() * (received * row + given)
+}
+
 /// Rows that hosts ask for ahead of the device.
 fn ahead(job: &Job<'_>) -> f64 {
     let layout = &job.layout;
     let row = 2.0 * job.tokens() * job.model.width as f64;
     let is_far = job.habits.eager && layout.pipeline == 1 && layout.sequence && layout.tensor > 1;
-    if is_far { AHEAD * row } else { 0.0 }
+    let rows = if job.num_microbatches() > 1 { AHEAD } else { AHEAD_OF_ONE };
+    if is_far { rows * row } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -205,6 +205,15 @@ mod tests {
     }
 
     #[test]
+    fn a_model_of_experts_on_two_thousand_devices_divides_its_experts() {
+        let found = found("deepseek-v3", "2048xh100-80gb", 15_360);
+        assert!(found.examined > 50_000, "{}", found.examined);
+        let best = &found.best[0];
+        assert_eq!(best.layout.devices(), 2048);
+        assert!(best.layout.expert > 1 && best.layout.pipeline > 1, "{:?}", best.layout);
+    }
+
+    #[test]
     fn a_model_that_cannot_fit_has_no_layout_but_a_nearest_one() {
         let found = found("gpt3-175b", "8xv100-16gb", 64);
         assert!(found.best.is_empty() && found.too_large == found.examined);

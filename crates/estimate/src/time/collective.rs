@@ -8,6 +8,9 @@
 use crate::calibration::Calibration;
 use crate::hardware::{Cluster, Topology};
 
+/// A round over Ethernet, relative to one over InfiniBand.
+const ETHERNET: f64 = 2.0;
+
 /// Ranks that talk to each other, `stride` apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
@@ -53,7 +56,7 @@ impl<'a> Links<'a> {
 
     /// Latency of rounds inside nodes and between them.
     fn latencies(&self) -> (f64, f64) {
-        let ethernet = if self.cluster.network.is_ethernet { 1.5 } else { 1.0 };
+        let ethernet = if self.cluster.network.is_ethernet { ETHERNET } else { 1.0 };
         let calibration = self.calibration;
         (calibration.link_latency_us * 1e-6, calibration.network_latency_us * 1e-6 * ethernet)
     }
@@ -70,6 +73,11 @@ impl<'a> Links<'a> {
         (inside - 1.0) * near + nodes.log2().ceil() * 2.0 * far
     }
 
+    /// What a collective takes however short it is.
+    fn start(&self) -> f64 {
+        1e-6 * self.calibration.collective_us
+    }
+
     /// Half of an all-reduce: an all-gather or a reduce-scatter of `bytes` in all, for which
     /// libraries have rings alone.
     pub fn half(&self, group: Group, bytes: f64) -> f64 {
@@ -78,7 +86,7 @@ impl<'a> Links<'a> {
         }
         let (inside, nodes) = self.spread(group);
         let share = (group.ranks - 1) as f64 / group.ranks as f64;
-        self.around(group, nodes) + bytes * share / self.bandwidth(inside, nodes)
+        self.start() + self.around(group, nodes) + bytes * share / self.bandwidth(inside, nodes)
     }
 
     /// The sum of everybody's `bytes`, for everybody.
@@ -89,7 +97,7 @@ impl<'a> Links<'a> {
         let (inside, nodes) = self.spread(group);
         let share = (group.ranks - 1) as f64 / group.ranks as f64;
         let pass = self.around(group, nodes).min(self.through(inside, nodes));
-        2.0 * (pass + bytes * share / self.bandwidth(inside, nodes))
+        self.start() + 2.0 * (pass + bytes * share / self.bandwidth(inside, nodes))
     }
 
     /// Everybody's `bytes` in parts to everybody else. What leaves a node does so over one device's
@@ -109,7 +117,7 @@ impl<'a> Links<'a> {
         let start =
             near * (inside - 1.0) + if nodes > 1.0 { far * (nodes - 1.0).min(32.0) } else { 0.0 };
         let network = if nodes > 1.0 { away / self.bandwidth(1.0, nodes) } else { 0.0 };
-        start + network.max(here / self.bandwidth(1.0, 1.0))
+        self.start() + start + network.max(here / self.bandwidth(1.0, 1.0))
     }
 
     /// A message to the device `stride` away.

@@ -15,10 +15,11 @@ const BACKWARD_STREAM: f64 = 1.4;
 const BACKWARD_ATTENTION: f64 = 2.5;
 /// What is waited for of messages that go piece by piece, as published by those who do it.
 const PIECEWISE: f64 = 0.6;
-/// Kernels of a layer forward and backward: with scores in memory, and with fused attention but
-/// norms, rotations and gates of several kernels.
+/// Kernels of a layer forward and backward: with scores in memory, with fused attention, and with
+/// that but norms, rotations and gates of several kernels.
 const KERNELS_MATERIALISED: (f64, f64) = (22.0, 36.0);
-const KERNELS_FUSED: (f64, f64) = (30.0, 48.0);
+const KERNELS_FUSED: (f64, f64) = (24.0, 38.0);
+const KERNELS_EAGER: (f64, f64) = (45.0, 70.0);
 /// More of them where tokens are sent to experts.
 const KERNELS_ROUTED: (f64, f64) = (30.0, 40.0);
 
@@ -89,6 +90,10 @@ impl Passes {
     }
 }
 
+/// Bytes that pass memory for every number of a product's operands where it is of 8-bit floats:
+/// once for the largest, once to be cast.
+const CAST: f64 = 5.0;
+
 /// What layers are priced with.
 pub(super) struct Prices<'a> {
     pub(super) job: &'a Job<'a>,
@@ -112,9 +117,13 @@ impl Prices<'_> {
 
     /// A product forward, and both gradients.
     pub(super) fn matrix(&self, product: Product) -> (f64, f64, f64) {
+        let cast = |numbers: f64| {
+            if self.job.habits.fp8 { self.stream(CAST * product.count * numbers) } else { 0.0 }
+        };
+        let (given, weight) = (product.m * product.n, product.k * product.n);
         (
-            self.product(product),
-            self.product(product.input_gradient()),
+            self.product(product) + cast(product.m * product.k + weight),
+            self.product(product.input_gradient()) + cast(given),
             self.product(product.weight_gradient()),
         )
     }
@@ -244,6 +253,20 @@ impl Prices<'_> {
         2.0 * self.links.all_to_all(group, bytes / layout.tensor as f64)
     }
 
+    /// Adding a layer's gradients to those of other microbatches, where that is a pass of its own.
+    fn adding(&self, routed: bool) -> f64 {
+        let (model, layout) = (self.job.model, &self.job.layout);
+        let params = if routed {
+            model.expert_layer_shared_params() as f64
+                + model.experts_params() as f64 / layout.expert as f64
+        } else {
+            model.dense_layer_params() as f64
+        };
+        let m = self.job.num_microbatches() as f64;
+        let bytes = self.job.habits.adding_bytes as f64 * (m - 1.0) / m;
+        self.stream(bytes * params / layout.tensor as f64)
+    }
+
     /// A layer, with experts or without.
     pub(super) fn layer(&self, routed: bool) -> Passes {
         let (model, layout) = (self.job.model, &self.job.layout);
@@ -261,10 +284,13 @@ impl Prices<'_> {
                 model.ffn
             }
         };
-        let (mut forward, mut input, mut weight) = (0.0, 0.0, 0.0);
+        let (mut forward, mut input, mut weight) = (0.0, 0.0, self.adding(routed));
         for product in products {
             let (f, i, w) = self.matrix(product);
-            (forward, input, weight) = (forward + f, input + i, weight + w);
+            let slower =
+                if product.count > 1.0 { 1.0 / self.calibration.grouped_share } else { 1.0 };
+            (forward, input, weight) =
+                (forward + slower * f, input + slower * i, weight + slower * w);
         }
         let (scores, scores_backward) = self.scores();
         let stream = self.stream(self.streamed(inner as f64));
@@ -273,13 +299,13 @@ impl Prices<'_> {
             + if routed { self.expert_messages() } else { 0.0 };
         let products = forward;
         let forward = Pass {
-            compute: forward + scores + stream,
+            compute: forward + scores + stream + self.floors(routed, false),
             exposed: messages,
             host: self.host(routed, false),
         };
         let hidden = self.calibration.tensor_hidden * self.tensor_messages() * self.waited();
         let input_grad = Pass {
-            compute: input + scores_backward + BACKWARD_STREAM * stream,
+            compute: input + scores_backward + BACKWARD_STREAM * stream + self.floors(routed, true),
             exposed: messages - hidden,
             host: self.host(routed, true) * 2.0 / 3.0,
         };
@@ -301,13 +327,25 @@ impl Prices<'_> {
         Passes { forward, input_grad: input_grad.then(again), weight_grad }
     }
 
+    /// Kernels of a layer in one direction.
+    fn kernels(&self, routed: bool, backward: bool) -> f64 {
+        let pick = |(forward, back): (f64, f64)| if backward { back } else { forward };
+        let dense = match self.job.model.attention {
+            Attention::Materialised => pick(KERNELS_MATERIALISED),
+            Attention::Fused if self.job.habits.eager => pick(KERNELS_EAGER),
+            Attention::Fused => pick(KERNELS_FUSED),
+        };
+        dense + if routed { pick(KERNELS_ROUTED) } else { 0.0 }
+    }
+
+    /// What they take of the device however little they do.
+    fn floors(&self, routed: bool, backward: bool) -> f64 {
+        1e-6 * self.calibration.kernel_us * self.kernels(routed, backward)
+    }
+
     /// The host's time to start a layer's kernels in one direction.
     fn host(&self, routed: bool, backward: bool) -> f64 {
-        let pick = |(forward, back): (f64, f64)| if backward { back } else { forward };
-        let kernels = match self.job.model.attention {
-            Attention::Materialised => pick(KERNELS_MATERIALISED),
-            Attention::Fused => pick(KERNELS_FUSED),
-        } + if routed { pick(KERNELS_ROUTED) } else { 0.0 };
+        let kernels = self.kernels(routed, backward);
         let layout = &self.job.layout;
         let mut calls = if layout.tensor > 1 { 2.0 } else { 0.0 };
         if layout.sequence && layout.tensor > 1 {

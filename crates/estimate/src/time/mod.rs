@@ -283,7 +283,7 @@ fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
     // Tensor by tensor every rank has its turn in a scatter and a gather of each.
     let by_tensor = if job.habits.shards_by_tensor && matches!(job.layout.zero, 1 | 2) {
         let tensors = (TENSORS * job.model.layers.div_ceil(job.layout.pipeline)) as f64;
-        2.0 * tensors * (group.ranks - 1) as f64 * TURN
+        2.0 * tensors * (zero_ways(job) - 1.0).max(0.0) * TURN
     } else {
         0.0
     };

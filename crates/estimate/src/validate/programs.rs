@@ -4,11 +4,34 @@
 //! update, in how many numbers a logit stands while its loss is computed, which of the allocator's
 //! figures it logs and on which device.
 
-use crate::layout::{Habits, Job, Reported};
+use crate::layout::{Cut, Habits, Job, Layout, Reported};
 
-/// Habits of a program by its name, the row's notes and its precision.
-pub(super) fn habits(program: &str, notes: &str, precision: &str, zero: u8) -> Habits {
-    let (program, notes) = (program.to_lowercase(), notes.to_lowercase());
+/// What a row says of its program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told<'a> {
+    /// Its name, perhaps with a version.
+    pub(super) program: &'a str,
+    /// Where the row is from: a paper's number has its year.
+    pub(super) source: &'a str,
+    /// Remarks.
+    pub(super) notes: &'a str,
+    /// Of products.
+    pub(super) precision: &'a str,
+}
+
+/// The year in which a source was published: of a paper's number, or a number of this century.
+fn year(source: &str) -> Option<u64> {
+    let digits = |text: &str| text.get(..4).and_then(|four| four.parse::<u64>().ok());
+    if let Some(at) = source.find("arXiv:") {
+        return digits(&source[at + 6..]).map(|number| 2000 + number / 100);
+    }
+    source.match_indices("20").filter_map(|(at, _)| digits(&source[at..])).next()
+}
+
+/// Habits of a program by what a row says of it.
+pub(super) fn habits(told: &Told<'_>, layout: &Layout) -> Habits {
+    let (program, notes) = (told.program.to_lowercase(), told.notes.to_lowercase());
+    let precision = told.precision;
     let is_fp8 = [precision.to_lowercase().as_str(), notes.as_str()]
         .iter()
         .any(|text| text.contains("float8") || text.contains("fp8"));
@@ -23,27 +46,34 @@ pub(super) fn habits(program: &str, notes: &str, precision: &str, zero: u8) -> H
         ..Habits::MODERN
     };
     match program.as_str() {
-        name if name.contains("megatron") => megatron(common, &notes),
-        name if name.contains("nanotron") => nanotron(common, zero),
-        name if name.contains("internevo") => internevo(common, zero),
-        name if name.contains("torchtitan") => torchtitan(common, name, &notes),
+        name if name.contains("megatron") => megatron(common, name, &notes, year(told.source)),
+        name if name.contains("nanotron") => nanotron(common, layout.zero),
+        name if name.contains("internevo") => internevo(common, layout.zero),
+        name if name.contains("torchtitan") => torchtitan(common, name, &notes, layout),
         _ => common,
     }
 }
 
-/// A fused loss has no logits in 32 bits beside their softmax.
-fn megatron(common: Habits, notes: &str) -> Habits {
+/// A fused loss has no logits in 32 bits beside their softmax. Products add up gradients by
+/// themselves since 2022, in the original.
+fn megatron(common: Habits, name: &str, notes: &str, year: Option<u64>) -> Habits {
     let logit_bytes = if notes.contains("ce fusion") { 6 } else { common.logit_bytes };
-    Habits { overlap: false, logit_bytes, ..common }
+    let adds_apart = name.contains("deepspeed") || year.is_some_and(|year| year < 2022);
+    let adding_bytes = if adds_apart { 3 * common.gradient_bytes } else { 0 };
+    Habits { overlap: false, logit_bytes, adding_bytes, ..common }
 }
 
 /// Gradients are added up in 32 bits beside PyTorch's 16-bit buckets; softmax is a second copy of
 /// the logits in 32 bits; the log has what rank 0 reserved.
 fn nanotron(common: Habits, zero: u8) -> Habits {
     Habits {
-        // ZeRO's scatters and gathers of all tensors start together.
-        together_bytes: (zero > 0).then_some(1 << 50),
-        cuts_by_cost: true,
+        // Copies add up buckets of 25 MB of 16-bit gradients, in 32 bits, while backward goes on;
+        // ZeRO's scatters and gathers of all tensors start together behind it.
+        together_bytes: Some(if zero > 0 { 1 << 50 } else { 50 << 20 }),
+        overlap: zero == 0,
+        cut: Cut::ByCost,
+        // A 16-bit gradient is read, and a 32-bit sum read and written.
+        adding_bytes: 2 + 4 + 4,
         eager: true,
         logit_bytes: 8,
         bucket_bytes: 2,
@@ -59,6 +89,10 @@ fn nanotron(common: Habits, zero: u8) -> Habits {
 fn internevo(common: Habits, zero: u8) -> Habits {
     Habits {
         gradient_bytes: 2,
+        wire_bytes: 2,
+        shards_by_tensor: true,
+        adding_bytes: 2 + 2 + 2,
+        cut: Cut::LongerAtEnd,
         together_bytes: Some(512 << 20),
         eager: true,
         update_bytes: if zero < 3 { 4 + 8 + 2 } else { 4 + 8 },
@@ -68,17 +102,24 @@ fn internevo(common: Habits, zero: u8) -> Habits {
 }
 
 /// Parameters are divided in 32 bits; a loss that is not compiled has three copies of the logits
-/// in 32 bits (their logarithms, its gradient and theirs).
-fn torchtitan(common: Habits, name: &str, notes: &str) -> Habits {
+/// in 32 bits (their logarithms, its gradient and theirs), and four where holders of slices have
+/// parts of the vocabulary, since logarithms and their gradient are no single kernel then.
+fn torchtitan(common: Habits, name: &str, notes: &str, layout: &Layout) -> Habits {
     let is_compiled = notes.contains("compile");
     // The loss is compiled with the model since this version.
     let has_compiled_loss = is_compiled && !name.contains("9dec370");
     Habits {
         eager: !is_compiled,
         keeps_products: true,
+        adding_bytes: 2 + 4 + 4,
         casts_fetched: true,
         slices_piecewise: notes.contains("asynctp") || notes.contains("async tp"),
-        logit_bytes: if has_compiled_loss { 4 } else { 12 },
+        logit_bytes: match layout.tensor {
+            _ if has_compiled_loss => 4,
+            1 => 12,
+            _ => 16,
+        },
+        keeps_messages: true,
         reports: Reported::Reserved,
         ..common
     }
@@ -97,4 +138,16 @@ pub(super) fn refuses(program: &str, job: &Job<'_>) -> Option<&'static str> {
     let empty = (1..stages - 1).filter(|stage| job.layers_of(stages, *stage).1 == 0).count();
     (empty > 1 && (layout.data > 1 || stages > job.model.layers))
         .then_some("failed: its program refuses stages without parameters")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_has_a_year_if_it_says_one() {
+        assert_eq!(year("Narayanan et al SC21 arXiv:2104.04473 Table 2"), Some(2021));
+        assert_eq!(year("images/tables.tex (git history, 2020)"), Some(2020));
+        assert_eq!(year("docs/b200/summary.json"), None);
+    }
 }

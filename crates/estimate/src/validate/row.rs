@@ -4,7 +4,7 @@
 //! sequence, a vocabulary is 51,200); what has none makes the row unusable, and the reason is told.
 
 use super::csv::Row;
-use super::programs::{habits, refuses};
+use super::programs::{Told, habits, refuses};
 use crate::hardware::{Cluster, Device};
 use crate::layout::{Habits, Job, Layout, Recompute};
 use crate::model::{Attention, Counted, Experts, Latent, Model, step_flops};
@@ -90,15 +90,21 @@ pub fn read(row: &Row) -> Result<Published, String> {
     let mut layout = layout(row, &model, &cluster)?;
     let (program, notes) = (text(row, "framework").unwrap_or(""), text(row, "notes").unwrap_or(""));
     let precision = text(row, "precision").unwrap_or("bf16");
-    let mut habits = habits(program, notes, precision, layout.zero);
+    let source = text(row, "source").unwrap_or("");
+    let mut habits = habits(&Told { program, source, notes, precision }, &layout);
     let zero = text(row, "zero").unwrap_or("0");
     habits.zero_group = behind(zero, "shard group");
     let microbatches = whole(row, "ga").filter(|count| *count > 0).unwrap_or(1);
     let usual = layout.data * layout.microbatch * microbatches;
     let batch = whole(row, "gbs").filter(|batch| *batch > 0).unwrap_or(usual);
     if program.contains("torchtitan") && layout.pipeline > 1 && whole(row, "mbs").is_none() {
-        // It cuts a copy's batch into as many microbatches as there are stages.
-        layout.microbatch = (batch / (layout.data * layout.pipeline)).max(1);
+        // It cuts a copy's batch into as many microbatches as there are stages, two for each
+        // device where they are interleaved.
+        if layout.schedule == Kind::Interleaved {
+            layout.chunks = 2;
+        }
+        let stages = layout.pipeline * layout.chunks;
+        layout.microbatch = (batch / (layout.data * stages)).max(1);
     }
     // Only runs that do the same work with the same kernels compete with each other.
     let work = format!("{} of {batch} x {} tokens", model.name, model.context);
@@ -250,6 +256,8 @@ fn cluster(row: &Row) -> Result<Cluster, String> {
     if let Some(gigabits) = number(row, "inter_gbps_per_gpu").filter(|speed| *speed > 0.0) {
         cluster.network.device_gbps = gigabits / 8.0;
     }
+    let notes = text(row, "notes").unwrap_or("").to_lowercase();
+    cluster.network.is_ethernet = ["roce", "ethernet", "efa "].iter().any(|w| notes.contains(w));
     Ok(cluster)
 }
 

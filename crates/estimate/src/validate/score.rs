@@ -58,8 +58,10 @@ pub struct Score {
     pub sweeps: usize,
     /// Mean error of step time by table of the source, where it has several.
     pub tables: BTreeMap<String, f64>,
-    /// Mean error of step time by constants that were fitted without this file.
-    pub left_out_mape: Option<f64>,
+    /// Mean error of step time by constants that were fitted to all files, and without this one.
+    pub left_out: Option<(f64, f64)>,
+    /// The same of the median.
+    pub left_out_median: Option<(f64, f64)>,
 }
 
 /// Reads a file's rows.
@@ -183,7 +185,8 @@ fn summary(
         sweeps: regrets.len(),
         regret_median: median(regrets),
         tables: tables(outcomes),
-        left_out_mape: None,
+        left_out: None,
+        left_out_median: None,
     }
 }
 

@@ -72,12 +72,13 @@ impl Samples {
 
     /// How samples of this problem are made.
     fn maker(&self) -> Maker {
-        let Problem { seed, dim, condition, noise, .. } = self.problem;
+        let Problem { seed, dim, condition, noise, density, .. } = self.problem;
         if self.family == Family::Mlp {
             return Box::new(move |sample, row| digits::draw(seed, sample, row) as f32);
         }
         let key = |stream: &str| Key::new(seed, stream);
         let (features, truth, chance) = (key("features"), key("truth"), key("chance"));
+        let present = key("present");
         let deviations: Vec<f64> =
             eigenvalues(dim, condition).iter().map(|variance| variance.sqrt()).collect();
         let scale = 1.0 / (dim as f64).sqrt();
@@ -88,6 +89,13 @@ impl Samples {
             let first = sample * dim as u64;
             for (index, (value, deviation)) in row.iter_mut().zip(&deviations).enumerate() {
                 *value = (deviation * f64::from(features.normal(first + index as u64))) as f32;
+            }
+            if density < 1.0 {
+                let larger = 1.0 / density.sqrt();
+                for (index, value) in row.iter_mut().enumerate() {
+                    let is_there = present.uniform_f64(first + index as u64) < density;
+                    *value = if is_there { (larger * f64::from(*value)) as f32 } else { 0.0 };
+                }
             }
             let wide: Vec<f64> = row.iter().map(|value| f64::from(*value)).collect();
             let exact = dot(&wide, &truth);

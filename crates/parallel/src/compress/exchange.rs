@@ -1,10 +1,11 @@
 //! The exchange of a step: this worker's gradients in, the sum of what all have written out.
 
 use super::power::{Thin, expand, orthonormalize, project, project_back};
+use super::tiers::Tiers;
 use super::{CompressionPlan, Method, Observed, Shape, dgc, halves, one_bit, random_k, sign};
 use crate::replica::Replica;
 use half::{bf16, f16};
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{CommError, Reduction, Traffic};
 use lockstep_optim::Slot;
 use lockstep_tensor::random::Key;
 use std::ops::Range;
@@ -12,7 +13,7 @@ use std::ops::Range;
 /// What a worker keeps to compress its gradients.
 pub struct Compression {
     pub(super) plan: CompressionPlan,
-    comm: Comm,
+    tiers: Tiers,
     pub(super) tensors: Vec<Tensor>,
     /// What was left out so far, tensor behind tensor.
     pub(super) residual: Vec<f32>,
@@ -74,10 +75,8 @@ impl Replica {
         method_of: impl Fn(&str) -> Option<Method>,
     ) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "gradients are whole");
-        let data = self.groups.data();
-        let num_workers = data.num_members();
-        let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
-        let comm = data.summing(&each, "compressed")?.canonical();
+        let tiers = Tiers::new(self.groups.data(), plan.group)?;
+        let num_workers = tiers.between.num_members();
         let (mut start, mut power) = (0, Vec::new());
         let mut tensors = Vec::new();
         for slot in self.slots() {
@@ -87,6 +86,7 @@ impl Replica {
             let row_len = if param.shape.len() == 2 { param.shape[1] } else { len };
             let shape = Shape { len, row_len, number };
             let method = method_of(&slot.name);
+            let method = method.filter(|_| tiers.writes());
             let method = method.filter(|method| !method.leaves_alone(&shape, num_workers));
             let first = power.len();
             let mut tensor =
@@ -98,7 +98,7 @@ impl Replica {
             tensors.push(tensor);
             start += len;
         }
-        let zeros = || vec![0.0; start];
+        let (zeros, writes) = (|| vec![0.0; start], tiers.writes());
         let has_momentum = match plan.method {
             Method::OneBitAdam { .. } => true,
             Method::Dgc { momentum, .. } => momentum > 0.0,
@@ -106,9 +106,9 @@ impl Replica {
         };
         self.compression = Some(Compression {
             plan,
-            comm,
+            tiers,
             tensors,
-            residual: if plan.error_feedback { zeros() } else { Vec::new() },
+            residual: if plan.error_feedback && writes { zeros() } else { Vec::new() },
             momentum: if has_momentum { zeros() } else { Vec::new() },
             power,
             wanted: zeros(),
@@ -130,7 +130,11 @@ impl Replica {
             let grads = &self.store.own_grads(tensor.slot.block)[tensor.slot.grads.clone()];
             wanted[tensor.flat()].copy_from_slice(grads);
         }
-        compression.run(step)?;
+        compression.tiers.gather(&mut compression.wanted)?;
+        if compression.tiers.writes() {
+            compression.run(step)?;
+        }
+        compression.tiers.spread(&mut compression.total)?;
         for tensor in &compression.tensors {
             let total = &compression.total[tensor.flat()];
             let grads = self.store.own_grads_mut(tensor.slot.block);
@@ -144,8 +148,8 @@ impl Replica {
     /// Takes note of a step whose gradients travelled as they are.
     pub fn follow_uncompressed(&mut self) {
         let Self { compression: Some(compression), store, .. } = self else { return };
-        let Compression { plan, tensors, momentum, comm, .. } = compression;
-        let num_workers = comm.num_members();
+        let Compression { plan, tensors, momentum, tiers, .. } = compression;
+        let num_workers = tiers.between.num_members();
         if momentum.is_empty() {
             return;
         }
@@ -171,9 +175,10 @@ impl Replica {
         let (all, _) = all.as_chunks::<3>();
         let sum = |index: usize| all.iter().fold(0.0, |sum, own| sum + own[index]);
         let compression = self.compression.as_ref().expect("it was put back");
+        let num_writers = compression.tiers.between.num_members();
         Ok(Observed {
             delta: if sum(1) > 0.0 { sum(0) / sum(1) } else { 0.0 },
-            residual_norm: all.iter().map(|own| own[2].sqrt()).sum::<f64>() / all.len() as f64,
+            residual_norm: all.iter().map(|own| own[2].sqrt()).sum::<f64>() / num_writers as f64,
             message_bytes: compression.message_bytes(),
             dense_bytes: (compression.total.len() * size_of::<f32>()) as u64,
         })
@@ -181,7 +186,7 @@ impl Replica {
 
     /// What compressed gradients have weighed on this worker's wires.
     pub(crate) fn traffic_compressed(&self) -> Traffic {
-        let of = |compression: &Compression| compression.comm.counters().total().traffic;
+        let of = |compression: &Compression| compression.tiers.traffic();
         self.compression.as_ref().map_or(Traffic::default(), of)
     }
 }
@@ -189,7 +194,8 @@ impl Replica {
 impl Compression {
     /// From `wanted` to `total`; what is left out is the new residual.
     fn run(&mut self, step: u64) -> Result<(), CommError> {
-        let (feedback, num_workers) = (self.plan.error_feedback, self.comm.num_members());
+        let num_workers = self.tiers.between.num_members();
+        let feedback = self.plan.error_feedback;
         for tensor in &mut self.tensors {
             let now = tensor.method.map(|method| method.in_step(step));
             tensor.now = now.filter(|method| !method.leaves_alone(&tensor.shape, num_workers));
@@ -253,14 +259,14 @@ impl Compression {
 
     /// Adds up the tensors that travel as they are, together.
     fn dense(&mut self) -> Result<(), CommError> {
-        let Self { tensors, wanted, sent, total, thin, comm, .. } = self;
+        let Self { tensors, wanted, sent, total, thin, tiers, .. } = self;
         let all = || tensors.iter().filter(|tensor| tensor.now.is_none()).map(Tensor::flat);
         thin.clear();
         all().for_each(|flat| thin.extend(&wanted[flat]));
         if thin.is_empty() {
             return Ok(());
         }
-        comm.all_reduce(thin, Reduction::Sum)?;
+        tiers.between.all_reduce(thin, Reduction::Sum)?;
         let mut rest = &thin[..];
         for flat in all() {
             let (own, behind) = rest.split_at(flat.len());
@@ -273,8 +279,8 @@ impl Compression {
 
     /// Methods whose messages go from everybody to everybody.
     fn messages(&mut self, step: u64) -> Result<(), CommError> {
-        let Self { plan, tensors, wanted, sent, total, own, all, comm, .. } = self;
-        let key = Key::new(plan.seed, "compress").with(step).with(comm.position() as u64);
+        let Self { plan, tensors, wanted, sent, total, own, all, tiers, .. } = self;
+        let key = Key::new(plan.seed, "compress").with(step).with(tiers.between.position() as u64);
         own.clear();
         for tensor in &*tensors {
             let Some(method) = tensor.now else { continue };
@@ -286,8 +292,8 @@ impl Compression {
         if own.is_empty() {
             return Ok(());
         }
-        all.resize(own.len() * comm.num_members(), 0);
-        comm.all_gather(own, all)?;
+        all.resize(own.len() * tiers.between.num_members(), 0);
+        tiers.between.all_gather(own, all)?;
         let is_vote = plan.method == Method::Sign && !plan.error_feedback;
         let mut start = 0;
         for tensor in &*tensors {
@@ -308,7 +314,7 @@ impl Compression {
 
     /// Two bytes an element: everybody's are added up.
     fn halves<T: halves::Half>(&mut self) -> Result<(), CommError> {
-        let Self { tensors, wanted, sent, total, comm, .. } = self;
+        let Self { tensors, wanted, sent, total, tiers, .. } = self;
         let all = || tensors.iter().filter(|tensor| tensor.now.is_some()).map(Tensor::flat);
         let mut room: Vec<T> = Vec::new();
         for flat in all() {
@@ -317,7 +323,7 @@ impl Compression {
         if room.is_empty() {
             return Ok(());
         }
-        comm.all_reduce(&mut room, Reduction::Sum)?;
+        tiers.between.all_reduce(&mut room, Reduction::Sum)?;
         let mut sums = room.into_iter().map(halves::Half::widen);
         all().for_each(|flat| total[flat].iter_mut().zip(&mut sums).for_each(|(t, s)| *t = s));
         Ok(())
@@ -325,7 +331,7 @@ impl Compression {
 
     /// Random-k: everybody's values of the same places are added up.
     fn few(&mut self, step: u64) -> Result<(), CommError> {
-        let Self { plan, tensors, wanted, sent, total, thin, comm, .. } = self;
+        let Self { plan, tensors, wanted, sent, total, thin, tiers, .. } = self;
         let key = Key::new(plan.seed, "random-k").with(step);
         let some = || tensors.iter().filter(|tensor| tensor.now.is_some());
         let places = |tensor: &Tensor| {
@@ -347,7 +353,7 @@ impl Compression {
         if thin.is_empty() {
             return Ok(());
         }
-        comm.all_reduce(thin, Reduction::Sum)?;
+        tiers.between.all_reduce(thin, Reduction::Sum)?;
         let places = some().flat_map(|tensor| places(tensor).map(|(place, _)| place));
         places.zip(&*thin).for_each(|(place, sum)| total[place] = *sum);
         Ok(())
@@ -355,7 +361,7 @@ impl Compression {
 
     /// PowerSGD: two thin matrices of every tensor are added up.
     fn thin(&mut self) -> Result<(), CommError> {
-        let Self { tensors, wanted, sent, total, power, thin, comm, .. } = self;
+        let Self { tensors, wanted, sent, total, power, thin, tiers, .. } = self;
         let some = || tensors.iter().filter_map(|tensor| Some((tensor, tensor.thin()?)));
         thin.resize(some().map(|(_, shape)| shape.rows * shape.rank).sum(), 0.0);
         if thin.is_empty() {
@@ -367,7 +373,7 @@ impl Compression {
             project(shape, &wanted[tensor.flat()], &power[tensor.power.clone()], p);
             at += p.len();
         }
-        comm.all_reduce(thin, Reduction::Sum)?;
+        tiers.between.all_reduce(thin, Reduction::Sum)?;
         at = 0;
         for (tensor, shape) in some() {
             let flat = tensor.flat();
@@ -378,7 +384,7 @@ impl Compression {
             expand(shape, p, q, &mut sent[flat]);
             at += p.len();
         }
-        comm.all_reduce(power, Reduction::Sum)?;
+        tiers.between.all_reduce(power, Reduction::Sum)?;
         at = 0;
         for (tensor, shape) in some() {
             let p = &thin[at..at + shape.rows * shape.rank];

@@ -12,7 +12,8 @@
 //! - [`halves`]: two bytes; [`int8`], [`qsgd`]: fewer, rounded by chance
 //! - [`top_k`], [`random_k`], [`dgc`]: few elements; [`sign`]: one bit each; [`power`]: thin
 //!   matrices; [`one_bit`]: Adam's momentum in signs
-//! - `exchange`: the step's exchange; `kept`: what is kept from step to step
+//! - `exchange`: the step's exchange; `kept`: what is kept from step to step; `tiers`: groups that
+//!   add up as they are
 
 pub mod bits;
 pub mod dgc;
@@ -27,6 +28,7 @@ pub mod top_k;
 
 mod exchange;
 mod kept;
+mod tiers;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -92,6 +94,8 @@ pub struct CompressionPlan {
     pub error_feedback: bool,
     /// Decides what is drawn.
     pub seed: u64,
+    /// Consecutive workers that add up their gradients as they are; below 2 nobody does.
+    pub group: usize,
 }
 
 /// What compression did in a step, over all workers.
@@ -109,12 +113,12 @@ pub struct Observed {
 
 /// One tensor, as methods see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shape {
-    len: usize,
+pub(crate) struct Shape {
+    pub(crate) len: usize,
     /// Elements of a row; of vectors all.
-    row_len: usize,
+    pub(crate) row_len: usize,
     /// Its number, for drawing.
-    number: u64,
+    pub(crate) number: u64,
 }
 
 impl Shape {
@@ -135,7 +139,7 @@ impl Method {
     }
 
     /// Bytes of a tensor's message where every worker's goes to every other.
-    fn message_len(self, shape: &Shape) -> usize {
+    pub(crate) fn message_len(self, shape: &Shape) -> usize {
         match self {
             Self::Int8 => int8::message_len(shape.len),
             Self::Qsgd { bits } => qsgd::message_len(shape.len, bits),
@@ -170,7 +174,7 @@ impl Method {
     }
 
     /// Writes a tensor.
-    fn encode(self, shape: &Shape, values: &[f32], key: Key, message: &mut Vec<u8>) {
+    pub(crate) fn encode(self, shape: &Shape, values: &[f32], key: Key, message: &mut Vec<u8>) {
         match self {
             Self::Int8 => int8::encode(values, key, message),
             Self::Qsgd { bits } => qsgd::encode(values, bits, key, message),
@@ -185,7 +189,7 @@ impl Method {
     }
 
     /// Adds a tensor that was written.
-    fn decode(self, shape: &Shape, message: &[u8], into: &mut [f32]) {
+    pub(crate) fn decode(self, shape: &Shape, message: &[u8], into: &mut [f32]) {
         match self {
             Self::Int8 => int8::decode(message, into),
             Self::Qsgd { bits } => qsgd::decode(message, bits, into),

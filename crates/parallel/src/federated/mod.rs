@@ -249,7 +249,7 @@ impl Federation {
 }
 
 /// Copies all weights of a model, tensor by tensor.
-fn read(
+pub(crate) fn read(
     replica: &mut Replica,
     places: &BTreeMap<String, Range<usize>>,
     into: &mut [f32],
@@ -261,7 +261,7 @@ fn read(
 }
 
 /// Sets them.
-fn write(
+pub(crate) fn write(
     replica: &mut Replica,
     places: &BTreeMap<String, Range<usize>>,
     from: &[f32],

@@ -67,6 +67,34 @@ impl Mixer {
         Ok(())
     }
 
+    /// Tells all neighbours a vector, and gives what they told with the weight of each, in the
+    /// order of workers.
+    pub fn hear(&mut self, step: u64, told: &[f32]) -> Result<Vec<(Vec<f32>, f64)>, CommError> {
+        let (own, n) = (self.comm.position(), self.comm.num_members());
+        let mut heard = vec![Vec::new(); n];
+        let bounds = (0..told.len()).step_by(CHUNK);
+        for chunk in bounds.map(|start| &told[start..(start + CHUNK).min(told.len())]) {
+            let mut handles = Vec::new();
+            for to in (1..n).map(|away| (own + away) % n) {
+                if self.graph.has_edge(step, own, to) {
+                    handles.push(self.comm.start_send::<f32, _>(chunk.to_vec(), to, step)?);
+                }
+            }
+            for from in (1..n).map(|away| (own + n - away) % n) {
+                if self.graph.has_edge(step, from, own) {
+                    let start = heard[from].len();
+                    heard[from].resize(start + chunk.len(), 0.0);
+                    self.comm.recv(&mut heard[from][start..], from, step)?;
+                }
+            }
+            for handle in handles {
+                handle.finish()?;
+            }
+        }
+        let others = self.graph.heard(step, own).iter().filter(|(from, _)| *from != own);
+        Ok(others.map(|(from, weight)| (std::mem::take(&mut heard[*from]), *weight)).collect())
+    }
+
     /// The same for one number.
     pub fn mix_weight(&mut self, step: u64, value: f64) -> Result<f64, CommError> {
         let (own, n) = (self.comm.position(), self.comm.num_members());

@@ -6,25 +6,31 @@
 //! else, so a step costs degree × S bytes however many workers there are. On the complete graph
 //! that mean is everybody's, and plain SGD is data-parallel SGD but for rounding.
 //!
-//! On sparse graphs weights differ from worker to worker; how much, the mean of ‖xᵢ − x̄‖², is the
-//! *consensus distance*. Averaging alone shrinks it by the square of the graph's
-//! [rate](Graph::rate) in every step, steps by different gradients widen it. What is judged, saved
-//! and handed on at the end is the mean x̄; only for that is anything summed over all.
+//! On sparse graphs weights differ from worker to worker; how much, the mean of
+//! ‖xᵢ − x̄‖², is the *consensus distance*. Averaging alone shrinks it by the square of
+//! the graph's [rate](Graph::rate) in every step, steps by different gradients widen it. What is
+//! judged, saved and handed on at the end is the mean x̄; only for that is anything summed over
+//! all.
 //!
 //! Sums are in `f64` in the order of workers and rounded once, so what all agree on stays as it is
 //! to the bit, and bits depend on nothing but the graph.
 //!
 //! - [`graph`]: who averages with whom
 //! - [`mixer`]: the exchange with neighbours
+//! - [`guarded`]: the same where some of them may lie
 //! - [`push`]: what is corrected where edges go one way
 
 pub mod graph;
+pub mod guarded;
 pub mod mixer;
 pub mod push;
 
+use crate::liars::Liar;
 use crate::replica::Replica;
+use crate::robust::Combine;
 use crate::words;
 pub use graph::Graph;
+use guarded::Guard;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use mixer::Mixer;
 use push::PushSum;
@@ -35,6 +41,8 @@ pub struct Gossip {
     /// For what concerns all: the mean that is judged.
     comm: Comm,
     push: Option<PushSum>,
+    /// What is done about lies, where there may be any.
+    guard: Option<Guard>,
     /// This worker's own weights, by bucket, while the mean stands in their place.
     aside: Vec<Vec<f32>>,
     is_mean_in: bool,
@@ -65,6 +73,7 @@ impl Replica {
         let each: Vec<_> = (0..data.num_members()).map(|worker| worker..worker + 1).collect();
         let zeros = || self.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
         self.gossip = Some(Gossip {
+            guard: None,
             push: graph.is_directed().then(|| PushSum::new(zeros())),
             aside: zeros(),
             is_mean_in: false,
@@ -77,10 +86,33 @@ impl Replica {
         Ok(())
     }
 
+    /// Combines with neighbours by a rule that bears lies, and tells some where `liar` says so.
+    /// Before the first step; only where edges go both ways.
+    pub fn guard_gossip(&mut self, rule: Combine, liar: Option<Liar>) {
+        let Self { gossip: Some(gossip), store, .. } = self else { return };
+        assert!(gossip.push.is_none(), "what goes one way comes with a correction");
+        let all = (0..gossip.aside.len()).flat_map(|bucket| store.own_params(bucket));
+        let mut guard = Guard::new(rule, liar);
+        guard.begin(&all.copied().collect::<Vec<_>>());
+        gossip.guard = Some(guard);
+    }
+
     /// Averages with neighbours, after every worker has taken its step.
     pub fn mix(&mut self, step: u64) -> Result<(), CommError> {
         let Self { gossip: Some(gossip), store, device, .. } = self else { return Ok(()) };
-        if let Some(push) = &mut gossip.push {
+        if let Some(guard) = &mut gossip.guard {
+            let buckets = 0..gossip.aside.len();
+            let all = buckets.clone().flat_map(|bucket| store.own_params(bucket));
+            let mut all: Vec<f32> = all.copied().collect();
+            guard.mix(&mut gossip.mixer, step, &mut all)?;
+            let mut rest = &all[..];
+            for bucket in buckets {
+                let params = store.own_params_mut(bucket);
+                let (own, others) = rest.split_at(params.len());
+                params.copy_from_slice(own);
+                rest = others;
+            }
+        } else if let Some(push) = &mut gossip.push {
             for bucket in 0..gossip.aside.len() {
                 push.follow(bucket, store.own_params(bucket));
                 gossip.mixer.mix(step, &mut push.biased[bucket])?;
@@ -148,6 +180,9 @@ impl Replica {
     pub fn resume_gossip(&mut self) -> Result<(), CommError> {
         if let Some(gossip) = &mut self.gossip {
             gossip.is_mean_in = true;
+            if let Some(guard) = &mut gossip.guard {
+                guard.begin(&gossip.aside.concat());
+            }
         }
         self.hide_mean()
     }
@@ -193,6 +228,7 @@ impl Replica {
         let len = |buckets: &[Vec<f32>]| buckets.iter().map(Vec::len).sum::<usize>();
         let of = |gossip: &Gossip| {
             let push = gossip.push.as_ref().map_or(0, |push| len(&push.biased));
+            let push = push + gossip.guard.as_ref().map_or(0, Guard::num_elements);
             len(&gossip.aside) + push + 2 * gossip.room.len() + gossip.mixer.num_elements()
         };
         self.gossip.as_ref().map_or(0, of)

@@ -11,15 +11,31 @@
 //! worker asks servers one after the other, always in the same order, so two workers never hold up
 //! each other at two servers.
 //!
-//! - [`shard`]: versions, staleness, who waits
-//! - `serve`: a server's life
-//! - [`client`]: a worker's side of it
+//! - [`shard`]: versions, staleness, who waits; [`policy`]: by which rules; `update`: several
+//!   gradients as one; `oscillation`: when a bound is too large
+//! - `serve`: a server's life; `copy`: that of one that holds the same and stands in for it
+//! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took;
+//!   `lie`: one that does not tell the truth
+//! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
+//!   rows that it does not ask for in every step
+//! - `squeeze`: gradients in fewer bytes
 //! - [`state`]: what is saved of servers
 
 pub mod client;
+mod copy;
+pub mod holders;
+pub mod hot;
+pub mod latency;
+mod lie;
+mod oscillation;
+pub mod policy;
+pub mod rows;
 pub mod serve;
 pub mod shard;
+mod squeeze;
 pub mod state;
+pub mod touched;
+mod update;
 
 use crate::buckets::Buckets;
 use lockstep_comm::{Comm, CommError};
@@ -27,8 +43,13 @@ use lockstep_mesh::{Group, Rank};
 use lockstep_model::Blueprint;
 
 pub use client::Client;
-pub use serve::serve;
-pub use shard::{Policy, Shard};
+pub use holders::Loss;
+pub use policy::{Bound, Policy};
+pub use rows::Holdings;
+pub use serve::{Part, Terms, serve};
+pub use shard::Shard;
+pub use squeeze::Squeeze;
+pub use touched::RowCounts;
 
 /// What a message is about; the tag it travels under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +59,12 @@ enum Tag {
     Weights = 3,
     Gradients = 4,
     State = 5,
+    Counts = 6,
+    /// Which rows, and how many.
+    Rows = 7,
 }
 
-/// What a worker asks for: the first number of a request. The second is its step.
+/// What a worker asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     /// The weights for a step, once its turn has come.
@@ -59,10 +83,16 @@ enum Ask {
     LoadState = 7,
     /// Nothing more.
     Leave = 8,
+    /// How many pushes of each worker it has taken.
+    Count = 9,
+    /// To close the update with those who have come: what a server tells its copy.
+    Close = 10,
+    /// So many rows, by their places on the server.
+    Rows = 11,
 }
 
 impl Ask {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Pull,
         Self::Push,
         Self::Skip,
@@ -71,10 +101,76 @@ impl Ask {
         Self::ReadState,
         Self::LoadState,
         Self::Leave,
+        Self::Count,
+        Self::Close,
+        Self::Rows,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|ask| *ask as u64 == number)
+    }
+}
+
+/// What a worker asks for, as it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request {
+    ask: Ask,
+    /// Whose it is: a server that passes it on to its copy says whom it is from.
+    worker: usize,
+    /// The worker's step.
+    step: u64,
+    /// Of a push, which of the worker's it is, from 1 on, so that none is taken twice; of a state,
+    /// how many updates it has seen; of rows, how many.
+    number: u64,
+    /// Whether the worker's loss has jumped.
+    is_alarm: bool,
+}
+
+impl Request {
+    const NUM_WORDS: usize = 5;
+
+    fn of(ask: Ask, worker: usize) -> Self {
+        Self { ask, worker, step: 0, number: 0, is_alarm: false }
+    }
+
+    fn words(self) -> [u64; Self::NUM_WORDS] {
+        let Self { ask, worker, step, number, is_alarm } = self;
+        [ask as u64, worker as u64, step, number, u64::from(is_alarm)]
+    }
+
+    /// # Panics
+    /// When it asks for nothing that there is: all ends are of one program.
+    fn from_words([ask, worker, step, number, alarm]: [u64; Self::NUM_WORDS]) -> Self {
+        let found = Ask::from_number(ask);
+        let ask = found.unwrap_or_else(|| panic!("worker {worker} asked for {ask}"));
+        Self { ask, worker: worker as usize, step, number, is_alarm: alarm == 1 }
+    }
+}
+
+/// What a server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Answer {
+    /// A version, a staleness or a count, as was asked for.
+    number: u64,
+    /// Whether a push was thrown away.
+    is_discarded: bool,
+    /// The step from which on all wait for all, where they did not before.
+    switch: Option<u64>,
+    /// Whether the one that held the same is gone.
+    is_alone: bool,
+}
+
+impl Answer {
+    const NUM_WORDS: usize = 4;
+
+    fn words(self) -> [u64; Self::NUM_WORDS] {
+        let switch = self.switch.map_or(0, |step| step + 1);
+        [self.number, u64::from(self.is_discarded), switch, u64::from(self.is_alone)]
+    }
+
+    fn from_words([number, discarded, switch, alone]: [u64; Self::NUM_WORDS]) -> Self {
+        let (is_discarded, is_alone) = (discarded == 1, alone == 1);
+        Self { number, is_discarded, switch: switch.checked_sub(1), is_alone }
     }
 }
 

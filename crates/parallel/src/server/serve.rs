@@ -3,84 +3,285 @@
 //! One request is taken at a time, so what a reader gets is one version. A pull whose turn has not
 //! come waits here, and with it the worker; all others are heard meanwhile.
 
-use super::shard::{Parts, Shard};
-use super::{Ask, Tag};
+use super::shard::{Parts, Push, Shard, Taken};
+use super::{Answer, Ask, Request, Tag, rows};
 use lockstep_comm::{Comm, CommError};
+use lockstep_platform::{Deadline, World};
 use lockstep_tensor::Cpu;
 use std::collections::VecDeque;
+use std::time::Duration;
 
-/// Serves the first `num_workers` members of `comm` until all of them have left.
+/// Who holds the same as a server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Nobody.
+    Only,
+    /// It is asked, and the member at this position gets a copy of all that changes anything.
+    First {
+        /// Who.
+        copy: usize,
+    },
+    /// It is the copy of the member at this position, and is asked when that one is gone.
+    Copy {
+        /// Whose.
+        of: usize,
+    },
+}
+
+/// A server at work.
+pub(super) struct Server<'a> {
+    pub(super) comm: &'a Comm,
+    cpu: &'a Cpu,
+    world: &'a World,
+    shard: &'a mut Shard,
+    num_workers: usize,
+    /// How long an update waits for more once one has come, and when it is closed then.
+    close_after: Option<Duration>,
+    closes_at: Option<Deadline>,
+    /// Workers that have not left.
+    pub(super) present: Vec<usize>,
+    /// Those that wait for their turn, and for which step.
+    waiting: VecDeque<(usize, u64)>,
+    /// Who gets a copy.
+    pub(super) copy: Option<usize>,
+    /// Whether the one that held the same is gone.
+    pub(super) is_alone: bool,
+}
+
+/// How a server serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How many workers it has, the first members of the group.
+    pub num_workers: usize,
+    /// Who holds the same.
+    pub part: Part,
+    /// How long an update waits for more once one has come, where it does not wait for all.
+    pub close_after: Option<Duration>,
+}
+
+/// Serves workers until all of them have left.
 pub fn serve(
     comm: &Comm,
     cpu: &Cpu,
+    world: &World,
     shard: &mut Shard,
-    num_workers: usize,
+    terms: Terms,
 ) -> Result<(), CommError> {
-    let mut present: Vec<usize> = (0..num_workers).collect();
-    let mut waiting: VecDeque<(usize, u64)> = VecDeque::new();
-    while !present.is_empty() {
-        let worker = comm.wait_any(&awaited(&present, &waiting, shard), Tag::Request as u64)?;
-        let mut request = [0_u64; 2];
-        comm.recv(&mut request, worker, Tag::Request as u64)?;
-        let [number, step] = request;
-        match Ask::from_number(number) {
-            Some(Ask::Pull) => waiting.push_back((worker, step)),
-            Some(Ask::Push) => {
-                let mut grads: Parts =
-                    shard.params_mut().iter().map(|p| vec![0.0; p.len()]).collect();
-                receive(comm, worker, Tag::Gradients, &mut grads)?;
-                answer(comm, worker, shard.push(cpu, worker, Some(grads)))?;
+    let Terms { num_workers, part, close_after } = terms;
+    let mut server = Server {
+        comm,
+        cpu,
+        world,
+        shard,
+        num_workers,
+        close_after,
+        closes_at: None,
+        present: (0..num_workers).collect(),
+        waiting: VecDeque::new(),
+        copy: if let Part::First { copy } = part { Some(copy) } else { None },
+        is_alone: false,
+    };
+    if let Part::Copy { of } = part {
+        server.follow(of)?;
+    }
+    server.lead()
+}
+
+impl Server<'_> {
+    /// Answers workers until all have left.
+    fn lead(&mut self) -> Result<(), CommError> {
+        while !self.present.is_empty() {
+            match self.next_worker()? {
+                Some(worker) => {
+                    let request = self.hear(worker)?;
+                    self.answer_to(request)?;
+                }
+                None => drop(self.change(Request::of(Ask::Close, 0), Parts::new())?),
             }
-            Some(Ask::Skip) => answer(comm, worker, shard.push(cpu, worker, None))?,
-            Some(Ask::Read) => {
-                answer(comm, worker, shard.version())?;
-                send(comm, worker, Tag::Weights, shard.params_mut())?;
+            while let Some(turn) = self.next_turn() {
+                let (worker, step) = self.waiting.remove(turn).expect("found above");
+                let request = Request { step, ..Request::of(Ask::Pull, worker) };
+                let version = self.change(request, Parts::new())?;
+                self.answer(worker, version)?;
+                let num_whole = self.shard.num_whole();
+                let whole = &self.shard.read_by(worker)[..num_whole];
+                send(self.comm, worker, Tag::Weights, whole)?;
             }
-            Some(Ask::Load) => {
-                receive(comm, worker, Tag::Weights, shard.params_mut())?;
-                answer(comm, worker, shard.version())?;
-            }
-            Some(Ask::ReadState) => {
-                answer(comm, worker, shard.num_updates())?;
-                shard.visit_state(|state| comm.send(state, worker, Tag::State as u64))?;
-            }
-            Some(Ask::LoadState) => {
-                let mut num_updates = [0];
-                comm.recv(&mut num_updates, worker, Tag::Answer as u64)?;
-                shard.visit_state(|state| comm.recv(state, worker, Tag::State as u64))?;
-                shard.resume(step, num_updates[0]);
-                answer(comm, worker, shard.version())?;
-            }
-            Some(Ask::Leave) => present.retain(|other| *other != worker),
-            None => panic!("worker {worker} asked for {number}, which is nothing"),
         }
-        while let Some(turn) = waiting.iter().position(|(_, step)| shard.may_read(*step)) {
-            let (worker, _) = waiting.remove(turn).expect("found above");
-            let (version, params) = shard.read(worker);
-            answer(comm, worker, version)?;
-            send(comm, worker, Tag::Weights, params)?;
+        Ok(())
+    }
+
+    /// Who asks next; nobody if the time of an update is over before.
+    fn next_worker(&mut self) -> Result<Option<usize>, CommError> {
+        let (awaited, clock) = (self.awaited(), self.world.clock());
+        self.closes_at = match self.close_after.filter(|_| self.shard.is_open()) {
+            Some(after) => self.closes_at.or_else(|| Some(Deadline::after(clock, after))),
+            None => None,
+        };
+        match self.closes_at {
+            Some(closes_at) => {
+                let patience = closes_at.remaining(clock);
+                self.comm.wait_any_within(&awaited, Tag::Request as u64, patience)
+            }
+            None => self.comm.wait_any(&awaited, Tag::Request as u64).map(Some),
         }
     }
-    Ok(())
+
+    /// The first of those that wait whose turn has come.
+    fn next_turn(&self) -> Option<usize> {
+        self.waiting.iter().position(|(_, step)| self.shard.may_read(*step))
+    }
+
+    fn answer_to(&mut self, request: Request) -> Result<(), CommError> {
+        let Request { ask, worker, step, number, .. } = request;
+        match ask {
+            Ask::Pull => {
+                // Asked once more, it has not got what it was given before.
+                self.shard.forget_read(worker);
+                self.waiting.push_back((worker, step));
+            }
+            Ask::Read => {
+                self.answer(worker, self.shard.version())?;
+                send(self.comm, worker, Tag::Weights, self.shard.params_mut())?;
+            }
+            Ask::ReadState => {
+                self.answer(worker, self.shard.num_updates())?;
+                self.shard.visit_state(|state| self.comm.send(state, worker, Tag::State as u64))?;
+            }
+            Ask::Count => {
+                self.answer(worker, self.shard.version())?;
+                self.comm.send(&self.shard.num_taken(), worker, Tag::Counts as u64)?;
+            }
+            Ask::Rows => {
+                let (version, values) = rows::named(self.comm, worker, number, self.shard)?;
+                self.answer(worker, version)?;
+                self.comm.send(&values, worker, Tag::Weights as u64)?;
+            }
+            Ask::Push | Ask::Skip | Ask::Load | Ask::LoadState | Ask::Leave => {
+                let content = self.content(ask, worker)?;
+                let is_new = !ask.is_push() || self.shard.taken(worker, number).is_none();
+                if is_new {
+                    self.change(request, content)?;
+                }
+                let taken = self.shard.taken(worker, number).filter(|_| ask.is_push());
+                let Taken { staleness, is_discarded } = taken.unwrap_or_default();
+                let (switch, is_alone) = (self.shard.switch(), self.is_alone);
+                self.tell(worker, Answer { number: staleness, is_discarded, switch, is_alone })?;
+            }
+            Ask::Close => unreachable!("no worker asks for it"),
+        }
+        Ok(())
+    }
+
+    /// Does what changes anything here, and where there is a copy, there.
+    fn change(&mut self, request: Request, content: Parts) -> Result<u64, CommError> {
+        self.pass_on(&request, &content)?;
+        let found = self.apply(request, content);
+        self.wait_for_copy()?;
+        Ok(found)
+    }
+
+    /// Does what changes anything; a server and its copy do the same in the same order.
+    pub(super) fn apply(&mut self, request: Request, mut content: Parts) -> u64 {
+        let Request { ask, worker, step, number, is_alarm } = request;
+        match ask {
+            Ask::Pull => return self.shard.read(worker),
+            Ask::Push | Ask::Skip => {
+                let grads = (ask == Ask::Push).then_some(content);
+                self.shard.push(self.cpu, Push { worker, number, step }, grads);
+                if is_alarm {
+                    self.shard.fall_back();
+                }
+            }
+            Ask::Load => *self.shard.params_mut() = content,
+            Ask::LoadState => {
+                let mut content = content.iter_mut();
+                let take = |state: &mut [f32]| {
+                    state.copy_from_slice(content.next().expect("as many as were asked for"));
+                    Ok::<_, CommError>(())
+                };
+                self.shard.visit_state(take).expect("nothing travels");
+                self.shard.resume(step, number);
+            }
+            Ask::Leave => self.present.retain(|other| *other != worker),
+            Ask::Close => {
+                self.shard.close(self.cpu);
+                self.closes_at = None;
+            }
+            Ask::Read | Ask::ReadState | Ask::Count | Ask::Rows => {
+                unreachable!("{ask:?} changes nothing")
+            }
+        }
+        self.shard.version()
+    }
+
+    /// Takes a request that has begun to come.
+    pub(super) fn hear(&self, from: usize) -> Result<Request, CommError> {
+        let mut words = [0; Request::NUM_WORDS];
+        self.comm.recv(&mut words, from, Tag::Request as u64)?;
+        Ok(Request::from_words(words))
+    }
+
+    /// Takes what comes with a request.
+    pub(super) fn content(&mut self, ask: Ask, from: usize) -> Result<Parts, CommError> {
+        let Some(tag) = ask.content() else { return Ok(Parts::new()) };
+        // What a server passes on to its copy is whole.
+        if ask == Ask::Push && from < self.num_workers {
+            return rows::receive_grads(self.comm, from, self.shard);
+        }
+        let lens = match ask {
+            Ask::LoadState => self.shard.state_lens(),
+            _ => self.shard.params_mut().iter().map(Vec::len).collect(),
+        };
+        let mut parts: Parts = lens.iter().map(|len| vec![0.0; *len]).collect();
+        receive(self.comm, from, tag, &mut parts)?;
+        Ok(parts)
+    }
+
+    fn answer(&self, worker: usize, number: u64) -> Result<(), CommError> {
+        let (switch, is_alone) = (self.shard.switch(), self.is_alone);
+        self.tell(worker, Answer { number, is_discarded: false, switch, is_alone })
+    }
+
+    fn tell(&self, worker: usize, answer: Answer) -> Result<(), CommError> {
+        self.comm.send(&answer.words(), worker, Tag::Answer as u64)
+    }
+
+    /// Those that may ask for something, the one in front that is to blame if nobody does: who has
+    /// read first and not pushed. One that has left may say so twice, if the first time was not
+    /// acknowledged.
+    fn awaited(&self) -> Vec<usize> {
+        let mut awaited = self.shard.at_work();
+        let others = self.present.iter().copied().chain(0..self.num_workers);
+        for worker in others {
+            if !awaited.contains(&worker) {
+                awaited.push(worker);
+            }
+        }
+        awaited.retain(|worker| self.waiting.iter().all(|(other, _)| other != worker));
+        assert!(!awaited.is_empty(), "whoever waits, waits for somebody who does not");
+        awaited
+    }
 }
 
-/// Those that may ask for something, the one in front that is to blame if nobody does: who has read
-/// first and not pushed.
-fn awaited(present: &[usize], waiting: &VecDeque<(usize, u64)>, shard: &Shard) -> Vec<usize> {
-    let is_free = |worker: &usize| waiting.iter().all(|(other, _)| other != worker);
-    let mut awaited = shard.at_work();
-    awaited.extend(present.iter().filter(|worker| !shard.at_work().contains(*worker)));
-    awaited.retain(is_free);
-    assert!(!awaited.is_empty(), "whoever waits, waits for somebody who does not");
-    awaited
-}
+impl Ask {
+    fn is_push(self) -> bool {
+        matches!(self, Self::Push | Self::Skip)
+    }
 
-fn answer(comm: &Comm, worker: usize, number: u64) -> Result<(), CommError> {
-    comm.send(&[number], worker, Tag::Answer as u64)
+    /// What comes with it.
+    pub(super) fn content(self) -> Option<Tag> {
+        match self {
+            Self::Push => Some(Tag::Gradients),
+            Self::Load => Some(Tag::Weights),
+            Self::LoadState => Some(Tag::State),
+            _ => None,
+        }
+    }
 }
 
 /// Sends every part that has anything in it.
-pub(super) fn send(comm: &Comm, to: usize, tag: Tag, parts: &Parts) -> Result<(), CommError> {
+pub(super) fn send(comm: &Comm, to: usize, tag: Tag, parts: &[Vec<f32>]) -> Result<(), CommError> {
     let mut parts = parts.iter().filter(|part| !part.is_empty());
     parts.try_for_each(|part| comm.send(part, to, tag as u64))
 }

@@ -2,7 +2,9 @@
 //!
 //! The weights are not part of it: workers that have met hold those of all servers.
 
-use super::{Ask, Tag};
+use super::rows::{Holdings, tensor_len};
+use super::serve::send;
+use super::{Ask, Client, Request, Tag};
 use crate::replica::Replica;
 use crate::words;
 use lockstep_comm::CommError;
@@ -28,20 +30,26 @@ impl Replica {
         kinds: &[&str],
         mut visit: impl FnMut(Kept<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        for server in 0..self.client.as_ref().map_or(0, |client| client.num_servers) {
+        for server in 0..self.client.as_ref().map_or(0, Client::num_servers) {
             let slots = self.slots_of_server(server);
-            let Some(client) = &self.client else { break };
-            client.ask(server, Ask::ReadState, 0)?;
-            let mut count = words::of(client.answer(server)?);
-            let name = format!("server.{server}.updates");
-            visit(Kept { name, len: 4, first: 0, values: &mut count })?;
-            for (slot, len) in &slots {
-                for kind in kinds {
+            let Some(client) = &mut self.client else { break };
+            let (count, state) = client.converse(server, |client, rank| {
+                client.ask(rank, client.request(Ask::ReadState))?;
+                let answer = client.answer(rank)?;
+                let mut state = Vec::new();
+                for (slot, _) in slots.iter().flat_map(|slot| kinds.iter().map(move |_| slot)) {
                     let mut values = vec![0.0; slot.range.len()];
-                    client.comm.recv(&mut values, client.rank(server), Tag::State as u64)?;
-                    let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
-                    visit(Kept { name, len: *len, first, values: &mut values })?;
+                    client.comm.recv(&mut values, rank, Tag::State as u64)?;
+                    state.push(values);
                 }
+                Ok((answer, (answer.number, state)))
+            })?;
+            let name = format!("server.{server}.updates");
+            visit(Kept { name, len: 4, first: 0, values: &mut words::of(count) })?;
+            let named = slots.iter().flat_map(|slot| kinds.iter().map(move |kind| (slot, kind)));
+            for (((slot, len), kind), mut values) in named.zip(state) {
+                let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
+                visit(Kept { name, len: *len, first, values: &mut values })?;
             }
         }
         Ok(())
@@ -54,24 +62,27 @@ impl Replica {
         kinds: &[&str],
         mut fill: impl FnMut(Kept<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        for server in 0..self.client.as_ref().map_or(0, |client| client.num_servers) {
+        for server in 0..self.client.as_ref().map_or(0, Client::num_servers) {
             let slots = self.slots_of_server(server);
-            let Some(client) = &self.client else { break };
             let mut count = [0.0; 4];
             let name = format!("server.{server}.updates");
             fill(Kept { name, len: 4, first: 0, values: &mut count })?;
-            client.ask(server, Ask::LoadState, num_steps)?;
-            let rank = client.rank(server);
-            client.comm.send(&[words::bits(count)], rank, Tag::Answer as u64)?;
-            for (slot, len) in &slots {
-                for kind in kinds {
-                    let mut values = vec![0.0; slot.range.len()];
-                    let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
-                    fill(Kept { name, len: *len, first, values: &mut values })?;
-                    client.comm.send(&values, rank, Tag::State as u64)?;
-                }
+            let mut state = Vec::new();
+            for ((slot, len), kind) in
+                slots.iter().flat_map(|slot| kinds.iter().map(move |kind| (slot, kind)))
+            {
+                let mut values = vec![0.0; slot.range.len()];
+                let (name, first) = (format!("{}.{kind}", slot.name), slot.first);
+                fill(Kept { name, len: *len, first, values: &mut values })?;
+                state.push(values);
             }
-            client.answer(server)?;
+            let Some(client) = &mut self.client else { break };
+            client.converse(server, |client, rank| {
+                let (step, number) = (num_steps, words::bits(count));
+                client.ask(rank, Request { step, number, ..client.request(Ask::LoadState) })?;
+                send(&client.comm, rank, Tag::State, &state)?;
+                Ok((client.answer(rank)?, ()))
+            })?;
         }
         Ok(())
     }
@@ -79,11 +90,12 @@ impl Replica {
     /// What the optimizer of a server steps, each with the length of its tensor.
     fn slots_of_server(&self, server: usize) -> Vec<(Slot, usize)> {
         let Self { client: Some(client), blueprint, .. } = self else { return Vec::new() };
-        let len_of = |slot: &Slot| {
-            let mut params = blueprint.owned_params();
-            params.find(|(_, param)| param.name == slot.name).map_or(0, |(_, p)| p.tensor_len())
+        let rows = client.rows.as_ref().map(|rows| rows.table.clone());
+        let holdings = Holdings { ranges: client.ranges.clone(), rows };
+        let with_len = |slot: Slot| {
+            let len = tensor_len(blueprint, &slot);
+            (slot, len)
         };
-        let slots = client.ranges.slots(blueprint, |bucket| bucket.part(server));
-        slots.into_iter().map(|slot| (len_of(&slot), slot)).map(|(len, slot)| (slot, len)).collect()
+        holdings.slots(blueprint, server).into_iter().map(with_len).collect()
     }
 }

@@ -272,10 +272,29 @@ fn describe_loose(text: &mut String, event: &Event) {
             }
             text.push_str(" parameters\n");
         }
+        Event::ServerLost { step, rank, process, successor } => {
+            let step = Thousands(*step);
+            add(
+                text,
+                format_args!("step {step}  server rank {rank} (process {process}) is gone; "),
+            );
+            add(text, format_args!("rank {successor} holds the same and goes on\n"));
+        }
+        Event::ServerRequests { step, pull_p50_seconds, push_p50_seconds, .. } => {
+            let (step, pull) = (Thousands(*step), Lasting(*pull_p50_seconds));
+            add(text, format_args!("step {step}  a pull takes {pull}, "));
+            add(text, format_args!("a push {}\n", Lasting(*push_p50_seconds)));
+        }
         Event::Staleness { step, worker, mean, max, .. } => {
             let step = Thousands(*step);
             add(text, format_args!("step {step}  gradients of worker {worker} missed "));
             add(text, format_args!("{mean:.2} updates, at most {max}\n"));
+        }
+        Event::Rows { step, pulled, pushed, kept, bytes_by_server, .. } => {
+            let [step, pulled, pushed] = [step, pulled, pushed].map(|count| Thousands(*count));
+            let (kept, bytes) = (Thousands(*kept), Thousands(bytes_by_server.iter().sum()));
+            add(text, format_args!("step {step}  {pulled} rows pulled, {kept} kept, "));
+            add(text, format_args!("{pushed} pushed: {bytes} bytes\n"));
         }
         _ => {}
     }

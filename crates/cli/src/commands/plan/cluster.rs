@@ -53,6 +53,7 @@ pub(crate) struct Arguments {
 }
 
 /// A model and a cluster with everything that a search needs.
+#[derive(Clone)]
 pub(super) struct Asked {
     pub(super) model: Model,
     pub(super) cluster: Cluster,

@@ -55,6 +55,8 @@ struct Size {
     speed_up: f64,
     efficiency: f64,
     storage_gbps: f64,
+    /// Each device's share of network cards that is enough, GB/s; of sizes that meet it.
+    network_gbps: Option<f64>,
     meets: bool,
 }
 
@@ -62,6 +64,8 @@ struct Size {
 const MOST: u64 = 32_768;
 /// What inputs may be off by, either way.
 const RANGE: [f64; 2] = [0.8, 1.2];
+/// Shares of network cards, GB/s: a node's one card of 100 Gb/s, to one of 400 for every device.
+const NETWORKS: [f64; 6] = [1.5625, 3.125, 6.25, 12.5, 25.0, 50.0];
 /// Share of the time that checkpoints may take.
 const CHECKPOINTS: f64 = 0.01;
 
@@ -94,6 +98,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 "{} devices meet it; storage of {:.1} GB/s keeps checkpoints below 1 % of the time",
                 size.devices, size.storage_gbps
             );
+            if let Some(gbps) = size.network_gbps {
+                let _ = writeln!(text, "a network of {gbps} GB/s for each device is enough for it");
+            }
         }
         None => {
             let _ = writeln!(
@@ -163,8 +170,7 @@ fn size(arguments: &Arguments, asked: &Asked, first: Option<&Size>) -> Option<Si
     let devices = asked.cluster.devices;
     let speed_up = first.map_or(1.0, |first| first.days / usual.days);
     let more = first.map_or(1.0, |first| devices as f64 / first.devices as f64);
-    let in_time = arguments.days.is_none_or(|days| usual.days <= days);
-    let in_budget = arguments.dollars.is_none_or(|dollars| usual.dollars <= dollars);
+    let meets = meets(arguments, &usual);
     Some(Size {
         devices,
         layout: best.layout.brief(),
@@ -178,6 +184,31 @@ fn size(arguments: &Arguments, asked: &Asked, first: Option<&Size>) -> Option<Si
         storage_gbps: usual.checkpoint_bytes
             / (CHECKPOINTS * usual.checkpoint_interval_seconds)
             / 1e9,
-        meets: in_time && in_budget,
+        network_gbps: meets.then(|| slowest_network(arguments, asked)).flatten(),
+        meets,
+    })
+}
+
+/// Whether a bill is within what was asked for.
+fn meets(arguments: &Arguments, bill: &bill::Bill) -> bool {
+    arguments.days.is_none_or(|days| bill.days <= days)
+        && arguments.dollars.is_none_or(|dollars| bill.dollars <= dollars)
+}
+
+/// The slowest usual network, up to the device's own, on which the same devices meet it with their
+/// best layout there.
+fn slowest_network(arguments: &Arguments, asked: &Asked) -> Option<f64> {
+    let own = asked.cluster.network.device_gbps;
+    let slower = NETWORKS.into_iter().filter(|gbps| *gbps < own).chain([own]);
+    let step_tokens = (asked.batch * asked.model.context) as f64;
+    slower.into_iter().find(|gbps| {
+        let mut slow = asked.clone();
+        slow.cluster.network.device_gbps = *gbps;
+        let found = search(&slow.question(), 1);
+        found.best.first().is_some_and(|best| {
+            let (model, cluster) = (&slow.model, &slow.cluster);
+            let seconds = best.step.seconds;
+            meets(arguments, &bill::bill(model, cluster, slow.tokens, step_tokens, seconds))
+        })
     })
 }

@@ -1,13 +1,12 @@
 //! `lockstep plan validate`: predictions beside published runs.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, workers};
 use lockstep_estimate::Calibration;
 use lockstep_estimate::time::pipeline::Pipelines;
-use lockstep_estimate::validate::fit::{self, File};
+use lockstep_estimate::validate::fit::{self, Calibrations, File};
 use lockstep_estimate::validate::score::{self, Score};
 use lockstep_platform::World;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -19,8 +18,9 @@ mbs, step_time_s, mem_gb, status, …), predicts every row with one calibration 
 device, and prints errors as shares of what was measured. A row that cannot be predicted is skipped
 with a reason.
 
---fit moves the constants of every type of device towards its rows, in all files together, and with
---out writes them as files; --leave-out fits without each file in turn and says what that changes.
+--fit finds the constants of every type of device from what is known without any run and from the
+rows of all files together, and with --out writes them as files; --leave-out fits to all files, then
+without each in turn, and says what that changes.
 
 Examples:
   lockstep plan validate runs.csv
@@ -49,8 +49,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-type Calibrations = BTreeMap<String, Calibration>;
-
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let mut texts = Vec::new();
     let mut unreadable = Vec::new();
@@ -68,7 +66,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let mut calibrations: Calibrations =
         Calibration::all().into_iter().map(|known| (known.name.clone(), known)).collect();
     if let Some(rounds) = arguments.fit {
-        calibrations = fitted(&texts, &calibrations, rounds, &mut pipelines);
+        calibrations.extend(fit::fit(&files(&texts, None), rounds, &mut pipelines));
         write(arguments, &calibrations, world)?;
     }
     let scored: Vec<_> = texts
@@ -77,9 +75,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         .collect();
     let mut scores: Vec<Score> = scored.iter().map(|(score, _)| score.clone()).collect();
     if let Some(rounds) = arguments.leave_out {
-        for (index, score) in scores.iter_mut().enumerate() {
-            score.left_out_mape = left_out(&texts, index, &calibrations, rounds, &mut pipelines);
-        }
+        leave_out(&texts, &mut scores, rounds, &mut pipelines);
     }
     if arguments.json {
         return output::json(&scores);
@@ -93,56 +89,33 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     output::text(&text)
 }
 
-/// Every type's constants, moved towards its rows.
-fn fitted(
-    texts: &[(String, String)],
-    start: &Calibrations,
-    rounds: usize,
-    pipelines: &mut Pipelines,
-) -> Calibrations {
-    let mut all = start.clone();
-    for (name, calibration) in &mut all {
-        let files: Vec<File> = texts
-            .iter()
-            .filter_map(|(file, text)| {
-                let (mut runs, _, _) = score::rows(text);
-                runs.retain(|run| {
-                    run.seconds.is_some() && run.cluster.device.calibration == name.as_str()
-                });
-                let file = File { name: file.clone(), runs, weight: 1.0 };
-                (!file.runs.is_empty()).then_some(file)
-            })
-            .collect();
-        if !files.is_empty() {
-            *calibration = fit::fit(&files, calibration, rounds, pipelines);
-            let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-            calibration.source = format!("fitted to {}", names.join(", "));
-        }
-    }
-    all
+/// Rows of all files, or of all but one.
+fn files(texts: &[(String, String)], without: Option<usize>) -> Vec<File> {
+    let others = texts.iter().enumerate().filter(|(index, _)| Some(*index) != without);
+    others.map(|(_, (name, text))| File { name: name.clone(), runs: score::rows(text).0 }).collect()
 }
 
-/// A file's error by constants that were fitted without it; nothing where no other file has runs
-/// on its devices, so that there is nothing to fit.
-fn left_out(
+/// Every file's error by constants that were fitted to all of them, and by constants that were
+/// fitted without it.
+fn leave_out(
     texts: &[(String, String)],
-    index: usize,
-    start: &Calibrations,
+    scores: &mut [Score],
     rounds: usize,
     pipelines: &mut Pipelines,
-) -> Option<f64> {
-    let others: Vec<_> =
-        texts.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, t)| t.clone()).collect();
-    let (name, text) = &texts[index];
-    let types = |text: &str| -> BTreeSet<&'static str> {
-        score::rows(text).0.iter().map(|run| run.cluster.device.calibration).collect()
-    };
-    let known: BTreeSet<_> = others.iter().flat_map(|(_, text)| types(text)).collect();
-    if !types(text).is_subset(&known) {
-        return None;
+) {
+    let all = fit::fit(&files(texts, None), rounds, pipelines);
+    for (index, (name, text)) in texts.iter().enumerate() {
+        workers::tell(&format!("without {name} ...\n"));
+        // A type that no other file knows is what was known of it before.
+        let mut others: Calibrations =
+            all.keys().map(|name| (name.clone(), Calibration::before(name))).collect();
+        others.extend(fit::fit(&files(texts, Some(index)), rounds, pipelines));
+        let with = score::score(name, text, &all, pipelines).0;
+        let without = score::score(name, text, &others, pipelines).0;
+        scores[index].left_out = with.step_time_mape.zip(without.step_time_mape);
+        scores[index].left_out_median =
+            with.step_time_median_error.zip(without.step_time_median_error);
     }
-    let calibrations = fitted(&others, start, rounds, pipelines);
-    score::score(name, text, &calibrations, pipelines).0.step_time_mape
 }
 
 fn write(arguments: &Arguments, all: &Calibrations, world: &World) -> Result<(), Failure> {
@@ -182,8 +155,16 @@ fn render(scores: &[Score]) -> String {
         for (table, error) in &score.tables {
             let _ = writeln!(text, "    {table}: mean {} %", percent(Some(*error)));
         }
-        if let Some(error) = score.left_out_mape {
-            let _ = writeln!(text, "    fitted without it: mean {} %", percent(Some(error)));
+        for (what, errors) in [("mean", score.left_out), ("median", score.left_out_median)] {
+            if let Some((with, without)) = errors {
+                let _ = writeln!(
+                    text,
+                    "    {what} {} % if fitted with it, {} % without it: {:+.1} points",
+                    percent(Some(with)),
+                    percent(Some(without)),
+                    100.0 * (without - with)
+                );
+            }
         }
         for (reason, count) in &score.skipped {
             let _ = writeln!(text, "    {count} skipped: {reason}");

@@ -17,7 +17,7 @@ mod waiting;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
@@ -31,6 +31,7 @@ use crate::recorder::Place;
 use header::Header;
 pub use meeting::Meeting;
 pub use ring::SharedTransport;
+pub(crate) use waiting::ended;
 
 /// One rank's view of the memory that it shares with others.
 pub struct SharedWorld {
@@ -48,6 +49,8 @@ pub struct SharedWorld {
     has_fences: bool,
     /// Ranks in other processes.
     watched: Mutex<Vec<Watched>>,
+    /// Ranks whose death concerns nobody but those who wait for them.
+    spared: OnceLock<Vec<Rank>>,
     /// What these ranks, and nobody else on any of the hosts, call their run.
     job: String,
     name: &'static str,
@@ -123,10 +126,30 @@ impl SharedWorld {
                     .map(|(rank, stream)| Watched::new(world, rank, stream))
                     .collect(),
             ),
+            spared: OnceLock::new(),
             segments,
             job,
             name,
         }
+    }
+
+    /// The death of these ranks concerns nobody any more but those who wait for them; the first
+    /// list counts.
+    pub(crate) fn spare(&self, ranks: &[Rank]) {
+        let _ = self.spared.set(ranks.to_vec());
+    }
+
+    fn is_spared(&self, rank: Rank) -> bool {
+        self.spared.get().is_some_and(|spared| spared.contains(&rank))
+    }
+
+    /// Whether a rank has died that the others can do without.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        if !self.is_spared(rank) {
+            return false;
+        }
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.iter().any(|watched| watched.rank == rank && watched.has_ended())
     }
 
     /// New memory among those of `survivors` that share this; all of them ask for it. Whoever is
@@ -313,10 +336,11 @@ impl SharedWorld {
         }
     }
 
-    /// The first of the watched ranks whose process has ended without a goodbye.
+    /// The first of the watched ranks whose process has ended without a goodbye, and that all need.
     pub(crate) fn first_dead(&self) -> Option<Rank> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = watched.iter().filter(|watched| watched.has_ended());
+        let needed = watched.iter().filter(|watched| !self.is_spared(watched.rank));
+        let ended = needed.filter(|watched| watched.has_ended());
         ended.map(|watched| watched.rank).find(|&rank| !self.has_left(rank))
     }
 }

@@ -348,6 +348,10 @@ impl Transport for SharedTransport {
         Some(Arc::clone(&self.world))
     }
 
+    fn spare(&self, ranks: &[Rank]) {
+        self.world.spare(ranks);
+    }
+
     fn settle(&mut self, statement: Verdict) -> Verdict {
         self.world.settle(statement)
     }
@@ -447,6 +451,11 @@ impl SharedTransport {
     /// Whether nobody has given up and nobody has died.
     pub(crate) fn look_around(&self) -> Result<(), Interruption> {
         self.world.look_around()
+    }
+
+    /// Whether a rank has died that the others can do without.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        self.world.is_gone(rank)
     }
 
     /// Waits until some message of the round can go on.

@@ -27,6 +27,10 @@ const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// Yields between two looks at whether somebody failed.
 const YIELDS_PER_LOOK: u32 = 16;
 
+/// A rank that gives its core away for longer than this sleeps instead. On a machine with much else
+/// to do one yield may take as long as everybody else's turn.
+const LONGEST_YIELDING: Duration = Duration::from_millis(10);
+
 /// A rank that waits and has given no sign of life for so long does not run.
 const SILENCE: Duration = Duration::from_millis(500);
 
@@ -58,22 +62,30 @@ impl SharedWorld {
         mut is_done: impl FnMut() -> bool,
     ) -> Result<(), Interruption> {
         self.num_long_waits.fetch_add(1, Ordering::Relaxed);
+        // From here on, and not from when the yields are over.
+        let deadline = Deadline::after(self.world.clock(), timeout);
+        let yielding = Deadline::after(self.world.clock(), LONGEST_YIELDING);
         for turn in 0..self.patience.num_yields {
             if is_done() {
                 return Ok(());
             }
             if turn.is_multiple_of(YIELDS_PER_LOOK) {
                 self.check_verdict()?;
+                if yielding.has_passed(self.world.clock()) {
+                    break;
+                }
             }
             self.world.shared().yield_now();
         }
-        let deadline = Deadline::after(self.world.clock(), timeout);
         let mut watch = Watch::new(self, peer);
         let mut stopped = None;
         let fence = || self.fence();
         let came = self.bell(self.rank).sleep_until(&mut is_done, fence, |word, seen| {
             let remaining = deadline.remaining(self.world.clock());
             stopped = self.look_around().err();
+            if self.is_gone(peer) {
+                stopped = stopped.take().or_else(|| Some(ended(peer)));
+            }
             if self.has_left(peer) {
                 // What it did before it left is seen by now, and was looked at once more below.
                 let reason = "it has left the run".to_owned();
@@ -104,18 +116,20 @@ impl SharedWorld {
         }
     }
 
-    /// Whether nobody has failed and nobody has died.
+    /// Whether nobody has failed and nobody has died that all need.
     pub(crate) fn look_around(&self) -> Result<(), Interruption> {
         self.check_verdict()?;
-        match self.first_dead() {
-            Some(peer) => Err(Interruption::Lost { peer, reason: "its process ended".to_owned() }),
-            None => Ok(()),
-        }
+        self.first_dead().map_or(Ok(()), |peer| Err(ended(peer)))
     }
 
     fn check_verdict(&self) -> Result<(), Interruption> {
         self.judged().map_or(Ok(()), |verdict| Err(Interruption::Judged(Box::new(verdict))))
     }
+}
+
+/// What a rank is found to have done whose process is no more.
+pub(crate) fn ended(peer: Rank) -> Interruption {
+    Interruption::Lost { peer, reason: "its process ended".to_owned() }
 }
 
 /// A long wait of this rank for another.

@@ -387,6 +387,10 @@ impl Transport for TcpTransport {
         None
     }
 
+    fn spare(&self, ranks: &[Rank]) {
+        self.fate.spare(ranks);
+    }
+
     fn settle(&mut self, statement: Verdict) -> Verdict {
         self.settle_on(statement)
     }

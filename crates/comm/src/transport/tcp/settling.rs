@@ -70,12 +70,23 @@ pub(crate) struct Fate {
     verdict: OnceLock<Verdict>,
     /// Held by the lane that settles it.
     turn: Mutex<()>,
+    /// Ranks whose death is not one of these things: it concerns only those who wait for them.
+    spared: OnceLock<Vec<Rank>>,
 }
 
 impl Fate {
     /// Whether the ranks have settled on something.
     pub(super) fn is_settled(&self) -> bool {
         self.verdict.get().is_some()
+    }
+
+    /// See [`crate::transport::Transport::spare`]; the first list counts.
+    pub(super) fn spare(&self, ranks: &[Rank]) {
+        let _ = self.spared.set(ranks.to_vec());
+    }
+
+    pub(super) fn is_spared(&self, rank: Rank) -> bool {
+        self.spared.get().is_some_and(|spared| spared.contains(&rank))
     }
 }
 
@@ -120,16 +131,18 @@ impl TcpTransport {
         heard.culprit != self.rank || self.awake.lasts(self.world.clock().now()) >= most
     }
 
-    /// Reads the control streams; returns the first that has ended or makes no sense.
+    /// Reads the control streams; returns the first that has ended or makes no sense. The end of a
+    /// rank that others can do without counts where the round is not done with it.
     fn hear(&mut self, only_ready: bool) -> Option<(Rank, Trouble)> {
         let mut dead = None;
-        for link in &mut self.links {
+        for (index, link) in self.links.iter_mut().enumerate() {
             let Some(control) = link.control.stream() else { continue };
             if only_ready && !self.set.is_ready(control) {
                 continue;
             }
             if let Err(trouble) = link.control.listen(&mut *self.set) {
-                dead = dead.or(Some((link.peer, trouble)));
+                let counts = !self.fate.is_spared(link.peer) || self.active.contains(&index);
+                dead = dead.or(counts.then_some((link.peer, trouble)));
             }
             if link.control.stream().is_none() {
                 self.set.watch(control, Interest::default());
@@ -172,7 +185,18 @@ impl TcpTransport {
         self.broken_by(peer, trouble)
     }
 
-    fn broken_by(&self, peer: Rank, trouble: Trouble) -> Interruption {
+    /// Whether the others can do without a rank.
+    pub(crate) fn is_spared(&self, peer: Rank) -> bool {
+        self.fate.is_spared(peer)
+    }
+
+    /// Whether a rank has died that the others can do without.
+    pub(crate) fn is_gone(&self, peer: Rank) -> bool {
+        let link = self.link_of[peer.0].map(|link| &self.links[link]);
+        self.fate.is_spared(peer) && link.is_some_and(|link| link.control.stream().is_none())
+    }
+
+    pub(super) fn broken_by(&self, peer: Rank, trouble: Trouble) -> Interruption {
         let link = self.link_of[peer.0].expect("there is a cable to it");
         let interruption = match trouble {
             Trouble::Mismatch(theirs) => Interruption::Mismatch { peer, theirs, number: None },
@@ -188,6 +212,9 @@ impl TcpTransport {
             }
             Trouble::Io(error) => Interruption::Lost { peer, reason: reason(&error) },
         };
+        if self.fate.is_spared(peer) && matches!(interruption, Interruption::Lost { .. }) {
+            return interruption;
+        }
         self.end(interruption)
     }
 

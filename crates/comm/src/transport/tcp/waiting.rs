@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::Interest;
 
+use super::trouble::Trouble;
 use super::{LOOK_AROUND, TcpTransport};
 use crate::error::Interruption;
 use crate::transport::Envelope;
@@ -34,7 +35,10 @@ impl TcpTransport {
                 watched.watch(control, Interest { read: true, write: false });
             }
         }
-        for link in peers.iter().filter_map(|peer| self.link_of[peer.0]) {
+        // The stream of one that has died would be ready all the time.
+        let living = peers.iter().filter(|peer| !self.is_gone(**peer));
+        let living: Vec<usize> = living.filter_map(|peer| self.link_of[peer.0]).collect();
+        for link in living {
             let stream = self.links[link].receiver.first_stream();
             self.set.watch(stream, Interest { read: true, write: false });
         }
@@ -61,10 +65,13 @@ impl TcpTransport {
             if let Some(peer) = self.with_message(peers, wanted) {
                 return Ok(peer);
             }
+            if self.is_gone(peers[0]) {
+                return Err(self.broken_by(peers[0], Trouble::Closed));
+            }
             let idle = self.world.clock().since(began);
             if idle >= timeout {
                 self.listen(false)?;
-                return Err(self.end(Interruption::Deadline { peer: peers[0] }));
+                return Err(Interruption::Deadline { peer: peers[0] });
             }
             self.sleep_for_message(peers, timeout.saturating_sub(idle))?;
         }

@@ -1,0 +1,147 @@
+//! Servers that are held twice: one of the two is killed in the middle of training, and nothing
+//! that a worker was told is done is lost, or done twice.
+
+use crate::launch::send;
+use crate::process::Folder;
+use lockstep_platform::{Deadline, World, real};
+use serde_json::Value;
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+/// Far more than anything here takes, and still an end.
+const LIMIT: Duration = Duration::from_mins(2);
+
+const STEPS: u64 = 40;
+
+/// Ranks of a run of two workers and two servers: the second part of the weights, and its copy.
+const FIRST: usize = 3;
+const COPY: usize = 5;
+
+/// A run of two workers and two servers, each of them twice.
+struct Run {
+    world: World,
+    folder: Folder,
+    child: Child,
+}
+
+fn arguments(sets: &[&str]) -> Vec<String> {
+    let steps = format!("train.steps={STEPS}");
+    let all = [
+        "sync.mode=parameter-server",
+        "run.workers=2",
+        "sync.servers=2",
+        "sync.replicas=1",
+        "optim.clip=0",
+        "train.eval_every=0",
+        "train.eval_batches=1",
+        "run.dir=run",
+        steps.as_str(),
+    ];
+    let fixed = ["train", "--preset", "tiny", "--json", "--quiet"].map(str::to_owned);
+    let sets = all.iter().chain(sets);
+    fixed.into_iter().chain(sets.flat_map(|set| ["--set".to_owned(), (*set).to_owned()])).collect()
+}
+
+impl Run {
+    fn start(sets: &[&str]) -> Self {
+        let folder = Folder::new();
+        let arguments = arguments(sets);
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let mut command = folder.command(&arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self { world: real(), folder, child: child.expect("the binary starts") }
+    }
+
+    /// What has been told so far; a line that is not whole yet does not count.
+    fn events(&self) -> Vec<Value> {
+        let path = self.folder.path().join("run/events.jsonl");
+        let text = self.world.files().read_to_string(&path).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Waits until so many events of a kind are told, and returns the last of them.
+    fn wait_for(&self, kind: &str, count: usize) -> Value {
+        let deadline = Deadline::after(self.world.clock(), LIMIT);
+        loop {
+            let events = self.events();
+            let found = events.iter().filter(|event| event["event"] == kind).nth(count - 1);
+            if let Some(event) = found {
+                return event.clone();
+            }
+            assert!(!deadline.has_passed(self.world.clock()), "{count} of {kind} do not happen");
+            self.world.clock().sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The process of a server's rank.
+    fn process(&self, rank: usize) -> u32 {
+        let joined = self.wait_for("servers_joined", 1);
+        let process = joined["server_processes"][rank - 2].as_u64().expect("a process");
+        u32::try_from(process).expect("a number of the system")
+    }
+
+    fn end(self) -> (Folder, Output) {
+        (self.folder, self.child.wait_with_output().expect("it was started"))
+    }
+}
+
+fn figures(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("figures")
+}
+
+/// Kills a server in the middle of a run, and returns the figures of that run.
+fn bereaved(sets: &[&str], victim: usize, successor: usize) -> Value {
+    let run = Run::start(sets);
+    run.wait_for("step", 5);
+    let process = run.process(victim);
+    send("-KILL", process);
+    let lost = run.wait_for("server_lost", 1);
+    let told = ["rank", "process", "successor"].map(|name| lost[name].as_u64().expect("a number"));
+    assert_eq!(told, [victim as u64, u64::from(process), successor as u64], "{sets:?}");
+    let (_folder, output) = run.end();
+    let figures = figures(&output);
+    let each = serde_json::json!([[STEPS, STEPS], [STEPS, STEPS]]);
+    assert_eq!(figures["acknowledged_by_server"], each, "{sets:?}: what workers were told");
+    assert_eq!(figures["applied_by_server"], each, "{sets:?}: what those who are left have done");
+    assert_eq!(figures["servers_lost"], serde_json::json!([victim]));
+    figures
+}
+
+#[test]
+fn a_server_that_is_killed_takes_no_acknowledged_update_with_it() {
+    for transport in ["run.transport=shm", "run.transport=tcp"] {
+        bereaved(&["sync.consistency=async", transport], FIRST, COPY);
+        bereaved(&["sync.consistency=async", transport], COPY, FIRST);
+    }
+    let figures = bereaved(&["sync.consistency=bounded", "sync.staleness=1"], FIRST, COPY);
+    assert!(figures["staleness_max"].as_u64().expect("a number") <= 1, "{figures}");
+}
+
+#[test]
+fn in_lockstep_the_end_cannot_be_told_from_that_of_an_undisturbed_run() {
+    let (_folder, output) = Run::start(&["sync.consistency=sync"]).end();
+    let whole = figures(&output);
+    assert_eq!(whole["servers_lost"], serde_json::json!([]));
+    for (victim, successor, transport) in [(FIRST, COPY, "shm"), (COPY, FIRST, "tcp")] {
+        let transport = format!("run.transport={transport}");
+        let found = bereaved(&["sync.consistency=sync", &transport], victim, successor);
+        for name in ["weights_hash", "losses_hash"] {
+            assert_eq!(found[name], whole[name], "{name}, {victim}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_both_ends_the_run_and_the_second_is_named() {
+    let run = Run::start(&["train.steps=100000000", "run.deadline=4"]);
+    run.wait_for("step", 3);
+    send("-KILL", run.process(FIRST));
+    run.wait_for("server_lost", 1);
+    send("-KILL", run.process(COPY));
+    let (_folder, output) = run.end();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{words}");
+    let last = words.lines().last().expect("it says why");
+    assert_eq!(last, format!("error: rank {COPY} was killed by signal 9 (SIGKILL)"));
+}

@@ -1,0 +1,57 @@
+//! A stream that is drawn instead of read: some tokens are common and most are rare.
+//!
+//! Token number k comes with a chance in proportion to 1 / (k + 1)^s, Zipf's law, whatever came
+//! before it: of words in a text s is about 1. Low numbers are the common ones, as in vocabularies
+//! that are ordered by how often a token occurs. There is nothing to learn but frequencies; it is
+//! for what depends on which rows of an embedding are touched how often.
+
+use lockstep_tensor::math::scalar;
+use lockstep_tensor::random::Key;
+
+/// Tokens of the stream.
+pub(crate) const NUM_TOKENS: usize = 1 << 18;
+
+/// What messages call it.
+pub(crate) const NAME: &str = "tokens drawn by Zipf's law";
+
+/// The stream is the same whatever the run's seed is, like that of a text.
+const SEED: u64 = 1;
+
+/// Draws the stream for a vocabulary.
+pub(crate) fn tokens(vocab: usize, exponent: f64) -> Vec<u32> {
+    let weight = |token: usize| scalar::powf((token + 1) as f64, -exponent);
+    let ends: Vec<f64> = (0..vocab)
+        .scan(0.0, |sum, token| {
+            *sum += weight(token);
+            Some(*sum)
+        })
+        .collect();
+    let key = Key::new(SEED, "data.zipf");
+    let draw = |index: usize| {
+        let place = key.uniform_f64(index as u64) * ends[vocab - 1];
+        ends.partition_point(|end| *end <= place).min(vocab - 1) as u32
+    };
+    (0..NUM_TOKENS).map(draw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_as_often_as_the_law_says() {
+        for exponent in [0.0, 1.0, 1.3] {
+            let vocab = 500;
+            let mut counts = vec![0_u32; vocab];
+            tokens(vocab, exponent).iter().for_each(|token| counts[*token as usize] += 1);
+            let chances = (0..vocab).map(|token| 1.0 / ((token + 1) as f64).powf(exponent));
+            let total: f64 = chances.clone().sum();
+            for (token, chance) in chances.enumerate() {
+                let expected = NUM_TOKENS as f64 * chance / total;
+                let error = (f64::from(counts[token]) - expected).abs();
+                // Five standard deviations of a count, and of the rarest one more.
+                assert!(error < 5.0 * expected.sqrt() + 1.0, "{exponent}, {token}: {error}");
+            }
+        }
+    }
+}

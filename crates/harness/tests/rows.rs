@@ -1,0 +1,143 @@
+//! Rows of an embedding that travel one by one to and from servers: the bits are those of tables
+//! that travel whole, bytes are those of rows that are touched, and what is kept is not asked for.
+
+use lockstep_config::Recipe;
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::LLAMA;
+use lockstep_harness::runs::Outcome;
+use lockstep_trainer::Options;
+
+const SERVED: [&str; 3] = ["sync.mode=parameter-server", "sync.consistency=sync", "optim.clip=0"];
+
+/// Tokens of a vocabulary of a thousand by Zipf's law; two workers.
+fn zipf(sets: &[&str]) -> Recipe {
+    let data = ["data.source=zipf", "model.vocab=1000", "model.context=32", "run.workers=2"];
+    let train = [
+        "train.batch=4",
+        "train.microbatch=1",
+        "numerics.invariant_up_to=4",
+        "train.steps=6",
+        "train.eval_batches=1",
+    ];
+    LLAMA.with(&[&data[..], &train, &SERVED, sets].concat())
+}
+
+fn pulled_and_pushed(outcome: &Outcome) -> [u64; 2] {
+    let rows = &outcome.summary.loose.rows;
+    [rows.rows_pulled.expect("counted"), rows.rows_pushed.expect("counted")]
+}
+
+fn row_bytes(outcome: &Outcome) -> u64 {
+    outcome.summary.loose.rows.row_bytes_by_server.as_ref().expect("counted").iter().sum()
+}
+
+fn requests(outcome: &Outcome) -> u64 {
+    outcome.summary.loose.rows.row_requests_by_server.as_ref().expect("counted").iter().sum()
+}
+
+#[test]
+fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
+    let mut runs = Runs::new("rows");
+    // How a row is stepped does not depend on how it travels: momentum and Adam are no exception.
+    for (optim, servers, by) in
+        [("sgd", 1, "hash"), ("sgd", 3, "range"), ("momentum", 2, "hash"), ("adamw", 3, "hash")]
+    {
+        let sets = [format!("optim.name={optim}"), format!("sync.servers={servers}")];
+        let sets = [sets[0].as_str(), sets[1].as_str()];
+        let whole = runs.finish(&zipf(&sets));
+        let by = format!("sync.rows_by={by}");
+        let rows = runs.finish(&zipf(&[&sets[..], &["sync.sparse_rows=true", &by]].concat()));
+        assert_eq!(rows.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
+        assert!(rows.summary.wire_bytes < whole.summary.wire_bytes);
+        // A cache of rows that are good for one step keeps nothing.
+        let every = ["sync.sparse_rows=true", &by, "sync.hot_rows=100", "sync.hot_every=1"];
+        let every = runs.finish(&zipf(&[&sets[..], &every].concat()));
+        assert_eq!(every.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
+        assert_eq!(every.summary.loose.rows.rows_kept, Some(0));
+    }
+}
+
+#[test]
+fn bytes_are_those_of_the_rows_that_are_touched() {
+    let mut runs = Runs::new("rows");
+    let mut of = |context: &str, sparse: &str| {
+        runs.finish(&zipf(&[context, sparse, "sync.servers=2", "optim.name=sgd"]))
+    };
+    let width = 4 * LLAMA.with::<&str>(&[]).model.width as u64;
+    let mut touched = Vec::new();
+    for context in ["model.context=16", "model.context=64"] {
+        let (rows, whole) =
+            (of(context, "sync.sparse_rows=true"), of(context, "sync.rows_by=hash"));
+        let [pulled, pushed] = pulled_and_pushed(&rows);
+        assert_eq!(pulled, pushed, "{context}: what is touched comes and its gradient goes");
+        // A row and its number each way; nine words with every pull, one with every push.
+        let steps = 6 * 2 * 2;
+        let expected =
+            (pulled + pushed) * (width + 4) + 8 * (9 * (requests(&rows) - steps) + steps);
+        assert_eq!(row_bytes(&rows), expected, "{context}");
+        // All wires together have what they would have without rows, less the table both ways.
+        let saved = 6 * 2 * 2 * 1000 * width - row_bytes(&rows);
+        let all = |outcome: &Outcome| outcome.summary.wire_bytes_by_rank.iter().sum::<u64>();
+        // What the summary has is of one step.
+        assert_eq!(6 * (all(&whole) - all(&rows)), saved, "{context}");
+        touched.push(pulled);
+    }
+    assert!(touched[1] > touched[0] && touched[1] < 4 * touched[0], "{touched:?}");
+}
+
+#[test]
+fn rows_that_are_touched_all_the_time_are_kept_and_learning_goes_on() {
+    let mut runs = Runs::new("rows");
+    let mut of = |more: &[&str]| {
+        let usual = ["sync.sparse_rows=true", "sync.servers=2", "train.steps=24", "optim.name=sgd"];
+        runs.finish(&zipf(&[&usual[..], more].concat()))
+    };
+    let plain = of(&[]);
+    let kept = of(&["sync.hot_rows=64", "sync.hot_every=8"]);
+    let ([all, pushed], [less, also_pushed]) =
+        (pulled_and_pushed(&plain), pulled_and_pushed(&kept));
+    let hits = kept.summary.loose.rows.rows_kept.expect("counted");
+    assert_eq!((less + hits, also_pushed), (all, pushed), "every touch is a pull or a hit");
+    assert!(less < all * 3 / 4, "{less} of {all}");
+    let age = kept.summary.loose.rows.row_age_max.expect("counted");
+    assert_eq!(age, 7, "a row that is pulled every eight steps misses seven updates at most");
+    let last = |outcome: &Outcome| outcome.summary.validation_loss.expect("judged");
+    assert!(last(&kept) < kept.summary.first_loss && last(&plain) < plain.summary.first_loss);
+    assert!((last(&kept) - last(&plain)).abs() < 0.05, "{} {}", last(&kept), last(&plain));
+}
+
+#[test]
+fn a_bound_on_staleness_holds_for_rows_that_are_kept() {
+    let mut runs = Runs::new("rows");
+    let bounded = ["sync.consistency=bounded", "sync.staleness=3", "sync.sparse_rows=true"];
+    let hot = ["sync.hot_rows=64", "sync.hot_every=1000", "train.steps=24", "optim.name=sgd"];
+    let outcome = runs.finish(&zipf(&[&bounded[..], &hot].concat()));
+    let rows = &outcome.summary.loose.rows;
+    assert!(rows.rows_kept.expect("counted") > 0 && rows.row_age_max.expect("counted") <= 3);
+    assert!(outcome.summary.staleness_max <= 3);
+}
+
+#[test]
+fn a_hash_spreads_the_load_that_ranges_do_not() {
+    let mut runs = Runs::new("rows");
+    let mut of = |by: &str| {
+        let sets = ["sync.sparse_rows=true", "sync.servers=4", "optim.name=sgd", by];
+        runs.finish(&zipf(&sets)).summary.loose.rows.row_imbalance.expect("counted")
+    };
+    let (hash, range) = (of("sync.rows_by=hash"), of("sync.rows_by=range"));
+    assert!(range > 1.5 && hash < 1.35, "{range} and {hash}");
+}
+
+#[test]
+fn what_servers_keep_of_rows_survives_the_end_of_the_process() {
+    let mut runs = Runs::new("rows");
+    let more = ["sync.sparse_rows=true", "sync.servers=2", "optim.name=adamw", "train.steps=10"];
+    let recipe = zipf(&[&more[..], &["checkpoint.every=4"]].concat());
+    let whole = runs.finish(&recipe);
+    let options = Options { stop_after: Some(6), ..Options::default() };
+    let part = runs.run(&recipe, options).expect("the first part");
+    let resume = Some(part.dir.join("checkpoints"));
+    let rest = runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest");
+    assert_eq!(rest.losses.len(), 6, "from step 4 on");
+    assert_eq!(rest.hashes(), whole.hashes());
+}

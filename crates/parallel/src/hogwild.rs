@@ -1,0 +1,160 @@
+//! Hogwild: threads step weights that lie in memory all of them see, and nobody locks anything.
+//!
+//! A thread reads all weights, one after the other, while others may be changing them; computes the
+//! gradient of its part of the batch; and adds its step to every weight whose gradient is not zero,
+//! one at a time (Niu et al. 2011). What it has read may be of no single moment, and
+//! what it adds comes late: where gradients are sparse, threads seldom meet at a weight, and it
+//! does not matter; where they are dense it acts as staleness does.
+//!
+//! Weights are the bits of `f32` in atomics, and an addition is a loop of compare and exchange, so
+//! there is no data race and no addition is lost. All of it is *relaxed*: weights are numbers that
+//! no other memory hangs on; threads meet where they are joined.
+
+use crate::federated::{read, write};
+use crate::leaves::Leaves;
+use crate::replica::{Replica, ReplicaPlan};
+use lockstep_comm::{Comm, CommError, Options};
+use lockstep_model::Blueprint;
+use lockstep_optim::Clip;
+use lockstep_platform::World;
+use lockstep_tensor::Cpu;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Weights that all threads see.
+pub struct SharedWeights {
+    values: Vec<AtomicU32>,
+    /// Steps so far.
+    num_updates: AtomicU64,
+    /// Where each tensor lies.
+    places: BTreeMap<String, Range<usize>>,
+}
+
+/// What a thread computes with.
+pub struct Hog {
+    solo: Replica,
+    weights: Vec<f32>,
+    /// How many steps had been taken when the weights were read.
+    version: u64,
+    /// How many of this thread's steps missed how many of the others'.
+    pub staleness: BTreeMap<u64, u64>,
+}
+
+impl SharedWeights {
+    /// Begins with the weights of a replica.
+    pub fn new(replica: &mut Replica) -> Result<Self, CommError> {
+        let (mut places, mut len) = (BTreeMap::new(), 0);
+        for (_, param) in replica.blueprint.tensors() {
+            places.insert(param.name.clone(), len..len + param.len());
+            len += param.len();
+        }
+        let mut values = vec![0.0; len];
+        read(replica, &places, &mut values)?;
+        Ok(Self::of(&values, places))
+    }
+
+    fn of(values: &[f32], places: BTreeMap<String, Range<usize>>) -> Self {
+        let values = values.iter().map(|value| AtomicU32::new(value.to_bits())).collect();
+        Self { values, num_updates: AtomicU64::new(0), places }
+    }
+
+    /// Gives a replica the weights as they are.
+    pub fn show(&self, replica: &mut Replica) -> Result<(), CommError> {
+        let mut values = vec![0.0; self.values.len()];
+        self.load(&mut values);
+        write(replica, &self.places, &values)
+    }
+
+    /// Steps so far.
+    pub fn num_updates(&self) -> u64 {
+        self.num_updates.load(Relaxed)
+    }
+
+    fn load(&self, into: &mut [f32]) {
+        for (into, value) in into.iter_mut().zip(&self.values) {
+            *into = f32::from_bits(value.load(Relaxed));
+        }
+    }
+
+    /// Adds to one weight; whatever others add meanwhile is not lost.
+    fn add(&self, index: usize, change: f32) {
+        let sum = |bits| Some((f32::from_bits(bits) + change).to_bits());
+        let added = self.values[index].fetch_update(Relaxed, Relaxed, sum);
+        debug_assert!(added.is_ok(), "the sum always exists");
+    }
+}
+
+impl Hog {
+    /// A thread that computes the gradients of so many lanes at a time.
+    pub fn new(
+        blueprint: Blueprint,
+        seed: u64,
+        cpu: &Cpu,
+        plan: &ReplicaPlan,
+        num_lanes: usize,
+        world: &World,
+    ) -> Result<Self, CommError> {
+        // It knows nobody: what it shares are weights.
+        let own = Comm::threads(world, 1, &Options::default())?.remove(0);
+        let leaves = Leaves { num_leaves: 1, lanes_per_leaf: num_lanes };
+        let recompute = plan.recompute;
+        let alone = ReplicaPlan { recompute, ..ReplicaPlan::alone(plan.lane, leaves) };
+        let solo = Replica::materialize(blueprint, seed, cpu, alone, &own, world)?;
+        Ok(Self { solo, weights: Vec::new(), version: 0, staleness: BTreeMap::new() })
+    }
+
+    /// Reads all weights, to compute the gradient of with what it gives.
+    pub fn pull(&mut self, shared: &SharedWeights) -> Result<&mut Replica, CommError> {
+        self.version = shared.num_updates();
+        self.weights.resize(shared.values.len(), 0.0);
+        shared.load(&mut self.weights);
+        write(&mut self.solo, &shared.places, &self.weights)?;
+        Ok(&mut self.solo)
+    }
+
+    /// Takes a step by the gradients that have been summed up.
+    pub fn push(&mut self, shared: &SharedWeights, lr: f64, clip: &Clip) {
+        let rate = -(lr as f32);
+        for slot in self.solo.slots() {
+            let scale = clip.scale(0).min(1.0);
+            let grads = &self.solo.store.own_grads(slot.block)[slot.grads.clone()];
+            let place = shared.places[&slot.name].start + slot.first;
+            for (index, grad) in grads.iter().enumerate().filter(|(_, grad)| **grad != 0.0) {
+                shared.add(place + index, rate * (grad * scale));
+            }
+        }
+        let missed = shared.num_updates.fetch_add(1, Relaxed).saturating_sub(self.version);
+        *self.staleness.entry(missed).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn no_addition_is_lost_whoever_else_adds() {
+        const THREADS: usize = 4;
+        const ADDITIONS: usize = 20_000;
+        let shared = Arc::new(SharedWeights::of(&[0.0, 0.5], BTreeMap::new()));
+        let world = lockstep_platform::real();
+        let spawn = |thread: usize| {
+            let shared = Arc::clone(&shared);
+            let body = move || {
+                for _ in 0..ADDITIONS {
+                    shared.add(0, 1.0);
+                    // Sums and differences of powers of two are exact.
+                    shared.add(1, if thread.is_multiple_of(2) { 0.25 } else { -0.25 });
+                }
+            };
+            world.threads().spawn("hog", Box::new(body)).expect("a thread")
+        };
+        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("ended"));
+        let mut values = [0.0; 2];
+        shared.load(&mut values);
+        assert_eq!(values, [(THREADS * ADDITIONS) as f32, 0.5]);
+    }
+}

@@ -1,0 +1,112 @@
+//! One step of a worker of servers: pull, compute, push.
+
+use crate::TrainError;
+use crate::health::Verdict;
+use crate::journal::{Journal, StepRecord};
+use crate::saved::Learner;
+use crate::train::{lane_of, lane_shape};
+use crate::{rounds, rows};
+use lockstep_config::{Consistency, Recipe};
+use lockstep_data::Loader;
+use lockstep_tensor::Cpu;
+use std::collections::VecDeque;
+
+/// Losses of which the mean is what a loss is held against.
+const NUM_LOSSES: usize = 20;
+
+/// What a worker has seen of its losses.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    last: VecDeque<f64>,
+}
+
+impl Watch {
+    /// Takes note of a loss; returns whether it is so many times the mean of those before it.
+    fn is_spike(&mut self, loss: f64, times: f64) -> bool {
+        let count = self.last.len();
+        let mean = self.last.iter().fold(0.0, |sum, loss| sum + loss) / count.max(1) as f64;
+        let is_spike = times > 0.0 && count == NUM_LOSSES && !(loss <= times * mean);
+        if count == NUM_LOSSES {
+            self.last.pop_front();
+        }
+        self.last.push_back(loss);
+        is_spike
+    }
+}
+
+/// Learns from this worker's part of one batch; returns the last step that is done by that, which
+/// is a later one where others have gone on without this worker.
+pub(super) fn one_step(
+    cpu: &Cpu,
+    recipe: &Recipe,
+    (step, last_step): (u64, u64),
+    watch: &mut Watch,
+    learner: &mut Learner,
+    loader: &mut Loader,
+    journal: &mut Journal,
+) -> Result<u64, TrainError> {
+    let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
+    journal.begin_step();
+    let batch = loader.next_batch()?;
+    rows::touch(step, batch, &mut learner.replica);
+    let version = learner.replica.pull(step)?;
+    let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
+    if is_elastic && version >= last_step {
+        journal.missed();
+        return Ok(version);
+    }
+    learner.replica.tell_own_losses(!in_lockstep);
+    let slow = &journal.slow;
+    // By the targets of all workers, so that the gradients of all are that of the batch.
+    let lane = |index| {
+        slow.before_lane(step, index, &|| false);
+        lane_of(recipe, batch, index, batch.num_targets)
+    };
+    let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+    slow.after_lanes();
+    let own_targets = rounds::own_targets(batch, &learner.replica);
+    let num_targets = if in_lockstep { batch.num_targets } else { own_targets };
+    let loss = loss / num_targets as f64;
+    let sums = learner.replica.finish_reduce(cpu)?;
+    let sums = learner.replica.unscale(cpu, sums);
+    let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
+    let is_finite = loss.is_finite() && clip.norm.is_finite();
+    learner.replica.lie(recipe.train.seed, step);
+    let is_spike = watch.is_spike(loss, recipe.sync.server.spike);
+    learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
+    learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
+    if learner.num_skipped > recipe.train.max_skipped {
+        let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
+        let value = if loss.is_finite() { clip.norm } else { loss };
+        let source_of = format!(" (on worker {})", learner.replica.groups().rank());
+        return Err(TrainError::Diverged { step, what, value, source_of });
+    }
+    let record = StepRecord {
+        step,
+        loss,
+        lr: learner.lr(step),
+        clip,
+        num_tokens: batch.num_lanes() * lane_shape(recipe).rows(),
+        data_wait_seconds: loader.wait_seconds(),
+        verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
+        loss_scale: None,
+    };
+    journal.finish_step(&record, &mut learner.replica);
+    journal.compressed(step + 1, learner.replica.squeezed().filter(|_| is_finite));
+    Ok(if is_elastic { version.max(step) } else { step })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_a_jump_beside_those_before_it_once_there_are_enough() {
+        let mut watch = Watch::default();
+        assert!((0..NUM_LOSSES).all(|_| !watch.is_spike(100.0, 2.0)), "nothing is known yet");
+        assert!(!watch.is_spike(200.0, 2.0));
+        assert!(!watch.is_spike(201.0, 0.0), "nobody asked");
+        assert!(watch.is_spike(300.0, 2.0));
+        assert!(watch.is_spike(f64::NAN, 2.0));
+    }
+}
