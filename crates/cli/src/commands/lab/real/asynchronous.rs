@@ -158,7 +158,7 @@ fn serve(
 }
 
 /// The next worker in turn whose gradient has come.
-pub(super) fn wait(world: &World, arriving: &[Option<Handle<Vec<f32>>>], last: usize) -> usize {
+fn wait(world: &World, arriving: &[Option<Handle<Vec<f32>>>], last: usize) -> usize {
     loop {
         let turn = (1..=arriving.len()).map(|step| (last + step) % arriving.len());
         let mut come =

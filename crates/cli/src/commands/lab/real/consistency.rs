@@ -2,13 +2,14 @@
 //! those who are too far behind, or for nobody. Under every model a worker has the gradients and
 //! the times that the simulation gives it.
 
-use super::asynchronous::wait;
 use super::{OPEN, Point, Real, cluster};
 use crate::failure::Failure;
-use lockstep_comm::{Comm, CommError, Handle, Reduction};
+use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_lab::experiments::{Clocks, UnevenWorker};
 use lockstep_lab::problem::Stepper;
 use lockstep_schedule::Algorithm;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(super) const REAL: Real = Real {
@@ -17,9 +18,9 @@ pub(super) const REAL: Real = Real {
     rows: Some("model"),
     params: &[
         "workers=4",
-        "compute=40ms",
-        "communication=40ms",
-        "push=10ms",
+        "compute=100ms",
+        "communication=100ms",
+        "push=25ms",
         "local_steps=5",
         "lr=0.6",
         "condition=5",
@@ -78,89 +79,112 @@ fn together(point: &Point<'_>, k: usize) -> Result<f64, Failure> {
     })
 }
 
+/// Turns of a server, with one before that does not count.
+const NUM_TURNS: usize = 2;
+
 fn apart(point: &Point<'_>, bound: Option<usize>) -> Result<f64, Failure> {
     let num_workers = point.at.count("workers");
     let links = cluster::even(OPEN);
-    let turns = cluster::turns(point.world, (num_workers + 1, &links), 2, |rank| {
-        if rank.index() == 0 {
-            return Server::new(point, &rank.comm, bound).live();
-        }
-        let mut workers = UnevenWorker::all(point.at, &mut point.random());
-        let mut worker = workers.swap_remove(rank.index() - 1);
-        let mut message = vec![0.0_f32; UnevenWorker::bowl(point.at).curvatures.len() + 1];
-        loop {
-            rank.comm.recv(&mut message, 0, WEIGHTS)?;
-            let (go_on, weights) = message.split_last().expect("it has a length");
-            if *go_on == 0.0 {
-                return Ok(0.0);
-            }
-            let gradient = worker.gradient(weights);
-            rank.compute(worker.seconds());
-            rank.comm.send(&gradient, 0, GRADIENT)?;
+    let servers: Vec<Server<'_>> = (0..=NUM_TURNS).map(|_| Server::new(point, bound)).collect();
+    let turns_taken: Vec<AtomicUsize> = (0..2 * num_workers).map(|_| AtomicUsize::new(0)).collect();
+    cluster::turns(point.world, (2 * num_workers, &links), NUM_TURNS, |rank| {
+        let turn = turns_taken[rank.index()].fetch_add(1, Ordering::Relaxed);
+        match rank.index().checked_sub(num_workers) {
+            None => servers[turn].serve(&rank.comm, rank.index(), rank.index() + num_workers),
+            Some(number) => work(point, rank, number),
         }
     })?;
-    // What counts is when the server was there; workers come home later.
-    Ok(turns.iter().map(|(_, seconds)| seconds[0]).fold(f64::INFINITY, f64::min))
+    let seconds = servers[1..].iter().map(|server| server.lock().seconds);
+    Ok(seconds.fold(f64::INFINITY, f64::min))
 }
 
-/// The server's side: whom it waits for, and who waits for it.
+/// A worker's life: weights, a gradient of them, and again until there is no more to do.
+fn work(point: &Point<'_>, rank: &cluster::Rank<'_>, number: usize) -> Result<(), CommError> {
+    let mut worker = UnevenWorker::all(point.at, &mut point.random()).swap_remove(number);
+    let mut message = vec![0.0_f32; UnevenWorker::bowl(point.at).curvatures.len() + 1];
+    loop {
+        rank.comm.recv(&mut message, number, WEIGHTS)?;
+        let (go_on, weights) = message.split_last().expect("it has a length");
+        if *go_on == 0.0 {
+            return Ok(());
+        }
+        let gradient = worker.gradient(weights);
+        rank.compute(worker.seconds());
+        rank.comm.send(&gradient, number, GRADIENT)?;
+    }
+}
+
+/// A server with a rank for each of its workers, so that whoever comes first is served first.
 struct Server<'a> {
     point: &'a Point<'a>,
-    comm: &'a Comm,
-    clocks: Clocks,
+    state: Mutex<State>,
+    has_moved: Condvar,
+}
+
+/// What the ranks of a server share.
+struct State {
     x: Vec<f32>,
-    /// The gradient that each worker will send; of those who must wait, none.
-    arriving: Vec<Option<Handle<Vec<f32>>>>,
+    stepper: Stepper,
+    clocks: Clocks,
+    updates: usize,
+    is_over: bool,
+    /// To the target; infinite until then.
+    seconds: f64,
 }
 
 impl<'a> Server<'a> {
-    fn new(point: &'a Point<'a>, comm: &'a Comm, bound: Option<usize>) -> Self {
-        let num_workers = point.at.count("workers");
-        Self {
-            point,
-            comm,
-            clocks: Clocks::new(num_workers, bound),
-            x: UnevenWorker::bowl(point.at).start(),
-            arriving: (0..num_workers).map(|_| None).collect(),
-        }
+    fn new(point: &'a Point<'a>, bound: Option<usize>) -> Self {
+        let x = UnevenWorker::bowl(point.at).start();
+        let state = State {
+            stepper: Stepper::of(point.at, x.len()),
+            x,
+            clocks: Clocks::new(point.at.count("workers"), bound),
+            updates: 0,
+            is_over: false,
+            seconds: f64::INFINITY,
+        };
+        Self { point, state: Mutex::new(state), has_moved: Condvar::new() }
     }
 
-    /// Sends weights to whoever waits for them and may have them.
-    fn let_begin(&mut self) -> Result<(), CommError> {
-        for worker in 0..self.arriving.len() {
-            if self.arriving[worker].is_none() && self.clocks.lets(worker) {
-                let empty = vec![0.0; self.x.len()];
-                let (comm, rank) = (self.comm, worker + 1);
-                self.arriving[worker] = Some(comm.start_recv::<f32, _>(empty, rank, GRADIENT)?);
-                comm.send(&[&self.x[..], &[1.0]].concat(), rank, WEIGHTS)?;
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves one worker, who is another rank, until the target is reached.
+    fn serve(&self, comm: &Comm, number: usize, worker: usize) -> Result<(), CommError> {
+        let (at, clock) = (self.point.at, self.point.world.clock());
+        let start = clock.now();
+        let bowl = UnevenWorker::bowl(at);
+        let target = at.number("target") * bowl.loss(&bowl.start());
+        let lr = at.number("lr") / at.number("workers");
+        let mut gradient = vec![0.0_f32; bowl.curvatures.len()];
+        let mut state = self.lock();
+        loop {
+            while !state.is_over && !state.clocks.lets(number) {
+                state = self.has_moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let go_on = f32::from(u8::from(!state.is_over));
+            let message = [&state.x[..], &[go_on]].concat();
+            drop(state);
+            comm.send(&message, worker, WEIGHTS)?;
+            if go_on == 0.0 {
+                return Ok(());
+            }
+            comm.recv(&mut gradient, worker, GRADIENT)?;
+            // One gradient after the other: the others wait for this one.
+            state = self.lock();
+            if !state.is_over {
+                clock.sleep(Duration::from_secs_f64(at.number("push")));
+                let State { x, stepper, .. } = &mut *state;
+                stepper.step(x, lr, &gradient);
+                state.clocks.count(number);
+                state.updates += 1;
+                if bowl.loss(&state.x) <= target {
+                    state.seconds = clock.since(start).as_secs_f64();
+                }
+                state.is_over = state.seconds.is_finite() || state.updates >= MOST;
+                self.has_moved.notify_all();
             }
         }
-        Ok(())
-    }
-
-    /// Seconds to the target; then everybody is sent home.
-    fn live(mut self) -> Result<f64, CommError> {
-        let (at, clock) = (self.point.at, self.point.world.clock());
-        let bowl = UnevenWorker::bowl(at);
-        let target = at.number("target") * bowl.loss(&self.x);
-        let lr = at.number("lr") / self.arriving.len() as f64;
-        let mut stepper = Stepper::of(at, self.x.len());
-        let start = clock.now();
-        let (mut updates, mut last) = (0, 0);
-        while bowl.loss(&self.x) > target && updates < MOST {
-            self.let_begin()?;
-            last = wait(self.point.world, &self.arriving, last);
-            let gradient = self.arriving[last].take().expect("it has come").finish()?;
-            clock.sleep(Duration::from_secs_f64(at.number("push")));
-            stepper.step(&mut self.x, lr, &gradient);
-            self.clocks.count(last);
-            updates += 1;
-        }
-        let seconds = clock.since(start).as_secs_f64();
-        for (worker, arriving) in self.arriving.into_iter().enumerate() {
-            arriving.map(Handle::finish).transpose()?;
-            self.comm.send(&[&self.x[..], &[0.0]].concat(), worker + 1, WEIGHTS)?;
-        }
-        Ok(if updates < MOST { seconds } else { f64::INFINITY })
     }
 }
