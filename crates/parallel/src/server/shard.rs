@@ -491,7 +491,7 @@ mod tests {
         for (late, expected) in [(Late::Discard, -3.0), (Late::Next, -4.5)] {
             let mut shard = shard(3, Consistency::Elastic, 0);
             (shard.policy.quorum, shard.policy.late) = (2, late);
-            (0..3).for_each(|worker| drop(shard.read(worker)));
+            (0..3).for_each(|worker| _ = shard.read(worker));
             push(&mut shard, 0, Some(gradient(1.0)));
             assert!(!shard.may_read(1) && shard.is_open());
             push(&mut shard, 1, Some(gradient(1.0)));
@@ -512,7 +512,7 @@ mod tests {
     fn what_is_too_stale_is_thrown_away_where_nobody_waits() {
         let mut shard = shard(3, Consistency::Bounded, 1);
         shard.policy.bound.beyond = Beyond::Discard;
-        (0..3).for_each(|worker| drop(shard.read(worker)));
+        (0..3).for_each(|worker| _ = shard.read(worker));
         let found = [0, 1, 2].map(|worker| push(&mut shard, worker, Some(gradient(1.0))));
         assert_eq!(found, [0, 1, 2]);
         assert_eq!(
@@ -538,7 +538,7 @@ mod tests {
         }
         assert_eq!((shard.version(), shard.params_mut()[0][0]), (4, -4.0));
         assert!(shard.may_read(2));
-        (0..2).for_each(|worker| drop(shard.read(worker)));
+        (0..2).for_each(|worker| _ = shard.read(worker));
         push(&mut shard, 0, Some(gradient(1.0)));
         assert!(!shard.may_read(3));
         assert_eq!(shard.version(), 4, "one of two is no update any more");
