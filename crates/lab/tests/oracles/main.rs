@@ -2,6 +2,7 @@
 //!
 //! `value` is the right number; where the source prints another, a comment says so.
 
+mod last;
 mod rest;
 mod rows;
 

@@ -1,6 +1,5 @@
 //! Rows that are true as printed and belong to no table: stale gradients, effective delays, steps
-//! and transfers of the case studies. Rows that are one multiplication of their own numbers would
-//! only test arithmetic: A O200, A O219, A O226, B O40, B O78, B O79, B O125, B O204, B O214.
+//! and transfers of the case studies.
 
 use super::{at, near, row};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};

@@ -1,8 +1,8 @@
 //! The other rows that the reference marks as consistent, as derived, or for use as a test.
 //!
 //! What an experiment has a column for comes out of it; what is only a law or a unit comes from the
-//! planner's closed forms, the lab's statistics or the units. Rows whose law is wrong (a speed-up
-//! that grows like a root, say) are not here: `lockstep lab claims` has those.
+//! planner's closed forms, the lab's statistics or the units. Rows whose law is wrong are not here:
+//! `lockstep lab claims` has those, and `last` the speed-up that grows like a root.
 
 use super::{at, near, row};
 use lockstep_config::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
