@@ -35,6 +35,7 @@ fn model(family: Family) -> Model {
             l2: 0.05,
             // A smooth one: differences cannot see around a corner.
             activation: Activation::Gelu,
+            density: 1.0,
         },
     }
 }

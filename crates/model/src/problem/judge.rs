@@ -148,6 +148,7 @@ pub(super) mod tests {
                 condition: 20.0,
                 noise: 0.3,
                 l2: 0.01,
+                density: 1.0,
                 activation: Activation::Relu,
             },
         }
