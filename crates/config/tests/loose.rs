@@ -52,7 +52,7 @@ fn what_does_not_go_with_them_says_so() {
             ("parallel.zero=1", "try parallel.zero = 0"),
             ("parallel.pipeline=2", "try parallel.pipeline = 1"),
             ("precision.compute=fp16", "try precision.compute = \"bf16\""),
-            ("compress.method=int8", "try sync.mode = \"all-reduce\""),
+            ("compress.method=dgc", "try sync.mode = \"all-reduce\""),
             ("run.check_replicas_every=5", "try run.check_replicas_every = 0"),
             ("sync.local_steps=4", "sync.local_steps"),
         ] {

@@ -142,13 +142,14 @@ fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
     let served = ["sync.mode=parameter-server", "sync.servers=2"];
     let sets = [&sets[..], &served].concat();
     let dense = runs.finish(&LLAMA.with(&sets));
-    // Weights come back as they are, so at best half of the bytes are saved.
+    // Weights come back as they are, and are read for checkpoints: of 26 models' worth of bytes the
+    // pushes are 8.
     let methods: [(&[&str], f64); 5] = [
-        (&["compress.method=bf16"], 1.3),
-        (&["compress.method=int8"], 1.5),
-        (&["compress.method=qsgd", "compress.bits=4"], 1.6),
-        (&["compress.method=top-k", "compress.ratio=0.05"], 1.7),
-        (&["compress.method=sign"], 1.7),
+        (&["compress.method=bf16"], 1.15),
+        (&["compress.method=int8"], 1.25),
+        (&["compress.method=qsgd", "compress.bits=4"], 1.3),
+        (&["compress.method=top-k", "compress.ratio=0.05"], 1.3),
+        (&["compress.method=sign"], 1.35),
     ];
     for (method, saving) in methods {
         let recipe = LLAMA.with(&[&sets[..], method].concat());

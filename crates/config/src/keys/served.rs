@@ -13,7 +13,6 @@ use Default::{Derived, Fixed};
 const SERVER: &[&str] = &["parameter-server"];
 const BOUNDED: &[&str] = &["bounded"];
 const ELASTIC: &[&str] = &["elastic"];
-const FREE: &[&str] = &["async", "bounded"];
 /// Where somebody hears what several workers say.
 const HEARING: &[&str] = &["gossip", "parameter-server"];
 
@@ -106,7 +105,8 @@ pub(super) const SWITCH_AFTER: Key = Key::new(
     "The share of the run's steps after which all workers wait for all, as with sync.consistency = \
      \"sync\"; 1 never.",
 )
-.only_when("sync.consistency", FREE);
+.only_when("sync.mode", SERVER)
+.counting_when(|r| r.sync.server.switch_after < 1.0);
 
 pub(super) const SPIKE: Key = Key::new(
     "sync.spike",
@@ -116,7 +116,8 @@ pub(super) const SPIKE: Key = Key::new(
     "When a worker's loss is so many times the mean of its last 20, all workers wait for all from \
      the next step on; 0 never.",
 )
-.only_when("sync.consistency", FREE);
+.only_when("sync.mode", SERVER)
+.counting_when(|r| r.sync.server.spike > 0.0);
 
 pub(super) const RESETS_MOMENTUM: Key = Key::new(
     "sync.reset_momentum",
@@ -157,7 +158,7 @@ pub(super) const GRADIENT_CLIP: Key = Key::new(
     "The most that a worker's gradient may be long at a server, or a neighbour's weights differ \
      from a worker's own; longer ones are shortened before the mean. 0 does not limit.",
 )
-.only_when("sync.combine", &["mean"])
+.only_when("sync.mode", HEARING)
 .counting_when(is_guarded);
 
 pub(super) const BYZANTINE: Key = Key::new(

@@ -62,8 +62,9 @@ impl SharedWorld {
         mut is_done: impl FnMut() -> bool,
     ) -> Result<(), Interruption> {
         self.num_long_waits.fetch_add(1, Ordering::Relaxed);
-        // From here on, and not from when the yields are over.
-        let deadline = Deadline::after(self.world.clock(), timeout);
+        // From here on, and not from when the yields are over. A peer that waits itself, on a
+        // network perhaps, since the same moment gets the time to say whom it is that is late.
+        let deadline = Deadline::after(self.world.clock(), timeout + 2 * LONGEST_YIELDING);
         let yielding = Deadline::after(self.world.clock(), LONGEST_YIELDING);
         for turn in 0..self.patience.num_yields {
             if is_done() {
