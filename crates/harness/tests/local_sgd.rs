@@ -253,7 +253,7 @@ fn an_outer_optimizer_with_momentum_comes_close_to_agreeing_in_every_step() {
     let mut runs = Runs::new("local-sgd");
     // As many rounds as DiLoCo needs; in short the same with shorter ones.
     let (local_steps, rounds, batch, limit) =
-        if soak() { (64, 40, 256, 0.02) } else { (8, 16, 64, 0.1) };
+        if soak() { (64, 40, 256, 0.02) } else { (8, 16, 64, 0.25) };
     let sets = [
         format!("train.steps={}", local_steps * rounds),
         format!("train.batch={batch}"),
