@@ -43,7 +43,9 @@ mod tests {
         for exponent in [0.0, 1.0, 1.3] {
             let vocab = 500;
             let mut counts = vec![0_u32; vocab];
-            tokens(vocab, exponent).iter().for_each(|token| counts[*token as usize] += 1);
+            for token in tokens(vocab, exponent) {
+                counts[token as usize] += 1;
+            }
             let chances = (0..vocab).map(|token| 1.0 / ((token + 1) as f64).powf(exponent));
             let total: f64 = chances.clone().sum();
             for (token, chance) in chances.enumerate() {

@@ -152,9 +152,11 @@ mod tests {
             world.threads().spawn("hog", Box::new(body)).expect("a thread")
         };
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("ended"));
+        for thread in threads {
+            thread.join().expect("ended");
+        }
         let mut values = [0.0; 2];
         shared.load(&mut values);
-        assert_eq!(values, [(THREADS * ADDITIONS) as f32, 0.5]);
+        assert_eq!(values.map(f32::to_bits), [(THREADS * ADDITIONS) as f32, 0.5].map(f32::to_bits));
     }
 }

@@ -10,7 +10,9 @@ use crate::health::Verdict;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{self, Learner};
 use crate::train::{Options, lane_of, lane_shape};
-use crate::{RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder};
+use crate::{
+    RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder, servers,
+};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::{Cursor, Loader};
@@ -117,7 +119,7 @@ fn learn(
         step = end;
         shared.show(&mut learner.replica)?;
         let by_thread = [&[own.hog.staleness.clone()][..], &others].concat();
-        journal.stale(step, by_thread);
+        servers::tell_staleness(step, by_thread, journal);
         if evaluate::is_due(recipe, step, last_step) {
             journal.pause(&mut learner.replica, judged.comm)?;
             let found = judged.examiner.examine(&mut learner.replica, cpu, recipe)?;

@@ -324,22 +324,6 @@ impl Journal {
         self.telemetry.record(event);
     }
 
-    /// Gradients of workers have missed so many updates, in all steps so far.
-    pub fn stale(&mut self, step: u64, by_worker: Vec<BTreeMap<u64, u64>>) {
-        for (worker, found) in by_worker.iter().enumerate() {
-            let count = found.values().sum::<u64>().max(1) as f64;
-            let sum: u64 = found.iter().map(|(staleness, count)| staleness * count).sum();
-            self.telemetry.record(&Event::Staleness {
-                step,
-                worker,
-                mean: sum as f64 / count,
-                max: found.keys().last().copied().unwrap_or(0),
-                counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
-            });
-        }
-        self.staleness = by_worker;
-    }
-
     /// Gradients travelled in fewer bytes, where they did.
     pub fn compressed(&mut self, step: u64, observed: Option<Observed>) {
         if let Some(Observed { delta, residual_norm, message_bytes, dense_bytes }) = observed {

@@ -11,7 +11,7 @@
 mod meeting;
 mod step;
 
-pub(crate) use meeting::Served;
+pub(crate) use meeting::{Served, tell_staleness};
 
 use meeting::{meet, tell_losses};
 use step::Walk;

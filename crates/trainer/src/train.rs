@@ -209,12 +209,12 @@ fn one_step(
     let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
     if !learner.replica.has_gradients() {
         learner.num_skipped_in_phase += 1;
-    } else if verdict == Verdict::Step {
-        if let Some(count) = rounds::count(recipe, step, learner) {
-            let update = Update { count, lr, clip };
-            learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-            learner.optimizer.check().map_err(TrainError::StateLost)?;
-        }
+    } else if verdict == Verdict::Step
+        && let Some(count) = rounds::count(recipe, step, learner)
+    {
+        let update = Update { count, lr, clip };
+        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
+        learner.optimizer.check().map_err(TrainError::StateLost)?;
     }
     let drift = rounds::end_step(cpu, recipe, step, learner)?;
     let num_tokens = participation.tokens(batch.num_lanes() * lane_shape(recipe).rows());

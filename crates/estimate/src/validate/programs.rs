@@ -25,7 +25,7 @@ fn year(source: &str) -> Option<u64> {
     if let Some(at) = source.find("arXiv:") {
         return digits(&source[at + 6..]).map(|number| 2000 + number / 100);
     }
-    source.match_indices("20").filter_map(|(at, _)| digits(&source[at..])).next()
+    source.match_indices("20").find_map(|(at, _)| digits(&source[at..]))
 }
 
 /// Habits of a program by what a row says of it.

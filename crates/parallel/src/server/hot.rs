@@ -37,7 +37,9 @@ impl HotRows {
     /// Some rows are touched once more.
     pub fn touch(&mut self, rows: &[u32]) {
         if self.capacity > 0 {
-            rows.iter().for_each(|row| self.counts[*row as usize] += 1);
+            for row in rows {
+                self.counts[*row as usize] += 1;
+            }
         }
     }
 

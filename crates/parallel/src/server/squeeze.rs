@@ -54,10 +54,10 @@ impl Squeeze {
         let wide = |value: &f32| value.to_le_bytes();
         match self.method {
             Method::Bf16 => {
-                message.extend(values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()))
+                message.extend(values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()));
             }
             Method::F16 => {
-                message.extend(values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()))
+                message.extend(values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()));
             }
             Method::Sign => {
                 let shape = Self::rows(values.len());

@@ -61,10 +61,26 @@ pub(super) fn meet(
     if let Some(message) = staleness_warning(&by_worker) {
         journal.warn_once(message);
     }
-    journal.stale(step, by_worker);
+    tell_staleness(step, by_worker, journal);
     time_requests(workers, step, learner, journal)?;
     rows::tell(workers, step, learner, journal)?;
     count_pushes(workers, learner, journal)
+}
+
+/// Gradients of workers have missed so many updates, in all steps so far.
+pub(crate) fn tell_staleness(step: u64, by_worker: Vec<BTreeMap<u64, u64>>, journal: &mut Journal) {
+    for (worker, found) in by_worker.iter().enumerate() {
+        let count = found.values().sum::<u64>().max(1) as f64;
+        let sum: u64 = found.iter().map(|(staleness, count)| staleness * count).sum();
+        journal.tell(&Event::Staleness {
+            step,
+            worker,
+            mean: sum as f64 / count,
+            max: found.keys().last().copied().unwrap_or(0),
+            counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
+        });
+    }
+    journal.staleness = by_worker;
 }
 
 /// How many times what workers that are equally fast would miss gradients may, 99 of 100.

@@ -202,10 +202,10 @@ fn descend(rule: StalenessRule) -> f32 {
     shard.params_mut()[0][0] = 1.0;
     let mut seen = [0.0; 4];
     for turn in 0..4000 {
-        for worker in 0..4 {
+        for (worker, seen) in seen.iter_mut().enumerate() {
             if shard.reads[worker].is_none() && shard.may_read(0) {
                 shard.read(worker);
-                seen[worker] = shard.params_mut()[0][0];
+                *seen = shard.params_mut()[0][0];
             }
         }
         let worker = turn % 4;
