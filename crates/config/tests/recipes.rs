@@ -155,7 +155,6 @@ delay = 0
 # staleness_constant is not a setting of sync.staleness_rule = \"fixed\"
 # staleness_weight is not a setting of sync.mode = \"all-reduce\"
 # staleness_decay is not a setting of sync.staleness_weight = \"none\"
-# read_delay is not a setting of sync.mode = \"all-reduce\"
 # switch_after is not a setting of sync.mode = \"all-reduce\"
 # spike is not a setting of sync.mode = \"all-reduce\"
 # combine is not a setting of sync.mode = \"all-reduce\"
@@ -164,6 +163,7 @@ delay = 0
 # byzantine is not a setting of sync.mode = \"all-reduce\"
 # attack is not a setting of sync.mode = \"all-reduce\"
 # reset_momentum is not a setting of sync.mode = \"all-reduce\"
+# read_delay is not a setting of sync.mode = \"all-reduce\"
 
 [compress]
 method = \"none\"

@@ -139,7 +139,7 @@ fn workers_that_are_close_add_up_as_they_are() {
 fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=8", "run.workers=2", "train.eval_batches=1", "checkpoint.every=2"];
-    let served = ["sync.mode=parameter-server", "sync.servers=2"];
+    let served = ["sync.mode=parameter-server", "sync.servers=2", "sync.consistency=sync"];
     let sets = [&sets[..], &served].concat();
     let dense = runs.finish(&LLAMA.with(&sets));
     // Weights come back as they are, and are read for checkpoints: of 26 models' worth of bytes the
