@@ -1,5 +1,5 @@
-//! Workers that lie to their neighbours about what they have learned, to see what becomes of the
-//! others. A lie is a function of the truth, the seed and the step.
+//! Workers and clients that lie about what they have learned, to see what becomes of the others. A
+//! lie is a function of the truth, the seed and the step.
 
 use crate::robust::norm;
 use lockstep_config::FederatedAttack;
@@ -27,18 +27,24 @@ impl Liar {
 
     /// Makes a lie of how a part of something changes.
     pub fn pretend(&mut self, step: u64, part: usize, change: &mut [f32]) {
-        match self.attack {
-            FederatedAttack::SignFlip => change.iter_mut().for_each(|x| *x *= -BOAST),
-            FederatedAttack::Noise => {
-                let size = BOAST * (norm(change) / (change.len().max(1) as f64).sqrt()) as f32;
-                let key = self.key.with(step).with(part as u64);
-                (0..).zip(change).for_each(|(index, x)| *x = key.normal(index) * size);
-            }
-            FederatedAttack::Stale => {
-                let first = self.first.entry(part).or_insert_with(|| change.to_vec());
-                change.copy_from_slice(first);
-            }
+        if self.attack == FederatedAttack::Stale {
+            let first = self.first.entry(part).or_insert_with(|| change.to_vec());
+            change.copy_from_slice(first);
+        } else {
+            exaggerate(self.attack, self.key.with(step).with(part as u64), change);
         }
+    }
+}
+
+/// Makes a lie of a change that needs no memory; what is stale stays as it is.
+pub(crate) fn exaggerate(attack: FederatedAttack, key: Key, change: &mut [f32]) {
+    match attack {
+        FederatedAttack::SignFlip => change.iter_mut().for_each(|x| *x *= -BOAST),
+        FederatedAttack::Noise => {
+            let size = BOAST * (norm(change) / (change.len().max(1) as f64).sqrt()) as f32;
+            (0..).zip(change).for_each(|(index, x)| *x = key.normal(index) * size);
+        }
+        FederatedAttack::Stale => {}
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
 }
 
 /// The lying side of a worker, if it has one.
-fn liar_of(recipe: &Recipe, worker: usize) -> Option<Liar> {
+pub(crate) fn liar_of(recipe: &Recipe, worker: usize) -> Option<Liar> {
     let Server { byzantine, attack, .. } = recipe.sync.server;
     let lies = worker + byzantine >= recipe.run.workers;
     lies.then(|| Liar::new(recipe.train.seed, attack, worker))

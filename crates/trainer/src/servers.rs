@@ -271,8 +271,7 @@ fn begin(
         learner.replica.squeeze_pushes(squeeze);
     }
     learner.replica.work_by_rows(recipe);
-    let is_liar = workers.position() + keys.byzantine >= recipe.run.workers;
-    learner.replica.lie_as(is_liar.then_some(keys.attack));
+    learner.replica.lie_as(gossip::liar_of(recipe, workers.position()));
     let reader = saved.map(|folder| Reader::open(world, folder)).transpose()?;
     if let Some(reader) = &reader {
         let worker = workers.position();

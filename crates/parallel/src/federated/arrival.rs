@@ -3,7 +3,7 @@
 //! All of it is drawn from the seed, the round and the client, so homes and the coordinator know
 //! the same without a word, and a run that goes on from a checkpoint goes on the same way.
 
-use crate::robust::norm;
+use crate::liars::exaggerate;
 use lockstep_config::FederatedAttack;
 use lockstep_tensor::random::Key;
 
@@ -21,9 +21,6 @@ pub struct Arrivals {
     /// How.
     pub attack: FederatedAttack,
 }
-
-/// How much longer a lie is than the truth.
-const BOAST: f32 = 10.0;
 
 /// When a change arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +57,7 @@ impl Arrivals {
 
     /// Makes a lie of a client's change.
     pub(crate) fn pretend(&self, key: Key, change: &mut [f32]) {
-        match self.attack {
-            FederatedAttack::SignFlip => change.iter_mut().for_each(|x| *x *= -BOAST),
-            FederatedAttack::Noise => {
-                let each = norm(change) / (change.len().max(1) as f64).sqrt();
-                let size = BOAST * each as f32;
-                for (index, x) in (0..).zip(change) {
-                    *x = key.normal(index) * size;
-                }
-            }
-            FederatedAttack::Stale => {}
-        }
+        exaggerate(self.attack, key, change);
     }
 }
 

@@ -5,11 +5,11 @@
 
 use super::holders::{Holders, Loss};
 use super::latency::Latency;
-use super::lie::Liar;
 use super::squeeze::Writer;
 use super::touched::TouchedRows;
 use super::{Answer, Ask, Request, Tag, ranges};
 use crate::buckets::Buckets;
+use crate::liars::Liar;
 use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_optim::Clip;
@@ -90,6 +90,13 @@ impl Replica {
         });
     }
 
+    /// From now on this worker lies to servers, where it is given how.
+    pub fn lie_as(&mut self, liar: Option<Liar>) {
+        if let Some(client) = &mut self.client {
+            client.liar = liar;
+        }
+    }
+
     /// Says whether losses are those of this worker's lanes alone.
     pub fn tell_own_losses(&mut self, is_alone: bool) {
         self.losses.set_alone(is_alone);
@@ -165,6 +172,11 @@ impl Replica {
         is_alarm: bool,
     ) -> Result<(), CommError> {
         let Self { client: Some(client), store, .. } = self else { return Ok(()) };
+        if let Some(liar) = client.liar.as_mut().filter(|_| clip.is_some()) {
+            for bucket in 0..client.ranges.list.len() {
+                liar.pretend(step, bucket, store.own_grads_mut(bucket));
+            }
+        }
         if let Some(scale) = clip.map(|clip| clip.scale(0)).filter(|scale| *scale < 1.0) {
             for bucket in 0..client.ranges.list.len() {
                 store.own_grads_mut(bucket).iter_mut().for_each(|grad| *grad *= scale);

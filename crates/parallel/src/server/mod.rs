@@ -14,8 +14,7 @@
 //! - [`shard`]: versions, staleness, who waits; [`policy`]: by which rules; `update`: several
 //!   gradients as one; `oscillation`: when a bound is too large
 //! - `serve`: a server's life; `copy`: that of one that holds the same and stands in for it
-//! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took;
-//!   `lie`: one that does not tell the truth
+//! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took
 //! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
 //!   rows that it does not ask for in every step
 //! - `squeeze`: gradients in fewer bytes
@@ -26,7 +25,6 @@ mod copy;
 pub mod holders;
 pub mod hot;
 pub mod latency;
-mod lie;
 mod oscillation;
 pub mod policy;
 pub mod rows;

@@ -96,7 +96,6 @@ fn one_step(
     let sums = learner.replica.unscale(cpu, sums);
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let is_finite = loss.is_finite() && clip.norm.is_finite();
-    learner.replica.lie(recipe.train.seed, step);
     let is_spike = walk.is_spike(loss, recipe.sync.server.spike);
     learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
     learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
