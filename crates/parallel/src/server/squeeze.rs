@@ -121,6 +121,8 @@ pub(super) struct Writer {
     error: f64,
     norm: f64,
     num_elements: usize,
+    /// A part as it arrives.
+    room: Vec<f32>,
 }
 
 impl Replica {
@@ -168,6 +170,7 @@ impl Writer {
             error: 0.0,
             norm: 0.0,
             num_elements: 0,
+            room: Vec::new(),
         }
     }
 
@@ -184,7 +187,7 @@ impl Writer {
         grads: &mut [f32],
         (step, worker): (u64, usize),
     ) {
-        let Self { squeeze, residual, messages, error, norm, num_elements } = self;
+        let Self { squeeze, residual, messages, error, norm, num_elements, room } = self;
         let message = &mut messages[server][bucket];
         let kept = residual[bucket].get_mut(range).unwrap_or_default();
         kept.iter().zip(&mut *grads).for_each(|(left, grad)| *grad += left);
@@ -194,16 +197,18 @@ impl Writer {
             return;
         };
         let key = Key::new(squeeze.seed, "squeeze").with(step).with(worker as u64);
-        let mut written = Vec::with_capacity(len);
+        let mut written = message.take().unwrap_or_default();
+        written.clear();
         squeeze.encode(grads, key.with(bucket as u64).with(server as u64), &mut written);
         assert_eq!(written.len(), len, "as long as its reader expects");
-        let mut arrives = vec![0.0; grads.len()];
-        squeeze.decode(&written, &mut arrives);
-        *error += squared_distance(grads, &arrives);
+        room.clear();
+        room.resize(grads.len(), 0.0);
+        squeeze.decode(&written, room);
+        *error += squared_distance(grads, room);
         *norm += squared_distance(grads, &[]);
         *num_elements += grads.len();
-        for ((left, grad), arrived) in kept.iter_mut().zip(grads).zip(arrives) {
-            *left = *grad - arrived;
+        for ((left, grad), arrived) in kept.iter_mut().zip(grads).zip(room) {
+            *left = *grad - *arrived;
         }
         *message = Some(written);
     }
