@@ -58,6 +58,20 @@ fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
 }
 
 #[test]
+fn a_group_pulls_and_pushes_the_rows_that_any_of_it_touches() {
+    let mut runs = Runs::new("rows");
+    let sets = ["sync.servers=2", "optim.name=adamw", "sync.group_workers=2"];
+    let whole = runs.finish(&zipf(&sets));
+    let rows = runs.finish(&zipf(&[&sets[..], &["sync.sparse_rows=true"]].concat()));
+    assert_eq!(rows.hashes(), whole.hashes());
+    let alone = runs.finish(&zipf(&[&sets[..2], &["sync.sparse_rows=true"]].concat()));
+    assert_eq!(alone.hashes(), rows.hashes());
+    // What both touch travels once.
+    let ([together, _], [apart, _]) = (pulled_and_pushed(&rows), pulled_and_pushed(&alone));
+    assert!(together < apart && 2 * together > apart, "{together} of {apart}");
+}
+
+#[test]
 fn bytes_are_those_of_the_rows_that_are_touched() {
     let mut runs = Runs::new("rows");
     let mut of = |context: &str, sparse: &str| {

@@ -4,6 +4,7 @@ use crate::TrainError;
 use crate::journal::Journal;
 use crate::saved::Learner;
 use lockstep_comm::{Comm, Reduction};
+use lockstep_config::Recipe;
 use lockstep_data::Batch;
 use lockstep_parallel::Replica;
 use lockstep_telemetry::Event;
@@ -42,9 +43,17 @@ fn uneven(bytes: &[u64]) -> String {
 }
 
 /// Says which rows this worker's part of a batch touches.
-pub(crate) fn touch(step: u64, batch: &Batch, replica: &mut Replica) {
-    let lanes = replica.own_lanes().to_vec();
-    replica.touch(step, lanes.iter().flat_map(|lane| batch.lane(*lane).0).copied());
+pub(crate) fn touch(
+    recipe: &Recipe,
+    step: u64,
+    batch: &Batch,
+    replica: &mut Replica,
+) -> Result<(), TrainError> {
+    if recipe.sync.server.rows.sparse {
+        let lanes = replica.own_lanes().to_vec();
+        replica.touch(step, lanes.iter().flat_map(|lane| batch.lane(*lane).0).copied())?;
+    }
+    Ok(())
 }
 
 /// Adds up what rows have weighed for all workers, and tells it.

@@ -31,7 +31,7 @@ use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Squeeze, Terms};
+use lockstep_parallel::server::{self, Bound, Ends, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
@@ -47,13 +47,12 @@ pub(crate) fn train(
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
     let workers = recipe.run.workers;
-    let (link, team) = server::groups(comm, workers)?;
+    let ends = Ends::new(comm, workers, workers / recipe.num_pushers())?;
     let joined = joined(recipe, world, comm)?;
     if comm.position() < workers {
-        let team = Team { comm, workers: team, link, joined };
-        return work(cpu, recipe, world, &team, options);
+        return work(cpu, recipe, world, &Team { comm, ends, joined }, options);
     }
-    serve(cpu, recipe, world, comm, &link)?;
+    serve(cpu, recipe, world, comm, &ends.link)?;
     Ok(None)
 }
 
@@ -89,23 +88,23 @@ fn serve(
     link: &Comm,
 ) -> Result<(), TrainError> {
     let blueprint = blueprint_on(recipe, 0);
-    let (server, part) = part_of(recipe, comm.position());
+    let (server, part) = part_of(recipe, link.position());
     let holdings = holdings(recipe, &blueprint);
     let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
-    let mut shard = Shard::new(policy(recipe), recipe.run.workers, &lens, optimizer, lr);
+    let mut shard = Shard::new(policy(recipe), recipe.num_pushers(), &lens, optimizer, lr);
     shard.read_squeezed(squeeze(recipe));
     if let Some(rows) = &holdings.rows {
         shard.hold_rows(rows.row_len());
     }
     run_folder::record_failures(comm, None)?;
-    spare(recipe, link);
+    spare(recipe, comm);
     let close_after = Duration::from_secs_f64(recipe.sync.server.close_after.0);
     let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
     let terms = Terms {
-        num_workers: recipe.run.workers,
+        num_workers: recipe.num_pushers(),
         part,
         close_after: Some(close_after).filter(|after| is_elastic && !after.is_zero()),
     };
@@ -144,22 +143,22 @@ fn policy(recipe: &Recipe) -> Policy {
     }
 }
 
-/// Which part of the weights a rank behind the workers holds, and who holds the same.
-fn part_of(recipe: &Recipe, rank: usize) -> (usize, Part) {
-    let (behind, servers) = (rank - recipe.run.workers, recipe.num_servers());
+/// Which part of the weights somebody behind those that push holds, and who holds the same.
+fn part_of(recipe: &Recipe, position: usize) -> (usize, Part) {
+    let (behind, servers) = (position - recipe.num_pushers(), recipe.num_servers());
     let part = match recipe.sync.server.replicas {
         0 => Part::Only,
-        _ if behind < servers => Part::First { copy: rank + servers },
-        _ => Part::Copy { of: rank - servers },
+        _ if behind < servers => Part::First { copy: position + servers },
+        _ => Part::Copy { of: position - servers },
     };
     (behind % servers, part)
 }
 
 /// From here on the run goes on without a server that another stands in for.
-fn spare(recipe: &Recipe, link: &Comm) {
+fn spare(recipe: &Recipe, comm: &Comm) {
     let replaceable = recipe.stand_ins().concat();
     if !replaceable.is_empty() {
-        link.spare(&replaceable);
+        comm.spare(&replaceable);
     }
 }
 
@@ -175,10 +174,8 @@ fn finish(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
 struct Team<'a> {
     /// Workers and servers.
     comm: &'a Comm,
-    /// Workers.
-    workers: Comm,
-    /// For pulls and pushes.
-    link: Comm,
+    /// Workers by themselves, those near, and who pulls and pushes.
+    ends: Ends,
     /// Who is who.
     joined: Event,
 }
@@ -191,7 +188,7 @@ fn work(
     team: &Team<'_>,
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
-    let workers = &team.workers;
+    let workers = &team.ends.workers;
     check::groups(recipe)?;
     let groups = Groups::new(workers, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
@@ -213,7 +210,7 @@ fn work(
     let run_dir = run_folder::record_failures(team.comm, folder.as_ref())?;
     let mut saver = Saver::open(recipe, world, workers, &run_dir, &start, &options.life)?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    spare(recipe, &team.link);
+    spare(recipe, team.comm);
     journal.tell(&team.joined);
     let saved = start.from.clone();
     let first_step = journal.go_on(start, &options.life);
@@ -222,11 +219,11 @@ fn work(
     let (mut examination, mut walk) = (None, Walk::default());
     for step in first_step..last_step {
         walk.go_on(cpu, recipe, step..last_step, &mut learner, &mut loader, &mut journal)?;
-        tell_losses(step, &team.joined, &mut learner, &mut journal);
+        tell_losses(step, team, &mut learner, &mut journal);
         if evaluate::is_due(recipe, step + 1, last_step) {
             journal.pause(&mut learner.replica, workers)?;
-            meet(workers, step + 1, &mut learner, &mut journal)?;
-            tell_losses(step, &team.joined, &mut learner, &mut journal);
+            meet(&team.ends, step + 1, &mut learner, &mut journal)?;
+            tell_losses(step, team, &mut learner, &mut journal);
             let found = *examination.insert(examiner.examine(&mut learner.replica, cpu, recipe)?);
             journal.evaluated(step + 1, &found, &learner.replica);
             if evaluate::is_reached(recipe, found.validation_loss) {
@@ -264,9 +261,12 @@ fn begin(
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
-    let (workers, keys) = (&team.workers, &recipe.sync.server);
-    let link = team.link.clone();
-    learner.replica.work_for(link, recipe.num_servers(), keys.replicas, world);
+    let (ends, workers, keys) = (&team.ends, &team.ends.workers, &recipe.sync.server);
+    learner.replica.work_beside(ends.near.clone());
+    if ends.pushes() {
+        let link = ends.link.clone();
+        learner.replica.work_for(link, recipe.num_servers(), keys.replicas, world);
+    }
     if let Some(squeeze) = squeeze(recipe) {
         learner.replica.squeeze_pushes(squeeze);
     }

@@ -24,6 +24,7 @@ const SYNCHRONOUS: &[&str] = &["all-reduce"];
 
 /// Where rounds mean anything.
 const LOCAL: &[&str] = &["local-sgd"];
+const GROUPED: &[&str] = &["local-sgd", "parameter-server"];
 const ROUNDS: &[&str] = &["local-sgd", "federated"];
 
 /// The word for what is chosen when the links are known.
@@ -162,9 +163,10 @@ pub(super) const SYNC: &[Key] = &[
         Fixed("0"),
         field!(sync.group_workers: integer usize),
         "Consecutive workers, such as those of a host, that average among themselves after \
-         sync.local_steps, while all average after sync.inner_rounds of that; 0 has no groups.",
+         sync.local_steps, while all average after sync.inner_rounds of that; with servers, that \
+         add up their gradients, of which the first pulls and pushes for all; 0 has no groups.",
     )
-    .only_when("sync.mode", LOCAL)
+    .only_when("sync.mode", GROUPED)
     .counting_when(|r| r.sync.group_workers > 1),
     Key::new(
         "sync.fragments",

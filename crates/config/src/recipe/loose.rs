@@ -195,6 +195,11 @@ impl Recipe {
         if self.sync.mode == SyncMode::ParameterServer { self.sync.server.count } else { 0 }
     }
 
+    /// How many pull from servers and push to them: the first worker of every group, or all.
+    pub fn num_pushers(&self) -> usize {
+        self.run.workers / self.sync.group_workers.max(1)
+    }
+
     /// Processes besides the workers that hold the weights, or hold them once more.
     pub fn num_server_ranks(&self) -> usize {
         self.num_servers() * (1 + self.sync.server.replicas)

@@ -57,15 +57,20 @@ impl Replica {
         client.rows = Some(TouchedRows { table, hot, touched: Vec::new(), step: 0, counts });
     }
 
-    /// Says which tokens the next step looks up.
-    pub fn touch(&mut self, step: u64, tokens: impl Iterator<Item = u32>) {
+    /// Says which tokens the next step looks up, here and, where workers meet servers together, by
+    /// all of them.
+    pub fn touch(&mut self, step: u64, tokens: impl Iterator<Item = u32>) -> Result<(), CommError> {
+        let mut touched: Vec<u32> = tokens.collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let mut touched = self.touched_near(touched)?;
         let rows = self.client.as_mut().and_then(|client| client.rows.as_mut());
-        let Some(rows) = rows else { return };
-        rows.touched = tokens.collect();
-        rows.touched.sort_unstable();
-        rows.touched.dedup();
-        rows.step = step;
-        rows.hot.touch(&rows.touched);
+        let Some(rows) = rows else { return Ok(()) };
+        touched.sort_unstable();
+        touched.dedup();
+        rows.hot.touch(&touched);
+        (rows.touched, rows.step) = (touched, step);
+        Ok(())
     }
 
     /// How many rows have travelled, where they travel one by one.

@@ -73,7 +73,7 @@ fn one_step(
     let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
     journal.begin_step();
     let batch = loader.next_batch()?;
-    rows::touch(step, batch, &mut learner.replica);
+    rows::touch(recipe, step, batch, &mut learner.replica)?;
     let version = learner.replica.pull(step)?;
     let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
     if is_elastic && version >= steps.end {
@@ -89,10 +89,15 @@ fn one_step(
     };
     let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
     slow.after_lanes();
-    let own_targets = rounds::own_targets(batch, &learner.replica);
-    let num_targets = if in_lockstep { batch.num_targets } else { own_targets };
+    let (loss, num_targets) = if in_lockstep {
+        (loss, batch.num_targets)
+    } else {
+        let own_targets = rounds::own_targets(batch, &learner.replica);
+        learner.replica.sum_losses_near(loss, own_targets)?
+    };
     let loss = loss / num_targets as f64;
     let sums = learner.replica.finish_reduce(cpu)?;
+    learner.replica.sum_near()?;
     let sums = learner.replica.unscale(cpu, sums);
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let is_finite = loss.is_finite() && clip.norm.is_finite();
