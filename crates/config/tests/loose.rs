@@ -110,6 +110,9 @@ fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
     assert!(said.contains("try model.tied = false"), "{said}");
     let said = refused("parameter-server", &["sync.hot_rows=10"]);
     assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
+    assert!(sparse(&["sync.spread_rows=10"]).ends_with("try sync.servers = 2"));
+    let said = refused("parameter-server", &["sync.spread_rows=10", "sync.servers=2"]);
+    assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
     let said = sparse(&["model.family=logistic"]);
     assert!(said.contains("has not"), "{said}");
     let served = ["sync.mode=parameter-server"];
@@ -117,6 +120,7 @@ fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
     assert!(!plain.contains("rows"), "recipes from before there was a choice: {plain}");
     let rows = recipe(&[&served[..], &["sync.sparse_rows=true"]].concat());
     assert!(rows.identity_text().contains("hot_rows"));
+    assert!(!rows.identity_text().contains("spread"), "that is newer still");
 }
 
 #[test]

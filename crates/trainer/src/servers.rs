@@ -106,6 +106,7 @@ fn serve(
     let terms = Terms {
         num_workers: recipe.num_pushers(),
         part,
+        num_copies: recipe.sync.server.rows.spread,
         close_after: Some(close_after).filter(|after| is_elastic && !after.is_zero()),
     };
     server::serve(link, cpu, world, &mut shard, terms)?;

@@ -127,6 +127,10 @@ pub struct Rows {
     pub hot: usize,
     /// For how many steps it does.
     pub hot_every: u64,
+    /// How many rows that are often touched several servers answer for.
+    pub spread: usize,
+    /// The most updates that what others than the holder answer may have missed.
+    pub spread_age: u64,
 }
 
 impl Rows {

@@ -20,6 +20,7 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
             servers_can_do_it,
             rows_are_apart,
             hot_rows_travel,
+            several_have_copies,
             ranks_are_few,
             delay_is_bounded,
             quorum_can_come,
@@ -158,6 +159,22 @@ fn hot_rows_travel(facts: &Facts<'_>) -> Option<ConfigError> {
         let rule = "keeps rows of a table that travels whole".to_owned();
         facts.error(&involved, rule, "try sync.sparse_rows = true".to_owned())
     })
+}
+
+/// Copies are of rows that travel one by one, and on another server than theirs.
+fn several_have_copies(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.spread_rows", "sync.sparse_rows", "sync.servers"];
+    let server = &facts.recipe.sync.server;
+    let (rule, fix) = if server.rows.spread == 0 || !facts.sound(&involved) {
+        return None;
+    } else if !server.rows.sparse {
+        ("copies rows of a table that travels whole", "try sync.sparse_rows = true")
+    } else if server.count < 2 {
+        ("is about copies on other servers, and there are none", "try sync.servers = 2")
+    } else {
+        return None;
+    };
+    Some(facts.error(&involved, rule.to_owned(), fix.to_owned()))
 }
 
 /// Workers and servers are ranks of one group.

@@ -141,6 +141,10 @@ impl Replica {
             client.latencies.pull.note(length);
             oldest = oldest.min(version);
         }
+        if let Some(rows) = &mut rows {
+            let bucket = store.own_params_mut(rows.table.bucket);
+            rows.take_spread(client, bucket)?;
+        }
         client.rows = rows;
         client.exposed += client.world.clock().since(began);
         store.publish(&mut device.link)?;

@@ -17,7 +17,7 @@
 //! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took;
 //!   [`near`]: workers that do it together
 //! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
-//!   rows that it does not ask for in every step
+//!   rows that it does not ask for in every step; `spread`: rows that several servers answer for
 //! - `squeeze`: gradients in fewer bytes
 //! - [`state`]: what is saved of servers
 
@@ -32,6 +32,7 @@ pub mod policy;
 pub mod rows;
 pub mod serve;
 pub mod shard;
+mod spread;
 mod squeeze;
 pub mod state;
 pub mod touched;
@@ -90,10 +91,14 @@ enum Ask {
     Close = 10,
     /// So many rows, by their places on the server.
     Rows = 11,
+    /// So many rows of other servers, where it has copies that are new enough.
+    Copies = 12,
+    /// To keep copies of so many rows of other servers.
+    LeaveCopies = 13,
 }
 
 impl Ask {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Pull,
         Self::Push,
         Self::Skip,
@@ -105,6 +110,8 @@ impl Ask {
         Self::Count,
         Self::Close,
         Self::Rows,
+        Self::Copies,
+        Self::LeaveCopies,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
