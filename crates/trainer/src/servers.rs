@@ -11,30 +11,26 @@
 mod meeting;
 mod step;
 
-pub(crate) use meeting::{Served, tell_staleness};
+pub(crate) use meeting::{Counted, tell_staleness};
 
 use meeting::{meet, tell_losses};
 use step::Walk;
 
-use crate::checkpoints::Saver;
-use crate::evaluate::Examiner;
-use crate::journal::Journal;
-use crate::saved::{self, Learner};
-use crate::train::Options;
-use crate::{
-    RunFolder, Summary, TrainError, check, evaluate, feed, gossip, restore, rounds, run_folder,
-};
+use crate::saved::Learner;
+use crate::train::{Options, learn};
+use crate::way::{Way, Worker};
+use crate::{Summary, TrainError, gossip, rounds, run_folder};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
 use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
-use lockstep_parallel::Groups;
-use lockstep_parallel::asked::{blueprint_on, mesh_of};
+use lockstep_parallel::asked::blueprint_on;
 use lockstep_parallel::server::{self, Bound, Ends, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,7 +46,9 @@ pub(crate) fn train(
     let ends = Ends::new(comm, workers, workers / recipe.num_pushers())?;
     let joined = joined(recipe, world, comm)?;
     if comm.position() < workers {
-        return work(cpu, recipe, world, &Team { comm, ends, joined }, options);
+        let mut served = Served { everybody: comm, ends: &ends, joined, walk: Walk::default() };
+        let groups = [&ends.workers, comm];
+        return learn(cpu, recipe, None, world, groups, options, &mut served);
     }
     serve(cpu, recipe, world, comm, &ends.link)?;
     Ok(None)
@@ -171,98 +169,72 @@ fn finish(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// A worker's groups.
-struct Team<'a> {
+/// The way of a worker of servers.
+struct Served<'a> {
     /// Workers and servers.
-    comm: &'a Comm,
+    everybody: &'a Comm,
     /// Workers by themselves, those near, and who pulls and pushes.
-    ends: Ends,
+    ends: &'a Ends,
     /// Who is who.
     joined: Event,
+    walk: Walk,
 }
 
-/// A worker's life; compare with that of [`crate::train`].
-fn work(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    team: &Team<'_>,
-    options: Options,
-) -> Result<Option<Summary>, TrainError> {
-    let workers = &team.ends.workers;
-    check::groups(recipe)?;
-    let groups = Groups::new(workers, mesh_of(recipe))?;
-    let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
-    // Servers step, so nothing is kept here.
-    learner.optimizer = Optimizer::new(&recipe.optim, &[]);
-    let start = restore::restore(&options, recipe, world, workers, &mut learner)?;
-    let held_out = feed::validation(&mut feed, recipe, groups.data())?;
-    let examiner = Examiner::new(recipe, held_out, workers);
-    let tokenizer = feed.tokenizer_json()?;
-    let mut loader = feed.loader(world, start.cursor.clone())?;
-    let last_step = rounds::last_step(recipe, options.stop_after)?;
-    if start.step >= last_step {
-        return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
+impl Way for Served<'_> {
+    fn begin(
+        &mut self,
+        worker: &mut Worker<'_>,
+        first_step: u64,
+        saved: Option<&Path>,
+    ) -> Result<(), TrainError> {
+        spare(worker.recipe, self.everybody);
+        worker.journal.tell(&self.joined);
+        give_start(worker.recipe, worker.world, self.ends, &mut worker.learner, first_step, saved)
     }
 
-    let folder = RunFolder::of_worker(workers.position(), recipe, world, &options.life)?;
-    saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
-    let run_dir = run_folder::record_failures(team.comm, folder.as_ref())?;
-    let mut saver = Saver::open(recipe, world, workers, &run_dir, &start, &options.life)?;
-    let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    spare(recipe, team.comm);
-    journal.tell(&team.joined);
-    let saved = start.from.clone();
-    let first_step = journal.go_on(start, &options.life);
-    begin(recipe, world, team, &mut learner, first_step, saved.as_deref())?;
+    fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
+        let step = steps.start;
+        self.walk.go_on(worker, steps)?;
+        tell_losses(step, self, worker);
+        Ok(())
+    }
 
-    let (mut examination, mut walk) = (None, Walk::default());
-    for step in first_step..last_step {
-        walk.go_on(cpu, recipe, step..last_step, &mut learner, &mut loader, &mut journal)?;
-        tell_losses(step, team, &mut learner, &mut journal);
-        if evaluate::is_due(recipe, step + 1, last_step) {
-            journal.pause(&mut learner.replica, workers)?;
-            meet(&team.ends, step + 1, &mut learner, &mut journal)?;
-            tell_losses(step, team, &mut learner, &mut journal);
-            let found = *examination.insert(examiner.examine(&mut learner.replica, cpu, recipe)?);
-            journal.evaluated(step + 1, &found, &learner.replica);
-            if evaluate::is_reached(recipe, found.validation_loss) {
-                break;
-            }
-        }
+    fn meet(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<(), TrainError> {
+        meet(self.ends, num_steps, &mut worker.learner, &mut worker.journal)?;
+        tell_losses(num_steps.saturating_sub(1), self, worker);
+        Ok(())
+    }
+
+    fn may_save(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<bool, TrainError> {
         // Whether it is time follows from the step, so workers meet here only where it is.
-        if step + 1 < last_step && recipe.is_due_every(recipe.checkpoint.every, step + 1) {
-            workers.barrier()?;
-            learner.replica.read()?;
-            saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
+        let is_due = worker.recipe.is_due_every(worker.recipe.checkpoint.every, num_steps);
+        if is_due {
+            worker.comm.barrier()?;
+            worker.learner.replica.read()?;
         }
+        Ok(is_due)
     }
-    saver.finish(&mut journal)?;
-    learner.replica.leave_servers()?;
-    let figures = journal.figures_by_worker(workers, &learner, feed.held_bytes())?;
-    let (cursor, losses) = (loader.cursor(), &journal.losses);
-    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &cursor, losses)?;
-    workers.barrier()?;
-    finish(recipe, team.comm)?;
-    let Some(folder) = folder else { return Ok(None) };
-    let summary =
-        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination);
-    saved::save_summary(&folder, world, &summary)?;
-    journal.finish(&summary);
-    Ok(Some(summary))
+
+    fn end(&mut self, worker: &mut Worker<'_>) -> Result<(), TrainError> {
+        Ok(worker.learner.replica.leave_servers()?)
+    }
+
+    fn leave(&mut self, worker: &Worker<'_>) -> Result<(), TrainError> {
+        worker.comm.barrier()?;
+        finish(worker.recipe, self.everybody)
+    }
 }
 
 /// Gives servers the weights that the run begins with, and where it goes on, what they had kept.
-fn begin(
+fn give_start(
     recipe: &Recipe,
     world: &World,
-    team: &Team<'_>,
+    ends: &Ends,
     learner: &mut Learner,
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
-    let (ends, workers, keys) = (&team.ends, &team.ends.workers, &recipe.sync.server);
+    let (workers, keys) = (&ends.workers, &recipe.sync.server);
     learner.replica.work_beside(ends.near.clone());
     if ends.pushes() {
         let link = ends.link.clone();

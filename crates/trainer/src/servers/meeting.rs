@@ -1,8 +1,9 @@
 //! Where workers of servers meet: what each has seen becomes what the run knows.
 
-use super::Team;
+use super::Served;
 use crate::journal::Journal;
 use crate::saved::Learner;
+use crate::way::Worker;
 use crate::{TrainError, rows};
 use lockstep_comm::Comm;
 use lockstep_parallel::server::Ends;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// What is known of servers when workers have met last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Served {
+pub(crate) struct Counted {
     /// Pushes that workers know to be taken, by server and worker.
     pub acknowledged: Vec<Vec<u64>>,
     /// Pushes that servers have taken, by server and worker.
@@ -28,16 +29,12 @@ pub(crate) struct Served {
 }
 
 /// Tells of servers that are gone, where the first worker knows of any.
-pub(super) fn tell_losses(
-    step: u64,
-    team: &Team<'_>,
-    learner: &mut Learner,
-    journal: &mut Journal,
-) {
-    let Event::ServersJoined { worker_processes, server_processes, .. } = &team.joined else {
+pub(super) fn tell_losses(step: u64, served: &Served<'_>, worker: &mut Worker<'_>) {
+    let Worker { learner, journal, .. } = worker;
+    let Event::ServersJoined { worker_processes, server_processes, .. } = &served.joined else {
         return;
     };
-    let rank_at = |position: usize| team.ends.link.members()[position].0;
+    let rank_at = |position: usize| served.ends.link.members()[position].0;
     for loss in learner.replica.take_lost_servers() {
         let (rank, successor) = (rank_at(loss.position), rank_at(loss.successor));
         journal.served.lost.push(rank);
