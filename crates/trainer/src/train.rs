@@ -12,7 +12,7 @@ use crate::{RunFolder, Summary, TrainError, restore};
 use crate::{check, device, evaluate, feed, pace, rounds, run_folder, servers};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction, SyncMode};
-use lockstep_data::Batch;
+use lockstep_data::{Batch, Feed};
 use lockstep_model::Lane;
 use lockstep_parallel::Groups;
 pub(crate) use lockstep_parallel::asked::lane_shape;
@@ -139,18 +139,31 @@ pub(crate) fn learn(
     }
     saver.finish(&mut worker.journal)?;
     way.end(&mut worker)?;
-    let Worker { learner, loader, journal, .. } = &mut worker;
+    leave(worker, way, &mut saver, folder.as_ref(), &feed, examination, &options.predicted)
+}
+
+/// Saves what is left of the run, and sums it up.
+fn leave(
+    mut worker: Worker<'_>,
+    way: &mut dyn Way,
+    saver: &mut Saver,
+    folder: Option<&RunFolder>,
+    feed: &Feed,
+    examination: Option<Examination>,
+    predicted: &Predicted,
+) -> Result<Option<Summary>, TrainError> {
+    let Worker { recipe, world, comm, learner, loader, journal, .. } = &mut worker;
     let figures = journal.figures_by_worker(comm, learner, feed.held_bytes())?;
     let end = loader.cursor();
-    let hash = saved::save(folder.as_ref(), recipe, world, learner, &end, &journal.losses)?;
+    let hash = saved::save(folder, recipe, world, learner, &end, &journal.losses)?;
     saver.at_end(learner, &end, journal)?;
     way.leave(&worker)?;
     let Some(folder) = folder else { return Ok(None) };
-    let Worker { learner, journal, .. } = worker;
+    let Worker { recipe, world, learner, journal, .. } = worker;
     let summary =
-        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
-            .beside(&rounds::predicted(recipe, &options.predicted), learner.replica.bucket_len());
-    saved::save_summary(&folder, world, &summary)?;
+        Summary::of(recipe, feed, folder, &learner, &journal, &figures, hash, examination)
+            .beside(&rounds::predicted(recipe, predicted), learner.replica.bucket_len());
+    saved::save_summary(folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
 }
