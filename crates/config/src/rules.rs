@@ -93,7 +93,8 @@ impl Facts<'_> {
         let value = keys::find(key).filter(|_| self.sound(&names))?.get(self.recipe);
         let value = value.map_or(String::new(), |value| value.to_string());
         let rule = format!("{why}, and {key} = {value}");
-        let fix = format!("try {key} = {better} or {about} = \"{idle}\"");
+        let idle = if idle == "false" { idle.to_owned() } else { format!("\"{idle}\"") };
+        let fix = format!("try {key} = {better} or {about} = {idle}");
         Some(self.error(&names, rule, fix))
     }
 

@@ -259,15 +259,26 @@ fn example_of(section: &Section) -> String {
     examples.next().expect("every section has a key with a fixed default")
 }
 
-/// A right name in the wrong table (or in none), or else the nearest spelling.
+/// The plural or singular of a name in the same table, or the name without its last words; a right
+/// name in the wrong table (or in none); or else the nearest spelling.
 fn suggestion(name: &str) -> Option<&'static str> {
     let (table, leaf) = name.split_once('.').unwrap_or(("", name));
-    let misplaced = keys::all().find(|key| key.leaf() == leaf);
-    match misplaced {
-        Some(key) if table.is_empty() || section(table).is_some() => Some(key.name),
-        _ => {
-            let tables = SECTIONS.iter().map(|section| section.name);
-            nearest(name, keys::all().map(|key| key.name).chain(tables))
-        }
+    let beside = |leaf: &str| {
+        let mut beside = section(table)?.keys.iter();
+        beside.find(|key| key.leaf() == leaf).map(|key| key.name)
+    };
+    let singular = || leaf.strip_suffix('s').and_then(beside);
+    if let Some(near) = beside(&format!("{leaf}s")).or_else(singular) {
+        return Some(near);
     }
+    let misplaced = keys::all().find(|key| key.leaf() == leaf).map(|key| key.name);
+    if misplaced.is_some() && (table.is_empty() || section(table).is_some()) {
+        return misplaced;
+    }
+    let shorter = || leaf.match_indices('_').rev().find_map(|(end, _)| beside(&leaf[..end]));
+    let nearest = || {
+        let tables = SECTIONS.iter().map(|section| section.name);
+        nearest(name, keys::all().map(|key| key.name).chain(tables))
+    };
+    shorter().or_else(nearest)
 }

@@ -146,6 +146,11 @@ fn an_unknown_key_suggests_the_nearest() {
         ("model.layer=2", "model.layer = 2 is not a known key; did you mean model.layers?"),
         ("modle.layers=2", "modle.layers = 2 is not a known key; did you mean model.layers?"),
         ("layers=2", "layers = 2 is not a known key; did you mean model.layers?"),
+        ("sync.server=2", "sync.server = 2 is not a known key; did you mean sync.servers?"),
+        (
+            "train.batch_size=2",
+            "train.batch_size = 2 is not a known key; did you mean train.batch?",
+        ),
         ("train.lr=2", "train.lr = 2 is not a known key; did you mean optim.lr?"),
         (
             "parallel.schedul=1f1b",

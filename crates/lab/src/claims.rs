@@ -267,7 +267,7 @@ fn staleness() -> Result<Vec<Claim>, LabError> {
         },
         Claim {
             claim: "asynchronous training is always faster",
-            verdict: judged_twice(even.0 < even.1, uneven.0 < uneven.1),
+            verdict: judged(even.0 < even.1 && uneven.0 < uneven.1),
             evidence: format!(
                 "time to the same loss, asynchronous and synchronous: {:.1} s and {:.1} s for even \
                  workers, {:.1} s and {:.1} s for very uneven ones",

@@ -3,7 +3,7 @@
 //! An experiment only knows how to run at one point with one stream of random numbers. Sweeps,
 //! seeds, means and confidence intervals are the same for all of them and are made here.
 
-use crate::card::{Card, Column};
+use crate::card::{Card, Column, Param};
 use crate::error::LabError;
 use crate::random::Random;
 use crate::settings::{Settings, Value, sweep};
@@ -63,6 +63,22 @@ pub struct Report {
     pub rows: Table,
     /// What it shows.
     pub findings: Vec<String>,
+}
+
+impl Report {
+    /// What was not swept, in words: without it nobody could make the same table.
+    pub fn setting(&self, card: &Card) -> String {
+        let fixed = card.params.iter().filter(|param| !self.sweep.contains_key(param.key));
+        let words = |param: &Param| match self.parameters.value(param.key) {
+            Value::Number(number) => format!("{} = {}", param.key, param.unit.show(*number)),
+            Value::Word(word) => format!("{} = {word}", param.key),
+        };
+        let mut words: Vec<String> = fixed.map(words).collect();
+        if self.seeds > 1 {
+            words.push(format!("seeds = {}", self.seeds));
+        }
+        words.join(", ")
+    }
 }
 
 /// Runs beyond which nobody would wait.

@@ -104,20 +104,25 @@ impl Table {
         self.spread.iter().any(|row| row[column] > 0.0)
     }
 
-    /// For a terminal: aligned columns, with ± where seeds differ.
+    /// Rows as they are printed, with ± where seeds differ.
+    pub fn cells(&self) -> Vec<Vec<String>> {
+        let cell = |(index, (cell, half)): (usize, (&Cell, &f64))| {
+            let shown = self.show(index, cell);
+            if *half > 0.0 {
+                return format!("{shown} ±{}", self.columns[index].unit.show(*half));
+            }
+            shown
+        };
+        let row = |(row, spread): (&Row, &Vec<f64>)| {
+            row.iter().zip(spread).enumerate().map(cell).collect()
+        };
+        self.rows.iter().zip(&self.spread).map(row).collect()
+    }
+
+    /// For a terminal: aligned columns.
     pub fn text(&self) -> String {
         let mut lines = vec![self.columns.iter().map(|column| column.name.to_owned()).collect()];
-        for (row, spread) in self.rows.iter().zip(&self.spread) {
-            let cells = row.iter().enumerate().map(|(index, cell)| {
-                let half = if self.has_spread(index) && spread[index] > 0.0 {
-                    format!(" ±{}", self.columns[index].unit.show(spread[index]))
-                } else {
-                    String::new()
-                };
-                self.show(index, cell) + &half
-            });
-            lines.push(cells.collect::<Vec<String>>());
-        }
+        lines.extend(self.cells());
         aligned(&lines)
     }
 

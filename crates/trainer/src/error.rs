@@ -212,7 +212,10 @@ pub enum TrainError {
         dir: String,
     },
     /// There is nothing to resume or to generate from.
-    #[error("{dir} holds no finished run (no {missing}); run `lockstep train` first")]
+    #[error(
+        "{dir} holds no finished run (no {missing}); run `lockstep train` first, with \
+         checkpoint.every where it may not come to its end"
+    )]
     NoRun {
         /// The folder that was looked into.
         dir: String,

@@ -34,17 +34,31 @@ const CARD: Card = Card {
 
 /// The offsets of a worker's neighbours: every graph here looks the same from every worker.
 pub(super) fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
-    let side = (n as f64).sqrt().round() as usize;
     let doubling = std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
     let mut exponential: Vec<usize> = doubling.flat_map(|hop| [hop, n - hop]).collect();
     exponential.sort_unstable();
     exponential.dedup();
     [
         ("ring", vec![1, n - 1]),
-        ("torus", vec![1, n - 1, side % n, n - side % n]),
+        ("torus", torus(n)),
         ("exponential", exponential),
         ("complete", (1..n).collect()),
     ]
+}
+
+/// A grid as square as can be, whose rows follow each other on a circle; narrow ones have
+/// neighbours on both sides that are the same.
+fn torus(n: usize) -> Vec<usize> {
+    let height = (1..=n).take_while(|h| h * h <= n).filter(|h| n.is_multiple_of(*h)).last();
+    let width = n / height.unwrap_or(1);
+    let mut offsets = match height {
+        _ if n == 4 => vec![1, 3],
+        Some(1) | None => vec![1, n - 1],
+        Some(_) => vec![1, n - 1, width, n - width],
+    };
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets
 }
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

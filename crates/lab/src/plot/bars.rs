@@ -20,6 +20,7 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let shown: Vec<usize> = (0..numbers.len()).take(60).collect();
     let height = TOP + ROW * shown.len() as f64 + 50.0;
     let mut canvas = Canvas::new(WIDTH, height, title, card.title);
+    canvas.setting(&report.setting(card));
     let finite = numbers.iter().copied().filter(|number| number.is_finite());
     let most = finite.fold(0.0_f64, |most, number| most.max(number.abs())).max(1e-300);
     for row in shown {

@@ -39,6 +39,17 @@ impl Canvas {
         canvas
     }
 
+    /// What a picture was made with, below the words below the title; as small as it takes.
+    pub(crate) fn setting(&mut self, words: &str) {
+        let size = match words.chars().count() {
+            0..=170 => 11,
+            171..=210 => 9,
+            _ => 7,
+        };
+        let style = format!("fill=\"#666666\" font-size=\"{size}\"");
+        self.styled((24.0, 63.0), Anchor::Start, &style, words);
+    }
+
     /// Something that is SVG already.
     pub(crate) fn raw(&mut self, svg: &str) {
         self.svg += svg;

@@ -35,6 +35,7 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let cell = CELL.max(needed / down.len() as f64);
     let height = TOP + cell * down.len() as f64 + 70.0;
     let mut canvas = Canvas::new(WIDTH, height, title, card.title);
+    canvas.setting(&report.setting(card));
     let numbers = table.numbers(table.columns[shade].name);
     let finite = || numbers.iter().copied().filter(|number| number.is_finite());
     let (low, high) = (finite().fold(f64::MAX, f64::min), finite().fold(f64::MIN, f64::max));

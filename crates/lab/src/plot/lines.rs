@@ -27,6 +27,7 @@ pub(super) fn draw(card: &Card, report: &Report, title: &str) -> String {
     let x = super::x_column(card, table);
     let series = series(card, report, x);
     let mut canvas = Canvas::new(WIDTH, HEIGHT, title, card.title);
+    canvas.setting(&report.setting(card));
     let drawn = || series.iter().flat_map(|line| line.points.iter().copied());
     let x_numbers = drawn().map(|(row, _)| number(table, row, x));
     let x_unit = table.columns[x].unit;

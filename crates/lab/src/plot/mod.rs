@@ -64,24 +64,25 @@ pub fn html(card: &Card, report: &Report) -> String {
         format!("<th title=\"{}\">{}</th>", escaped(column.meaning), escaped(column.name))
     };
     let head = report.columns.iter().map(heading).collect::<Vec<_>>().concat();
-    let names: Vec<&str> = report.columns.iter().map(|column| column.name).collect();
-    let columns: Vec<Vec<String>> = names.iter().map(|name| report.rows.words(name)).collect();
-    let cells = |row: usize| {
-        let cells = columns.iter().map(|words| format!("<td>{}</td>", escaped(&words[row])));
+    let row = |cells: Vec<String>| {
+        let cells = cells.iter().map(|words| format!("<td>{}</td>", escaped(words)));
         format!("<tr>{}</tr>\n", cells.collect::<String>())
     };
-    let rows: String = (0..report.rows.rows.len()).map(cells).collect();
+    let rows: String = report.rows.cells().into_iter().map(row).collect();
     page(
         card.title,
         &format!(
             "<p><b>{}</b></p>\n{}\n<ul>\n{findings}</ul>\n<p><b>Formula.</b> {}</p>\n\
              <p><b>Look at.</b> {}</p>\n<p><b>What surprises people.</b> {}</p>\n\
+             <p><b>Setting.</b> lab {} with {}</p>\n\
              <table><tr>{head}</tr>\n{rows}</table>\n",
             escaped(card.question),
             svg(card, report),
             escaped(card.formula),
             escaped(card.look),
             escaped(card.surprise),
+            card.name,
+            escaped(&report.setting(card)),
         ),
     )
 }

@@ -8,7 +8,7 @@ mod walk;
 use crate::failure::Failure;
 use crate::output;
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::{Experiment, LabError, Report, Study, plot};
+use lockstep_lab::{Card, Experiment, LabError, Report, Study, plot};
 use lockstep_platform::World;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     if arguments.json {
         return output::json(&report);
     }
-    output::text(&text(card.title, &report))
+    output::text(&text(&card, &report))
 }
 
 /// Who does what when, as a picture.
@@ -184,8 +184,9 @@ fn list(json: bool) -> Result<(), Failure> {
 }
 
 /// The table, then what it shows.
-fn text(title: &str, report: &Report) -> String {
-    let mut text = format!("{title}\n\n{}\n", report.rows.text());
+fn text(card: &Card, report: &Report) -> String {
+    let setting = report.setting(card);
+    let mut text = format!("{}\n{setting}\n\n{}\n", card.title, report.rows.text());
     for finding in &report.findings {
         let _ = writeln!(text, "- {finding}");
     }
