@@ -61,7 +61,9 @@ impl Axis {
 
     /// Round numbers with their words.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
-        let numbers = if self.is_log { self.powers() } else { self.steps() };
+        let powers = if self.is_log { self.powers() } else { Vec::new() };
+        // Within less than a power of ten hardly any are round.
+        let numbers = if powers.len() < 3 { self.steps() } else { powers };
         numbers.into_iter().map(|number| (number, words(self.unit, number))).collect()
     }
 
@@ -121,6 +123,7 @@ mod tests {
         let words = |axis: &Axis| axis.ticks().into_iter().map(|tick| tick.1).collect::<Vec<_>>();
         assert_eq!(words(&axis(&[0.1, 0.97], false)), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(words(&axis(&[1.0, 100.0], true)), ["1", "3", "10", "30", "100"]);
+        assert_eq!(words(&axis(&[2.5, 9.0], true)), ["4", "6", "8"]);
         let times = Axis::around([100.0, 1500.0].into_iter(), true, Unit::Seconds, (0.0, 1.0));
         assert_eq!(words(&times), ["2 min", "5 min", "10 min", "20 min"]);
         for (low, high) in [(1e3, 1e9), (1e-9, 1.0), (3.0, 3.0), (900.0, 1000.0)] {
