@@ -30,6 +30,8 @@ const BUCKET_PER_COPY: f64 = 4e6;
 /// Part of the time of messages beside computing by which computing gets longer: they take some of
 /// the device's units and of its memory's bandwidth.
 const CONTENTION: f64 = 0.15;
+/// What a host may take for each second of its device, by our price, and still be ahead of it.
+const HOST_AT_MOST: f64 = 1.3;
 /// Tensors of a layer: two norms and four matrices.
 const TENSORS: u64 = 6;
 /// Seconds of a rank's turn in the scatter or gather of one tensor, many of which start together.
@@ -77,6 +79,15 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
         host: (busy - compute - messages).max(0.0),
         update,
     })
+}
+
+/// Whether the first stage's device takes longer than its host, so that the host gets ahead of it:
+/// by our price of a host's kernels, which is nearer to the most than to the mean.
+pub fn hosts_get_ahead(job: &Job<'_>, calibration: &Calibration) -> bool {
+    let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
+    let Some(first) = stages(&prices).first().copied() else { return false };
+    let all = first.forward.then(first.input_grad).then(first.weight_grad);
+    all.host <= HOST_AT_MOST * (all.compute + all.exposed)
 }
 
 /// A step's first microbatches on every device of the pipeline, for a picture.
