@@ -150,7 +150,7 @@ fn lazy(fitting: &[Choice], keep: usize) -> Vec<Lazy> {
     let mut all: Vec<Lazy> = fitting
         .iter()
         .filter_map(|choice| {
-            let way = advice::ways(&choice.step).into_iter().next()?;
+            let way = advice::ways(&choice.step, choice.layout.zero > 0).into_iter().next()?;
             let seconds = way.relative_time * choice.step.seconds;
             Some(Lazy { layout: choice.layout, way, seconds })
         })

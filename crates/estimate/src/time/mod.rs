@@ -48,6 +48,8 @@ pub struct Step {
     pub exposed: f64,
     /// The part of that which is gradients and weights of other copies.
     pub data_exposed: f64,
+    /// All messages between copies at the end of a step, hidden or not.
+    pub data_all: f64,
     /// Idle in the pipeline.
     pub bubble: f64,
     /// Waiting for the host to start kernels.
@@ -66,7 +68,7 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
     let busiest = busiest(&stages, devices as usize);
     let update = update_seconds(job, calibration);
     let backward = busiest.input_grad.then(busiest.weight_grad).seconds();
-    let data = data_exposed(&prices, backward);
+    let (data, data_all) = data_exposed(&prices, backward);
     let all = busiest.forward.then(busiest.input_grad).then(busiest.weight_grad);
     let (compute, messages) = (all.compute * m as f64, all.exposed * m as f64);
     let busy = (busiest.forward.seconds() + backward) * m as f64;
@@ -75,6 +77,7 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
         compute,
         exposed: messages + data,
         data_exposed: data,
+        data_all,
         bubble: (played - busy).max(0.0),
         host: (busy - compute - messages).max(0.0),
         update,
@@ -251,8 +254,8 @@ pub(crate) fn zero_ways(job: &Job<'_>) -> f64 {
 }
 
 /// Gradients to other copies, and weights back where each updates a share, as far as backward does
-/// not hide them.
-fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
+/// not hide them; and all of them.
+fn data_exposed(prices: &Prices<'_>, backward: f64) -> (f64, f64) {
     let job = prices.job;
     let (shared, experts) = held_params(job);
     let wire = job.habits.wire_bytes as f64;
@@ -299,7 +302,8 @@ fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
         0.0
     };
     let beside = if job.habits.overlap { prices.calibration.data_hidden * backward } else { 0.0 };
-    (gradients - beside).max(0.1 * gradients) + weights + tied + by_tensor
+    let behind = weights + tied + by_tensor;
+    ((gradients - beside).max(0.1 * gradients) + behind, gradients + behind)
 }
 
 /// Norm, clipping and update of what a device updates.

@@ -2,7 +2,7 @@
 //! here.
 
 use super::cluster_report::{More, Report, render};
-use super::{best, given, html};
+use super::{Section, Shown, best, given, html};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
@@ -78,7 +78,7 @@ impl Asked {
 pub(super) fn run(
     arguments: &Arguments,
     recipe: &RecipeArguments,
-    json: bool,
+    shown: Shown,
     world: &World,
 ) -> Result<(), Failure> {
     let recipe = if arguments.model.is_none() { Some(recipe.resolve(world)?) } else { None };
@@ -108,12 +108,13 @@ pub(super) fn run(
     let more =
         More { what_if: arguments.what_if, scaling: arguments.scaling || arguments.html.is_some() };
     let report = Report::new(&asked, &found, &costs, more);
-    let text = render(&asked, &found, &report);
+    let text = render(&asked, &found, &report, shown.section);
     if let Some(path) = &arguments.html {
-        let page = html::page(&asked, &found, &report.curves(), &text);
+        let all = render(&asked, &found, &report, Section::All);
+        let page = html::page(&asked, &found, &report.curves(), &all);
         world.files().write_atomic(path, page.as_bytes())?;
     }
-    if json { output::json(&report) } else { output::text(&text) }
+    if shown.json { output::json(&report) } else { output::text(&text) }
 }
 
 /// A search that found the one layout that was given, or says why that is none.
