@@ -41,6 +41,8 @@ pub struct Layout {
     pub data: u64,
     /// Stage of ZeRO.
     pub zero: u8,
+    /// Whether the optimizer's states lie in the host's memory, where the host updates them.
+    pub offload: bool,
     /// Sequences of a microbatch (b).
     pub microbatch: u64,
     /// What is computed again.
@@ -173,6 +175,7 @@ impl Layout {
         expert: 1,
         data: 1,
         zero: 0,
+        offload: false,
         microbatch: 1,
         recompute: Recompute::None,
     };
@@ -196,6 +199,9 @@ impl Layout {
         }
         if self.sequence {
             text += ", sequence";
+        }
+        if self.offload {
+            text += ", offload";
         }
         match self.recompute {
             Recompute::None => text,

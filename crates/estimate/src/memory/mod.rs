@@ -166,7 +166,7 @@ fn of_device(job: &Job<'_>, device: u64) -> Memory {
         stage: device,
         weights: weight * divided(3),
         gradients: job.habits.gradient_bytes as f64 * divided(2),
-        optimizer: OPTIMIZER * divided(1),
+        optimizer: if layout.offload { 0.0 } else { OPTIMIZER * divided(1) },
         activations: training,
         peak: at_peak.max(update - training),
         buffers: buffers(job, shared, device) + messages(job, device),

@@ -32,6 +32,8 @@ const BUCKET_PER_COPY: f64 = 4e6;
 const CONTENTION: f64 = 0.15;
 /// What a host may take for each second of its device, by our price, and still be ahead of it.
 const HOST_AT_MOST: f64 = 1.3;
+/// Bytes of a parameter's gradient on its way to the host; its weight comes back beside it.
+const OFFLOADED: f64 = 4.0;
 /// Tensors of a layer: two norms and four matrices.
 const TENSORS: u64 = 6;
 /// Seconds of a rank's turn in the scatter or gather of one tensor, many of which start together.
@@ -311,7 +313,14 @@ fn update_seconds(job: &Job<'_>, calibration: &Calibration) -> f64 {
     let (shared, experts) = held_params(job);
     let ways = if job.layout.zero > 0 { zero_ways(job) } else { 1.0 };
     let expert_ways = (ways / job.layout.expert as f64).max(1.0);
-    let bytes = calibration.optimizer_bytes * (shared / ways + experts / expert_ways);
+    let params = shared / ways + experts / expert_ways;
+    let start = 1e-3 * calibration.step_ms;
+    if job.layout.offload {
+        // Gradients go to the host and weights come back, each in parts beside the host's update.
+        let link = OFFLOADED * params / (job.cluster.host_gbps * 1e9);
+        let bytes = calibration.optimizer_bytes * params;
+        return start + link.max(bytes / (job.cluster.host_memory_gbps * 1e9));
+    }
     let bandwidth = job.cluster.device.memory_gbps * 1e9 * calibration.memory_share;
-    bytes / bandwidth + 1e-3 * calibration.step_ms
+    calibration.optimizer_bytes * params / bandwidth + start
 }

@@ -67,6 +67,8 @@ pub(super) struct More {
     pub(super) what_if: bool,
     /// Other numbers of devices.
     pub(super) scaling: bool,
+    /// The chance to lose more hours than these.
+    pub(super) lost_hours: f64,
 }
 
 /// A layout with a way to keep copies together that is not plain; an estimate.
@@ -103,6 +105,7 @@ struct LayoutReport {
     expert: u64,
     data: u64,
     zero: u8,
+    offload: bool,
     microbatch: u64,
     microbatches: u64,
     recompute: String,
@@ -156,7 +159,7 @@ impl Report {
             lazy_layouts: found.lazy.iter().map(lazy).collect(),
             critical_batch_tokens: batch::critical_tokens(asked.model.num_active_params() as f64),
             batch_warning: batch::warning(tokens, asked.model.num_active_params() as f64),
-            risk: risk::risk(&asked.cluster, costs),
+            risk: risk::risk(&asked.cluster, costs, more.lost_hours),
             upgrades: if more.what_if { upgrades(asked, costs) } else { Vec::new() },
             strong_scaling: more.scaling.then(|| scaling::curve(&question, false)),
             weak_scaling: more.scaling.then(|| scaling::curve(&question, true)),
@@ -226,6 +229,7 @@ fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
         expert: layout.expert,
         data: layout.data,
         zero: layout.zero,
+        offload: layout.offload,
         microbatch: layout.microbatch,
         microbatches: asked.question().job(*layout).num_microbatches(),
         recompute: format!("{:?}", layout.recompute).to_lowercase(),
@@ -342,12 +346,13 @@ fn scaled(name: &str, curve: &Curve) -> String {
 fn tail(risk: &Risk) -> String {
     format!(
         "{:.1} h are lost on average; one run in ten loses more than {:.1} h, one in a hundred \
-         more than {:.1} h, {:.1} % of them more than a day; {:.2} failures of a rack; with one \
+         more than {:.1} h, {:.1} % of them more than {:.0} h; {:.2} failures of a rack; with one \
          more bad node a failure every {:.1} h\n",
         risk.expected_lost_hours,
         risk.lost_hours_one_in_ten,
         risk.lost_hours_one_in_a_hundred,
-        100.0 * risk.chance_to_lose_a_day,
+        100.0 * risk.chance_to_lose_more,
+        risk.asked_hours,
         risk.rack_failures,
         risk.hours_between_failures_with_a_bad_node,
     )

@@ -51,10 +51,11 @@ Examples:
   lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
   lockstep plan validate runs.csv                     predictions beside published runs
 
-A cluster file has `device` and `devices`, and may have per_node, link_gbps, network_gbps, network
-(infiniband, ethernet), topology (full, racks, torus), nodes_per_rack, oversubscription, torus_dims,
-memory_gb, peak_tflops, memory_gbps, storage_gbps, dollars_per_device_hour, dollars_per_kwh,
-watts_per_device and failures_per_node_day."
+A cluster file has `device` and `devices`, and may have per_node, link_gbps, network_gbps (or
+nics_per_node and nic_gbps), network (infiniband, ethernet), topology (full, fat-tree, rails, racks,
+tree, torus), nodes_per_rack, oversubscription, racks_per_spine, spine_oversubscription, torus_dims,
+memory_gb, peak_tflops, memory_gbps, host_gbps, host_memory_gbps, storage_gbps,
+dollars_per_device_hour, dollars_per_kwh, watts_per_device and failures_per_node_day."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
