@@ -59,7 +59,7 @@ dollars_per_device_hour, dollars_per_kwh, watts_per_device and failures_per_node
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Box<Command>>,
     #[command(flatten)]
     question: Question,
 }
@@ -109,7 +109,7 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    match &arguments.command {
+    match arguments.command.as_deref() {
         None => answer(&arguments.question, Section::All, world),
         Some(Command::Memory(question)) => answer(question, Section::Memory, world),
         Some(Command::Time(question)) => answer(question, Section::Time, world),
