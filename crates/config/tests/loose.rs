@@ -86,12 +86,32 @@ fn servers_are_ranks_behind_the_workers() {
 }
 
 #[test]
+fn groups_meet_servers_as_one() {
+    let four = ["run.workers=4", "sync.group_workers=2"];
+    let grouped = recipe(&[&["sync.mode=parameter-server"], &four[..]].concat());
+    assert_eq!((grouped.num_pushers(), grouped.num_ranks()), (2, 5));
+    assert!(grouped.identity_text().contains("group_workers"));
+    let plain = recipe(&["sync.mode=parameter-server", "run.workers=4"]);
+    assert_eq!(plain.num_pushers(), 4);
+    assert!(!plain.identity_text().contains("group_workers"), "older recipes keep their identity");
+    let refused = |sets: &[&str]| refused("parameter-server", &[&four[..], sets].concat());
+    assert!(refused(&["sync.group_workers=3"]).ends_with("try 2, 4"));
+    let elastic = ["sync.consistency=elastic", "sync.quorum=3"];
+    assert!(refused(&elastic).ends_with("is more than run.workers = 4 in groups of 2; try 2"));
+    let liars = ["sync.consistency=sync", "sync.byzantine=1"];
+    assert!(refused(&liars).ends_with("try sync.group_workers = 0"));
+}
+
+#[test]
 fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
     let sparse =
         |sets: &[&str]| refused("parameter-server", &[&["sync.sparse_rows=true"], sets].concat());
     let said = sparse(&["model.tied=true"]);
     assert!(said.contains("try model.tied = false"), "{said}");
     let said = refused("parameter-server", &["sync.hot_rows=10"]);
+    assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
+    assert!(sparse(&["sync.spread_rows=10"]).ends_with("try sync.servers = 2"));
+    let said = refused("parameter-server", &["sync.spread_rows=10", "sync.servers=2"]);
     assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
     let said = sparse(&["model.family=logistic"]);
     assert!(said.contains("has not"), "{said}");
@@ -100,6 +120,7 @@ fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
     assert!(!plain.contains("rows"), "recipes from before there was a choice: {plain}");
     let rows = recipe(&[&served[..], &["sync.sparse_rows=true"]].concat());
     assert!(rows.identity_text().contains("hot_rows"));
+    assert!(!rows.identity_text().contains("spread"), "that is newer still");
 }
 
 #[test]

@@ -116,6 +116,12 @@ fn workers_that_are_close_add_up_as_they_are() {
     for (one, other) in whole.losses.iter().zip(&dense.losses) {
         assert!((one - other).abs() < 1e-5, "in pairs: {one}, all at once: {other}");
     }
+    // What is written passes between the first of groups; how short it is the others do not notice.
+    let mut bytes =
+        |ratio: &str| with(&["compress.method=top-k", ratio, close]).summary.wire_bytes_by_rank;
+    let (short, long) = (bytes("compress.ratio=0.02"), bytes("compress.ratio=0.2"));
+    assert_eq!((short[1], short[3]), (long[1], long[3]));
+    assert!(short[0] < long[0] && short[2] < long[2], "{short:?}, {long:?}");
     for (method, _) in METHODS {
         let sets = [&sets[..], method, &["compress.warmup_steps=2", "checkpoint.every=2"]].concat();
         let recipe = LLAMA.with(&[&sets[..], &[close]].concat());

@@ -236,16 +236,17 @@ fn a_slow_worker_takes_fewer_steps_and_counts_for_as_much() {
     assert_ne!(fewer.hashes(), plain.hashes());
     assert!(fewer.losses[11] < fewer.losses[0], "it learns: {:?}", fewer.losses);
 
-    // Samples differ by worker, and those of the slowest count for as much as others: without the
-    // factor the optimum would be theirs for a twelfth instead of a quarter.
+    // Workers have samples of different classes, and those of the slowest count for as much as
+    // others. Without the factor they count by steps, and what is reached is another optimum: 44
+    // times the surplus instead of 4.
     let mut surplus = |steps: &'static str| {
-        let sets = ["sync.partition=iid", "train.steps=240", "optim.name=sgd", "optim.lr=0.05"];
-        let recipe = problem("ridge", &[&rounds[..], &sets, &[steps]].concat());
+        let sets = ["sync.partition=by-class", "train.steps=240", "optim.name=sgd", "optim.lr=0.5"];
+        let recipe = problem("logistic", &[&rounds[..], &sets, &[steps]].concat());
         runs.finish(&recipe).summary.verdict.suboptimality.expect("known")
     };
     let (even, uneven) =
         (surplus("sync.worker_steps=[8,8,8,8]"), surplus("sync.worker_steps=[8,8,5,2]"));
-    assert!(uneven < 3.0 * even + 1e-9, "{uneven} with rests, {even} without");
+    assert!(uneven < 10.0 * even, "{uneven} with rests, {even} without");
 }
 
 #[test]

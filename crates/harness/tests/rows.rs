@@ -58,6 +58,20 @@ fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
 }
 
 #[test]
+fn a_group_pulls_and_pushes_the_rows_that_any_of_it_touches() {
+    let mut runs = Runs::new("rows");
+    let sets = ["sync.servers=2", "optim.name=adamw", "sync.group_workers=2"];
+    let whole = runs.finish(&zipf(&sets));
+    let rows = runs.finish(&zipf(&[&sets[..], &["sync.sparse_rows=true"]].concat()));
+    assert_eq!(rows.hashes(), whole.hashes());
+    let alone = runs.finish(&zipf(&[&sets[..2], &["sync.sparse_rows=true"]].concat()));
+    assert_eq!(alone.hashes(), rows.hashes());
+    // What both touch travels once.
+    let ([together, _], [apart, _]) = (pulled_and_pushed(&rows), pulled_and_pushed(&alone));
+    assert!(together < apart && 2 * together > apart, "{together} of {apart}");
+}
+
+#[test]
 fn bytes_are_those_of_the_rows_that_are_touched() {
     let mut runs = Runs::new("rows");
     let mut of = |context: &str, sparse: &str| {
@@ -126,6 +140,35 @@ fn a_hash_spreads_the_load_that_ranges_do_not() {
     };
     let (hash, range) = (of("sync.rows_by=hash"), of("sync.rows_by=range"));
     assert!(range > 1.5 && hash < 1.35, "{range} and {hash}");
+}
+
+#[test]
+fn copies_of_common_rows_spread_the_load_and_in_lockstep_change_no_bit() {
+    let mut runs = Runs::new("rows");
+    let mut of = |more: &[&str]| {
+        let usual = ["sync.sparse_rows=true", "sync.servers=2", "sync.rows_by=range"];
+        let eight = ["run.workers=8", "train.batch=8", "numerics.invariant_up_to=8"];
+        let rest = ["train.steps=16", "optim.name=sgd"];
+        runs.finish(&zipf(&[&usual[..], &eight, &rest, more].concat()))
+    };
+    let figure = |outcome: &Outcome| outcome.summary.loose.rows.clone();
+    let (plain, spread) = (of(&[]), of(&["sync.spread_rows=64"]));
+    assert_eq!(spread.hashes(), plain.hashes());
+    let (before, after) = (figure(&plain), figure(&spread));
+    let (copied, age) = (after.rows_copied.expect("counted"), after.row_age_max);
+    assert_eq!((before.rows_copied, age), (Some(0), Some(0)), "a copy has missed nothing");
+    assert_eq!(after.rows_pulled.map(|pulled| pulled + copied), before.rows_pulled);
+    assert!(copied > 0, "{after:?}");
+    let (before, after) = (before.row_imbalance, after.row_imbalance);
+    assert!(after < before.map(|before| 0.9 * before), "{after:?} of {before:?}");
+    // Where nobody waits a copy is good for some updates.
+    let free = ["sync.consistency=async", "sync.spread_rows=64", "sync.spread_age=32"];
+    let free = figure(&of(&free));
+    assert!(free.row_age_max.is_some_and(|age| age <= 32), "{free:?}");
+    assert!(free.rows_copied.is_some_and(|copied| copied > 0), "{free:?}");
+    let bounded = ["sync.consistency=bounded", "sync.staleness=2", "sync.spread_rows=64"];
+    let bounded = figure(&of(&bounded));
+    assert!(bounded.row_age_max.is_some_and(|age| age <= 2), "{bounded:?}");
 }
 
 #[test]

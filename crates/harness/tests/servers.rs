@@ -42,6 +42,59 @@ fn in_lockstep_it_is_the_data_parallel_run_to_the_bit() {
 }
 
 #[test]
+fn groups_that_meet_servers_as_one_are_the_data_parallel_run_to_the_bit() {
+    let mut runs = Runs::new("servers");
+    for (optim, group, servers) in [("sgd", 2, 3), ("adamw", 4, 1), ("momentum", 2, 1)] {
+        let optim = format!("optim.name={optim}");
+        let sets = [optim.as_str(), "run.workers=4", "optim.clip=0", "train.steps=5"];
+        let usual = runs.finish(&LLAMA.with(&sets));
+        let (group_set, servers) =
+            (format!("sync.group_workers={group}"), format!("sync.servers={servers}"));
+        let served = [SERVER, "sync.consistency=sync", &group_set, &servers];
+        let served = runs.finish(&LLAMA.with(&[&sets[..], &served].concat()));
+        assert_eq!(served.hashes(), usual.hashes(), "{group_set}, {servers}");
+        assert_eq!(num_pushes(&served), 5 * 4 / group, "one of each group pushes");
+    }
+}
+
+#[test]
+fn servers_have_to_do_with_one_of_each_group() {
+    let mut runs = Runs::new("servers");
+    let sets = [SERVER, "run.workers=4", "train.steps=12", "train.eval_batches=1"];
+    let mut run = |more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
+    let alone = run(&["sync.consistency=async"]);
+    let model = 4 * alone.summary.num_params;
+    // Of the first worker's there is what the run begins with besides.
+    let served = alone.summary.wire_bytes_by_rank[1];
+    assert!((2 * model..2 * model + 1024).contains(&served), "{served}, {model}");
+    for consistency in ["sync.consistency=async", "sync.consistency=bounded"] {
+        let grouped = run(&[consistency, "sync.group_workers=2"]);
+        assert_eq!(num_pushes(&grouped), 12 * 2);
+        let counts = grouped.summary.loose.served.applied_by_server.as_ref().expect("counted");
+        assert_eq!(counts[0], [12, 12], "to servers there are two");
+        // Gradients go both ways between the two of a group and weights one way, with a few words;
+        // servers have to do with the first of them only, as much as they had with each before.
+        let &[first, second] = &grouped.summary.wire_bytes_by_rank[2..] else { panic!("four") };
+        assert!((0..64).contains(&(first + second - served - 3 * model)), "{first}, {second}");
+        let last = grouped.losses.last().expect("some");
+        assert!(*last < grouped.losses[0], "{consistency}: {:?}", grouped.losses);
+    }
+}
+
+#[test]
+fn what_groups_keep_survives_the_end_of_the_process() {
+    let mut runs = Runs::new("servers");
+    let sets = [SERVER, "sync.consistency=sync", "run.workers=4", "sync.group_workers=2"];
+    let more = ["train.steps=8", "checkpoint.every=3", "compress.method=top-k"];
+    let recipe = LLAMA.with(&[&sets[..], &more, &["compress.ratio=0.1"]].concat());
+    let whole = runs.finish(&recipe);
+    let part = runs.run(&recipe, Options { stop_after: Some(5), ..Options::default() });
+    let resume = Some(part.expect("the first part").dir.join("checkpoints"));
+    let rest = runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest");
+    assert_eq!((rest.losses.len(), rest.hashes()), (5, whole.hashes()));
+}
+
+#[test]
 fn other_numbers_of_workers_and_tied_weights_are_close_to_it() {
     let mut runs = Runs::new("servers");
     // Workers add the two gradients of a tied tensor before servers add those of all workers.

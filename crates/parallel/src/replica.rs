@@ -26,7 +26,7 @@ use crate::pipeline::{Device, Job, Sizes};
 use crate::recompute::RecomputePlan;
 use crate::run::Turn;
 use crate::scaled::{Scaled, Unscaled};
-use crate::server::Client;
+use crate::server::{Client, Near};
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
 use crate::stages::Stages;
@@ -99,6 +99,8 @@ pub struct Replica {
     /// What is kept for gossip with neighbours, and for servers that hold the weights.
     pub(crate) gossip: Option<Gossip>,
     pub(crate) client: Option<Client>,
+    /// Who meets servers together with this worker.
+    pub(crate) near: Option<Near>,
     /// What is kept to compress gradients, where they are.
     pub(crate) compression: Option<Compression>,
     /// What this worker does in a step, and what it did in the last one.
@@ -241,6 +243,7 @@ impl Replica {
             rounds: None,
             gossip: None,
             client: None,
+            near: None,
             compression: None,
             turn: Turn::default(),
             world: World::clone(world),
@@ -401,6 +404,7 @@ impl Replica {
             self.traffic_of_rounds(),
             self.traffic_of_gossip(),
             self.traffic_of_client(),
+            self.traffic_near(),
             self.traffic_compressed(),
             self.elsewhere,
         ];
@@ -430,8 +434,9 @@ impl Replica {
 
     /// The time that this worker waited for the others since this was asked last.
     pub fn take_exposed(&mut self) -> Duration {
+        let near = self.take_exposed_near();
         let Device { link, slicing, .. } = &mut self.device;
-        let servers = self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed);
+        let servers = self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed) + near;
         self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed() + servers
     }
 }

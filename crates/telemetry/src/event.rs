@@ -220,7 +220,10 @@ pub enum Event {
         pushed: u64,
         /// Rows that steps touched and did not pull, because they were kept.
         kept: u64,
-        /// The most updates that one of those had missed.
+        /// Rows that steps took from a copy on another server than the row's own.
+        #[serde(default)]
+        copied: u64,
+        /// The most updates that a row that was kept or copied had missed.
         age_max: u64,
         /// Requests to each server that were about rows.
         requests_by_server: Vec<u64>,

@@ -158,7 +158,9 @@ impl Saver {
         cursor: &Cursor,
         journal: &mut Journal,
     ) -> Result<(), TrainError> {
-        if !self.recipe.keeps_more() || !self.recipe.run.save_optimizer {
+        // Servers are gone by then, and with them what they kept.
+        let has_more = self.recipe.keeps_more() && self.recipe.num_servers() == 0;
+        if !has_more || !self.recipe.run.save_optimizer {
             return Ok(());
         }
         self.save(cursor.next_step, learner, cursor, journal)?;

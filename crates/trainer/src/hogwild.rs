@@ -4,136 +4,92 @@
 //! batch, at its own pace; they meet only where the model is judged or saved, and at the end. The
 //! first of them is the worker's own thread, whose steps are those that the run tells about.
 
-use crate::checkpoints::Saver;
-use crate::evaluate::{Examination, Examiner};
 use crate::health::Verdict;
-use crate::journal::{Journal, StepRecord};
-use crate::saved::{self, Learner};
-use crate::train::{Options, lane_of, lane_shape};
-use crate::{
-    RunFolder, Summary, TrainError, check, evaluate, feed, restore, rounds, run_folder, servers,
-};
+use crate::journal::StepRecord;
+use crate::train::{lane_of, lane_shape};
+use crate::way::{Way, Worker};
+use crate::{TrainError, evaluate, feed, servers};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::{Cursor, Loader};
 use lockstep_optim::{Clip, ClipPlan, LearningRate};
-use lockstep_parallel::Groups;
-use lockstep_parallel::asked::{blueprint_on, mesh_of, plan_at};
+use lockstep_parallel::asked::{blueprint_on, plan_at};
 use lockstep_parallel::hogwild::{Hog, SharedWeights};
-use lockstep_platform::World;
+use lockstep_platform::{JoinHandle, World};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// How many steps of a thread missed how many of others', or why it ended.
-type Found = Result<BTreeMap<u64, u64>, TrainError>;
-
-/// A worker's life whose threads step as they like.
-pub(crate) fn train(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    comm: &Comm,
-    options: Options,
-) -> Result<Option<Summary>, TrainError> {
-    check::groups(recipe)?;
-    let groups = Groups::new(comm, mesh_of(recipe))?;
-    let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
-    let start = restore::restore(&options, recipe, world, comm, &mut learner)?;
-    let held_out = feed::validation(&mut feed, recipe, groups.data())?;
-    let examiner = Examiner::new(recipe, held_out, comm);
-    let tokenizer = feed.tokenizer_json()?;
-    let mut loader = feed.loader(world, start.cursor.clone())?;
-    let last_step = rounds::last_step(recipe, options.stop_after)?;
-    if start.step >= last_step {
-        return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
-    }
-    let folder = RunFolder::of_worker(comm.position(), recipe, world, &options.life)?;
-    saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
-    let run_dir = run_folder::record_failures(comm, folder.as_ref())?;
-    let mut saver = Saver::open(recipe, world, comm, &run_dir, &start, &options.life)?;
-    let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    let step = journal.go_on(start, &options.life);
-    let judged = Judged { comm, examiner, last_step };
-    let examination = learn(
-        cpu,
-        recipe,
-        world,
-        step,
-        &judged,
-        &mut learner,
-        &mut loader,
-        &mut journal,
-        &mut saver,
-    )?;
-    saver.finish(&mut journal)?;
-    let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
-    let (cursor, losses) = (loader.cursor(), &journal.losses);
-    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &cursor, losses)?;
-    let Some(folder) = folder else { return Ok(None) };
-    let summary =
-        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination);
-    saved::save_summary(&folder, world, &summary)?;
-    journal.finish(&summary);
-    Ok(Some(summary))
+/// The way of a worker whose threads step as they like.
+#[derive(Default)]
+pub(crate) struct Hogwild {
+    crew: Option<Crew>,
 }
 
-/// Who judges, and when for the last time.
-struct Judged<'a> {
-    comm: &'a Comm,
-    examiner: Examiner,
-    last_step: u64,
+/// All threads.
+struct Crew {
+    shared: Arc<SharedWeights>,
+    /// The worker's own.
+    own: Hand,
+    /// The others, each with its batches, and while they are at work their handles.
+    others: Vec<Arc<Mutex<Other>>>,
+    at_work: Vec<Box<dyn JoinHandle>>,
 }
 
-/// Steps until the end, from meeting to meeting.
-fn learn(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    mut step: u64,
-    judged: &Judged<'_>,
-    learner: &mut Learner,
-    loader: &mut Loader,
-    journal: &mut Journal,
-    saver: &mut Saver,
-) -> Result<Option<Examination>, TrainError> {
-    let last_step = judged.last_step;
-    let shared = Arc::new(SharedWeights::new(&mut learner.replica)?);
-    let mut own = Worker::new(cpu, recipe, world, 0)?;
-    let mut others = vec![BTreeMap::new(); recipe.sync.threads - 1];
-    let mut examination = None;
-    while step < last_step {
-        let end = (step + 1..last_step).find(|s| is_meeting(recipe, *s, last_step));
-        let end = end.unwrap_or(last_step);
-        let threads = spawn(cpu, recipe, world, &shared, step..end)?;
-        for step in step..end {
-            journal.begin_step();
-            let record = own.step(recipe, step, &shared, loader)?;
-            journal.finish_step(&record, &mut learner.replica);
-        }
-        for (all, found) in others.iter_mut().zip(join(threads)) {
-            found?.into_iter().for_each(|(missed, count)| *all.entry(missed).or_default() += count);
-        }
-        step = end;
-        shared.show(&mut learner.replica)?;
-        let by_thread = [&[own.hog.staleness.clone()][..], &others].concat();
-        servers::tell_staleness(step, by_thread, journal);
-        if evaluate::is_due(recipe, step, last_step) {
-            journal.pause(&mut learner.replica, judged.comm)?;
-            let found = judged.examiner.examine(&mut learner.replica, cpu, recipe)?;
-            examination = Some(found);
-            journal.evaluated(step, &found, &learner.replica);
-            if evaluate::is_reached(recipe, found.validation_loss) {
-                break;
-            }
-        }
-        if step < last_step {
-            saver.after_step(step, learner, || loader.cursor(), journal)?;
-        }
+/// A thread that tells nobody anything but how stale its steps were, or why it ended.
+struct Other {
+    hand: Hand,
+    loader: Loader,
+    found: Result<(), TrainError>,
+}
+
+impl Way for Hogwild {
+    fn begin(
+        &mut self,
+        worker: &mut Worker<'_>,
+        first_step: u64,
+        _saved: Option<&Path>,
+    ) -> Result<(), TrainError> {
+        let Worker { cpu, recipe, world, learner, .. } = worker;
+        let other = |thread| Other::new(cpu, recipe, world, thread, first_step);
+        self.crew = Some(Crew {
+            shared: Arc::new(SharedWeights::new(&mut learner.replica)?),
+            own: Hand::new(cpu, recipe, world, 0)?,
+            others: (1..recipe.sync.threads)
+                .map(|thread| Ok(Arc::new(Mutex::new(other(thread)?))))
+                .collect::<Result<_, TrainError>>()?,
+            at_work: Vec::new(),
+        });
+        Ok(())
     }
-    Ok(examination)
+
+    fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
+        let crew = self.crew.as_mut().expect("the run has begun");
+        let (recipe, last_step) = (worker.recipe, steps.end);
+        let is_over =
+            |num_steps| num_steps == last_step || is_meeting(recipe, num_steps, last_step);
+        if crew.at_work.is_empty() {
+            let end = (steps.start + 1..=last_step).find(|step| is_over(*step));
+            crew.spawn(recipe, worker.world, steps.start..end.unwrap_or(last_step))?;
+        }
+        worker.journal.begin_step();
+        let record = crew.own.step(recipe, steps.start, &crew.shared, &mut worker.loader)?;
+        worker.journal.finish_step(&record, &mut worker.learner.replica);
+        if is_over(steps.start + 1) {
+            crew.join()?;
+            crew.shared.show(&mut worker.learner.replica)?;
+            let missed = crew.staleness();
+            servers::tell_staleness(steps.start + 1, missed, &mut worker.journal);
+        }
+        Ok(())
+    }
+
+    fn may_save(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<bool, TrainError> {
+        let recipe = worker.recipe;
+        Ok(is_meeting(recipe, num_steps, recipe.train.steps))
+    }
 }
 
 /// Whether threads meet after so many steps.
@@ -142,62 +98,69 @@ fn is_meeting(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
         || recipe.is_due_every(recipe.checkpoint.every, num_steps)
 }
 
-/// A thread, and where it leaves what it has found.
-type Spawned = (Box<dyn lockstep_platform::JoinHandle>, Arc<Mutex<Option<Found>>>);
-
-/// Starts all threads but the worker's own.
-fn spawn(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    shared: &Arc<SharedWeights>,
-    steps: Range<u64>,
-) -> Result<Vec<Spawned>, TrainError> {
-    let spawn = |thread: usize| {
-        let found = Arc::new(Mutex::new(None));
-        let (recipe, shared, isa) = (recipe.clone(), Arc::clone(shared), cpu.isa());
-        let (own_world, steps, left) = (World::clone(world), steps.clone(), Arc::clone(&found));
-        let body = move || {
-            let found = run(&Cpu::single(isa), &recipe, &own_world, thread, &shared, steps);
-            *left.lock().expect("nobody panics with it") = Some(found);
-        };
-        let handle = world.threads().spawn("hogwild", Box::new(body));
-        handle.map(|handle| (handle, found)).map_err(TrainError::Threads)
-    };
-    (1..recipe.sync.threads).map(spawn).collect()
-}
-
-/// Waits for all threads, and gives what they have found in their order.
-fn join(threads: Vec<Spawned>) -> Vec<Found> {
-    let found = |(handle, found): Spawned| {
-        handle.join().unwrap_or_else(|panicked| panic!("{panicked}"));
-        let found = found.lock().expect("its thread has ended").take();
-        found.expect("a thread that ends leaves word")
-    };
-    threads.into_iter().map(found).collect()
-}
-
-/// The life of a thread that tells nobody anything but how stale its steps were.
-fn run(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    thread: usize,
-    shared: &SharedWeights,
-    steps: Range<u64>,
-) -> Found {
-    let alone = Comm::threads(world, 1, &lockstep_comm::Options::default())?.remove(0);
-    let mut feed = feed::open(recipe, world, &alone)?;
-    let mut loader = feed.loader(world, Cursor { next_step: steps.start, corpus: None })?;
-    let mut worker = Worker::new(cpu, recipe, world, thread)?;
-    for step in steps {
-        worker.step(recipe, step, shared, &mut loader)?;
+impl Crew {
+    /// Lets all threads but the worker's own do these steps.
+    fn spawn(
+        &mut self,
+        recipe: &Recipe,
+        world: &World,
+        steps: Range<u64>,
+    ) -> Result<(), TrainError> {
+        for other in &self.others {
+            let (other, shared) = (Arc::clone(other), Arc::clone(&self.shared));
+            let (recipe, steps) = (recipe.clone(), steps.clone());
+            let body =
+                move || other.lock().expect("nobody else has it").run(&recipe, &shared, steps);
+            let handle = world.threads().spawn("hogwild", Box::new(body));
+            self.at_work.push(handle.map_err(TrainError::Threads)?);
+        }
+        Ok(())
     }
-    Ok(worker.hog.staleness)
+
+    /// Waits for all of them.
+    fn join(&mut self) -> Result<(), TrainError> {
+        for handle in self.at_work.drain(..) {
+            handle.join().unwrap_or_else(|panicked| panic!("{panicked}"));
+        }
+        for other in &self.others {
+            let mut other = other.lock().expect("its thread has ended");
+            std::mem::replace(&mut other.found, Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// How many steps of each thread missed how many of others'.
+    fn staleness(&self) -> Vec<BTreeMap<u64, u64>> {
+        let others = self
+            .others
+            .iter()
+            .map(|other| other.lock().expect("its thread has ended").hand.hog.staleness.clone());
+        [self.own.hog.staleness.clone()].into_iter().chain(others).collect()
+    }
+}
+
+impl Other {
+    fn new(
+        cpu: &Cpu,
+        recipe: &Recipe,
+        world: &World,
+        thread: usize,
+        first_step: u64,
+    ) -> Result<Self, TrainError> {
+        let alone = Comm::threads(world, 1, &lockstep_comm::Options::default())?.remove(0);
+        let mut feed = feed::open(recipe, world, &alone)?;
+        let loader = feed.loader(world, Cursor { next_step: first_step, corpus: None })?;
+        Ok(Self { hand: Hand::new(cpu, recipe, world, thread)?, loader, found: Ok(()) })
+    }
+
+    fn run(&mut self, recipe: &Recipe, shared: &SharedWeights, mut steps: Range<u64>) {
+        let Self { hand, loader, found } = self;
+        *found = steps.try_for_each(|step| hand.step(recipe, step, shared, loader).map(drop));
+    }
 }
 
 /// A thread at work.
-struct Worker {
+struct Hand {
     hog: Hog,
     cpu: Cpu,
     thread: usize,
@@ -206,7 +169,7 @@ struct Worker {
     clip: ClipPlan,
 }
 
-impl Worker {
+impl Hand {
     fn new(cpu: &Cpu, recipe: &Recipe, world: &World, thread: usize) -> Result<Self, TrainError> {
         let (blueprint, seed) = (blueprint_on(recipe, 0), recipe.train.seed);
         let (plan, cpu) = (plan_at(recipe, &blueprint, 0), Cpu::single(cpu.isa()));

@@ -7,7 +7,7 @@ use crate::evaluate::Examination;
 use crate::health::Verdict;
 use crate::rows::RowFigures;
 use crate::saved::{Learner, Start};
-use crate::servers::Served;
+use crate::servers::Counted;
 use crate::slow::Slow;
 use crate::summary;
 use crate::train::Life;
@@ -109,7 +109,7 @@ pub struct Journal {
     /// What rows have weighed that travel one by one, where they do.
     pub rows: RowFigures,
     /// What servers have done, where they hold the weights.
-    pub(crate) served: Served,
+    pub(crate) served: Counted,
     /// How slow this worker is made.
     pub slow: Slow,
     /// How fast the workers are.
@@ -174,7 +174,7 @@ impl Journal {
             restarts: 0,
             staleness: Vec::new(),
             rows: RowFigures::default(),
-            served: Served::default(),
+            served: Counted::default(),
             slow: Slow::new(recipe, world, worker),
             pace: Pace::new(recipe, worker),
             mark: moved_bytes(&learner.replica),

@@ -1,7 +1,8 @@
 //! Trains one model from an empty process to saved weights, and uses what was trained.
 //!
 //! # Layout
-//! - [`train`](mod@train): the spine; reads as prose.
+//! - [`train`](mod@train): the spine; reads as prose. `way`: where kinds of runs differ, which are
+//!   `lockstep`, `servers` and `hogwild`.
 //! - [`check`](mod@check): what a run can be refused for, before any worker starts.
 //! - [`device`]: the compute device that a recipe asks for; [`feed`]: the text of a worker.
 //! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
@@ -55,6 +56,7 @@ pub mod gossip;
 pub mod health;
 mod hogwild;
 pub mod journal;
+mod lockstep;
 mod pace;
 pub mod pretrained;
 pub mod restore;
@@ -66,6 +68,7 @@ mod servers;
 pub mod slow;
 pub mod summary;
 pub mod uneven;
+mod way;
 
 pub mod bench;
 pub mod compare;

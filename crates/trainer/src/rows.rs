@@ -4,6 +4,7 @@ use crate::TrainError;
 use crate::journal::Journal;
 use crate::saved::Learner;
 use lockstep_comm::{Comm, Reduction};
+use lockstep_config::Recipe;
 use lockstep_data::Batch;
 use lockstep_parallel::Replica;
 use lockstep_telemetry::Event;
@@ -18,7 +19,9 @@ pub struct RowFigures {
     pub rows_pushed: Option<u64>,
     /// Rows that steps touched and did not pull, because they were kept.
     pub rows_kept: Option<u64>,
-    /// The most updates that one of those had missed when it was used.
+    /// Rows that steps took from a copy on another server than the row's own.
+    pub rows_copied: Option<u64>,
+    /// The most updates that a row that was kept or copied had missed when it was used.
     pub row_age_max: Option<u64>,
     /// Requests to each server that were about rows.
     pub row_requests_by_server: Option<Vec<u64>>,
@@ -42,9 +45,17 @@ fn uneven(bytes: &[u64]) -> String {
 }
 
 /// Says which rows this worker's part of a batch touches.
-pub(crate) fn touch(step: u64, batch: &Batch, replica: &mut Replica) {
-    let lanes = replica.own_lanes().to_vec();
-    replica.touch(step, lanes.iter().flat_map(|lane| batch.lane(*lane).0).copied());
+pub(crate) fn touch(
+    recipe: &Recipe,
+    step: u64,
+    batch: &Batch,
+    replica: &mut Replica,
+) -> Result<(), TrainError> {
+    if recipe.sync.server.rows.sparse {
+        let lanes = replica.own_lanes().to_vec();
+        replica.touch(step, lanes.iter().flat_map(|lane| batch.lane(*lane).0).copied())?;
+    }
+    Ok(())
 }
 
 /// Adds up what rows have weighed for all workers, and tells it.
@@ -56,12 +67,12 @@ pub(crate) fn tell(
 ) -> Result<(), TrainError> {
     let Some(own) = learner.replica.row_counts() else { return Ok(()) };
     let num_servers = own.requests.len();
-    let mut sums = vec![own.pulled, own.pushed, own.kept];
+    let mut sums = vec![own.pulled, own.pushed, own.kept, own.copied];
     sums.extend(own.requests.iter().chain(&own.bytes));
     let mut age_max = [own.age_max];
     workers.all_reduce(&mut sums, Reduction::Sum)?;
     workers.all_reduce(&mut age_max, Reduction::Max)?;
-    let (requests, bytes) = sums[3..].split_at(num_servers);
+    let (requests, bytes) = sums[4..].split_at(num_servers);
     let most = bytes.iter().max().copied().unwrap_or(0);
     let imbalance = (most * num_servers as u64) as f64 / bytes.iter().sum::<u64>().max(1) as f64;
     if imbalance > MAX_IMBALANCE {
@@ -71,6 +82,7 @@ pub(crate) fn tell(
         rows_pulled: Some(sums[0]),
         rows_pushed: Some(sums[1]),
         rows_kept: Some(sums[2]),
+        rows_copied: Some(sums[3]),
         row_age_max: Some(age_max[0]),
         row_requests_by_server: Some(requests.to_vec()),
         row_bytes_by_server: Some(bytes.to_vec()),
@@ -81,6 +93,7 @@ pub(crate) fn tell(
         pulled: sums[0],
         pushed: sums[1],
         kept: sums[2],
+        copied: sums[3],
         age_max: age_max[0],
         requests_by_server: requests.to_vec(),
         bytes_by_server: bytes.to_vec(),

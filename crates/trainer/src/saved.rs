@@ -86,9 +86,14 @@ impl Learner {
         let tensors = replica.blueprint().tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         let federation = federated::prepare(recipe, &mut replica, &clip, cpu, world)?;
+        let optimizer = match recipe.num_servers() {
+            0 => optimizer_at(recipe, &replica.slots(), 0, world)?,
+            // Servers step, so nothing is kept here.
+            _ => Optimizer::new(&recipe.optim, &[]),
+        };
         Ok(Self {
             federation,
-            optimizer: optimizer_at(recipe, &replica.slots(), 0, world)?,
+            optimizer,
             world: world.clone(),
             lr: LearningRate::new(&recipe.optim, recipe.train.steps),
             clip,

@@ -11,30 +11,26 @@
 mod meeting;
 mod step;
 
-pub(crate) use meeting::{Served, tell_staleness};
+pub(crate) use meeting::{Counted, tell_staleness};
 
 use meeting::{meet, tell_losses};
 use step::Walk;
 
-use crate::checkpoints::Saver;
-use crate::evaluate::Examiner;
-use crate::journal::Journal;
-use crate::saved::{self, Learner};
-use crate::train::Options;
-use crate::{
-    RunFolder, Summary, TrainError, check, evaluate, feed, gossip, restore, rounds, run_folder,
-};
+use crate::saved::Learner;
+use crate::train::{Options, learn};
+use crate::way::{Way, Worker};
+use crate::{Summary, TrainError, gossip, rounds, run_folder};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
 use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
-use lockstep_parallel::Groups;
-use lockstep_parallel::asked::{blueprint_on, mesh_of};
-use lockstep_parallel::server::{self, Bound, Holdings, Part, Policy, Shard, Squeeze, Terms};
+use lockstep_parallel::asked::blueprint_on;
+use lockstep_parallel::server::{self, Bound, Ends, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
 use lockstep_tensor::Cpu;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,13 +43,14 @@ pub(crate) fn train(
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
     let workers = recipe.run.workers;
-    let (link, team) = server::groups(comm, workers)?;
+    let ends = Ends::new(comm, workers, workers / recipe.num_pushers())?;
     let joined = joined(recipe, world, comm)?;
     if comm.position() < workers {
-        let team = Team { comm, workers: team, link, joined };
-        return work(cpu, recipe, world, &team, options);
+        let mut served = Served { everybody: comm, ends: &ends, joined, walk: Walk::default() };
+        let groups = [&ends.workers, comm];
+        return learn(cpu, recipe, None, world, groups, options, &mut served);
     }
-    serve(cpu, recipe, world, comm, &link)?;
+    serve(cpu, recipe, world, comm, &ends.link)?;
     Ok(None)
 }
 
@@ -89,24 +86,25 @@ fn serve(
     link: &Comm,
 ) -> Result<(), TrainError> {
     let blueprint = blueprint_on(recipe, 0);
-    let (server, part) = part_of(recipe, comm.position());
+    let (server, part) = part_of(recipe, link.position());
     let holdings = holdings(recipe, &blueprint);
     let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
-    let mut shard = Shard::new(policy(recipe), recipe.run.workers, &lens, optimizer, lr);
+    let mut shard = Shard::new(policy(recipe), recipe.num_pushers(), &lens, optimizer, lr);
     shard.read_squeezed(squeeze(recipe));
     if let Some(rows) = &holdings.rows {
         shard.hold_rows(rows.row_len());
     }
     run_folder::record_failures(comm, None)?;
-    spare(recipe, link);
+    spare(recipe, comm);
     let close_after = Duration::from_secs_f64(recipe.sync.server.close_after.0);
     let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
     let terms = Terms {
-        num_workers: recipe.run.workers,
+        num_workers: recipe.num_pushers(),
         part,
+        num_copies: recipe.sync.server.rows.spread,
         close_after: Some(close_after).filter(|after| is_elastic && !after.is_zero()),
     };
     server::serve(link, cpu, world, &mut shard, terms)?;
@@ -144,22 +142,22 @@ fn policy(recipe: &Recipe) -> Policy {
     }
 }
 
-/// Which part of the weights a rank behind the workers holds, and who holds the same.
-fn part_of(recipe: &Recipe, rank: usize) -> (usize, Part) {
-    let (behind, servers) = (rank - recipe.run.workers, recipe.num_servers());
+/// Which part of the weights somebody behind those that push holds, and who holds the same.
+fn part_of(recipe: &Recipe, position: usize) -> (usize, Part) {
+    let (behind, servers) = (position - recipe.num_pushers(), recipe.num_servers());
     let part = match recipe.sync.server.replicas {
         0 => Part::Only,
-        _ if behind < servers => Part::First { copy: rank + servers },
-        _ => Part::Copy { of: rank - servers },
+        _ if behind < servers => Part::First { copy: position + servers },
+        _ => Part::Copy { of: position - servers },
     };
     (behind % servers, part)
 }
 
 /// From here on the run goes on without a server that another stands in for.
-fn spare(recipe: &Recipe, link: &Comm) {
+fn spare(recipe: &Recipe, comm: &Comm) {
     let replaceable = recipe.stand_ins().concat();
     if !replaceable.is_empty() {
-        link.spare(&replaceable);
+        comm.spare(&replaceable);
     }
 }
 
@@ -171,102 +169,77 @@ fn finish(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// A worker's groups.
-struct Team<'a> {
+/// The way of a worker of servers.
+struct Served<'a> {
     /// Workers and servers.
-    comm: &'a Comm,
-    /// Workers.
-    workers: Comm,
-    /// For pulls and pushes.
-    link: Comm,
+    everybody: &'a Comm,
+    /// Workers by themselves, those near, and who pulls and pushes.
+    ends: &'a Ends,
     /// Who is who.
     joined: Event,
+    walk: Walk,
 }
 
-/// A worker's life; compare with that of [`crate::train`].
-fn work(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    team: &Team<'_>,
-    options: Options,
-) -> Result<Option<Summary>, TrainError> {
-    let workers = &team.workers;
-    check::groups(recipe)?;
-    let groups = Groups::new(workers, mesh_of(recipe))?;
-    let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
-    // Servers step, so nothing is kept here.
-    learner.optimizer = Optimizer::new(&recipe.optim, &[]);
-    let start = restore::restore(&options, recipe, world, workers, &mut learner)?;
-    let held_out = feed::validation(&mut feed, recipe, groups.data())?;
-    let examiner = Examiner::new(recipe, held_out, workers);
-    let tokenizer = feed.tokenizer_json()?;
-    let mut loader = feed.loader(world, start.cursor.clone())?;
-    let last_step = rounds::last_step(recipe, options.stop_after)?;
-    if start.step >= last_step {
-        return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
+impl Way for Served<'_> {
+    fn begin(
+        &mut self,
+        worker: &mut Worker<'_>,
+        first_step: u64,
+        saved: Option<&Path>,
+    ) -> Result<(), TrainError> {
+        spare(worker.recipe, self.everybody);
+        worker.journal.tell(&self.joined);
+        give_start(worker.recipe, worker.world, self.ends, &mut worker.learner, first_step, saved)
     }
 
-    let folder = RunFolder::of_worker(workers.position(), recipe, world, &options.life)?;
-    saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
-    let run_dir = run_folder::record_failures(team.comm, folder.as_ref())?;
-    let mut saver = Saver::open(recipe, world, workers, &run_dir, &start, &options.life)?;
-    let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    spare(recipe, &team.link);
-    journal.tell(&team.joined);
-    let saved = start.from.clone();
-    let first_step = journal.go_on(start, &options.life);
-    begin(recipe, world, team, &mut learner, first_step, saved.as_deref())?;
+    fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
+        let step = steps.start;
+        self.walk.go_on(worker, steps)?;
+        tell_losses(step, self, worker);
+        Ok(())
+    }
 
-    let (mut examination, mut walk) = (None, Walk::default());
-    for step in first_step..last_step {
-        walk.go_on(cpu, recipe, step..last_step, &mut learner, &mut loader, &mut journal)?;
-        tell_losses(step, &team.joined, &mut learner, &mut journal);
-        if evaluate::is_due(recipe, step + 1, last_step) {
-            journal.pause(&mut learner.replica, workers)?;
-            meet(workers, step + 1, &mut learner, &mut journal)?;
-            tell_losses(step, &team.joined, &mut learner, &mut journal);
-            let found = *examination.insert(examiner.examine(&mut learner.replica, cpu, recipe)?);
-            journal.evaluated(step + 1, &found, &learner.replica);
-            if evaluate::is_reached(recipe, found.validation_loss) {
-                break;
-            }
-        }
+    fn meet(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<(), TrainError> {
+        meet(self.ends, num_steps, &mut worker.learner, &mut worker.journal)?;
+        tell_losses(num_steps.saturating_sub(1), self, worker);
+        Ok(())
+    }
+
+    fn may_save(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<bool, TrainError> {
         // Whether it is time follows from the step, so workers meet here only where it is.
-        if step + 1 < last_step && recipe.is_due_every(recipe.checkpoint.every, step + 1) {
-            workers.barrier()?;
-            learner.replica.read()?;
-            saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
+        let is_due = worker.recipe.is_due_every(worker.recipe.checkpoint.every, num_steps);
+        if is_due {
+            worker.comm.barrier()?;
+            worker.learner.replica.read()?;
         }
+        Ok(is_due)
     }
-    saver.finish(&mut journal)?;
-    learner.replica.leave_servers()?;
-    let figures = journal.figures_by_worker(workers, &learner, feed.held_bytes())?;
-    let (cursor, losses) = (loader.cursor(), &journal.losses);
-    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &cursor, losses)?;
-    workers.barrier()?;
-    finish(recipe, team.comm)?;
-    let Some(folder) = folder else { return Ok(None) };
-    let summary =
-        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination);
-    saved::save_summary(&folder, world, &summary)?;
-    journal.finish(&summary);
-    Ok(Some(summary))
+
+    fn end(&mut self, worker: &mut Worker<'_>) -> Result<(), TrainError> {
+        Ok(worker.learner.replica.leave_servers()?)
+    }
+
+    fn leave(&mut self, worker: &Worker<'_>) -> Result<(), TrainError> {
+        worker.comm.barrier()?;
+        finish(worker.recipe, self.everybody)
+    }
 }
 
 /// Gives servers the weights that the run begins with, and where it goes on, what they had kept.
-fn begin(
+fn give_start(
     recipe: &Recipe,
     world: &World,
-    team: &Team<'_>,
+    ends: &Ends,
     learner: &mut Learner,
     first_step: u64,
     saved: Option<&Path>,
 ) -> Result<(), TrainError> {
-    let (workers, keys) = (&team.workers, &recipe.sync.server);
-    let link = team.link.clone();
-    learner.replica.work_for(link, recipe.num_servers(), keys.replicas, world);
+    let (workers, keys) = (&ends.workers, &recipe.sync.server);
+    learner.replica.work_beside(ends.near.clone());
+    if ends.pushes() {
+        let link = ends.link.clone();
+        learner.replica.work_for(link, recipe.num_servers(), keys.replicas, world);
+    }
     if let Some(squeeze) = squeeze(recipe) {
         learner.replica.squeeze_pushes(squeeze);
     }

@@ -5,7 +5,7 @@ use crate::evaluate::Examination;
 use crate::journal::{AccountedBytes, FiguresByWorker, Journal};
 use crate::rows::RowFigures;
 use crate::saved::Learner;
-use crate::servers::Served;
+use crate::servers::Counted;
 use crate::uneven::slow_worker;
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
@@ -297,7 +297,7 @@ impl LooseFigures {
 }
 
 impl ServedFigures {
-    fn of(recipe: &Recipe, served: &Served) -> Self {
+    fn of(recipe: &Recipe, served: &Counted) -> Self {
         if recipe.num_servers() == 0 {
             return Self::default();
         }

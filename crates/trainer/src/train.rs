@@ -2,20 +2,18 @@
 
 use crate::checkpoints::Saver;
 use crate::evaluate::{Examination, Examiner};
-use crate::health::Verdict;
-use crate::journal::{Journal, StepRecord};
+use crate::hogwild::Hogwild;
+use crate::journal::Journal;
+use crate::lockstep::Lockstep;
 use crate::saved::{self, Learner};
 use crate::summary::Predicted;
+use crate::way::{Way, Worker};
 use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{
-    check, device, evaluate, federated, feed, health, hogwild, pace, rounds, run_folder, servers,
-    uneven,
-};
+use crate::{check, device, evaluate, feed, pace, rounds, run_folder, servers};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction, SyncMode};
-use lockstep_data::{Batch, Loader};
+use lockstep_data::{Batch, Feed};
 use lockstep_model::Lane;
-use lockstep_optim::Update;
 use lockstep_parallel::Groups;
 pub(crate) use lockstep_parallel::asked::lane_shape;
 use lockstep_parallel::asked::mesh_of;
@@ -73,23 +71,25 @@ fn train_on(
         return servers::train(cpu, recipe, world, comm, options);
     }
     if recipe.sync.mode == SyncMode::Hogwild {
-        return hogwild::train(cpu, recipe, world, comm, options);
+        return learn(cpu, recipe, None, world, [comm; 2], options, &mut Hogwild::default());
     }
     let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
-    check::groups(&recipe)?;
-    learn(cpu, &recipe, chosen, world, comm, options)
+    learn(cpu, &recipe, chosen, world, [comm; 2], options, &mut Lockstep)
 }
 
-/// The life of a worker that knows what is meant; `chosen` is what was chosen for it, in words.
-fn learn(
+/// The life of a worker that knows what is meant; `chosen` is what was chosen for it, in words. The
+/// groups are all workers, and everybody whose failures the run records.
+pub(crate) fn learn(
     cpu: &Cpu,
     recipe: &Recipe,
     chosen: Option<String>,
     world: &World,
-    comm: &Comm,
+    [comm, everybody]: [&Comm; 2],
     options: Options,
+    way: &mut dyn Way,
 ) -> Result<Option<Summary>, TrainError> {
     // What do I learn from, what do I own, and where did I stop?
+    check::groups(recipe)?;
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
@@ -98,8 +98,8 @@ fn learn(
     let held_out = feed::validation(&mut feed, recipe, groups.data())?;
     let examiner = Examiner::new(recipe, held_out, comm);
     let tokenizer = feed.tokenizer_json()?;
-    let mut loader = feed.loader(world, start.cursor.clone())?;
-    let mut targets = feed::Targets::new(&feed, groups.data());
+    let loader = feed.loader(world, start.cursor.clone())?;
+    let targets = feed::Targets::new(&feed, groups.data());
     let last_step = rounds::last_step(recipe, options.stop_after)?;
     // A worker may be lost after the last step; then the next life has only its end to tell.
     if start.step >= last_step && options.life.restarts == 0 {
@@ -110,122 +110,77 @@ fn learn(
     let life = &options.life;
     let folder = RunFolder::of_worker(comm.position(), recipe, world, life)?;
     saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
-    let run_dir = run_folder::record_failures(comm, folder.as_ref())?;
+    let run_dir = run_folder::record_failures(everybody, folder.as_ref())?;
     let mut saver = Saver::open(recipe, world, comm, &run_dir, &start, life)?;
     let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
+    let saved = start.from.clone();
     let first_step = journal.go_on(start, life);
+    let mut worker = Worker { cpu, recipe, world, comm, learner, loader, targets, journal };
+    way.begin(&mut worker, first_step, saved.as_deref())?;
 
     let mut examination = None;
     for step in first_step..last_step {
-        learner.enter(recipe, step)?;
-        one_step(cpu, recipe, step, &mut learner, &mut loader, &mut targets, &mut journal)?;
+        way.step(&mut worker, step..last_step)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
-            let found = examine(cpu, recipe, step + 1, comm, &examiner, &mut learner, &mut journal);
-            let found = *examination.insert(found?);
+            let found = *examination.insert(examine(step + 1, &examiner, &mut worker, way)?);
             // All workers know the same loss, so all of them stop here or none.
             if evaluate::is_reached(recipe, found.validation_loss) {
                 break;
             }
         }
         // The last step is saved as the run's result.
-        if step + 1 < last_step && recipe.is_round_over(step + 1) {
-            saver.after_step(step + 1, &mut learner, || loader.cursor(), &mut journal)?;
+        if step + 1 < last_step && way.may_save(&mut worker, step + 1)? {
+            let Worker { learner, loader, journal, .. } = &mut worker;
+            saver.after_step(step + 1, learner, || loader.cursor(), journal)?;
         }
     }
     if first_step >= last_step {
-        let found = examine(cpu, recipe, first_step, comm, &examiner, &mut learner, &mut journal);
-        examination = Some(found?);
+        examination = Some(examine(first_step, &examiner, &mut worker, way)?);
     }
-    saver.finish(&mut journal)?;
-    // What is left of workers that have weights of their own is their mean.
-    learner.replica.show_mean()?;
-    let figures = journal.figures_by_worker(comm, &learner, feed.held_bytes())?;
+    saver.finish(&mut worker.journal)?;
+    way.end(&mut worker)?;
+    leave(worker, way, &mut saver, folder.as_ref(), &feed, examination, &options.predicted)
+}
+
+/// Saves what is left of the run, and sums it up.
+fn leave(
+    mut worker: Worker<'_>,
+    way: &mut dyn Way,
+    saver: &mut Saver,
+    folder: Option<&RunFolder>,
+    feed: &Feed,
+    examination: Option<Examination>,
+    predicted: &Predicted,
+) -> Result<Option<Summary>, TrainError> {
+    let Worker { recipe, world, comm, learner, loader, journal, .. } = &mut worker;
+    let figures = journal.figures_by_worker(comm, learner, feed.held_bytes())?;
     let end = loader.cursor();
-    let hash = saved::save(folder.as_ref(), recipe, world, &mut learner, &end, &journal.losses)?;
-    saver.at_end(&mut learner, &end, &mut journal)?;
+    let hash = saved::save(folder, recipe, world, learner, &end, &journal.losses)?;
+    saver.at_end(learner, &end, journal)?;
+    way.leave(&worker)?;
     let Some(folder) = folder else { return Ok(None) };
+    let Worker { recipe, world, learner, journal, .. } = worker;
     let summary =
-        Summary::of(recipe, &feed, &folder, &learner, &journal, &figures, hash, examination)
-            .beside(&rounds::predicted(recipe, &options.predicted), learner.replica.bucket_len());
-    saved::save_summary(&folder, world, &summary)?;
+        Summary::of(recipe, feed, folder, &learner, &journal, &figures, hash, examination)
+            .beside(&rounds::predicted(recipe, predicted), learner.replica.bucket_len());
+    saved::save_summary(folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))
 }
 
 /// Judges the model between two steps.
 fn examine(
-    cpu: &Cpu,
-    recipe: &Recipe,
     num_steps: u64,
-    comm: &Comm,
     examiner: &Examiner,
-    learner: &mut Learner,
-    journal: &mut Journal,
+    worker: &mut Worker<'_>,
+    way: &mut dyn Way,
 ) -> Result<Examination, TrainError> {
-    journal.pause(&mut learner.replica, comm)?;
+    worker.journal.pause(&mut worker.learner.replica, worker.comm)?;
+    way.meet(worker, num_steps)?;
+    let Worker { cpu, recipe, learner, journal, .. } = worker;
     let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
     journal.evaluated(num_steps, &found, &learner.replica);
     Ok(found)
-}
-
-/// Learns from one batch.
-fn one_step(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    step: u64,
-    learner: &mut Learner,
-    loader: &mut Loader,
-    targets: &mut feed::Targets<'_>,
-    journal: &mut Journal,
-) -> Result<(), TrainError> {
-    if recipe.is_federated() {
-        return federated::one_step(cpu, recipe, step, learner, loader, journal);
-    }
-    journal.begin_step();
-    let batch = loader.next_batch()?;
-    let num_targets = targets.of(batch)?;
-    rounds::begin_step(recipe, step, &mut learner.replica);
-    let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
-    journal.pace.begin_step(recipe, step, &mut learner.replica)?;
-    let slow = &journal.slow;
-    let lane = |index| lane_of(recipe, batch, index, num_own);
-    let before_lane = |index, is_over: &dyn Fn() -> bool| slow.before_lane(step, index, is_over);
-    let loss_scale = learner.scaler.scale();
-    learner.replica.scale_loss(loss_scale);
-    let Learner { replica, .. } = &mut *learner;
-    let loss = replica.run_lanes_after(cpu, recipe.train.seed, step, &lane, &before_lane)?;
-    slow.after_lanes();
-    let participation = journal.pace.end_lanes(batch, num_targets, replica)?;
-    let loss = loss / participation.num_targets as f64;
-    learner.optimizer.read_ahead();
-    let replica = &mut learner.replica;
-    let sums = replica.finish_reduce(cpu)?;
-    let sums = replica.unscale(cpu, sums);
-    uneven::rescale(cpu, &participation, replica);
-    let observed = rounds::exchange(recipe, step, learner)?;
-    let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
-    let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
-    let lr = learner.lr(step);
-    let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
-    if !learner.replica.has_gradients() {
-        learner.num_skipped_in_phase += 1;
-    } else if verdict == Verdict::Step
-        && let Some(count) = rounds::count(recipe, step, learner)
-    {
-        let update = Update { count, lr, clip };
-        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-        learner.optimizer.check().map_err(TrainError::StateLost)?;
-    }
-    let drift = rounds::end_step(cpu, recipe, step, learner)?;
-    let num_tokens = participation.tokens(batch.num_lanes() * lane_shape(recipe).rows());
-    let data_wait_seconds = loader.wait_seconds();
-    let record =
-        StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
-    journal.finish_step(&record, &mut learner.replica);
-    journal.straggled(step + 1, &participation);
-    journal.drifted(step + 1, drift);
-    journal.compressed(step + 1, observed);
-    health::compare_replicas(recipe, step + 1, &mut learner.replica)
 }
 
 /// A lane of a batch as the model takes it. Gradients are divided by the number of targets of the

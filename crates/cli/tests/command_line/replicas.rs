@@ -17,6 +17,11 @@ const STEPS: u64 = 40;
 const FIRST: usize = 3;
 const COPY: usize = 5;
 
+/// The same with four workers, of which two push.
+const GROUPS: [&str; 2] = ["run.workers=4", "sync.group_workers=2"];
+const FIRST_OF_GROUPS: usize = 5;
+const COPY_OF_GROUPS: usize = 7;
+
 /// A run of two workers and two servers, each of them twice.
 struct Run {
     world: World,
@@ -76,7 +81,8 @@ impl Run {
     /// The process of a server's rank.
     fn process(&self, rank: usize) -> u32 {
         let joined = self.wait_for("servers_joined", 1);
-        let process = joined["server_processes"][rank - 2].as_u64().expect("a process");
+        let num_workers = joined["worker_processes"].as_array().expect("a list").len();
+        let process = joined["server_processes"][rank - num_workers].as_u64().expect("a process");
         u32::try_from(process).expect("a number of the system")
     }
 
@@ -114,6 +120,7 @@ fn a_server_that_is_killed_takes_no_acknowledged_update_with_it() {
         bereaved(&["sync.consistency=async", transport], FIRST, COPY);
         bereaved(&["sync.consistency=async", transport], COPY, FIRST);
     }
+    bereaved(&GROUPS, FIRST_OF_GROUPS, COPY_OF_GROUPS);
     let figures = bereaved(&["sync.consistency=bounded", "sync.staleness=1"], FIRST, COPY);
     assert!(figures["staleness_max"].as_u64().expect("a number") <= 1, "{figures}");
 }

@@ -52,6 +52,22 @@ fn every_transport_and_isolation_serves_the_same_bits_in_lockstep() {
 }
 
 #[test]
+fn a_worker_that_keeps_its_group_from_servers_is_named() {
+    for (signal, consistency) in [("-STOP", "async"), ("-STOP", "sync"), ("-KILL", "async")] {
+        let folder = Folder::new();
+        let consistency = format!("sync.consistency={consistency}");
+        let groups = ["run.workers=4", "sync.group_workers=2", "run.deadline=2"];
+        let sets = [&["sync.mode=parameter-server", consistency.as_str()], &groups[..]].concat();
+        let run = Running::start(&folder, &sets);
+        send(signal, run.worker(3));
+        let (status, words) = run.end();
+        assert_eq!(status.code(), Some(3), "{signal}, {consistency}: {words}");
+        let last = words.lines().last().expect("it says why");
+        assert!(last.contains("rank 3"), "{signal}, {consistency}: {words}");
+    }
+}
+
+#[test]
 fn a_server_that_is_frozen_or_killed_is_named() {
     // Workers notice after the deadline, settle on who it is, and the launcher then gives them
     // three seconds to say so. A machine with other things to do may take some times as long.

@@ -54,6 +54,32 @@ pub(super) const HOT_EVERY: Key = Key::new(
 .only_when("sync.mode", SERVER)
 .counting_when(is_sparse);
 
+pub(super) const SPREAD_ROWS: Key = Key::new(
+    "sync.spread_rows",
+    integer(0, 1 << 20),
+    Fixed("0"),
+    field!(sync.server.rows.spread: integer usize),
+    "How many of the rows that it touches most a worker takes from copies that all servers keep of \
+     each other's; needs sync.sparse_rows and several servers.",
+)
+.only_when("sync.mode", SERVER)
+.counting_when(is_spread);
+
+pub(super) const SPREAD_AGE: Key = Key::new(
+    "sync.spread_age",
+    integer(0, 1_000_000),
+    Fixed("8"),
+    field!(sync.server.rows.spread_age: integer u64),
+    "The most updates that such a copy may have missed: no more than sync.staleness where that \
+     bounds, and none where all wait for all.",
+)
+.only_when("sync.mode", SERVER)
+.counting_when(is_spread);
+
+fn is_spread(recipe: &Recipe) -> bool {
+    recipe.sync.server.rows.spread > 0
+}
+
 /// Recipes from before there was a choice keep their identity.
 fn is_sparse(recipe: &Recipe) -> bool {
     recipe.sync.server.rows.sparse

@@ -67,7 +67,7 @@ pub(super) const STALENESS_CONSTANT: Key = Key::new(
 pub(super) const QUORUM: Key = Key::new(
     "sync.quorum",
     integer(1, super::MAX_WORKERS),
-    Derived { text: "= run.workers - 1, at least 1", from: usual_quorum },
+    Derived { text: "= run.workers - 1, or groups of them - 1, at least 1", from: usual_quorum },
     field!(sync.server.quorum: integer usize),
     "How many gradients close an update; those of workers that are missing are made up for by \
      lengthening the sum.",
@@ -193,5 +193,5 @@ fn usual_quorum(recipe: &Recipe) -> Value {
     if recipe.sync.server.consistency.name() != ELASTIC[0] {
         return integer_value(1);
     }
-    integer_value(recipe.run.workers.saturating_sub(1).max(1))
+    integer_value(recipe.num_pushers().saturating_sub(1).max(1))
 }

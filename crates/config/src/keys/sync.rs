@@ -4,7 +4,7 @@ use super::loose::{
     CONSISTENCY, DEGREE, DELAY, GRAPH, REPLICAS, SERVERS, STALENESS, STALENESS_DECAY,
     STALENESS_WEIGHT, THREADS,
 };
-use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS};
+use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS, SPREAD_AGE, SPREAD_ROWS};
 use super::served::{
     ATTACK, BEYOND, BYZANTINE, CLOSE_AFTER, COMBINE, CURVATURE, FINAL_STALENESS, GRADIENT_CLIP,
     LATE, LIARS, QUORUM, RESETS_MOMENTUM, SPIKE, STALENESS_CONSTANT, STALENESS_RULE, SWITCH_AFTER,
@@ -24,6 +24,7 @@ const SYNCHRONOUS: &[&str] = &["all-reduce"];
 
 /// Where rounds mean anything.
 const LOCAL: &[&str] = &["local-sgd"];
+const GROUPED: &[&str] = &["local-sgd", "parameter-server"];
 const ROUNDS: &[&str] = &["local-sgd", "federated"];
 
 /// The word for what is chosen when the links are known.
@@ -162,9 +163,10 @@ pub(super) const SYNC: &[Key] = &[
         Fixed("0"),
         field!(sync.group_workers: integer usize),
         "Consecutive workers, such as those of a host, that average among themselves after \
-         sync.local_steps, while all average after sync.inner_rounds of that; 0 has no groups.",
+         sync.local_steps, while all average after sync.inner_rounds of that; with servers, that \
+         add up their gradients, of which the first pulls and pushes for all; 0 has no groups.",
     )
-    .only_when("sync.mode", LOCAL)
+    .only_when("sync.mode", GROUPED)
     .counting_when(|r| r.sync.group_workers > 1),
     Key::new(
         "sync.fragments",
@@ -255,6 +257,8 @@ pub(super) const SYNC: &[Key] = &[
     ROWS_BY,
     HOT_ROWS,
     HOT_EVERY,
+    SPREAD_ROWS,
+    SPREAD_AGE,
     REPLICAS,
     CONSISTENCY,
     QUORUM,

@@ -112,7 +112,7 @@ fn is_served(recipe: &Recipe) -> bool {
 /// The updates that a gradient may miss, where servers do not wait for all.
 fn staleness(recipe: &Recipe) -> Option<u64> {
     let server = &recipe.sync.server;
-    let others = recipe.run.workers as u64 - 1;
+    let others = recipe.num_pushers() as u64 - 1;
     let found = match server.consistency {
         _ if !is_served(recipe) => return None,
         Consistency::Sync | Consistency::Elastic => 0,
@@ -132,7 +132,7 @@ fn unstable_delay(recipe: &Recipe) -> Option<String> {
 
 fn busy_servers(recipe: &Recipe) -> Option<String> {
     let (workers, servers) = (recipe.run.workers, recipe.num_servers());
-    (servers > 0 && workers > MAX_WORKERS_PER_SERVER * servers)
+    (servers > 0 && recipe.num_pushers() > MAX_WORKERS_PER_SERVER * servers)
         .then(|| format!("sync.servers = {servers} is the bottleneck of run.workers = {workers}"))
 }
 

@@ -127,6 +127,10 @@ pub struct Rows {
     pub hot: usize,
     /// For how many steps it does.
     pub hot_every: u64,
+    /// How many rows that are often touched several servers answer for.
+    pub spread: usize,
+    /// The most updates that what others than the holder answer may have missed.
+    pub spread_age: u64,
 }
 
 impl Rows {
@@ -193,6 +197,11 @@ impl Recipe {
     /// Into how many parts servers divide the weights.
     pub fn num_servers(&self) -> usize {
         if self.sync.mode == SyncMode::ParameterServer { self.sync.server.count } else { 0 }
+    }
+
+    /// How many pull from servers and push to them: the first worker of every group, or all.
+    pub fn num_pushers(&self) -> usize {
+        self.run.workers / self.sync.group_workers.max(1)
     }
 
     /// Processes besides the workers that hold the weights, or hold them once more.

@@ -20,11 +20,13 @@ pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
             servers_can_do_it,
             rows_are_apart,
             hot_rows_travel,
+            several_have_copies,
             ranks_are_few,
             delay_is_bounded,
             quorum_can_come,
             liars_are_few,
             honest_are_left,
+            liars_speak_for_themselves,
         ],
     };
     rules.iter().filter_map(|rule| rule(facts)).collect()
@@ -159,6 +161,22 @@ fn hot_rows_travel(facts: &Facts<'_>) -> Option<ConfigError> {
     })
 }
 
+/// Copies are of rows that travel one by one, and on another server than theirs.
+fn several_have_copies(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.spread_rows", "sync.sparse_rows", "sync.servers"];
+    let server = &facts.recipe.sync.server;
+    let (rule, fix) = if server.rows.spread == 0 || !facts.sound(&involved) {
+        return None;
+    } else if !server.rows.sparse {
+        ("copies rows of a table that travels whole", "try sync.sparse_rows = true")
+    } else if server.count < 2 {
+        ("is about copies on other servers, and there are none", "try sync.servers = 2")
+    } else {
+        return None;
+    };
+    Some(facts.error(&involved, rule.to_owned(), fix.to_owned()))
+}
+
 /// Workers and servers are ranks of one group.
 fn ranks_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["sync.servers", "run.workers"];
@@ -188,23 +206,25 @@ fn delay_is_bounded(facts: &Facts<'_>) -> Option<ConfigError> {
 
 /// Nobody waits for more than there are.
 fn quorum_can_come(facts: &Facts<'_>) -> Option<ConfigError> {
-    let involved = ["sync.quorum", "run.workers", "sync.consistency"];
-    let (server, workers) = (&facts.recipe.sync.server, facts.recipe.run.workers);
+    let involved = ["sync.quorum", "run.workers", "sync.group_workers", "sync.consistency"];
+    let (server, recipe) = (&facts.recipe.sync.server, facts.recipe);
+    let (most, size) = (recipe.num_pushers(), recipe.sync.group_workers);
     let is_elastic = server.consistency == Consistency::Elastic;
-    if !facts.sound(&involved) || !is_elastic || server.quorum <= workers {
+    if !facts.sound(&involved) || !is_elastic || server.quorum <= most {
         return None;
     }
-    let rule = format!("is more than run.workers = {workers}");
-    Some(facts.error(&involved, rule, format!("try {workers}")))
+    let groups = if size > 1 { format!(" in groups of {size}") } else { String::new() };
+    let rule = format!("is more than run.workers = {}{groups}", recipe.run.workers);
+    Some(facts.error(&involved, rule, format!("try {most}")))
 }
 
 /// A rule that bears liars bears only so many.
 fn liars_are_few(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["sync.liars", "run.workers", "sync.combine"];
-    let (server, workers) = (&facts.recipe.sync.server, facts.recipe.run.workers);
+    let (server, most) = (&facts.recipe.sync.server, facts.recipe.num_pushers());
     let num_heard = match server.consistency {
-        Consistency::Elastic => server.quorum.min(workers),
-        _ => workers,
+        Consistency::Elastic => server.quorum.min(most),
+        _ => most,
     };
     let most = match server.combine {
         FederatedCombine::Mean | FederatedCombine::Median => return None,
@@ -232,4 +252,14 @@ fn honest_are_left(facts: &Facts<'_>) -> Option<ConfigError> {
     }
     let rule = format!("leaves nobody honest of run.workers = {workers}");
     Some(facts.error(&involved, rule, format!("try {}", workers.saturating_sub(1))))
+}
+
+/// A lie that is added to the gradients of others is theirs too.
+fn liars_speak_for_themselves(facts: &Facts<'_>) -> Option<ConfigError> {
+    let involved = ["sync.byzantine", "sync.group_workers"];
+    let sync = &facts.recipe.sync;
+    (sync.server.byzantine > 0 && sync.group_workers > 1 && facts.sound(&involved)).then(|| {
+        let rule = "lie in sums of groups, where nobody can tell them from the others".to_owned();
+        facts.error(&involved, rule, "try sync.group_workers = 0".to_owned())
+    })
 }

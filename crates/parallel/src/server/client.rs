@@ -105,12 +105,14 @@ impl Replica {
     /// Waits for its turn and takes the weights for a step from all servers; returns the oldest of
     /// their versions.
     pub fn pull(&mut self, step: u64) -> Result<u64, CommError> {
-        self.take_weights(Ask::Pull, step)
+        let version = self.take_weights(Ask::Pull, step)?;
+        self.share_weights(version)
     }
 
     /// Takes the weights as they are, and will not answer with a gradient.
     pub fn read(&mut self) -> Result<(), CommError> {
-        self.take_weights(Ask::Read, 0).map(drop)
+        let version = self.take_weights(Ask::Read, 0)?;
+        self.share_weights(version).map(drop)
     }
 
     fn take_weights(&mut self, ask: Ask, step: u64) -> Result<u64, CommError> {
@@ -138,6 +140,10 @@ impl Replica {
             })?;
             client.latencies.pull.note(length);
             oldest = oldest.min(version);
+        }
+        if let Some(rows) = &mut rows {
+            let bucket = store.own_params_mut(rows.table.bucket);
+            rows.take_spread(client, bucket)?;
         }
         client.rows = rows;
         client.exposed += client.world.clock().since(began);

@@ -11,9 +11,9 @@ pub(super) struct Holders {
 /// A server that is gone and whose part another holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Its rank.
-    pub rank: usize,
-    /// Who holds its part now, alone.
+    /// Where it stood in the group.
+    pub position: usize,
+    /// Where the one stands that holds its part now, alone.
     pub successor: usize,
 }
 
@@ -33,14 +33,14 @@ impl Holders {
         if self.left.len() == 1 {
             return Err(why);
         }
-        let rank = self.left.remove(0);
-        Ok(Loss { rank, successor: self.left[0] })
+        let position = self.left.remove(0);
+        Ok(Loss { position, successor: self.left[0] })
     }
 
     /// The one that was asked says that it is alone: what that means, if it is news.
     pub(super) fn lose_copy(&mut self) -> Option<Loss> {
-        let rank = (self.left.len() > 1).then(|| self.left.remove(1))?;
-        Some(Loss { rank, successor: self.left[0] })
+        let position = (self.left.len() > 1).then(|| self.left.remove(1))?;
+        Some(Loss { position, successor: self.left[0] })
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     fn one_of_two_may_go_and_the_other_may_not() {
         let mut holders = Holders::new(3, 1, 2);
         assert_eq!(holders.head(), 3);
-        assert_eq!(holders.lose_head(gone(3)), Ok(Loss { rank: 3, successor: 5 }));
+        assert_eq!(holders.lose_head(gone(3)), Ok(Loss { position: 3, successor: 5 }));
         assert_eq!((holders.head(), holders.lose_copy()), (5, None));
         assert_eq!(holders.lose_head(gone(5)), Err(gone(5)));
     }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_copy_that_is_gone_is_told_once() {
         let mut holders = Holders::new(3, 1, 2);
-        assert_eq!(holders.lose_copy(), Some(Loss { rank: 5, successor: 3 }));
+        assert_eq!(holders.lose_copy(), Some(Loss { position: 5, successor: 3 }));
         assert_eq!((holders.head(), holders.lose_copy()), (3, None));
         assert_eq!(Holders::new(3, 0, 2).lose_head(gone(3)), Err(gone(3)));
     }

@@ -14,9 +14,10 @@
 //! - [`shard`]: versions, staleness, who waits; [`policy`]: by which rules; `update`: several
 //!   gradients as one; `oscillation`: when a bound is too large
 //! - `serve`: a server's life; `copy`: that of one that holds the same and stands in for it
-//! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took
+//! - [`client`]: a worker's side of it; [`holders`]: whom to ask; [`latency`]: how long that took;
+//!   [`near`]: workers that do it together
 //! - [`rows`]: a table whose rows travel one by one; [`touched`]: a worker's side of that; [`hot`]:
-//!   rows that it does not ask for in every step
+//!   rows that it does not ask for in every step; `spread`: rows that several servers answer for
 //! - `squeeze`: gradients in fewer bytes
 //! - [`state`]: what is saved of servers
 
@@ -25,11 +26,13 @@ mod copy;
 pub mod holders;
 pub mod hot;
 pub mod latency;
+pub mod near;
 mod oscillation;
 pub mod policy;
 pub mod rows;
 pub mod serve;
 pub mod shard;
+mod spread;
 mod squeeze;
 pub mod state;
 pub mod touched;
@@ -42,6 +45,7 @@ use lockstep_model::Blueprint;
 
 pub use client::Client;
 pub use holders::Loss;
+pub use near::Near;
 pub use policy::{Bound, Policy};
 pub use rows::Holdings;
 pub use serve::{Part, Terms, serve};
@@ -87,10 +91,14 @@ enum Ask {
     Close = 10,
     /// So many rows, by their places on the server.
     Rows = 11,
+    /// So many rows of other servers, where it has copies that are new enough.
+    Copies = 12,
+    /// To keep copies of so many rows of other servers.
+    LeaveCopies = 13,
 }
 
 impl Ask {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Pull,
         Self::Push,
         Self::Skip,
@@ -102,6 +110,8 @@ impl Ask {
         Self::Count,
         Self::Close,
         Self::Rows,
+        Self::Copies,
+        Self::LeaveCopies,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -177,12 +187,43 @@ pub fn ranges(blueprint: &Blueprint, num_servers: usize) -> Buckets {
     Buckets::new(blueprint, usize::MAX, num_servers)
 }
 
-/// All members once more, for pulls and pushes, and the first `num_workers` of them, or the others,
-/// by themselves. All members ask together.
-pub fn groups(comm: &Comm, num_workers: usize) -> Result<(Comm, Comm), CommError> {
-    let all = comm.num_members();
-    let each: Vec<_> = (0..all).map(|rank| rank..rank + 1).collect();
-    let group = |ranks: std::ops::Range<usize>| Group::new(ranks.map(Rank).collect());
-    let parts = [group(0..num_workers), group(num_workers..all)];
-    Ok((comm.summing(&each, "servers")?, comm.split(&parts, "workers")?))
+/// A member's ends of the groups of a run with servers.
+pub struct Ends {
+    /// Workers by themselves; for a server, servers.
+    pub workers: Comm,
+    /// Those that pull and push, the first worker of every group, and servers behind them.
+    pub link: Comm,
+    /// Those that pull and push, by themselves.
+    pub pushers: Comm,
+    /// The workers of this one's group; a server is alone.
+    pub near: Comm,
+}
+
+impl Ends {
+    /// Divides all members: the first `num_workers` work, in groups of so many, the others serve.
+    /// All of them ask together.
+    pub fn new(comm: &Comm, num_workers: usize, group_len: usize) -> Result<Self, CommError> {
+        let all = comm.num_members();
+        let servers = || (num_workers..all).collect();
+        let (pushers, others): (Vec<usize>, Vec<usize>) =
+            (0..num_workers).partition(|rank| rank.is_multiple_of(group_len));
+        let groups = (0..num_workers).step_by(group_len).map(|f| (f..f + group_len).collect());
+        let split = |parts: Vec<Vec<usize>>, name: &str| {
+            let parts = parts.into_iter().filter(|part| !part.is_empty());
+            let group = |part: Vec<usize>| Group::new(part.into_iter().map(Rank).collect());
+            comm.split(&parts.map(group).collect::<Vec<_>>(), name)
+        };
+        let link = pushers.iter().copied().chain(num_workers..all).collect();
+        Ok(Self {
+            link: split(vec![link, others.clone()], "servers")?,
+            workers: split(vec![(0..num_workers).collect(), servers()], "workers")?,
+            pushers: split(vec![pushers, others, servers()], "pushers")?,
+            near: split(groups.chain((num_workers..all).map(|r| vec![r])).collect(), "near")?,
+        })
+    }
+
+    /// Whether this worker pulls and pushes, for itself or for its group.
+    pub fn pushes(&self) -> bool {
+        self.near.position() == 0
+    }
 }

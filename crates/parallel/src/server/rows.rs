@@ -167,11 +167,10 @@ pub(super) fn named(
     num_rows: u64,
     shard: &Shard,
 ) -> Result<(u64, Vec<f32>), CommError> {
-    let mut places = vec![0_u32; num_rows as usize];
-    comm.recv(&mut places, worker, Tag::Rows as u64)?;
     let row_len = shard.row_len().expect("rows are asked for where they travel");
     let (version, params) = shard.newest();
     let rows = params.last().expect("rows are the last part");
+    let places = receive_places(comm, worker, num_rows, rows.len() / row_len)?;
     let row = |place: &u32| rows[*place as usize * row_len..][..row_len].iter().copied();
     Ok((version, places.iter().flat_map(row).collect()))
 }
@@ -197,8 +196,8 @@ pub(super) fn receive_grads(
     if num_rows[0] == 0 {
         return Ok(grads);
     }
-    let mut places = vec![0_u32; num_rows[0] as usize];
-    comm.recv(&mut places, worker, Tag::Rows as u64)?;
+    let held = grads[num_whole].len() / row_len;
+    let places = receive_places(comm, worker, num_rows[0], held)?;
     let mut values = vec![0.0; places.len() * row_len];
     comm.recv(&mut values, worker, Tag::Gradients as u64)?;
     let rows = &mut grads[num_whole];
@@ -206,6 +205,31 @@ pub(super) fn receive_grads(
         rows[*place as usize * row_len..][..row_len].copy_from_slice(values);
     }
     Ok(grads)
+}
+
+/// A number of rows that a worker tells, where there are so many at most.
+pub(super) fn checked(comm: &Comm, number: u64, most: usize) -> Result<usize, CommError> {
+    let number = usize::try_from(number).ok().filter(|number| *number <= most);
+    number.ok_or_else(|| invalid(comm, format!("at most {most} can be asked for")))
+}
+
+/// As many places as a worker tells, of so many.
+fn receive_places(
+    comm: &Comm,
+    worker: usize,
+    number: u64,
+    held: usize,
+) -> Result<Vec<u32>, CommError> {
+    let mut places = vec![0_u32; checked(comm, number, held)?];
+    comm.recv(&mut places, worker, Tag::Rows as u64)?;
+    match places.iter().find(|place| **place as usize >= held) {
+        Some(place) => Err(invalid(comm, format!("place {place} is none of the {held} here"))),
+        None => Ok(places),
+    }
+}
+
+fn invalid(comm: &Comm, rule: String) -> CommError {
+    CommError::Invalid { call: "rows".to_owned(), group: comm.name().to_owned(), rule }
 }
 
 /// The length of a parameter's tensor, for those who save some of it.

@@ -4,6 +4,7 @@
 //! come waits here, and with it the worker; all others are heard meanwhile.
 
 use super::shard::{Parts, Push, Shard, Taken};
+use super::spread::Copies;
 use super::{Answer, Ask, Request, Tag, rows};
 use lockstep_comm::{Comm, CommError};
 use lockstep_platform::{Deadline, World};
@@ -46,6 +47,8 @@ pub(super) struct Server<'a> {
     pub(super) copy: Option<usize>,
     /// Whether the one that held the same is gone.
     pub(super) is_alone: bool,
+    /// Rows of other servers.
+    copies: Copies,
 }
 
 /// How a server serves.
@@ -57,6 +60,8 @@ pub struct Terms {
     pub part: Part,
     /// How long an update waits for more once one has come, where it does not wait for all.
     pub close_after: Option<Duration>,
+    /// Copies of other servers' rows that it keeps.
+    pub num_copies: usize,
 }
 
 /// Serves workers until all of them have left.
@@ -67,7 +72,7 @@ pub fn serve(
     shard: &mut Shard,
     terms: Terms,
 ) -> Result<(), CommError> {
-    let Terms { num_workers, part, close_after } = terms;
+    let Terms { num_workers, part, close_after, num_copies } = terms;
     let mut server = Server {
         comm,
         cpu,
@@ -80,6 +85,7 @@ pub fn serve(
         waiting: VecDeque::new(),
         copy: if let Part::First { copy } = part { Some(copy) } else { None },
         is_alone: false,
+        copies: Copies::new(num_copies),
     };
     if let Part::Copy { of } = part {
         server.follow(of)?;
@@ -157,6 +163,17 @@ impl Server<'_> {
                 self.answer(worker, version)?;
                 self.comm.send(&values, worker, Tag::Weights as u64)?;
             }
+            Ask::Copies => {
+                let (versions, values) = self.copies.asked(self.comm, worker, number)?;
+                self.answer(worker, self.shard.version())?;
+                self.comm.send(&versions, worker, Tag::Counts as u64)?;
+                send(self.comm, worker, Tag::Weights, &[values])?;
+            }
+            Ask::LeaveCopies => {
+                let row_len = self.shard.row_len().expect("rows travel");
+                self.copies.left(self.comm, worker, number, row_len)?;
+                self.answer(worker, self.shard.version())?;
+            }
             Ask::Push | Ask::Skip | Ask::Load | Ask::LoadState | Ask::Leave => {
                 let content = self.content(ask, worker)?;
                 let taken =
@@ -208,7 +225,12 @@ impl Server<'_> {
                 self.shard.close(self.cpu);
                 self.closes_at = None;
             }
-            Ask::Read | Ask::ReadState | Ask::Count | Ask::Rows => {
+            Ask::Read
+            | Ask::ReadState
+            | Ask::Count
+            | Ask::Rows
+            | Ask::Copies
+            | Ask::LeaveCopies => {
                 unreachable!("{ask:?} changes nothing")
             }
         }

@@ -3,6 +3,7 @@
 
 use super::hot::HotRows;
 use super::rows::{Holdings, RowTable};
+use super::spread::SpreadRows;
 use super::{Answer, Ask, Client, Request, Tag};
 use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError};
@@ -12,6 +13,7 @@ use lockstep_config::{Consistency, Recipe};
 pub struct TouchedRows {
     pub(super) table: RowTable,
     hot: HotRows,
+    pub(super) spread: SpreadRows,
     /// The rows that the step touches, ascending.
     touched: Vec<u32>,
     step: u64,
@@ -27,7 +29,9 @@ pub struct RowCounts {
     pub pushed: u64,
     /// Rows that were touched and not pulled, because they were kept.
     pub kept: u64,
-    /// The most updates that one of those had missed when it was used.
+    /// Rows that were taken from a copy, on another server than their own.
+    pub copied: u64,
+    /// The most updates that a row which was kept or copied had missed when it was used.
     pub age_max: u64,
     /// Requests to each server that are about rows: pulls that ask for some, pushes that have some.
     pub requests: Vec<u64>,
@@ -38,7 +42,7 @@ pub struct RowCounts {
 /// What says how many rows there are.
 const NUMBER_BYTES: u64 = size_of::<u64>() as u64;
 /// What asking for rows and being answered takes besides.
-const ASKING_BYTES: u64 = (Request::NUM_WORDS + Answer::NUM_WORDS) as u64 * NUMBER_BYTES;
+pub(super) const ASKING_BYTES: u64 = (Request::NUM_WORDS + Answer::NUM_WORDS) as u64 * NUMBER_BYTES;
 
 impl Replica {
     /// From now on only rows that are touched travel, where the recipe asks for it; after
@@ -52,20 +56,34 @@ impl Replica {
         client.ranges = holdings.ranges;
         let bound = (keys.consistency == Consistency::Bounded).then_some(keys.staleness);
         let hot = HotRows::new(table.num_rows(), keys.rows.hot, keys.rows.hot_every, bound);
+        let age = match keys.consistency {
+            Consistency::Sync => 0,
+            Consistency::Bounded => keys.rows.spread_age.min(keys.staleness),
+            Consistency::Async | Consistency::Elastic => keys.rows.spread_age,
+        };
+        let home = client.comm.position() % num_servers;
+        let spread = SpreadRows::new(table.num_rows(), keys.rows.spread, age, home);
         let [requests, bytes] = [(); 2].map(|()| vec![0; num_servers]);
         let counts = RowCounts { requests, bytes, ..RowCounts::default() };
-        client.rows = Some(TouchedRows { table, hot, touched: Vec::new(), step: 0, counts });
+        let (touched, step) = (Vec::new(), 0);
+        client.rows = Some(TouchedRows { table, hot, spread, touched, step, counts });
     }
 
-    /// Says which tokens the next step looks up.
-    pub fn touch(&mut self, step: u64, tokens: impl Iterator<Item = u32>) {
+    /// Says which tokens the next step looks up, here and, where workers meet servers together, by
+    /// all of them.
+    pub fn touch(&mut self, step: u64, tokens: impl Iterator<Item = u32>) -> Result<(), CommError> {
+        let mut touched: Vec<u32> = tokens.collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let mut touched = self.touched_near(touched)?;
         let rows = self.client.as_mut().and_then(|client| client.rows.as_mut());
-        let Some(rows) = rows else { return };
-        rows.touched = tokens.collect();
-        rows.touched.sort_unstable();
-        rows.touched.dedup();
-        rows.step = step;
-        rows.hot.touch(&rows.touched);
+        let Some(rows) = rows else { return Ok(()) };
+        touched.sort_unstable();
+        touched.dedup();
+        rows.hot.touch(&touched);
+        rows.spread.touch(&touched);
+        (rows.touched, rows.step) = (touched, step);
+        Ok(())
     }
 
     /// How many rows have travelled, where they travel one by one.
@@ -107,7 +125,8 @@ impl TouchedRows {
         version: u64,
         bucket: &mut [f32],
     ) -> Result<(), CommError> {
-        let Self { table, hot, touched, step, counts } = self;
+        let Self { table, hot, spread, touched, step, counts } = self;
+        let in_lockstep = client.switch().is_some_and(|switch| *step >= switch);
         let here = touched.iter().copied().filter(|row| table.place(*row).0 == server);
         let mut wanted = Vec::new();
         for row in here {
@@ -116,27 +135,53 @@ impl TouchedRows {
                     counts.kept += 1;
                     counts.age_max = counts.age_max.max(age);
                 }
+                None if spread.sets_aside(row, server, version, in_lockstep) => {}
                 None => wanted.push(row),
             }
         }
         if wanted.is_empty() {
             return Ok(());
         }
+        self.pull_rows(client, (rank, server), &wanted, bucket).map(drop)
+    }
+
+    /// Takes these rows from the server that holds them; returns its answer, and their version.
+    pub(super) fn pull_rows(
+        &mut self,
+        client: &Client,
+        (rank, server): (usize, usize),
+        wanted: &[u32],
+        bucket: &mut [f32],
+    ) -> Result<(Answer, u64), CommError> {
+        let Self { table, hot, step, counts, .. } = self;
         let places: Vec<u32> = wanted.iter().map(|row| table.place(*row).1).collect();
         let number = places.len() as u64;
         client.ask(rank, Request { number, ..client.request(Ask::Rows) })?;
         client.comm.send(&places, rank, Tag::Rows as u64)?;
-        let version = client.answer(rank)?.number;
+        let answer = client.answer(rank)?;
         let mut values = vec![0.0; wanted.len() * table.row_len];
         client.comm.recv(&mut values, rank, Tag::Weights as u64)?;
         for (row, values) in wanted.iter().zip(values.chunks_exact(table.row_len)) {
             bucket[table.range(*row)].copy_from_slice(values);
-            hot.fetched(*row, *step, version);
+            hot.fetched(*row, *step, answer.number);
         }
         counts.pulled += wanted.len() as u64;
-        counts.requests[server] += 1;
-        counts.bytes[server] += ASKING_BYTES + bytes_of(&places) + bytes_of(&values);
-        Ok(())
+        let bytes = ASKING_BYTES + bytes_of(&places) + bytes_of(&values);
+        self.note_request(server, bytes);
+        Ok((answer, answer.number))
+    }
+
+    /// A row has come from a copy that had missed so many updates.
+    pub(super) fn note_copy(&mut self, row: u32, version: u64, age: u64) {
+        self.hot.fetched(row, self.step, version);
+        self.counts.copied += 1;
+        self.counts.age_max = self.counts.age_max.max(age);
+    }
+
+    /// A server was asked about rows once more.
+    pub(super) fn note_request(&mut self, server: usize, bytes: u64) {
+        self.counts.requests[server] += 1;
+        self.counts.bytes[server] += bytes;
     }
 
     /// Gives a server the gradients of its rows that the step has touched.
@@ -160,8 +205,7 @@ impl TouchedRows {
         comm.send(&places, rank, Tag::Rows as u64)?;
         comm.send(&values, rank, Tag::Gradients as u64)?;
         counts.pushed += rows.len() as u64;
-        counts.requests[server] += 1;
-        counts.bytes[server] += bytes_of(&places) + bytes_of(&values);
+        self.note_request(server, bytes_of(&places) + bytes_of(&values));
         Ok(())
     }
 
@@ -179,6 +223,6 @@ impl TouchedRows {
     }
 }
 
-fn bytes_of<T>(values: &[T]) -> u64 {
+pub(super) fn bytes_of<T>(values: &[T]) -> u64 {
     size_of_val(values) as u64
 }

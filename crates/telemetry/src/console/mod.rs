@@ -290,11 +290,12 @@ fn describe_loose(text: &mut String, event: &Event) {
             add(text, format_args!("step {step}  gradients of worker {worker} missed "));
             add(text, format_args!("{mean:.2} updates, at most {max}\n"));
         }
-        Event::Rows { step, pulled, pushed, kept, bytes_by_server, .. } => {
-            let [step, pulled, pushed] = [step, pulled, pushed].map(|count| Thousands(*count));
-            let (kept, bytes) = (Thousands(*kept), Thousands(bytes_by_server.iter().sum()));
+        Event::Rows { step, pulled, pushed, kept, copied, bytes_by_server, .. } => {
+            let counts = [step, pulled, kept, copied, pushed].map(|count| Thousands(*count));
+            let ([step, pulled, kept, copied, pushed], bytes) =
+                (counts, Thousands(bytes_by_server.iter().sum()));
             add(text, format_args!("step {step}  {pulled} rows pulled, {kept} kept, "));
-            add(text, format_args!("{pushed} pushed: {bytes} bytes\n"));
+            add(text, format_args!("{copied} copied, {pushed} pushed: {bytes} bytes\n"));
         }
         _ => {}
     }

@@ -1,16 +1,19 @@
 //! Where workers of servers meet: what each has seen becomes what the run knows.
 
+use super::Served;
 use crate::journal::Journal;
 use crate::saved::Learner;
+use crate::way::Worker;
 use crate::{TrainError, rows};
 use lockstep_comm::Comm;
+use lockstep_parallel::server::Ends;
 use lockstep_parallel::server::latency::{Latency, NUM_CLASSES};
 use lockstep_telemetry::Event;
 use std::collections::BTreeMap;
 
 /// What is known of servers when workers have met last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Served {
+pub(crate) struct Counted {
     /// Pushes that workers know to be taken, by server and worker.
     pub acknowledged: Vec<Vec<u64>>,
     /// Pushes that servers have taken, by server and worker.
@@ -26,45 +29,62 @@ pub(crate) struct Served {
 }
 
 /// Tells of servers that are gone, where the first worker knows of any.
-pub(super) fn tell_losses(step: u64, joined: &Event, learner: &mut Learner, journal: &mut Journal) {
-    let Event::ServersJoined { worker_processes, server_processes, .. } = joined else { return };
+pub(super) fn tell_losses(step: u64, served: &Served<'_>, worker: &mut Worker<'_>) {
+    let Worker { learner, journal, .. } = worker;
+    let Event::ServersJoined { worker_processes, server_processes, .. } = &served.joined else {
+        return;
+    };
+    let rank_at = |position: usize| served.ends.link.members()[position].0;
     for loss in learner.replica.take_lost_servers() {
-        journal.served.lost.push(loss.rank);
-        journal.tell(&Event::ServerLost {
-            step,
-            rank: loss.rank,
-            process: server_processes[loss.rank - worker_processes.len()],
-            successor: loss.successor,
-        });
+        let (rank, successor) = (rank_at(loss.position), rank_at(loss.successor));
+        journal.served.lost.push(rank);
+        let process = server_processes[rank - worker_processes.len()];
+        journal.tell(&Event::ServerLost { step, rank, process, successor });
     }
 }
 
 /// Waits until all workers are here, takes the weights that all pushes have led to, and tells how
 /// stale gradients were, how long requests took, and what was taken of all that was pushed.
 pub(super) fn meet(
-    workers: &Comm,
+    ends: &Ends,
     step: u64,
     learner: &mut Learner,
     journal: &mut Journal,
 ) -> Result<(), TrainError> {
+    let workers = &ends.workers;
     workers.barrier()?;
     learner.replica.read()?;
-    let own = learner.replica.staleness().into_iter().flatten();
-    let rank = workers.position() as u64;
-    let own: Vec<u64> = own.flat_map(|(staleness, count)| [rank, *staleness, *count]).collect();
-    let mut all = Vec::new();
-    workers.all_gather_v(&own, &mut all)?;
-    let mut by_worker = vec![BTreeMap::new(); workers.num_members()];
-    for &[worker, staleness, count] in all.as_chunks().0 {
-        by_worker[worker as usize].insert(staleness, count);
+    let own = [journal.pace.missed[workers.position()]];
+    workers.all_gather(&own, &mut journal.pace.missed)?;
+    if ends.pushes() {
+        tell_pushes(&ends.pushers, step, learner, journal)?;
     }
-    if let Some(message) = staleness_warning(&by_worker) {
+    Ok(())
+}
+
+/// What those that push have seen, the first worker among them.
+fn tell_pushes(
+    pushers: &Comm,
+    step: u64,
+    learner: &mut Learner,
+    journal: &mut Journal,
+) -> Result<(), TrainError> {
+    let own = learner.replica.staleness().into_iter().flatten();
+    let place = pushers.position() as u64;
+    let own: Vec<u64> = own.flat_map(|(staleness, count)| [place, *staleness, *count]).collect();
+    let mut all = Vec::new();
+    pushers.all_gather_v(&own, &mut all)?;
+    let mut by_pusher = vec![BTreeMap::new(); pushers.num_members()];
+    for &[pusher, staleness, count] in all.as_chunks().0 {
+        by_pusher[pusher as usize].insert(staleness, count);
+    }
+    if let Some(message) = staleness_warning(&by_pusher) {
         journal.warn_once(message);
     }
-    tell_staleness(step, by_worker, journal);
-    time_requests(workers, step, learner, journal)?;
-    rows::tell(workers, step, learner, journal)?;
-    count_pushes(workers, learner, journal)
+    tell_staleness(step, by_pusher, journal);
+    time_requests(pushers, step, learner, journal)?;
+    rows::tell(pushers, step, learner, journal)?;
+    count_pushes(pushers, learner, journal)
 }
 
 /// Gradients of workers have missed so many updates, in all steps so far.
@@ -115,7 +135,7 @@ fn staleness_warning(by_worker: &[BTreeMap<u64, u64>]) -> Option<String> {
 
 /// Adds up how long requests of all workers took.
 fn time_requests(
-    workers: &Comm,
+    pushers: &Comm,
     step: u64,
     learner: &Learner,
     journal: &mut Journal,
@@ -123,8 +143,8 @@ fn time_requests(
     let Some(client) = learner.replica.client() else { return Ok(()) };
     let found = client.latencies();
     let own = [found.pull.counts(), found.push.counts()].concat();
-    let mut all = vec![0; own.len() * workers.num_members()];
-    workers.all_gather(&own, &mut all)?;
+    let mut all = vec![0; own.len() * pushers.num_members()];
+    pushers.all_gather(&own, &mut all)?;
     let (mut pull, mut push) = (Latency::default(), Latency::default());
     for of_worker in all.chunks(own.len()) {
         let (pulls, pushes) = of_worker.split_at(NUM_CLASSES);
@@ -154,29 +174,21 @@ fn time_requests(
 
 /// What workers count as acknowledged, and what servers count as taken.
 fn count_pushes(
-    workers: &Comm,
+    pushers: &Comm,
     learner: &mut Learner,
     journal: &mut Journal,
 ) -> Result<(), TrainError> {
-    let own =
-        learner.replica.client().map_or_else(Vec::new, |client| client.acknowledged().to_vec());
-    let mut all = vec![0; own.len() * workers.num_members()];
-    workers.all_gather(&own, &mut all)?;
+    journal.served.taken = learner.replica.count_taken()?;
+    let Some(client) = learner.replica.client() else { return Ok(()) };
+    let own = client.acknowledged();
+    let mut all = vec![0; own.len() * pushers.num_members()];
+    pushers.all_gather(own, &mut all)?;
     let by_server = |server: usize| all.iter().skip(server).step_by(own.len()).copied().collect();
     journal.served.acknowledged = (0..own.len()).map(by_server).collect();
-    journal.served.taken = learner.replica.count_taken()?;
-    let (num_discarded, switch) = match learner.replica.client() {
-        Some(client) => (client.num_discarded(), client.switch()),
-        None => (0, None),
-    };
-    journal.served.switch = switch;
-    let rank = workers.position();
-    let own = [num_discarded, journal.pace.missed[rank]];
-    let mut all = vec![0; own.len() * workers.num_members()];
-    workers.all_gather(&own, &mut all)?;
-    let (pairs, _) = all.as_chunks::<2>();
-    journal.served.discarded = pairs.iter().map(|[discarded, _]| *discarded).collect();
-    journal.pace.missed = pairs.iter().map(|[_, missed]| *missed).collect();
+    journal.served.switch = client.switch();
+    let mut discarded = vec![0; pushers.num_members()];
+    pushers.all_gather(&[client.num_discarded()], &mut discarded)?;
+    journal.served.discarded = discarded;
     Ok(())
 }
 

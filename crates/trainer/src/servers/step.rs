@@ -1,14 +1,11 @@
 //! One step of a worker of servers: pull, compute, push.
 
-use crate::TrainError;
 use crate::health::Verdict;
-use crate::journal::{Journal, StepRecord};
-use crate::saved::Learner;
+use crate::journal::StepRecord;
 use crate::train::{lane_of, lane_shape};
-use crate::{rounds, rows};
-use lockstep_config::{Consistency, Recipe};
-use lockstep_data::Loader;
-use lockstep_tensor::Cpu;
+use crate::way::Worker;
+use crate::{TrainError, rounds, rows};
+use lockstep_config::Consistency;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -28,21 +25,77 @@ impl Walk {
     /// Does the first of these steps, or leaves it out where others went on without this worker.
     pub(super) fn go_on(
         &mut self,
-        cpu: &Cpu,
-        recipe: &Recipe,
+        worker: &mut Worker<'_>,
         steps: Range<u64>,
-        learner: &mut Learner,
-        loader: &mut Loader,
-        journal: &mut Journal,
     ) -> Result<(), TrainError> {
         if steps.start < self.next_step {
-            loader.next_batch()?;
-            journal.missed();
+            worker.loader.next_batch()?;
+            worker.journal.missed();
             return Ok(());
         }
-        let last = one_step(cpu, recipe, steps, self, learner, loader, journal)?;
+        let last = self.one_step(worker, steps)?;
         self.next_step = last + 1;
         Ok(())
+    }
+
+    /// Learns from this worker's part of one batch; returns the last step that is done by that,
+    /// which is a later one where others have gone on without this worker.
+    fn one_step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<u64, TrainError> {
+        let Worker { cpu, recipe, learner, loader, journal, .. } = worker;
+        let step = steps.start;
+        let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
+        journal.begin_step();
+        let batch = loader.next_batch()?;
+        rows::touch(recipe, step, batch, &mut learner.replica)?;
+        let version = learner.replica.pull(step)?;
+        let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
+        if is_elastic && version >= steps.end {
+            journal.missed();
+            return Ok(version);
+        }
+        learner.replica.tell_own_losses(!in_lockstep);
+        let slow = &journal.slow;
+        // By the targets of all workers, so that the gradients of all are that of the batch.
+        let lane = |index| {
+            slow.before_lane(step, index, &|| false);
+            lane_of(recipe, batch, index, batch.num_targets)
+        };
+        let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+        slow.after_lanes();
+        let (loss, num_targets) = if in_lockstep {
+            (loss, batch.num_targets)
+        } else {
+            let own_targets = rounds::own_targets(batch, &learner.replica);
+            learner.replica.sum_losses_near(loss, own_targets)?
+        };
+        let loss = loss / num_targets as f64;
+        let sums = learner.replica.finish_reduce(cpu)?;
+        learner.replica.sum_near()?;
+        let sums = learner.replica.unscale(cpu, sums);
+        let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
+        let is_finite = loss.is_finite() && clip.norm.is_finite();
+        let is_spike = self.is_spike(loss, recipe.sync.server.spike);
+        learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
+        learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
+        if learner.num_skipped > recipe.train.max_skipped {
+            let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
+            let value = if loss.is_finite() { clip.norm } else { loss };
+            let source_of = format!(" (on worker {})", learner.replica.groups().rank());
+            return Err(TrainError::Diverged { step, what, value, source_of });
+        }
+        let record = StepRecord {
+            step,
+            loss,
+            lr: learner.lr(step),
+            clip,
+            num_tokens: batch.num_lanes() * lane_shape(recipe).rows(),
+            data_wait_seconds: loader.wait_seconds(),
+            verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
+            loss_scale: None,
+        };
+        journal.finish_step(&record, &mut learner.replica);
+        journal.compressed(step + 1, learner.replica.squeezed().filter(|_| is_finite));
+        Ok(if is_elastic { version.max(step) } else { step })
     }
 
     /// Takes note of a loss; returns whether it is so many times the mean of those before it.
@@ -56,68 +109,6 @@ impl Walk {
         self.last.push_back(loss);
         is_spike
     }
-}
-
-/// Learns from this worker's part of one batch; returns the last step that is done by that, which
-/// is a later one where others have gone on without this worker.
-fn one_step(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    steps: Range<u64>,
-    walk: &mut Walk,
-    learner: &mut Learner,
-    loader: &mut Loader,
-    journal: &mut Journal,
-) -> Result<u64, TrainError> {
-    let step = steps.start;
-    let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
-    journal.begin_step();
-    let batch = loader.next_batch()?;
-    rows::touch(step, batch, &mut learner.replica);
-    let version = learner.replica.pull(step)?;
-    let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
-    if is_elastic && version >= steps.end {
-        journal.missed();
-        return Ok(version);
-    }
-    learner.replica.tell_own_losses(!in_lockstep);
-    let slow = &journal.slow;
-    // By the targets of all workers, so that the gradients of all are that of the batch.
-    let lane = |index| {
-        slow.before_lane(step, index, &|| false);
-        lane_of(recipe, batch, index, batch.num_targets)
-    };
-    let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-    slow.after_lanes();
-    let own_targets = rounds::own_targets(batch, &learner.replica);
-    let num_targets = if in_lockstep { batch.num_targets } else { own_targets };
-    let loss = loss / num_targets as f64;
-    let sums = learner.replica.finish_reduce(cpu)?;
-    let sums = learner.replica.unscale(cpu, sums);
-    let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
-    let is_finite = loss.is_finite() && clip.norm.is_finite();
-    let is_spike = walk.is_spike(loss, recipe.sync.server.spike);
-    learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
-    learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
-    if learner.num_skipped > recipe.train.max_skipped {
-        let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
-        let value = if loss.is_finite() { clip.norm } else { loss };
-        let source_of = format!(" (on worker {})", learner.replica.groups().rank());
-        return Err(TrainError::Diverged { step, what, value, source_of });
-    }
-    let record = StepRecord {
-        step,
-        loss,
-        lr: learner.lr(step),
-        clip,
-        num_tokens: batch.num_lanes() * lane_shape(recipe).rows(),
-        data_wait_seconds: loader.wait_seconds(),
-        verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
-        loss_scale: None,
-    };
-    journal.finish_step(&record, &mut learner.replica);
-    journal.compressed(step + 1, learner.replica.squeezed().filter(|_| is_finite));
-    Ok(if is_elastic { version.max(step) } else { step })
 }
 
 #[cfg(test)]
