@@ -389,9 +389,12 @@ fn walls(asked: &Asked) -> String {
         4.0 * params / 1e9,
         8.0 * params / network / cluster.per_node as f64,
         asked.tokens / 1e9,
-        2.0 * asked.tokens / 1e9,
+        TOKEN_BYTES * asked.tokens / 1e9,
     )
 }
+
+/// Bytes of a token in a file.
+const TOKEN_BYTES: f64 = 2.0;
 
 /// What a step is spent on.
 fn spent(report: &Report, step: &Step) -> String {
@@ -403,7 +406,8 @@ fn spent(report: &Report, step: &Step) -> String {
          \x20 exposed messages   {}\n\
          \x20 pipeline idle      {}\n\
          \x20 starting kernels   {}\n\
-         \x20 update             {}\n",
+         \x20 update             {}\n\
+         \x20 text is read beside that, {:.2} MB/s\n",
         step.seconds,
         report.tokens_per_second,
         100.0 * report.mfu,
@@ -413,6 +417,7 @@ fn spent(report: &Report, step: &Step) -> String {
         part(step.bubble),
         part(step.host),
         part(step.update),
+        TOKEN_BYTES * report.tokens_per_second / 1e6,
     )
 }
 
