@@ -35,7 +35,8 @@ pub struct Calibration {
     /// Speed of the products of many experts at once, relative to one product of their size.
     #[serde(default = "whole")]
     pub grouped_share: f64,
-    /// Share of the peak that fused attention reaches, causal pairs counted.
+    /// Share of the peak that forward of fused attention reaches if there is plenty of it, causal
+    /// pairs counted.
     pub attention_share: f64,
     /// Share of memory bandwidth that passes over memory reach.
     pub memory_share: f64,
@@ -106,7 +107,7 @@ impl Calibration {
             grouped_share: 0.9,
             attention_share: 0.35,
             memory_share: 0.85,
-            kernel_us: 4.0,
+            kernel_us: 6.0,
             collective_us: 35.0,
             launch_us: 30.0,
             collective_launch_us: 50.0,
@@ -131,20 +132,30 @@ impl Calibration {
     /// What is known of a type before any run of it: what data sheets say, and measurements of
     /// single products, kernels and messages.
     ///
-    /// Products: A100 and B200 by measured shapes (905 of them); H100 by its measured ceiling, with
-    /// as much less in long runs as between those two. Messages: measured sums of an A100's node.
-    /// Networks: what cards of 200 and 400 Gb/s were measured to carry. Hosts' times are of the
-    /// speed of the cores that come with a type.
+    /// Products and attention: A100 and B200 by measured shapes (905 of them); H100 by its measured
+    /// ceiling and by what is published of its attention, with as much less in long runs as between
+    /// those two. Passes over memory and messages: measured on an A100's node, and on a B200's (by
+    /// those who published these shapes, in the same files); H100 lies between them. Networks: what
+    /// cards of 200 and 400 Gb/s were measured to carry. Hosts' times are of the speed of the cores
+    /// that come with a type.
     pub fn before(name: &str) -> Self {
         let [matrix_share, grouped_share, attention_share, launch_us] = match name {
-            "a100" => [0.79, 0.97, 0.43, 40.0],
-            "h100" => [0.62, 0.8, 0.3, 30.0],
-            "b200" => [0.51, 0.68, 0.35, 25.0],
-            "v100" => [0.79, 0.97, 0.35, 40.0],
+            "a100" => [0.79, 0.97, 0.62, 40.0],
+            "h100" => [0.62, 0.8, 0.4, 30.0],
+            "b200" => [0.51, 0.68, 0.5, 25.0],
+            "v100" => [0.79, 0.97, 0.5, 40.0],
             _ => {
                 let usual = Self::usual();
                 let [grouped, attention] = [usual.grouped_share, usual.attention_share];
                 [usual.matrix_share, grouped, attention, usual.launch_us]
+            }
+        };
+        let [memory_share, link_share, link_latency_us, collective_us] = match name {
+            "h100" => [0.77, 0.74, 4.5, 30.0],
+            "b200" => [0.69, 0.7, 7.0, 24.0],
+            _ => {
+                let usual = Self::usual();
+                [usual.memory_share, usual.link_share, usual.link_latency_us, usual.collective_us]
             }
         };
         let (watts, stage_wait_us) = if name == "h100" { (700.0, 250.0) } else { (0.0, 0.0) };
@@ -155,6 +166,10 @@ impl Calibration {
             grouped_share,
             attention_share,
             launch_us,
+            memory_share,
+            link_share,
+            link_latency_us,
+            collective_us,
             stage_wait_us,
             reserve_gb: Self::of(name).map_or(Self::usual().reserve_gb, |known| known.reserve_gb),
             ..Self::usual()

@@ -41,6 +41,8 @@ pub struct Layout {
     pub data: u64,
     /// Stage of ZeRO.
     pub zero: u8,
+    /// Whether the optimizer's states lie in the host's memory, where the host updates them.
+    pub offload: bool,
     /// Sequences of a microbatch (b).
     pub microbatch: u64,
     /// What is computed again.
@@ -173,6 +175,7 @@ impl Layout {
         expert: 1,
         data: 1,
         zero: 0,
+        offload: false,
         microbatch: 1,
         recompute: Recompute::None,
     };
@@ -196,6 +199,9 @@ impl Layout {
         }
         if self.sequence {
             text += ", sequence";
+        }
+        if self.offload {
+            text += ", offload";
         }
         match self.recompute {
             Recompute::None => text,
@@ -228,10 +234,11 @@ impl Job<'_> {
         let layer = model.attention_matrices() + model.ffn_matrices(model.ffn);
         let head = (model.vocab * model.width) as f64 / layer as f64;
         let each = (model.layers as f64 + head) / stages as f64;
-        // A layer belongs to the stage whose share of the cost is not yet used up before it.
+        // A layer belongs to the stage whose share of the cost is not yet used up before it; where
+        // shares divide evenly, that is not up to a rounding.
         let first = |stage: u64| {
-            let used = each * stage as f64;
-            if stage == 0 { 0 } else { (used.floor() as u64 + 1).min(model.layers) }
+            let used = (each * stage as f64 - 1e-9).max(0.0);
+            (used.ceil() as u64).min(model.layers)
         };
         let end = if stage + 1 == stages { model.layers } else { first(stage + 1) };
         (first(stage), end - first(stage))
@@ -356,6 +363,8 @@ mod tests {
         let counts: Vec<u64> = (0..8).map(|stage| job.layers_of(8, stage).1).collect();
         assert_eq!(counts.iter().sum::<u64>(), 16);
         assert!(counts[0] == 3 && counts[7] == 0, "{counts:?}");
+        // Its head is worth four layers: two stages of ten each divide evenly.
+        assert_eq!([0, 1].map(|stage| job.layers_of(2, stage)), [(0, 10), (10, 6)]);
     }
 
     #[test]

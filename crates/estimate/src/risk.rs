@@ -43,10 +43,14 @@ pub struct Risk {
     pub lost_hours_one_in_a_hundred: f64,
     /// The chance to lose more than a day.
     pub chance_to_lose_a_day: f64,
+    /// Hours that were asked about.
+    pub asked_hours: f64,
+    /// The chance to lose more than them.
+    pub chance_to_lose_more: f64,
 }
 
-/// What a run with this bill may lose.
-pub fn risk(cluster: &Cluster, bill: &Bill) -> Risk {
+/// What a run with this bill may lose, and the chance that it is more than so many hours.
+pub fn risk(cluster: &Cluster, bill: &Bill, hours: f64) -> Risk {
     let nodes = cluster.nodes() as f64;
     let rate = cluster.failures_per_node_day;
     let rack = match cluster.network.topology {
@@ -74,6 +78,8 @@ pub fn risk(cluster: &Cluster, bill: &Bill) -> Risk {
         lost_hours_one_in_ten: both.quantile(0.9),
         lost_hours_one_in_a_hundred: both.quantile(0.99),
         chance_to_lose_a_day: both.chance_above(24.0),
+        asked_hours: hours,
+        chance_to_lose_more: both.chance_above(hours),
     }
 }
 
@@ -128,7 +134,8 @@ impl Lost {
 
     fn chance_above(&self, hours: f64) -> f64 {
         let bins = (hours / self.bin).ceil() as usize;
-        self.chances.iter().skip(bins).sum::<f64>().clamp(0.0, 1.0)
+        // The sum of none is a negative zero.
+        self.chances.iter().skip(bins).sum::<f64>().abs().min(1.0)
     }
 }
 
@@ -189,7 +196,10 @@ mod tests {
         let cluster = named("1024xh100-80gb").expect("a cluster");
         let model = preset("llama3-70b").expect("it is one");
         let costs = bill::bill(&model, &cluster, 1e12, 4e6, 10.0);
-        let risk = risk(&cluster, &costs);
+        let half = risk(&cluster, &costs, 12.0).chance_to_lose_more;
+        let risk = risk(&cluster, &costs, 48.0);
+        assert!(half >= risk.chance_to_lose_a_day);
+        assert!(risk.chance_to_lose_a_day >= risk.chance_to_lose_more);
         assert!(risk.median_lost_hours <= risk.lost_hours_one_in_ten);
         assert!(risk.lost_hours_one_in_ten < risk.lost_hours_one_in_a_hundred);
         assert!(risk.expected_lost_hours < risk.lost_hours_one_in_a_hundred);

@@ -65,7 +65,7 @@ fn runs_on_hopper_and_blackwell_are_met() {
         at_most("Ultra-Scale, wrong verdicts", score.oom_accuracy.map(|right| 1.0 - right), 0.05);
         at_most("Ultra-Scale, regret", score.regret_median, 0.03);
         // Its sittings differ in what they keep (see the guide): 6 % is not reached.
-        at_most("Ultra-Scale, memory", score.memory_mape, 0.1);
+        at_most("Ultra-Scale, memory", score.memory_mape, 0.09);
     }
     if let Some(score) = scored("torchtitan") {
         at_most("torchtitan", score.step_time_mape, 0.1);

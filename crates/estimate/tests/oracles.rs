@@ -77,3 +77,25 @@ fn money_and_operations() {
     row("b O202, ms", 1e3 * 1.0 / 10.0, 100.0);
     row("b O202, operations of an arithmetic intensity", 6e11 * 32.0, 1.92e13);
 }
+
+#[test]
+fn numbers_that_are_printed_wrong() {
+    // Printed as 37.5 minutes: a failure loses half of the best interval.
+    row("b O31, minutes", young(300.0, 21.0 * 3600.0) / 2.0 / 60.0, 56.1);
+    // Printed as 18 h and as 30 to 50 % slower: what counts is step time times iterations.
+    row("b O50, hours", 13.0 * 0.8 * 1.5, 15.6);
+    row("b O60, least share of the time", 1.5 / 5.0, 0.3);
+    row("b O60, largest share of the time", 2.0 / 5.0, 0.4);
+    // Printed as 0.875 %: fifteen small checkpoints go with every large one.
+    let (small, large, interval) = (9.0, 90.0, 4.0 * 3600.0);
+    row("b O124, share", (15.0 * small + large) / interval, 0.015_6);
+    // Printed as 32 and 4 sequences a device.
+    row("b O142, few devices", 256.0 / 64.0, 4.0);
+    row("b O142, many devices", 256.0 / 512.0, 0.5);
+    row("b O150, printed as 2098", (6144.0_f64 * 3500.0 / 5.0).sqrt(), 2074.0);
+    // Printed as 2 and 4 experts a device.
+    row("b O166, experts", 512.0 / 1024.0, 0.5);
+    row("b O166, more devices", 512.0 / 2048.0, 0.25);
+    row("b O177, seconds, printed as 40", 400.0 / (10.0 * 1000.0), 0.04);
+    row("b O193, sequences, printed as 2048", 32.0 * 8.0, 256.0);
+}

@@ -32,6 +32,7 @@ fn nonsense_is_told_all_at_once_with_a_way_out() {
         let line = error.lines().find(|line| line.contains(wrong));
         assert!(line.is_some_and(|line| line.contains("; try ")), "{wrong}: {error}");
     }
+    assert!(!error.contains("error: error:"), "{error}");
     folder.write("cluster.toml", b"device = \"a100-80gb\"\ndevices = 0\nnetwork_gbps = -1.0\n");
     let arguments = ["plan", "--model", "gpt2", "--cluster", "cluster.toml"];
     let error = refusal(&folder, &arguments);
@@ -82,6 +83,72 @@ fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
 }
 
 #[test]
+fn memory_time_and_layouts_are_told_by_themselves() {
+    let folder = Folder::new();
+    let cluster = ["--model", "gpt3-13b", "--cluster", "64xa100-80gb"];
+    let told = |section: &str| folder.run(&[&["plan", section], &cluster[..]].concat()).stdout;
+    let (held, spent, layouts) = ("memory of the fullest device", "exposed messages", "examined");
+    for (section, has, has_not) in
+        [("memory", held, spent), ("time", spent, held), ("search", layouts, held)]
+    {
+        let text = told(section);
+        assert!(text.contains(has) && !text.contains(has_not), "{section}: {text}");
+    }
+    for definition in ["causal pairs alone", "all computed again"] {
+        assert!(told("time").contains(definition), "operations are counted three ways");
+    }
+    let here = folder.run(&["plan", "memory", "--preset", "tiny"]).stdout;
+    assert!(here.contains("activations") && !here.contains("time  "), "{here}");
+    let error = refusal(&folder, &["plan", "search"]);
+    assert!(error.contains("needs --cluster; try "), "{error}");
+}
+
+#[test]
+fn a_tree_of_switches_slows_what_leaves_racks_and_spines() {
+    let folder = Folder::new();
+    let plan = |wired: &str| {
+        let text = format!("device = \"a100-80gb\"\ndevices = 256\nnic_gbps = 12.5\n{wired}");
+        folder.write("cluster.toml", text.as_bytes());
+        let layout = "tensor=8,data=32,zero=0";
+        let arguments = ["plan", "--model", "gpt3-2.7b", "--cluster", "cluster.toml"];
+        let report = folder.json(&[&arguments[..], &["--layout", layout, "--json"]].concat());
+        report["exposed_communication_seconds"].as_f64().expect("a number")
+    };
+    let full = plan("");
+    let racks = "topology = \"tree\"\nnodes_per_rack = 8\noversubscription = 4.0\n";
+    let one_spine = plan(racks);
+    let spines = plan(&format!("{racks}racks_per_spine = 2\nspine_oversubscription = 4.0\n"));
+    assert!(full < one_spine && one_spine < spines, "{full} {one_spine} {spines}");
+}
+
+#[test]
+fn constants_are_fitted_to_runs_and_plans_go_by_them() {
+    let folder = Folder::new();
+    // Four runs that take a third longer than the type's own constants would have it.
+    let header = "id,model,arch,layers,hidden,heads,vocab,seq,gpu,gpu_mem_gb,gpus,tp,pp,dp,gbs,mbs,\
+        precision,recompute,schedule,step_time_s,status\n";
+    let rows: String = [(4, 1.4), (8, 2.8), (16, 5.6), (32, 11.2)]
+        .map(|(batch, seconds)| {
+            format!(
+                "r{batch},GPT,gpt,48,6144,64,51200,2048,A100-80GB-SXM,80,8,8,1,1,{batch},4,fp16,\
+                 none,none,{seconds},ok\n"
+            )
+        })
+        .concat();
+    folder.write("runs.csv", (header.to_owned() + &rows).as_bytes());
+    let finished = folder.run(&["plan", "calibrate", "runs.csv", "--out", "constants"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let plan = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--json"];
+    let usual = folder.json(&plan)["step_seconds"].as_f64().expect("a number");
+    let own = folder.json(&[&plan[..], &["--calibration", "constants/a100.toml"]].concat());
+    let own = own["step_seconds"].as_f64().expect("a number");
+    assert!(own > 1.02 * usual, "{own} {usual}");
+    folder.write("bad.toml", b"name = \"a100\"\n");
+    let error = refusal(&folder, &[&plan[..], &["--calibration", "bad.toml"]].concat());
+    assert!(error.contains("--calibration bad.toml") && error.contains("; try "), "{error}");
+}
+
+#[test]
 fn published_runs_are_predicted_or_skipped_with_a_reason() {
     let folder = Folder::new();
     // Rows of Table 5 of arXiv:2205.05198, and two that cannot be predicted.
@@ -119,6 +186,9 @@ fn the_smallest_cluster_that_meets_a_deadline_is_found() {
     assert!(sizes[..sizes.len() - 1].iter().all(|size| size["meets"] == false));
     assert!(last["network_gbps"].as_f64().is_some_and(|gbps| gbps <= 25.0), "{last}");
     assert!(sizes[..sizes.len() - 1].iter().all(|size| size["network_gbps"].is_null()));
+    let there = folder.json(&[&arguments[..], &["--tokens", "134e9", "--devices", "48"]].concat());
+    assert_eq!((there.as_array().map(Vec::len), &there[0]["devices"]), (Some(1), &48.into()));
+    assert!(there[0]["network_gbps"].as_f64() <= Some(25.0), "{there}");
     let error =
         refusal(&folder, &["plan", "size", "--model", "x", "--device", "y", "--tokens", "0"]);
     for wrong in ["--model x", "--device y", "--tokens 0", "--days"] {

@@ -7,12 +7,18 @@ use super::device::{DEVICES, Device};
 pub enum Topology {
     /// Every pair of nodes at full speed: a fat tree without oversubscription, or rails.
     Full,
-    /// Racks of nodes; what leaves a rack shares 1/`oversubscription` of its nodes' bandwidth.
+    /// A tree: racks of nodes under their switches, and racks under spines. What leaves a rack
+    /// shares 1/`oversubscription` of its nodes' bandwidth, and what leaves a spine's racks as
+    /// much less again as spines are short of.
     Racks {
         /// Nodes of a rack.
         nodes_per_rack: u64,
         /// How many times more the nodes could send than the rack's uplinks carry.
         oversubscription: f64,
+        /// Racks under one spine.
+        racks_per_spine: u64,
+        /// How many times more its racks could send than the spine's uplinks carry.
+        spine_oversubscription: f64,
     },
     /// A torus: neighbours only, so what goes far passes many links.
     Torus {
@@ -47,6 +53,10 @@ pub struct Cluster {
     pub link_gbps: f64,
     /// Between nodes.
     pub network: Network,
+    /// Bandwidth between a device and its host in each direction, GB/s.
+    pub host_gbps: f64,
+    /// A device's share of its host's memory bandwidth, GB/s.
+    pub host_memory_gbps: f64,
     /// What storage takes of a checkpoint, GB/s for all nodes together.
     pub storage_gbps: f64,
     /// An hour of one device, dollars.
@@ -78,6 +88,8 @@ impl Cluster {
                 topology: Topology::Full,
                 is_ethernet: false,
             },
+            host_gbps: 25.0,
+            host_memory_gbps: 40.0,
             storage_gbps: 2.0 * devices.div_ceil(device.per_node) as f64,
             dollars_per_device_hour: device.dollars_per_hour,
             dollars_per_kwh: 0.1,

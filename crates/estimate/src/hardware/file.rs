@@ -5,12 +5,18 @@
 //! devices = 1024
 //! per_node = 8
 //! link_gbps = 300             # GB/s of a device to its neighbours, each direction
-//! network_gbps = 25           # GB/s of a device's share of network cards
+//! network_gbps = 25           # GB/s of a device's share of network cards, or
+//! nics_per_node = 8           # how many cards a node has, and
+//! nic_gbps = 25               # GB/s of each
 //! network = "infiniband"      # or "ethernet"
 //! topology = "full"           # or "racks", "torus"
 //! nodes_per_rack = 16
-//! oversubscription = 2.0
+//! oversubscription = 2.0      # of a rack's uplinks
+//! racks_per_spine = 8
+//! spine_oversubscription = 4.0
 //! torus_dims = 3
+//! host_gbps = 25              # GB/s of a device to its host, each direction
+//! host_memory_gbps = 40       # GB/s of a device's share of the host's memory
 //! storage_gbps = 100
 //! dollars_per_device_hour = 2.0
 //! dollars_per_kwh = 0.1
@@ -30,11 +36,17 @@ struct Raw {
     per_node: Option<i64>,
     link_gbps: Option<f64>,
     network_gbps: Option<f64>,
+    nics_per_node: Option<i64>,
+    nic_gbps: Option<f64>,
     network: Option<String>,
     topology: Option<String>,
     nodes_per_rack: Option<i64>,
     oversubscription: Option<f64>,
+    racks_per_spine: Option<i64>,
+    spine_oversubscription: Option<f64>,
     torus_dims: Option<i64>,
+    host_gbps: Option<f64>,
+    host_memory_gbps: Option<f64>,
     memory_gb: Option<f64>,
     peak_tflops: Option<f64>,
     memory_gbps: Option<f64>,
@@ -72,7 +84,9 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     let devices = at_least_one("devices", Some(raw.devices), 8);
     let per_node = at_least_one("per_node", raw.per_node, device.per_node);
     let nodes_per_rack = at_least_one("nodes_per_rack", raw.nodes_per_rack, 16);
+    let racks_per_spine = at_least_one("racks_per_spine", raw.racks_per_spine, u64::from(u32::MAX));
     let dims = at_least_one("torus_dims", raw.torus_dims, 3);
+    let nics = at_least_one("nics_per_node", raw.nics_per_node, per_node);
     let mut positive = |key: &str, value: Option<f64>, usual: f64| match value {
         Some(value) if !(value > 0.0 && value.is_finite()) => {
             wrong.push(format!("{name}: {key} = {value} must be above zero; try {usual}"));
@@ -89,7 +103,14 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     cluster.device.memory_gbps = positive("memory_gbps", raw.memory_gbps, device.memory_gbps);
     cluster.link_gbps = positive("link_gbps", raw.link_gbps, device.link_gbps);
     let network = positive("network_gbps", raw.network_gbps, device.network_gbps);
+    let cards = positive("nic_gbps", raw.nic_gbps, network) * nics as f64 / per_node as f64;
+    let has_cards = raw.nics_per_node.is_some() || raw.nic_gbps.is_some();
     let oversubscription = positive("oversubscription", raw.oversubscription, 1.0);
+    let spine_oversubscription =
+        positive("spine_oversubscription", raw.spine_oversubscription, 1.0);
+    cluster.host_gbps = positive("host_gbps", raw.host_gbps, cluster.host_gbps);
+    cluster.host_memory_gbps =
+        positive("host_memory_gbps", raw.host_memory_gbps, cluster.host_memory_gbps);
     cluster.storage_gbps = positive("storage_gbps", raw.storage_gbps, cluster.storage_gbps);
     let dollars = cluster.dollars_per_device_hour;
     cluster.dollars_per_device_hour =
@@ -100,9 +121,14 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     let failures = cluster.failures_per_node_day;
     cluster.failures_per_node_day =
         positive("failures_per_node_day", raw.failures_per_node_day, failures);
-    cluster.network.device_gbps = network;
+    cluster.network.device_gbps = if has_cards { cards } else { network };
     network_kind(name, &raw, &mut cluster, &mut wrong);
-    let racks = Topology::Racks { nodes_per_rack, oversubscription };
+    let racks = Topology::Racks {
+        nodes_per_rack,
+        oversubscription,
+        racks_per_spine,
+        spine_oversubscription,
+    };
     cluster.network.topology = topology(name, &raw, racks, dims, &mut wrong);
     if wrong.is_empty() { Ok(cluster) } else { Err(wrong) }
 }
@@ -129,10 +155,10 @@ fn topology(
 ) -> Topology {
     match raw.topology.as_deref() {
         None | Some("full" | "fat-tree" | "rails") => Topology::Full,
-        Some("racks") => racks,
+        Some("racks" | "tree") => racks,
         Some("torus") => Topology::Torus { dims },
         Some(other) => {
-            let some = "\"full\", \"fat-tree\", \"rails\", \"racks\" or \"torus\"";
+            let some = "\"full\", \"fat-tree\", \"rails\", \"racks\", \"tree\" or \"torus\"";
             wrong.push(format!("{name}: topology = {other:?}; try {some}"));
             Topology::Full
         }
@@ -151,8 +177,17 @@ mod tests {
         let cluster = parse("mine", text).expect("a cluster");
         assert_eq!((cluster.devices, cluster.nodes()), (64, 8));
         assert!((cluster.network.device_gbps - 12.5).abs() < 1e-12);
-        let racks = Topology::Racks { nodes_per_rack: 4, oversubscription: 3.0 };
+        let racks = Topology::Racks {
+            nodes_per_rack: 4,
+            oversubscription: 3.0,
+            racks_per_spine: u64::from(u32::MAX),
+            spine_oversubscription: 1.0,
+        };
         assert_eq!(cluster.network.topology, racks);
+        // Four cards of 25 GB/s for eight devices are 12.5 for each.
+        let cards = "device = \"h100-80gb\"\ndevices = 64\nnics_per_node = 4\nnic_gbps = 25.0\n";
+        let cluster = parse("mine", cards).expect("a cluster");
+        assert!((cluster.network.device_gbps - 12.5).abs() < 1e-12);
     }
 
     #[test]

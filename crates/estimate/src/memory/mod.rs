@@ -12,7 +12,7 @@ pub mod activations;
 
 use crate::calibration::Calibration;
 use crate::layout::{Job, Recompute, Reported};
-use crate::time::zero_ways;
+use crate::time::{hosts_get_ahead, zero_ways};
 use lockstep_schedule::pipeline::Kind;
 
 /// Bytes of one device.
@@ -42,12 +42,16 @@ const WEIGHT: f64 = 2.0;
 const OPTIMIZER: f64 = 12.0;
 /// Allocators round, and leave holes: reserved over allocated, the mean of published runs.
 const FRAGMENTATION: f64 = 1.048;
-/// Rows of a microbatch that hosts ask for ahead of a device, where kernels are started one by one
-/// and no pipeline makes them wait: a device's queue takes about a thousand kernels, of which that
-/// many gather rows. With one microbatch the host waits at the end of every step, and gets less far
-/// ahead.
+/// Rows of a microbatch that hosts ask for ahead of a device, where kernels are started one by one:
+/// a device's queue takes about a thousand kernels, of which that many gather rows. With one
+/// microbatch the host waits at the end of every step, and gets less far ahead; so it does in a
+/// pipeline, where it waits for its neighbours, and not at all where a step is over before the
+/// queue is full.
 const AHEAD: f64 = 55.0;
 const AHEAD_OF_ONE: f64 = 35.0;
+const AHEAD_IN_PIPELINE: f64 = 45.0;
+/// Passes of a layer that fill a queue.
+const FILLS_QUEUE: u64 = 38;
 
 impl Memory {
     /// Everything that is allocated.
@@ -55,10 +59,11 @@ impl Memory {
         self.weights + self.gradients + self.optimizer + self.activations + self.peak + self.buffers
     }
 
-    /// What the allocator has taken, with holes, where the device has so much.
+    /// What the allocator has taken, with holes. Hosts are ahead only where there is room for it:
+    /// an allocator that runs out waits for the device and begins anew.
     pub fn reserved(&self, capacity: f64) -> f64 {
         let needed = self.total() * FRAGMENTATION;
-        needed + self.ahead.min((0.9 * capacity - needed).max(0.0))
+        if needed + self.ahead <= 0.9 * capacity { needed + self.ahead } else { needed }
     }
 
     /// What the device must have for it: holes and libraries besides.
@@ -99,13 +104,16 @@ pub fn fullest(job: &Job<'_>) -> Memory {
 }
 
 /// What a program would log.
-pub fn reported(job: &Job<'_>) -> f64 {
-    let capacity = job.cluster.device.memory_bytes();
-    match job.habits.reports {
-        Reported::Allocated => fullest(job).total(),
-        Reported::Reserved => fullest(job).reserved(capacity),
-        Reported::ReservedByFirst => of_device(job, 0).reserved(capacity),
-    }
+pub fn reported(job: &Job<'_>, calibration: &Calibration) -> f64 {
+    let held = match job.habits.reports {
+        Reported::Allocated => return fullest(job).total(),
+        Reported::Reserved => fullest(job),
+        Reported::ReservedByFirst => of_device(job, 0),
+    };
+    // In a pipeline a host that is slower than its device asks for nothing ahead of it.
+    let waits = job.layout.pipeline > 1 && !hosts_get_ahead(job, calibration);
+    let ahead = if waits { 0.0 } else { held.ahead };
+    Memory { ahead, ..held }.reserved(job.cluster.device.memory_bytes())
 }
 
 /// Parameters of a pipeline's device by kind: those that all copies hold, and its experts.
@@ -158,7 +166,7 @@ fn of_device(job: &Job<'_>, device: u64) -> Memory {
         stage: device,
         weights: weight * divided(3),
         gradients: job.habits.gradient_bytes as f64 * divided(2),
-        optimizer: OPTIMIZER * divided(1),
+        optimizer: if layout.offload { 0.0 } else { OPTIMIZER * divided(1) },
         activations: training,
         peak: at_peak.max(update - training),
         buffers: buffers(job, shared, device) + messages(job, device),
@@ -198,7 +206,13 @@ fn peak(job: &Job<'_>, device: u64) -> f64 {
 fn buffers(job: &Job<'_>, shared: f64, device: u64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let row = 2.0 * job.tokens() * model.width as f64;
-    let rows = if layout.sequence && layout.tensor > 1 { 3.0 * row } else { row };
+    let is_gathered = layout.sequence && layout.tensor > 1;
+    let rows = match () {
+        () if !is_gathered => row,
+        // Besides those of a layer, whole rows that come from a stage's neighbours or go there.
+        () if layout.pipeline > 1 && job.habits.eager => 6.0 * row,
+        () => 3.0 * row,
+    };
     let layers = model.layers.div_ceil(layout.pipeline).max(1) as f64;
     let buckets = if layout.data > 1 && layout.zero < 3 {
         job.habits.bucket_bytes as f64 * shared
@@ -236,9 +250,17 @@ fn messages(job: &Job<'_>, device: u64) -> f64 {
 fn ahead(job: &Job<'_>) -> f64 {
     let layout = &job.layout;
     let row = 2.0 * job.tokens() * job.model.width as f64;
-    let is_far = job.habits.eager && layout.pipeline == 1 && layout.sequence && layout.tensor > 1;
-    let rows = if job.num_microbatches() > 1 { AHEAD } else { AHEAD_OF_ONE };
-    if is_far { rows * row } else { 0.0 }
+    let is_far = job.habits.eager && layout.sequence && layout.tensor > 1;
+    let microbatches = job.num_microbatches();
+    let passes = microbatches * job.layers_of(layout.pipeline, 0).1;
+    let rows = match layout.pipeline {
+        _ if !is_far => 0.0,
+        1 if microbatches > 1 => AHEAD,
+        1 => AHEAD_OF_ONE,
+        _ if passes > FILLS_QUEUE => AHEAD_IN_PIPELINE,
+        _ => 0.0,
+    };
+    rows * row
 }
 
 #[cfg(test)]

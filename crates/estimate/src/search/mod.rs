@@ -105,6 +105,7 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
     let mut quick = Pipelines::closed_form();
     let (mut examined, mut too_large) = (0, 0);
     let (mut fitting, mut nearly): (Vec<Choice>, Option<Choice>) = (Vec::new(), None);
+    let mut without_states = Vec::new();
     space::layouts(question, &mut |layout| {
         examined += 1;
         let job = question.job(layout);
@@ -112,6 +113,9 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
         let needed = memory.needed(question.calibration);
         let fits = needed <= capacity;
         too_large += usize::from(!fits);
+        if !fits && needed - memory.optimizer <= capacity {
+            without_states.push(Layout { offload: true, ..layout });
+        }
         if needed > NEARLY * capacity {
             return;
         }
@@ -123,6 +127,12 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
             nearly = Some(choice);
         }
     });
+    // Hosts are slow: they keep states only where nothing fits without.
+    if fitting.is_empty() {
+        examined += without_states.len();
+        let priced = without_states.into_iter().filter_map(|l| question.price(l, &mut quick));
+        fitting = priced.collect();
+    }
     fitting.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     let pareto = pareto(&fitting);
     let lazy = lazy(&fitting, keep);
@@ -150,7 +160,7 @@ fn lazy(fitting: &[Choice], keep: usize) -> Vec<Lazy> {
     let mut all: Vec<Lazy> = fitting
         .iter()
         .filter_map(|choice| {
-            let way = advice::ways(&choice.step).into_iter().next()?;
+            let way = advice::ways(&choice.step, choice.layout.zero > 0).into_iter().next()?;
             let seconds = way.relative_time * choice.step.seconds;
             Some(Lazy { layout: choice.layout, way, seconds })
         })
@@ -211,6 +221,15 @@ mod tests {
         let best = &found.best[0];
         assert_eq!(best.layout.devices(), 2048);
         assert!(best.layout.expert > 1 && best.layout.pipeline > 1, "{:?}", best.layout);
+    }
+
+    #[test]
+    fn hosts_keep_the_states_where_nothing_fits_without() {
+        let found = found("llama3-70b", "16xh100-80gb", 512);
+        let best = &found.best[0];
+        assert!(best.layout.offload && best.memory.optimizer <= 0.0, "{:?}", best.layout);
+        // Every byte of them passes the host's memory, so the update takes longer than elsewhere.
+        assert!(best.step.update > 1.0, "{:?}", best.step);
     }
 
     #[test]

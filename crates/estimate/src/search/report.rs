@@ -76,5 +76,6 @@ fn changes(layout: Layout) -> Vec<(&'static str, Layout)> {
         ("half the microbatch", Layout { microbatch: halved, ..layout }),
         ("full recomputation", Layout { recompute: Full, ..layout }),
         ("ZeRO 3", Layout { zero: 3, ..layout }),
+        ("the optimizer's states on the host", Layout { offload: true, ..layout }),
     ]
 }

@@ -46,10 +46,20 @@ impl<'a> Links<'a> {
             return link;
         }
         let mut network = self.cluster.network.device_gbps * self.calibration.network_share;
-        if let Topology::Racks { nodes_per_rack, oversubscription } = self.cluster.network.topology
-            && nodes > nodes_per_rack as f64
+        if let Topology::Racks {
+            nodes_per_rack,
+            oversubscription,
+            racks_per_spine,
+            spine_oversubscription,
+        } = self.cluster.network.topology
         {
-            network /= oversubscription;
+            let racks = nodes / nodes_per_rack as f64;
+            if racks > 1.0 {
+                network /= oversubscription;
+            }
+            if racks > racks_per_spine as f64 {
+                network /= spine_oversubscription;
+            }
         }
         link.min(network * 1e9 * inside)
     }
@@ -154,7 +164,19 @@ mod tests {
         let calibration = Calibration::of("h100").expect("it is there");
         let group = Group { ranks: 64, stride: 8 };
         let before = Links::new(&cluster, &calibration).all_reduce(group, 1e9);
-        cluster.network.topology = Topology::Racks { nodes_per_rack: 16, oversubscription: 4.0 };
-        assert!(Links::new(&cluster, &calibration).all_reduce(group, 1e9) > 3.0 * before);
+        let tree = |racks_per_spine, spine_oversubscription| Topology::Racks {
+            nodes_per_rack: 16,
+            oversubscription: 4.0,
+            racks_per_spine,
+            spine_oversubscription,
+        };
+        let mut wired = |topology| {
+            cluster.network.topology = topology;
+            Links::new(&cluster, &calibration).all_reduce(group, 1e9)
+        };
+        let racks = wired(tree(4, 2.0));
+        assert!(racks > 3.0 * before);
+        // Its four racks are under one spine; with two under each, half of it is left between them.
+        assert!(wired(tree(2, 2.0)) > 1.8 * racks);
     }
 }

@@ -30,6 +30,10 @@ const BUCKET_PER_COPY: f64 = 4e6;
 /// Part of the time of messages beside computing by which computing gets longer: they take some of
 /// the device's units and of its memory's bandwidth.
 const CONTENTION: f64 = 0.15;
+/// What a host may take for each second of its device, by our price, and still be ahead of it.
+const HOST_AT_MOST: f64 = 1.3;
+/// Bytes of a parameter's gradient on its way to the host; its weight comes back beside it.
+const OFFLOADED: f64 = 4.0;
 /// Tensors of a layer: two norms and four matrices.
 const TENSORS: u64 = 6;
 /// Seconds of a rank's turn in the scatter or gather of one tensor, many of which start together.
@@ -46,6 +50,8 @@ pub struct Step {
     pub exposed: f64,
     /// The part of that which is gradients and weights of other copies.
     pub data_exposed: f64,
+    /// All messages between copies at the end of a step, hidden or not.
+    pub data_all: f64,
     /// Idle in the pipeline.
     pub bubble: f64,
     /// Waiting for the host to start kernels.
@@ -64,7 +70,7 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
     let busiest = busiest(&stages, devices as usize);
     let update = update_seconds(job, calibration);
     let backward = busiest.input_grad.then(busiest.weight_grad).seconds();
-    let data = data_exposed(&prices, backward);
+    let (data, data_all) = data_exposed(&prices, backward);
     let all = busiest.forward.then(busiest.input_grad).then(busiest.weight_grad);
     let (compute, messages) = (all.compute * m as f64, all.exposed * m as f64);
     let busy = (busiest.forward.seconds() + backward) * m as f64;
@@ -73,10 +79,20 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
         compute,
         exposed: messages + data,
         data_exposed: data,
+        data_all,
         bubble: (played - busy).max(0.0),
         host: (busy - compute - messages).max(0.0),
         update,
     })
+}
+
+/// Whether the first stage's device takes longer than its host, so that the host gets ahead of it:
+/// by our price of a host's kernels, which is nearer to the most than to the mean.
+pub fn hosts_get_ahead(job: &Job<'_>, calibration: &Calibration) -> bool {
+    let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
+    let Some(first) = stages(&prices).first().copied() else { return false };
+    let all = first.forward.then(first.input_grad).then(first.weight_grad);
+    all.host <= HOST_AT_MOST * (all.compute + all.exposed)
 }
 
 /// A step's first microbatches on every device of the pipeline, for a picture.
@@ -240,8 +256,8 @@ pub(crate) fn zero_ways(job: &Job<'_>) -> f64 {
 }
 
 /// Gradients to other copies, and weights back where each updates a share, as far as backward does
-/// not hide them.
-fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
+/// not hide them; and all of them.
+fn data_exposed(prices: &Prices<'_>, backward: f64) -> (f64, f64) {
     let job = prices.job;
     let (shared, experts) = held_params(job);
     let wire = job.habits.wire_bytes as f64;
@@ -288,7 +304,8 @@ fn data_exposed(prices: &Prices<'_>, backward: f64) -> f64 {
         0.0
     };
     let beside = if job.habits.overlap { prices.calibration.data_hidden * backward } else { 0.0 };
-    (gradients - beside).max(0.1 * gradients) + weights + tied + by_tensor
+    let behind = weights + tied + by_tensor;
+    ((gradients - beside).max(0.1 * gradients) + behind, gradients + behind)
 }
 
 /// Norm, clipping and update of what a device updates.
@@ -296,7 +313,14 @@ fn update_seconds(job: &Job<'_>, calibration: &Calibration) -> f64 {
     let (shared, experts) = held_params(job);
     let ways = if job.layout.zero > 0 { zero_ways(job) } else { 1.0 };
     let expert_ways = (ways / job.layout.expert as f64).max(1.0);
-    let bytes = calibration.optimizer_bytes * (shared / ways + experts / expert_ways);
+    let params = shared / ways + experts / expert_ways;
+    let start = 1e-3 * calibration.step_ms;
+    if job.layout.offload {
+        // Gradients go to the host and weights come back, each in parts beside the host's update.
+        let link = OFFLOADED * params / (job.cluster.host_gbps * 1e9);
+        let bytes = calibration.optimizer_bytes * params;
+        return start + link.max(bytes / (job.cluster.host_memory_gbps * 1e9));
+    }
     let bandwidth = job.cluster.device.memory_gbps * 1e9 * calibration.memory_share;
-    bytes / bandwidth + 1e-3 * calibration.step_ms
+    calibration.optimizer_bytes * params / bandwidth + start
 }

@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const BOUND: f64 = 0.4;
 
 /// What a factor of e away from the beginning costs, summed over constants: for all types together,
-/// and for one of them.
-const PULL_TOGETHER: f64 = 0.002;
-const PULL_ALONE: f64 = 0.003;
+/// and for one of them that one file knows (less the more files do).
+const PULL_TOGETHER: f64 = 0.003;
+const PULL_ALONE: f64 = 0.03;
 
 /// Rows of a file on one type that are looked at, spread over all of them, and those from which on
 /// it counts in full.
@@ -78,10 +78,13 @@ pub fn fit(files: &[File], rounds: usize, pipelines: &mut Pipelines) -> Calibrat
     for (name, start) in before {
         let mut alone = vec![1.0; together.len()];
         if let Some(parts) = parts.get(name) {
+            // What one file alone says of a type may be that file's own; six agree on something.
+            let files: f64 = parts.iter().map(|part| weight(part.len())).sum();
+            let pull = PULL_ALONE / files.max(1.0);
             walk(&mut alone, rounds, |factors| {
                 let calibration = moved(&start, factors);
                 mean(parts.iter().map(|part| error(part, &calibration, pipelines)))
-                    + PULL_ALONE * away(factors)
+                    + pull * away(factors)
             });
         }
         let source = told(files, name);
@@ -163,8 +166,12 @@ fn error(rows: &[&Published], calibration: &Calibration, pipelines: &mut Pipelin
             Some((step.seconds / run.seconds?).ln().abs().min(BOUND))
         })
         .collect();
-    let weight = (errors.len() as f64 / FULL).min(1.0);
-    (super::score::mean(&errors).unwrap_or(0.0), weight)
+    (super::score::mean(&errors).unwrap_or(0.0), weight(errors.len()))
+}
+
+/// How much so many rows of a file count.
+fn weight(rows: usize) -> f64 {
+    (rows as f64 / FULL).min(1.0)
 }
 
 /// The weighted mean.

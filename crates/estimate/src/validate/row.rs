@@ -305,6 +305,7 @@ fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String>
         expert: degree("ep"),
         data,
         zero: whole(row, "zero").unwrap_or(0).min(3) as u8,
+        offload: text(row, "notes").is_some_and(|notes| notes.contains("optimizer offload")),
         microbatch,
         recompute,
     })

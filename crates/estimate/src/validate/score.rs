@@ -128,7 +128,7 @@ pub fn predict(
         table: run.table.clone(),
         layout: run.layout.brief(),
         seconds: step,
-        memory: run.memory.map(|measured| (measured, memory::reported(&job))),
+        memory: run.memory.map(|measured| (measured, memory::reported(&job, calibration))),
         fits: run.ran.map(|ran| (ran, held.needed(calibration) <= capacity)),
     })
 }
@@ -190,7 +190,7 @@ fn summary(
     }
 }
 
-/// Mean errors by table, if there are several.
+/// Mean errors by table, if there are several and they are not as many as rows.
 fn tables(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
     let mut tables: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for outcome in outcomes {
@@ -198,7 +198,8 @@ fn tables(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
             tables.entry(outcome.table.clone()).or_default().push((said / was - 1.0).abs());
         }
     }
-    if tables.len() < 2 {
+    let rows: usize = tables.values().map(Vec::len).sum();
+    if tables.len() < 2 || 2 * tables.len() > rows {
         return BTreeMap::new();
     }
     tables.into_iter().filter_map(|(table, errors)| Some((table, mean(&errors)?))).collect()

@@ -66,6 +66,10 @@ pub(super) fn recipe(
     if layout.chunks > 1 {
         let _ = writeln!(text, "virtual_stages = {}", layout.chunks);
     }
+    if layout.offload {
+        // Devices of this engine are hosts: what is not in memory lies on a disk.
+        text += "\n[offload]\nstate = \"file\"\n";
+    }
     // Every copy has a leaf of its own: more of them would ask for more microbatches.
     let _ = writeln!(text, "\n[numerics]\ninvariant_up_to = {}", layout.data);
     let _ = writeln!(text, "\n[run]\nworkers = {}", layout.devices());

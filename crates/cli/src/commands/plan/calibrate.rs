@@ -13,6 +13,7 @@ use lockstep_schedule::{Addends, Op};
 use lockstep_tensor::reduce;
 use lockstep_trainer::bench::{BenchTrain, bench_train, tile_peak_gflops};
 use lockstep_trainer::device;
+use std::path::PathBuf;
 
 /// Measure this machine; `plan` and `train` then say how long a step takes
 #[derive(clap::Args)]
@@ -24,8 +25,18 @@ runs. The result is kept in the user's cache folder, or in the file that LOCKSTE
 Examples:
   lockstep plan calibrate
   lockstep plan calibrate --formats f32,bf16,fp16
-  lockstep plan calibrate --json")]
+  lockstep plan calibrate --json
+  lockstep plan calibrate runs.csv --out constants    types of devices, from tables of runs
+
+With tables of runs (see `plan validate`) nothing is measured: the constants of every type of device
+are fitted to the rows, and written as one file for each, for `plan --calibration`.")]
 pub(crate) struct Arguments {
+    /// Tables of runs to fit types of devices to, instead of measuring this machine
+    #[arg(requires = "out")]
+    runs: Vec<PathBuf>,
+    /// The folder for the constants of every type of device
+    #[arg(long, value_name = "FOLDER", requires = "runs")]
+    out: Option<PathBuf>,
     /// Timed steps of every model
     #[arg(long, default_value_t = 6)]
     steps: u64,
@@ -86,6 +97,9 @@ const TRIAL: Trial = Trial {
 const CALLS: [usize; 2] = [16, 1 << 20];
 
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    if let Some(folder) = &arguments.out {
+        return super::validate::calibrate(&arguments.runs, folder, world);
+    }
     if arguments.steps == 0 {
         return Err(Failure::user("--steps 0 measures nothing; try 6"));
     }

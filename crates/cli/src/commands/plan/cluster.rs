@@ -2,7 +2,7 @@
 //! here.
 
 use super::cluster_report::{More, Report, render};
-use super::{best, given, html};
+use super::{Section, Shown, best, given, html};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
@@ -14,7 +14,7 @@ use lockstep_estimate::search::{Found, Question, search};
 use lockstep_estimate::time::pipeline::Pipelines;
 use lockstep_estimate::{Calibration, bill};
 use lockstep_platform::World;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a cluster's plan is asked for.
 #[derive(clap::Args)]
@@ -38,6 +38,12 @@ pub(crate) struct Arguments {
     /// Layouts to show
     #[arg(long, default_value_t = 5)]
     pub(super) top: usize,
+    /// Constants of the device's type, as `plan calibrate RUNS --out FOLDER` writes them
+    #[arg(long, value_name = "FILE")]
+    pub(super) calibration: Option<PathBuf>,
+    /// Say how likely failures are to cost more than so many hours
+    #[arg(long, value_name = "HOURS", default_value_t = 24.0, allow_negative_numbers = true)]
+    pub(super) lost_hours: f64,
     /// Price upgrades: which resource helps most
     #[arg(long)]
     pub(super) what_if: bool,
@@ -78,7 +84,7 @@ impl Asked {
 pub(super) fn run(
     arguments: &Arguments,
     recipe: &RecipeArguments,
-    json: bool,
+    shown: Shown,
     world: &World,
 ) -> Result<(), Failure> {
     let recipe = if arguments.model.is_none() { Some(recipe.resolve(world)?) } else { None };
@@ -105,15 +111,19 @@ pub(super) fn run(
         let text = best::recipe(recipe.as_ref(), &asked, &first.layout).map_err(Failure::user)?;
         world.files().write_atomic(path, text.as_bytes())?;
     }
-    let more =
-        More { what_if: arguments.what_if, scaling: arguments.scaling || arguments.html.is_some() };
+    let more = More {
+        what_if: arguments.what_if,
+        scaling: arguments.scaling || arguments.html.is_some(),
+        lost_hours: arguments.lost_hours,
+    };
     let report = Report::new(&asked, &found, &costs, more);
-    let text = render(&asked, &found, &report);
+    let text = render(&asked, &found, &report, shown.section);
     if let Some(path) = &arguments.html {
-        let page = html::page(&asked, &found, &report.curves(), &text);
+        let all = render(&asked, &found, &report, Section::All);
+        let page = html::page(&asked, &found, &report.curves(), &all);
         world.files().write_atomic(path, page.as_bytes())?;
     }
-    if json { output::json(&report) } else { output::text(&text) }
+    if shown.json { output::json(&report) } else { output::text(&text) }
 }
 
 /// A search that found the one layout that was given, or says why that is none.
@@ -121,7 +131,7 @@ fn only(question: &Question<'_>, layout: Layout) -> Result<Found, Failure> {
     let wrong = question.job(layout).problems();
     if !wrong.is_empty() {
         let lines: Vec<String> = wrong.iter().map(|line| format!("--layout: {line}")).collect();
-        return Err(Failure::user(lines.join("\nerror: ")));
+        return Err(Failure::user(lines.join("\n")));
     }
     let choice = question.price(layout, &mut Pipelines::default()).ok_or_else(|| {
         Failure::user(format!(
@@ -170,7 +180,14 @@ pub(super) fn asked(
     if let Some(tokens) = arguments.tokens.filter(|tokens| !(*tokens > 0.0 && tokens.is_finite())) {
         wrong.push(format!("--tokens {tokens} must be above zero; try 300e9"));
     }
-    let calibration = cluster.as_ref().and_then(|c| Calibration::of(c.device.calibration));
+    let hours = arguments.lost_hours;
+    if !(hours > 0.0 && hours.is_finite()) {
+        wrong.push(format!("--lost-hours {hours} must be above zero; try 24"));
+    }
+    let calibration = match &arguments.calibration {
+        Some(path) => read_calibration(path, world).map_err(|line| wrong.push(line)).ok(),
+        None => cluster.as_ref().and_then(|c| Calibration::of(c.device.calibration)),
+    };
     match (model, cluster, calibration) {
         (Some(model), Some(cluster), Some(calibration)) if wrong.is_empty() => {
             let usual = (4_194_304 / model.context).max(cluster.devices).next_power_of_two();
@@ -179,8 +196,17 @@ pub(super) fn asked(
             let tokens = arguments.tokens.unwrap_or(20.0 * model.num_params() as f64);
             Ok(Asked { model, cluster, batch, tokens, calibration, layout })
         }
-        _ => Err(Failure::user(wrong.join("\nerror: "))),
+        _ => Err(Failure::user(wrong.join("\n"))),
     }
+}
+
+/// Constants of a type of device from a file.
+fn read_calibration(path: &Path, world: &World) -> Result<Calibration, String> {
+    let text = world.files().read_to_string(path).map_err(|error| error.to_string())?;
+    Calibration::parse(&text).map_err(|error| {
+        let file = path.display();
+        format!("--calibration {file}: {error}; try one that `plan calibrate RUNS --out` wrote")
+    })
 }
 
 /// Sequences that all copies read at once.

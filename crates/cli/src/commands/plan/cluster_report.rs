@@ -1,5 +1,6 @@
 //! What a cluster's plan says, for programs and for people.
 
+use super::Section;
 use super::cluster::Asked;
 use super::upgrades::{Upgrade, upgrades};
 use lockstep_estimate::bill::Bill;
@@ -7,6 +8,7 @@ use lockstep_estimate::model::{Counted, step_flops};
 use lockstep_estimate::risk::{self, Risk};
 use lockstep_estimate::search::scaling::{self, Curve};
 use lockstep_estimate::search::{Choice, Found, Lazy, report};
+use lockstep_estimate::time::Step;
 use lockstep_estimate::{advice, batch, bill};
 use serde::Serialize;
 use std::fmt::Write;
@@ -16,6 +18,7 @@ use std::fmt::Write;
 pub(super) struct Report {
     feasible: bool,
     num_params: u64,
+    step_flops: Flops,
     layouts_examined: usize,
     layouts_too_large: usize,
     memory: Memory,
@@ -46,6 +49,17 @@ pub(super) struct Report {
     weak_scaling: Option<Curve>,
 }
 
+/// Operations of a step, by the definitions that are in use.
+#[derive(Serialize)]
+struct Flops {
+    /// What the model needs, all pairs of tokens.
+    model: f64,
+    /// Only the pairs that causality leaves.
+    causal: f64,
+    /// With everything computed again.
+    hardware: f64,
+}
+
 /// What is priced besides the layouts themselves.
 #[derive(Clone, Copy)]
 pub(super) struct More {
@@ -53,13 +67,15 @@ pub(super) struct More {
     pub(super) what_if: bool,
     /// Other numbers of devices.
     pub(super) scaling: bool,
+    /// The chance to lose more hours than these.
+    pub(super) lost_hours: f64,
 }
 
 /// A layout with a way to keep copies together that is not plain; an estimate.
 #[derive(Serialize)]
 struct LazyReport {
     layout: String,
-    way: &'static str,
+    way: String,
     seconds_to_the_same_loss: f64,
     is_estimate: bool,
 }
@@ -89,6 +105,7 @@ struct LayoutReport {
     expert: u64,
     data: u64,
     zero: u8,
+    offload: bool,
     microbatch: u64,
     microbatches: u64,
     recompute: String,
@@ -117,6 +134,7 @@ impl Report {
         Self {
             feasible: found.too_large < found.examined,
             num_params: asked.model.num_params(),
+            step_flops: flops(asked),
             layouts_examined: found.examined,
             layouts_too_large: found.too_large,
             memory: memory(asked, first),
@@ -137,11 +155,11 @@ impl Report {
             pareto: found.pareto.iter().map(alternative).collect(),
             why_the_second_lost: found.best.get(1).map(|two| report::why_it_lost(first, two)),
             nearly: found.nearly.as_ref().map(|choice| report::what_it_needs(&question, choice)),
-            sync: advice::ways(step),
+            sync: advice::ways(step, first.layout.zero > 0),
             lazy_layouts: found.lazy.iter().map(lazy).collect(),
             critical_batch_tokens: batch::critical_tokens(asked.model.num_active_params() as f64),
             batch_warning: batch::warning(tokens, asked.model.num_active_params() as f64),
-            risk: risk::risk(&asked.cluster, costs),
+            risk: risk::risk(&asked.cluster, costs, more.lost_hours),
             upgrades: if more.what_if { upgrades(asked, costs) } else { Vec::new() },
             strong_scaling: more.scaling.then(|| scaling::curve(&question, false)),
             weak_scaling: more.scaling.then(|| scaling::curve(&question, true)),
@@ -159,7 +177,7 @@ impl Report {
 fn lazy(choice: &Lazy) -> LazyReport {
     LazyReport {
         layout: choice.layout.brief(),
-        way: choice.way.name,
+        way: choice.way.name.clone(),
         seconds_to_the_same_loss: choice.seconds,
         is_estimate: true,
     }
@@ -169,6 +187,15 @@ fn lazy(choice: &Lazy) -> LazyReport {
 fn mfu(asked: &Asked, seconds: f64) -> f64 {
     let peak = asked.cluster.device.peak() * asked.cluster.devices as f64;
     step_flops(&asked.model, asked.batch, Counted::Model) / (seconds * peak)
+}
+
+fn flops(asked: &Asked) -> Flops {
+    let counted = |who| step_flops(&asked.model, asked.batch, who);
+    Flops {
+        model: counted(Counted::Model),
+        causal: counted(Counted::Causal),
+        hardware: counted(Counted::Hardware),
+    }
 }
 
 fn memory(asked: &Asked, choice: &Choice) -> Memory {
@@ -202,26 +229,49 @@ fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
         expert: layout.expert,
         data: layout.data,
         zero: layout.zero,
+        offload: layout.offload,
         microbatch: layout.microbatch,
         microbatches: asked.question().job(*layout).num_microbatches(),
         recompute: format!("{:?}", layout.recompute).to_lowercase(),
     }
 }
 
-/// The report for people.
-pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
-    let mut text = walls(asked);
-    let _ = writeln!(
-        text,
-        "\n{} layouts examined, {} too large\n\nbest: {}",
-        found.examined, found.too_large, report.layout.brief
-    );
-    text += &best(report, &found.best[0]);
-    let _ = writeln!(text, "\n{:<46} {:>9} {:>7} {:>9}", "layout", "step", "MFU", "memory");
+/// The report for people, or a section of it.
+pub(super) fn render(asked: &Asked, found: &Found, report: &Report, section: Section) -> String {
+    let first = &found.best[0];
+    let name = format!("best: {}\n", report.layout.brief);
+    match section {
+        Section::Memory => walls(asked) + "\n" + &name + &held(report) + &pareto(found),
+        Section::Time => walls(asked) + "\n" + &name + &spent(report, &first.step),
+        Section::Search => {
+            searched(asked, found, report) + &pareto(found) + &together(report, first)
+        }
+        Section::All => {
+            let mut text = walls(asked) + "\n" + &name;
+            text += &(spent(report, &first.step) + &held(report) + "\n");
+            text += &(searched(asked, found, report) + &pareto(found) + &together(report, first));
+            if let Some(warning) = &report.batch_warning {
+                let _ = writeln!(text, "warning: {warning}");
+            }
+            for (name, curve) in report.curves() {
+                text += &scaled(name, curve);
+            }
+            for upgrade in &report.upgrades {
+                let _ = writeln!(text, "{}", upgrade.line());
+            }
+            text + &money(asked, &report.bill) + &tail(&report.risk)
+        }
+    }
+}
+
+/// How many layouts there are, the best of them, why the second lost, and what would be quicker.
+fn searched(asked: &Asked, found: &Found, report: &Report) -> String {
+    let mut text = format!("{} layouts examined, {} too large\n", found.examined, found.too_large);
+    let _ = writeln!(text, "\n{:<62} {:>9} {:>7} {:>9}", "layout", "step", "MFU", "memory");
     for choice in &found.best {
         let _ = writeln!(
             text,
-            "{:<46} {:>7.3} s {:>5.1} % {:>5.1} GiB",
+            "{:<62} {:>7.3} s {:>5.1} % {:>5.1} GiB",
             format!("{} ({})", choice.layout.brief(), choice.layout.schedule),
             choice.step.seconds,
             100.0 * mfu(asked, choice.step.seconds),
@@ -231,17 +281,29 @@ pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
     for line in [&report.why_the_second_lost, &report.nearly].into_iter().flatten() {
         let _ = writeln!(text, "{line}");
     }
-    let _ = writeln!(text, "\nless memory for more time:");
+    text
+}
+
+/// Layouts that nothing beats both in time and in memory.
+fn pareto(found: &Found) -> String {
+    let Some(roomiest) = found.pareto.last() else { return String::new() };
+    let mut text = format!(
+        "\nbest by time, and by money on as many devices: {}\nbest by memory headroom: {}\n\
+         less memory for more time:\n",
+        found.best[0].layout.brief(),
+        roomiest.layout.brief(),
+    );
     for choice in &found.pareto {
         let held = gib(choice.memory.total());
-        let _ = writeln!(
-            text,
-            "{:<46} {:>7.3} s {held:>15.1} GiB",
-            choice.layout.brief(),
-            choice.step.seconds
-        );
+        let (brief, seconds) = (choice.layout.brief(), choice.step.seconds);
+        let _ = writeln!(text, "{brief:<62} {seconds:>7.3} s {held:>15.1} GiB");
     }
-    let _ = writeln!(text, "\n{}", advice::line(&found.best[0].step));
+    text
+}
+
+/// What other ways to keep copies together would bring.
+fn together(report: &Report, first: &Choice) -> String {
+    let mut text = format!("\n{}", advice::lines(&first.step, report.layout.zero > 0));
     if let Some(first) = report.lazy_layouts.first().filter(|first| first.way != "all-reduce") {
         let _ = writeln!(
             text,
@@ -250,16 +312,7 @@ pub(super) fn render(asked: &Asked, found: &Found, report: &Report) -> String {
             first.layout, first.way, first.seconds_to_the_same_loss
         );
     }
-    if let Some(warning) = &report.batch_warning {
-        let _ = writeln!(text, "warning: {warning}");
-    }
-    for (name, curve) in report.curves() {
-        text += &scaled(name, curve);
-    }
-    for upgrade in &report.upgrades {
-        let _ = writeln!(text, "{}", upgrade.line());
-    }
-    text + &money(asked, &report.bill) + &tail(&report.risk)
+    text
 }
 
 /// A curve in lines.
@@ -276,6 +329,10 @@ fn scaled(name: &str, curve: &Curve) -> String {
             point.layout
         );
     }
+    let cheapest = curve.points.iter().max_by(|a, b| a.efficiency.total_cmp(&b.efficiency));
+    if let Some(point) = cheapest {
+        let _ = writeln!(text, "a sequence costs least on {} devices", point.devices);
+    }
     if let Some(devices) = curve.pays_up_to {
         let _ = writeln!(text, "pays up to {devices} devices");
     }
@@ -289,12 +346,13 @@ fn scaled(name: &str, curve: &Curve) -> String {
 fn tail(risk: &Risk) -> String {
     format!(
         "{:.1} h are lost on average; one run in ten loses more than {:.1} h, one in a hundred \
-         more than {:.1} h, {:.1} % of them more than a day; {:.2} failures of a rack; with one \
+         more than {:.1} h, {:.1} % of them more than {:.0} h; {:.2} failures of a rack; with one \
          more bad node a failure every {:.1} h\n",
         risk.expected_lost_hours,
         risk.lost_hours_one_in_ten,
         risk.lost_hours_one_in_a_hundred,
-        100.0 * risk.chance_to_lose_a_day,
+        100.0 * risk.chance_to_lose_more,
+        risk.asked_hours,
         risk.rack_failures,
         risk.hours_between_failures_with_a_bad_node,
     )
@@ -307,13 +365,14 @@ fn gib(bytes: f64) -> f64 {
 /// What no layout changes: arithmetic, states, gradients, data.
 fn walls(asked: &Asked) -> String {
     let (model, cluster) = (&asked.model, &asked.cluster);
-    let flops = step_flops(model, asked.batch, Counted::Model);
+    let Flops { model: flops, causal, hardware } = flops(asked);
     let peak = cluster.device.peak() * cluster.devices as f64;
     let params = model.num_params() as f64;
     let network = cluster.network.device_gbps * 1e9;
     format!(
         "{}: {:.2} B parameters on {} ({} nodes)\n\
-         compute wall        {:.1} PFLOP a step, {:.2} s at peak\n\
+         compute wall        {:.1} PFLOP a step, {:.2} s at peak ({:.1} with causal pairs alone, \
+         {:.1} with all computed again)\n\
          memory wall         {:.0} GB of states, {:.0} GB of memory\n\
          communication wall  {:.1} GB of gradients, {:.2} s once around the network\n\
          data                {:.0} G tokens, {:.0} GB\n",
@@ -323,17 +382,22 @@ fn walls(asked: &Asked) -> String {
         cluster.nodes(),
         flops / 1e15,
         flops / peak,
+        causal / 1e15,
+        hardware / 1e15,
         18.0 * params / 1e9,
         cluster.device.memory_gb * cluster.devices as f64,
         4.0 * params / 1e9,
         8.0 * params / network / cluster.per_node as f64,
         asked.tokens / 1e9,
-        2.0 * asked.tokens / 1e9,
+        TOKEN_BYTES * asked.tokens / 1e9,
     )
 }
 
-fn best(report: &Report, first: &Choice) -> String {
-    let (memory, step) = (&report.memory, &first.step);
+/// Bytes of a token in a file.
+const TOKEN_BYTES: f64 = 2.0;
+
+/// What a step is spent on.
+fn spent(report: &Report, step: &Step) -> String {
     let part =
         |seconds: f64| format!("{:>8.3} s {:>5.1} %", seconds, 100.0 * seconds / step.seconds);
     format!(
@@ -343,8 +407,7 @@ fn best(report: &Report, first: &Choice) -> String {
          \x20 pipeline idle      {}\n\
          \x20 starting kernels   {}\n\
          \x20 update             {}\n\
-         memory of the fullest device (stage {}): {:.1} of {:.1} GiB with holes and libraries\n\
-         \x20 weights {:.1}, gradients {:.1}, optimizer {:.1}, activations {:.1}, buffers {:.1}\n",
+         \x20 text is read beside that, {:.2} MB/s\n",
         step.seconds,
         report.tokens_per_second,
         100.0 * report.mfu,
@@ -354,14 +417,27 @@ fn best(report: &Report, first: &Choice) -> String {
         part(step.bubble),
         part(step.host),
         part(step.update),
+        TOKEN_BYTES * report.tokens_per_second / 1e6,
+    )
+}
+
+/// What the fullest device holds.
+fn held(report: &Report) -> String {
+    let memory = &report.memory;
+    let parts = [
+        ("weights", memory.weights_bytes),
+        ("gradients", memory.gradients_bytes),
+        ("optimizer", memory.optimizer_bytes),
+        ("activations", memory.activations_bytes),
+        ("buffers", memory.buffers_bytes),
+    ];
+    let parts = parts.map(|(name, bytes)| format!("{name} {:.1}", gib(bytes as f64))).join(", ");
+    format!(
+        "memory of the fullest device (stage {}): {:.1} of {:.1} GiB with holes and libraries\n\
+         \x20 {parts}\n",
         memory.stage,
         gib(memory.needed_bytes as f64),
         gib(memory.device_bytes as f64),
-        gib(memory.weights_bytes as f64),
-        gib(memory.gradients_bytes as f64),
-        gib(memory.optimizer_bytes as f64),
-        gib(memory.activations_bytes as f64),
-        gib(memory.buffers_bytes as f64),
     )
 }
 

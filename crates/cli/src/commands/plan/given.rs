@@ -36,6 +36,10 @@ fn set(layout: &mut Layout, key: &str, value: &str) -> Result<(), String> {
             stage @ 0..=3 => layout.zero = stage as u8,
             _ => return Err("is no stage of ZeRO; try 0, 1, 2 or 3".into()),
         },
+        "offload" => {
+            layout.offload =
+                value.parse().map_err(|_| "is neither; try true or false".to_owned())?;
+        }
         "sequence" => {
             layout.sequence =
                 value.parse().map_err(|_| "is neither; try true or false".to_owned())?;
@@ -51,7 +55,7 @@ fn set(layout: &mut Layout, key: &str, value: &str) -> Result<(), String> {
         "schedule" => layout.schedule = value.parse().map_err(|error| format!("{error}"))?,
         _ => {
             return Err("is not known; try tensor, pipeline, data, context, expert, microbatch, \
-                        virtual_stages, zero, sequence, recompute or schedule"
+                        virtual_stages, zero, offload, sequence, recompute or schedule"
                 .into());
         }
     }

@@ -39,6 +39,8 @@ this machine is refused with the nearest one that does. Time needs a machine tha
 Examples:
   lockstep plan                                       the default recipe on this machine
   lockstep plan my.toml --set run.workers=4 --json    for a program
+  lockstep plan memory my.toml                        memory alone, by rank and part
+  lockstep plan search --model llama3-70b --cluster 64xh100-80gb    layouts alone
   lockstep plan calibrate                             measure this machine, once
   lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline
   lockstep plan collectives --ranks 64                what all-reduces cost on a link
@@ -49,25 +51,56 @@ Examples:
   lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
   lockstep plan validate runs.csv                     predictions beside published runs
 
-A cluster file has `device` and `devices`, and may have per_node, link_gbps, network_gbps, network
-(infiniband, ethernet), topology (full, racks, torus), nodes_per_rack, oversubscription, torus_dims,
-memory_gb, peak_tflops, memory_gbps, storage_gbps, dollars_per_device_hour, dollars_per_kwh,
-watts_per_device and failures_per_node_day."
+A cluster file has `device` and `devices`, and may have per_node, link_gbps, network_gbps (or
+nics_per_node and nic_gbps), network (infiniband, ethernet), topology (full, fat-tree, rails, racks,
+tree, torus), nodes_per_rack, oversubscription, racks_per_spine, spine_oversubscription, torus_dims,
+memory_gb, peak_tflops, memory_gbps, host_gbps, host_memory_gbps, storage_gbps,
+dollars_per_device_hour, dollars_per_kwh, watts_per_device and failures_per_node_day."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Box<Command>>,
+    #[command(flatten)]
+    question: Question,
+}
+
+/// What is planned, and how it is told.
+#[derive(clap::Args)]
+#[group(skip)]
+struct Question {
     #[command(flatten)]
     recipe: RecipeArguments,
     #[command(flatten)]
     cluster: cluster::Arguments,
-    /// One JSON value on standard output
+    /// One JSON value on standard output, with everything
     #[arg(long)]
+    json: bool,
+}
+
+/// A part of a plan that is told by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    All,
+    Memory,
+    Time,
+    Search,
+}
+
+/// How a plan is told.
+#[derive(Clone, Copy)]
+struct Shown {
+    section: Section,
     json: bool,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Memory alone: of every rank of a recipe, or of the best layout on a cluster
+    Memory(Question),
+    /// Time alone: what a step is spent on
+    Time(Question),
+    /// Layouts alone: the best on a cluster, why others lost, what would fit
+    Search(Question),
     Calibrate(calibrate::Arguments),
     Collectives(collectives::Arguments),
     Size(size::Arguments),
@@ -76,18 +109,29 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    match &arguments.command {
-        None if arguments.cluster.cluster.is_some() => {
-            cluster::run(&arguments.cluster, &arguments.recipe, arguments.json, world)
-        }
-        None if arguments.cluster.model.is_some() => {
-            Err(Failure::user("--model needs --cluster; try --cluster 64xa100-80gb"))
-        }
-        None => recipe::run(&arguments.recipe, arguments.json, world),
+    match arguments.command.as_deref() {
+        None => answer(&arguments.question, Section::All, world),
+        Some(Command::Memory(question)) => answer(question, Section::Memory, world),
+        Some(Command::Time(question)) => answer(question, Section::Time, world),
+        Some(Command::Search(question)) => answer(question, Section::Search, world),
         Some(Command::Calibrate(arguments)) => calibrate::run(arguments, world),
         Some(Command::Collectives(arguments)) => collectives::run(arguments),
         Some(Command::Size(arguments)) => size::run(arguments),
         Some(Command::Timeline(arguments)) => timeline::run(arguments, world),
         Some(Command::Validate(arguments)) => validate::run(arguments, world),
     }
+}
+
+/// A plan for a cluster, or for this machine.
+fn answer(question: &Question, section: Section, world: &World) -> Result<(), Failure> {
+    let shown = Shown { section, json: question.json };
+    if question.cluster.cluster.is_some() {
+        return cluster::run(&question.cluster, &question.recipe, shown, world);
+    }
+    if question.cluster.model.is_some() || section == Section::Search {
+        let what = if section == Section::Search { "plan search" } else { "--model" };
+        let error = format!("{what} needs --cluster; try --cluster 64xa100-80gb");
+        return Err(Failure::user(error));
+    }
+    recipe::run(&question.recipe, shown, world)
 }

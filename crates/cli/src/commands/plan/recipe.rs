@@ -1,5 +1,6 @@
 //! `lockstep plan RECIPE`: memory, bytes and time of a recipe on this machine.
 
+use super::{Section, Shown};
 use crate::failure::Failure;
 use crate::forecast;
 use crate::memory_report::Memory;
@@ -71,7 +72,7 @@ struct Layout {
     recompute: String,
 }
 
-pub(super) fn run(arguments: &RecipeArguments, json: bool, world: &World) -> Result<(), Failure> {
+pub(super) fn run(arguments: &RecipeArguments, shown: Shown, world: &World) -> Result<(), Failure> {
     let process = forecast::process(world);
     let recipe = arguments.resolve(world)?;
     forecast::fits(&recipe, world, process)?;
@@ -80,7 +81,10 @@ pub(super) fn run(arguments: &RecipeArguments, json: bool, world: &World) -> Res
     let rows = forecast::rows(&recipe, world, &forecast);
     let forecast = forecast.with_rows(&recipe, &wires(&recipe), &rows);
     let report = report(&recipe, &forecast, world);
-    if json { output::json(&report) } else { output::text(&render(&recipe, &forecast, &report)) }
+    if shown.json {
+        return output::json(&report);
+    }
+    output::text(&render(&recipe, &forecast, &report, shown.section))
 }
 
 fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
@@ -148,7 +152,7 @@ fn bytes(moved: &Moved) -> Traffic {
     }
 }
 
-fn render(recipe: &Recipe, forecast: &Forecast, report: &Report) -> String {
+fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Section) -> String {
     let mut text = String::new();
     let workers = recipe.run.workers;
     let plural = if workers == 1 { "" } else { "s" };
@@ -157,6 +161,22 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report) -> String {
         "{} parameters, {workers} worker{plural}, zero {}, recompute {}\n",
         report.num_params, recipe.parallel.zero, recipe.parallel.recompute,
     );
+    if section != Section::Time {
+        render_memory(forecast, &mut text);
+    }
+    if section == Section::Memory {
+        return text;
+    }
+    if let Some(cause) = recipe.uncounted() {
+        let _ = writeln!(text, "what {cause} sends and keeps is not counted\n");
+    } else {
+        render_traffic(forecast, &mut text);
+    }
+    render_time(recipe, forecast, report, &mut text);
+    text
+}
+
+fn render_memory(forecast: &Forecast, text: &mut String) {
     let _ = writeln!(
         text,
         "memory  {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}",
@@ -178,13 +198,6 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report) -> String {
     let step = forecast.memory.peak_step;
     let peak = forecast.peak_bytes();
     let _ = writeln!(text, "the largest process holds {peak}, most of it from step {step} on\n");
-    if let Some(cause) = recipe.uncounted() {
-        let _ = writeln!(text, "what {cause} sends and keeps is not counted\n");
-    } else {
-        render_traffic(forecast, &mut text);
-    }
-    render_time(recipe, forecast, report, &mut text);
-    text
 }
 
 fn render_traffic(forecast: &Forecast, text: &mut String) {

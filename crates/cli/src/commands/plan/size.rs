@@ -17,7 +17,8 @@ storage that takes. Ranges are for steps that are a fifth quicker or slower than
 
 Examples:
   lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
-  lockstep plan size --model gpt3-175b --device h100-80gb --tokens 300e9 --dollars 2e6 --json")]
+  lockstep plan size --model gpt3-175b --device h100-80gb --tokens 300e9 --dollars 2e6 --json
+  lockstep plan size --model llama3-8b --device h100-80gb --tokens 1e12 --devices 256")]
 pub(crate) struct Arguments {
     /// A published model
     #[arg(long)]
@@ -34,6 +35,9 @@ pub(crate) struct Arguments {
     /// Dollars that it may cost
     #[arg(long)]
     dollars: Option<f64>,
+    /// Devices that there are: says what they take, and which network and storage are enough
+    #[arg(long)]
+    devices: Option<u64>,
     /// Tokens of a step
     #[arg(long, default_value_t = 4_194_304)]
     batch_tokens: u64,
@@ -66,6 +70,8 @@ const MOST: u64 = 32_768;
 const RANGE: [f64; 2] = [0.8, 1.2];
 /// Shares of network cards, GB/s: a node's one card of 100 Gb/s, to one of 400 for every device.
 const NETWORKS: [f64; 6] = [1.5625, 3.125, 6.25, 12.5, 25.0, 50.0];
+/// Days on a network that is enough, relative to those on the device's own.
+const HARDLY_MORE: f64 = 1.05;
 /// Share of the time that checkpoints may take.
 const CHECKPOINTS: f64 = 0.01;
 
@@ -105,8 +111,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => {
             let _ = writeln!(
                 text,
-                "no number of devices up to {MOST} meets it; try more days or \
-                                    dollars, or another device"
+                "no number of devices up to {} meets it; try more days or \
+                                    dollars, or another device",
+                arguments.devices.unwrap_or(MOST)
             );
         }
     }
@@ -129,18 +136,23 @@ fn sizes(arguments: &Arguments) -> Result<Vec<Size>, Failure> {
             wrong.push(format!("{key} {value} must be above zero; try 30"));
         }
     }
-    if arguments.days.is_none() && arguments.dollars.is_none() {
-        wrong.push("neither --days nor --dollars is given; try --days 30".into());
+    if arguments.devices == Some(0) {
+        wrong.push("--devices 0 must be at least 1; try 64".into());
+    }
+    let is_open = arguments.days.is_none() && arguments.dollars.is_none();
+    if is_open && arguments.devices.is_none() {
+        wrong.push("none of --days, --dollars and --devices is given; try --days 30".into());
     }
     let (Some(model), Some(device), true) = (model, device, wrong.is_empty()) else {
-        return Err(Failure::user(wrong.join("\nerror: ")));
+        return Err(Failure::user(wrong.join("\n")));
     };
     let calibration = Calibration::of(device.calibration)
         .ok_or_else(|| Failure::bug(format!("{} has no calibration", device.name)))?;
     let batch = (arguments.batch_tokens / model.context).max(1).next_power_of_two();
     let mut sizes: Vec<Size> = Vec::new();
-    let mut devices = device.per_node;
-    while devices <= MOST && !sizes.iter().any(|size| size.meets) {
+    let mut devices = arguments.devices.unwrap_or(device.per_node);
+    let most = arguments.devices.unwrap_or(MOST);
+    while devices <= most && !sizes.iter().any(|size| size.meets) {
         let asked = Asked {
             model: model.clone(),
             cluster: Cluster::of(device, devices),
@@ -184,7 +196,7 @@ fn size(arguments: &Arguments, asked: &Asked, first: Option<&Size>) -> Option<Si
         storage_gbps: usual.checkpoint_bytes
             / (CHECKPOINTS * usual.checkpoint_interval_seconds)
             / 1e9,
-        network_gbps: meets.then(|| slowest_network(arguments, asked)).flatten(),
+        network_gbps: meets.then(|| slowest_network(arguments, asked, usual.days)).flatten(),
         meets,
     })
 }
@@ -196,8 +208,10 @@ fn meets(arguments: &Arguments, bill: &bill::Bill) -> bool {
 }
 
 /// The slowest usual network, up to the device's own, on which the same devices meet it with their
-/// best layout there.
-fn slowest_network(arguments: &Arguments, asked: &Asked) -> Option<f64> {
+/// best layout there; where nothing but devices was given, with hardly more days.
+fn slowest_network(arguments: &Arguments, asked: &Asked, days: f64) -> Option<f64> {
+    let is_open = arguments.days.is_none() && arguments.dollars.is_none();
+    let most_days = if is_open { HARDLY_MORE * days } else { f64::INFINITY };
     let own = asked.cluster.network.device_gbps;
     let slower = NETWORKS.into_iter().filter(|gbps| *gbps < own).chain([own]);
     let step_tokens = (asked.batch * asked.model.context) as f64;
@@ -208,7 +222,8 @@ fn slowest_network(arguments: &Arguments, asked: &Asked) -> Option<f64> {
         found.best.first().is_some_and(|best| {
             let (model, cluster) = (&slow.model, &slow.cluster);
             let seconds = best.step.seconds;
-            meets(arguments, &bill::bill(model, cluster, slow.tokens, step_tokens, seconds))
+            let bill = bill::bill(model, cluster, slow.tokens, step_tokens, seconds);
+            meets(arguments, &bill) && bill.days <= most_days
         })
     })
 }

@@ -8,7 +8,7 @@ use lockstep_estimate::validate::fit::{self, Calibrations, File};
 use lockstep_estimate::validate::score::{self, Score};
 use lockstep_platform::World;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Hold predictions against published runs
 #[derive(clap::Args)]
@@ -49,10 +49,11 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+/// Names of tables and what they say, or everything that cannot be read.
+fn read(files: &[PathBuf], world: &World) -> Result<Vec<(String, String)>, Failure> {
     let mut texts = Vec::new();
     let mut unreadable = Vec::new();
-    for path in &arguments.files {
+    for path in files {
         let name = path.file_stem().map_or_else(|| "file".into(), |stem| stem.to_string_lossy());
         match world.files().read_to_string(path) {
             Ok(text) => texts.push((name.into_owned(), text)),
@@ -60,14 +61,35 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         }
     }
     if !unreadable.is_empty() {
-        return Err(Failure::user(unreadable.join("\nerror: ")));
+        return Err(Failure::user(unreadable.join("\n")));
     }
+    Ok(texts)
+}
+
+/// Rounds of a fit that are enough.
+const ROUNDS: usize = 8;
+
+/// `lockstep plan calibrate RUNS`: constants of every type of device that has rows, as files.
+pub(super) fn calibrate(files: &[PathBuf], folder: &Path, world: &World) -> Result<(), Failure> {
+    let texts = read(files, world)?;
+    let mut pipelines = Pipelines::default();
+    let all = fit::fit(&self::files(&texts, None), ROUNDS, &mut pipelines);
+    write(folder, &all, world)?;
+    let score = |(name, text): &(String, String)| score::score(name, text, &all, &mut pipelines).0;
+    let scores: Vec<Score> = texts.iter().map(score).collect();
+    output::text(&format!("{}kept in {}\n", render(&scores), folder.display()))
+}
+
+pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let texts = read(&arguments.files, world)?;
     let mut pipelines = Pipelines::default();
     let mut calibrations: Calibrations =
         Calibration::all().into_iter().map(|known| (known.name.clone(), known)).collect();
     if let Some(rounds) = arguments.fit {
         calibrations.extend(fit::fit(&files(&texts, None), rounds, &mut pipelines));
-        write(arguments, &calibrations, world)?;
+        if let Some(folder) = &arguments.out {
+            write(folder, &calibrations, world)?;
+        }
     }
     let scored: Vec<_> = texts
         .iter()
@@ -118,8 +140,7 @@ fn leave_out(
     }
 }
 
-fn write(arguments: &Arguments, all: &Calibrations, world: &World) -> Result<(), Failure> {
-    let Some(folder) = &arguments.out else { return Ok(()) };
+fn write(folder: &Path, all: &Calibrations, world: &World) -> Result<(), Failure> {
     world.files().create_dir_all(folder)?;
     for (name, calibration) in all {
         let path = folder.join(format!("{name}.toml"));
