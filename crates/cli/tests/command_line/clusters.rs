@@ -80,6 +80,15 @@ fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let finished = folder.run(&["config", "best.toml"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    // What is not about the layout stays as it was.
+    folder.write("own.toml", b"[train]\nseed = 7\nbatch = 64\n\n[optim]\nlr = 0.01\n");
+    let arguments = ["plan", "own.toml", "--cluster", "4xa100-80gb", "--write", "best.toml"];
+    assert_eq!(folder.run(&arguments).code, Some(0));
+    let text = String::from_utf8(folder.read("best.toml")).expect("text");
+    for line in ["seed = 7", "lr = 0.01", "batch = 64", "workers = 4"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    assert_eq!(folder.run(&["config", "best.toml"]).code, Some(0));
 }
 
 #[test]

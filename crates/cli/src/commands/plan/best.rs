@@ -21,6 +21,9 @@ pub(super) fn recipe(
             layout.brief()
         ));
     }
+    if let Some(own) = recipe {
+        return with_layout(own, asked, layout);
+    }
     let mut text = String::new();
     let family = if model.gated { "llama" } else { "gpt2" };
     let _ = writeln!(
@@ -40,23 +43,12 @@ pub(super) fn recipe(
         model.context,
         model.tied,
     );
-    let steps = recipe.map_or(1000, |recipe| recipe.train.steps);
     let _ = writeln!(
         text,
-        "[train]\nsteps = {steps}\nbatch = {}\nmicrobatch = {}\n",
+        "[train]\nsteps = 1000\nbatch = {}\nmicrobatch = {}\n",
         asked.batch, layout.microbatch
     );
-    let recompute = match layout.recompute {
-        Recompute::None => "none",
-        Recompute::Selective => "selective",
-        Recompute::Full => "full",
-    };
-    let schedule = match layout.schedule {
-        Kind::Interleaved => "interleaved",
-        Kind::ZeroBubble => "zero-bubble",
-        Kind::GPipe => "gpipe",
-        _ => "1f1b",
-    };
+    let (recompute, schedule) = names(layout);
     let _ = writeln!(
         text,
         "[parallel]\ndata = {}\nzero = {}\ntensor = {}\nsequence = {}\npipeline = {}\n\
@@ -78,4 +70,48 @@ pub(super) fn recipe(
         format!("--write: this engine cannot run {}: {errors}", layout.brief())
     })?;
     Ok(text)
+}
+
+/// The same recipe on other devices: everything that is not about the layout stays.
+fn with_layout(own: &Recipe, asked: &Asked, layout: &Layout) -> Result<String, String> {
+    let (recompute, schedule) = names(layout);
+    let mut sets = vec![
+        format!("train.batch={}", asked.batch),
+        format!("train.microbatch={}", layout.microbatch),
+        format!("parallel.data={}", layout.data),
+        format!("parallel.zero={}", layout.zero),
+        format!("parallel.tensor={}", layout.tensor),
+        format!("parallel.sequence={}", layout.sequence),
+        format!("parallel.pipeline={}", layout.pipeline),
+        format!("parallel.virtual_stages={}", layout.chunks),
+        format!("parallel.schedule={schedule}"),
+        format!("parallel.recompute={recompute}"),
+        // Every copy has a leaf of its own: more of them would ask for more microbatches.
+        format!("numerics.invariant_up_to={}", layout.data),
+        format!("run.workers={}", layout.devices()),
+    ];
+    if layout.offload {
+        sets.push("offload.state=file".to_owned());
+    }
+    let file = Some(("the recipe".to_owned(), own.to_toml()));
+    let best = resolve(&Sources { file, sets, ..Sources::default() }).map_err(|errors| {
+        format!("--write: this engine cannot run {}: {errors}", layout.brief())
+    })?;
+    Ok(best.to_toml())
+}
+
+/// What a layout computes again and when, as recipes call it.
+fn names(layout: &Layout) -> (&'static str, &'static str) {
+    let recompute = match layout.recompute {
+        Recompute::None => "none",
+        Recompute::Selective => "selective",
+        Recompute::Full => "full",
+    };
+    let schedule = match layout.schedule {
+        Kind::Interleaved => "interleaved",
+        Kind::ZeroBubble => "zero-bubble",
+        Kind::GPipe => "gpipe",
+        _ => "1f1b",
+    };
+    (recompute, schedule)
 }

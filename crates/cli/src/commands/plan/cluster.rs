@@ -108,7 +108,8 @@ pub(super) fn run(
     let tokens = (asked.batch * asked.model.context) as f64;
     let costs = bill::bill(&asked.model, &asked.cluster, asked.tokens, tokens, first.step.seconds);
     if let Some(path) = &arguments.write {
-        let text = best::recipe(recipe.as_ref(), &asked, &first.layout).map_err(Failure::user)?;
+        let own = recipe.as_ref().filter(|_| arguments.model.is_none());
+        let text = best::recipe(own, &asked, &first.layout).map_err(Failure::user)?;
         world.files().write_atomic(path, text.as_bytes())?;
     }
     let more = More {

@@ -239,17 +239,21 @@ fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
 /// The report for people, or a section of it.
 pub(super) fn render(asked: &Asked, found: &Found, report: &Report, section: Section) -> String {
     let first = &found.best[0];
-    let name = format!("best: {}\n", report.layout.brief);
+    let fits = report.memory.needed_bytes <= report.memory.device_bytes;
+    let what = if fits { "best" } else { "does not fit" };
+    let name = format!("{what}: {}\n", report.layout.brief);
     match section {
-        Section::Memory => walls(asked) + "\n" + &name + &held(report) + &pareto(found),
+        Section::Memory => walls(asked) + "\n" + &name + &held(report) + &pareto(asked, found),
         Section::Time => walls(asked) + "\n" + &name + &spent(report, &first.step),
         Section::Search => {
-            searched(asked, found, report) + &pareto(found) + &together(report, first)
+            searched(asked, found, report) + &pareto(asked, found) + &together(report, first)
         }
         Section::All => {
             let mut text = walls(asked) + "\n" + &name;
             text += &(spent(report, &first.step) + &held(report) + "\n");
-            text += &(searched(asked, found, report) + &pareto(found) + &together(report, first));
+            text += &(searched(asked, found, report)
+                + &pareto(asked, found)
+                + &together(report, first));
             if let Some(warning) = &report.batch_warning {
                 let _ = writeln!(text, "warning: {warning}");
             }
@@ -275,7 +279,7 @@ fn searched(asked: &Asked, found: &Found, report: &Report) -> String {
             format!("{} ({})", choice.layout.brief(), choice.layout.schedule),
             choice.step.seconds,
             100.0 * mfu(asked, choice.step.seconds),
-            gib(choice.memory.total()),
+            gib(choice.memory.needed(&asked.calibration)),
         );
     }
     for line in [&report.why_the_second_lost, &report.nearly].into_iter().flatten() {
@@ -285,7 +289,7 @@ fn searched(asked: &Asked, found: &Found, report: &Report) -> String {
 }
 
 /// Layouts that nothing beats both in time and in memory.
-fn pareto(found: &Found) -> String {
+fn pareto(asked: &Asked, found: &Found) -> String {
     let Some(roomiest) = found.pareto.last() else { return String::new() };
     let mut text = format!(
         "\nbest by time, and by money on as many devices: {}\nbest by memory headroom: {}\n\
@@ -294,7 +298,7 @@ fn pareto(found: &Found) -> String {
         roomiest.layout.brief(),
     );
     for choice in &found.pareto {
-        let held = gib(choice.memory.total());
+        let held = gib(choice.memory.needed(&asked.calibration));
         let (brief, seconds) = (choice.layout.brief(), choice.step.seconds);
         let _ = writeln!(text, "{brief:<62} {seconds:>7.3} s {held:>15.1} GiB");
     }

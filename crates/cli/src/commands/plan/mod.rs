@@ -46,7 +46,7 @@ Examples:
   lockstep plan collectives --ranks 64                what all-reduces cost on a link
   lockstep plan --model gpt3-175b --cluster 1024xa100-80gb          the best of all layouts
   lockstep plan my.toml --cluster cluster.toml --write best.toml    as a recipe
-  lockstep plan --model bloom-176b --cluster 384xa100-80gb --layout tensor=4,pipeline=12,data=8
+  lockstep plan --model gpt3-13b --cluster 64xa100-80gb --layout tensor=8,pipeline=2,data=4
   lockstep plan --model llama3-70b --cluster 512xh100-80gb --html plan.html   with pictures
   lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
   lockstep plan validate runs.csv                     predictions beside published runs
