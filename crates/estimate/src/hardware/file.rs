@@ -87,14 +87,8 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     let racks_per_spine = at_least_one("racks_per_spine", raw.racks_per_spine, u64::from(u32::MAX));
     let dims = at_least_one("torus_dims", raw.torus_dims, 3);
     let nics = at_least_one("nics_per_node", raw.nics_per_node, per_node);
-    let mut positive = |key: &str, value: Option<f64>, usual: f64| match value {
-        Some(value) if !(value > 0.0 && value.is_finite()) => {
-            wrong.push(format!("{name}: {key} = {value} must be above zero; try {usual}"));
-            usual
-        }
-        Some(value) => value,
-        None => usual,
-    };
+    let mut positive =
+        |key: &str, value: Option<f64>, usual: f64| positive(name, &mut wrong, (key, value), usual);
     let mut cluster = Cluster::of(device, devices);
     name.clone_into(&mut cluster.name);
     cluster.per_node = per_node;
@@ -131,6 +125,23 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     };
     cluster.network.topology = topology(name, &raw, racks, dims, &mut wrong);
     if wrong.is_empty() { Ok(cluster) } else { Err(wrong) }
+}
+
+/// A number above zero, or the usual one.
+fn positive(
+    name: &str,
+    wrong: &mut Vec<String>,
+    (key, value): (&str, Option<f64>),
+    usual: f64,
+) -> f64 {
+    match value {
+        Some(value) if !(value > 0.0 && value.is_finite()) => {
+            wrong.push(format!("{name}: {key} = {value} must be above zero; try {usual}"));
+            usual
+        }
+        Some(value) => value,
+        None => usual,
+    }
 }
 
 /// Ethernet or InfiniBand.
