@@ -21,6 +21,7 @@ mod training;
 
 use crate::error::{ConfigError, Origin, alternatives};
 use crate::keys::{self, MAX_BATCH, MAX_HEADS, MAX_MICROBATCH, MAX_WIDTH, usual_warmup};
+use crate::kind::Kind;
 use crate::problem::Problem;
 use crate::recipe::{Family, Model, Recipe, Tokenizer};
 use crate::resolve::{Obstacle, obstacle};
@@ -93,7 +94,8 @@ impl Facts<'_> {
         let value = keys::find(key).filter(|_| self.sound(&names))?.get(self.recipe);
         let value = value.map_or(String::new(), |value| value.to_string());
         let rule = format!("{why}, and {key} = {value}");
-        let idle = if idle == "false" { idle.to_owned() } else { format!("\"{idle}\"") };
+        let is_word = keys::find(about).is_none_or(|key| !matches!(key.kind, Kind::Bool));
+        let idle = if is_word { format!("\"{idle}\"") } else { idle.to_owned() };
         let fix = format!("try {key} = {better} or {about} = {idle}");
         Some(self.error(&names, rule, fix))
     }

@@ -67,11 +67,13 @@ impl Replica {
         self.near.as_mut().map_or(Duration::ZERO, |near| std::mem::take(&mut near.exposed))
     }
 
-    /// The rows that anybody of the group touches, given those of this worker.
+    /// The rows that anybody of the group touches, given those of this worker; ascending.
     pub(super) fn touched_near(&self, own: Vec<u32>) -> Result<Vec<u32>, CommError> {
         let Some(near) = &self.near else { return Ok(own) };
         let mut all = Vec::new();
         near.comm.all_gather_v(&own, &mut all)?;
+        all.sort_unstable();
+        all.dedup();
         Ok(all)
     }
 

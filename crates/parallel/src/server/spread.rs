@@ -284,7 +284,8 @@ mod tests {
         copies.keep(8, 5, &[2.0]);
         copies.keep(9, 6, &[3.0]);
         assert_eq!([7, 8, 9].map(|row| found(&copies, row, 0)), [None, Some(5), Some(6)]);
-        Copies::new(0).keep(1, 1, &[1.0]);
-        assert!(Copies::new(0).kept.is_empty());
+        let mut without_room = Copies::new(0);
+        without_room.keep(1, 1, &[1.0]);
+        assert!(without_room.kept.is_empty());
     }
 }

@@ -75,11 +75,9 @@ impl Replica {
         let mut touched: Vec<u32> = tokens.collect();
         touched.sort_unstable();
         touched.dedup();
-        let mut touched = self.touched_near(touched)?;
+        let touched = self.touched_near(touched)?;
         let rows = self.client.as_mut().and_then(|client| client.rows.as_mut());
         let Some(rows) = rows else { return Ok(()) };
-        touched.sort_unstable();
-        touched.dedup();
         rows.hot.touch(&touched);
         rows.spread.touch(&touched);
         (rows.touched, rows.step) = (touched, step);

@@ -4,7 +4,6 @@ use super::cluster::Asked;
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_estimate::layout::{Layout, Recompute};
 use lockstep_schedule::pipeline::Kind;
-use std::fmt::Write;
 
 /// A recipe's text, or why there is none.
 pub(super) fn recipe(
@@ -21,19 +20,25 @@ pub(super) fn recipe(
             layout.brief()
         ));
     }
-    if let Some(own) = recipe {
-        return with_layout(own, asked, layout);
-    }
-    let mut text = String::new();
+    let base = recipe.map_or_else(|| model_alone(asked), Recipe::to_toml);
+    let file = Some(("the recipe".to_owned(), base));
+    let best = resolve(&Sources { file, sets: sets(asked, layout), ..Sources::default() });
+    let best = best.map_err(|errors| {
+        format!("--write: this engine cannot run {}: {errors}", layout.brief())
+    })?;
+    let (model, cluster) = (&model.name, &asked.cluster.name);
+    let about = format!("# {model} on {cluster}, the best of the layouts that were searched.\n\n");
+    Ok(about + &best.to_toml())
+}
+
+/// A recipe that says nothing but which model.
+fn model_alone(asked: &Asked) -> String {
+    let model = &asked.model;
     let family = if model.gated { "llama" } else { "gpt2" };
-    let _ = writeln!(
-        text,
-        "# {} on {}, the best of the layouts that were searched.\n\n\
-         [model]\nfamily = \"{family}\"\n\
+    format!(
+        "[model]\nfamily = \"{family}\"\n\
          layers = {}\nwidth = {}\nheads = {}\nkv_heads = {}\nffn = {}\nvocab = {}\ncontext = {}\n\
-         tied = {}\n",
-        model.name,
-        asked.cluster.name,
+         tied = {}\n\n[train]\nsteps = 1000\n",
         model.layers,
         model.width,
         model.heads,
@@ -42,38 +47,11 @@ pub(super) fn recipe(
         model.vocab,
         model.context,
         model.tied,
-    );
-    let _ = writeln!(
-        text,
-        "[train]\nsteps = 1000\nbatch = {}\nmicrobatch = {}\n",
-        asked.batch, layout.microbatch
-    );
-    let (recompute, schedule) = names(layout);
-    let _ = writeln!(
-        text,
-        "[parallel]\ndata = {}\nzero = {}\ntensor = {}\nsequence = {}\npipeline = {}\n\
-         schedule = \"{schedule}\"\nrecompute = \"{recompute}\"",
-        layout.data, layout.zero, layout.tensor, layout.sequence, layout.pipeline,
-    );
-    if layout.chunks > 1 {
-        let _ = writeln!(text, "virtual_stages = {}", layout.chunks);
-    }
-    if layout.offload {
-        // Devices of this engine are hosts: what is not in memory lies on a disk.
-        text += "\n[offload]\nstate = \"file\"\n";
-    }
-    // Every copy has a leaf of its own: more of them would ask for more microbatches.
-    let _ = writeln!(text, "\n[numerics]\ninvariant_up_to = {}", layout.data);
-    let _ = writeln!(text, "\n[run]\nworkers = {}", layout.devices());
-    let file = Some(("best.toml".to_owned(), text.clone()));
-    resolve(&Sources { file, ..Sources::default() }).map_err(|errors| {
-        format!("--write: this engine cannot run {}: {errors}", layout.brief())
-    })?;
-    Ok(text)
+    )
 }
 
-/// The same recipe on other devices: everything that is not about the layout stays.
-fn with_layout(own: &Recipe, asked: &Asked, layout: &Layout) -> Result<String, String> {
+/// The keys of a layout; everything else of a recipe stays.
+fn sets(asked: &Asked, layout: &Layout) -> Vec<String> {
     let (recompute, schedule) = names(layout);
     let mut sets = vec![
         format!("train.batch={}", asked.batch),
@@ -91,13 +69,10 @@ fn with_layout(own: &Recipe, asked: &Asked, layout: &Layout) -> Result<String, S
         format!("run.workers={}", layout.devices()),
     ];
     if layout.offload {
+        // Devices of this engine are hosts: what is not in memory lies on a disk.
         sets.push("offload.state=file".to_owned());
     }
-    let file = Some(("the recipe".to_owned(), own.to_toml()));
-    let best = resolve(&Sources { file, sets, ..Sources::default() }).map_err(|errors| {
-        format!("--write: this engine cannot run {}: {errors}", layout.brief())
-    })?;
-    Ok(best.to_toml())
+    sets
 }
 
 /// What a layout computes again and when, as recipes call it.
