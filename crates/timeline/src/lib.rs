@@ -9,7 +9,7 @@ mod draw;
 mod svg;
 
 pub use draw::draw;
-pub use svg::svg;
+pub use svg::{svg, svg_headed};
 
 use lockstep_config::units::Seconds;
 use lockstep_schedule::pipeline::{Pass, Pipeline, Shape, Task, needs, settled};

@@ -34,6 +34,23 @@ const fn name(pass: Pass) -> &'static str {
 
 /// Draws a timeline.
 pub fn svg(timeline: &Timeline) -> String {
+    let shape = timeline.pipeline.shape;
+    let peak = (0..timeline.devices.len()).map(|device| timeline.peak_live_microbatches(device));
+    let what = format!(
+        "{}: {} devices, {} microbatches",
+        timeline.pipeline.kind, shape.num_devices, shape.num_microbatches
+    );
+    let how_good = format!(
+        "{} a step, idle {:.2} %, at most {} microbatches alive on a device",
+        timeline.seconds(),
+        100.0 * timeline.bubble(),
+        peak.fold(0.0, f64::max),
+    );
+    svg_headed(timeline, &what, &how_good)
+}
+
+/// Draws a timeline that is a part of something: what it is and how good stand above it.
+pub fn svg_headed(timeline: &Timeline, what: &str, how_good: &str) -> String {
     let num_devices = timeline.devices.len() as f64;
     let height = TOP + ROW * num_devices + 44.0;
     let mut text = format!(
@@ -41,7 +58,7 @@ pub fn svg(timeline: &Timeline) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
-    header(timeline, &mut text);
+    header(timeline, what, how_good, &mut text);
     let scale = (WIDTH - LEFT - RIGHT) / timeline.seconds().0;
     for (device, spans) in timeline.devices.iter().enumerate() {
         let y = TOP + ROW * device as f64;
@@ -62,20 +79,11 @@ pub fn svg(timeline: &Timeline) -> String {
 }
 
 /// What it is, how good it is, and what the colours mean.
-fn header(timeline: &Timeline, text: &mut String) {
-    let shape = timeline.pipeline.shape;
-    let peak = (0..timeline.devices.len()).map(|device| timeline.peak_live_microbatches(device));
+fn header(timeline: &Timeline, what: &str, how_good: &str, text: &mut String) {
     let _ = writeln!(
         text,
-        "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{}: {} devices, {} \
-         microbatches</text>\n<text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{} a step, idle \
-         {:.2} %, at most {} microbatches alive on a device</text>",
-        timeline.pipeline.kind,
-        shape.num_devices,
-        shape.num_microbatches,
-        timeline.seconds(),
-        100.0 * timeline.bubble(),
-        peak.fold(0.0, f64::max),
+        "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{what}</text>\n\
+         <text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{how_good}</text>",
     );
     let mut x = WIDTH - RIGHT;
     let passes = [Pass::WeightGrad, Pass::InputGrad, Pass::Backward, Pass::Forward];

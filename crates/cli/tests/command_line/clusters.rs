@@ -70,6 +70,16 @@ fn a_plan_is_written_as_one_page_with_pictures() {
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     assert!(page.matches("<svg").count() >= 3, "memory and two curves");
     assert!(!page.contains("<script") && !page.contains("src="), "nothing from elsewhere");
+    for named in
+        ["sequences a second</text>", "devices</text>", "ideal: as many", "GiB of a device"]
+    {
+        assert!(page.contains(named), "{named}");
+    }
+    let plan = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--html", "cut.html"];
+    let layout = "tensor=2,pipeline=4,data=8,microbatch=1,zero=1";
+    folder.succeed(&[&plan[..], &["--batch", "512", "--layout", layout]].concat());
+    let page = String::from_utf8(folder.read("cut.html")).expect("text");
+    assert!(page.contains("the first 8 of 64 microbatches"), "not all of them are drawn");
 }
 
 #[test]
@@ -181,26 +191,4 @@ e,GPT 22B,gpt,48,6144,,51200,2048,A100-80GB-SXM,80,8,8,1,1,1,1,4,4,fp16,selectiv
     assert_eq!(score["skipped"]["gpu = \"Abacus\" is not known"], 1);
     assert_eq!(score["skipped"]["heads is not published"], 1);
     assert!(score["step_time_mape"].as_f64().is_some_and(|error| error < 0.06), "{score}");
-}
-
-#[test]
-fn the_smallest_cluster_that_meets_a_deadline_is_found() {
-    let folder = Folder::new();
-    let arguments = ["plan", "size", "--model", "gpt3-6.7b", "--device", "a100-80gb", "--json"];
-    let more = ["--tokens", "134e9", "--days", "20"];
-    let sizes = folder.json(&[&arguments[..], &more].concat());
-    let sizes = sizes.as_array().expect("a list");
-    let last = sizes.last().expect("a size");
-    assert!(last["meets"] == true && last["days"].as_f64() <= Some(20.0), "{last}");
-    assert!(sizes[..sizes.len() - 1].iter().all(|size| size["meets"] == false));
-    assert!(last["network_gbps"].as_f64().is_some_and(|gbps| gbps <= 25.0), "{last}");
-    assert!(sizes[..sizes.len() - 1].iter().all(|size| size["network_gbps"].is_null()));
-    let there = folder.json(&[&arguments[..], &["--tokens", "134e9", "--devices", "48"]].concat());
-    assert_eq!((there.as_array().map(Vec::len), &there[0]["devices"]), (Some(1), &48.into()));
-    assert!(there[0]["network_gbps"].as_f64() <= Some(25.0), "{there}");
-    let error =
-        refusal(&folder, &["plan", "size", "--model", "x", "--device", "y", "--tokens", "0"]);
-    for wrong in ["--model x", "--device y", "--tokens 0", "--days"] {
-        assert!(error.contains(wrong), "{wrong}: {error}");
-    }
 }

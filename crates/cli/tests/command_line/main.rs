@@ -53,6 +53,7 @@ mod rendezvous;
 mod replicas;
 mod restarts;
 mod servers;
+mod sizes;
 mod storage;
 mod sweep;
 mod uneven;

@@ -96,9 +96,11 @@ pub fn fullest(job: &Job<'_>) -> Memory {
     let per_device = job.model.layers.div_ceil(job.layout.pipeline);
     let routed = job.model.dense_layers().div_ceil(per_device).min(last);
     let devices = [0, 1.min(last), routed, last.saturating_sub(1), last];
-    devices
-        .into_iter()
-        .map(|device| of_device(job, device))
+    // Short pipelines have few devices, and a search counts them many thousands of times.
+    let is_first = |place: &usize| !devices[..*place].contains(&devices[*place]);
+    (0..devices.len())
+        .filter(is_first)
+        .map(|place| of_device(job, devices[place]))
         .max_by(|a, b| a.total().total_cmp(&b.total()))
         .unwrap_or_default()
 }

@@ -2,12 +2,14 @@
 //!
 //! # Layout
 //! - [`space`]: all layouts that divide
+//! - [`mod@quickest`]: the best of them alone, and what none can beat
 //! - [`report`]: why the second lost, and what a rejected one would need
 //! - [`scaling`]: what more devices bring
 //!
 //! Most layouts do not fit, and memory is quick to count, so it goes first. What fits is priced
 //! with pipelines by closed form; the best few are played event by event and ranked again.
 
+pub mod quickest;
 pub mod report;
 pub mod scaling;
 pub mod space;
@@ -18,7 +20,7 @@ use crate::hardware::Cluster;
 use crate::layout::{Habits, Job, Layout};
 use crate::memory::{self, Memory};
 use crate::model::Model;
-use crate::time::{self, Step, pipeline::Pipelines};
+use crate::time::{self, Step, pipeline::Pipelines, shared::Shared};
 
 /// Layouts that are played event by event.
 const PLAYED: usize = 48;
@@ -102,7 +104,7 @@ impl<'a> Question<'a> {
 /// Searches all layouts; keeps the best `keep`.
 pub fn search(question: &Question<'_>, keep: usize) -> Found {
     let capacity = question.cluster.device.memory_bytes();
-    let mut quick = Pipelines::closed_form();
+    let (mut quick, mut shared) = (Pipelines::closed_form(), Shared::default());
     let (mut examined, mut too_large) = (0, 0);
     let (mut fitting, mut nearly): (Vec<Choice>, Option<Choice>) = (Vec::new(), None);
     let mut without_states = Vec::new();
@@ -119,7 +121,8 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
         if needed > NEARLY * capacity {
             return;
         }
-        let Some(step) = time::step(&job, question.calibration, &mut quick) else { return };
+        let step = time::step_of_many(&job, question.calibration, &mut quick, &mut shared);
+        let Some(step) = step else { return };
         let choice = Choice { layout, step, memory };
         if fits {
             fitting.push(choice);

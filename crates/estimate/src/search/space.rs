@@ -19,6 +19,14 @@ const SHORT: u64 = 2;
 
 /// Calls `each` with every layout of the question's devices.
 pub fn layouts(question: &Question<'_>, each: &mut dyn FnMut(Layout)) {
+    for cut in cuts(question) {
+        switches(question, cut, each);
+    }
+}
+
+/// Every way to divide the question's devices among slices, parts of sequences, stages and copies.
+pub(crate) fn cuts(question: &Question<'_>) -> Vec<Layout> {
+    let mut cuts = Vec::new();
     let (model, devices) = (question.model, question.cluster.devices);
     let slices = divisors(question.cluster.per_node.min(model.heads));
     for tensor in slices.into_iter().filter(|t| devices.is_multiple_of(*t)) {
@@ -31,20 +39,19 @@ pub fn layouts(question: &Question<'_>, each: &mut dyn FnMut(Layout)) {
                 continue;
             }
             let rest = devices / tensor / context;
-            let stages = divisors(rest).into_iter().filter(|p| *p <= model.layers);
-            for pipeline in stages {
+            for pipeline in (1..=model.layers).filter(|p| rest.is_multiple_of(*p)) {
                 let data = rest / pipeline;
                 if data <= question.batch && question.batch.is_multiple_of(data) {
-                    let cut = Layout { tensor, pipeline, context, data, ..Layout::ONE };
-                    switches(question, cut, each);
+                    cuts.push(Layout { tensor, pipeline, context, data, ..Layout::ONE });
                 }
             }
         }
     }
+    cuts
 }
 
 /// Every switch of a cut.
-fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMut(Layout)) {
+pub(crate) fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMut(Layout)) {
     let per_copy = question.batch / cut.data;
     let experts = question.model.experts.map_or(1, |experts| experts.num);
     let groups: Vec<u64> =

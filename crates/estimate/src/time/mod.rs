@@ -5,6 +5,7 @@
 //! - [`collective`]: messages on the cluster's links
 //! - [`layer`]: a layer's passes, by device and by host
 //! - [`pipeline`]: stages, played event by event
+//! - [`shared`]: what layouts of one question have in common
 //!
 //! A step is the pipeline, gradients that did not leave beside it, and the update. Where ZeRO
 //! fetches weights it does so beside the passes, and only what is longer than them counts.
@@ -13,6 +14,7 @@ pub mod collective;
 pub mod layer;
 pub mod pipeline;
 pub mod product;
+pub mod shared;
 
 use crate::calibration::Calibration;
 use crate::layout::Job;
@@ -22,6 +24,7 @@ use lockstep_schedule::pipeline::Kind;
 use lockstep_timeline::Timeline;
 use pipeline::Pipelines;
 use product::Product;
+use shared::{Parts, Shared};
 
 /// Bytes of gradients that leave together, at least and for each copy: rings of many ranks need
 /// long messages.
@@ -62,10 +65,20 @@ pub struct Step {
 
 /// Prices a step.
 pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines) -> Option<Step> {
+    step_of_many(job, calibration, pipelines, &mut Shared::default())
+}
+
+/// Prices a step of one of many layouts of a question, whose layers may be priced already.
+pub fn step_of_many(
+    job: &Job<'_>,
+    calibration: &Calibration,
+    pipelines: &mut Pipelines,
+    shared: &mut Shared,
+) -> Option<Step> {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
     let layout = &job.layout;
     let (devices, m) = (layout.pipeline, job.num_microbatches());
-    let (stages, hop) = (stages(&prices), hop(&prices));
+    let (stages, hop) = (stages(&prices, shared.parts(&prices)), hop(&prices));
     let played = pipelines.seconds(layout.schedule, devices as usize, &stages, m as usize, hop)?;
     let busiest = busiest(&stages, devices as usize);
     let update = update_seconds(job, calibration);
@@ -86,11 +99,28 @@ pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines)
     })
 }
 
+/// What no schedule can beat: all passes of the device with most layers, without a pause.
+pub(crate) fn least_of_many(job: &Job<'_>, calibration: &Calibration, shared: &mut Shared) -> f64 {
+    let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
+    let parts = shared.parts(&prices);
+    let seconds = |passes: Passes| {
+        let all = passes.forward.then(passes.input_grad).then(passes.weight_grad);
+        all.compute + all.exposed
+    };
+    let each = match job.model.dense_layers() {
+        0 => seconds(parts.routed),
+        dense if dense == job.model.layers => seconds(parts.dense),
+        _ => seconds(parts.dense).min(seconds(parts.routed)),
+    };
+    let layers = job.model.layers.div_ceil(job.layout.pipeline);
+    (layers * job.num_microbatches()) as f64 * each
+}
+
 /// Whether the first stage's device takes longer than its host, so that the host gets ahead of it:
 /// by our price of a host's kernels, which is nearer to the most than to the mean.
 pub fn hosts_get_ahead(job: &Job<'_>, calibration: &Calibration) -> bool {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
-    let Some(first) = stages(&prices).first().copied() else { return false };
+    let Some(first) = stages(&prices, Parts::new(&prices)).first().copied() else { return false };
     let all = first.forward.then(first.input_grad).then(first.weight_grad);
     all.host <= HOST_AT_MOST * (all.compute + all.exposed)
 }
@@ -100,7 +130,8 @@ pub fn timeline(job: &Job<'_>, calibration: &Calibration) -> Option<Timeline> {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
     let (kind, devices) = (job.layout.schedule, job.layout.pipeline as usize);
     let microbatches = job.num_microbatches() as usize;
-    pipeline::drawn(kind, devices, &stages(&prices), microbatches, hop(&prices))
+    let stages = stages(&prices, Parts::new(&prices));
+    pipeline::drawn(kind, devices, &stages, microbatches, hop(&prices))
 }
 
 /// A message from one stage to the next.
@@ -111,11 +142,11 @@ fn hop(prices: &Prices<'_>) -> f64 {
 }
 
 /// Every stage's passes of one microbatch, in the order of the model.
-fn stages(prices: &Prices<'_>) -> Vec<Passes> {
+fn stages(prices: &Prices<'_>, parts: Parts) -> Vec<Passes> {
     let (job, calibration) = (prices.job, prices.calibration);
     let chunks = if job.layout.schedule == Kind::Interleaved { job.layout.chunks } else { 1 };
     let count = job.layout.pipeline * chunks;
-    let (dense, routed) = (prices.layer(false), prices.layer(true));
+    let (dense, routed) = (parts.dense, parts.routed);
     let holders = job.layout.tensor as f64;
     let skew = if count > 1 { 1e-6 * calibration.skew_us * holders * holders } else { 0.0 };
     let host = 0.5e-6 * calibration.microbatch_us;
@@ -130,10 +161,10 @@ fn stages(prices: &Prices<'_>) -> Vec<Passes> {
                 passes = passes.then(routed.times((layers - narrow) as f64));
             }
             if stage == 0 {
-                passes = passes.then(embedding(prices));
+                passes = passes.then(parts.embedding);
             }
             if stage + 1 == count {
-                passes = passes.then(head(prices));
+                passes = passes.then(parts.head);
             }
             if job.layout.zero == 3 { fetched(prices, passes, layers) } else { passes }
         })

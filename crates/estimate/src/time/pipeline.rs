@@ -118,5 +118,21 @@ fn closed(kind: Kind, devices: usize, pace: &Pace, microbatches: usize) -> f64 {
         };
     }
     let fill = (fill - most / chunks as f64).max(0.0);
-    most * microbatches as f64 + fill + 2.0 * (devices - 1) as f64 * pace.hop.0
+    let hops = 2.0 * (devices - 1) as f64 * pace.hop.0;
+    let full = most * microbatches as f64 + fill + hops;
+    match kind {
+        Kind::ZeroBubble => full.max(first_device(pace, microbatches, devices)),
+        Kind::ZeroBubbleTwice => full.max(first_device(pace, microbatches, 2 * devices - 1)),
+        _ => full,
+    }
+}
+
+/// What the first device takes at least: until a gradient is back it has nothing to do but as many
+/// forward passes as may be alive, so few microbatches leave it idle whatever comes behind.
+fn first_device(pace: &Pace, microbatches: usize, alive: usize) -> f64 {
+    let Some((first, others)) = pace.stages.split_first() else { return 0.0 };
+    let there_and_back: f64 = others.iter().map(|s| s.forward.0 + s.input_grad.0).sum();
+    let back = first.forward.0 + there_and_back + 2.0 * others.len() as f64 * pace.hop.0;
+    let behind = microbatches.saturating_sub(alive) as f64 * first.forward.0;
+    back + behind + microbatches as f64 * (first.input_grad.0 + first.weight_grad.0)
 }

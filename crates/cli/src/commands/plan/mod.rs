@@ -21,6 +21,7 @@ mod html;
 mod recipe;
 mod size;
 mod timeline;
+mod unknown;
 mod upgrades;
 mod validate;
 

@@ -1,0 +1,147 @@
+//! `lockstep plan size`: the smallest cluster for a deadline or a budget.
+
+use crate::plan::refusal;
+use crate::process::{Folder, assert_keys};
+use serde_json::Value;
+
+const MODEL: [&str; 7] =
+    ["plan", "size", "--model", "gpt3-6.7b", "--device", "a100-80gb", "--tokens"];
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn sizes(folder: &Folder, more: &[&str]) -> Vec<Value> {
+    let sizes = folder.json(&[&MODEL[..], &["134e9"], more, &["--json"]].concat());
+    sizes.as_array().expect("a list").clone()
+}
+
+#[test]
+fn the_smallest_cluster_is_found_between_doublings_with_a_network_and_storage_that_do() {
+    let folder = Folder::new();
+    let sizes = sizes(&folder, &["--days", "20"]);
+    let (last, failed) = sizes.split_last().expect("a size");
+    let names = "devices layout batch batch_tokens batch_tokens_asked step_seconds days days_range \
+        dollars dollars_range ranges days_depend_on dollars_depend_on speed_up efficiency \
+        storage_gbps network_gbps devices_range meets";
+    assert_keys(last, names);
+    assert!(last["meets"] == true && number(&last["days"]) <= 20.0, "{last}");
+    assert!(failed.iter().all(|size| size["meets"] == false && size["network_gbps"].is_null()));
+    let (devices, doubled) = (&last["devices"], failed.last().expect("one fails"));
+    assert!(number(devices) < 2.0 * number(&doubled["devices"]), "{devices} after {doubled}");
+    let [fewer, more] = [0, 1].map(|end| number(&last["devices_range"][end]));
+    assert!(fewer <= number(devices) && number(devices) <= more, "{last}");
+    // The slower network and storage are enough, both at once.
+    let text = format!(
+        "device = \"a100-80gb\"\ndevices = {devices}\nnetwork_gbps = {:?}\nstorage_gbps = {:?}\n",
+        number(&last["network_gbps"]),
+        number(&last["storage_gbps"])
+    );
+    folder.write("cluster.toml", text.as_bytes());
+    let batch = last["batch"].to_string();
+    let plan = ["plan", "--model", "gpt3-6.7b", "--cluster", "cluster.toml", "--tokens", "134e9"];
+    let plan = folder.json(&[&plan[..], &["--batch", &batch, "--json"]].concat());
+    assert!(number(&plan["days"]) <= 20.0, "{plan}");
+    assert!(number(&last["network_gbps"]) < 25.0, "slower than the device's own: {last}");
+}
+
+#[test]
+fn ranges_come_from_inputs_and_the_one_that_matters_most_is_named() {
+    let folder = Folder::new();
+    let sizes = sizes(&folder, &["--devices", "8"]);
+    let size = &sizes[0];
+    let ranges = size["ranges"].as_array().expect("a list");
+    let ends = |range: &Value, what: &str| [0, 1].map(|end| number(&range[what][end]));
+    let by = |input: &str| ranges.iter().find(|range| range["input"] == input).expect("an input");
+    let (days, dollars) = (number(&size["days"]), number(&size["dollars"]));
+    let [low, high] = ends(size, "days_range");
+    for range in ranges {
+        let [better, worse] = ends(range, "days");
+        assert!(low <= better && better <= days && days <= worse && worse <= high, "{range}");
+    }
+    // Nothing leaves a node, and the price alone is as far off as it says.
+    assert_eq!(ends(by("network bandwidth"), "days"), [days, days]);
+    assert_eq!(ends(by("price"), "days"), [days, days]);
+    for (end, share) in ends(by("price"), "dollars").into_iter().zip([0.8, 1.2]) {
+        assert!((end / dollars - share).abs() < 1e-9, "{end} of {dollars}");
+    }
+    // Products are most of a step on one node, but not all of it.
+    let [better, worse] = ends(by("device compute"), "days");
+    assert!(1.1 * days < worse && worse < 1.25 * days, "{worse} of {days}");
+    assert!(days / 1.2 < better && better < 0.95 * days, "{better} of {days}");
+    assert_eq!(size["days_depend_on"], "device compute");
+    assert!(ends(by("failure rate"), "days")[1] > days && high > worse, "{size}");
+}
+
+#[test]
+fn a_batch_that_was_not_asked_for_is_said() {
+    let folder = Folder::new();
+    let batch = ["--devices", "16", "--batch-tokens", "3000000"];
+    let sizes = sizes(&folder, &batch);
+    let size = &sizes[0];
+    assert_eq!([&size["batch"], &size["batch_tokens"]], [1408, 1408 * 2048]);
+    assert_eq!(size["batch_tokens_asked"], 3_000_000);
+    let text = folder.succeed(&[&MODEL[..], &["134e9"], &batch].concat()).stdout;
+    assert!(text.contains("1408 sequences, 2883584 tokens, instead of the 3000000"), "{text}");
+    let text = folder.succeed(&[&MODEL[..], &["134e9", "--devices", "16"]].concat()).stdout;
+    assert!(!text.contains("instead of"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_met_is_refused_with_what_can() {
+    let folder = Folder::new();
+    let asked = |more: &[&str]| folder.run(&[&MODEL[..], &["134e9", "--json"], more].concat());
+    for (option, value) in [("--days", "0.01"), ("--dollars", "20")] {
+        let finished = asked(&[option, value]);
+        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+        let sizes: Value = serde_json::from_str(&finished.stdout).expect("still one JSON value");
+        let sizes = sizes.as_array().expect("a list");
+        assert!(sizes.len() > 5 && sizes.iter().all(|size| size["meets"] == false));
+        // What it says to try works.
+        let (_, fix) = finished.stderr.split_once("; try ").expect("a fix");
+        let mut words = fix.split_whitespace();
+        assert_eq!(words.next(), Some(option), "{fix}");
+        let better = asked(&[option, words.next().expect("a value")]);
+        assert_eq!(better.code, Some(0), "{}", better.stderr);
+    }
+    let error = refusal(
+        &folder,
+        &[
+            &MODEL[..2],
+            &["--model", "gpt3-175b", "--device"],
+            &["v100-16gb", "--tokens", "1e9", "--devices", "8"],
+        ]
+        .concat(),
+    );
+    assert!(error.contains("fits into 8 devices of 16 GB; try --devices "), "{error}");
+}
+
+#[test]
+fn everything_wrong_with_a_size_is_told_at_once_with_a_near_fix() {
+    let folder = Folder::new();
+    let names = ["plan", "size", "--model", "llama-65", "--device", "a100-80g"];
+    let numbers =
+        ["--tokens", "-1.4e12", "--days", "-21", "--batch-tokens", "0", "--devices", "-8"];
+    let error = refusal(&folder, &[&names[..], &numbers].concat());
+    let lines: Vec<&str> = error.lines().collect();
+    let expected = [
+        ("--model llama-65 ", "try llama-65b"),
+        ("--device a100-80g ", "try a100-80gb"),
+        ("--tokens -1400000000000 ", "try 1.4e12"),
+        ("--days -21 ", "try 21"),
+        ("--devices -8 ", "try 8"),
+        ("--batch-tokens 0 ", "try 4194304"),
+    ];
+    assert_eq!(lines.len(), expected.len(), "{error}");
+    for (wrong, fix) in expected {
+        assert!(lines.iter().any(|l| l.contains(wrong) && l.contains(fix)), "{wrong}: {error}");
+    }
+    let error = refusal(
+        &folder,
+        &["plan", "size", "--model", "gpt2", "--device", "abacus"]
+            .into_iter()
+            .chain(["--tokens", "1e9"])
+            .collect::<Vec<_>>(),
+    );
+    assert!(error.contains("h100-80gb") && error.contains("try --days 30"), "{error}");
+}
