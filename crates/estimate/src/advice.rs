@@ -169,6 +169,7 @@ mod tests {
             bubble: 0.0,
             host: 0.0,
             update: 0.0,
+            loading: 0.0,
         }
     }
 

@@ -5,11 +5,12 @@ use super::device::{DEVICES, Device};
 /// How nodes are wired.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Topology {
-    /// Every pair of nodes at full speed: a fat tree without oversubscription, or rails.
+    /// Every pair of nodes at full speed: a fat tree or rails with as many links upwards as down.
     Full,
     /// A tree: racks of nodes under their switches, and racks under spines. What leaves a rack
     /// shares 1/`oversubscription` of its nodes' bandwidth, and what leaves a spine's racks as
-    /// much less again as spines are short of.
+    /// much less again as spines are short of. Rails are such a tree: nodes whose first devices
+    /// share one switch, and so on, are a rack, since messages change rails inside a node.
     Racks {
         /// Nodes of a rack.
         nodes_per_rack: u64,
@@ -36,6 +37,28 @@ pub struct Network {
     pub topology: Topology,
     /// Whether it is Ethernet, whose messages start more slowly.
     pub is_ethernet: bool,
+}
+
+/// Links that consecutive devices share on their way to all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// A node's network cards.
+    Cards,
+    /// A rack's uplinks.
+    Rack,
+    /// The uplinks of a spine's racks.
+    Spine,
+}
+
+/// Consecutive devices and the links that they share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unit {
+    /// Which links.
+    pub shared: Shared,
+    /// How many devices.
+    pub devices: u64,
+    /// What the links carry in each direction, GB/s.
+    pub gbps: f64,
 }
 
 /// A cluster.
@@ -96,6 +119,28 @@ impl Cluster {
             watts_per_device: device.watts * OVERHEAD,
             failures_per_node_day: FAILURES,
         }
+    }
+
+    /// Units whose devices share links, from the smallest on.
+    pub fn units(&self) -> impl Iterator<Item = Unit> {
+        let unit = |shared, devices: u64, short: f64| {
+            let gbps = devices as f64 * self.network.device_gbps / short;
+            Unit { shared, devices, gbps }
+        };
+        let mut units = [Some(unit(Shared::Cards, self.per_node, 1.0)), None, None];
+        if let Topology::Racks {
+            nodes_per_rack,
+            oversubscription,
+            racks_per_spine,
+            spine_oversubscription,
+        } = self.network.topology
+        {
+            let rack = self.per_node.saturating_mul(nodes_per_rack);
+            let spine = rack.saturating_mul(racks_per_spine);
+            units[1] = Some(unit(Shared::Rack, rack, oversubscription));
+            units[2] = Some(unit(Shared::Spine, spine, oversubscription * spine_oversubscription));
+        }
+        units.into_iter().flatten()
     }
 
     /// Nodes, the last of them perhaps not full.

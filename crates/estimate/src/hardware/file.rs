@@ -9,8 +9,8 @@
 //! nics_per_node = 8           # how many cards a node has, and
 //! nic_gbps = 25               # GB/s of each
 //! network = "infiniband"      # or "ethernet"
-//! topology = "full"           # or "racks", "torus"
-//! nodes_per_rack = 16
+//! topology = "full"           # or "tree", "fat-tree", "rails", "torus"
+//! nodes_per_rack = 16         # of trees; of rails: nodes that share their switches
 //! oversubscription = 2.0      # of a rack's uplinks
 //! racks_per_spine = 8
 //! spine_oversubscription = 4.0
@@ -26,153 +26,200 @@
 
 use super::cluster::{Cluster, Topology, names};
 use super::device::Device;
-use serde::Deserialize;
+use lockstep_config::nearest;
+use toml::{Table, Value};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Raw {
-    device: String,
-    devices: i64,
-    per_node: Option<i64>,
-    link_gbps: Option<f64>,
-    network_gbps: Option<f64>,
-    nics_per_node: Option<i64>,
-    nic_gbps: Option<f64>,
-    network: Option<String>,
-    topology: Option<String>,
-    nodes_per_rack: Option<i64>,
-    oversubscription: Option<f64>,
-    racks_per_spine: Option<i64>,
-    spine_oversubscription: Option<f64>,
-    torus_dims: Option<i64>,
-    host_gbps: Option<f64>,
-    host_memory_gbps: Option<f64>,
-    memory_gb: Option<f64>,
-    peak_tflops: Option<f64>,
-    memory_gbps: Option<f64>,
-    storage_gbps: Option<f64>,
-    dollars_per_device_hour: Option<f64>,
-    dollars_per_kwh: Option<f64>,
-    watts_per_device: Option<f64>,
-    failures_per_node_day: Option<f64>,
-}
+/// Every key that a cluster file may have.
+const KEYS: [&str; 24] = [
+    "device",
+    "devices",
+    "per_node",
+    "link_gbps",
+    "network_gbps",
+    "nics_per_node",
+    "nic_gbps",
+    "network",
+    "topology",
+    "nodes_per_rack",
+    "oversubscription",
+    "racks_per_spine",
+    "spine_oversubscription",
+    "torus_dims",
+    "host_gbps",
+    "host_memory_gbps",
+    "memory_gb",
+    "peak_tflops",
+    "memory_gbps",
+    "storage_gbps",
+    "dollars_per_device_hour",
+    "dollars_per_kwh",
+    "watts_per_device",
+    "failures_per_node_day",
+];
+/// Keys of trees of switches.
+const TREE: [&str; 4] =
+    ["nodes_per_rack", "oversubscription", "racks_per_spine", "spine_oversubscription"];
 
 /// Reads a cluster, or says everything that is wrong with it, each with what would work.
 pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
-    let raw: Raw = toml::from_str(text).map_err(|error| {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.message().replace('\n', " ");
         vec![format!("{name}: {line}; `lockstep plan --help` shows a cluster file")]
     })?;
-    let mut wrong = Vec::new();
-    let device = Device::named(&raw.device);
-    if device.is_none() {
-        wrong.push(format!(
-            "{name}: device = {:?} is not known; try one of {}",
-            raw.device,
-            names()
-        ));
-    }
-    let mut at_least_one = |key: &str, value: Option<i64>, usual: u64| match value {
-        Some(value) if value < 1 => {
-            wrong.push(format!("{name}: {key} = {value} must be at least 1; try {usual}"));
-            usual
-        }
-        Some(value) => value as u64,
-        None => usual,
-    };
-    let device = device.unwrap_or(super::DEVICES[0]);
-    let devices = at_least_one("devices", Some(raw.devices), 8);
-    let per_node = at_least_one("per_node", raw.per_node, device.per_node);
-    let nodes_per_rack = at_least_one("nodes_per_rack", raw.nodes_per_rack, 16);
-    let racks_per_spine = at_least_one("racks_per_spine", raw.racks_per_spine, u64::from(u32::MAX));
-    let dims = at_least_one("torus_dims", raw.torus_dims, 3);
-    let nics = at_least_one("nics_per_node", raw.nics_per_node, per_node);
-    let mut positive =
-        |key: &str, value: Option<f64>, usual: f64| positive(name, &mut wrong, (key, value), usual);
+    let mut file = File { name, table: &table, wrong: Vec::new() };
+    file.only_known_keys();
+    let device = file.device();
+    let devices = file.whole("devices", None, 8);
     let mut cluster = Cluster::of(device, devices);
     name.clone_into(&mut cluster.name);
-    cluster.per_node = per_node;
-    cluster.device.memory_gb = positive("memory_gb", raw.memory_gb, device.memory_gb);
-    cluster.device.peak_tflops = positive("peak_tflops", raw.peak_tflops, device.peak_tflops);
-    cluster.device.memory_gbps = positive("memory_gbps", raw.memory_gbps, device.memory_gbps);
-    cluster.link_gbps = positive("link_gbps", raw.link_gbps, device.link_gbps);
-    let network = positive("network_gbps", raw.network_gbps, device.network_gbps);
-    let cards = positive("nic_gbps", raw.nic_gbps, network) * nics as f64 / per_node as f64;
-    let has_cards = raw.nics_per_node.is_some() || raw.nic_gbps.is_some();
-    let oversubscription = positive("oversubscription", raw.oversubscription, 1.0);
-    let spine_oversubscription =
-        positive("spine_oversubscription", raw.spine_oversubscription, 1.0);
-    cluster.host_gbps = positive("host_gbps", raw.host_gbps, cluster.host_gbps);
-    cluster.host_memory_gbps =
-        positive("host_memory_gbps", raw.host_memory_gbps, cluster.host_memory_gbps);
-    cluster.storage_gbps = positive("storage_gbps", raw.storage_gbps, cluster.storage_gbps);
-    let dollars = cluster.dollars_per_device_hour;
-    cluster.dollars_per_device_hour =
-        positive("dollars_per_device_hour", raw.dollars_per_device_hour, dollars);
-    cluster.dollars_per_kwh = positive("dollars_per_kwh", raw.dollars_per_kwh, 0.1);
-    let watts = cluster.watts_per_device;
-    cluster.watts_per_device = positive("watts_per_device", raw.watts_per_device, watts);
-    let failures = cluster.failures_per_node_day;
-    cluster.failures_per_node_day =
-        positive("failures_per_node_day", raw.failures_per_node_day, failures);
-    cluster.network.device_gbps = if has_cards { cards } else { network };
-    network_kind(name, &raw, &mut cluster, &mut wrong);
-    let racks = Topology::Racks {
-        nodes_per_rack,
-        oversubscription,
-        racks_per_spine,
-        spine_oversubscription,
-    };
-    cluster.network.topology = topology(name, &raw, racks, dims, &mut wrong);
-    if wrong.is_empty() { Ok(cluster) } else { Err(wrong) }
-}
-
-/// A number above zero, or the usual one.
-fn positive(
-    name: &str,
-    wrong: &mut Vec<String>,
-    (key, value): (&str, Option<f64>),
-    usual: f64,
-) -> f64 {
-    match value {
-        Some(value) if !(value > 0.0 && value.is_finite()) => {
-            wrong.push(format!("{name}: {key} = {value} must be above zero; try {usual}"));
-            usual
-        }
-        Some(value) => value,
-        None => usual,
+    cluster.per_node = file.whole("per_node", Some(device.per_node), device.per_node);
+    for (key, value) in [
+        ("memory_gb", &mut cluster.device.memory_gb),
+        ("peak_tflops", &mut cluster.device.peak_tflops),
+        ("memory_gbps", &mut cluster.device.memory_gbps),
+        ("link_gbps", &mut cluster.link_gbps),
+        ("host_gbps", &mut cluster.host_gbps),
+        ("host_memory_gbps", &mut cluster.host_memory_gbps),
+        ("storage_gbps", &mut cluster.storage_gbps),
+        ("dollars_per_device_hour", &mut cluster.dollars_per_device_hour),
+        ("dollars_per_kwh", &mut cluster.dollars_per_kwh),
+        ("watts_per_device", &mut cluster.watts_per_device),
+        ("failures_per_node_day", &mut cluster.failures_per_node_day),
+    ] {
+        *value = file.positive(key, *value);
     }
+    cluster.network.device_gbps = file.network_share(cluster.per_node, device.network_gbps);
+    let kinds = ["infiniband", "ethernet"];
+    cluster.network.is_ethernet = file.word("network", &kinds) == Some("ethernet");
+    cluster.network.topology = file.topology();
+    if file.wrong.is_empty() { Ok(cluster) } else { Err(file.wrong) }
 }
 
-/// Ethernet or InfiniBand.
-fn network_kind(name: &str, raw: &Raw, cluster: &mut Cluster, wrong: &mut Vec<String>) {
-    cluster.network.is_ethernet = match raw.network.as_deref() {
-        None | Some("infiniband") => false,
-        Some("ethernet") => true,
-        Some(other) => {
-            wrong.push(format!("{name}: network = {other:?}; try \"infiniband\" or \"ethernet\""));
-            false
-        }
-    };
+/// A file that is being read, and what was wrong with it so far.
+struct File<'a> {
+    name: &'a str,
+    table: &'a Table,
+    wrong: Vec<String>,
 }
 
-/// How nodes are wired, by name.
-fn topology(
-    name: &str,
-    raw: &Raw,
-    racks: Topology,
-    dims: u64,
-    wrong: &mut Vec<String>,
-) -> Topology {
-    match raw.topology.as_deref() {
-        None | Some("full" | "fat-tree" | "rails") => Topology::Full,
-        Some("racks" | "tree") => racks,
-        Some("torus") => Topology::Torus { dims },
-        Some(other) => {
-            let some = "\"full\", \"fat-tree\", \"rails\", \"racks\", \"tree\" or \"torus\"";
-            wrong.push(format!("{name}: topology = {other:?}; try {some}"));
-            Topology::Full
+impl<'a> File<'a> {
+    fn refuse(&mut self, line: &str) {
+        self.wrong.push(format!("{}: {line}", self.name));
+    }
+
+    fn only_known_keys(&mut self) {
+        for key in self.table.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+            let fix = nearest(key, KEYS).map_or_else(
+                || "try without it; `lockstep plan --help` shows a cluster file".to_owned(),
+                |near| format!("try {near}"),
+            );
+            self.refuse(&format!("{key} is no key of a cluster; {fix}"));
         }
+    }
+
+    /// The preset that the file begins with.
+    fn device(&mut self) -> Device {
+        let given = self.table.get("device");
+        let word = given.and_then(Value::as_str);
+        if let Some(device) = word.and_then(Device::named) {
+            return device;
+        }
+        let is = given.map_or("is missing".to_owned(), |value| format!("= {value} is not known"));
+        self.refuse(&format!("device {is}; try one of {}", names()));
+        super::DEVICES[0]
+    }
+
+    /// A number from one on: the given one, the usual one, or one to go on with.
+    fn whole(&mut self, key: &str, usual: Option<u64>, example: u64) -> u64 {
+        match (self.table.get(key), usual) {
+            (None, Some(usual)) => usual,
+            (None, None) => {
+                self.refuse(&format!("{key} is missing; try {key} = {example}"));
+                example
+            }
+            (Some(Value::Integer(value)), _) if *value >= 1 => value.unsigned_abs(),
+            (Some(value), _) => {
+                let what = "must be a whole number of at least 1";
+                self.refuse(&format!("{key} = {value} {what}; try {example}"));
+                example
+            }
+        }
+    }
+
+    /// A number above zero, or the usual one.
+    fn positive(&mut self, key: &str, usual: f64) -> f64 {
+        let value = match self.table.get(key) {
+            None => return usual,
+            Some(Value::Integer(value)) => *value as f64,
+            Some(Value::Float(value)) => *value,
+            Some(_) => f64::NAN,
+        };
+        if value > 0.0 && value.is_finite() {
+            return value;
+        }
+        let value = &self.table[key];
+        self.refuse(&format!("{key} = {value} must be a number above zero; try {usual}"));
+        usual
+    }
+
+    /// One of a few words, if there is one.
+    fn word(&mut self, key: &str, words: &[&'static str]) -> Option<&'static str> {
+        let value = self.table.get(key)?;
+        let found = value.as_str().and_then(|text| words.iter().find(|word| **word == text));
+        if found.is_none() {
+            let all: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+            self.refuse(&format!("{key} = {value}; try one of {}", all.join(", ")));
+        }
+        found.copied()
+    }
+
+    /// A device's share of network cards, given as such or by cards.
+    fn network_share(&mut self, per_node: u64, usual: f64) -> f64 {
+        let share = self.positive("network_gbps", usual);
+        let nics = self.whole("nics_per_node", Some(per_node), per_node);
+        let each = self.positive("nic_gbps", share);
+        let has_cards = ["nics_per_node", "nic_gbps"].iter().any(|key| self.has(key));
+        if has_cards && self.has("network_gbps") {
+            self.refuse(
+                "network_gbps is a device's share of what nics_per_node and nic_gbps say; \
+                 try one or the other",
+            );
+        }
+        if has_cards { each * nics as f64 / per_node as f64 } else { share }
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// How nodes are wired. Fat trees and rails are trees that may be short of uplinks; a cluster
+    /// whose nodes all reach each other at full speed has none.
+    fn topology(&mut self) -> Topology {
+        let tree = Topology::Racks {
+            nodes_per_rack: self.whole("nodes_per_rack", Some(16), 16),
+            oversubscription: self.positive("oversubscription", 1.0),
+            racks_per_spine: self.whole("racks_per_spine", Some(u64::from(u32::MAX)), 8),
+            spine_oversubscription: self.positive("spine_oversubscription", 1.0),
+        };
+        let dims = self.whole("torus_dims", Some(3), 3);
+        let words = ["full", "fat-tree", "rails", "racks", "tree", "torus"];
+        let word = self.word("topology", &words);
+        let idle = |keys: &[&'a str], file: &Self| -> Vec<&'a str> {
+            keys.iter().copied().filter(|key| file.has(key)).collect()
+        };
+        let (topology, idle) = match word {
+            Some("racks" | "tree" | "fat-tree" | "rails") => (tree, idle(&["torus_dims"], self)),
+            Some("torus") => (Topology::Torus { dims }, idle(&TREE, self)),
+            _ => (Topology::Full, idle(&[&TREE[..], &["torus_dims"]].concat(), self)),
+        };
+        for key in idle {
+            let (is, try_this) =
+                (word.unwrap_or("full"), if key == "torus_dims" { "torus" } else { "tree" });
+            self.refuse(&format!(
+                "{key} says nothing of topology = \"{is}\"; try topology = \"{try_this}\""
+            ));
+        }
+        topology
     }
 }
 
@@ -202,10 +249,33 @@ mod tests {
     }
 
     #[test]
+    fn fat_trees_and_rails_may_be_short_of_uplinks() {
+        for topology in ["tree", "fat-tree", "rails"] {
+            let text = format!(
+                "device = \"h100-80gb\"\ndevices = 512\ntopology = \"{topology}\"\n\
+                 nodes_per_rack = 32\noversubscription = 3\n"
+            );
+            let cluster = parse("mine", &text).expect("a cluster");
+            let units: Vec<(u64, f64)> = cluster.units().map(|u| (u.devices, u.gbps)).collect();
+            // A rack of 256 devices, each with 50 GB/s of cards, shares a third of it upwards.
+            assert_eq!(units[0], (8, 400.0));
+            assert_eq!(units[1].0, 256);
+            assert!((units[1].1 - 256.0 * 50.0 / 3.0).abs() < 1e-9, "{units:?}");
+        }
+    }
+
+    #[test]
     fn every_mistake_is_told_at_once_with_a_way_out() {
         let text = "device = \"abacus\"\ndevices = 0\nnetwork_gbps = -3.0\ntopology = \"heap\"\n";
         let wrong = parse("mine", text).expect_err("four mistakes");
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert!(wrong.iter().all(|line| line.contains("try ")), "{wrong:?}");
+        let text = "devices = 2.5\nnetwork_gpbs = 3\nlink_gbps = \"fast\"\nwheels = 4\n\
+                    oversubscription = 2.0\nnic_gbps = 25\nnetwork_gbps = 12\n";
+        let wrong = parse("mine", text).expect_err("seven mistakes");
+        assert_eq!(wrong.len(), 7, "{wrong:?}");
+        assert!(wrong.iter().all(|line| line.contains("try ")), "{wrong:?}");
+        assert!(wrong.iter().any(|line| line.contains("try network_gbps")), "{wrong:?}");
+        assert!(wrong.iter().any(|line| line.contains("topology = \"tree\"")), "{wrong:?}");
     }
 }

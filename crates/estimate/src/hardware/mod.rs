@@ -9,5 +9,5 @@ pub mod cluster;
 pub mod device;
 pub mod file;
 
-pub use cluster::{Cluster, Network, Topology, named, names};
+pub use cluster::{Cluster, Network, Shared, Topology, Unit, named, names};
 pub use device::{DEVICES, Device};

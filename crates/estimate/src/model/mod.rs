@@ -139,6 +139,11 @@ impl Model {
         }
     }
 
+    /// Bytes of a token in a file of tokens.
+    pub const fn token_bytes(&self) -> f64 {
+        if self.vocab > 1 << 16 { 4.0 } else { 2.0 }
+    }
+
     /// The same model with another vocabulary and context.
     pub fn reading(self, vocab: u64, context: u64) -> Self {
         let positions = if self.positions > 0 { context } else { 0 };

@@ -20,7 +20,7 @@ use crate::hardware::Cluster;
 use crate::layout::{Habits, Job, Layout};
 use crate::memory::{self, Memory};
 use crate::model::Model;
-use crate::time::{self, Step, pipeline::Pipelines, shared::Shared};
+use crate::time::{self, Step, common::Common, pipeline::Pipelines};
 
 /// Layouts that are played event by event.
 const PLAYED: usize = 48;
@@ -104,7 +104,7 @@ impl<'a> Question<'a> {
 /// Searches all layouts; keeps the best `keep`.
 pub fn search(question: &Question<'_>, keep: usize) -> Found {
     let capacity = question.cluster.device.memory_bytes();
-    let (mut quick, mut shared) = (Pipelines::closed_form(), Shared::default());
+    let (mut quick, mut common) = (Pipelines::closed_form(), Common::default());
     let (mut examined, mut too_large) = (0, 0);
     let (mut fitting, mut nearly): (Vec<Choice>, Option<Choice>) = (Vec::new(), None);
     let mut without_states = Vec::new();
@@ -121,7 +121,7 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
         if needed > NEARLY * capacity {
             return;
         }
-        let step = time::step_of_many(&job, question.calibration, &mut quick, &mut shared);
+        let step = time::step_of_many(&job, question.calibration, &mut quick, &mut common);
         let Some(step) = step else { return };
         let choice = Choice { layout, step, memory };
         if fits {

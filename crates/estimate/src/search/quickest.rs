@@ -3,7 +3,10 @@
 use super::{Choice, PLAYED, Question, played, space};
 use crate::layout::Layout;
 use crate::memory;
-use crate::time::{self, pipeline::Pipelines, shared::Shared};
+use crate::time::{self, common::Common, pipeline::Pipelines};
+
+/// A layout may turn out quicker than its closed form by this much when it is played.
+const SLACK: f64 = 1.1;
 
 /// What [`search`](super::search) would find first. What does not fit is not priced, which saves
 /// most of the time.
@@ -15,20 +18,25 @@ pub fn quickest(question: &Question<'_>) -> Option<Choice> {
 /// would take longer even without pauses are passed over.
 pub fn quickest_within(question: &Question<'_>, seconds: f64) -> Option<Choice> {
     let capacity = question.cluster.device.memory_bytes();
-    let (mut quick, mut shared) = (Pipelines::closed_form(), Shared::default());
+    let (mut quick, mut common) = (Pipelines::closed_form(), Common::default());
     let (mut fitting, mut without_states) = (Vec::new(), Vec::new());
     let products = products_seconds(question);
     for cut in space::cuts(question).into_iter().filter(|cut| products(cut) <= seconds) {
         space::switches(question, cut, &mut |layout| {
             let job = question.job(layout);
-            if time::least_of_many(&job, question.calibration, &mut shared) > seconds {
+            if time::least_of_many(&job, question.calibration, &mut common) > seconds {
+                return;
+            }
+            let mut price =
+                || time::step_of_many(&job, question.calibration, &mut quick, &mut common);
+            // Where there is a limit most layouts are beyond it, and need not be counted.
+            if seconds.is_finite() && price().is_none_or(|step| step.seconds > SLACK * seconds) {
                 return;
             }
             let memory = memory::fullest(&job);
             let needed = memory.needed(question.calibration);
             if needed <= capacity {
-                let step = time::step_of_many(&job, question.calibration, &mut quick, &mut shared);
-                fitting.extend(step.map(|step| Choice { layout, step, memory }));
+                fitting.extend(price().map(|step| Choice { layout, step, memory }));
             } else if needed - memory.optimizer <= capacity {
                 without_states.push(Layout { offload: true, ..layout });
             }
@@ -116,11 +124,11 @@ mod tests {
         for habits in [modern, apart] {
             let question =
                 Question { model: &model, cluster: &cluster, batch: 64, habits, calibration };
-            let (mut quick, mut shared) = (Pipelines::closed_form(), Shared::default());
+            let (mut quick, mut common) = (Pipelines::closed_form(), Common::default());
             let mut count = 0;
             space::layouts(&question, &mut |layout| {
                 let job = question.job(layout);
-                let among = time::step_of_many(&job, calibration, &mut quick, &mut shared);
+                let among = time::step_of_many(&job, calibration, &mut quick, &mut common);
                 assert_eq!(among, time::step(&job, calibration, &mut quick), "{layout:?}");
                 count += 1;
             });

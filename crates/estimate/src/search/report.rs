@@ -4,7 +4,7 @@ use super::{Choice, Question};
 use crate::layout::Layout;
 
 /// Parts of a step with their names.
-fn parts(choice: &Choice) -> [(&'static str, f64); 6] {
+fn parts(choice: &Choice) -> [(&'static str, f64); 7] {
     let step = &choice.step;
     [
         ("computing", step.compute),
@@ -13,6 +13,7 @@ fn parts(choice: &Choice) -> [(&'static str, f64); 6] {
         ("idle time of the pipeline", step.bubble),
         ("starting kernels", step.host),
         ("the update", step.update),
+        ("waiting for text", step.loading),
     ]
 }
 

@@ -1,12 +1,13 @@
 //! Collectives on the cluster's links.
 //!
 //! Ranks of a group sit in nodes: those of one node exchange over its links, those of several share
-//! the cards of all their devices there. A ring passes every rank, so bytes go at the speed of the
-//! slowest hop and latencies add up; a tree's latencies grow with the logarithm. For sums the
-//! quicker of both is taken, as libraries do.
+//! its cards, and perhaps a rack's uplinks, with all groups of their kind. A ring passes all ranks,
+//! so bytes go at the speed of the fullest link and latencies add up; a tree's latencies grow with
+//! the logarithm. For sums the quicker of both is taken, as libraries do.
 
+use super::shared::{leaving_all_to_all, leaving_hop, leaving_ring};
 use crate::calibration::Calibration;
-use crate::hardware::{Cluster, Topology};
+use crate::hardware::{Cluster, Shared, Topology, Unit};
 
 /// A round over Ethernet, relative to one over InfiniBand.
 const ETHERNET: f64 = 2.0;
@@ -39,29 +40,31 @@ impl<'a> Links<'a> {
         (inside as f64, group.ranks.div_ceil(inside) as f64)
     }
 
-    /// Bytes a second of one rank to the next where the group spans this many nodes.
-    fn bandwidth(&self, inside: f64, nodes: f64) -> f64 {
-        let link = self.cluster.link_gbps * 1e9 * self.calibration.link_share;
-        if nodes <= 1.0 {
-            return link;
-        }
-        let mut network = self.cluster.network.device_gbps * self.calibration.network_share;
-        if let Topology::Racks {
-            nodes_per_rack,
-            oversubscription,
-            racks_per_spine,
-            spine_oversubscription,
-        } = self.cluster.network.topology
-        {
-            let racks = nodes / nodes_per_rack as f64;
-            if racks > 1.0 {
-                network /= oversubscription;
-            }
-            if racks > racks_per_spine as f64 {
-                network /= spine_oversubscription;
-            }
-        }
-        link.min(network * 1e9 * inside)
+    /// Seconds of a byte from one device of a node to another.
+    fn beside(&self) -> f64 {
+        1.0 / (self.cluster.link_gbps * 1e9 * self.calibration.link_share)
+    }
+
+    /// Seconds of a byte of each of so many messages that share a unit's links.
+    fn away(&self, messages: f64, unit: &Unit) -> f64 {
+        messages / (unit.gbps * 1e9 * self.calibration.network_share)
+    }
+
+    /// Seconds of a byte that everybody passes to the next in its group's ring, and the links that
+    /// are full then. A tree of two halves takes as much: what leaves a unit there is what goes up
+    /// and comes down again.
+    fn around_byte(&self, group: Group) -> (f64, Option<Shared>) {
+        let beside = (self.beside(), None);
+        self.cluster.units().fold(beside, |most, unit| {
+            let leaving = leaving_ring(group, &unit, self.cluster.devices);
+            let seconds = self.away(leaving as f64, &unit);
+            if seconds > most.0 { (seconds, Some(unit.shared)) } else { most }
+        })
+    }
+
+    /// The links that a group's sums fill; none are those inside a node.
+    pub fn fullest(&self, group: Group) -> Option<Shared> {
+        self.around_byte(group).1
     }
 
     /// Latency of rounds inside nodes and between them.
@@ -94,9 +97,9 @@ impl<'a> Links<'a> {
         if group.ranks <= 1 {
             return 0.0;
         }
-        let (inside, nodes) = self.spread(group);
+        let (_, nodes) = self.spread(group);
         let share = (group.ranks - 1) as f64 / group.ranks as f64;
-        self.start() + self.around(group, nodes) + bytes * share / self.bandwidth(inside, nodes)
+        self.start() + self.around(group, nodes) + bytes * share * self.around_byte(group).0
     }
 
     /// The sum of everybody's `bytes`, for everybody.
@@ -107,7 +110,7 @@ impl<'a> Links<'a> {
         let (inside, nodes) = self.spread(group);
         let share = (group.ranks - 1) as f64 / group.ranks as f64;
         let pass = self.around(group, nodes).min(self.through(inside, nodes));
-        self.start() + 2.0 * (pass + bytes * share / self.bandwidth(inside, nodes))
+        self.start() + 2.0 * (pass + bytes * share * self.around_byte(group).0)
     }
 
     /// Everybody's `bytes` in parts to everybody else. What leaves a node does so over one device's
@@ -122,22 +125,29 @@ impl<'a> Links<'a> {
             Topology::Torus { dims } => (nodes.powf(1.0 / dims as f64) / 4.0).max(1.0),
             _ => 1.0,
         };
-        let away = bytes * (nodes - 1.0) / nodes * hops;
-        let here = bytes * (group.ranks - 1) as f64 / group.ranks as f64;
+        // Messages that leave a node also pass its links, to and from the card that they take.
+        let here = bytes * (group.ranks - 1) as f64 / group.ranks as f64 * self.beside();
+        let away = self.cluster.units().filter(|unit| unit.devices < self.cluster.devices);
+        let away = away.map(|unit| {
+            let leaving = leaving_all_to_all(group, &unit) * unit.devices as f64;
+            hops * bytes * self.away(leaving, &unit)
+        });
         let start =
             near * (inside - 1.0) + if nodes > 1.0 { far * (nodes - 1.0).min(32.0) } else { 0.0 };
-        let network = if nodes > 1.0 { away / self.bandwidth(1.0, nodes) } else { 0.0 };
-        self.start() + start + network.max(here / self.bandwidth(1.0, 1.0))
+        self.start() + start + away.fold(here, f64::max)
     }
 
     /// A message to the device `stride` away.
     pub fn hop(&self, stride: u64, bytes: f64) -> f64 {
         let (near, far) = self.latencies();
         if stride < self.cluster.per_node {
-            near + bytes / self.bandwidth(1.0, 1.0)
-        } else {
-            far + bytes / self.bandwidth(1.0, 2.0)
+            return near + bytes * self.beside();
         }
+        let away = self
+            .cluster
+            .units()
+            .map(|unit| self.away(leaving_hop(stride, &unit, self.cluster.devices) as f64, &unit));
+        far + bytes * away.fold(self.beside(), f64::max)
     }
 }
 
@@ -159,24 +169,52 @@ mod tests {
     }
 
     #[test]
-    fn an_oversubscribed_rack_slows_what_leaves_it() {
+    fn an_oversubscribed_rack_slows_what_leaves_it_and_rings_along_racks_hardly_do() {
         let mut cluster = named("512xh100-80gb").expect("a cluster");
         let calibration = Calibration::of("h100").expect("it is there");
-        let group = Group { ranks: 64, stride: 8 };
-        let before = Links::new(&cluster, &calibration).all_reduce(group, 1e9);
         let tree = |racks_per_spine, spine_oversubscription| Topology::Racks {
             nodes_per_rack: 16,
             oversubscription: 4.0,
             racks_per_spine,
             spine_oversubscription,
         };
-        let mut wired = |topology| {
+        let mut wired = |topology, group, links| {
             cluster.network.topology = topology;
-            Links::new(&cluster, &calibration).all_reduce(group, 1e9)
+            let cluster = Links::new(&cluster, &calibration);
+            assert_eq!(cluster.fullest(group), links);
+            cluster.all_reduce(group, 1e9)
         };
-        let racks = wired(tree(4, 2.0));
-        assert!(racks > 3.0 * before);
-        // Its four racks are under one spine; with two under each, half of it is left between them.
-        assert!(wired(tree(2, 2.0)) > 1.8 * racks);
+        // A rack has 128 devices. Where ranks are as far from each other, every message leaves one.
+        let far = Group { ranks: 4, stride: 128 };
+        let full = wired(Topology::Full, far, Some(Shared::Cards));
+        let racks = wired(tree(4, 2.0), far, Some(Shared::Rack));
+        assert!(racks > 3.5 * full, "{racks} {full}");
+        // With two racks under a spine, half of that is left where every message leaves those.
+        let farther = Group { ranks: 2, stride: 256 };
+        let racks = wired(tree(4, 2.0), farther, Some(Shared::Rack));
+        assert!(wired(tree(2, 2.0), farther, Some(Shared::Spine)) > 1.8 * racks);
+        // Rings from node to node leave a rack eight at a time, over a quarter of 128 cards.
+        let along = Group { ranks: 64, stride: 8 };
+        let full = wired(Topology::Full, along, Some(Shared::Cards));
+        let racks = wired(tree(4, 2.0), along, Some(Shared::Cards));
+        assert!((racks / full - 1.0).abs() < 1e-9, "{racks} {full}");
+    }
+
+    #[test]
+    fn messages_of_experts_pay_for_what_leaves_their_rack() {
+        let mut cluster = named("512xh100-80gb").expect("a cluster");
+        let calibration = Calibration::of("h100").expect("it is there");
+        let group = Group { ranks: 32, stride: 8 };
+        let full = Links::new(&cluster, &calibration).all_to_all(group, 1e9);
+        cluster.network.topology = Topology::Racks {
+            nodes_per_rack: 16,
+            oversubscription: 4.0,
+            racks_per_spine: 4,
+            spine_oversubscription: 1.0,
+        };
+        let racks = Links::new(&cluster, &calibration).all_to_all(group, 1e9);
+        // Of 31 peers 16 are in the other rack, at a quarter of the speed.
+        let expected = 4.0 * 16.0 / 31.0;
+        assert!((racks / full / expected - 1.0).abs() < 0.05, "{racks} {full}");
     }
 }

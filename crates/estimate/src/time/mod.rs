@@ -3,28 +3,31 @@
 //! # Layout
 //! - [`product`]: matrix products by shape
 //! - [`collective`]: messages on the cluster's links
+//! - `shared`: how many of them share a link
 //! - [`layer`]: a layer's passes, by device and by host
 //! - [`pipeline`]: stages, played event by event
-//! - [`shared`]: what layouts of one question have in common
+//! - [`common`]: what layouts of one question have in common
 //!
 //! A step is the pipeline, gradients that did not leave beside it, and the update. Where ZeRO
 //! fetches weights it does so beside the passes, and only what is longer than them counts.
 
 pub mod collective;
+pub mod common;
 pub mod layer;
 pub mod pipeline;
 pub mod product;
-pub mod shared;
+mod shared;
 
 use crate::calibration::Calibration;
+use crate::hardware::Shared;
 use crate::layout::Job;
 use collective::{Group, Links};
+use common::{Common, Parts};
 use layer::{Pass, Passes, Prices};
 use lockstep_schedule::pipeline::Kind;
 use lockstep_timeline::Timeline;
 use pipeline::Pipelines;
 use product::Product;
-use shared::{Parts, Shared};
 
 /// Bytes of gradients that leave together, at least and for each copy: rings of many ranks need
 /// long messages.
@@ -61,11 +64,13 @@ pub struct Step {
     pub host: f64,
     /// Updating parameters.
     pub update: f64,
+    /// Waiting for text: what storage takes longer for a batch than the rest of a step.
+    pub loading: f64,
 }
 
 /// Prices a step.
 pub fn step(job: &Job<'_>, calibration: &Calibration, pipelines: &mut Pipelines) -> Option<Step> {
-    step_of_many(job, calibration, pipelines, &mut Shared::default())
+    step_of_many(job, calibration, pipelines, &mut Common::default())
 }
 
 /// Prices a step of one of many layouts of a question, whose layers may be priced already.
@@ -73,12 +78,12 @@ pub fn step_of_many(
     job: &Job<'_>,
     calibration: &Calibration,
     pipelines: &mut Pipelines,
-    shared: &mut Shared,
+    common: &mut Common,
 ) -> Option<Step> {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
     let layout = &job.layout;
     let (devices, m) = (layout.pipeline, job.num_microbatches());
-    let (stages, hop) = (stages(&prices, shared.parts(&prices)), hop(&prices));
+    let (stages, hop) = (stages(&prices, common.parts(&prices)), hop(&prices));
     let played = pipelines.seconds(layout.schedule, devices as usize, &stages, m as usize, hop)?;
     let busiest = busiest(&stages, devices as usize);
     let update = update_seconds(job, calibration);
@@ -87,8 +92,11 @@ pub fn step_of_many(
     let all = busiest.forward.then(busiest.input_grad).then(busiest.weight_grad);
     let (compute, messages) = (all.compute * m as f64, all.exposed * m as f64);
     let busy = (busiest.forward.seconds() + backward) * m as f64;
+    let trained = played + data + update;
+    // The next batch is read while this one is trained on.
+    let loading = (loading_seconds(job) - trained).max(0.0);
     Some(Step {
-        seconds: played + data + update,
+        seconds: trained + loading,
         compute,
         exposed: messages + data,
         data_exposed: data,
@@ -96,13 +104,14 @@ pub fn step_of_many(
         bubble: (played - busy).max(0.0),
         host: (busy - compute - messages).max(0.0),
         update,
+        loading,
     })
 }
 
 /// What no schedule can beat: all passes of the device with most layers, without a pause.
-pub(crate) fn least_of_many(job: &Job<'_>, calibration: &Calibration, shared: &mut Shared) -> f64 {
+pub(crate) fn least_of_many(job: &Job<'_>, calibration: &Calibration, common: &mut Common) -> f64 {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
-    let parts = shared.parts(&prices);
+    let parts = common.parts(&prices);
     let seconds = |passes: Passes| {
         let all = passes.forward.then(passes.input_grad).then(passes.weight_grad);
         all.compute + all.exposed
@@ -114,6 +123,42 @@ pub(crate) fn least_of_many(job: &Job<'_>, calibration: &Calibration, shared: &m
     };
     let layers = job.model.layers.div_ceil(job.layout.pipeline);
     (layers * job.num_microbatches()) as f64 * each
+}
+
+/// What storage takes for a batch, at two bytes a token or four where the vocabulary is large.
+fn loading_seconds(job: &Job<'_>) -> f64 {
+    let tokens = (job.batch * job.model.context) as f64;
+    tokens * job.model.token_bytes() / (job.cluster.storage_gbps * 1e9)
+}
+
+/// Ranks that exchange in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Exchange {
+    /// What they exchange.
+    pub what: &'static str,
+    /// Who.
+    pub group: Group,
+    /// The links that are full when they do; none are those inside a node.
+    pub fullest: Option<Shared>,
+}
+
+/// Everybody that exchanges in a step, with the links that are full then.
+pub fn exchanges(job: &Job<'_>, calibration: &Calibration) -> Vec<Exchange> {
+    let layout = &job.layout;
+    let links = Links::new(job.cluster, calibration);
+    let prices = Prices { job, calibration, links };
+    let stages =
+        Group { ranks: layout.pipeline, stride: layout.tensor * layout.context * layout.data };
+    [
+        ("slices", prices.tensor_group()),
+        ("experts", Group { ranks: layout.expert, stride: layout.tensor }),
+        ("stages", stages),
+        ("copies", data_group(job)),
+    ]
+    .into_iter()
+    .filter(|(_, group)| group.ranks > 1)
+    .map(|(what, group)| Exchange { what, group, fullest: links.fullest(group) })
+    .collect()
 }
 
 /// Whether the first stage's device takes longer than its host, so that the host gets ahead of it:
@@ -354,4 +399,49 @@ fn update_seconds(job: &Job<'_>, calibration: &Calibration) -> f64 {
     }
     let bandwidth = job.cluster.device.memory_gbps * 1e9 * calibration.memory_share;
     calibration.optimizer_bytes * params / bandwidth + start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::named;
+    use crate::layout::{Habits, Layout};
+    use crate::model::preset;
+
+    #[test]
+    fn a_step_waits_for_text_only_where_storage_is_slower_than_training() {
+        let model = preset("llama3-8b").expect("a model");
+        let mut cluster = named("8xh100-80gb").expect("a cluster");
+        let layout = Layout { data: 8, zero: 3, ..Layout::ONE };
+        let calibration = Calibration::of("h100").expect("it is there");
+        let mut priced = |gbps: f64| {
+            cluster.storage_gbps = gbps;
+            let (cluster, habits) = (&cluster, Habits::MODERN);
+            let job = Job { model: &model, cluster, layout, batch: 64, habits };
+            step(&job, &calibration, &mut Pipelines::default()).expect("a step")
+        };
+        let quick = priced(10.0);
+        assert!(quick.loading <= 0.0, "{quick:?}");
+        // 64 sequences of 8,192 tokens of four bytes, from storage of a tenth of a megabyte.
+        let slow = priced(1e-4);
+        let bytes = 64.0 * 8192.0 * 4.0;
+        assert!((slow.seconds - bytes / 1e5).abs() < 1e-9, "{slow:?}");
+        assert!((slow.loading - (slow.seconds - quick.seconds)).abs() < 1e-9, "{slow:?}");
+    }
+
+    #[test]
+    fn everybody_who_exchanges_is_told_with_the_links_that_are_full() {
+        let model = preset("gpt3-175b").expect("a model");
+        let cluster = named("1024xa100-80gb").expect("a cluster");
+        let layout = Layout { tensor: 8, pipeline: 16, data: 8, ..Layout::ONE };
+        let habits = Habits::MODERN;
+        let job = Job { model: &model, cluster: &cluster, layout, batch: 64, habits };
+        let calibration = Calibration::of("a100").expect("it is there");
+        let told = exchanges(&job, &calibration);
+        let names: Vec<&str> = told.iter().map(|exchange| exchange.what).collect();
+        assert_eq!(names, ["slices", "stages", "copies"]);
+        let fullest = told.iter().map(|exchange| exchange.fullest);
+        let cards = Some(Shared::Cards);
+        assert_eq!(fullest.collect::<Vec<_>>(), [None, cards, cards]);
+    }
 }

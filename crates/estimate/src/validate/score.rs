@@ -50,6 +50,8 @@ pub struct Score {
     pub step_time_bias: Option<f64>,
     /// Mean error of memory.
     pub memory_mape: Option<f64>,
+    /// Half of the rows are nearer.
+    pub memory_median_error: Option<f64>,
     /// Share of right verdicts on what fits.
     pub oom_accuracy: Option<f64>,
     /// Median loss by running what was predicted to be quickest.
@@ -181,6 +183,7 @@ fn summary(
         step_time_worst: errors.iter().copied().reduce(f64::max),
         step_time_bias: mean(&signed),
         memory_mape: mean(&memory),
+        memory_median_error: median(memory),
         oom_accuracy: has_failures.then(|| right as f64 / verdicts.len() as f64),
         sweeps: regrets.len(),
         regret_median: median(regrets),

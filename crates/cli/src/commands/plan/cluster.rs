@@ -1,12 +1,13 @@
 //! `lockstep plan --model X --cluster Y`: the best layouts of a model on a cluster that is not
 //! here.
 
-use super::cluster_report::{More, Report, render};
+use super::cluster_report::{More, Report};
+use super::cluster_text::render;
 use super::{Section, Shown, best, given, html};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
-use lockstep_config::{Family, Recipe};
+use lockstep_config::{Family, Recipe, nearest};
 use lockstep_estimate::hardware::{self, Cluster};
 use lockstep_estimate::layout::{Habits, Layout};
 use lockstep_estimate::model::{self, Model};
@@ -156,8 +157,7 @@ pub(super) fn asked(
     let mut wrong = Vec::new();
     let model = match (&arguments.model, recipe) {
         (Some(name), _) => model::preset(name).or_else(|| {
-            let names: Vec<String> = model::presets().into_iter().map(|m| m.name).collect();
-            wrong.push(format!("--model {name} is not known; try one of {}", names.join(", ")));
+            wrong.push(unknown_model(name));
             None
         }),
         (None, Some(recipe)) => Some(of_recipe(&recipe.model)),
@@ -201,6 +201,14 @@ pub(super) fn asked(
     }
 }
 
+/// What is said of a model that nobody knows: the one that was meant, or all of them.
+pub(super) fn unknown_model(name: &str) -> String {
+    let names: Vec<String> = model::presets().into_iter().map(|model| model.name).collect();
+    let fix = nearest(name, names.iter().map(String::as_str))
+        .map_or_else(|| format!("one of {}", names.join(", ")), str::to_owned);
+    format!("--model {name} is not known; try {fix}")
+}
+
 /// Constants of a type of device from a file.
 fn read_calibration(path: &Path, world: &World) -> Result<Calibration, String> {
     let text = world.files().read_to_string(path).map_err(|error| error.to_string())?;
@@ -223,14 +231,33 @@ fn cluster(text: &str, world: &World) -> Result<Cluster, Vec<String>> {
     let path = PathBuf::from(text);
     let is_file = path.extension().is_some_and(|extension| extension == "toml");
     if !is_file {
-        let names = hardware::names();
-        return Err(vec![format!(
-            "--cluster {text} is neither a TOML file nor NUMBERxDEVICE; try 64xa100-80gb; devices \
-             are {names}"
-        )]);
+        return Err(vec![unknown_cluster(text)]);
     }
     let content = world.files().read_to_string(&path).map_err(|e| vec![e.to_string()])?;
     hardware::file::parse(text, &content)
+}
+
+/// What is said of a cluster that is neither a file nor a number of known devices.
+fn unknown_cluster(text: &str) -> String {
+    let all = hardware::names();
+    let Some((count, device)) = text.split_once('x') else {
+        return format!(
+            "--cluster {text} is neither a TOML file nor NUMBERxDEVICE; try 64xa100-80gb; devices \
+             are {all}"
+        );
+    };
+    let known: Vec<&str> = hardware::DEVICES.iter().map(|device| device.name).collect();
+    let number = count.parse::<u64>().ok().filter(|count| *count > 0);
+    let mut what = Vec::new();
+    if number.is_none() {
+        what.push(format!("{count:?} is no number of devices from 1 on"));
+    }
+    if !known.contains(&device) {
+        what.push(format!("no device is called {device:?} (there are {all})"));
+    }
+    let (what, number) = (what.join(", and "), number.unwrap_or(64));
+    let fix = format!("{number}x{}", nearest(device, known).unwrap_or("a100-80gb"));
+    format!("--cluster {text}: {what}; try {fix}")
 }
 
 /// A recipe's model as numbers.

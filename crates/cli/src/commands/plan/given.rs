@@ -24,14 +24,18 @@ pub(super) fn parse(text: &str) -> Result<Layout, Vec<String>> {
 fn set(layout: &mut Layout, key: &str, value: &str) -> Result<(), String> {
     let number =
         || value.parse::<u64>().map_err(|_| "is no whole number; try a number as 8".to_owned());
+    let degree = || match number()? {
+        0 => Err("must be at least 1; try 1".to_owned()),
+        degree => Ok(degree),
+    };
     match key {
-        "tensor" => layout.tensor = number()?,
-        "pipeline" => layout.pipeline = number()?,
-        "data" => layout.data = number()?,
-        "context" => layout.context = number()?,
-        "expert" => layout.expert = number()?,
-        "virtual_stages" => layout.chunks = number()?,
-        "microbatch" => layout.microbatch = number()?,
+        "tensor" => layout.tensor = degree()?,
+        "pipeline" => layout.pipeline = degree()?,
+        "data" => layout.data = degree()?,
+        "context" => layout.context = degree()?,
+        "expert" => layout.expert = degree()?,
+        "virtual_stages" => layout.chunks = degree()?,
+        "microbatch" => layout.microbatch = degree()?,
         "zero" => match number()? {
             stage @ 0..=3 => layout.zero = stage as u8,
             _ => return Err("is no stage of ZeRO; try 0, 1, 2 or 3".into()),
@@ -71,8 +75,8 @@ mod tests {
         let layout = parse("tensor=4, pipeline=12,data=8,zero=1,recompute=full").expect("a layout");
         assert_eq!((layout.devices(), layout.zero), (384, 1));
         assert_eq!(parse("virtual_stages=2").map(|layout| layout.schedule), Ok(Kind::Interleaved));
-        let wrong = parse("tensor=x,zero=9,sauce=1,data").expect_err("four mistakes");
-        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        let wrong = parse("tensor=x,zero=9,sauce=1,data,expert=0").expect_err("five mistakes");
+        assert_eq!(wrong.len(), 5, "{wrong:?}");
         assert!(wrong.iter().all(|line| line.contains("; try ")), "{wrong:?}");
     }
 }

@@ -6,8 +6,8 @@
 //! - [`collectives`]: all-reduces on any link, by closed form and by schedule.
 //! - [`timeline`]: a pipeline, played and drawn.
 //! - [`cluster`]: the best layouts of a model on a cluster, or one that is [`given`];
-//!   [`cluster_report`] is what it says, [`upgrades`] what would help, [`best`] the recipe and
-//!   [`html`] the page that it writes.
+//!   [`cluster_report`] is what it says to programs and [`cluster_text`] to people, [`upgrades`]
+//!   what would help, [`best`] the recipe and [`html`] the page that it writes.
 //! - [`size`]: the smallest cluster that meets a deadline or a budget.
 //! - [`validate`]: predictions beside published runs.
 
@@ -15,6 +15,7 @@ mod best;
 mod calibrate;
 mod cluster;
 mod cluster_report;
+mod cluster_text;
 mod collectives;
 mod given;
 mod html;

@@ -155,13 +155,23 @@ fn percent(share: Option<f64>) -> String {
 
 fn render(scores: &[Score]) -> String {
     let mut text = format!(
-        "{:<22} {:>5} {:>5}  {:>6} {:>6} {:>6} {:>6}  {:>6} {:>8} {:>7}\n",
-        "file", "rows", "said", "mean", "median", "worst", "bias", "memory", "verdicts", "regret"
+        "{:<22} {:>5} {:>5}  {:>6} {:>6} {:>6} {:>6}  {:>6} {:>6} {:>8} {:>7}\n",
+        "file",
+        "rows",
+        "said",
+        "mean",
+        "median",
+        "worst",
+        "bias",
+        "memory",
+        "median",
+        "verdicts",
+        "regret"
     );
     for score in scores {
         let _ = writeln!(
             text,
-            "{:<22} {:>5} {:>5}  {:>6} {:>6} {:>6} {:>6}  {:>6} {:>8} {:>7}",
+            "{:<22} {:>5} {:>5}  {:>6} {:>6} {:>6} {:>6}  {:>6} {:>6} {:>8} {:>7}",
             score.file,
             score.rows,
             score.rows_predicted,
@@ -170,6 +180,7 @@ fn render(scores: &[Score]) -> String {
             percent(score.step_time_worst),
             percent(score.step_time_bias),
             percent(score.memory_mape),
+            percent(score.memory_median_error),
             percent(score.oom_accuracy),
             percent(score.regret_median),
         );

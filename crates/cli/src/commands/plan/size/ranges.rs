@@ -46,11 +46,7 @@ const INPUTS: [Input; 8] = [
         slows_steps: false,
         worsen: |cluster, by| cluster.failures_per_node_day *= 1.0 + by,
     },
-    Input {
-        name: "storage bandwidth",
-        slows_steps: false,
-        worsen: |cluster, by| cluster.storage_gbps *= 1.0 - by,
-    },
+    speed("storage bandwidth", |cluster, by| cluster.storage_gbps *= 1.0 - by),
     Input {
         name: "price",
         slows_steps: false,

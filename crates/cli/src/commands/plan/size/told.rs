@@ -30,7 +30,7 @@ pub(super) struct Size {
     storage_gbps: Option<f64>,
     /// Each device's share of network cards that is enough, GB/s; of sizes that meet it.
     network_gbps: Option<f64>,
-    /// The smallest size if all inputs were better, and if all were worse; of the smallest.
+    /// About the smallest size if all inputs were better, and if all were worse; of the smallest.
     devices_range: Option<[Option<u64>; 2]>,
     meets: bool,
 }
@@ -113,12 +113,13 @@ impl Size {
         }
         match self.devices_range {
             Some([Some(low), Some(high)]) => {
-                let _ = writeln!(text, "with better inputs {low} devices do, with worse {high}");
+                let _ =
+                    writeln!(text, "with better inputs about {low} devices do, with worse {high}");
             }
             Some([Some(low), None]) => {
                 let _ = writeln!(
                     text,
-                    "with better inputs {low} devices do, with worse no number up to {MOST}"
+                    "with better inputs about {low} devices do, with worse no number up to {MOST}"
                 );
             }
             _ => {}

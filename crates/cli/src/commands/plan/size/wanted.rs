@@ -154,16 +154,16 @@ impl Wanted {
             Some(devices) => {
                 Found { all: self.try_one(devices).into_iter().collect(), too_slow: 0 }
             }
-            None => self.find_from(self.device.per_node),
+            None => self.find_among(),
         }
     }
 
     /// Twice as many each time, up to the first that is in time; then every number of whole nodes
     /// below that which could do, from the smallest on: a size whose layers do not divide may be
     /// slower than a smaller one, so halving would miss some.
-    fn find_from(&self, start: u64) -> Found {
+    fn find_among(&self) -> Found {
         let (mut found, mut was_in_time) = (Found::default(), false);
-        let (mut below, mut devices) = (start - 1, start);
+        let (mut below, mut devices) = (0, self.device.per_node);
         while devices <= MOST {
             if let Some(tried) = self.try_one(devices) {
                 let is_first = self.in_time(tried.bill.days) && !was_in_time;
@@ -207,15 +207,28 @@ impl Wanted {
         false
     }
 
-    /// The smallest sizes if all inputs were better and if all were worse than said, where `found`
-    /// is the smallest as they are; none where nothing would do.
+    /// About the smallest sizes if all inputs were better and if all were worse than said, where
+    /// `found` is the smallest as they are; none where nothing would do. In steps of an eighth to a
+    /// quarter of it, which is as much as such a range is worth.
     pub(super) fn range(&self, found: u64) -> [Option<u64>; 2] {
-        let with = |worse: f64| Self { worse, ..self.clone() };
-        let mut better = Found::default();
-        let is_less = with(-OFF).between(0, found, &mut better);
-        let better = better.all.last().filter(|_| is_less).map_or(found, Tried::devices);
-        let worse = with(OFF).find_from(found).all;
-        [Some(better), worse.last().filter(|last| last.meets).map(Tried::devices)]
+        let each = self.device.per_node;
+        let nodes = found / each;
+        let step = (nodes / 4).max(1);
+        let step = if step.is_power_of_two() { step } else { step.next_power_of_two() / 2 };
+        let does = |worse: f64, nodes: u64| {
+            let inputs = Self { worse, ..self.clone() };
+            let asked = inputs.question(nodes * each);
+            let limit = inputs.limit(&asked);
+            inputs.try_within(asked, limit).is_some_and(|tried| tried.meets)
+        };
+        let fewer = (1..nodes).filter(|fewer| fewer.is_multiple_of(step));
+        let better = fewer.into_iter().find(|nodes| does(-OFF, *nodes)).unwrap_or(nodes);
+        let mut more = nodes;
+        while more * each <= MOST && !does(OFF, more) {
+            let step = step * (more / nodes).next_power_of_two();
+            more = (more + 1).next_multiple_of(step);
+        }
+        [Some(better * each), (more * each <= MOST).then_some(more * each)]
     }
 
     /// The slowest usual network, up to the device's own, on which a size meets it with its best
@@ -241,7 +254,10 @@ impl Wanted {
             .unwrap_or_else(|| (tried.asked.clone(), tried.choice.step.seconds));
         let does = |gbps: f64| {
             let cluster = Cluster { storage_gbps: gbps, ..asked.cluster.clone() };
-            let bill = costs(&asked, &cluster, seconds);
+            // It feeds steps too.
+            let tokens = (asked.batch * asked.model.context) as f64;
+            let loading = tokens * asked.model.token_bytes() / (gbps * 1e9);
+            let bill = costs(&asked, &cluster, seconds.max(loading));
             let share = bill.checkpoint_seconds / bill.checkpoint_interval_seconds;
             self.meets(&bill) && share <= CHECKPOINTS
         };
