@@ -10,7 +10,7 @@ use crate::layout::{Job, Recompute};
 use std::collections::BTreeMap;
 
 /// Passes of one microbatch, by what they are of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Parts {
     /// A layer without experts.
     pub(super) dense: Passes,
@@ -55,7 +55,7 @@ pub struct Common {
 }
 
 impl Common {
-    pub(super) fn parts(&mut self, prices: &Prices<'_>) -> Parts {
-        *self.parts.entry(cut(prices.job)).or_insert_with(|| Parts::new(prices))
+    pub(super) fn parts(&mut self, prices: &Prices<'_>) -> &Parts {
+        self.parts.entry(cut(prices.job)).or_insert_with(|| Parts::new(prices))
     }
 }

@@ -165,7 +165,7 @@ pub fn exchanges(job: &Job<'_>, calibration: &Calibration) -> Vec<Exchange> {
 /// by our price of a host's kernels, which is nearer to the most than to the mean.
 pub fn hosts_get_ahead(job: &Job<'_>, calibration: &Calibration) -> bool {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
-    let Some(first) = stages(&prices, Parts::new(&prices)).first().copied() else { return false };
+    let Some(first) = stages(&prices, &Parts::new(&prices)).first().copied() else { return false };
     let all = first.forward.then(first.input_grad).then(first.weight_grad);
     all.host <= HOST_AT_MOST * (all.compute + all.exposed)
 }
@@ -175,7 +175,7 @@ pub fn timeline(job: &Job<'_>, calibration: &Calibration) -> Option<Timeline> {
     let prices = Prices { job, calibration, links: Links::new(job.cluster, calibration) };
     let (kind, devices) = (job.layout.schedule, job.layout.pipeline as usize);
     let microbatches = job.num_microbatches() as usize;
-    let stages = stages(&prices, Parts::new(&prices));
+    let stages = stages(&prices, &Parts::new(&prices));
     pipeline::drawn(kind, devices, &stages, microbatches, hop(&prices))
 }
 
@@ -187,7 +187,7 @@ fn hop(prices: &Prices<'_>) -> f64 {
 }
 
 /// Every stage's passes of one microbatch, in the order of the model.
-fn stages(prices: &Prices<'_>, parts: Parts) -> Vec<Passes> {
+fn stages(prices: &Prices<'_>, parts: &Parts) -> Vec<Passes> {
     let (job, calibration) = (prices.job, prices.calibration);
     let chunks = if job.layout.schedule == Kind::Interleaved { job.layout.chunks } else { 1 };
     let count = job.layout.pipeline * chunks;

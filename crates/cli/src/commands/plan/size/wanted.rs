@@ -208,12 +208,12 @@ impl Wanted {
     }
 
     /// About the smallest sizes if all inputs were better and if all were worse than said, where
-    /// `found` is the smallest as they are; none where nothing would do. In steps of an eighth to a
-    /// quarter of it, which is as much as such a range is worth.
+    /// `found` is the smallest as they are; none where nothing would do. In steps of a sixteenth to
+    /// an eighth of it, which is as much as such a range is worth.
     pub(super) fn range(&self, found: u64) -> [Option<u64>; 2] {
         let each = self.device.per_node;
         let nodes = found / each;
-        let step = (nodes / 4).max(1);
+        let step = (nodes / 8).max(1);
         let step = if step.is_power_of_two() { step } else { step.next_power_of_two() / 2 };
         let does = |worse: f64, nodes: u64| {
             let inputs = Self { worse, ..self.clone() };
