@@ -59,6 +59,20 @@ impl Key {
         if index.is_multiple_of(2) { one_to_two(a, b) - 1.0 } else { one_to_two(c, d) - 1.0 }
     }
 
+    /// Numbers `2 * first_pair` to `2 * (first_pair + N) - 1` of the stream, as [`uniform_f64`]
+    /// gives them, two by two. Inside a kernel the loops become vector instructions.
+    ///
+    /// [`uniform_f64`]: Self::uniform_f64
+    #[inline(always)]
+    pub fn uniform_pairs<const N: usize>(self, first_pair: u64) -> [[f64; 2]; N] {
+        let [a, b, c, d] = self.blocks::<N>(first_pair);
+        let mut pairs = [[0.0; 2]; N];
+        for i in 0..N {
+            pairs[i] = [one_to_two(a[i], b[i]) - 1.0, one_to_two(c[i], d[i]) - 1.0];
+        }
+        pairs
+    }
+
     /// Number `index` of the stream, from the standard normal distribution.
     pub fn normal(self, index: u64) -> f32 {
         let [a, b, c, d] = self.block(index / 2);

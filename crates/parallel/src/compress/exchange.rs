@@ -324,8 +324,12 @@ impl Compression {
             return Ok(());
         }
         tiers.between.all_reduce(&mut room, Reduction::Sum)?;
-        let mut sums = room.into_iter().map(halves::Half::widen);
-        all().for_each(|flat| total[flat].iter_mut().zip(&mut sums).for_each(|(t, s)| *t = s));
+        let mut sums = room.as_slice();
+        for flat in all() {
+            let (own, rest) = sums.split_at(flat.len());
+            T::widen(own, &mut total[flat]);
+            sums = rest;
+        }
         Ok(())
     }
 

@@ -6,44 +6,44 @@
 //! is larger becomes infinite, and the step is left out. (`precision.wire` rounds every sum of the
 //! tree over leaves instead, whoever computes it, so that its bits are those of every layout.)
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use lockstep_comm::Element;
 
 /// A float of two bytes.
-pub trait Half: Element {
-    /// The nearest to a value, of two the even one.
-    fn narrow(value: f32) -> Self;
-    /// The same value.
-    fn widen(self) -> f32;
+pub trait Half: Element + Default {
+    /// The nearest to each value, of two the even one.
+    fn narrow(values: &[f32], out: &mut [Self]);
+    /// The same values.
+    fn widen(values: &[Self], out: &mut [f32]);
 }
 
 impl Half for bf16 {
-    fn narrow(value: f32) -> Self {
-        Self::from_f32(value)
+    fn narrow(values: &[f32], out: &mut [Self]) {
+        out.convert_from_f32_slice(values);
     }
 
-    fn widen(self) -> f32 {
-        self.to_f32()
+    fn widen(values: &[Self], out: &mut [f32]) {
+        values.convert_to_f32_slice(out);
     }
 }
 
 impl Half for f16 {
-    fn narrow(value: f32) -> Self {
-        Self::from_f32(value)
+    fn narrow(values: &[f32], out: &mut [Self]) {
+        out.convert_from_f32_slice(values);
     }
 
-    fn widen(self) -> f32 {
-        self.to_f32()
+    fn widen(values: &[Self], out: &mut [f32]) {
+        values.convert_to_f32_slice(out);
     }
 }
 
 /// Rounds values: as they arrive, and behind what is written already.
 pub fn round<T: Half>(values: &[f32], sent: &mut [f32], message: &mut Vec<T>) {
-    for (value, sent) in values.iter().zip(sent) {
-        let narrow = T::narrow(*value);
-        *sent = narrow.widen();
-        message.push(narrow);
-    }
+    let start = message.len();
+    message.resize(start + values.len(), T::default());
+    T::narrow(values, &mut message[start..]);
+    T::widen(&message[start..], sent);
 }
 
 #[cfg(test)]

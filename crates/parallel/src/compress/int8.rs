@@ -5,6 +5,7 @@
 
 use super::bits::take_f32;
 use lockstep_tensor::random::Key;
+use lockstep_tensor::simd::{Isa, Kernel, LANES, Simd, dispatch};
 
 /// Bytes of a tensor.
 pub const fn message_len(len: usize) -> usize {
@@ -15,12 +16,40 @@ pub const fn message_len(len: usize) -> usize {
 pub fn encode(values: &[f32], key: Key, message: &mut Vec<u8>) {
     let unit = largest(values) / 127.0;
     message.extend(unit.to_le_bytes());
-    message.extend(values.iter().enumerate().map(|(index, value)| {
-        // A unit of zero, or one that is no number, makes every element the same.
-        let exact = f64::from(*value) / f64::from(unit);
-        let rounded = (exact + key.uniform_f64(index as u64)).floor().clamp(-127.0, 127.0);
-        (rounded as i8).cast_unsigned()
-    }));
+    let start = message.len();
+    message.resize(start + values.len(), 0);
+    dispatch(Isa::detect(), Encode { values, unit, key, out: &mut message[start..] });
+}
+
+struct Encode<'a> {
+    values: &'a [f32],
+    unit: f32,
+    key: Key,
+    out: &'a mut [u8],
+}
+
+impl Kernel for Encode<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let values = self.values.chunks(2 * LANES).zip(self.out.chunks_mut(2 * LANES));
+        for (number, (values, out)) in (0..).zip(values) {
+            let chances = self.key.uniform_pairs::<LANES>(number * LANES as u64);
+            let chances = chances.as_flattened();
+            for (i, (value, out)) in values.iter().zip(out).enumerate() {
+                // A unit of zero, or one that is no number, makes every element the same.
+                let exact = f64::from(*value) / f64::from(self.unit);
+                *out = (floor(exact + chances[i]).clamp(-127, 127) as i8).cast_unsigned();
+            }
+        }
+    }
+}
+
+/// The largest whole number that is not above it; of what is no number zero.
+#[inline(always)]
+fn floor(number: f64) -> i32 {
+    let towards_zero = number as i32;
+    towards_zero.saturating_sub(i32::from(f64::from(towards_zero) > number))
 }
 
 /// Adds a tensor that was written.
@@ -56,6 +85,19 @@ mod tests {
         let off = sent.iter().zip(&mean).map(|(a, b)| (f64::from(*a) - b).abs());
         assert!(off.fold(0.0, f64::max) < 6.0 * 0.5 * f64::from(unit) / 20.0);
         assert!(worst <= f64::from(unit) * 1.0001);
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_textbook() {
+        let (values, key) = (values(100, 3), Key::new(2, "x"));
+        let mut message = Vec::new();
+        encode(&values, key, &mut message);
+        let unit = largest(&values) / 127.0;
+        let expected = (0..).zip(&values).map(|(index, value)| {
+            let exact = f64::from(*value) / f64::from(unit);
+            ((exact + key.uniform_f64(index)).floor().clamp(-127.0, 127.0) as i8).cast_unsigned()
+        });
+        assert_eq!(message[4..], expected.collect::<Vec<_>>());
     }
 
     #[test]

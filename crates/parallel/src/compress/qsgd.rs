@@ -5,9 +5,10 @@
 //! what was sent. (The paper scales by the Euclidean norm, which costs more variance and wins only
 //! with codes of varying length.)
 
-use super::bits::{pack, packed_len, take_f32, unpack};
+use super::bits::{pack_bytes, packed_len, take_f32, unpack_bytes};
 use super::int8::largest;
 use lockstep_tensor::random::Key;
+use lockstep_tensor::simd::{Isa, Kernel, LANES, Simd, dispatch};
 
 /// Elements that share a scale.
 pub const STRETCH: usize = 512;
@@ -25,31 +26,60 @@ const fn num_levels(bits: u32) -> u32 {
 
 /// Writes a tensor; `key` gives the chances.
 pub fn encode(values: &[f32], bits: u32, key: Key, message: &mut Vec<u8>) {
-    let levels = f64::from(num_levels(bits));
+    let levels = num_levels(bits);
     for (number, stretch) in values.chunks(STRETCH).enumerate() {
         let scale = largest(stretch);
         message.extend(scale.to_le_bytes());
-        let code = |(index, value): (usize, &f32)| {
-            let exact = f64::from(value.abs()) / f64::from(scale) * levels;
-            let chance = key.uniform_f64((number * STRETCH + index) as u64);
-            let level = (exact + chance).floor().clamp(0.0, levels) as u32;
-            level << 1 | u32::from(value.is_sign_negative())
-        };
-        pack(stretch.iter().enumerate().map(code), bits, message);
+        let mut codes = [0; STRETCH];
+        let out = &mut codes[..stretch.len()];
+        let first_pair = (number * STRETCH / 2) as u64;
+        dispatch(Isa::detect(), Encode { stretch, scale, levels, key, first_pair, out });
+        pack_bytes(&codes[..stretch.len()], bits, message);
+    }
+}
+
+/// Levels of a stretch.
+struct Encode<'a> {
+    stretch: &'a [f32],
+    scale: f32,
+    levels: u32,
+    key: Key,
+    first_pair: u64,
+    out: &'a mut [u8],
+}
+
+impl Kernel for Encode<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let values = self.stretch.chunks(2 * LANES).zip(self.out.chunks_mut(2 * LANES));
+        for (number, (values, out)) in (0..).zip(values) {
+            let first = self.first_pair + number * LANES as u64;
+            let chances = self.key.uniform_pairs::<LANES>(first);
+            let chances = chances.as_flattened();
+            for (i, (value, out)) in values.iter().zip(out).enumerate() {
+                let levels = f64::from(self.levels);
+                let exact = f64::from(value.abs()) / f64::from(self.scale) * levels;
+                let level = ((exact + chances[i]) as u32).min(self.levels);
+                *out = (level << 1 | u32::from(value.is_sign_negative())) as u8;
+            }
+        }
     }
 }
 
 /// Adds a tensor that was written.
 pub fn decode(mut message: &[u8], bits: u32, into: &mut [f32]) {
     let levels = num_levels(bits) as f32;
+    let mut codes = [0; STRETCH];
     for stretch in into.chunks_mut(STRETCH) {
         let unit = take_f32(&mut message) / levels;
-        let (codes, rest) = message.split_at(packed_len(stretch.len(), bits));
+        let (packed, rest) = message.split_at(packed_len(stretch.len(), bits));
         message = rest;
-        let len = stretch.len();
-        for (value, code) in stretch.iter_mut().zip(unpack(codes, bits, len)) {
-            let size = (code >> 1) as f32 * unit;
-            *value += if code & 1 == 1 { -size } else { size };
+        let codes = &mut codes[..stretch.len()];
+        unpack_bytes(packed, bits, codes);
+        for (value, code) in stretch.iter_mut().zip(codes) {
+            let size = f32::from(*code >> 1) * unit;
+            *value += if *code & 1 == 1 { -size } else { size };
         }
     }
 }
@@ -73,6 +103,25 @@ mod tests {
             let off = sent.iter().zip(&mean).map(|(a, b)| (f64::from(*a) - b).abs());
             assert!(off.fold(0.0, f64::max) < 6.0 * 0.5 * step / 20.0, "{bits} bits");
             assert!(worst <= step * 1.0001, "{bits} bits: {worst} is more than a level");
+        }
+    }
+    #[test]
+    fn levels_are_those_of_the_textbook() {
+        let (values, key, bits) = (values(700, 5), Key::new(3, "x"), 5);
+        let levels = f64::from(num_levels(bits));
+        let mut message = Vec::new();
+        encode(&values, bits, key, &mut message);
+        let mut arrived = vec![0.0; 700];
+        decode(&message, bits, &mut arrived);
+        for (index, (value, arrived)) in values.iter().zip(arrived).enumerate() {
+            let stretch = &values[index / STRETCH * STRETCH..];
+            let scale = largest(&stretch[..STRETCH.min(stretch.len())]);
+            let exact = f64::from(value.abs()) / f64::from(scale) * levels;
+            let level = (exact + key.uniform_f64(index as u64)).floor().clamp(0.0, levels);
+            let size = level as f32 * (scale / levels as f32);
+            let expected = if value.is_sign_negative() { -size } else { size };
+            // A zero arrives as what was there plus it.
+            assert_eq!((0.0 + expected).to_bits(), arrived.to_bits(), "{index}");
         }
     }
 }

@@ -6,7 +6,7 @@
 //! outvote, and which does not converge in general. Rows have sizes of their own because they
 //! differ: a token that did not occur has a row of zeros, and they stay zeros.
 
-use super::bits::{pack, packed_len, take_f32, unpack};
+use super::bits::{packed_len, take_f32};
 
 /// Bytes of a tensor whose rows have `row_len` elements.
 pub fn message_len(len: usize, row_len: usize) -> usize {
@@ -18,7 +18,11 @@ pub fn encode(values: &[f32], row_len: usize, message: &mut Vec<u8>) {
     for row in values.chunks_exact(row_len) {
         let sum = row.iter().fold(0.0, |sum, value| sum + f64::from(value.abs()));
         message.extend(((sum / row_len as f64) as f32).to_le_bytes());
-        pack(row.iter().map(|value| u32::from(value.is_sign_negative())), 1, message);
+        let byte = |eight: &[f32]| {
+            let bit = |(i, value): (u32, &f32)| u8::from(value.is_sign_negative()) << i;
+            (0..).zip(eight).map(bit).fold(0, |byte, bit| byte | bit)
+        };
+        message.extend(row.chunks(8).map(byte));
     }
 }
 
@@ -33,8 +37,10 @@ fn rows(
         let size = take_f32(&mut message);
         let (signs, rest) = message.split_at(packed_len(row_len, 1));
         message = rest;
-        for (value, sign) in row.iter_mut().zip(unpack(signs, 1, row_len)) {
-            each(size, if sign == 1 { -1.0 } else { 1.0 }, value);
+        for (eight, byte) in row.chunks_mut(8).zip(signs) {
+            for (i, value) in eight.iter_mut().enumerate() {
+                each(size, if byte >> i & 1 == 1 { -1.0 } else { 1.0 }, value);
+            }
         }
     }
 }
