@@ -3,7 +3,7 @@
 
 use super::cluster_report::{More, Report};
 use super::cluster_text::render;
-use super::{Section, Shown, best, given, html};
+use super::{Section, Shown, best, given, html, unknown};
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
@@ -201,12 +201,11 @@ pub(super) fn asked(
     }
 }
 
-/// What is said of a model that nobody knows: the one that was meant, or all of them.
-pub(super) fn unknown_model(name: &str) -> String {
+/// What is said of a model that nobody knows.
+fn unknown_model(name: &str) -> String {
     let names: Vec<String> = model::presets().into_iter().map(|model| model.name).collect();
-    let fix = nearest(name, names.iter().map(String::as_str))
-        .map_or_else(|| format!("one of {}", names.join(", ")), str::to_owned);
-    format!("--model {name} is not known; try {fix}")
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    format!("--model {name} is not known; {}", unknown::fix(name, &names))
 }
 
 /// Constants of a type of device from a file.
