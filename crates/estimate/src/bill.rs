@@ -26,6 +26,8 @@ pub struct Bill {
     pub dollars: f64,
     /// Megawatt-hours.
     pub megawatt_hours: f64,
+    /// What they cost; rent has it in it already.
+    pub energy_dollars: f64,
     /// Failures to expect.
     pub failures: f64,
     /// Mean hours between them.
@@ -62,12 +64,14 @@ pub fn bill(
     let share = effective_share(cost, interval, mtbf, RESTART);
     let disturbed = seconds / share.max(1e-3);
     let device_hours = disturbed / 3600.0 * cluster.devices as f64;
+    let megawatt_hours = device_hours * cluster.watts_per_device / 1e6;
     Bill {
         days_undisturbed: seconds / day,
         days: disturbed / day,
         device_hours,
         dollars: device_hours * cluster.dollars_per_device_hour,
-        megawatt_hours: device_hours * cluster.watts_per_device / 1e6,
+        megawatt_hours,
+        energy_dollars: 1e3 * megawatt_hours * cluster.dollars_per_kwh,
         failures: disturbed / mtbf,
         hours_between_failures: mtbf / 3600.0,
         checkpoint_bytes,

@@ -178,7 +178,15 @@ impl Calibration {
 
     /// Reads a file.
     pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.message().replace('\n', " "))
+        let mut read: Self =
+            toml::from_str(text).map_err(|error| error.message().replace('\n', " "))?;
+        for (name, value, least, most) in read.constants() {
+            // Those that are not used here may be none.
+            if !(*value >= least.min(0.0) && *value <= most) {
+                return Err(format!("{name} = {value} must be from {least} to {most}"));
+            }
+        }
+        Ok(read)
     }
 
     /// As a file.

@@ -195,3 +195,33 @@ e,GPT 22B,gpt,48,6144,,51200,2048,A100-80GB-SXM,80,8,8,1,1,1,1,4,4,fp16,selectiv
     assert_eq!(score["skipped"]["heads is not published"], 1);
     assert!(score["step_time_mape"].as_f64().is_some_and(|error| error < 0.06), "{score}");
 }
+
+#[test]
+fn what_was_given_is_kept_and_what_says_nothing_is_refused() {
+    let folder = Folder::new();
+    let plan = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb"];
+    let layout = ["--layout", "tensor=8,pipeline=8,zero=1", "--batch", "1024"];
+    let report = folder.json(&[&plan[..], &layout, &["--what-if", "--json"]].concat());
+    let upgrades = report["upgrades"].as_array().expect("a list");
+    // Money changes no time, and a layout of 64 devices is none of 128.
+    let price = upgrades.iter().find(|upgrade| upgrade["what"] == "half as high a price again");
+    assert_eq!(price.expect("it is one")["step_seconds"], report["step_seconds"]);
+    assert!(!upgrades.iter().any(|upgrade| upgrade["what"] == "twice the devices"));
+    let error = refusal(&folder, &[&plan[..], &layout, &["--scaling"]].concat());
+    assert!(error.contains("try without --layout"), "{error}");
+
+    let error = refusal(&folder, &["plan", "--preset", "tiny", "--html", "x.html"]);
+    assert!(error.contains("--html is about clusters; try --cluster"), "{error}");
+    let odd = ["plan", "--model", "gpt2", "--cluster", "67xa100-80gb", "--batch", "8"];
+    let error = refusal(&folder, &odd);
+    assert!(error.contains("no layout of gpt2 divides 67 devices"), "{error}");
+    let other = ["--calibration", "h100.toml"];
+    let constants = include_str!("../../../estimate/calibrations/h100.toml");
+    folder.write("h100.toml", constants.as_bytes());
+    let error = refusal(&folder, &[&plan[..], &other].concat());
+    assert!(error.contains("constants of h100") && error.contains("try those of a100"), "{error}");
+    let wrong = constants.replace("matrix_share = ", "matrix_share = -");
+    folder.write("h100.toml", wrong.as_bytes());
+    let error = refusal(&folder, &[&plan[..], &other].concat());
+    assert!(error.contains("matrix_share = -") && error.contains("must be from"), "{error}");
+}

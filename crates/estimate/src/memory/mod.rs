@@ -89,20 +89,22 @@ pub fn live_microbatches(job: &Job<'_>, device: u64) -> f64 {
     most.min(m)
 }
 
-/// The fullest device: the first keeps most microbatches, the last has the logits, and those behind
-/// the first may have more layers, or layers with experts where the first have none.
+/// The fullest device. Of those with the same layers the first keeps most microbatches, so only it
+/// is counted; the first of all has the embedding, and the last the logits.
 pub fn fullest(job: &Job<'_>) -> Memory {
     let last = job.layout.pipeline - 1;
-    let per_device = job.model.layers.div_ceil(job.layout.pipeline);
-    let routed = job.model.dense_layers().div_ceil(per_device).min(last);
-    let devices = [0, 1.min(last), routed, last.saturating_sub(1), last];
-    // Short pipelines have few devices, and a search counts them many thousands of times.
-    let is_first = |place: &usize| !devices[..*place].contains(&devices[*place]);
-    (0..devices.len())
-        .filter(is_first)
-        .map(|place| of_device(job, devices[place]))
-        .max_by(|a, b| a.total().total_cmp(&b.total()))
-        .unwrap_or_default()
+    let (mut most, mut seen) = (of_device(job, 0), Vec::new());
+    for device in 0..=last {
+        let kind = layers(job, device);
+        if device == last || !seen.contains(&kind) {
+            seen.push(kind);
+            let memory = if device == 0 { most } else { of_device(job, device) };
+            if memory.total() > most.total() {
+                most = memory;
+            }
+        }
+    }
+    most
 }
 
 /// What a program would log.
@@ -118,12 +120,17 @@ pub fn reported(job: &Job<'_>, calibration: &Calibration) -> f64 {
     Memory { ahead, ..held }.reserved(job.cluster.device.memory_bytes())
 }
 
+/// Layers of a pipeline's device, without experts and with them.
+fn layers(job: &Job<'_>, device: u64) -> (u64, u64) {
+    let (before, layers) = job.layers_of(job.layout.pipeline, device);
+    let dense = job.model.dense_layers().saturating_sub(before).min(layers);
+    (dense, layers - dense)
+}
+
 /// Parameters of a pipeline's device by kind: those that all copies hold, and its experts.
 fn params(job: &Job<'_>, device: u64) -> (f64, f64, u64, u64) {
     let (model, layout) = (job.model, &job.layout);
-    let (before, layers) = job.layers_of(layout.pipeline, device);
-    let dense = model.dense_layers().saturating_sub(before).min(layers);
-    let routed = layers - dense;
+    let (dense, routed) = layers(job, device);
     let mut shared =
         dense * model.dense_layer_params() + routed * model.expert_layer_shared_params();
     if device == 0 {
@@ -318,6 +325,27 @@ mod tests {
             let layout = Layout { tensor, data, sequence: true, zero: 1, ..Layout::ONE };
             let said = total_gib(&model, layout, 4 * data);
             assert!((said / gib - 1.0).abs() < 0.01, "t{tensor}: {said} for {gib}");
+        }
+    }
+    #[test]
+    fn no_device_of_a_pipeline_holds_more_than_the_fullest() {
+        for (model, layout, batch) in [
+            // Ten stages of 96 layers: some have ten.
+            ("gpt3-175b", Layout { tensor: 8, pipeline: 10, sequence: true, ..Layout::ONE }, 4),
+            // Three layers without experts lie in the first two of 32 stages.
+            (
+                "deepseek-v3",
+                Layout { tensor: 2, pipeline: 32, data: 32, expert: 4, zero: 1, ..Layout::ONE },
+                928,
+            ),
+        ] {
+            let model = preset(model).expect("it is one");
+            let cluster = named(&format!("{}xh100-80gb", layout.devices())).expect("a cluster");
+            let habits = Habits::MODERN;
+            let job = Job { model: &model, cluster: &cluster, layout, batch, habits };
+            let all = (0..layout.pipeline).map(|device| of_device(&job, device).total());
+            let most = all.max_by(f64::total_cmp).expect("it has devices");
+            assert!((fullest(&job).total() - most).abs() < 1.0, "{}", model.name);
         }
     }
 }

@@ -27,7 +27,12 @@ pub(super) fn recipe(
         format!("--write: this engine cannot run {}: {errors}", layout.brief())
     })?;
     let (model, cluster) = (&model.name, &asked.cluster.name);
-    let about = format!("# {model} on {cluster}, the best of the layouts that were searched.\n\n");
+    let rest = match recipe {
+        Some(_) => "",
+        None => "# Data, steps, rates and precision are this engine's defaults, not the plan's.\n",
+    };
+    let about =
+        format!("# {model} on {cluster}, the best of the layouts that were searched.\n{rest}\n");
     Ok(about + &best.to_toml())
 }
 

@@ -59,6 +59,23 @@ pub(crate) struct Arguments {
     pub(super) write: Option<PathBuf>,
 }
 
+impl Arguments {
+    /// An option that says nothing without a cluster, if one is given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("--batch", self.batch.is_some()),
+            ("--tokens", self.tokens.is_some()),
+            ("--layout", self.layout.is_some()),
+            ("--calibration", self.calibration.is_some()),
+            ("--what-if", self.what_if),
+            ("--scaling", self.scaling),
+            ("--html", self.html.is_some()),
+            ("--write", self.write.is_some()),
+        ];
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
+}
+
 /// A model and a cluster with everything that a search needs.
 #[derive(Clone)]
 pub(super) struct Asked {
@@ -97,6 +114,15 @@ pub(super) fn run(
     };
     let Some(first) = found.best.first() else {
         let room = asked.cluster.device.memory_gb;
+        if found.examined == 0 {
+            let (devices, batch) = (asked.cluster.devices, asked.batch);
+            return Err(Failure::user(format!(
+                "no layout of {} divides {devices} devices with batches of {batch} sequences; try \
+                 --batch {}, or another number of devices",
+                asked.model.name,
+                batch.next_multiple_of(devices),
+            )));
+        }
         return Err(Failure::user(format!(
             "none of {} layouts of {} fits into {} devices of {room} GB; try --cluster {}x{}",
             found.examined,
@@ -115,7 +141,7 @@ pub(super) fn run(
     }
     let more = More {
         what_if: arguments.what_if,
-        scaling: arguments.scaling || arguments.html.is_some(),
+        scaling: arguments.scaling || (arguments.html.is_some() && asked.layout.is_none()),
         lost_hours: arguments.lost_hours,
     };
     let report = Report::new(&asked, &found, &costs, more);
@@ -175,6 +201,11 @@ pub(super) fn asked(
             wrong.extend(lines);
             None
         });
+    if arguments.scaling && arguments.layout.is_some() {
+        wrong.push(
+            "--scaling searches layouts of other numbers of devices; try without --layout".into(),
+        );
+    }
     if arguments.batch == Some(0) {
         wrong.push("--batch 0 must be at least 1; try 1024".into());
     }
@@ -189,6 +220,14 @@ pub(super) fn asked(
         Some(path) => read_calibration(path, world).map_err(|line| wrong.push(line)).ok(),
         None => cluster.as_ref().and_then(|c| Calibration::of(c.device.calibration)),
     };
+    if let (Some(cluster), Some(own)) = (&cluster, &calibration)
+        && own.name != cluster.device.calibration
+    {
+        wrong.push(format!(
+            "--calibration: these are constants of {}, and the cluster has {}; try those of {}",
+            own.name, cluster.device.name, cluster.device.calibration
+        ));
+    }
     match (model, cluster, calibration) {
         (Some(model), Some(cluster), Some(calibration)) if wrong.is_empty() => {
             let usual = (4_194_304 / model.context).max(cluster.devices).next_power_of_two();

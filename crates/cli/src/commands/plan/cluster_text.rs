@@ -221,15 +221,16 @@ fn held(report: &Report) -> String {
 
 fn money(asked: &Asked, bill: &Bill) -> String {
     format!(
-        "\n{:.0} G tokens: {:.1} days ({:.1} without failures), {:.0} device hours, {:.0} $, \
-         {:.0} MWh\n{:.1} failures, one in {:.1} h; a checkpoint of {:.0} GB takes {:.0} s and is \
-         due every {:.0} min; {:.1} % of the time trains\n",
+        "\n{:.0} G tokens: {:.1} days ({:.1} without failures), {:.0} device hours, {:.0} $ of \
+         rent, {:.0} MWh (for their owner {:.0} $)\n{:.1} failures, one in {:.1} h; a checkpoint \
+         of {:.0} GB takes {:.0} s and is due every {:.0} min; {:.1} % of the time trains\n",
         asked.tokens / 1e9,
         bill.days,
         bill.days_undisturbed,
         bill.device_hours,
         bill.dollars,
         bill.megawatt_hours,
+        bill.energy_dollars,
         bill.failures,
         bill.hours_between_failures,
         bill.checkpoint_bytes / 1e9,

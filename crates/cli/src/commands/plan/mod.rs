@@ -130,6 +130,11 @@ fn answer(question: &Question, section: Section, world: &World) -> Result<(), Fa
     if question.cluster.cluster.is_some() {
         return cluster::run(&question.cluster, &question.recipe, shown, world);
     }
+    if let Some(option) = question.cluster.given() {
+        let error =
+            format!("{option} is about clusters; try --cluster 64xa100-80gb, or without it");
+        return Err(Failure::user(error));
+    }
     if question.cluster.model.is_some() || section == Section::Search {
         let what = if section == Section::Search { "plan search" } else { "--model" };
         let error = format!("{what} needs --cluster; try --cluster 64xa100-80gb");

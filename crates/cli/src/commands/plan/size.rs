@@ -21,8 +21,8 @@ use wanted::Wanted;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Tries twice as many devices each time until the best layout trains in time, and then every number of
-whole nodes below that which could do, so there is none smaller. Says which network and storage are
-enough for it, both together.
+whole nodes below that which could do, so with this batch there is none smaller (copies must divide
+it; others may do with fewer). Says which network and storage are enough, both together.
 
 Ranges are of days and dollars with the same layout where inputs are 20 % better, and 20 % worse,
 all of them together: compute, memory bandwidth, links, network, hosts, failures, storage, price.

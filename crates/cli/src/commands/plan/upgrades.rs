@@ -1,9 +1,11 @@
-//! What more of each resource would bring: time and money, with the best layout for it.
+//! What more of each resource would bring: time and money, with the best layout for it or the one
+//! that was given.
 
 use super::cluster::Asked;
 use lockstep_estimate::bill::{self, Bill};
 use lockstep_estimate::hardware::Cluster;
 use lockstep_estimate::search::search;
+use lockstep_estimate::time::pipeline::Pipelines;
 use serde::Serialize;
 
 /// More of one resource.
@@ -56,7 +58,14 @@ pub(super) fn upgrades(asked: &Asked, costs: &Bill) -> Vec<Upgrade> {
             change(&mut cluster);
             let mut question = asked.question();
             question.cluster = &cluster;
-            let step_seconds = search(&question, 1).best.first()?.step.seconds;
+            let step_seconds = match asked.layout {
+                None => search(&question, 1).best.first()?.step.seconds,
+                // A layout that was given stays, so it is for as many devices.
+                Some(layout) if layout.devices() == cluster.devices => {
+                    question.price(layout, &mut Pipelines::default())?.step.seconds
+                }
+                Some(_) => return None,
+            };
             let new = bill::bill(&asked.model, &cluster, asked.tokens, tokens, step_seconds);
             Some(Upgrade {
                 what,
