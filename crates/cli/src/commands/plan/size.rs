@@ -1,7 +1,7 @@
 //! `lockstep plan size`: the smallest cluster that meets a deadline or a budget.
 //!
 //! # Layout
-//! - [`wanted`]: sizes that are tried, and the smallest that does
+//! - [`mod@wanted`]: sizes that are tried, and the smallest that does
 //! - [`ranges`]: inputs that are a fifth better or worse
 //! - [`told`]: what is said of them
 
