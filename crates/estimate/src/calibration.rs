@@ -181,8 +181,7 @@ impl Calibration {
         let mut read: Self =
             toml::from_str(text).map_err(|error| error.message().replace('\n', " "))?;
         for (name, value, least, most) in read.constants() {
-            // Those that are not used here may be none.
-            if !(*value >= least.min(0.0) && *value <= most) {
+            if !(least..=most).contains(value) {
                 return Err(format!("{name} = {value} must be from {least} to {most}"));
             }
         }

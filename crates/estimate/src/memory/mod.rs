@@ -327,6 +327,7 @@ mod tests {
             assert!((said / gib - 1.0).abs() < 0.01, "t{tensor}: {said} for {gib}");
         }
     }
+
     #[test]
     fn no_device_of_a_pipeline_holds_more_than_the_fullest() {
         for (model, layout, batch) in [

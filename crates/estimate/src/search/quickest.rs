@@ -3,7 +3,7 @@
 use super::{Choice, PLAYED, Question, played, space};
 use crate::layout::Layout;
 use crate::memory;
-use crate::time::{self, common::Common, pipeline::Pipelines};
+use crate::time::{self, Step, common::Common, pipeline::Pipelines};
 
 /// A layout may turn out quicker than its closed form by this much when it is played.
 const SLACK: f64 = 1.1;
@@ -30,13 +30,16 @@ pub fn quickest_within(question: &Question<'_>, seconds: f64) -> Option<Choice> 
             let mut price =
                 || time::step_of_many(&job, question.calibration, &mut quick, &mut common);
             // Where there is a limit most layouts are beyond it, and need not be counted.
-            if seconds.is_finite() && price().is_none_or(|step| step.seconds > SLACK * seconds) {
+            let early = seconds.is_finite().then(&mut price);
+            let is_late = |step: Option<Step>| step.is_none_or(|s| s.seconds > SLACK * seconds);
+            if early.is_some_and(is_late) {
                 return;
             }
             let memory = memory::fullest(&job);
             let needed = memory.needed(question.calibration);
             if needed <= capacity {
-                fitting.extend(price().map(|step| Choice { layout, step, memory }));
+                let step = early.unwrap_or_else(price);
+                fitting.extend(step.map(|step| Choice { layout, step, memory }));
             } else if needed - memory.optimizer <= capacity {
                 without_states.push(Layout { offload: true, ..layout });
             }

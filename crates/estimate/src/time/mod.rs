@@ -19,8 +19,9 @@ pub mod product;
 mod shared;
 
 use crate::calibration::Calibration;
-use crate::hardware::Shared;
+use crate::hardware::{Cluster, Shared};
 use crate::layout::Job;
+use crate::model::Model;
 use collective::{Group, Links};
 use common::{Common, Parts};
 use layer::{Pass, Passes, Prices};
@@ -94,7 +95,7 @@ pub fn step_of_many(
     let busy = (busiest.forward.seconds() + backward) * m as f64;
     let trained = played + data + update;
     // The next batch is read while this one is trained on.
-    let loading = (loading_seconds(job) - trained).max(0.0);
+    let loading = (loading_seconds(job.model, job.cluster, job.batch) - trained).max(0.0);
     Some(Step {
         seconds: trained + loading,
         compute,
@@ -126,9 +127,9 @@ pub(crate) fn least_of_many(job: &Job<'_>, calibration: &Calibration, common: &m
 }
 
 /// What storage takes for a batch, at two bytes a token or four where the vocabulary is large.
-fn loading_seconds(job: &Job<'_>) -> f64 {
-    let tokens = (job.batch * job.model.context) as f64;
-    tokens * job.model.token_bytes() / (job.cluster.storage_gbps * 1e9)
+pub fn loading_seconds(model: &Model, cluster: &Cluster, batch: u64) -> f64 {
+    let tokens = (batch * model.context) as f64;
+    tokens * model.token_bytes() / (cluster.storage_gbps * 1e9)
 }
 
 /// Ranks that exchange in a step.

@@ -183,7 +183,7 @@ pub(super) fn asked(
     let mut wrong = Vec::new();
     let model = match (&arguments.model, recipe) {
         (Some(name), _) => model::preset(name).or_else(|| {
-            wrong.push(unknown_model(name));
+            wrong.push(unknown::model(name));
             None
         }),
         (None, Some(recipe)) => Some(of_recipe(&recipe.model)),
@@ -238,13 +238,6 @@ pub(super) fn asked(
         }
         _ => Err(Failure::user(wrong.join("\n"))),
     }
-}
-
-/// What is said of a model that nobody knows.
-fn unknown_model(name: &str) -> String {
-    let names: Vec<String> = model::presets().into_iter().map(|model| model.name).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    format!("--model {name} is not known; {}", unknown::fix(name, &names))
 }
 
 /// Constants of a type of device from a file.

@@ -92,10 +92,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, Failure> {
     let mut wrong = Vec::new();
     let model = model::preset(&arguments.model);
     if model.is_none() {
-        let known = model::presets();
-        let names: Vec<&str> = known.iter().map(|model| model.name.as_str()).collect();
-        let fix = unknown::fix(&arguments.model, &names);
-        wrong.push(format!("--model {} is not known; {fix}", arguments.model));
+        wrong.push(unknown::model(&arguments.model));
     }
     let device = Device::named(&arguments.device);
     if device.is_none() {

@@ -1,6 +1,7 @@
 //! A fix for a name that nothing has: the nearest that something has.
 
 use lockstep_config::nearest;
+use lockstep_estimate::model;
 
 /// Most names that are worth a line.
 const FEW: usize = 4;
@@ -15,6 +16,13 @@ pub(super) fn fix(name: &str, known: &[&str]) -> String {
         Some(near) => format!("try {near}"),
         None => format!("try one of {}", known.join(", ")),
     }
+}
+
+/// What is said of a model that nobody knows.
+pub(super) fn model(name: &str) -> String {
+    let known = model::presets();
+    let names: Vec<&str> = known.iter().map(|model| model.name.as_str()).collect();
+    format!("--model {name} is not known; {}", fix(name, &names))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use lockstep_estimate::hardware::{Cluster, Device};
 use lockstep_estimate::model::Model;
 use lockstep_estimate::search::Choice;
 use lockstep_estimate::search::quickest::{least_seconds, quickest_within};
+use lockstep_estimate::time::loading_seconds;
 
 /// Largest number of devices that is tried.
 pub(super) const MOST: u64 = 32_768;
@@ -255,8 +256,7 @@ impl Wanted {
         let does = |gbps: f64| {
             let cluster = Cluster { storage_gbps: gbps, ..asked.cluster.clone() };
             // It feeds steps too.
-            let tokens = (asked.batch * asked.model.context) as f64;
-            let loading = tokens * asked.model.token_bytes() / (gbps * 1e9);
+            let loading = loading_seconds(&asked.model, &cluster, asked.batch);
             let bill = costs(&asked, &cluster, seconds.max(loading));
             let share = bill.checkpoint_seconds / bill.checkpoint_interval_seconds;
             self.meets(&bill) && share <= CHECKPOINTS
