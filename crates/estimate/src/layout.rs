@@ -185,7 +185,7 @@ impl Layout {
         self.tensor * self.pipeline * self.context * self.data
     }
 
-    /// `t8 p12 d4 b1, ZeRO 1, selective`.
+    /// `t8 p12 d4 b1, 1f1b, zero 1, selective`.
     pub fn brief(&self) -> String {
         let mut text = format!("t{} p{} d{}", self.tensor, self.pipeline, self.data);
         for (letter, degree) in [("v", self.chunks), ("c", self.context), ("e", self.expert)] {
@@ -194,6 +194,9 @@ impl Layout {
             }
         }
         let _ = write!(text, " b{}", self.microbatch);
+        if self.pipeline > 1 {
+            let _ = write!(text, ", {}", self.schedule);
+        }
         if self.zero > 0 {
             let _ = write!(text, ", zero {}", self.zero);
         }
@@ -244,6 +247,22 @@ impl Job<'_> {
         (first(stage), end - first(stage))
     }
 
+    /// What would take all devices of the cluster: other copies, or fewer stages too.
+    fn refilled(&self) -> String {
+        let (layout, devices) = (&self.layout, self.cluster.devices);
+        let of_copy = |stages: u64| (layout.tensor * layout.context * stages).max(1);
+        let fits = |stages: &u64| devices.is_multiple_of(of_copy(*stages));
+        match (1..=layout.pipeline).rev().find(fits) {
+            None => format!("try tensor and context that divide {devices}"),
+            Some(stages) if stages == layout.pipeline => {
+                format!("try data = {}", devices / of_copy(stages))
+            }
+            Some(stages) => {
+                format!("try pipeline = {stages}, data = {}", devices / of_copy(stages))
+            }
+        }
+    }
+
     /// Everything that does not divide, each with what would.
     pub fn problems(&self) -> Vec<String> {
         let (model, layout) = (self.model, &self.layout);
@@ -284,11 +303,10 @@ impl Job<'_> {
         }
         if layout.devices() != self.cluster.devices {
             wrong.push(format!(
-                "tensor x pipeline x context x data = {} devices, and the cluster has {}; \
-                 try data = {}",
+                "tensor x pipeline x context x data = {} devices, and the cluster has {}; {}",
                 layout.devices(),
                 self.cluster.devices,
-                (self.cluster.devices / (layout.devices() / layout.data.max(1)).max(1)).max(1)
+                self.refilled(),
             ));
         }
         wrong
@@ -334,6 +352,9 @@ mod tests {
         let wrong = problems(4, 12, 48);
         assert_eq!(wrong.len(), 1, "{wrong:?}");
         assert!(wrong[0].contains("2304 devices") && wrong[0].contains("try data = 8"));
+        // Seven stages leave nothing to multiply them with, and 384 devices are no multiple of 9.
+        assert!(problems(4, 7, 8)[0].ends_with("try pipeline = 6, data = 16"));
+        assert!(problems(1, 1, 384).is_empty() && problems(9, 1, 8).len() > 1);
     }
 
     #[test]

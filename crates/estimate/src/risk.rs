@@ -15,13 +15,15 @@ use serde::Serialize;
 /// large cluster are 1.2 % of nodes behind 13 % of a day's failed jobs.
 const BAD_NODES: f64 = 0.012;
 const BAD_FACTOR: f64 = 12.3;
-/// Nodes of a rack where the network does not say, and failures of a rack in a day.
-const RACK: u64 = 16;
+/// Devices of a rack where the network does not say, and failures of a rack in a day.
+const RACK: u64 = 128;
 const RACK_FAILURES: f64 = 2e-4;
 /// Hours until a rack's power or switch is mended.
 const RACK_REPAIR: f64 = 4.0;
-/// Bins of an interval, and failures from which on a bell curve will do.
-const BINS: usize = 24;
+/// Bins of an interval, or of everything that may be lost where that is too much for so many; and
+/// failures from which on a bell curve will do.
+const BINS: f64 = 24.0;
+const MOST_BINS: f64 = 8192.0;
 const MANY: f64 = 200.0;
 
 /// What a run may lose.
@@ -55,7 +57,7 @@ pub fn risk(cluster: &Cluster, bill: &Bill, hours: f64) -> Risk {
     let rate = cluster.failures_per_node_day;
     let rack = match cluster.network.topology {
         Topology::Racks { nodes_per_rack, .. } => nodes_per_rack,
-        Topology::Full | Topology::Torus { .. } => RACK,
+        Topology::Full | Topology::Torus { .. } => RACK / cluster.per_node,
     };
     let racks = cluster.nodes().div_ceil(rack.max(1)) as f64;
     let rack_failures = if racks > 1.0 { racks * RACK_FAILURES * bill.days } else { 0.0 };
@@ -65,9 +67,11 @@ pub fn risk(cluster: &Cluster, bill: &Bill, hours: f64) -> Risk {
     let with_one = rate * nodes + good * (BAD_FACTOR - 1.0);
     let interval = bill.checkpoint_interval_seconds / 3600.0;
     let restart = RESTART / 3600.0;
-    let nodes_lost = Lost::new(node_failures, restart, interval);
-    let racks_lost = Lost::new(rack_failures, restart + RACK_REPAIR, interval);
-    let both = nodes_lost.and(&racks_lost);
+    let (of_nodes, of_racks) = (
+        Losses { count: node_failures, least: restart, width: interval },
+        Losses { count: rack_failures, least: restart + RACK_REPAIR, width: interval },
+    );
+    let both = Lost::of(&[of_nodes, of_racks]);
     Risk {
         node_failures,
         hours_between_failures_with_a_bad_node: 24.0 / with_one,
@@ -83,7 +87,42 @@ pub fn risk(cluster: &Cluster, bill: &Bill, hours: f64) -> Risk {
     }
 }
 
-/// The distribution of a sum of a Poisson number of parts between `least` and `least + width`.
+/// A random number of losses of one kind, each between `least` and `least + width` hours.
+#[derive(Clone, Copy)]
+struct Losses {
+    /// How many to expect.
+    count: f64,
+    least: f64,
+    width: f64,
+}
+
+impl Losses {
+    fn mean(&self) -> f64 {
+        self.count * (self.least + self.width / 2.0)
+    }
+
+    fn spread(&self) -> f64 {
+        let square = (self.least + self.width / 2.0).powi(2) + self.width * self.width / 12.0;
+        (self.count * square).sqrt()
+    }
+
+    /// More than they ever come to.
+    fn most(&self) -> f64 {
+        self.mean() + 6.0 * self.spread() + 2.0 * (self.least + self.width)
+    }
+
+    /// Chances of every sum, in bins.
+    fn chances(&self, bin: f64) -> Vec<f64> {
+        let bins = (self.most() / bin).ceil() as usize + 1;
+        if self.count > MANY {
+            return bell(self.mean() / bin, self.spread() / bin, bins);
+        }
+        let [first, wide] = [self.least, self.width].map(|hours| (hours / bin).round() as usize);
+        compound(self.count, first.max(1), wide.max(1), bins)
+    }
+}
+
+/// The distribution of what is lost.
 struct Lost {
     /// Hours of a bin.
     bin: f64,
@@ -92,32 +131,13 @@ struct Lost {
 }
 
 impl Lost {
-    fn new(count: f64, least: f64, width: f64) -> Self {
-        let bin = width.max(1e-6) / BINS as f64;
-        let mean = count * (least + width / 2.0);
-        let spread = (count * ((least + width / 2.0).powi(2) + width * width / 12.0)).sqrt();
-        let bins = ((mean + 6.0 * spread) / bin).ceil() as usize + 2 * BINS + 1;
-        let chances = if count > MANY || bins > 20_000 {
-            bell(mean / bin, spread / bin, bins.min(200_000))
-        } else {
-            let first = (least / bin).round() as usize;
-            compound(count, first.max(1), bins)
-        };
-        Self { bin, chances }
-    }
-
-    /// The sum of two, in bins of the first.
-    fn and(&self, other: &Self) -> Self {
-        let end = |lost: &Self| lost.bin * lost.chances.len() as f64;
-        let bins = ((end(self) + end(other)) / self.bin).ceil() as usize + 2;
-        let mut chances = vec![0.0; bins];
-        for (index, chance) in other.chances.iter().enumerate().filter(|(_, c)| **c > 1e-12) {
-            let shift = (index as f64 * other.bin / self.bin).round() as usize;
-            for (own, own_chance) in self.chances.iter().enumerate() {
-                chances[(own + shift).min(bins - 1)] += chance * own_chance;
-            }
-        }
-        Self { bin: self.bin, chances }
+    /// Of losses of several kinds together.
+    fn of(kinds: &[Losses]) -> Self {
+        let least = kinds.iter().map(|kind| kind.width / BINS).fold(f64::INFINITY, f64::min);
+        let most: f64 = kinds.iter().map(Losses::most).sum();
+        let bin = least.max(most / MOST_BINS).max(1e-6);
+        let one = |sum: Vec<f64>, kind: &Losses| convolved(&sum, &kind.chances(bin));
+        Self { bin, chances: kinds.iter().fold(vec![1.0], one) }
     }
 
     /// The least that is not exceeded with this chance.
@@ -139,13 +159,24 @@ impl Lost {
     }
 }
 
-/// Panjer's recursion: parts take any of `BINS` bins from `first` on, all equally likely.
-fn compound(count: f64, first: usize, bins: usize) -> Vec<f64> {
-    let each = 1.0 / BINS as f64;
+/// Chances of the sum of two.
+fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
+    let mut chances = vec![0.0; one.len() + other.len()];
+    for (shift, chance) in other.iter().enumerate().filter(|(_, chance)| **chance > 1e-12) {
+        for (sum, own) in chances[shift..].iter_mut().zip(one) {
+            *sum += chance * own;
+        }
+    }
+    chances
+}
+
+/// Panjer's recursion: parts take any of `wide` bins from `first` on, all equally likely.
+fn compound(count: f64, first: usize, wide: usize, bins: usize) -> Vec<f64> {
+    let each = 1.0 / wide as f64;
     let mut chances = vec![0.0; bins];
     chances[0] = (-count).exp();
     for sum in 1..bins {
-        let parts: f64 = (first..(first + BINS).min(sum + 1))
+        let parts: f64 = (first..(first + wide).min(sum + 1))
             .map(|part| part as f64 * each * chances[sum - part])
             .sum();
         chances[sum] = count / sum as f64 * parts;
@@ -175,19 +206,34 @@ mod tests {
 
     #[test]
     fn chances_add_up_and_their_mean_is_the_expected_loss() {
-        for count in [0.3, 5.0, 60.0, 900.0] {
-            let lost = Lost::new(count, 0.5, 2.0);
+        for count in [0.3, 5.0, 60.0, 900.0, 3e4, 1e6] {
+            let lost = Lost::of(&[Losses { count, least: 0.5, width: 2.0 }]);
             let sum: f64 = lost.chances.iter().sum();
             assert!((sum - 1.0).abs() < 1e-3, "{count}: {sum}");
             let bins = lost.chances.iter().enumerate();
             let mean: f64 = bins.map(|(bin, chance)| bin as f64 * lost.bin * chance).sum();
             assert!((mean / (count * 1.5) - 1.0).abs() < 0.04, "{count}: {mean}");
+            let (median, worst) = (lost.quantile(0.5), lost.quantile(0.99));
+            assert!((median / mean - 1.0).abs() < 0.1 || count < 60.0, "{count}: {median}");
+            assert!(worst >= median && (count > 900.0 || worst > mean), "{count}: {worst}");
         }
     }
 
     #[test]
+    fn kinds_of_losses_add_up() {
+        let (one, other) = (
+            Losses { count: 30.0, least: 0.2, width: 1.0 },
+            Losses { count: 2.0, least: 4.2, width: 1.0 },
+        );
+        let both = Lost::of(&[one, other]);
+        let bins = both.chances.iter().enumerate();
+        let mean: f64 = bins.map(|(bin, chance)| bin as f64 * both.bin * chance).sum();
+        assert!((mean / (one.mean() + other.mean()) - 1.0).abs() < 0.03, "{mean}");
+    }
+
+    #[test]
     fn without_failures_nothing_is_lost() {
-        let lost = Lost::new(0.0, 0.5, 2.0);
+        let lost = Lost::of(&[Losses { count: 0.0, least: 0.5, width: 2.0 }]);
         assert!(lost.quantile(0.99) <= 0.0 && lost.chance_above(0.1) <= 0.0);
     }
 

@@ -64,7 +64,9 @@ fn runs_on_hopper_and_blackwell_are_met() {
         at_most("Ultra-Scale, median", score.step_time_median_error, 0.15);
         at_most("Ultra-Scale, wrong verdicts", score.oom_accuracy.map(|right| 1.0 - right), 0.05);
         at_most("Ultra-Scale, regret", score.regret_median, 0.03);
-        // Its sittings differ in what they keep (see the guide): 6 % is not reached.
+        // As for the time, the median: its sittings differ in what they keep (see the guide), and
+        // a mean of 6 % is not reached.
+        at_most("Ultra-Scale, memory, median", score.memory_median_error, 0.06);
         at_most("Ultra-Scale, memory", score.memory_mape, 0.09);
     }
     if let Some(score) = scored("torchtitan") {

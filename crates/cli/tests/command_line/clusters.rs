@@ -38,7 +38,7 @@ fn nonsense_is_told_all_at_once_with_a_way_out() {
     let error = refusal(&folder, &arguments);
     assert!(error.contains("devices = 0") && error.contains("network_gbps = -1"), "{error}");
     let error = refusal(&folder, &["plan", "--model", "gpt3-175b", "--cluster", "8xv100-16gb"]);
-    assert!(error.contains("fits into 8 devices of 16 GB; try --cluster 16xv100-16gb"), "{error}");
+    assert!(error.contains("fits into 8 devices of 16 GiB; try --cluster 16xv100-16gb"), "{error}");
 }
 
 #[test]
@@ -56,6 +56,44 @@ fn a_given_layout_is_priced_or_refused_with_everything_that_does_not_divide() {
         let line = error.lines().find(|line| line.contains(wrong));
         assert!(line.is_some_and(|line| line.contains("; try ")), "{wrong}: {error}");
     }
+}
+
+#[test]
+fn a_given_layout_that_does_not_fit_is_told_and_refused() {
+    let folder = Folder::new();
+    let plan = ["plan", "--model", "gpt3-175b", "--cluster", "8xa100-80gb", "--layout", "data=8"];
+    let finished = folder.run(&plan);
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    assert!(finished.stdout.contains("does not fit: t1 p1 d8"), "{}", finished.stdout);
+    assert!(finished.stderr.contains("GiB; try "), "{}", finished.stderr);
+}
+
+#[test]
+fn a_model_and_a_recipe_are_one_too_many_and_odd_numbers_of_devices_have_layouts() {
+    let folder = Folder::new();
+    let model = ["plan", "--model", "llama3-8b", "--cluster", "96xh100-80gb"];
+    let error = refusal(&folder, &[&model[..], &["--set", "train.batch=8"]].concat());
+    assert!(error.contains("; try one or the other"), "{error}");
+    // Copies may be three times a power of two, if batches are.
+    let report = folder.json(&[&model[..], &["--json"]].concat());
+    assert_eq!(report["batch"].as_u64().map(|batch| batch % 3), Some(0), "{}", report["batch"]);
+    assert_eq!((report["devices"].as_u64(), report["nodes"].as_u64()), (Some(96), Some(12)));
+    folder.write("small.toml", b"device = \"v100-16gb\"\ndevices = 8\n");
+    let error = refusal(&folder, &["plan", "--model", "gpt3-175b", "--cluster", "small.toml"]);
+    assert!(error.contains("try devices = 16 in small.toml"), "{error}");
+}
+
+#[test]
+fn tables_without_a_single_run_are_refused() {
+    let folder = Folder::new();
+    folder.write("other.csv", b"source,gpu,value\na,b,3\n");
+    folder.write("empty.csv", b"");
+    let error = refusal(&folder, &["plan", "validate", "other.csv", "empty.csv"]);
+    assert!(error.contains("other: this is no table of runs"), "{error}");
+    assert!(error.contains("empty: it has no rows"), "{error}");
+    let error = refusal(&folder, &["plan", "calibrate", "other.csv", "--out", "constants"]);
+    assert!(error.contains("this is no table of runs"), "{error}");
+    assert!(!folder.path().join("constants").exists(), "nothing is written");
 }
 
 #[test]

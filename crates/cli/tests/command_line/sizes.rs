@@ -115,7 +115,7 @@ fn what_cannot_be_met_is_refused_with_what_can() {
         ]
         .concat(),
     );
-    assert!(error.contains("fits into 8 devices of 16 GB; try --devices "), "{error}");
+    assert!(error.contains("fits into 8 devices of 16 GiB; try --devices "), "{error}");
 }
 
 #[test]

@@ -94,8 +94,11 @@ pub struct Cluster {
 
 /// Watts of everything around a device, as a multiple of its own.
 const OVERHEAD: f64 = 1.5;
-/// Llama 3's herd had 419 unexpected interruptions on 2,048 nodes in 54 days.
-const FAILURES: f64 = 3.8e-3;
+/// Failures of a device in a day, with its share of the node: Llama 3's herd had 419 unexpected
+/// interruptions on 2,048 nodes of eight in 54 days, most of them of devices.
+const FAILURES: f64 = 3.8e-3 / 8.0;
+/// What storage takes for each device, GB/s.
+const STORAGE: f64 = 0.25;
 
 impl Cluster {
     /// So many devices of a type in their usual nodes, on a network at their usual speed.
@@ -113,12 +116,18 @@ impl Cluster {
             },
             host_gbps: 25.0,
             host_memory_gbps: 40.0,
-            storage_gbps: 2.0 * devices.div_ceil(device.per_node) as f64,
+            storage_gbps: STORAGE * devices.next_multiple_of(device.per_node) as f64,
             dollars_per_device_hour: device.dollars_per_hour,
             dollars_per_kwh: 0.1,
             watts_per_device: device.watts * OVERHEAD,
-            failures_per_node_day: FAILURES,
+            failures_per_node_day: 0.0,
         }
+        .in_nodes_of(device.per_node)
+    }
+
+    /// The same in nodes of so many devices, which fail as often as their devices together.
+    pub(crate) fn in_nodes_of(self, per_node: u64) -> Self {
+        Self { per_node, failures_per_node_day: FAILURES * per_node as f64, ..self }
     }
 
     /// Units whose devices share links, from the smallest on.
@@ -171,5 +180,17 @@ mod tests {
         assert_eq!((cluster.devices, cluster.nodes(), cluster.per_node), (1024, 128, 8));
         assert_eq!(named("0xa100-80gb"), None);
         assert_eq!(named("8xb52"), None);
+    }
+
+    #[test]
+    fn a_device_fails_as_often_in_a_large_node_as_in_a_small_one() {
+        let failures = |name| {
+            let cluster = named(name).expect("a cluster");
+            cluster.failures_per_node_day * cluster.nodes() as f64
+        };
+        assert!((failures("1152xgb200-186gb") / failures("1152xb200-180gb") - 1.0).abs() < 1e-9);
+        // A large node of which one device is missing stores no less for that.
+        let storage = |name| named(name).expect("a cluster").storage_gbps;
+        assert!((storage("71xgb200-186gb") - storage("72xb200-180gb")).abs() < 1e-9);
     }
 }

@@ -63,16 +63,18 @@ const TREE: [&str; 4] =
 /// Reads a cluster, or says everything that is wrong with it, each with what would work.
 pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let line = error.message().replace('\n', " ");
-        vec![format!("{name}: {line}; `lockstep plan --help` shows a cluster file")]
+        let at = error.span().map_or(0, |span| span.start);
+        let line = 1 + text.get(..at).unwrap_or(text).matches('\n').count();
+        let what = error.message().replace('\n', " ");
+        vec![format!("{name}, line {line}: {what}; `lockstep plan --help` shows a cluster file")]
     })?;
     let mut file = File { name, table: &table, wrong: Vec::new() };
     file.only_known_keys();
     let device = file.device();
     let devices = file.whole("devices", None, 8);
-    let mut cluster = Cluster::of(device, devices);
+    let per_node = file.whole("per_node", Some(device.per_node), device.per_node);
+    let mut cluster = Cluster::of(device, devices).in_nodes_of(per_node);
     name.clone_into(&mut cluster.name);
-    cluster.per_node = file.whole("per_node", Some(device.per_node), device.per_node);
     for (key, value) in [
         ("memory_gb", &mut cluster.device.memory_gb),
         ("peak_tflops", &mut cluster.device.peak_tflops),
@@ -109,7 +111,9 @@ impl<'a> File<'a> {
 
     fn only_known_keys(&mut self) {
         for key in self.table.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-            let fix = nearest(key, KEYS).map_or_else(
+            // A longer name of the same thing is nearer than one with as many letters.
+            let same = KEYS.into_iter().find(|known| key.ends_with(&format!("_{known}")));
+            let fix = same.or_else(|| nearest(key, KEYS)).map_or_else(
                 || "try without it; `lockstep plan --help` shows a cluster file".to_owned(),
                 |near| format!("try {near}"),
             );
@@ -162,6 +166,15 @@ impl<'a> File<'a> {
         usual
     }
 
+    /// How many times more could be sent than links carry: not less than once.
+    fn short(&mut self, key: &str) -> f64 {
+        let times = self.positive(key, 1.0);
+        if times < 1.0 {
+            self.refuse(&format!("{key} = {times} must be at least 1; try 1"));
+        }
+        times.max(1.0)
+    }
+
     /// One of a few words, if there is one.
     fn word(&mut self, key: &str, words: &[&'static str]) -> Option<&'static str> {
         let value = self.table.get(key)?;
@@ -197,13 +210,16 @@ impl<'a> File<'a> {
     fn topology(&mut self) -> Topology {
         let tree = Topology::Racks {
             nodes_per_rack: self.whole("nodes_per_rack", Some(16), 16),
-            oversubscription: self.positive("oversubscription", 1.0),
+            oversubscription: self.short("oversubscription"),
             racks_per_spine: self.whole("racks_per_spine", Some(u64::from(u32::MAX)), 8),
-            spine_oversubscription: self.positive("spine_oversubscription", 1.0),
+            spine_oversubscription: self.short("spine_oversubscription"),
         };
         let dims = self.whole("torus_dims", Some(3), 3);
         let words = ["full", "fat-tree", "rails", "racks", "tree", "torus"];
         let word = self.word("topology", &words);
+        if word.is_none() && self.has("topology") {
+            return Topology::Full;
+        }
         let idle = |keys: &[&'a str], file: &Self| -> Vec<&'a str> {
             keys.iter().copied().filter(|key| file.has(key)).collect()
         };
@@ -212,6 +228,13 @@ impl<'a> File<'a> {
             Some("torus") => (Topology::Torus { dims }, idle(&TREE, self)),
             _ => (Topology::Full, idle(&[&TREE[..], &["torus_dims"]].concat(), self)),
         };
+        let is_tree = matches!(topology, Topology::Racks { .. });
+        if is_tree && self.has("spine_oversubscription") && !self.has("racks_per_spine") {
+            self.refuse(
+                "spine_oversubscription says nothing without racks_per_spine; try \
+                 racks_per_spine = 8 beside it",
+            );
+        }
         for key in idle {
             let (is, try_this) =
                 (word.unwrap_or("full"), if key == "torus_dims" { "torus" } else { "tree" });
@@ -277,5 +300,14 @@ mod tests {
         assert!(wrong.iter().all(|line| line.contains("try ")), "{wrong:?}");
         assert!(wrong.iter().any(|line| line.contains("try network_gbps")), "{wrong:?}");
         assert!(wrong.iter().any(|line| line.contains("topology = \"tree\"")), "{wrong:?}");
+        let text = "device = \"h100-80gb\"\ndevices = 64\ntopology = \"tree\"\n\
+                    devices_per_node = 4\noversubscription = 0.5\nspine_oversubscription = 2\n";
+        let wrong = parse("mine", text).expect_err("three mistakes");
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
+        assert!(wrong.iter().any(|line| line.ends_with("try per_node")), "{wrong:?}");
+        let text = "device = \"h100-80gb\"\ndevices = 64\ntopology = \"tre\"\nracks_per_spine = 4";
+        assert_eq!(parse("mine", text).map_err(|wrong| wrong.len()), Err(1));
+        let wrong = parse("mine", "devices = 4\nnetwork = = 3\n").expect_err("no table");
+        assert!(wrong[0].starts_with("mine, line 2: "), "{wrong:?}");
     }
 }

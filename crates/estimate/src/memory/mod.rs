@@ -128,7 +128,7 @@ fn layers(job: &Job<'_>, device: u64) -> (u64, u64) {
 }
 
 /// Parameters of a pipeline's device by kind: those that all copies hold, and its experts.
-fn params(job: &Job<'_>, device: u64) -> (f64, f64, u64, u64) {
+pub(crate) fn params(job: &Job<'_>, device: u64) -> (f64, f64) {
     let (model, layout) = (job.model, &job.layout);
     let (dense, routed) = layers(job, device);
     let mut shared =
@@ -144,12 +144,13 @@ fn params(job: &Job<'_>, device: u64) -> (f64, f64, u64, u64) {
     }
     let t = layout.tensor as f64;
     let experts = routed as f64 * model.experts_params() as f64 / layout.expert as f64;
-    (shared as f64 / t, experts / t, dense, routed)
+    (shared as f64 / t, experts / t)
 }
 
 fn of_device(job: &Job<'_>, device: u64) -> Memory {
     let layout = &job.layout;
-    let (shared, experts, dense, routed) = params(job, device);
+    let (shared, experts) = params(job, device);
+    let (dense, routed) = layers(job, device);
     let ways = zero_ways(job);
     let expert_ways = (ways / layout.expert as f64).max(1.0);
     // In a pipeline weights stay once they are fetched, and gradients are added up in full.

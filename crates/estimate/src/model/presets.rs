@@ -95,7 +95,8 @@ pub fn presets() -> Vec<Model> {
     models.extend(MEGATRON_2021.map(|row| gpt(row, 51_200, 2048)));
     models.extend(LLAMA.map(|(name, layers, width, heads, kv_heads, ffn, vocab, context)| {
         let model = Model::llama(name, layers, width, heads, kv_heads, ffn).reading(vocab, context);
-        Model { tied: name.starts_with("llama3.2"), ..model }
+        // Small ones spend a fifth of their parameters on a table and do not afford two.
+        Model { tied: name.starts_with("llama3.2") || name == "llama-1.34b", ..model }
     }));
     models.push(palm("palm-8b", 32, 4096, 16));
     models.push(palm("palm-62b", 64, 8192, 32));

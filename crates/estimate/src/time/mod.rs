@@ -21,6 +21,7 @@ mod shared;
 use crate::calibration::Calibration;
 use crate::hardware::{Cluster, Shared};
 use crate::layout::Job;
+use crate::memory;
 use crate::model::Model;
 use collective::{Group, Links};
 use common::{Common, Parts};
@@ -297,33 +298,15 @@ fn busiest(stages: &[Passes], devices: usize) -> Passes {
     devices.fold(first, |most, next| if total(&next) > total(&most) { next } else { most })
 }
 
-/// Parameters of the fullest device that its copies also hold, and experts that fewer hold.
-pub(crate) fn held_params(job: &Job<'_>) -> (f64, f64) {
-    let (model, layout) = (job.model, &job.layout);
-    let t = layout.tensor as f64;
-    let last = layout.pipeline - 1;
-    let mut most = (0.0, 0.0);
-    for stage in [0, 1.min(last), last / 2, last] {
-        let (before, layers) = job.layers_of(layout.pipeline, stage);
-        let dense = model.dense_layers().saturating_sub(before).min(layers);
-        let routed = layers - dense;
-        let mut shared = dense as f64 * model.dense_layer_params() as f64
-            + routed as f64 * model.expert_layer_shared_params() as f64;
-        if stage == 0 {
-            shared += model.embedding_params() as f64;
-        }
-        if stage == last {
-            shared += model.head_params() as f64;
-            if model.tied && stage > 0 {
-                shared += (model.vocab * model.width) as f64;
-            }
-        }
-        let experts = routed as f64 * model.experts_params() as f64 / layout.expert as f64;
-        if shared + experts > most.0 + most.1 {
-            most = (shared, experts);
-        }
-    }
-    (most.0 / t, most.1 / t)
+/// Parameters of the device that has most: those that its copies also hold, and experts that fewer
+/// hold.
+fn held_params(job: &Job<'_>) -> (f64, f64) {
+    let of = |device: u64| memory::params(job, device);
+    let first = of(0);
+    let more = |most: (f64, f64), next: (f64, f64)| {
+        if next.0 + next.1 > most.0 + most.1 { next } else { most }
+    };
+    (1..job.layout.pipeline).map(of).fold(first, more)
 }
 
 /// Copies among which the optimizer's states are divided.

@@ -72,6 +72,58 @@ fn need(row: &Row, column: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{column} is not published"))
 }
 
+/// Columns of numbers without words; those of measurements are above zero.
+const NUMBERS: [&str; 22] = [
+    "params_b",
+    "layers",
+    "hidden",
+    "ffn",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq",
+    "gpu_mem_gb",
+    "gpus",
+    "gpus_per_node",
+    "inter_gbps_per_gpu",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "dp",
+    "sp",
+    "gbs",
+    "mbs",
+    "ga",
+];
+const MEASURED: [&str; 4] = ["step_time_s", "tok_s_gpu", "tflops_gpu", "mem_gb"];
+
+/// Says which cell is no number, if one is not.
+fn only_numbers(row: &Row) -> Result<(), String> {
+    for column in NUMBERS.into_iter().chain(MEASURED) {
+        let Some(text) = text(row, column) else { continue };
+        let is_measured = MEASURED.contains(&column);
+        let number: f64 = text.parse().map_err(|_| format!("{column} = {text:?} is no number"))?;
+        if !(number.is_finite() && number >= 0.0 && (number > 0.0 || !is_measured)) {
+            let least = if is_measured { "above zero" } else { "zero or more" };
+            return Err(format!("{column} = {text} is not {least}"));
+        }
+    }
+    Ok(())
+}
+
+/// Columns without which a table is not one of runs.
+const NEEDED: [&str; 6] = ["layers", "hidden", "gpu", "gpus", "tp", "pp"];
+
+/// Why no row of a table can be predicted, if it has other columns.
+pub fn is_of_another_kind(row: &Row) -> Option<String> {
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|key| !row.contains_key(*key)).collect();
+    let columns = if missing.len() == 1 { "column" } else { "columns" };
+    (!missing.is_empty())
+        .then(|| format!("this is no table of runs: it has no {columns} {}", missing.join(", ")))
+}
+
 /// The number that stands behind a word: `top8` or `moe_ffn 2048`.
 fn behind(text: &str, word: &str) -> Option<u64> {
     let rest = text[text.find(word)? + word.len()..].trim_start_matches([' ', '=']);
@@ -81,10 +133,14 @@ fn behind(text: &str, word: &str) -> Option<u64> {
 
 /// Reads a row, or says why it cannot be predicted.
 pub fn read(row: &Row) -> Result<Published, String> {
+    if let Some(reason) = is_of_another_kind(row) {
+        return Err(reason);
+    }
     let status = text(row, "status").unwrap_or("ok");
     if status.starts_with("inconsistent") || status == "partial" {
         return Err(format!("its status is {status:?}"));
     }
+    only_numbers(row)?;
     let model = model(row)?;
     let cluster = cluster(row)?;
     let mut layout = layout(row, &model, &cluster)?;
@@ -309,4 +365,37 @@ fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String>
         microbatch,
         recompute,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::csv;
+    use super::*;
+
+    /// A row of which one cell is another.
+    fn reason(column: &str, cell: &str) -> String {
+        let mut row = csv::parse(
+            "id,layers,hidden,heads,seq,gpu,gpus,tp,pp,gbs,mbs,step_time_s\n\
+             one,24,2048,16,2048,A100,8,1,1,64,8,1.5\n",
+        )
+        .remove(0);
+        assert!(read(&row).is_ok(), "{:?}", read(&row));
+        row.insert(column.to_owned(), cell.to_owned());
+        read(&row).expect_err("it is wrong")
+    }
+
+    #[test]
+    fn cells_that_are_no_numbers_are_named_and_not_guessed() {
+        assert_eq!(reason("gbs", "x"), "gbs = \"x\" is no number");
+        assert_eq!(reason("tp", "-2"), "tp = -2 is not zero or more");
+        assert_eq!(reason("step_time_s", "0"), "step_time_s = 0 is not above zero");
+        assert_eq!(reason("layers", "0"), "layers is not published");
+    }
+
+    #[test]
+    fn a_table_of_another_kind_says_so() {
+        let row = csv::parse("source,gpu,op,layers\na,b,c,24\n").remove(0);
+        let reason = read(&row).expect_err("no run");
+        assert!(reason.ends_with("it has no columns hidden, gpus, tp, pp"), "{reason}");
+    }
 }

@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub(super) model: Option<String>,
     /// Sequences of a step (about four million tokens)
-    #[arg(long)]
-    pub(super) batch: Option<u64>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub(super) batch: Option<i64>,
     /// Tokens of the whole run (twenty for each parameter)
     #[arg(long, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
@@ -105,6 +105,10 @@ pub(super) fn run(
     shown: Shown,
     world: &World,
 ) -> Result<(), Failure> {
+    if arguments.model.is_some() && !recipe.is_default() {
+        let error = "--model is instead of a recipe, and there is one too; try one or the other";
+        return Err(Failure::user(error));
+    }
     let recipe = if arguments.model.is_none() { Some(recipe.resolve(world)?) } else { None };
     let asked = asked(arguments, recipe.as_ref(), world)?;
     let question = asked.question();
@@ -113,24 +117,7 @@ pub(super) fn run(
         None => search(&question, arguments.top.max(2)),
     };
     let Some(first) = found.best.first() else {
-        let room = asked.cluster.device.memory_gb;
-        if found.examined == 0 {
-            let (devices, batch) = (asked.cluster.devices, asked.batch);
-            return Err(Failure::user(format!(
-                "no layout of {} divides {devices} devices with batches of {batch} sequences; try \
-                 --batch {}, or another number of devices",
-                asked.model.name,
-                batch.next_multiple_of(devices),
-            )));
-        }
-        return Err(Failure::user(format!(
-            "none of {} layouts of {} fits into {} devices of {room} GB; try --cluster {}x{}",
-            found.examined,
-            asked.model.name,
-            asked.cluster.devices,
-            2 * asked.cluster.devices,
-            asked.cluster.device.name,
-        )));
+        return Err(Failure::user(nothing_fits(&asked, &found, arguments.batch.is_some())));
     };
     let tokens = (asked.batch * asked.model.context) as f64;
     let costs = bill::bill(&asked.model, &asked.cluster, asked.tokens, tokens, first.step.seconds);
@@ -151,7 +138,42 @@ pub(super) fn run(
         let page = html::page(&asked, &found, &report.curves(), &all);
         world.files().write_atomic(path, page.as_bytes())?;
     }
-    if shown.json { output::json(&report) } else { output::text(&text) }
+    if shown.json { output::json(&report) } else { output::text(&text) }?;
+    if report.feasible {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1_u32 << 30);
+    Err(Failure::user(format!(
+        "--layout needs {:.1} of {:.1} GiB; try what is named above, or without it",
+        gib(report.memory.needed_bytes),
+        gib(report.memory.device_bytes)
+    )))
+}
+
+/// Why no layout can be run, and what to try.
+fn nothing_fits(asked: &Asked, found: &Found, is_batch_given: bool) -> String {
+    let (model, cluster) = (&asked.model.name, &asked.cluster);
+    let devices = cluster.devices;
+    // A file says the number of devices itself.
+    let is_file = hardware::named(&cluster.name).is_none();
+    if found.examined == 0 {
+        let batch = asked.batch;
+        let fix = batch.next_multiple_of(devices);
+        let key = if is_batch_given { "--batch" } else { "train.batch or --batch" };
+        return format!(
+            "no layout of {model} divides {devices} devices with batches of {batch} sequences; try \
+             {key} {fix}, or another number of devices"
+        );
+    }
+    let fix = if is_file {
+        format!("devices = {} in {}", 2 * devices, cluster.name)
+    } else {
+        format!("--cluster {}x{}", 2 * devices, cluster.device.name)
+    };
+    format!(
+        "none of {} layouts of {model} fits into {devices} devices of {} GiB; try {fix}",
+        found.examined, cluster.device.memory_gb
+    )
 }
 
 /// A search that found the one layout that was given, or says why that is none.
@@ -206,8 +228,11 @@ pub(super) fn asked(
             "--scaling searches layouts of other numbers of devices; try without --layout".into(),
         );
     }
-    if arguments.batch == Some(0) {
-        wrong.push("--batch 0 must be at least 1; try 1024".into());
+    if let Some(batch) = arguments.batch.filter(|batch| *batch < 1) {
+        wrong.push(format!("--batch {batch} must be at least 1; try 1024"));
+    }
+    if arguments.top == 0 {
+        wrong.push("--top 0 shows nothing; try 5".into());
     }
     if let Some(tokens) = arguments.tokens.filter(|tokens| !(*tokens > 0.0 && tokens.is_finite())) {
         wrong.push(format!("--tokens {tokens} must be above zero; try 300e9"));
@@ -230,9 +255,10 @@ pub(super) fn asked(
     }
     match (model, cluster, calibration) {
         (Some(model), Some(cluster), Some(calibration)) if wrong.is_empty() => {
-            let usual = (4_194_304 / model.context).max(cluster.devices).next_power_of_two();
+            let usual = usual_batch(&model, cluster.devices);
             let usual = layout.map_or(usual, |l| usual.next_multiple_of(per_round(&l)));
-            let batch = arguments.batch.or(recipe.map(|r| r.train.batch as u64)).unwrap_or(usual);
+            let given = arguments.batch.map(i64::unsigned_abs);
+            let batch = given.or(recipe.map(|r| r.train.batch as u64)).unwrap_or(usual);
             let tokens = arguments.tokens.unwrap_or(20.0 * model.num_params() as f64);
             Ok(Asked { model, cluster, batch, tokens, calibration, layout })
         }
@@ -247,6 +273,14 @@ fn read_calibration(path: &Path, world: &World) -> Result<Calibration, String> {
         let file = path.display();
         format!("--calibration {file}: {error}; try one that `plan calibrate RUNS --out` wrote")
     })
+}
+
+/// About four million tokens, by a number of sequences that every number of copies divides.
+fn usual_batch(model: &Model, devices: u64) -> u64 {
+    let wanted = (4_194_304 / model.context).max(devices) as f64;
+    let odd = devices >> devices.trailing_zeros();
+    let doublings = (wanted / odd as f64).log2().round() as u32;
+    (odd << doublings).max(devices)
 }
 
 /// Sequences that all copies read at once.

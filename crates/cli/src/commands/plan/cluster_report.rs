@@ -16,6 +16,13 @@ use serde::Serialize;
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) feasible: bool,
+    pub(super) model: String,
+    pub(super) cluster: String,
+    pub(super) devices: u64,
+    pub(super) nodes: u64,
+    pub(super) batch: u64,
+    pub(super) batch_tokens: u64,
+    pub(super) tokens: f64,
     pub(super) num_params: u64,
     pub(super) step_flops: Flops,
     pub(super) layouts_examined: usize,
@@ -134,7 +141,9 @@ pub(super) struct LayoutReport {
 pub(super) struct Alternative {
     layout: LayoutReport,
     step_seconds: f64,
+    /// What tensors take, and with holes and libraries.
     memory_bytes: u64,
+    needed_bytes: u64,
     mfu: f64,
 }
 
@@ -147,11 +156,19 @@ impl Report {
             layout: layout(asked, choice),
             step_seconds: choice.step.seconds,
             memory_bytes: choice.memory.total() as u64,
+            needed_bytes: choice.memory.needed(&asked.calibration) as u64,
             mfu: mfu(asked, choice.step.seconds),
         };
         let question = asked.question();
         Self {
             feasible: found.too_large < found.examined,
+            model: asked.model.name.clone(),
+            cluster: asked.cluster.name.clone(),
+            devices: asked.cluster.devices,
+            nodes: asked.cluster.nodes(),
+            batch: asked.batch,
+            batch_tokens: asked.batch * asked.model.context,
+            tokens: asked.tokens,
             num_params: asked.model.num_params(),
             step_flops: flops(asked),
             layouts_examined: found.examined,

@@ -15,7 +15,11 @@ use std::fmt::Write;
 pub(super) fn render(asked: &Asked, found: &Found, report: &Report, section: Section) -> String {
     let first = &found.best[0];
     let fits = report.memory.needed_bytes <= report.memory.device_bytes;
-    let what = if fits { "best" } else { "does not fit" };
+    let what = match asked.layout {
+        _ if !fits => "does not fit",
+        Some(_) => "as given",
+        None => "best",
+    };
     let name = format!("{what}: {}\n", report.layout.brief);
     match section {
         Section::Memory => walls(asked) + "\n" + &name + &held(report) + &pareto(asked, found),
@@ -45,13 +49,15 @@ pub(super) fn render(asked: &Asked, found: &Found, report: &Report, section: Sec
 
 /// How many layouts there are, the best of them, why the second lost, and what would be quicker.
 fn searched(asked: &Asked, found: &Found, report: &Report) -> String {
-    let mut text = format!("{} layouts examined, {} too large\n", found.examined, found.too_large);
+    let (examined, too_large) = (found.examined, found.too_large);
+    let s = several(examined as u64);
+    let mut text = format!("{examined} layout{s} examined, {too_large} too large\n");
     let _ = writeln!(text, "\n{:<62} {:>9} {:>7} {:>9}", "layout", "step", "MFU", "memory");
     for choice in &found.best {
         let _ = writeln!(
             text,
             "{:<62} {:>7.3} s {:>5.1} % {:>5.1} GiB",
-            format!("{} ({})", choice.layout.brief(), choice.layout.schedule),
+            choice.layout.brief(),
             choice.step.seconds,
             100.0 * mfu(asked, choice.step.seconds),
             gib(choice.memory.needed(&asked.calibration)),
@@ -137,6 +143,11 @@ fn tail(risk: &Risk) -> String {
     )
 }
 
+/// The end of a word that stands for several.
+const fn several(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 fn gib(bytes: f64) -> f64 {
     bytes / f64::from(1_u32 << 30)
 }
@@ -149,7 +160,7 @@ fn walls(asked: &Asked) -> String {
     let params = model.num_params() as f64;
     let network = cluster.network.device_gbps * 1e9;
     format!(
-        "{}: {:.2} B parameters on {} ({} nodes)\n\
+        "{}: {:.2} B parameters on {} ({} node{})\n\
          compute wall        {:.1} PFLOP a step, {:.2} s at peak ({:.1} with causal pairs alone, \
          {:.1} with all computed again)\n\
          memory wall         {:.0} GB of states, {:.0} GB of memory\n\
@@ -159,12 +170,13 @@ fn walls(asked: &Asked) -> String {
         params / 1e9,
         cluster.name,
         cluster.nodes(),
+        several(cluster.nodes()),
         flops / 1e15,
         flops / peak,
         causal / 1e15,
         hardware / 1e15,
         18.0 * params / 1e9,
-        cluster.device.memory_gb * cluster.devices as f64,
+        cluster.device.memory_bytes() * cluster.devices as f64 / 1e9,
         4.0 * params / 1e9,
         8.0 * params / network / cluster.per_node as f64,
         asked.tokens / 1e9,
@@ -177,7 +189,7 @@ fn spent(asked: &Asked, report: &Report, step: &Step) -> String {
     let part =
         |seconds: f64| format!("{:>8.3} s {:>5.1} %", seconds, 100.0 * seconds / step.seconds);
     format!(
-        "step {:.3} s, {:.0} tokens/s, MFU {:.1} %, {} microbatches\n\
+        "step {:.3} s, {:.0} tokens/s, MFU {:.1} %, {} microbatch{}\n\
          \x20 computing          {}\n\
          \x20 exposed messages   {}\n\
          \x20 pipeline idle      {}\n\
@@ -188,6 +200,7 @@ fn spent(asked: &Asked, report: &Report, step: &Step) -> String {
         report.tokens_per_second,
         100.0 * report.mfu,
         report.layout.microbatches,
+        if report.layout.microbatches == 1 { "" } else { "es" },
         part(step.compute),
         part(step.exposed),
         part(step.bubble),

@@ -21,10 +21,10 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 8)]
     ranks: usize,
     /// Microseconds that an empty message takes
-    #[arg(long, default_value_t = 10.0, value_name = "US")]
+    #[arg(long, default_value_t = 10.0, value_name = "US", allow_negative_numbers = true)]
     latency: f64,
     /// Gigabytes a second of a link (100 Gbit/s are 12.5)
-    #[arg(long, default_value_t = 12.5, value_name = "GB/S")]
+    #[arg(long, default_value_t = 12.5, value_name = "GB/S", allow_negative_numbers = true)]
     bandwidth: f64,
     /// Lengths of the vector, with commas between
     #[arg(long, default_value = "1KiB,64KiB,1MiB,16MiB,256MiB", value_delimiter = ',')]
@@ -59,26 +59,31 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn report(arguments: &Arguments) -> Result<Report, Failure> {
-    let n = arguments.ranks;
+    let (n, latency, bandwidth) = (arguments.ranks, arguments.latency, arguments.bandwidth);
+    let mut wrong = Vec::new();
     if !(2..=MOST_RANKS).contains(&n) {
-        return Err(Failure::user(format!("--ranks {n} is not between 2 and {MOST_RANKS}; try 8")));
+        wrong.push(format!("--ranks {n} is not between 2 and {MOST_RANKS}; try 8"));
     }
-    let is_positive = |number: f64| number > 0.0 && number.is_finite();
-    if !(arguments.latency >= 0.0 && arguments.latency.is_finite()) {
-        let latency = arguments.latency;
-        return Err(Failure::user(format!("--latency {latency} is no time; try 10")));
+    if !(latency >= 0.0 && latency.is_finite()) {
+        wrong.push(format!("--latency {latency} is no time; try 10"));
     }
-    if !is_positive(arguments.bandwidth) {
-        let bandwidth = arguments.bandwidth;
-        return Err(Failure::user(format!("--bandwidth {bandwidth} is no speed; try 12.5")));
+    if !(bandwidth > 0.0 && bandwidth.is_finite()) {
+        wrong.push(format!("--bandwidth {bandwidth} is no speed; try 12.5"));
     }
-    let link = Link {
-        latency: Seconds(arguments.latency * 1e-6),
-        bandwidth: BytesPerSecond(arguments.bandwidth * 1e9),
-    };
-    let mut rows = Vec::new();
+    let mut lengths: Vec<Bytes> = Vec::new();
     for text in &arguments.bytes {
-        let bytes: Bytes = text.parse().map_err(|e| Failure::user(format!("--bytes: {e}")))?;
+        match text.parse() {
+            Ok(bytes) => lengths.push(bytes),
+            Err(error) => wrong.push(format!("--bytes: {error}")),
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(Failure::user(wrong.join("\n")));
+    }
+    let link =
+        Link { latency: Seconds(latency * 1e-6), bandwidth: BytesPerSecond(bandwidth * 1e9) };
+    let mut rows = Vec::new();
+    for bytes in lengths {
         let all = forms(n).into_iter();
         rows.extend(all.map(|(algorithm, form)| row(n, algorithm, form, bytes, link)));
     }

@@ -5,18 +5,33 @@ use lockstep_schedule::pipeline::Kind;
 
 /// Reads a layout, or says everything that is wrong with it.
 pub(super) fn parse(text: &str) -> Result<Layout, Vec<String>> {
-    let (mut layout, mut wrong) = (Layout::ONE, Vec::new());
+    let (mut layout, mut wrong, mut seen) = (Layout::ONE, Vec::new(), Vec::new());
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let read = match part.split_once('=') {
-            Some((key, value)) => set(&mut layout, key.trim(), value.trim()),
-            None => Err("has no value; try tensor=8".into()),
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let (key, value) = (key.trim(), value.trim());
+        let read = if value.is_empty() {
+            Err("has no value; try tensor=8".into())
+        } else if seen.contains(&key) {
+            Err(format!("says {key} once more; try one of the two"))
+        } else {
+            set(&mut layout, key, value)
         };
         if let Err(reason) = read {
             wrong.push(format!("--layout {part} {reason}"));
         }
+        seen.push(key);
     }
-    if layout.chunks > 1 && layout.schedule == Kind::OneFOneB {
+    let is_interleaved = layout.schedule == Kind::Interleaved;
+    if layout.chunks > 1 && !seen.contains(&"schedule") {
         layout.schedule = Kind::Interleaved;
+    } else if layout.chunks > 1 && !is_interleaved {
+        wrong.push(format!(
+            "--layout: devices of schedule={} have one stage each; try without virtual_stages={}, \
+             or schedule=interleaved",
+            layout.schedule, layout.chunks
+        ));
+    } else if layout.chunks == 1 && is_interleaved {
+        wrong.push("--layout: schedule=interleaved needs stages; try virtual_stages=2".into());
     }
     if wrong.is_empty() { Ok(layout) } else { Err(wrong) }
 }
@@ -78,5 +93,13 @@ mod tests {
         let wrong = parse("tensor=x,zero=9,sauce=1,data,expert=0").expect_err("five mistakes");
         assert_eq!(wrong.len(), 5, "{wrong:?}");
         assert!(wrong.iter().all(|line| line.contains("; try ")), "{wrong:?}");
+        for one in [
+            "data=2,data=4",
+            "virtual_stages=2,schedule=1f1b",
+            "virtual_stages=2,schedule=zero-bubble",
+            "schedule=interleaved",
+        ] {
+            assert_eq!(parse(one).expect_err("a contradiction").len(), 1, "{one}");
+        }
     }
 }

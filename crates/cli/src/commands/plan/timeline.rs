@@ -94,14 +94,25 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let most = report.peak_live_microbatches.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             text,
-            "{}: {} a step, idle {:.2} %, at most {most:.3} microbatches alive on a device",
+            "{}: {} a step, idle {:.2} %{}, at most {} microbatches alive on a device",
             report.schedule,
             timeline.seconds(),
             100.0 * report.bubble_fraction,
+            between(&report),
+            // Halves of passes are alive too, in thousandths where stages are many.
+            (1e3 * most).round() / 1e3,
         );
         text += &draw(timeline, arguments.width);
     }
     output::text(&text)
+}
+
+/// What is idle where steps follow each other without waiting, if that is less.
+fn between(report: &Report) -> String {
+    if report.bubble_fraction - report.cycle_bubble_fraction < 5e-5 {
+        return String::new();
+    }
+    format!(" ({:.2} % once steps overlap)", 100.0 * report.cycle_bubble_fraction)
 }
 
 fn timeline(arguments: &Arguments, name: &str) -> Result<Timeline, Failure> {

@@ -73,7 +73,15 @@ const ROUNDS: usize = 8;
 pub(super) fn calibrate(files: &[PathBuf], folder: &Path, world: &World) -> Result<(), Failure> {
     let texts = read(files, world)?;
     let mut pipelines = Pipelines::default();
-    let all = fit::fit(&self::files(&texts, None), ROUNDS, &mut pipelines);
+    let files = self::files(&texts, None);
+    if files.iter().all(|file| file.runs.is_empty()) {
+        let before = Calibration::all().into_iter().map(|one| (one.name.clone(), one)).collect();
+        let of =
+            |(name, text): &(String, String)| score::score(name, text, &before, &mut pipelines);
+        let scores: Vec<Score> = texts.iter().map(of).map(|(score, _)| score).collect();
+        return Err(nothing_predicted(&scores));
+    }
+    let all = fit::fit(&files, ROUNDS, &mut pipelines);
     write(folder, &all, world)?;
     let score = |(name, text): &(String, String)| score::score(name, text, &all, &mut pipelines).0;
     let scores: Vec<Score> = texts.iter().map(score).collect();
@@ -100,15 +108,31 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         leave_out(&texts, &mut scores, rounds, &mut pipelines);
     }
     if arguments.json {
-        return output::json(&scores);
-    }
-    let mut text = render(&scores);
-    if arguments.rows {
-        for (_, outcomes) in &scored {
-            text += &rows(outcomes);
+        output::json(&scores)?;
+    } else {
+        let mut text = render(&scores);
+        if arguments.rows {
+            for (_, outcomes) in &scored {
+                text += &rows(outcomes);
+            }
         }
+        output::text(&text)?;
     }
-    output::text(&text)
+    if scores.iter().all(|score| score.rows_predicted == 0) {
+        return Err(nothing_predicted(&scores));
+    }
+    Ok(())
+}
+
+/// Why tables are of no use, each by what most of its rows lack.
+fn nothing_predicted(scores: &[Score]) -> Failure {
+    let mut lines = Vec::new();
+    for Score { file, skipped, .. } in scores {
+        let most = skipped.iter().max_by_key(|(_, count)| **count);
+        let reason = most.map_or("it has no rows", |(reason, _)| reason);
+        lines.push(format!("{file}: {reason}; `lockstep plan validate --help` names the columns"));
+    }
+    Failure::user(lines.join("\n"))
 }
 
 /// Rows of all files, or of all but one.
@@ -209,15 +233,14 @@ fn rows(outcomes: &[score::Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
         let _ = write!(text, "{:<26} {:<44}", outcome.id, outcome.layout);
+        // Nothing is below zero that is shown as zero.
+        let error = |(was, said): (f64, f64)| (1e3 * (said / was - 1.0)).round() / 10.0 + 0.0;
         if let Some((was, said)) = outcome.seconds {
-            let _ = write!(
-                text,
-                " {was:>9.4} s, said {said:>9.4} ({:+.1} %)",
-                100.0 * (said / was - 1.0)
-            );
+            let error = error((was, said));
+            let _ = write!(text, " {was:>9.4} s, said {said:>9.4} ({error:+.1} %)");
         }
         if let Some((was, said)) = outcome.memory {
-            let error = 100.0 * (said / was - 1.0);
+            let error = error((was, said));
             let _ =
                 write!(text, " {:>6.1} GB, said {:>6.1} ({error:+.1} %)", was / 1e9, said / 1e9);
         }

@@ -26,7 +26,7 @@ pub(super) fn picture(asked: &Asked, choices: &[Choice]) -> String {
     let capacity = asked.cluster.device.memory_bytes();
     let needed = |choice: &Choice| choice.memory.needed(&asked.calibration);
     let most = choices.iter().map(needed).fold(capacity, f64::max);
-    let names: Vec<String> = choices.iter().map(name).collect();
+    let names: Vec<String> = choices.iter().map(|choice| choice.layout.brief()).collect();
     let left = names.iter().map(|name| room(name)).fold(120.0, f64::max) + 16.0;
     let bottom = TOP + ROW * choices.len() as f64;
     let mut text = opening(left + BARS + 90.0, bottom + BELOW);
@@ -83,12 +83,6 @@ pub(super) fn picture(asked: &Asked, choices: &[Choice]) -> String {
         gib(capacity)
     );
     text
-}
-
-/// A layout with its schedule, without which some look the same.
-fn name(choice: &Choice) -> String {
-    let brief = choice.layout.brief();
-    if choice.layout.pipeline > 1 { format!("{brief} ({})", choice.layout.schedule) } else { brief }
 }
 
 /// What colours mean, in a row of their own.

@@ -33,6 +33,9 @@ pub(super) struct Size {
     /// About the smallest size if all inputs were better, and if all were worse; of the smallest.
     devices_range: Option<[Option<u64>; 2]>,
     meets: bool,
+    /// Whether nothing but the number of devices was asked for, so that there is nothing to meet.
+    #[serde(skip)]
+    is_asked: bool,
 }
 
 impl Size {
@@ -76,6 +79,7 @@ impl Size {
             network_gbps: enough.as_ref().map(|enough| enough.network_gbps),
             devices_range: is_sized.then(|| wanted.range(devices)),
             meets: tried.meets,
+            is_asked: wanted.days.is_none() && wanted.dollars.is_none(),
         }
     }
 
@@ -99,9 +103,14 @@ impl Size {
         let [low, high] = self.dollars_range;
         let _ = writeln!(
             text,
-            "{} devices meet it: {:.1} days ({:.1} to {:.1}) and {:.0} dollars ({low:.0} to \
+            "{} devices{}: {:.1} days ({:.1} to {:.1}) and {:.0} dollars ({low:.0} to \
              {high:.0}), if inputs are 20 % better to 20 % worse",
-            self.devices, self.days, self.days_range[0], self.days_range[1], self.dollars
+            self.devices,
+            if self.is_asked { "" } else { " meet it" },
+            self.days,
+            self.days_range[0],
+            self.days_range[1],
+            self.dollars
         );
         for range in self.ranges.iter().filter(|range| range.input == self.days_depend_on) {
             let [low, high] = range.days;
@@ -188,7 +197,7 @@ pub(super) fn what_would_do(wanted: &Wanted, all: &[Tried]) -> String {
             || "try another --device".to_owned(),
             |devices| format!("try --devices {devices}"),
         );
-        return format!("no layout of {name} fits into {devices} devices of {room} GB; {fix}");
+        return format!("no layout of {name} fits into {devices} devices of {room} GiB; {fix}");
     }
     let days = |tried: &&Tried| tried.bill.days;
     let dollars = |tried: &&Tried| tried.bill.dollars;
