@@ -175,7 +175,7 @@ pub(crate) fn path(world: &World) -> Option<PathBuf> {
 /// one and the text is quick to open; see [`text_bytes`]. A long run is judged by its first steps.
 pub(crate) fn rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Vec<usize>> {
     const MOST_TOKENS: u64 = 1 << 22;
-    if !forecast.calls.has_rows || recipe.data.source != Source::Bundled {
+    if !forecast.has_rows() || recipe.data.source != Source::Bundled {
         return Vec::new();
     }
     let num_steps = recipe.train.steps.min(MOST_TOKENS / recipe.tokens_per_step() as u64).max(1);
@@ -210,7 +210,7 @@ pub(crate) fn line(recipe: &Recipe, world: &World, forecast: &Forecast) -> Strin
     }
     let moved = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
-        bytes if forecast.calls.is_exact => format!(", {bytes} moved a step"),
+        bytes if forecast.is_exact() => format!(", {bytes} moved a step"),
         bytes => format!(", about {bytes} moved a step"),
     };
     let time = match (forecast.step_seconds(), forecast.tokens_per_second()) {

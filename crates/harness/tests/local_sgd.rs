@@ -3,8 +3,12 @@
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
+use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{GPT2, LLAMA, THREE_LANES};
 use lockstep_harness::runs::{Outcome, soak};
+use lockstep_parallel::asked::blueprint_on;
+use lockstep_planner::memory::Memory;
+use lockstep_planner::traffic::{self, Wires};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
@@ -71,6 +75,36 @@ fn a_round_moves_the_bytes_of_one_step_and_tells_how_far_workers_were_apart() {
     }
     let uneven = lazy(&mut runs, &["parallel.shares=3,2,2,1"]);
     assert!(uneven.losses[7] < uneven.losses[0], "unequal parts of the batch learn too");
+}
+
+#[test]
+fn rounds_move_and_keep_what_was_predicted() {
+    let mut runs = Runs::new("local-sgd");
+    let sets = ["train.steps=13", "train.eval_batches=1", "sync.mode=local-sgd"];
+    let variants: &[(_, &[&str])] = &[
+        (THREE_LANES, &["run.workers=3", "sync.local_steps=4"]),
+        (LLAMA, &["run.workers=2", "sync.local_steps=4", "parallel.bucket_bytes=1"]),
+        (GPT2, &["run.workers=4", "sync.local_steps=2", "sync.outer=nesterov"]),
+        (THREE_LANES, &["run.workers=3", "sync.local_steps=3", "sync.synchronous=0.25"]),
+        (THREE_LANES, &["run.workers=2", "sync.local_steps=1", "sync.final_local_steps=5"]),
+        (LLAMA, &["run.workers=4", "sync.group_workers=2", "sync.inner_rounds=2"]),
+        (LLAMA, &["run.workers=4", "sync.local_steps=4", "sync.fragments=3"]),
+    ];
+    for (small, variant) in variants {
+        let recipe = small.with(&[&sets[..], variant].concat());
+        assert_eq!(recipe.uncounted(), None, "{variant:?}");
+        let outcome = runs.finish(&recipe);
+        assert_moved_as_predicted(&recipe, &outcome);
+        // A forecast tells the mean of all steps, which differ.
+        let (blueprint, wires) = (blueprint_on(&recipe, 0), Wires::memory(recipe.run.workers));
+        let by_len = traffic::busiest_by_bucket_len(&recipe, &blueprint, &wires);
+        let bytes: Vec<u64> = by_len.into_iter().map(|(_, bytes)| bytes.0).collect();
+        assert!(bytes.contains(&outcome.summary.wire_bytes), "{variant:?}: {bytes:?}");
+        let memory = Memory::of(&recipe, &blueprint);
+        for (said, held) in memory.ranks.iter().zip(&outcome.summary.accounted_bytes_by_rank) {
+            assert_eq!((said.optimizer.0, said.buffers.0), (held.optimizer, held.buffers));
+        }
+    }
 }
 
 #[test]

@@ -268,10 +268,13 @@ impl Replica {
         self.rounds.as_ref().map_or(Traffic::default(), circles)
     }
 
-    /// Elements that are held for rounds: weights of their start, and the outer momentum.
+    /// Elements that are held for rounds: weights of their start with the mean change on its way,
+    /// and the outer momentum.
     pub(crate) fn len_of_rounds(&self) -> [usize; 2] {
         let len = |buckets: &[Vec<f32>]| buckets.iter().map(Vec::len).sum::<usize>();
-        let of = |rounds: &Rounds| [len(&rounds.anchors), len(&rounds.velocity)];
+        let of = |rounds: &Rounds| {
+            [len(&rounds.anchors) + rounds.room.capacity(), len(&rounds.velocity)]
+        };
         self.rounds.as_ref().map_or([0, 0], of)
     }
 

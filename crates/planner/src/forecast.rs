@@ -14,9 +14,9 @@ pub struct Forecast {
     pub memory: Memory,
     /// What the process of each rank will show as its own.
     pub peak_by_rank: Vec<Bytes>,
-    /// The calls of a step.
-    pub calls: StepCalls,
-    /// What every rank moves in its first step.
+    /// The calls of every kind of step with their share of the run: of most runs one kind.
+    pub kinds: Vec<(f64, StepCalls)>,
+    /// What every rank moves in the first step, or in the mean one where they are of several kinds.
     pub traffic: Vec<ByCause>,
     /// The same two figures for every length that buckets may have, the likeliest first.
     pub by_bucket_len: Vec<BucketForecast>,
@@ -44,9 +44,9 @@ impl Forecast {
         let blueprint = blueprint_on(recipe, 0);
         let memory = memory.with_seen(recipe, &blueprint);
         let wires = wires(recipe);
-        let (calls, traffic) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
+        let (kinds, traffic) = traffic::of_run(recipe, &blueprint, &wires, Known::default());
         let machine = measured(recipe, machine);
-        let step = machine.map(|machine| time::step(recipe, &calls, &wires, &machine));
+        let step = machine.map(|machine| time::mean(recipe, &kinds, &wires, &machine));
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
             let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
@@ -60,7 +60,7 @@ impl Forecast {
             traffic,
             tokens: Tokens(recipe.tokens_per_step() as u64),
             memory,
-            calls,
+            kinds,
             step,
         })
     }
@@ -69,10 +69,9 @@ impl Forecast {
     /// takes: workers measure them when they have met, and choose algorithms by that.
     pub fn over(mut self, recipe: &Recipe, wires: &Wires, machine: Option<&Machine>) -> Self {
         let blueprint = blueprint_on(recipe, 0);
-        (self.calls, self.traffic) =
-            traffic::of_recipe(recipe, &blueprint, 0, wires, Known::default());
+        (self.kinds, self.traffic) = traffic::of_run(recipe, &blueprint, wires, Known::default());
         if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
-            *step = time::step(recipe, &self.calls, wires, &machine);
+            *step = time::mean(recipe, &self.kinds, wires, &machine);
         }
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, wires);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
@@ -84,15 +83,25 @@ impl Forecast {
     /// The same with the bytes of rows of an embedding that travel one by one, in the mean of the
     /// first steps, of which it is known how many each rank touches ([`traffic::rows`]).
     pub fn with_rows(mut self, recipe: &Recipe, wires: &Wires, rows: &[Vec<usize>]) -> Self {
-        let Some(first) = rows.first().filter(|_| self.calls.has_rows) else { return self };
+        let Some(first) = rows.first().filter(|_| self.has_rows()) else { return self };
         let blueprint = blueprint_on(recipe, 0);
         let known = Known { rows_by_rank: Some(first), ..Known::default() };
-        (self.calls, self.traffic) = traffic::of_recipe(recipe, &blueprint, 0, wires, known);
+        (self.kinds, self.traffic) = traffic::of_run(recipe, &blueprint, wires, known);
         let busiest = traffic::busiest_with_rows(recipe, &blueprint, wires, rows);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
             forecast.wire_bytes = wire_bytes;
         }
         self
+    }
+
+    /// Whether rows of an embedding's table travel one by one.
+    pub fn has_rows(&self) -> bool {
+        self.kinds.iter().any(|(_, calls)| calls.has_rows)
+    }
+
+    /// Whether bytes are what will be moved, or only about the most that may be.
+    pub fn is_exact(&self) -> bool {
+        self.kinds.iter().all(|(_, calls)| calls.is_exact)
     }
 
     /// What the largest process will show as its own.

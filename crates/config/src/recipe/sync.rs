@@ -148,10 +148,17 @@ impl Recipe {
     }
 
     /// What makes workers send and keep something else than forecasts count: the sum of all
-    /// gradients, in every step.
+    /// gradients, in every step, or of all changes, in every round.
     pub fn uncounted(&self) -> Option<String> {
-        if self.sync.mode != SyncMode::AllReduce {
-            return Some(format!("sync.mode = \"{}\"", self.sync.mode));
+        match self.sync.mode {
+            SyncMode::LocalSgd if self.sync.local_steps_is_auto => {
+                return Some("sync.local_steps = \"auto\"".to_owned());
+            }
+            SyncMode::LocalSgd if self.sync.average == Averaged::State => {
+                return Some(format!("sync.average = \"{}\"", self.sync.average));
+            }
+            SyncMode::AllReduce | SyncMode::LocalSgd => {}
+            mode => return Some(format!("sync.mode = \"{mode}\"")),
         }
         let stragglers = self.sync.uneven.stragglers;
         if stragglers != Stragglers::Wait {

@@ -32,6 +32,7 @@ impl Replica {
             .map(|(block, param)| store.buckets.place(block, param))
             .collect();
         room.clear();
+        room.reserve_exact(places.iter().map(|(_, range)| range.len()).sum());
         for (bucket, range) in &places {
             let (params, anchor) = (store.own_params(*bucket), &anchors[*bucket]);
             let pairs = params[range.clone()].iter().zip(&anchor[range.clone()]);

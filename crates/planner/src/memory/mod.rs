@@ -21,7 +21,7 @@ pub use microbatch::with_microbatch;
 pub use process::Process;
 
 use crate::forecast::wires;
-use crate::traffic::{GroupCalls, Known, Wires, calls, rank_at};
+use crate::traffic::{GroupCalls, Known, Wires, calls, rank_at, rounds};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_model::Blueprint;
@@ -100,8 +100,13 @@ impl Memory {
         let at = |step| -> Vec<RankMemory> {
             let plan = asked::plan_at(recipe, blueprint, step);
             let plan = ReplicaPlan { bucket_len, ..plan };
+            let [outer, besides] = rounds::held(recipe, &plan, blueprint).map(bytes);
             let rank = |worker| {
-                RankMemory::from(&Footprint::plan(blueprint, &plan, recipe.optim.name, worker))
+                let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
+                let mut memory = RankMemory::from(&held);
+                memory.optimizer += outer;
+                memory.buffers += besides;
+                memory
             };
             (0..recipe.run.workers).map(rank).collect()
         };
@@ -124,8 +129,12 @@ impl Memory {
     pub fn with_seen(mut self, recipe: &Recipe, blueprint: &Blueprint) -> Self {
         let plan = asked::plan_at(recipe, blueprint, self.peak_step);
         let plan = ReplicaPlan { bucket_len: self.bucket_len, ..plan };
-        let calls = calls::of_plan(&plan, blueprint, Known::default());
+        let mut calls = calls::of_plan(&plan, blueprint, Known::default());
         let wires = wires(recipe);
+        rounds::apply(&rounds::all(recipe), recipe, &plan, blueprint, &mut calls);
+        for (first, group) in &calls.rounds {
+            self.add_seen(group, &wires, &|member| first + member, seen::staged_by_rank);
+        }
         for (device, holders) in calls.data.iter().enumerate() {
             for (holder, calls) in holders.iter().enumerate() {
                 let rank = |part| rank_at(&plan.mesh, device, part, holder);

@@ -49,6 +49,25 @@ impl StepTime {
     }
 }
 
+/// How long the mean step of a recipe takes whose steps are of these kinds, each with its share.
+pub fn mean(
+    recipe: &Recipe,
+    kinds: &[(f64, StepCalls)],
+    wires: &Wires,
+    machine: &Calibration,
+) -> StepTime {
+    let mut steps = kinds.iter().map(|(share, calls)| (share, step(recipe, calls, wires, machine)));
+    let (share, first) = steps.next().expect("a run has a step");
+    // Only what they exchange sets them apart.
+    let (communication, exposed) = steps.fold(
+        (first.communication * *share, first.exposed * *share),
+        |(communication, exposed), (share, step)| {
+            (communication + step.communication * *share, exposed + step.exposed * *share)
+        },
+    );
+    StepTime { communication, exposed, ..first }
+}
+
 /// How long a step of a recipe takes, with calls as they are on these wires.
 pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibration) -> StepTime {
     let blueprint = &blueprint_of(recipe);
@@ -78,13 +97,14 @@ pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibra
         + Seconds(machine.step_overhead_seconds * crowd);
     let lane_seconds = compute * (1.0 / most);
     let (data, exposed) = communication(recipe, calls, wires, machine, lane_seconds, threads);
+    let rounds = rounds_seconds(recipe, calls, wires, machine);
     let flops = Flops(total * lane_flops_of_model(recipe, blueprint).0);
     let waited = cores.max(together) - compute;
     StepTime {
         compute,
         update,
-        communication: data + path.communication(),
-        exposed: exposed + waited,
+        communication: data + rounds + path.communication(),
+        exposed: exposed + rounds + waited,
         bubble: path.bubble(lane, blocks),
         flops,
     }
@@ -155,6 +175,30 @@ fn prices(
     calls.list.iter().map(price).collect()
 }
 
+/// What comes behind a step, which nothing hides; groups that meet at the same time take as long as
+/// one of them.
+fn rounds_seconds(
+    recipe: &Recipe,
+    calls: &StepCalls,
+    wires: &Wires,
+    machine: &Calibration,
+) -> Seconds {
+    let of_group = |(first, group): &(usize, GroupCalls)| {
+        let members: Vec<usize> = (*first..first + group.addends.num_ranks()).collect();
+        let all = prices(group, wires, &members, machine);
+        let all: Seconds = all.into_iter().map(|(_, seconds)| seconds).sum();
+        all * (members.len() as f64 / recipe.run.workers as f64)
+    };
+    let all: Seconds = calls.rounds.iter().map(of_group).sum();
+    all * crowd(recipe, wires, machine)
+}
+
+/// What is priced are ranks with a core each.
+fn crowd(recipe: &Recipe, wires: &Wires, machine: &Calibration) -> f64 {
+    let crowd = (recipe.run.workers as f64 / machine.cores as f64).max(1.0);
+    if wires.costs.crowd.is_some() { 1.0 } else { crowd }
+}
+
 /// All calls of those that share the batch, and what of them sticks out: on the device of the
 /// pipeline that has most.
 fn communication(
@@ -182,9 +226,7 @@ fn communication(
     let has_free_cores = threads * recipe.run.workers < machine.cores;
     let is_network = wires.costs.port.is_some() && wires.costs.crowd.is_none();
     if !recipe.parallel.overlap || !(has_free_cores || is_network) {
-        // What is priced are ranks with a core each.
-        let crowd = (recipe.run.workers as f64 / machine.cores as f64).max(1.0);
-        let all = if wires.costs.crowd.is_some() { all } else { all * crowd };
+        let all = all * crowd(recipe, wires, machine);
         return (all, all);
     }
     // Buckets leave from the last to the first while backward, two thirds of a lane, goes on.

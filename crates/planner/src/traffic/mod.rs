@@ -5,16 +5,19 @@
 //! mesh ([`calls`]), and *which schedule* each of them follows ([`choice`]). The rest is counting,
 //! and so the prediction is what the engine's counters will say, to the byte. Only rows of an
 //! embedding that travel one by one depend on the text: whoever has seen it says how many there are
-//! ([`rows`]); otherwise the dense way is counted, which is about the most it can be.
+//! ([`rows`]); otherwise the dense way is counted, which is about the most it can be. Where workers
+//! agree in rounds steps differ, and the mean of all is told ([`rounds`]).
 
 pub mod calls;
 pub mod choice;
 mod program;
+pub mod rounds;
 pub mod rows;
 mod windows;
 
 pub use calls::{Call, GroupCalls, Known, Lengths, Message, StepCalls};
 pub use choice::{Chosen, Wires};
+pub use rounds::Meeting;
 
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
@@ -79,6 +82,19 @@ impl Moved {
         moved
     }
 
+    /// The mean of so many.
+    fn over(self, num: u64) -> Self {
+        let of = |bytes: Bytes| Bytes(bytes.0 / num);
+        Self {
+            calls: self.calls / num,
+            messages: self.messages / num,
+            sent: of(self.sent),
+            received: of(self.received),
+            read: of(self.read),
+            written: of(self.written),
+        }
+    }
+
     /// The same call so many times.
     pub fn times(self, num_calls: u64) -> Self {
         Self {
@@ -135,9 +151,22 @@ pub fn of_recipe(
     wires: &Wires,
     known: Known<'_>,
 ) -> (StepCalls, Vec<ByCause>) {
+    let meeting = rounds::meeting_in(recipe, step);
+    of_meeting(recipe, blueprint, step, &meeting, wires, known)
+}
+
+/// The same of a step in which workers do this together.
+fn of_meeting(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    step: u64,
+    meeting: &Meeting,
+    wires: &Wires,
+    known: Known<'_>,
+) -> (StepCalls, Vec<ByCause>) {
     let plans = calls::plans_at(recipe, blueprint, step);
     let mut all = plans.iter().map(|plan| {
-        let calls = calls::of_plan(plan, blueprint, known);
+        let calls = calls_of(recipe, plan, blueprint, meeting, known);
         let moved = by_rank(&calls, wires);
         (calls, moved)
     });
@@ -147,6 +176,48 @@ pub fn of_recipe(
     };
     calls.is_exact &= all.all(|(_, other)| bytes(&other) == bytes(&moved));
     (calls, moved)
+}
+
+/// The calls of a step in which workers do this together.
+fn calls_of(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    meeting: &Meeting,
+    known: Known<'_>,
+) -> StepCalls {
+    let mut calls = calls::of_plan(plan, blueprint, known);
+    rounds::apply(meeting, recipe, plan, blueprint, &mut calls);
+    calls
+}
+
+/// The calls of every kind of step with their share of the run, the most frequent first, and what
+/// every rank moves in the mean step. Most runs have one kind; its calls are those of the first
+/// step.
+pub fn of_run(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    wires: &Wires,
+    known: Known<'_>,
+) -> (Vec<(f64, StepCalls)>, Vec<ByCause>) {
+    let kinds = rounds::kinds(recipe);
+    let num_steps: u64 = kinds.values().sum();
+    let mut sums = vec![ByCause::new(); recipe.run.workers];
+    let mut all = Vec::new();
+    for (meeting, count) in kinds {
+        let (calls, moved) = of_meeting(recipe, blueprint, 0, &meeting, wires, known);
+        all.push((count as f64 / num_steps as f64, calls));
+        for (sum, rank) in sums.iter_mut().zip(&moved) {
+            for (cause, moved) in rank {
+                *sum.entry(*cause).or_default() += moved.times(count);
+            }
+        }
+    }
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for moved in sums.iter_mut().flat_map(|rank| rank.values_mut()) {
+        *moved = moved.over(num_steps);
+    }
+    (all, sums)
 }
 
 /// What the busiest rank moves in a step, for every length that buckets may have.
@@ -177,16 +248,26 @@ fn busiest(
     wires: &Wires,
     steps: &[Known<'_>],
 ) -> Vec<(usize, Bytes)> {
+    let kinds = rounds::kinds(recipe);
+    let num_steps: u64 = kinds.values().sum();
     let of_plan = |plan: ReplicaPlan| {
         let mut sums = vec![0; plan.mesh.num_ranks()];
-        for known in steps {
-            let moved = by_rank(&calls::of_plan(&plan, blueprint, *known), wires);
-            for (sum, rank) in sums.iter_mut().zip(&moved) {
-                *sum += total(rank).wire_bytes().0;
+        for (meeting, count) in &kinds {
+            // Where no gradients travel nothing is known of them either.
+            let steps = if meeting.gradients { steps } else { &steps[..1] };
+            let mut of_kind = vec![0; sums.len()];
+            for known in steps {
+                let calls = calls_of(recipe, &plan, blueprint, meeting, *known);
+                for (sum, rank) in of_kind.iter_mut().zip(&by_rank(&calls, wires)) {
+                    *sum += total(rank).wire_bytes().0;
+                }
+            }
+            for (sum, bytes) in sums.iter_mut().zip(of_kind) {
+                *sum += bytes * count / steps.len() as u64;
             }
         }
         let most = sums.into_iter().max().unwrap_or(0);
-        (plan.bucket_len, Bytes(most / steps.len().max(1) as u64))
+        (plan.bucket_len, Bytes(most / num_steps))
     };
     calls::plans_at(recipe, blueprint, 0).into_iter().map(of_plan).collect()
 }
@@ -205,6 +286,9 @@ pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByCause> {
             let rank = |holder| rank_at(&step.mesh, device, part, holder);
             add_calls(&mut ranks, calls, Axis::Tensor, wires, &rank);
         }
+    }
+    for (first, calls) in &step.rounds {
+        add_calls(&mut ranks, calls, Axis::Data, wires, &|member| first + member);
     }
     for (device, parts) in step.messages.iter().enumerate() {
         for (part, messages) in parts.iter().enumerate() {

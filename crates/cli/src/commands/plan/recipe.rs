@@ -112,7 +112,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         peak_process_bytes_by_rank: forecast.peak_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
-        wire_is_exact: forecast.calls.is_exact && recipe.uncounted().is_none(),
+        wire_is_exact: forecast.is_exact() && recipe.uncounted().is_none(),
         traffic_by_rank: forecast
             .traffic
             .iter()
@@ -209,13 +209,14 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
         let _ = writeln!(
             text,
             "a step  {:>6} x {:<21} {:>10} on the busiest rank",
-            moved.calls,
+            // Rounds make less than one in the mean.
+            if moved.calls == 0 { "< 1".to_owned() } else { moved.calls.to_string() },
             cause.to_string(),
             moved.wire_bytes().to_string(),
         );
     }
     if any {
-        let exact = if forecast.calls.is_exact { "exactly" } else { "about" };
+        let exact = if forecast.is_exact() { "exactly" } else { "about" };
         let _ = writeln!(text, "together {exact} {}\n", forecast.wire_bytes());
     }
 }

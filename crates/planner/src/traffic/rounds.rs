@@ -1,0 +1,133 @@
+//! What workers tell each other where they agree in rounds and not in every step (local SGD).
+//!
+//! A step that each of them takes alone moves nothing. At the end of a round all of them add up
+//! what became of their weights, bucket by bucket; before that, those who are close may do so among
+//! themselves, or all of them with a fragment of the model. So steps differ, and a run is told by
+//! the mean of its steps: each kind is counted once, and how often it comes.
+
+use super::calls::{Call, GroupCalls, Lengths, StepCalls};
+use lockstep_config::{Outer, Recipe, SyncMode};
+use lockstep_model::Blueprint;
+use lockstep_parallel::ReplicaPlan;
+use lockstep_schedule::{Addends, Op};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Steps of a run beyond which its beginning says enough.
+const MOST_STEPS: u64 = 1 << 20;
+
+/// What workers do together in a step, and behind it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Meeting {
+    /// They add up gradients.
+    pub gradients: bool,
+    /// They end a round that they took apart.
+    pub round: bool,
+    /// Those who are close average.
+    pub near: bool,
+    /// They average these fragments.
+    pub fragments: Vec<usize>,
+}
+
+/// Whether workers agree in rounds.
+pub fn are_asked(recipe: &Recipe) -> bool {
+    recipe.sync.mode == SyncMode::LocalSgd
+}
+
+/// What workers of a recipe do together in a step.
+pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
+    let gradients = Meeting { gradients: true, ..Meeting::default() };
+    if !are_asked(recipe) || step < recipe.first_round() {
+        return gradients;
+    }
+    let Range { start, end } = recipe.round_at(step);
+    if end - start == 1 {
+        return gradients;
+    }
+    Meeting {
+        gradients: false,
+        round: step + 1 == end,
+        near: recipe.is_group_meeting(step + 1),
+        fragments: recipe.fragments_meeting(step + 1).collect(),
+    }
+}
+
+/// Every kind of step of a run, with how many there are of it.
+pub fn kinds(recipe: &Recipe) -> BTreeMap<Meeting, u64> {
+    let mut kinds = BTreeMap::new();
+    for step in 0..recipe.train.steps.clamp(1, MOST_STEPS) {
+        *kinds.entry(meeting_in(recipe, step)).or_insert(0) += 1;
+    }
+    kinds
+}
+
+/// Everything that workers ever do together.
+pub(crate) fn all(recipe: &Recipe) -> Meeting {
+    let mut all = Meeting::default();
+    for Meeting { gradients, round, near, fragments } in kinds(recipe).into_keys() {
+        all.gradients |= gradients;
+        all.round |= round;
+        all.near |= near;
+        all.fragments.extend(fragments);
+    }
+    all.fragments.sort_unstable();
+    all.fragments.dedup();
+    all
+}
+
+/// Leaves of a step's calls those that such a step makes, and adds what comes behind it.
+pub(crate) fn apply(
+    meeting: &Meeting,
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    calls: &mut StepCalls,
+) {
+    if !meeting.gradients {
+        calls.data.iter_mut().flatten().for_each(|group| group.list.clear());
+        (calls.has_rows, calls.is_exact) = (false, true);
+    }
+    let buckets = plan.buckets(blueprint);
+    let lens = || buckets.list.iter().map(|bucket| bucket.len).filter(|len| *len > 0);
+    let workers = recipe.run.workers;
+    if meeting.round {
+        calls.rounds.push(sums(0..workers, lens()));
+    }
+    if meeting.near {
+        let size = recipe.sync.group_workers;
+        let members = |first: usize| first..(first + size).min(workers);
+        calls.rounds.extend((0..workers).step_by(size).map(|first| sums(members(first), lens())));
+    }
+    for &fragment in &meeting.fragments {
+        calls.rounds.push(sums(0..workers, fragment_len(recipe, blueprint, fragment)));
+    }
+}
+
+/// Sums of vectors of these lengths among consecutive ranks, with the first of them.
+fn sums(ranks: Range<usize>, lens: impl IntoIterator<Item = usize>) -> (usize, GroupCalls) {
+    let of = |(bucket, len)| Call { bucket, ..Call::once(Op::AllReduce, Lengths::Even(len)) };
+    let list = lens.into_iter().enumerate().map(of).collect();
+    (ranks.start, GroupCalls { addends: Addends::one_each(ranks.len()), list })
+}
+
+/// Parameters of a fragment, if it has any.
+fn fragment_len(recipe: &Recipe, blueprint: &Blueprint, fragment: usize) -> Option<usize> {
+    let num_blocks = blueprint.blocks.len();
+    let is_here = |block: usize| block * recipe.sync.fragments / num_blocks == fragment;
+    let params = blueprint.owned_params().filter(|(block, _)| is_here(*block));
+    let len: usize = params.map(|(_, param)| param.len()).sum();
+    (len > 0).then_some(len)
+}
+
+/// Elements that a worker keeps for rounds: of the outer optimizer, and besides.
+pub(crate) fn held(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> [usize; 2] {
+    if !are_asked(recipe) {
+        return [0, 0];
+    }
+    let buckets = plan.buckets(blueprint);
+    let outer = if recipe.sync.outer == Outer::Nesterov { buckets.num_params() } else { 0 };
+    let fragments = (0..recipe.sync.fragments).filter(|_| recipe.sync.fragments > 1);
+    let longest = fragments.filter_map(|n| fragment_len(recipe, blueprint, n)).max().unwrap_or(0);
+    // Where the round began, and the mean change on its way.
+    [outer, buckets.num_params() + buckets.max_len().max(longest)]
+}
