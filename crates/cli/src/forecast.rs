@@ -125,6 +125,9 @@ pub(crate) enum Unmeasured {
 
 /// Why the time of a recipe is not known, with what would help, as the end of a line.
 pub(crate) fn why_no_time(recipe: &Recipe, world: &World) -> String {
+    if let Some(cause) = recipe.unpriced() {
+        return format!("how long {cause} takes is not said");
+    }
     let compute = recipe.precision.compute.name();
     let why = match machine(world) {
         _ if recipe.model.family.is_problem() => Unmeasured::Problem,

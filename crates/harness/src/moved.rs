@@ -8,6 +8,7 @@ use crate::runs::Outcome;
 use lockstep_config::Recipe;
 use lockstep_data::{Cursor, Feed, Loader, Seat};
 use lockstep_parallel::asked::blueprint_on;
+use lockstep_planner::memory::Memory;
 use lockstep_planner::traffic::{self, Known, Wires, rows};
 
 /// Holds the counters of every rank of a run whose ranks share memory against the prediction.
@@ -18,6 +19,24 @@ pub fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
     let predicted = predicted_by_rank(recipe);
     let measured = &outcome.summary.wire_bytes_by_rank;
     assert_eq!(predicted, *measured, "{:?}", recipe.parallel);
+}
+
+/// The same for a run whose steps differ, of which a forecast tells the mean; and holds what every
+/// rank keeps for the update and besides against the forecast.
+///
+/// # Panics
+/// When they differ, or the recipe has something that forecasts do not count.
+pub fn assert_moved_and_kept_as_predicted(recipe: &Recipe, outcome: &Outcome) {
+    assert_eq!(recipe.uncounted(), None, "it is counted");
+    assert_moved_as_predicted(recipe, outcome);
+    let (blueprint, wires) = (blueprint_on(recipe, 0), Wires::memory(recipe.run.workers));
+    let by_len = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
+    let bytes: Vec<u64> = by_len.into_iter().map(|(_, bytes)| bytes.0).collect();
+    assert!(bytes.contains(&outcome.summary.wire_bytes), "{bytes:?}");
+    let memory = Memory::of(recipe, &blueprint);
+    for (said, held) in memory.ranks.iter().zip(&outcome.summary.accounted_bytes_by_rank) {
+        assert_eq!((said.optimizer.0, said.buffers.0), (held.optimizer, held.buffers));
+    }
 }
 
 /// What every rank of a run will move in the mean step.

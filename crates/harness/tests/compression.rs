@@ -3,6 +3,7 @@
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
+use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
 use lockstep_harness::recipes::{GPT2, LLAMA};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
@@ -38,6 +39,36 @@ fn observed(runs: &Runs, outcome: &Outcome) -> Vec<(f64, f64)> {
         _ => None,
     };
     events.iter().filter_map(|stamped| seen(&stamped.event)).collect()
+}
+
+#[test]
+fn compressed_gradients_move_and_keep_what_was_predicted() {
+    let mut runs = Runs::new("compression");
+    let sets = ["train.steps=7", "train.eval_batches=1"];
+    let variants: &[(_, &[&str])] = &[
+        (LLAMA, &["run.workers=2", "compress.method=bf16"]),
+        (LLAMA, &["run.workers=4", "compress.method=fp16", "compress.warmup_steps=3"]),
+        (GPT2, &["run.workers=3", "compress.method=int8"]),
+        (LLAMA, &["run.workers=2", "compress.method=qsgd", "compress.bits=4"]),
+        (LLAMA, &["run.workers=4", "compress.method=top-k", "compress.ratio=0.02"]),
+        (GPT2, &["run.workers=2", "compress.method=random-k", "compress.ratio=0.1"]),
+        (LLAMA, &["run.workers=2", "compress.method=dgc", "compress.ratio_warmup_steps=4"]),
+        (GPT2, &["run.workers=3", "compress.method=sign"]),
+        (
+            LLAMA,
+            &[
+                "run.workers=4",
+                "compress.method=one-bit-adam",
+                "compress.warmup_steps=2",
+                "optim.clip=0",
+            ],
+        ),
+        (LLAMA, &["run.workers=2", "compress.method=power-sgd", "compress.rank=2"]),
+    ];
+    for (small, variant) in variants {
+        let recipe = small.with(&[&sets[..], variant].concat());
+        assert_moved_and_kept_as_predicted(&recipe, &runs.finish(&recipe));
+    }
 }
 
 #[test]

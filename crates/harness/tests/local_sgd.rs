@@ -3,12 +3,9 @@
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
-use lockstep_harness::moved::assert_moved_as_predicted;
+use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
 use lockstep_harness::recipes::{GPT2, LLAMA, THREE_LANES};
 use lockstep_harness::runs::{Outcome, soak};
-use lockstep_parallel::asked::blueprint_on;
-use lockstep_planner::memory::Memory;
-use lockstep_planner::traffic::{self, Wires};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
@@ -92,18 +89,7 @@ fn rounds_move_and_keep_what_was_predicted() {
     ];
     for (small, variant) in variants {
         let recipe = small.with(&[&sets[..], variant].concat());
-        assert_eq!(recipe.uncounted(), None, "{variant:?}");
-        let outcome = runs.finish(&recipe);
-        assert_moved_as_predicted(&recipe, &outcome);
-        // A forecast tells the mean of all steps, which differ.
-        let (blueprint, wires) = (blueprint_on(&recipe, 0), Wires::memory(recipe.run.workers));
-        let by_len = traffic::busiest_by_bucket_len(&recipe, &blueprint, &wires);
-        let bytes: Vec<u64> = by_len.into_iter().map(|(_, bytes)| bytes.0).collect();
-        assert!(bytes.contains(&outcome.summary.wire_bytes), "{variant:?}: {bytes:?}");
-        let memory = Memory::of(&recipe, &blueprint);
-        for (said, held) in memory.ranks.iter().zip(&outcome.summary.accounted_bytes_by_rank) {
-            assert_eq!((said.optimizer.0, said.buffers.0), (held.optimizer, held.buffers));
-        }
+        assert_moved_and_kept_as_predicted(&recipe, &runs.finish(&recipe));
     }
 }
 

@@ -3,6 +3,7 @@
 //! Pure, so that a plan can be made, priced and refused before any worker starts; the engine then
 //! goes by the same plan.
 
+use crate::compress::{CompressionPlan, Method};
 use crate::footprint::Footprint;
 use crate::leaves::Leaves;
 use crate::recompute::RecomputePlan;
@@ -118,4 +119,56 @@ pub fn arena_bytes(recipe: &Recipe) -> usize {
         config::Partition::Measured => exchanged.sum::<usize>(),
     };
     2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
+}
+
+/// How a recipe's gradients are written.
+pub fn method_of(recipe: &Recipe) -> Option<Method> {
+    let compress = &recipe.compress;
+    Some(match compress.method {
+        config::CompressMethod::None => return None,
+        config::CompressMethod::Bf16 => Method::Bf16,
+        config::CompressMethod::Fp16 => Method::F16,
+        config::CompressMethod::Int8 => Method::Int8,
+        config::CompressMethod::Qsgd => Method::Qsgd { bits: compress.bits },
+        config::CompressMethod::TopK => Method::TopK { ratio: compress.ratio },
+        config::CompressMethod::RandomK => Method::RandomK { ratio: compress.ratio },
+        config::CompressMethod::Dgc => Method::Dgc {
+            ratio: compress.ratio,
+            warmup_steps: compress.ratio_warmup_steps,
+            momentum: compress.momentum as f32,
+        },
+        config::CompressMethod::Sign => Method::Sign,
+        config::CompressMethod::OneBitAdam => {
+            Method::OneBitAdam { beta1: recipe.optim.beta1 as f32 }
+        }
+        config::CompressMethod::PowerSgd => Method::PowerSgd { rank: compress.rank },
+    })
+}
+
+/// What a recipe asks of compression, where it asks for any.
+pub fn compression_of(recipe: &Recipe) -> Option<CompressionPlan> {
+    let (method, seed) = (method_of(recipe)?, recipe.train.seed);
+    let (error_feedback, group) = (recipe.compress.error_feedback, recipe.compress.group_workers);
+    Some(CompressionPlan { method, error_feedback, seed, group })
+}
+
+/// How one of its tensors is written; nothing where it travels as it is.
+pub fn method_of_tensor(recipe: &Recipe, plan: &CompressionPlan, param: &str) -> Option<Method> {
+    at_level(plan.method, recipe.compress.level_of(param))
+}
+
+/// A method for a tensor that is written in a way of its own.
+fn at_level(method: Method, level: Option<&config::Level>) -> Option<Method> {
+    let Some(level) = level else { return Some(method) };
+    Some(match method {
+        _ if level.dense => return None,
+        Method::TopK { ratio } => Method::TopK { ratio: level.ratio.unwrap_or(ratio) },
+        Method::RandomK { ratio } => Method::RandomK { ratio: level.ratio.unwrap_or(ratio) },
+        Method::Dgc { ratio, warmup_steps, momentum } => {
+            Method::Dgc { ratio: level.ratio.unwrap_or(ratio), warmup_steps, momentum }
+        }
+        Method::Qsgd { bits } => Method::Qsgd { bits: level.bits.unwrap_or(bits) },
+        Method::PowerSgd { rank } => Method::PowerSgd { rank: level.rank.unwrap_or(rank) },
+        method => method,
+    })
 }

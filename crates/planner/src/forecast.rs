@@ -131,7 +131,8 @@ impl Forecast {
 fn measured(recipe: &Recipe, machine: Option<&Machine>) -> Option<Calibration> {
     // Small problems are over before anything could be said about a step, and what is not counted
     // has no price.
-    let is_known = !recipe.model.family.is_problem() && recipe.uncounted().is_none();
+    let is_counted = recipe.uncounted().is_none() && recipe.unpriced().is_none();
+    let is_known = !recipe.model.family.is_problem() && is_counted;
     let machine = machine.filter(|_| is_known);
     machine.and_then(|machine| machine.with(recipe.precision.compute))
 }

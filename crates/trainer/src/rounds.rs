@@ -9,22 +9,18 @@ use crate::summary::Predicted;
 use crate::{TrainError, federated, gossip};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{Averaged, CompressMethod, Level, Outer, Recipe, SyncMode};
+use lockstep_config::{Averaged, CompressMethod, Outer, Recipe, SyncMode};
 use lockstep_data::Batch;
 use lockstep_optim::Clip;
-use lockstep_parallel::compress::{CompressionPlan, Method, Observed};
-use lockstep_parallel::{Drift, OuterRule, Replica, RoundPlan};
+use lockstep_parallel::compress::Observed;
+use lockstep_parallel::{Drift, OuterRule, Replica, RoundPlan, asked};
 use lockstep_tensor::Cpu;
 
 /// Makes room for rounds and for compression, where the recipe has any.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
     let sums_up = recipe.sync.mode == SyncMode::AllReduce;
-    if let Some(method) = method_of(recipe).filter(|_| sums_up) {
-        let (error_feedback, group) =
-            (recipe.compress.error_feedback, recipe.compress.group_workers);
-        let seed = recipe.train.seed;
-        let method_of = |param: &str| at_level(method, recipe.compress.level_of(param));
-        replica.compress(CompressionPlan { method, error_feedback, seed, group }, method_of)?;
+    if let Some(plan) = asked::compression_of(recipe).filter(|_| sums_up) {
+        replica.compress(plan, |param| asked::method_of_tensor(recipe, &plan, param))?;
     }
     match recipe.sync.mode {
         SyncMode::AllReduce
@@ -43,44 +39,6 @@ pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), Comm
     };
     let averages_state = recipe.sync.average == Averaged::State;
     replica.work_in_rounds(RoundPlan { rule, averages_state, group: recipe.sync.group_workers })
-}
-
-/// How a recipe's gradients are written.
-pub(crate) fn method_of(recipe: &Recipe) -> Option<Method> {
-    let compress = &recipe.compress;
-    Some(match compress.method {
-        CompressMethod::None => return None,
-        CompressMethod::Bf16 => Method::Bf16,
-        CompressMethod::Fp16 => Method::F16,
-        CompressMethod::Int8 => Method::Int8,
-        CompressMethod::Qsgd => Method::Qsgd { bits: compress.bits },
-        CompressMethod::TopK => Method::TopK { ratio: compress.ratio },
-        CompressMethod::RandomK => Method::RandomK { ratio: compress.ratio },
-        CompressMethod::Dgc => Method::Dgc {
-            ratio: compress.ratio,
-            warmup_steps: compress.ratio_warmup_steps,
-            momentum: compress.momentum as f32,
-        },
-        CompressMethod::Sign => Method::Sign,
-        CompressMethod::OneBitAdam => Method::OneBitAdam { beta1: recipe.optim.beta1 as f32 },
-        CompressMethod::PowerSgd => Method::PowerSgd { rank: compress.rank },
-    })
-}
-
-/// The same for a tensor that is written in a way of its own.
-fn at_level(method: Method, level: Option<&Level>) -> Option<Method> {
-    let Some(level) = level else { return Some(method) };
-    Some(match method {
-        _ if level.dense => return None,
-        Method::TopK { ratio } => Method::TopK { ratio: level.ratio.unwrap_or(ratio) },
-        Method::RandomK { ratio } => Method::RandomK { ratio: level.ratio.unwrap_or(ratio) },
-        Method::Dgc { ratio, warmup_steps, momentum } => {
-            Method::Dgc { ratio: level.ratio.unwrap_or(ratio), warmup_steps, momentum }
-        }
-        Method::Qsgd { bits } => Method::Qsgd { bits: level.bits.unwrap_or(bits) },
-        Method::PowerSgd { rank } => Method::PowerSgd { rank: level.rank.unwrap_or(rank) },
-        method => method,
-    })
 }
 
 /// Brings the gradients of all workers together, where they are compressed.

@@ -25,7 +25,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
 use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
-use lockstep_parallel::asked::blueprint_on;
+use lockstep_parallel::asked::{self, blueprint_on};
 use lockstep_parallel::server::{self, Bound, Ends, Holdings, Part, Policy, Shard, Squeeze, Terms};
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
@@ -114,7 +114,7 @@ fn serve(
 /// How workers write their gradients, where they do.
 fn squeeze(recipe: &Recipe) -> Option<Squeeze> {
     let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
-    rounds::method_of(recipe).map(|method| Squeeze { method, error_feedback, seed })
+    asked::method_of(recipe).map(|method| Squeeze { method, error_feedback, seed })
 }
 
 /// How servers answer.

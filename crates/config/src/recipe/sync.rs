@@ -148,7 +148,7 @@ impl Recipe {
     }
 
     /// What makes workers send and keep something else than forecasts count: the sum of all
-    /// gradients, in every step, or of all changes, in every round.
+    /// gradients, in every step and perhaps compressed, or of all changes, in every round.
     pub fn uncounted(&self) -> Option<String> {
         match self.sync.mode {
             SyncMode::LocalSgd if self.sync.local_steps_is_auto => {
@@ -164,6 +164,12 @@ impl Recipe {
         if stragglers != Stragglers::Wait {
             return Some(format!("sync.stragglers = \"{stragglers}\""));
         }
+        let group = self.compress.group_workers;
+        (self.compress.is_on() && group > 1).then(|| format!("compress.group_workers = {group}"))
+    }
+
+    /// What takes time that forecasts do not price, though they count the rest.
+    pub fn unpriced(&self) -> Option<String> {
         let method = self.compress.method;
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
     }

@@ -80,11 +80,8 @@ impl Replica {
         let (mut start, mut power) = (0, Vec::new());
         let mut tensors = Vec::new();
         for slot in self.slots() {
-            let (len, number) = (slot.grads.len(), slot.tensor as u64);
-            let of_slot = |(_, param): &(usize, &lockstep_model::Param)| param.name == slot.name;
-            let (_, param) = self.blueprint.params().find(of_slot).expect("a parameter");
-            let row_len = if param.shape.len() == 2 { param.shape[1] } else { len };
-            let shape = Shape { len, row_len, number };
+            let shape = Shape::of(&slot, &self.blueprint);
+            let len = shape.len;
             let method = method_of(&slot.name);
             let method = method.filter(|_| tiers.writes());
             let method = method.filter(|method| !method.leaves_alone(&shape, num_workers));
@@ -99,17 +96,12 @@ impl Replica {
             start += len;
         }
         let (zeros, writes) = (|| vec![0.0; start], tiers.writes());
-        let has_momentum = match plan.method {
-            Method::OneBitAdam { .. } => true,
-            Method::Dgc { momentum, .. } => momentum > 0.0,
-            _ => false,
-        };
         self.compression = Some(Compression {
             plan,
             tiers,
             tensors,
             residual: if plan.error_feedback && writes { zeros() } else { Vec::new() },
-            momentum: if has_momentum { zeros() } else { Vec::new() },
+            momentum: if plan.method.has_momentum() { zeros() } else { Vec::new() },
             power,
             wanted: zeros(),
             sent: zeros(),
@@ -421,6 +413,8 @@ impl Compression {
     pub(crate) fn num_elements(&self) -> usize {
         let flat = [&self.wanted, &self.sent, &self.total];
         let kept = [&self.residual, &self.momentum, &self.power, &self.thin];
-        flat.into_iter().chain(kept).map(Vec::len).sum()
+        let messages = self.own.len() + self.all.len();
+        let floats = flat.into_iter().chain(kept).map(Vec::len).sum::<usize>();
+        floats + messages.div_ceil(size_of::<f32>())
     }
 }

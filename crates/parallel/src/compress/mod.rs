@@ -12,8 +12,8 @@
 //! - [`halves`]: two bytes; [`int8`], [`qsgd`]: fewer, rounded by chance
 //! - [`top_k`], [`random_k`], [`dgc`]: few elements; [`sign`]: one bit each; [`power`]: thin
 //!   matrices; [`one_bit`]: Adam's momentum in signs
-//! - `exchange`: the step's exchange; `kept`: what is kept from step to step; `tiers`: groups that
-//!   add up as they are
+//! - `exchange`: the step's exchange; `planned`: what it will take; `kept`: what is kept from step
+//!   to step; `tiers`: groups that add up as they are
 
 pub mod bits;
 pub mod dgc;
@@ -28,13 +28,17 @@ pub mod top_k;
 
 mod exchange;
 mod kept;
+mod planned;
 mod tiers;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use exchange::Compression;
+pub use planned::{PlannedCall, PlannedExchange};
 
+use lockstep_model::Blueprint;
+use lockstep_optim::Slot;
 use lockstep_tensor::random::Key;
 use power::Thin;
 
@@ -122,12 +126,30 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Of what a worker steps of a parameter.
+    fn of(slot: &Slot, blueprint: &Blueprint) -> Self {
+        let len = slot.grads.len();
+        let mut params = blueprint.params();
+        let (_, param) = params.find(|(_, param)| param.name == slot.name).expect("a parameter");
+        let row_len = if param.shape.len() == 2 { param.shape[1] } else { len };
+        Self { len, row_len, number: slot.tensor as u64 }
+    }
+
     fn thin(&self, rank: usize) -> Thin {
         Thin { rows: self.len / self.row_len, cols: self.row_len, rank }
     }
 }
 
 impl Method {
+    /// Whether a worker keeps a momentum for it.
+    fn has_momentum(self) -> bool {
+        match self {
+            Self::OneBitAdam { .. } => true,
+            Self::Dgc { momentum, .. } => momentum > 0.0,
+            _ => false,
+        }
+    }
+
     /// What it is in a step.
     fn in_step(self, step: u64) -> Self {
         match self {

@@ -21,7 +21,7 @@ pub use microbatch::with_microbatch;
 pub use process::Process;
 
 use crate::forecast::wires;
-use crate::traffic::{GroupCalls, Known, Wires, calls, rank_at, rounds};
+use crate::traffic::{GroupCalls, Known, Wires, calls, kinds, rank_at};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_model::Blueprint;
@@ -100,7 +100,7 @@ impl Memory {
         let at = |step| -> Vec<RankMemory> {
             let plan = asked::plan_at(recipe, blueprint, step);
             let plan = ReplicaPlan { bucket_len, ..plan };
-            let [outer, besides] = rounds::held(recipe, &plan, blueprint).map(bytes);
+            let [outer, besides] = kinds::held(recipe, &plan, blueprint).map(bytes);
             let rank = |worker| {
                 let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
                 let mut memory = RankMemory::from(&held);
@@ -131,8 +131,8 @@ impl Memory {
         let plan = ReplicaPlan { bucket_len: self.bucket_len, ..plan };
         let mut calls = calls::of_plan(&plan, blueprint, Known::default());
         let wires = wires(recipe);
-        rounds::apply(&rounds::all(recipe), recipe, &plan, blueprint, &mut calls);
-        for (first, group) in &calls.rounds {
+        kinds::apply(&kinds::all(recipe), recipe, &plan, blueprint, &mut calls);
+        for (first, group) in &calls.behind {
             self.add_seen(group, &wires, &|member| first + member, seen::staged_by_rank);
         }
         for (device, holders) in calls.data.iter().enumerate() {

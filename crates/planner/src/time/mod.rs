@@ -97,14 +97,14 @@ pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibra
         + Seconds(machine.step_overhead_seconds * crowd);
     let lane_seconds = compute * (1.0 / most);
     let (data, exposed) = communication(recipe, calls, wires, machine, lane_seconds, threads);
-    let rounds = rounds_seconds(recipe, calls, wires, machine);
+    let behind = seconds_behind(recipe, calls, wires, machine);
     let flops = Flops(total * lane_flops_of_model(recipe, blueprint).0);
     let waited = cores.max(together) - compute;
     StepTime {
         compute,
         update,
-        communication: data + rounds + path.communication(),
-        exposed: exposed + rounds + waited,
+        communication: data + behind + path.communication(),
+        exposed: exposed + behind + waited,
         bubble: path.bubble(lane, blocks),
         flops,
     }
@@ -177,7 +177,7 @@ fn prices(
 
 /// What comes behind a step, which nothing hides; groups that meet at the same time take as long as
 /// one of them.
-fn rounds_seconds(
+fn seconds_behind(
     recipe: &Recipe,
     calls: &StepCalls,
     wires: &Wires,
@@ -189,7 +189,7 @@ fn rounds_seconds(
         let all: Seconds = all.into_iter().map(|(_, seconds)| seconds).sum();
         all * (members.len() as f64 / recipe.run.workers as f64)
     };
-    let all: Seconds = calls.rounds.iter().map(of_group).sum();
+    let all: Seconds = calls.behind.iter().map(of_group).sum();
     all * crowd(recipe, wires, machine)
 }
 

@@ -96,8 +96,8 @@ pub struct StepCalls {
     pub tensor: Vec<Vec<GroupCalls>>,
     /// From a device to others of its pipeline, by device and part of the batch.
     pub messages: Vec<Vec<Vec<Message>>>,
-    /// Behind the step, among consecutive ranks of which this is the first ([`super::rounds`]).
-    pub rounds: Vec<(usize, GroupCalls)>,
+    /// Behind the step, among consecutive ranks of which this is the first ([`super::kinds`]).
+    pub behind: Vec<(usize, GroupCalls)>,
     /// Whether rows of an embedding's table travel one by one: then it depends on the text how much
     /// is moved.
     pub has_rows: bool,
@@ -188,7 +188,7 @@ pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint, known: Known<'_>) -> S
         data: devices.iter().enumerate().map(data).collect(),
         tensor: (0..devices.len()).map(|device| each(device, &tensor)).collect(),
         messages: devices.iter().map(messages).collect(),
-        rounds: Vec::new(),
+        behind: Vec::new(),
         has_rows,
         is_exact: !has_rows || known.rows_by_rank.is_some(),
     }

@@ -6,18 +6,18 @@
 //! and so the prediction is what the engine's counters will say, to the byte. Only rows of an
 //! embedding that travel one by one depend on the text: whoever has seen it says how many there are
 //! ([`rows`]); otherwise the dense way is counted, which is about the most it can be. Where workers
-//! agree in rounds steps differ, and the mean of all is told ([`rounds`]).
+//! agree in rounds or compress their gradients steps differ, and the mean is told ([`kinds`]).
 
 pub mod calls;
 pub mod choice;
+pub mod kinds;
 mod program;
-pub mod rounds;
 pub mod rows;
 mod windows;
 
 pub use calls::{Call, GroupCalls, Known, Lengths, Message, StepCalls};
 pub use choice::{Chosen, Wires};
-pub use rounds::Meeting;
+pub use kinds::Meeting;
 
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
@@ -151,7 +151,7 @@ pub fn of_recipe(
     wires: &Wires,
     known: Known<'_>,
 ) -> (StepCalls, Vec<ByCause>) {
-    let meeting = rounds::meeting_in(recipe, step);
+    let meeting = kinds::meeting_in(recipe, step);
     of_meeting(recipe, blueprint, step, &meeting, wires, known)
 }
 
@@ -187,7 +187,7 @@ fn calls_of(
     known: Known<'_>,
 ) -> StepCalls {
     let mut calls = calls::of_plan(plan, blueprint, known);
-    rounds::apply(meeting, recipe, plan, blueprint, &mut calls);
+    kinds::apply(meeting, recipe, plan, blueprint, &mut calls);
     calls
 }
 
@@ -200,7 +200,7 @@ pub fn of_run(
     wires: &Wires,
     known: Known<'_>,
 ) -> (Vec<(f64, StepCalls)>, Vec<ByCause>) {
-    let kinds = rounds::kinds(recipe);
+    let kinds = kinds::kinds(recipe);
     let num_steps: u64 = kinds.values().sum();
     let mut sums = vec![ByCause::new(); recipe.run.workers];
     let mut all = Vec::new();
@@ -248,7 +248,7 @@ fn busiest(
     wires: &Wires,
     steps: &[Known<'_>],
 ) -> Vec<(usize, Bytes)> {
-    let kinds = rounds::kinds(recipe);
+    let kinds = kinds::kinds(recipe);
     let num_steps: u64 = kinds.values().sum();
     let of_plan = |plan: ReplicaPlan| {
         let mut sums = vec![0; plan.mesh.num_ranks()];
@@ -287,7 +287,7 @@ pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByCause> {
             add_calls(&mut ranks, calls, Axis::Tensor, wires, &rank);
         }
     }
-    for (first, calls) in &step.rounds {
+    for (first, calls) in &step.behind {
         add_calls(&mut ranks, calls, Axis::Data, wires, &|member| first + member);
     }
     for (device, parts) in step.messages.iter().enumerate() {

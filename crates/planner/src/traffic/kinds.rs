@@ -1,14 +1,18 @@
-//! What workers tell each other where they agree in rounds and not in every step (local SGD).
+//! Kinds of steps: in most runs workers add up their gradients in every step, but some agree in
+//! rounds (local SGD) or write their gradients in fewer bytes (compression).
 //!
 //! A step that each of them takes alone moves nothing. At the end of a round all of them add up
 //! what became of their weights, bucket by bucket; before that, those who are close may do so among
-//! themselves, or all of them with a fragment of the model. So steps differ, and a run is told by
-//! the mean of its steps: each kind is counted once, and how often it comes.
+//! themselves, or all of them with a fragment of the model. Gradients that are compressed travel
+//! behind the step, and not before a warm-up is over. So steps differ, and a run is told by the
+//! mean of its steps: each kind is counted once, and how often it comes.
 
 use super::calls::{Call, GroupCalls, Lengths, StepCalls};
+use lockstep_config::units::Bytes;
 use lockstep_config::{Outer, Recipe, SyncMode};
 use lockstep_model::Blueprint;
-use lockstep_parallel::ReplicaPlan;
+use lockstep_parallel::compress::{Method, PlannedCall, PlannedExchange};
+use lockstep_parallel::{ReplicaPlan, asked};
 use lockstep_schedule::{Addends, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,17 +31,32 @@ pub struct Meeting {
     pub near: bool,
     /// They average these fragments.
     pub fragments: Vec<usize>,
+    /// They exchange gradients as they would write them in this step.
+    pub compressed: Option<u64>,
 }
 
 /// Whether workers agree in rounds.
-pub fn are_asked(recipe: &Recipe) -> bool {
+fn has_rounds(recipe: &Recipe) -> bool {
     recipe.sync.mode == SyncMode::LocalSgd
+}
+
+/// Whether all workers exchange what they have written of their gradients in a step.
+fn is_compressed(recipe: &Recipe, step: u64) -> bool {
+    recipe.sync.mode == SyncMode::AllReduce && recipe.compress.is_on_in(step)
 }
 
 /// What workers of a recipe do together in a step.
 pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
     let gradients = Meeting { gradients: true, ..Meeting::default() };
-    if !are_asked(recipe) || step < recipe.first_round() {
+    if is_compressed(recipe, step) {
+        // Only a share that falls from step to step makes them differ.
+        let settled = match asked::method_of(recipe) {
+            Some(Method::Dgc { warmup_steps, .. }) => warmup_steps,
+            _ => 0,
+        };
+        return Meeting { compressed: Some(step.min(settled)), ..Meeting::default() };
+    }
+    if !has_rounds(recipe) || step < recipe.first_round() {
         return gradients;
     }
     let Range { start, end } = recipe.round_at(step);
@@ -49,6 +68,7 @@ pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
         round: step + 1 == end,
         near: recipe.is_group_meeting(step + 1),
         fragments: recipe.fragments_meeting(step + 1).collect(),
+        compressed: None,
     }
 }
 
@@ -64,11 +84,13 @@ pub fn kinds(recipe: &Recipe) -> BTreeMap<Meeting, u64> {
 /// Everything that workers ever do together.
 pub(crate) fn all(recipe: &Recipe) -> Meeting {
     let mut all = Meeting::default();
-    for Meeting { gradients, round, near, fragments } in kinds(recipe).into_keys() {
+    for Meeting { gradients, round, near, fragments, compressed } in kinds(recipe).into_keys() {
         all.gradients |= gradients;
         all.round |= round;
         all.near |= near;
         all.fragments.extend(fragments);
+        // The first of them has most to say.
+        all.compressed = all.compressed.or(compressed);
     }
     all.fragments.sort_unstable();
     all.fragments.dedup();
@@ -91,16 +113,37 @@ pub(crate) fn apply(
     let lens = || buckets.list.iter().map(|bucket| bucket.len).filter(|len| *len > 0);
     let workers = recipe.run.workers;
     if meeting.round {
-        calls.rounds.push(sums(0..workers, lens()));
+        calls.behind.push(sums(0..workers, lens()));
     }
     if meeting.near {
         let size = recipe.sync.group_workers;
         let members = |first: usize| first..(first + size).min(workers);
-        calls.rounds.extend((0..workers).step_by(size).map(|first| sums(members(first), lens())));
+        calls.behind.extend((0..workers).step_by(size).map(|first| sums(members(first), lens())));
     }
     for &fragment in &meeting.fragments {
-        calls.rounds.push(sums(0..workers, fragment_len(recipe, blueprint, fragment)));
+        calls.behind.push(sums(0..workers, fragment_len(recipe, blueprint, fragment)));
     }
+    if let Some(step) = meeting.compressed
+        && let Some(exchange) = exchange_of(recipe, plan, blueprint)
+    {
+        let of = |planned: PlannedCall| Call {
+            element: Bytes(planned.element),
+            ..Call::once(planned.op, Lengths::Even(planned.len))
+        };
+        let list = exchange.calls(step).into_iter().map(of).collect();
+        calls.behind.push((0, GroupCalls { addends: Addends::one_each(workers), list }));
+    }
+}
+
+/// How gradients are exchanged, where they are compressed.
+fn exchange_of(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+) -> Option<PlannedExchange> {
+    let asked = asked::compression_of(recipe)?;
+    let method_of = |param: &str| asked::method_of_tensor(recipe, &asked, param);
+    Some(PlannedExchange::new(asked, plan, blueprint, method_of))
 }
 
 /// Sums of vectors of these lengths among consecutive ranks, with the first of them.
@@ -119,9 +162,14 @@ fn fragment_len(recipe: &Recipe, blueprint: &Blueprint, fragment: usize) -> Opti
     (len > 0).then_some(len)
 }
 
-/// Elements that a worker keeps for rounds: of the outer optimizer, and besides.
+/// Elements that a worker keeps besides: of an outer optimizer, and for all else.
 pub(crate) fn held(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> [usize; 2] {
-    if !are_asked(recipe) {
+    let last = recipe.train.steps.saturating_sub(1);
+    if recipe.compress.is_on() && recipe.sync.mode == SyncMode::AllReduce {
+        let exchange = exchange_of(recipe, plan, blueprint);
+        return [0, exchange.map_or(0, |exchange| exchange.num_elements(last))];
+    }
+    if !has_rounds(recipe) {
         return [0, 0];
     }
     let buckets = plan.buckets(blueprint);
