@@ -192,8 +192,12 @@ pub(crate) fn rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<V
     (0..num_steps).map_while(of_step).collect()
 }
 
-/// The figures that a run's summary keeps.
-pub(crate) fn predicted(forecast: &Forecast) -> Predicted {
+/// The figures that a run's summary keeps: none where something is not counted, which a run may
+/// learn when it starts.
+pub(crate) fn predicted(recipe: &Recipe, forecast: &Forecast) -> Predicted {
+    if recipe.uncounted().is_some() {
+        return Predicted::default();
+    }
     let bytes = |of: &BucketForecast| PredictedBytes {
         bucket_len: of.bucket_len,
         peak_bytes_by_rank: of.peak_by_rank.iter().map(|peak| peak.0).collect(),

@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
                 let forecast = forecast.over(recipe, &wires, machine.as_ref());
                 let rows = forecast::rows(recipe, &own_world, &forecast);
                 let forecast = forecast.with_rows(recipe, &wires, &rows);
-                options.predicted = forecast::predicted(&forecast);
+                options.predicted = forecast::predicted(recipe, &forecast);
                 if !quiet {
                     options.sinks = sinks(recipe, &own_world, &forecast);
                 }

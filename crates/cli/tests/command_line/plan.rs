@@ -139,18 +139,42 @@ fn timelines_are_drawn_and_measured() {
 #[test]
 fn what_is_not_counted_is_said_and_not_forecast() {
     let folder = Folder::new();
-    for (set, cause) in [
-        ("sync.mode=local-sgd", "sync.mode = \"local-sgd\""),
-        ("compress.method=int8", "compress.method = \"int8\""),
+    let auto = &["sync.mode=local-sgd", "sync.local_steps=auto"][..];
+    for (more, cause) in [
+        (&["sync.mode=gossip"][..], "sync.mode = \"gossip\""),
+        (auto, "sync.local_steps = \"auto\""),
     ] {
-        let sets = ["--preset", "tiny", "--set", set, "--set", "run.workers=2"];
+        let sets = two_workers(more);
         let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
         assert!(text.contains(&format!("what {cause} sends and keeps is not counted")), "{text}");
         assert!(!text.contains("together exactly"), "{text}");
         let report = folder.json(&[&["plan", "--json"], &sets[..]].concat());
         assert_eq!(report["wire_is_exact"], false, "{report}");
-        let steps = ["--set", "train.steps=2", "--set", "train.eval_every=0"];
-        let run = folder.succeed(&[&["train"], &sets[..], &steps[..]].concat());
+        let run = folder.succeed(&[&["train"], &sets[..]].concat());
         assert!(run.stderr.contains(&format!("what {cause} adds is not counted")), "{run:?}");
+        assert!(!run.stdout.contains("predicted"), "{run:?}");
     }
+}
+
+#[test]
+fn rounds_and_compressed_gradients_are_forecast_beside_what_they_were() {
+    let folder = Folder::new();
+    for more in
+        [["sync.mode=local-sgd", "sync.local_steps=2"], ["compress.method=int8", "optim.lr=0.01"]]
+    {
+        let sets = two_workers(&more);
+        let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
+        assert!(text.contains("together exactly"), "{text}");
+        let run = folder.json(&[&["train", "--json"], &sets[..]].concat());
+        assert_eq!(run["predicted_wire_bytes"], run["wire_bytes"], "{more:?}");
+        assert!(run["predicted_peak_bytes"].as_u64() > Some(0), "{more:?}");
+    }
+}
+
+/// Arguments for a short run of two workers.
+fn two_workers<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut sets = vec!["--preset", "tiny"];
+    let always = ["run.workers=2", "train.steps=2", "train.eval_every=0"];
+    sets.extend(always.iter().chain(more).flat_map(|set| ["--set", *set]));
+    sets
 }
