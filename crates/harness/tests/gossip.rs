@@ -3,6 +3,7 @@
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
+use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
 use lockstep_harness::recipes::{LLAMA, THREE_LANES};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
@@ -50,6 +51,17 @@ fn on_the_complete_graph_plain_descent_is_the_data_parallel_run() {
         let apart = distances(&runs, &gossip);
         assert_eq!(apart, vec![0.0; 10], "the same sum in the same order is the same everywhere");
         assert_eq!(gossip.summary.loose.spectral_gap, Some(1.0));
+    }
+}
+
+#[test]
+fn neighbours_move_and_keep_what_was_predicted() {
+    let mut runs = Runs::new("gossip");
+    let sets = ["train.steps=7", "train.eval_batches=1", "sync.mode=gossip", "run.workers=4"];
+    for graph in ["ring", "torus", "exponential", "complete", "directed-ring", "one-peer"] {
+        let graph = format!("sync.graph={graph}");
+        let recipe = LLAMA.with(&[&sets[..], &[graph.as_str()]].concat());
+        assert_moved_and_kept_as_predicted(&recipe, &runs.finish(&recipe));
     }
 }
 

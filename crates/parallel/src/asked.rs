@@ -5,6 +5,7 @@
 
 use crate::compress::{CompressionPlan, Method};
 use crate::footprint::Footprint;
+use crate::gossip::Graph;
 use crate::leaves::Leaves;
 use crate::recompute::RecomputePlan;
 use crate::replica::ReplicaPlan;
@@ -119,6 +120,12 @@ pub fn arena_bytes(recipe: &Recipe) -> usize {
         config::Partition::Measured => exchanged.sum::<usize>(),
     };
     2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
+}
+
+/// Who averages with whom, where workers gossip.
+pub fn graph_of(recipe: &Recipe) -> Graph {
+    let gossip = &recipe.sync.gossip;
+    Graph::new(gossip.graph, recipe.run.workers, gossip.degree, recipe.train.seed)
 }
 
 /// How a recipe's gradients are written.

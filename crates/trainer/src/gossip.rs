@@ -7,12 +7,12 @@ use lockstep_comm::CommError;
 use lockstep_config::{FederatedCombine, Recipe, Server};
 use lockstep_parallel::liars::Liar;
 use lockstep_parallel::robust::Combine;
-use lockstep_parallel::{Graph, Replica};
+use lockstep_parallel::{Replica, asked};
 use lockstep_telemetry::Event;
 
 /// Makes room for gossip.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
-    replica.gossip(graph_of(recipe))?;
+    replica.gossip(asked::graph_of(recipe))?;
     if recipe.sync.is_guarded() {
         let liar = liar_of(recipe, replica.groups().rank());
         replica.guard_gossip(rule_of(recipe), liar);
@@ -39,18 +39,12 @@ pub(crate) fn rule_of(recipe: &Recipe) -> Combine {
     }
 }
 
-/// Who averages with whom.
-pub fn graph_of(recipe: &Recipe) -> Graph {
-    let gossip = &recipe.sync.gossip;
-    Graph::new(gossip.graph, recipe.run.workers, gossip.degree, recipe.train.seed)
-}
-
 /// What a run says of its graph, where it has one.
 pub(crate) fn announcement(recipe: &Recipe, replica: &Replica) -> Option<Event> {
     let rate = replica.gossip_rate()?;
     Some(Event::GraphFormed {
         graph: recipe.sync.gossip.graph.name().to_owned(),
-        max_degree: graph_of(recipe).max_degree(),
+        max_degree: asked::graph_of(recipe).max_degree(),
         spectral_gap: 1.0 - rate,
     })
 }

@@ -141,7 +141,7 @@ fn what_is_not_counted_is_said_and_not_forecast() {
     let folder = Folder::new();
     let auto = &["sync.mode=local-sgd", "sync.local_steps=auto"][..];
     for (more, cause) in [
-        (&["sync.mode=gossip"][..], "sync.mode = \"gossip\""),
+        (&["sync.mode=parameter-server"][..], "sync.mode = \"parameter-server\""),
         (auto, "sync.local_steps = \"auto\""),
     ] {
         let sets = two_workers(more);

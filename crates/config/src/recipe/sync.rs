@@ -148,7 +148,8 @@ impl Recipe {
     }
 
     /// What makes workers send and keep something else than forecasts count: the sum of all
-    /// gradients, in every step and perhaps compressed, or of all changes, in every round.
+    /// gradients, in every step and perhaps compressed, or of all changes, in every round, or what
+    /// neighbours say.
     pub fn uncounted(&self) -> Option<String> {
         match self.sync.mode {
             SyncMode::LocalSgd if self.sync.local_steps_is_auto => {
@@ -157,7 +158,10 @@ impl Recipe {
             SyncMode::LocalSgd if self.sync.average == Averaged::State => {
                 return Some(format!("sync.average = \"{}\"", self.sync.average));
             }
-            SyncMode::AllReduce | SyncMode::LocalSgd => {}
+            SyncMode::Gossip if self.sync.is_guarded() => {
+                return Some("sync.mode = \"gossip\" among liars".to_owned());
+            }
+            SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Gossip => {}
             mode => return Some(format!("sync.mode = \"{mode}\"")),
         }
         let stragglers = self.sync.uneven.stragglers;
@@ -170,6 +174,9 @@ impl Recipe {
 
     /// What takes time that forecasts do not price, though they count the rest.
     pub fn unpriced(&self) -> Option<String> {
+        if self.sync.mode == SyncMode::Gossip {
+            return Some(format!("sync.mode = \"{}\"", self.sync.mode));
+        }
         let method = self.compress.method;
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
     }

@@ -39,6 +39,7 @@ impl Mixer {
                 if self.graph.has_edge(step, own, to) {
                     let mut copy = self.leaving.pop().unwrap_or_default();
                     copy.clear();
+                    copy.reserve_exact(chunk.len());
                     copy.extend_from_slice(chunk);
                     handles.push(self.comm.start_send::<f32, _>(copy, to, step)?);
                 }
@@ -47,11 +48,14 @@ impl Mixer {
             for from in (1..n).map(|away| (own + n - away) % n) {
                 if self.graph.has_edge(step, from, own) {
                     let room = &mut self.heard[from];
+                    room.clear();
+                    room.reserve_exact(chunk.len());
                     room.resize(chunk.len(), 0.0);
                     self.comm.recv(room, from, step)?;
                 }
             }
             self.sums.clear();
+            self.sums.reserve_exact(chunk.len());
             self.sums.resize(chunk.len(), 0.0);
             for &(from, weight) in self.graph.heard(step, own) {
                 let theirs = if from == own { &*chunk } else { &self.heard[from][..] };
@@ -118,6 +122,16 @@ impl Mixer {
     /// What has passed over the wires.
     pub fn traffic(&self) -> Traffic {
         self.comm.counters().total().traffic
+    }
+
+    /// Number of elements that a worker of a graph will hold, whose longest vector has `len`.
+    pub fn planned_len(graph: &Graph, worker: usize, len: usize) -> usize {
+        let (n, turns) = (graph.num_workers(), 0..graph.num_turns() as u64);
+        let told = |turn| (0..n).filter(|to| graph.has_edge(turn, worker, *to)).count();
+        let leaving = turns.clone().map(told).max().unwrap_or(0);
+        let is_heard = |from: &usize| turns.clone().any(|turn| graph.has_edge(turn, *from, worker));
+        let heard = (0..n).filter(is_heard).count();
+        (leaving + heard + 2) * len.min(CHUNK)
     }
 
     /// Number of elements held.

@@ -100,8 +100,8 @@ impl Memory {
         let at = |step| -> Vec<RankMemory> {
             let plan = asked::plan_at(recipe, blueprint, step);
             let plan = ReplicaPlan { bucket_len, ..plan };
-            let [outer, besides] = kinds::held(recipe, &plan, blueprint).map(bytes);
             let rank = |worker| {
+                let [outer, besides] = kinds::held(recipe, &plan, blueprint, worker).map(bytes);
                 let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
                 let mut memory = RankMemory::from(&held);
                 memory.optimizer += outer;

@@ -74,10 +74,10 @@ pub struct GroupCalls {
     pub list: Vec<Call>,
 }
 
-/// Messages of one kind that a device of a pipeline sends in a step.
+/// Messages of one kind that a device of a pipeline, or a rank, sends in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// The device that it goes to.
+    /// The device or rank that it goes to.
     pub to: usize,
     /// Its elements.
     pub len: usize,
@@ -98,6 +98,8 @@ pub struct StepCalls {
     pub messages: Vec<Vec<Vec<Message>>>,
     /// Behind the step, among consecutive ranks of which this is the first ([`super::kinds`]).
     pub behind: Vec<(usize, GroupCalls)>,
+    /// Behind the step, from each rank to its neighbours, where they tell nobody else.
+    pub told: Vec<Vec<Message>>,
     /// Whether rows of an embedding's table travel one by one: then it depends on the text how much
     /// is moved.
     pub has_rows: bool,
@@ -189,6 +191,7 @@ pub fn of_plan(plan: &ReplicaPlan, blueprint: &Blueprint, known: Known<'_>) -> S
         tensor: (0..devices.len()).map(|device| each(device, &tensor)).collect(),
         messages: devices.iter().map(messages).collect(),
         behind: Vec::new(),
+        told: Vec::new(),
         has_rows,
         is_exact: !has_rows || known.rows_by_rank.is_some(),
     }

@@ -1,18 +1,21 @@
 //! Kinds of steps: in most runs workers add up their gradients in every step, but some agree in
-//! rounds (local SGD) or write their gradients in fewer bytes (compression).
+//! rounds (local SGD) or with their neighbours alone (gossip), or write their gradients in fewer
+//! bytes (compression).
 //!
 //! A step that each of them takes alone moves nothing. At the end of a round all of them add up
 //! what became of their weights, bucket by bucket; before that, those who are close may do so among
 //! themselves, or all of them with a fragment of the model. Gradients that are compressed travel
-//! behind the step, and not before a warm-up is over. So steps differ, and a run is told by the
-//! mean of its steps: each kind is counted once, and how often it comes.
+//! behind the step, and not before a warm-up is over. Neighbours change from step to step on some
+//! graphs. So steps differ, and a run is told by the mean of its steps: each kind is counted once,
+//! and how often it comes.
 
-use super::calls::{Call, GroupCalls, Lengths, StepCalls};
+use super::calls::{Call, GroupCalls, Lengths, Message, StepCalls};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Outer, Recipe, SyncMode};
 use lockstep_model::Blueprint;
 use lockstep_parallel::compress::{Method, PlannedCall, PlannedExchange};
-use lockstep_parallel::{ReplicaPlan, asked};
+use lockstep_parallel::gossip::mixer::Mixer;
+use lockstep_parallel::{Graph, ReplicaPlan, asked};
 use lockstep_schedule::{Addends, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,6 +36,8 @@ pub struct Meeting {
     pub fragments: Vec<usize>,
     /// They exchange gradients as they would write them in this step.
     pub compressed: Option<u64>,
+    /// Each tells its neighbours of this step its weights.
+    pub mixed: Option<u64>,
 }
 
 /// Whether workers agree in rounds.
@@ -45,8 +50,16 @@ fn is_compressed(recipe: &Recipe, step: u64) -> bool {
     recipe.sync.mode == SyncMode::AllReduce && recipe.compress.is_on_in(step)
 }
 
+/// Neighbours of workers, where they tell nobody else.
+fn graph_of(recipe: &Recipe) -> Option<Graph> {
+    (recipe.sync.mode == SyncMode::Gossip).then(|| asked::graph_of(recipe))
+}
+
 /// What workers of a recipe do together in a step.
 pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
+    if let Some(graph) = graph_of(recipe) {
+        return Meeting { mixed: Some(step % graph.num_turns() as u64), ..Meeting::default() };
+    }
     let gradients = Meeting { gradients: true, ..Meeting::default() };
     if is_compressed(recipe, step) {
         // Only a share that falls from step to step makes them differ.
@@ -64,18 +77,24 @@ pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
         return gradients;
     }
     Meeting {
-        gradients: false,
         round: step + 1 == end,
         near: recipe.is_group_meeting(step + 1),
         fragments: recipe.fragments_meeting(step + 1).collect(),
-        compressed: None,
+        ..Meeting::default()
     }
 }
 
 /// Every kind of step of a run, with how many there are of it.
 pub fn kinds(recipe: &Recipe) -> BTreeMap<Meeting, u64> {
+    let steps = recipe.train.steps.clamp(1, MOST_STEPS);
+    if let Some(graph) = graph_of(recipe) {
+        let turns = graph.num_turns() as u64;
+        let kind = |turn| Meeting { mixed: Some(turn), ..Meeting::default() };
+        let kinds = (0..turns.min(steps)).map(|turn| (kind(turn), (steps - turn).div_ceil(turns)));
+        return kinds.collect();
+    }
     let mut kinds = BTreeMap::new();
-    for step in 0..recipe.train.steps.clamp(1, MOST_STEPS) {
+    for step in 0..steps {
         *kinds.entry(meeting_in(recipe, step)).or_insert(0) += 1;
     }
     kinds
@@ -84,13 +103,15 @@ pub fn kinds(recipe: &Recipe) -> BTreeMap<Meeting, u64> {
 /// Everything that workers ever do together.
 pub(crate) fn all(recipe: &Recipe) -> Meeting {
     let mut all = Meeting::default();
-    for Meeting { gradients, round, near, fragments, compressed } in kinds(recipe).into_keys() {
+    for meeting in kinds(recipe).into_keys() {
+        let Meeting { gradients, round, near, fragments, compressed, mixed } = meeting;
         all.gradients |= gradients;
         all.round |= round;
         all.near |= near;
         all.fragments.extend(fragments);
         // The first of them has most to say.
         all.compressed = all.compressed.or(compressed);
+        all.mixed = all.mixed.or(mixed);
     }
     all.fragments.sort_unstable();
     all.fragments.dedup();
@@ -112,6 +133,9 @@ pub(crate) fn apply(
     let buckets = plan.buckets(blueprint);
     let lens = || buckets.list.iter().map(|bucket| bucket.len).filter(|len| *len > 0);
     let workers = recipe.run.workers;
+    if let (Some(turn), Some(graph)) = (meeting.mixed, graph_of(recipe)) {
+        calls.told = told(&graph, turn, &lens().collect::<Vec<_>>());
+    }
     if meeting.round {
         calls.behind.push(sums(0..workers, lens()));
     }
@@ -133,6 +157,22 @@ pub(crate) fn apply(
         let list = exchange.calls(step).into_iter().map(of).collect();
         calls.behind.push((0, GroupCalls { addends: Addends::one_each(workers), list }));
     }
+}
+
+/// What every worker of a graph tells its neighbours.
+fn told(graph: &Graph, turn: u64, lens: &[usize]) -> Vec<Vec<Message>> {
+    let n = graph.num_workers();
+    let of_worker = |worker: usize| {
+        let peers = (0..n).filter(move |to| graph.has_edge(turn, worker, *to));
+        let all = |to| {
+            // What goes one way comes with a number of eight bytes.
+            let weight = graph.is_directed().then_some(2);
+            let lens = lens.iter().copied().chain(weight);
+            lens.map(move |len| Message { to, len, times: 1 })
+        };
+        peers.flat_map(all).collect()
+    };
+    (0..n).map(of_worker).collect()
 }
 
 /// How gradients are exchanged, where they are compressed.
@@ -163,16 +203,28 @@ fn fragment_len(recipe: &Recipe, blueprint: &Blueprint, fragment: usize) -> Opti
 }
 
 /// Elements that a worker keeps besides: of an outer optimizer, and for all else.
-pub(crate) fn held(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> [usize; 2] {
+pub(crate) fn held(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    worker: usize,
+) -> [usize; 2] {
     let last = recipe.train.steps.saturating_sub(1);
     if recipe.compress.is_on() && recipe.sync.mode == SyncMode::AllReduce {
         let exchange = exchange_of(recipe, plan, blueprint);
         return [0, exchange.map_or(0, |exchange| exchange.num_elements(last))];
     }
+    let buckets = plan.buckets(blueprint);
+    if let Some(graph) = graph_of(recipe) {
+        // Its own weights while the mean is judged, that mean, and what leaves and comes.
+        let copies = 1 + usize::from(graph.is_directed());
+        let longest = buckets.max_len();
+        let besides = 2 * longest + Mixer::planned_len(&graph, worker, longest);
+        return [0, copies * buckets.num_params() + besides];
+    }
     if !has_rounds(recipe) {
         return [0, 0];
     }
-    let buckets = plan.buckets(blueprint);
     let outer = if recipe.sync.outer == Outer::Nesterov { buckets.num_params() } else { 0 };
     let fragments = (0..recipe.sync.fragments).filter(|_| recipe.sync.fragments > 1);
     let longest = fragments.filter_map(|n| fragment_len(recipe, blueprint, n)).max().unwrap_or(0);

@@ -134,6 +134,7 @@ impl fmt::Display for Cause {
         match (self.axis, self.op) {
             (Axis::Data, Some(op)) => write!(f, "{op}"),
             (axis, Some(op)) => write!(f, "{axis} {op}"),
+            (Axis::Data, None) => write!(f, "send"),
             (axis, None) => write!(f, "{axis} send"),
         }
     }
@@ -290,6 +291,12 @@ pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByCause> {
     for (first, calls) in &step.behind {
         add_calls(&mut ranks, calls, Axis::Data, wires, &|member| first + member);
     }
+    for (from, messages) in step.told.iter().enumerate() {
+        let cause = Cause { axis: Axis::Data, op: None };
+        for message in messages {
+            send(&mut ranks, cause, from, message.to, *message);
+        }
+    }
     for (device, parts) in step.messages.iter().enumerate() {
         for (part, messages) in parts.iter().enumerate() {
             add_messages(&mut ranks, &step.mesh, (device, part), messages);
@@ -328,15 +335,21 @@ fn add_messages(
 ) {
     let cause = Cause { axis: Axis::Pipeline, op: None };
     for holder in 0..mesh.degree(Axis::Tensor) {
-        for &Message { to, len, times } in messages {
-            let bytes = calls::ELEMENT * (len as u64 * times);
+        for message in messages {
             let from = rank_at(mesh, device, part, holder);
-            *ranks[from].entry(cause).or_default() +=
-                Moved { calls: times, messages: times, sent: bytes, ..Moved::default() };
-            let to = rank_at(mesh, to, part, holder);
-            ranks[to].entry(cause).or_default().received += bytes;
+            let to = rank_at(mesh, message.to, part, holder);
+            send(ranks, cause, from, to, *message);
         }
     }
+}
+
+/// Adds messages from one rank to another.
+fn send(ranks: &mut [ByCause], cause: Cause, from: usize, to: usize, message: Message) {
+    let Message { len, times, .. } = message;
+    let bytes = calls::ELEMENT * (len as u64 * times);
+    *ranks[from].entry(cause).or_default() +=
+        Moved { calls: times, messages: times, sent: bytes, ..Moved::default() };
+    ranks[to].entry(cause).or_default().received += bytes;
 }
 
 /// Who stands there.
