@@ -93,6 +93,9 @@ pub fn kinds(recipe: &Recipe) -> BTreeMap<Meeting, u64> {
         let kinds = (0..turns.min(steps)).map(|turn| (kind(turn), (steps - turn).div_ceil(turns)));
         return kinds.collect();
     }
+    if !has_rounds(recipe) && !recipe.compress.is_on() {
+        return BTreeMap::from([(meeting_in(recipe, 0), steps)]);
+    }
     let mut kinds = BTreeMap::new();
     for step in 0..steps {
         *kinds.entry(meeting_in(recipe, step)).or_insert(0) += 1;
