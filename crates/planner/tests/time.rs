@@ -3,7 +3,7 @@
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_planner::forecast::wires;
-use lockstep_planner::time::{Calibration, Format, Point, StepTime, SumPoint, step};
+use lockstep_planner::time::{Calibration, Format, Point, StepTime, SumPoint, mean, step};
 use lockstep_planner::traffic::{self, Known};
 
 fn recipe(sets: &[&str]) -> Recipe {
@@ -103,6 +103,28 @@ fn heads_are_paid_for_by_their_scores() {
     // Eight lanes of two sequences of 1 + 2 + 3 + 4 scores.
     close(compute(2), f64::from(8 * 2 * 3 * 2 * 10));
     close(compute(4), 2.0 * compute(2));
+}
+
+#[test]
+fn rounds_pay_for_one_exchange_in_all_their_steps() {
+    let links = Calibration { latency_factor: 1.0, transfer_factor: 1.0, ..machine() };
+    let exposed = |more: &[&str]| {
+        let sets = ["run.workers=4", "train.steps=64", "parallel.overlap=false"];
+        let recipe = recipe(&[&sets[..], more].concat());
+        let (blueprint, wires) = (describe(&recipe.model), wires(&recipe));
+        let (kinds, _) = traffic::of_run(&recipe, &blueprint, &wires, Known::default());
+        let shares: f64 = kinds.iter().map(|(share, _)| share).sum();
+        close(shares, 1.0);
+        mean(&recipe, &kinds, &wires, &links).exposed.0
+    };
+    let rounds = |steps: &str| exposed(&["sync.mode=local-sgd", steps]);
+    let (every, two, eight) =
+        (exposed(&[]), rounds("sync.local_steps=2"), rounds("sync.local_steps=8"));
+    close(two, 4.0 * eight);
+    assert!(two < 0.7 * every && every < 4.0 * two, "{every} {two}");
+    // Half of the run in every step, and half in rounds.
+    let late = exposed(&["sync.mode=local-sgd", "sync.local_steps=8", "sync.synchronous=0.5"]);
+    close(late, f64::midpoint(every, eight));
 }
 
 #[test]
