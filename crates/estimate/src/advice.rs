@@ -22,6 +22,8 @@ use std::fmt::Write;
 /// More iterations for every local step but the first, and for every step that gradients are old.
 const LOCAL_PENALTY: f64 = 0.1 / 3.0;
 const STALE_PENALTY: f64 = 0.05;
+/// Below this share of the time a way helps; above, estimates cannot tell.
+pub const HELPS: f64 = 0.98;
 /// Most local steps, and most steps that gradients may be old.
 const MOST_LOCAL: f64 = 128.0;
 const MOST_STALE: f64 = 16.0;
@@ -141,7 +143,7 @@ pub fn lines(step: &Step, shares_states: bool) -> String {
             continue;
         };
         let verdict = match best.relative_time {
-            time if time < 0.98 => "helps",
+            time if time < HELPS => "helps",
             time if time <= 1.0 + 1e-9 => "makes no difference",
             _ => "harms",
         };

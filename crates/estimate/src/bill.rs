@@ -10,8 +10,10 @@ use serde::Serialize;
 
 /// Bytes of a checkpoint for each parameter: weight, master copy, two moments.
 const CHECKPOINT: f64 = 14.0;
+/// Shares of the time that trains below which a run does not end.
+const LEAST_SHARE: f64 = 1e-2;
 /// Seconds from a failure to the first step after it.
-pub(crate) const RESTART: f64 = 600.0;
+pub const RESTART: f64 = 600.0;
 
 /// What a run costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -47,6 +49,13 @@ pub fn effective_share(cost: f64, interval: f64, mtbf: f64, restart: f64) -> f64
     ((1.0 - (restart + interval / 2.0) / mtbf) / (1.0 + cost / interval)).clamp(0.0, 1.0)
 }
 
+impl Bill {
+    /// Whether failures leave next to no time to train, so that days and dollars say nothing.
+    pub fn never_ends(&self) -> bool {
+        self.effective_share <= LEAST_SHARE
+    }
+}
+
 /// What training on so many tokens costs where a step of `step_tokens` takes `step_seconds`.
 pub fn bill(
     model: &Model,
@@ -62,7 +71,7 @@ pub fn bill(
     let cost = checkpoint_bytes / (cluster.storage_gbps * 1e9);
     let interval = daly(cost, mtbf).max(step_seconds);
     let share = effective_share(cost, interval, mtbf, RESTART);
-    let disturbed = seconds / share.max(1e-3);
+    let disturbed = seconds / share.max(LEAST_SHARE);
     let device_hours = disturbed / 3600.0 * cluster.devices as f64;
     let megawatt_hours = device_hours * cluster.watts_per_device / 1e6;
     Bill {

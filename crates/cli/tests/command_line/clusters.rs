@@ -38,7 +38,19 @@ fn nonsense_is_told_all_at_once_with_a_way_out() {
     let error = refusal(&folder, &arguments);
     assert!(error.contains("devices = 0") && error.contains("network_gbps = -1"), "{error}");
     let error = refusal(&folder, &["plan", "--model", "gpt3-175b", "--cluster", "8xv100-16gb"]);
-    assert!(error.contains("fits into 8 devices of 16 GiB; try --cluster 16xv100-16gb"), "{error}");
+    assert!(
+        error.contains("fits into 8 devices of 16 GiB; try --cluster 128xv100-16gb"),
+        "{error}"
+    );
+    folder.succeed(&["plan", "--model", "gpt3-175b", "--cluster", "128xv100-16gb"]);
+    let error = refusal(&folder, &["plan", "--model", "gpt2", "--cluster", "99999999999xtpu-v4"]);
+    assert!(error.contains("more than anybody has; try at most 1048576"), "{error}");
+    folder.write(
+        "frail.toml",
+        b"device = \"h100-80gb\"\ndevices = 64\nfailures_per_node_day = 900\n",
+    );
+    let error = refusal(&folder, &["plan", "--model", "gpt3-6.7b", "--cluster", "frail.toml"]);
+    assert!(error.contains("a run would never end") && error.contains("; try "), "{error}");
 }
 
 #[test]
@@ -80,7 +92,7 @@ fn a_model_and_a_recipe_are_one_too_many_and_odd_numbers_of_devices_have_layouts
     assert_eq!((report["devices"].as_u64(), report["nodes"].as_u64()), (Some(96), Some(12)));
     folder.write("small.toml", b"device = \"v100-16gb\"\ndevices = 8\n");
     let error = refusal(&folder, &["plan", "--model", "gpt3-175b", "--cluster", "small.toml"]);
-    assert!(error.contains("try devices = 16 in small.toml"), "{error}");
+    assert!(error.contains("try devices = 128 in small.toml"), "{error}");
 }
 
 #[test]
@@ -94,6 +106,8 @@ fn tables_without_a_single_run_are_refused() {
     let error = refusal(&folder, &["plan", "calibrate", "other.csv", "--out", "constants"]);
     assert!(error.contains("this is no table of runs"), "{error}");
     assert!(!folder.path().join("constants").exists(), "nothing is written");
+    let error = refusal(&folder, &["plan", "validate", "other.csv", "--fit", "0"]);
+    assert!(error.contains("--fit 0 fits nothing; try --fit 8"), "{error}");
 }
 
 #[test]

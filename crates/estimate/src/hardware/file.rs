@@ -56,6 +56,8 @@ const KEYS: [&str; 24] = [
     "watts_per_device",
     "failures_per_node_day",
 ];
+/// No number of a cluster is as large.
+const MOST: f64 = 1e9;
 /// Keys of trees of switches.
 const TREE: [&str; 4] =
     ["nodes_per_rack", "oversubscription", "racks_per_spine", "spine_oversubscription"];
@@ -158,11 +160,16 @@ impl<'a> File<'a> {
             Some(Value::Float(value)) => *value,
             Some(_) => f64::NAN,
         };
-        if value > 0.0 && value.is_finite() {
+        // What people own themselves has no price.
+        let is_price = key.starts_with("dollars");
+        if (value > 0.0 && value < MOST) || (is_price && value == 0.0) {
             return value;
         }
         let value = &self.table[key];
-        self.refuse(&format!("{key} = {value} must be a number above zero; try {usual}"));
+        let least = if is_price { "of at least" } else { "above" };
+        self.refuse(&format!(
+            "{key} = {value} must be a number {least} zero, below {MOST}; try {usual}"
+        ));
         usual
     }
 

@@ -28,6 +28,8 @@ const PLAYED: usize = 48;
 /// them are played, since the quickest by closed form need not be the quickest.
 const NEARLY: f64 = 1.5;
 const NEARLY_PLAYED: usize = 8;
+/// Layouts with other ways to keep copies together that are played.
+const LAZY_PLAYED: usize = 16;
 
 /// A layout with its price.
 #[derive(Debug, Clone, PartialEq)]
@@ -141,7 +143,8 @@ pub fn search(question: &Question<'_>, keep: usize) -> Found {
     for sorted in [&mut fitting, &mut nearly] {
         sorted.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     }
-    let lazy = lazy(&fitting, keep);
+    // Played as the best are, or the two could not be compared.
+    let lazy = lazy(&played(question, &soonest(&fitting), PLAYED), keep);
     let best = played(question, &fitting, keep);
     // Played as the best were, or the two could not be compared.
     let front = pareto(&fitting);
@@ -167,16 +170,24 @@ fn played(question: &Question<'_>, fitting: &[Choice], keep: usize) -> Vec<Choic
     best
 }
 
+/// The way that suits a layout best.
+fn best_way(choice: &Choice) -> Option<Lazy> {
+    let way = advice::ways(&choice.step, choice.layout.zero > 0).into_iter().next()?;
+    let seconds = way.relative_time * choice.step.seconds;
+    Some(Lazy { layout: choice.layout, way, seconds })
+}
+
+/// The layouts that reach the same loss soonest with the way that suits them best.
+fn soonest(fitting: &[Choice]) -> Vec<Choice> {
+    let seconds = |choice: &Choice| best_way(choice).map_or(f64::INFINITY, |lazy| lazy.seconds);
+    let mut all: Vec<(f64, &Choice)> = fitting.iter().map(|one| (seconds(one), one)).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all.into_iter().take(LAZY_PLAYED).map(|(_, choice)| choice.clone()).collect()
+}
+
 /// Every layout with the way that suits it best, the quickest to the same loss first.
 fn lazy(fitting: &[Choice], keep: usize) -> Vec<Lazy> {
-    let mut all: Vec<Lazy> = fitting
-        .iter()
-        .filter_map(|choice| {
-            let way = advice::ways(&choice.step, choice.layout.zero > 0).into_iter().next()?;
-            let seconds = way.relative_time * choice.step.seconds;
-            Some(Lazy { layout: choice.layout, way, seconds })
-        })
-        .collect();
+    let mut all: Vec<Lazy> = fitting.iter().filter_map(best_way).collect();
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     all.truncate(keep);
     all

@@ -2,6 +2,7 @@
 
 use super::{Choice, Question};
 use crate::layout::Layout;
+use std::fmt::Write;
 
 /// Parts of a step with their names.
 fn parts(choice: &Choice) -> [(&'static str, f64); 7] {
@@ -17,16 +18,20 @@ fn parts(choice: &Choice) -> [(&'static str, f64); 7] {
     ]
 }
 
-/// One line on what the second spends more than the first.
+/// One line on what the second spends more than the first, and less where that is much.
 pub fn why_it_lost(first: &Choice, second: &Choice) -> String {
-    let (most, by) = parts(first)
-        .into_iter()
-        .zip(parts(second))
-        .map(|((name, one), (_, other))| (name, other - one))
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .unwrap_or(("nothing", 0.0));
+    let both = parts(first).into_iter().zip(parts(second));
+    let mut parts: Vec<(&str, f64)> =
+        both.map(|((name, one), (_, other))| (name, other - one)).collect();
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let ((most, more), (least, less)) = (parts[0], parts[parts.len() - 1]);
     let slower = 100.0 * (second.step.seconds / first.step.seconds - 1.0);
-    format!("{} is {slower:.1} % slower: {:.1} ms more of {most}", second.layout.brief(), 1e3 * by)
+    let brief = second.layout.brief();
+    let mut line = format!("{brief} is {slower:.1} % slower: {:.1} ms more of {most}", 1e3 * more);
+    if less < -0.3 * more {
+        let _ = write!(line, ", {:.1} ms less of {least}", -1e3 * less);
+    }
+    line
 }
 
 /// What would make a layout fit that is too large: memory of a device, or the smallest change of

@@ -10,6 +10,9 @@
 use super::collective::Group;
 use crate::hardware::Unit;
 
+/// Devices that are counted one by one, at most.
+const MOST_COUNTED: u64 = 4096;
+
 /// Messages that leave the fullest unit in one round of all rings of these groups.
 pub(super) fn leaving_ring(group: Group, unit: &Unit, devices: u64) -> u64 {
     let (Group { ranks, stride }, size) = (group, unit.devices);
@@ -29,7 +32,8 @@ pub(super) fn leaving_ring(group: Group, unit: &Unit, devices: u64) -> u64 {
         start + (inside + stride) % block
     };
     let leaves = |device: u64| next(device) / size != device / size;
-    let whole = devices / block * block;
+    // Where nothing divides, many units say as much as all of them.
+    let whole = (devices / block * block).min(MOST_COUNTED.max(2 * size));
     let of = |first: u64| (first..(first + size).min(whole)).filter(|d| leaves(*d)).count() as u64;
     (0..whole).step_by(size as usize).map(of).max().unwrap_or(0)
 }

@@ -11,7 +11,11 @@ pub fn parse(text: &str) -> Vec<Row> {
     let Some(header) = lines.next() else { return Vec::new() };
     lines
         .filter(|cells| cells.iter().any(|cell| !cell.is_empty()))
-        .map(|cells| header.iter().cloned().zip(cells).collect())
+        .map(|cells| {
+            // A short row says nothing about the last columns.
+            let cells = cells.into_iter().chain(std::iter::repeat(String::new()));
+            header.iter().cloned().zip(cells).collect()
+        })
         .collect()
 }
 

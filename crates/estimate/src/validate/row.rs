@@ -99,6 +99,10 @@ const NUMBERS: [&str; 22] = [
 ];
 const MEASURED: [&str; 4] = ["step_time_s", "tok_s_gpu", "tflops_gpu", "mem_gb"];
 
+/// Those of [`NUMBERS`] that need not be whole, and the largest number of anything.
+const SHARES: [&str; 3] = ["params_b", "gpu_mem_gb", "inter_gbps_per_gpu"];
+const MOST_COUNTED: f64 = 1e7;
+
 /// Says which cell is no number, if one is not.
 fn only_numbers(row: &Row) -> Result<(), String> {
     for column in NUMBERS.into_iter().chain(MEASURED) {
@@ -106,8 +110,12 @@ fn only_numbers(row: &Row) -> Result<(), String> {
         let is_measured = MEASURED.contains(&column);
         let number: f64 = text.parse().map_err(|_| format!("{column} = {text:?} is no number"))?;
         if !(number.is_finite() && number >= 0.0 && (number > 0.0 || !is_measured)) {
-            let least = if is_measured { "above zero" } else { "zero or more" };
+            let least = if is_measured { "above zero and finite" } else { "zero or more" };
             return Err(format!("{column} = {text} is not {least}"));
+        }
+        let is_count = !is_measured && !SHARES.contains(&column);
+        if is_count && (number.fract() > 0.0 || number > MOST_COUNTED) {
+            return Err(format!("{column} = {text} is no whole number up to {MOST_COUNTED}"));
         }
     }
     Ok(())
@@ -149,6 +157,9 @@ pub fn read(row: &Row) -> Result<Published, String> {
     let source = text(row, "source").unwrap_or("");
     let mut habits = habits(&Told { program, source, notes, precision }, &layout);
     let zero = text(row, "zero").unwrap_or("0");
+    if number(row, "zero").is_some_and(|stage| stage > 3.0) {
+        return Err(format!("zero = {zero} is no stage"));
+    }
     habits.zero_group = behind(zero, "shard group");
     let microbatches = whole(row, "ga").filter(|count| *count > 0).unwrap_or(1);
     let usual = layout.data * layout.microbatch * microbatches;
@@ -388,8 +399,11 @@ mod tests {
     fn cells_that_are_no_numbers_are_named_and_not_guessed() {
         assert_eq!(reason("gbs", "x"), "gbs = \"x\" is no number");
         assert_eq!(reason("tp", "-2"), "tp = -2 is not zero or more");
-        assert_eq!(reason("step_time_s", "0"), "step_time_s = 0 is not above zero");
+        assert_eq!(reason("step_time_s", "0"), "step_time_s = 0 is not above zero and finite");
         assert_eq!(reason("layers", "0"), "layers is not published");
+        assert_eq!(reason("layers", "24.5"), "layers = 24.5 is no whole number up to 10000000");
+        assert_eq!(reason("hidden", "1e15"), "hidden = 1e15 is no whole number up to 10000000");
+        assert_eq!(reason("zero", "7"), "zero = 7 is no stage");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use lockstep_config::{Family, Recipe, nearest};
 use lockstep_estimate::hardware::{self, Cluster};
 use lockstep_estimate::layout::{Habits, Layout};
 use lockstep_estimate::model::{self, Model};
+use lockstep_estimate::search::quickest::quickest;
 use lockstep_estimate::search::{Found, Question, search};
 use lockstep_estimate::time::pipeline::Pipelines;
 use lockstep_estimate::{Calibration, bill};
@@ -121,6 +122,15 @@ pub(super) fn run(
     };
     let tokens = (asked.batch * asked.model.context) as f64;
     let costs = bill::bill(&asked.model, &asked.cluster, asked.tokens, tokens, first.step.seconds);
+    if costs.never_ends() {
+        return Err(Failure::user(format!(
+            "a run would never end: a failure in every {:.2} h, {:.0} s for a checkpoint and {:.0} \
+             min until it goes on; try fewer failures_per_node_day, or more storage_gbps",
+            costs.hours_between_failures,
+            costs.checkpoint_seconds,
+            bill::RESTART / 60.0,
+        )));
+    }
     if let Some(path) = &arguments.write {
         let own = recipe.as_ref().filter(|_| arguments.model.is_none());
         let text = best::recipe(own, &asked, &first.layout).map_err(Failure::user)?;
@@ -150,6 +160,18 @@ pub(super) fn run(
     )))
 }
 
+/// Devices on which it would fit, doubled as often as it takes.
+fn enough(asked: &Asked) -> Option<u64> {
+    let doubled =
+        std::iter::successors(Some(2 * asked.cluster.devices), |devices| Some(2 * devices));
+    doubled.take_while(|devices| *devices <= MOST_DEVICES).find(|devices| {
+        let mut larger = asked.clone();
+        larger.cluster.devices = *devices;
+        larger.batch = asked.batch.max(usual_batch(&asked.model, *devices));
+        quickest(&larger.question()).is_some()
+    })
+}
+
 /// Why no layout can be run, and what to try.
 fn nothing_fits(asked: &Asked, found: &Found, is_batch_given: bool) -> String {
     let (model, cluster) = (&asked.model.name, &asked.cluster);
@@ -165,10 +187,10 @@ fn nothing_fits(asked: &Asked, found: &Found, is_batch_given: bool) -> String {
              {key} {fix}, or another number of devices"
         );
     }
-    let fix = if is_file {
-        format!("devices = {} in {}", 2 * devices, cluster.name)
-    } else {
-        format!("--cluster {}x{}", 2 * devices, cluster.device.name)
+    let fix = match enough(asked) {
+        None => "another device, or a smaller model".to_owned(),
+        Some(enough) if is_file => format!("devices = {enough} in {}", cluster.name),
+        Some(enough) => format!("--cluster {enough}x{}", cluster.device.name),
     };
     format!(
         "none of {} layouts of {model} fits into {devices} devices of {} GiB; try {fix}",
@@ -228,18 +250,18 @@ pub(super) fn asked(
             "--scaling searches layouts of other numbers of devices; try without --layout".into(),
         );
     }
-    if let Some(batch) = arguments.batch.filter(|batch| *batch < 1) {
-        wrong.push(format!("--batch {batch} must be at least 1; try 1024"));
+    if let Some(batch) = arguments.batch.filter(|batch| !(1..=MOST_SEQUENCES).contains(batch)) {
+        wrong.push(format!("--batch {batch} is not between 1 and {MOST_SEQUENCES}; try 1024"));
     }
     if arguments.top == 0 {
         wrong.push("--top 0 shows nothing; try 5".into());
     }
     if let Some(tokens) = arguments.tokens.filter(|tokens| !(*tokens > 0.0 && tokens.is_finite())) {
-        wrong.push(format!("--tokens {tokens} must be above zero; try 300e9"));
+        wrong.push(format!("--tokens {tokens} must be above zero and finite; try 300e9"));
     }
     let hours = arguments.lost_hours;
     if !(hours > 0.0 && hours.is_finite()) {
-        wrong.push(format!("--lost-hours {hours} must be above zero; try 24"));
+        wrong.push(format!("--lost-hours {hours} must be above zero and finite; try 24"));
     }
     let calibration = match &arguments.calibration {
         Some(path) => read_calibration(path, world).map_err(|line| wrong.push(line)).ok(),
@@ -288,8 +310,23 @@ fn per_round(layout: &Layout) -> u64 {
     (layout.data * layout.microbatch).max(1)
 }
 
+/// More devices, and more sequences of a step, than anybody has.
+const MOST_DEVICES: u64 = 1 << 20;
+const MOST_SEQUENCES: i64 = 1 << 32;
+
 /// A name or a file.
 fn cluster(text: &str, world: &World) -> Result<Cluster, Vec<String>> {
+    let found = named_or_read(text, world)?;
+    if found.devices > MOST_DEVICES {
+        return Err(vec![format!(
+            "--cluster {text}: {} devices are more than anybody has; try at most {MOST_DEVICES}",
+            found.devices
+        )]);
+    }
+    Ok(found)
+}
+
+fn named_or_read(text: &str, world: &World) -> Result<Cluster, Vec<String>> {
     if let Some(cluster) = hardware::named(text) {
         return Ok(cluster);
     }
@@ -321,7 +358,9 @@ fn unknown_cluster(text: &str) -> String {
         what.push(format!("no device is called {device:?} (there are {all})"));
     }
     let (what, number) = (what.join(", and "), number.unwrap_or(64));
-    let fix = format!("{number}x{}", nearest(device, known).unwrap_or("a100-80gb"));
+    let begun = known.iter().copied().find(|name| !device.is_empty() && name.starts_with(device));
+    let near = begun.or_else(|| nearest(device, known)).unwrap_or("a100-80gb");
+    let fix = format!("{number}x{near}");
     format!("--cluster {text}: {what}; try {fix}")
 }
 

@@ -88,8 +88,13 @@ fn pareto(asked: &Asked, found: &Found) -> String {
 
 /// What other ways to keep copies together would bring.
 fn together(report: &Report, first: &Choice) -> String {
+    if report.layout.data * report.layout.context == 1 {
+        return "\nthere is one copy, so nothing has to be kept together\n".to_owned();
+    }
     let mut text = format!("\n{}", advice::lines(&first.step, report.layout.zero > 0));
-    if let Some(first) = report.lazy_layouts.first().filter(|first| first.way != "all-reduce") {
+    let much = advice::HELPS * first.step.seconds;
+    let helps = report.lazy_layouts.first().filter(|lazy| lazy.seconds_to_the_same_loss < much);
+    if let Some(first) = helps {
         let _ = writeln!(
             text,
             "with another way to keep copies together the best might be {} with {}: worth {:.3} s \
@@ -158,13 +163,18 @@ fn walls(asked: &Asked) -> String {
     let Flops { model: flops, causal, hardware } = flops(asked);
     let peak = cluster.device.peak() * cluster.devices as f64;
     let params = model.num_params() as f64;
-    let network = cluster.network.device_gbps * 1e9;
+    let network = if cluster.nodes() > 1 {
+        cluster.network.device_gbps * cluster.per_node as f64
+    } else {
+        cluster.link_gbps
+    };
+    let network = 1e9 * network;
     format!(
         "{}: {:.2} B parameters on {} ({} node{})\n\
          compute wall        {:.1} PFLOP a step, {:.2} s at peak ({:.1} with causal pairs alone, \
          {:.1} with all computed again)\n\
          memory wall         {:.0} GB of states, {:.0} GB of memory\n\
-         communication wall  {:.1} GB of gradients, {:.2} s once around the network\n\
+         communication wall  {:.1} GB of gradients, {:.2} s once around {}\n\
          data                {:.0} G tokens, {:.0} GB\n",
         model.name,
         params / 1e9,
@@ -178,7 +188,8 @@ fn walls(asked: &Asked) -> String {
         18.0 * params / 1e9,
         cluster.device.memory_bytes() * cluster.devices as f64 / 1e9,
         4.0 * params / 1e9,
-        8.0 * params / network / cluster.per_node as f64,
+        8.0 * params / network,
+        if cluster.nodes() > 1 { "the network" } else { "the links of a node" },
         asked.tokens / 1e9,
         model.token_bytes() * asked.tokens / 1e9,
     )

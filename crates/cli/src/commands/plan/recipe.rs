@@ -162,7 +162,7 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
         report.num_params, recipe.parallel.zero, recipe.parallel.recompute,
     );
     if section != Section::Time {
-        render_memory(forecast, &mut text);
+        render_memory(recipe, forecast, &mut text);
     }
     if section == Section::Memory {
         return text;
@@ -176,7 +176,7 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
     text
 }
 
-fn render_memory(forecast: &Forecast, text: &mut String) {
+fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     let _ = writeln!(
         text,
         "memory  {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}",
@@ -197,7 +197,9 @@ fn render_memory(forecast: &Forecast, text: &mut String) {
     }
     let step = forecast.memory.peak_step;
     let peak = forecast.peak_bytes();
-    let _ = writeln!(text, "the largest process holds {peak}, most of it from step {step} on\n");
+    let least = if recipe.uncounted().is_some() { "at least " } else { "" };
+    let _ =
+        writeln!(text, "the largest process holds {least}{peak}, most of it from step {step} on\n");
 }
 
 fn render_traffic(forecast: &Forecast, text: &mut String) {

@@ -27,11 +27,16 @@ impl Upgrade {
             self.what,
             self.step_seconds,
             self.days,
-            -100.0 * self.saves_share,
+            changed(self.saves_share),
             self.dollars,
-            -100.0 * self.saves_dollars_share
+            changed(self.saves_dollars_share)
         )
     }
+}
+
+/// What a saving changes, percent: nothing is below zero that is shown as zero.
+fn changed(saved: f64) -> f64 {
+    (-1e3 * saved).round() / 10.0 + 0.0
 }
 
 /// A resource by name and what makes a cluster have more of it.

@@ -5,6 +5,7 @@ use crate::{output, workers};
 use lockstep_estimate::Calibration;
 use lockstep_estimate::time::pipeline::Pipelines;
 use lockstep_estimate::validate::fit::{self, Calibrations, File};
+use lockstep_estimate::validate::row::Published;
 use lockstep_estimate::validate::score::{self, Score};
 use lockstep_platform::World;
 use std::fmt::Write;
@@ -85,10 +86,30 @@ pub(super) fn calibrate(files: &[PathBuf], folder: &Path, world: &World) -> Resu
     write(folder, &all, world)?;
     let score = |(name, text): &(String, String)| score::score(name, text, &all, &mut pipelines).0;
     let scores: Vec<Score> = texts.iter().map(score).collect();
-    output::text(&format!("{}kept in {}\n", render(&scores), folder.display()))
+    let text = render(&scores) + &fitted(&files, &all);
+    output::text(&format!("{text}kept in {}\n", folder.display()))
+}
+
+/// What each type's constants rest on.
+fn fitted(files: &[File], all: &Calibrations) -> String {
+    let mut text = String::new();
+    for name in all.keys() {
+        let of_type = |run: &&Published| run.cluster.device.calibration == name;
+        let rows = files.iter().flat_map(|file| &file.runs).filter(of_type).count();
+        let _ = match rows {
+            0 => writeln!(text, "{name}: no row; as known without any, moved with the others"),
+            rows => writeln!(text, "{name}: fitted to {rows} rows"),
+        };
+    }
+    text
 }
 
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    for (key, rounds) in [("--fit", arguments.fit), ("--leave-out", arguments.leave_out)] {
+        if rounds == Some(0) {
+            return Err(Failure::user(format!("{key} 0 fits nothing; try {key} {ROUNDS}")));
+        }
+    }
     let texts = read(&arguments.files, world)?;
     let mut pipelines = Pipelines::default();
     let mut calibrations: Calibrations =
