@@ -139,8 +139,8 @@ fn behind(text: &str, word: &str) -> Option<u64> {
     rest[..end].parse().ok()
 }
 
-/// Reads a row, or says why it cannot be predicted.
-pub fn read(row: &Row) -> Result<Published, String> {
+/// Says why a row is of no use, if it is not.
+fn refuse(row: &Row) -> Result<(), String> {
     if let Some(reason) = is_of_another_kind(row) {
         return Err(reason);
     }
@@ -149,6 +149,18 @@ pub fn read(row: &Row) -> Result<Published, String> {
         return Err(format!("its status is {status:?}"));
     }
     only_numbers(row)?;
+    match text(row, "zero") {
+        Some(zero) if number(row, "zero").is_some_and(|stage| stage > 3.0) => {
+            Err(format!("zero = {zero} is no stage"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads a row, or says why it cannot be predicted.
+pub fn read(row: &Row) -> Result<Published, String> {
+    refuse(row)?;
+    let status = text(row, "status").unwrap_or("ok");
     let model = model(row)?;
     let cluster = cluster(row)?;
     let mut layout = layout(row, &model, &cluster)?;
@@ -157,9 +169,6 @@ pub fn read(row: &Row) -> Result<Published, String> {
     let source = text(row, "source").unwrap_or("");
     let mut habits = habits(&Told { program, source, notes, precision }, &layout);
     let zero = text(row, "zero").unwrap_or("0");
-    if number(row, "zero").is_some_and(|stage| stage > 3.0) {
-        return Err(format!("zero = {zero} is no stage"));
-    }
     habits.zero_group = behind(zero, "shard group");
     let microbatches = whole(row, "ga").filter(|count| *count > 0).unwrap_or(1);
     let usual = layout.data * layout.microbatch * microbatches;
