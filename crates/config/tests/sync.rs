@@ -39,7 +39,7 @@ fn rounds_that_change_are_the_same_whether_they_are_walked_or_asked_for() {
         ];
         let recipe = recipe(&sets.each_ref().map(String::as_str));
         let first = recipe.first_round();
-        let mut start = first;
+        let (mut start, mut rounds) = (first, Vec::new());
         while start < steps {
             let done = (start - first) as f64 / (steps - first) as f64;
             let len = (f64::from(from) + (f64::from(to) - f64::from(from)) * done).round() as u64;
@@ -47,8 +47,10 @@ fn rounds_that_change_are_the_same_whether_they_are_walked_or_asked_for() {
             for step in start..end {
                 assert_eq!(recipe.round_at(step), start..end, "step {step} of {sets:?}");
             }
+            rounds.push(start..end);
             start = end;
         }
+        assert_eq!(recipe.rounds().collect::<Vec<_>>(), rounds, "{sets:?}");
     }
 }
 

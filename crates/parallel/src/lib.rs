@@ -134,7 +134,7 @@ pub use groups::Groups;
 pub use guards::{Differs, NonFinite};
 pub use lane::{Activations, Store};
 pub use leaves::{LeafTree, Leaves, Subtree};
-pub use local::{Drift, OuterRule, RoundPlan};
+pub use local::{Drift, OuterRule, RoundPlan, params_of_fragment};
 pub use recompute::RecomputePlan;
 pub use replica::{Replica, ReplicaPlan};
 pub use saved::OwnPiece;

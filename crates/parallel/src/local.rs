@@ -19,6 +19,8 @@
 
 mod streaming;
 
+pub use streaming::params_of_fragment;
+
 use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use lockstep_mesh::Group;

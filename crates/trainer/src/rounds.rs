@@ -5,7 +5,6 @@
 //! (its optimizer's state, what compression left out) is saved under the worker's number.
 
 use crate::saved::Learner;
-use crate::summary::Predicted;
 use crate::{TrainError, federated, gossip};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
@@ -56,11 +55,6 @@ pub(crate) fn exchange(
         optimizer.settle_second_moments(step);
     }
     replica.exchange_compressed(step).map(Some)
-}
-
-/// What was said to be the cost of a run, where it sends what was counted on.
-pub(crate) fn predicted(recipe: &Recipe, predicted: &Predicted) -> Predicted {
-    if recipe.uncounted().is_some() { Predicted::default() } else { predicted.clone() }
 }
 
 /// Where a run ends that is to stop early, or is not. It is only left where all workers hold the

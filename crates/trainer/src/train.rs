@@ -162,7 +162,7 @@ fn leave(
     let Worker { recipe, world, learner, journal, .. } = worker;
     let summary =
         Summary::of(recipe, feed, folder, &learner, &journal, &figures, hash, examination)
-            .beside(&rounds::predicted(recipe, predicted), learner.replica.bucket_len());
+            .beside(predicted, learner.replica.bucket_len());
     saved::save_summary(folder, world, &summary)?;
     journal.finish(&summary);
     Ok(Some(summary))

@@ -253,6 +253,15 @@ impl Recipe {
         first + rounds * own + rest.min(*own)
     }
 
+    /// The rounds of a run one after the other, from the first on.
+    pub fn rounds(&self) -> impl Iterator<Item = Range<u64>> {
+        let steps = self.train.steps;
+        let at = move |start: u64| {
+            (start < steps).then(|| start..(start + self.round_len(start)).min(steps))
+        };
+        std::iter::successors(at(self.first_round()), move |round| at(round.end))
+    }
+
     /// Rounds that are over after so many steps.
     pub fn num_rounds(&self, num_steps: u64) -> u64 {
         let (mut start, mut rounds) = (self.first_round(), 0);

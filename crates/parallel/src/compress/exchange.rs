@@ -189,8 +189,8 @@ impl Compression {
         let num_workers = self.tiers.between.num_members();
         let feedback = self.plan.error_feedback;
         for tensor in &mut self.tensors {
-            let now = tensor.method.map(|method| method.in_step(step));
-            tensor.now = now.filter(|method| !method.leaves_alone(&tensor.shape, num_workers));
+            let now = |method: Method| method.of_tensor_in(step, &tensor.shape, num_workers);
+            tensor.now = tensor.method.and_then(now);
         }
         match self.plan.method {
             Method::OneBitAdam { beta1 } => {

@@ -7,7 +7,6 @@
 //! tree over leaves instead, whoever computes it, so that its bits are those of every layout.)
 
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use lockstep_comm::Element;
 
 /// A float of two bytes.
@@ -18,17 +17,10 @@ pub trait Half: Element + Default {
     fn widen(values: &[Self], out: &mut [f32]);
 }
 
-impl Half for bf16 {
-    fn narrow(values: &[f32], out: &mut [Self]) {
-        out.convert_from_f32_slice(values);
-    }
-
-    fn widen(values: &[Self], out: &mut [f32]) {
-        values.convert_to_f32_slice(out);
-    }
-}
-
-impl Half for f16 {
+impl<T: Element + Default> Half for T
+where
+    [T]: HalfFloatSliceExt,
+{
     fn narrow(values: &[f32], out: &mut [Self]) {
         out.convert_from_f32_slice(values);
     }
@@ -50,6 +42,7 @@ pub fn round<T: Half>(values: &[f32], sent: &mut [f32], message: &mut Vec<T>) {
 mod tests {
     use super::*;
     use crate::compress::testing::values;
+    use half::{bf16, f16};
 
     fn worst<T: Half>(values: &[f32]) -> f32 {
         let (mut sent, mut message) = (vec![0.0; values.len()], Vec::<T>::new());

@@ -185,6 +185,11 @@ impl Method {
         }
     }
 
+    /// How a tensor is written in a step, among so many workers; nothing where it travels as it is.
+    fn of_tensor_in(self, step: u64, shape: &Shape, num_workers: usize) -> Option<Self> {
+        Some(self.in_step(step)).filter(|now| !now.leaves_alone(shape, num_workers))
+    }
+
     /// Bytes that a worker writes of a tensor.
     fn written_bytes(self, shape: &Shape) -> usize {
         match self {

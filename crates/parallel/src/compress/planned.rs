@@ -50,8 +50,7 @@ impl PlannedExchange {
     /// How each tensor is written in a step.
     fn now(&self, step: u64) -> impl Iterator<Item = (&Shape, Option<Method>)> {
         self.tensors.iter().map(move |(shape, method)| {
-            let now = method.map(|method| method.in_step(step));
-            (shape, now.filter(|method| !method.leaves_alone(shape, self.num_workers)))
+            (shape, method.and_then(|method| method.of_tensor_in(step, shape, self.num_workers)))
         })
     }
 

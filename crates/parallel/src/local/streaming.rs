@@ -9,7 +9,19 @@
 use super::{OuterRule, Rounds};
 use crate::replica::Replica;
 use lockstep_comm::{CommError, Reduction};
+use lockstep_model::{Blueprint, Param};
 use lockstep_tensor::{Cpu, nesterov};
+
+/// The parameters of one of `num_fragments`, each with its block.
+pub fn params_of_fragment(
+    blueprint: &Blueprint,
+    fragment: usize,
+    num_fragments: usize,
+) -> impl Iterator<Item = (usize, &Param)> {
+    let num_blocks = blueprint.blocks.len();
+    let is_here = move |block: usize| block * num_fragments / num_blocks == fragment;
+    blueprint.owned_params().filter(move |(block, _)| is_here(*block))
+}
 
 impl Replica {
     /// Averages one of `num_fragments` over all workers, inside a round; all of them do so
@@ -24,11 +36,7 @@ impl Replica {
             return Ok(());
         };
         let Rounds { all, rule, anchors, velocity, room, .. } = rounds;
-        let num_blocks = blueprint.blocks.len();
-        let is_here = |block: usize| block * num_fragments / num_blocks == fragment;
-        let places: Vec<_> = blueprint
-            .owned_params()
-            .filter(|(block, _)| is_here(*block))
+        let places: Vec<_> = params_of_fragment(blueprint, fragment, num_fragments)
             .map(|(block, param)| store.buckets.place(block, param))
             .collect();
         room.clear();

@@ -15,13 +15,10 @@ use lockstep_config::{Outer, Recipe, SyncMode};
 use lockstep_model::Blueprint;
 use lockstep_parallel::compress::{Method, PlannedCall, PlannedExchange};
 use lockstep_parallel::gossip::mixer::Mixer;
-use lockstep_parallel::{Graph, ReplicaPlan, asked};
+use lockstep_parallel::{Graph, ReplicaPlan, asked, params_of_fragment};
 use lockstep_schedule::{Addends, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Steps of a run beyond which its beginning says enough.
-const MOST_STEPS: u64 = 1 << 20;
 
 /// What workers do together in a step, and behind it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -55,26 +52,34 @@ fn graph_of(recipe: &Recipe) -> Option<Graph> {
     (recipe.sync.mode == SyncMode::Gossip).then(|| asked::graph_of(recipe))
 }
 
+/// The step from which on gradients are compressed in one way: a share that falls makes steps
+/// before it differ.
+fn settled(recipe: &Recipe) -> u64 {
+    match asked::method_of(recipe) {
+        Some(Method::Dgc { warmup_steps, .. }) => warmup_steps,
+        _ => 0,
+    }
+}
+
+/// They add up gradients, and nothing else.
+fn gradients() -> Meeting {
+    Meeting { gradients: true, ..Meeting::default() }
+}
+
 /// What workers of a recipe do together in a step.
 pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
     if let Some(graph) = graph_of(recipe) {
         return Meeting { mixed: Some(step % graph.num_turns() as u64), ..Meeting::default() };
     }
-    let gradients = Meeting { gradients: true, ..Meeting::default() };
     if is_compressed(recipe, step) {
-        // Only a share that falls from step to step makes them differ.
-        let settled = match asked::method_of(recipe) {
-            Some(Method::Dgc { warmup_steps, .. }) => warmup_steps,
-            _ => 0,
-        };
-        return Meeting { compressed: Some(step.min(settled)), ..Meeting::default() };
+        return Meeting { compressed: Some(step.min(settled(recipe))), ..Meeting::default() };
     }
     if !has_rounds(recipe) || step < recipe.first_round() {
-        return gradients;
+        return gradients();
     }
     let Range { start, end } = recipe.round_at(step);
     if end - start == 1 {
-        return gradients;
+        return gradients();
     }
     Meeting {
         round: step + 1 == end,
@@ -84,21 +89,44 @@ pub fn meeting_in(recipe: &Recipe, step: u64) -> Meeting {
     }
 }
 
-/// Every kind of step of a run, with how many there are of it.
+/// Every kind of step of a run, with how many there are of it. Long stretches of one kind are not
+/// walked, since a run may have millions of steps.
 pub fn kinds(recipe: &Recipe) -> BTreeMap<Meeting, u64> {
-    let steps = recipe.train.steps.clamp(1, MOST_STEPS);
+    let steps = recipe.train.steps.max(1);
+    let mut kinds = BTreeMap::new();
+    let mut add = |meeting: Meeting, count: u64| {
+        if count > 0 {
+            *kinds.entry(meeting).or_insert(0) += count;
+        }
+    };
     if let Some(graph) = graph_of(recipe) {
         let turns = graph.num_turns() as u64;
-        let kind = |turn| Meeting { mixed: Some(turn), ..Meeting::default() };
-        let kinds = (0..turns.min(steps)).map(|turn| (kind(turn), (steps - turn).div_ceil(turns)));
-        return kinds.collect();
-    }
-    if !has_rounds(recipe) && !recipe.compress.is_on() {
-        return BTreeMap::from([(meeting_in(recipe, 0), steps)]);
-    }
-    let mut kinds = BTreeMap::new();
-    for step in 0..steps {
-        *kinds.entry(meeting_in(recipe, step)).or_insert(0) += 1;
+        for turn in 0..turns.min(steps) {
+            let mixed = Meeting { mixed: Some(turn), ..Meeting::default() };
+            add(mixed, (steps - turn).div_ceil(turns));
+        }
+    } else if has_rounds(recipe) {
+        let meets_inside = recipe.sync.group_workers > 1 || recipe.sync.fragments > 1;
+        add(gradients(), recipe.first_round().min(steps));
+        for round in recipe.rounds() {
+            let len = round.end - round.start;
+            if meets_inside {
+                round.for_each(|step| add(meeting_in(recipe, step), 1));
+            } else if len == 1 {
+                add(gradients(), 1);
+            } else {
+                add(Meeting::default(), len - 1);
+                add(Meeting { round: true, ..Meeting::default() }, 1);
+            }
+        }
+    } else if is_compressed(recipe, u64::MAX) {
+        let first = recipe.compress.warmup_steps.min(steps);
+        let settled = settled(recipe).clamp(first, steps);
+        add(gradients(), first);
+        (first..settled).for_each(|step| add(meeting_in(recipe, step), 1));
+        add(meeting_in(recipe, settled), steps - settled);
+    } else {
+        add(gradients(), steps);
     }
     kinds
 }
@@ -198,9 +226,7 @@ fn sums(ranks: Range<usize>, lens: impl IntoIterator<Item = usize>) -> (usize, G
 
 /// Parameters of a fragment, if it has any.
 fn fragment_len(recipe: &Recipe, blueprint: &Blueprint, fragment: usize) -> Option<usize> {
-    let num_blocks = blueprint.blocks.len();
-    let is_here = |block: usize| block * recipe.sync.fragments / num_blocks == fragment;
-    let params = blueprint.owned_params().filter(|(block, _)| is_here(*block));
+    let params = params_of_fragment(blueprint, fragment, recipe.sync.fragments);
     let len: usize = params.map(|(_, param)| param.len()).sum();
     (len > 0).then_some(len)
 }
@@ -233,4 +259,38 @@ pub(crate) fn held(
     let longest = fragments.filter_map(|n| fragment_len(recipe, blueprint, n)).max().unwrap_or(0);
     // Where the round began, and the mean change on its way.
     [outer, buckets.num_params() + buckets.max_len().max(longest)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_config::{Sources, resolve};
+
+    #[test]
+    fn kinds_are_those_of_all_steps_one_by_one() {
+        let rounds = ["sync.mode=local-sgd", "sync.local_steps=3"];
+        let dgc = ["compress.method=dgc", "compress.ratio_warmup_steps=9"];
+        let variants: &[&[&str]] = &[
+            &[],
+            &rounds,
+            &["sync.mode=local-sgd", "sync.local_steps=1", "sync.final_local_steps=6"],
+            &[&rounds[..], &["sync.synchronous=0.4"]].concat(),
+            &[&rounds[..], &["sync.group_workers=2", "sync.inner_rounds=2"]].concat(),
+            &[&rounds[..], &["sync.fragments=3", "sync.inner_rounds=2"]].concat(),
+            &["compress.method=top-k", "compress.warmup_steps=5"],
+            &[&dgc[..], &["compress.warmup_steps=4"]].concat(),
+            &[&dgc[..], &["compress.ratio_warmup_steps=99"]].concat(),
+            &["sync.mode=gossip", "sync.graph=one-peer"],
+        ];
+        for variant in variants {
+            let sets = ["run.workers=4", "train.steps=23"].iter().chain(*variant);
+            let sets = sets.map(|set| (*set).to_owned()).collect();
+            let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("a recipe");
+            let mut walked = BTreeMap::new();
+            for step in 0..23 {
+                *walked.entry(meeting_in(&recipe, step)).or_insert(0) += 1;
+            }
+            assert_eq!(kinds(&recipe), walked, "{variant:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! here.
 
 use super::cluster_report::{More, Report};
-use super::cluster_text::render;
+use super::cluster_text::{gib, render};
 use super::{Section, Shown, best, given, html, unknown};
 use crate::failure::Failure;
 use crate::output;
@@ -152,11 +152,10 @@ pub(super) fn run(
     if report.feasible {
         return Ok(());
     }
-    let gib = |bytes: u64| bytes as f64 / f64::from(1_u32 << 30);
     Err(Failure::user(format!(
         "--layout needs {:.1} of {:.1} GiB; try what is named above, or without it",
-        gib(report.memory.needed_bytes),
-        gib(report.memory.device_bytes)
+        gib(report.memory.needed_bytes as f64),
+        gib(report.memory.device_bytes as f64)
     )))
 }
 

@@ -153,7 +153,7 @@ const fn several(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-fn gib(bytes: f64) -> f64 {
+pub(super) fn gib(bytes: f64) -> f64 {
     bytes / f64::from(1_u32 << 30)
 }
 

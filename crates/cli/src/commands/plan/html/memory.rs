@@ -1,6 +1,7 @@
 //! What the fullest device of each layout holds, beside what it has.
 
 use super::super::cluster::Asked;
+use super::super::cluster_text::gib;
 use super::{escaped, opening, room, ticks};
 use lockstep_estimate::search::Choice;
 use std::fmt::Write;
@@ -126,7 +127,3 @@ fn bar(choice: &Choice, needed: f64, (left, y): (f64, f64), scale: f64, text: &m
 }
 
 const GIB: f64 = (1_u64 << 30) as f64;
-
-fn gib(bytes: f64) -> f64 {
-    bytes / GIB
-}
