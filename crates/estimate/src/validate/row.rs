@@ -55,11 +55,15 @@ fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
     row.get(column).map(|cell| cell.trim()).filter(|cell| !cell.is_empty())
 }
 
+/// The number that a cell is or begins with.
+fn leading(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    text.parse().ok().or_else(|| text[..end].parse().ok())
+}
+
 /// A column's number, behind which there may be words.
 pub(super) fn number(row: &Row, column: &str) -> Option<f64> {
-    let text = text(row, column)?;
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    text[..end].parse().ok()
+    leading(text(row, column)?)
 }
 
 fn whole(row: &Row, column: &str) -> Option<u64> {
@@ -72,8 +76,11 @@ fn need(row: &Row, column: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{column} is not published"))
 }
 
-/// Columns of numbers without words; those of measurements are above zero.
-const NUMBERS: [&str; 22] = [
+/// What authors write where they do not say a number.
+const NOTHING: [&str; 7] = ["-", "–", "n/a", "na", "none", "unknown", "?"];
+
+/// Columns of numbers; those of measurements are above zero.
+const NUMBERS: [&str; 21] = [
     "params_b",
     "layers",
     "hidden",
@@ -92,7 +99,6 @@ const NUMBERS: [&str; 22] = [
     "cp",
     "ep",
     "dp",
-    "sp",
     "gbs",
     "mbs",
     "ga",
@@ -107,8 +113,11 @@ const MOST_COUNTED: f64 = 1e7;
 fn only_numbers(row: &Row) -> Result<(), String> {
     for column in NUMBERS.into_iter().chain(MEASURED) {
         let Some(text) = text(row, column) else { continue };
+        if NOTHING.contains(&text.to_lowercase().as_str()) {
+            continue;
+        }
         let is_measured = MEASURED.contains(&column);
-        let number: f64 = text.parse().map_err(|_| format!("{column} = {text:?} is no number"))?;
+        let number = leading(text).ok_or_else(|| format!("{column} = {text:?} is no number"))?;
         if !(number.is_finite() && number >= 0.0 && (number > 0.0 || !is_measured)) {
             let least = if is_measured { "above zero and finite" } else { "zero or more" };
             return Err(format!("{column} = {text} is not {least}"));
@@ -413,6 +422,19 @@ mod tests {
         assert_eq!(reason("layers", "24.5"), "layers = 24.5 is no whole number up to 10000000");
         assert_eq!(reason("hidden", "1e15"), "hidden = 1e15 is no whole number up to 10000000");
         assert_eq!(reason("zero", "7"), "zero = 7 is no stage");
+    }
+
+    #[test]
+    fn what_is_not_said_and_words_behind_a_number_do_no_harm() {
+        let table = |vpp: &str, gbs: &str| {
+            let header = "id,layers,hidden,heads,seq,gpu,gpus,tp,pp,vpp,gbs,mbs,step_time_s";
+            let row = format!("one,24,2048,16,2048,A100,8,1,1,{vpp},{gbs},8,1.5");
+            read(&csv::parse(&format!("{header}\n{row}\n")).remove(0))
+        };
+        let plain = table("", "64").expect("a run");
+        for (vpp, gbs) in [("n/a", "64"), ("-", "64 (padded)"), ("None", "6.4e1")] {
+            assert_eq!(table(vpp, gbs), Ok(plain.clone()), "{vpp} {gbs}");
+        }
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl Upgrade {
     }
 }
 
+/// The share that is saved of something; of nothing, nothing.
+fn saved(new: f64, old: f64) -> f64 {
+    if old > 0.0 { 1.0 - new / old } else { 0.0 }
+}
+
 /// What a saving changes, percent: nothing is below zero that is shown as zero.
 fn changed(saved: f64) -> f64 {
     (-1e3 * saved).round() / 10.0 + 0.0
@@ -77,8 +82,8 @@ pub(super) fn upgrades(asked: &Asked, costs: &Bill) -> Vec<Upgrade> {
                 step_seconds,
                 days: new.days,
                 dollars: new.dollars,
-                saves_share: 1.0 - new.days / costs.days,
-                saves_dollars_share: 1.0 - new.dollars / costs.dollars,
+                saves_share: saved(new.days, costs.days),
+                saves_dollars_share: saved(new.dollars, costs.dollars),
             })
         })
         .collect();
