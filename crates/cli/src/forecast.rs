@@ -187,7 +187,7 @@ pub(crate) fn rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<V
     let Ok(mut loader) = loader else { return Vec::new() };
     let of_step = |step| {
         let batch = loader.next_batch().ok()?;
-        Some(rows::by_rank(recipe, step, |lane| batch.lane(lane).0))
+        Some(rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0))
     };
     (0..num_steps).map_while(of_step).collect()
 }

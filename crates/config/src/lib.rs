@@ -28,7 +28,7 @@
 //! sources.sets.push("model.heads=4".to_owned());
 //! let recipe = resolve(&sources)?;
 //! assert_eq!((recipe.model.layers, recipe.model.head_dim()), (2, 48));
-//! assert_eq!(recipe.num_lanes(), 8);
+//! assert_eq!(recipe.num_microbatches(), 8);
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
 

@@ -161,8 +161,8 @@ pub struct Train {
     pub steps: u64,
     /// Sequences per optimizer step, over all workers.
     pub batch: usize,
-    /// Sequences per lane; divides `batch`.
-    pub microbatch: usize,
+    /// Sequences per micro-batch; divides `batch`.
+    pub microbatch_size: usize,
     /// Whether whoever knows the machine is to choose a larger one; it is one until then.
     pub microbatch_is_auto: bool,
     /// Decides initial weights, dropout masks and the order of the data.
@@ -394,9 +394,9 @@ choices! {
 }
 
 impl Recipe {
-    /// Number of lanes (microbatches) in one optimizer step; exact, because it was proven.
-    pub const fn num_lanes(&self) -> usize {
-        self.train.batch / self.train.microbatch
+    /// Number of micro-batches (microbatches) in one optimizer step; exact, because it was proven.
+    pub const fn num_microbatches(&self) -> usize {
+        self.train.batch / self.train.microbatch_size
     }
 
     /// Number of leaves G of the gradient sum.
@@ -404,9 +404,9 @@ impl Recipe {
         self.numerics.invariant_up_to
     }
 
-    /// Number of consecutive lanes that each leaf adds; exact, because it was proven.
-    pub const fn lanes_per_leaf(&self) -> usize {
-        self.num_lanes() / self.num_leaves()
+    /// Number of consecutive micro-batches that each leaf adds; exact, because it was proven.
+    pub const fn microbatches_per_leaf(&self) -> usize {
+        self.num_microbatches() / self.num_leaves()
     }
 
     /// Slices that every layer is computed in: as many as sums are made of, or as there are workers

@@ -152,7 +152,7 @@ fn blank() -> Recipe {
         train: Train {
             steps: 0,
             batch: 0,
-            microbatch: 0,
+            microbatch_size: 0,
             microbatch_is_auto: false,
             seed: 0,
             eval_every: u64::MAX,

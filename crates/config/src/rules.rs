@@ -44,7 +44,7 @@ pub(crate) fn broken(recipe: &Recipe, gathered: &Gathered) -> Vec<ConfigError> {
         errors.extend(vocabulary_holds_the_tokenizer(&facts));
     }
     errors.extend(data::broken(&facts));
-    errors.extend(batch_makes_whole_lanes(&facts));
+    errors.extend(batch_makes_whole_microbatches(&facts));
     errors.extend(warmup_ends(&facts));
     errors.extend(training::broken(&facts));
     errors.extend(tensor::broken(&facts));
@@ -238,15 +238,15 @@ fn optimum_can_be_computed(facts: &Facts<'_>) -> Option<ConfigError> {
     Some(facts.error(&["problem.samples", "problem.dim"], rule, format!("try {most}")))
 }
 
-fn batch_makes_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
+fn batch_makes_whole_microbatches(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["train.batch", "train.microbatch", "numerics.invariant_up_to"];
     if !facts.sound(&involved) {
         return None;
     }
-    let (batch, microbatch) = (facts.recipe.train.batch, facts.recipe.train.microbatch);
+    let (batch, microbatch_size) = (facts.recipe.train.batch, facts.recipe.train.microbatch_size);
     let leaves = facts.recipe.num_leaves();
-    let working_batch = nearest_multiple(batch, microbatch * leaves);
-    if !batch.is_multiple_of(microbatch) {
+    let working_batch = nearest_multiple(batch, microbatch_size * leaves);
+    if !batch.is_multiple_of(microbatch_size) {
         let working: Vec<usize> = (1..=batch.min(MAX_MICROBATCH as usize))
             .filter(|size| batch.is_multiple_of(size * leaves))
             .collect();
@@ -254,22 +254,22 @@ fn batch_makes_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
             ["train.batch", "train.microbatch"].map(|name| facts.origin(name).strength());
         if microbatch_origin > batch_origin && !working.is_empty() {
             let rule = format!("does not divide train.batch = {batch}");
-            let fix = format!("try {}", alternatives(&around(&working, microbatch)));
+            let fix = format!("try {}", alternatives(&around(&working, microbatch_size)));
             return Some(facts.error(&["train.microbatch", "train.batch"], rule, fix));
         }
-        let rule = format!("is not a multiple of train.microbatch = {microbatch}");
+        let rule = format!("is not a multiple of train.microbatch = {microbatch_size}");
         return Some(facts.error(&involved[..2], rule, format!("try {working_batch}")));
     }
-    let lanes = batch / microbatch;
-    if lanes.is_multiple_of(leaves) {
+    let microbatches = batch / microbatch_size;
+    if microbatches.is_multiple_of(leaves) {
         return None;
     }
     let rule = format!(
-        "makes {lanes} {} of train.microbatch = {microbatch}, which \
+        "makes {microbatches} {} of train.microbatch = {microbatch_size}, which \
          numerics.invariant_up_to = {leaves} does not divide",
-        if lanes == 1 { "lane" } else { "lanes" },
+        if microbatches == 1 { "micro-batch" } else { "micro-batches" },
     );
-    let working_leaves = 1usize << lanes.trailing_zeros();
+    let working_leaves = 1usize << microbatches.trailing_zeros();
     let fix = if leaves_serve_workers(facts, working_leaves) {
         format!("try train.batch = {working_batch} or numerics.invariant_up_to = {working_leaves}")
     } else {

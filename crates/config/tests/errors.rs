@@ -297,7 +297,7 @@ fn the_vocabulary_holds_every_byte() {
 }
 
 #[test]
-fn the_batch_is_whole_lanes_and_whole_leaves() {
+fn the_batch_is_whole_microbatches_and_whole_leaves() {
     for (arguments, message) in [
         (
             &["train.batch=15"][..],
@@ -313,19 +313,19 @@ fn the_batch_is_whole_lanes_and_whole_leaves() {
         ),
         (
             &["train.batch=4"],
-            "train.batch = 4 makes 2 lanes of train.microbatch = 2, \
+            "train.batch = 4 makes 2 micro-batches of train.microbatch = 2, \
              which numerics.invariant_up_to = 8 does not divide; \
              try train.batch = 16 or numerics.invariant_up_to = 2",
         ),
         (
             &["train.batch=2"],
-            "train.batch = 2 makes 1 lane of train.microbatch = 2, \
+            "train.batch = 2 makes 1 micro-batch of train.microbatch = 2, \
              which numerics.invariant_up_to = 8 does not divide; \
              try train.batch = 16 or numerics.invariant_up_to = 1",
         ),
         (
             &["train.batch=40"],
-            "train.batch = 40 makes 20 lanes of train.microbatch = 2, \
+            "train.batch = 40 makes 20 micro-batches of train.microbatch = 2, \
              which numerics.invariant_up_to = 8 does not divide; \
              try train.batch = 32 or numerics.invariant_up_to = 4",
         ),
@@ -390,7 +390,7 @@ fn all_errors_come_together_in_the_order_of_the_text() {
          a.toml:6: model.widht = 96 is not a known key; did you mean model.width?\n\
          a.toml:8: model.layers = 0 must be between 1 and 1024; try 1\n\
          a.toml:7: model.heads = 7 does not divide model.width = 192; try 2, 3, 4, 6 or 8\n\
-         a.toml:3: train.batch = 4 makes 2 lanes of train.microbatch = 2, which \
+         a.toml:3: train.batch = 4 makes 2 micro-batches of train.microbatch = 2, which \
          numerics.invariant_up_to = 8 does not divide; \
          try train.batch = 16 or numerics.invariant_up_to = 2\n\
          optim.momentum = 0.5 is not a setting of optim.name = \"adamw\"; \

@@ -101,7 +101,7 @@ fn more_workers_than_leaves_are_refused() {
     assert_eq!(
         errors(&["run.workers=9"]),
         "run.workers = 9 is more than numerics.invariant_up_to = 8; try 8",
-        "eight lanes make no sixteen leaves"
+        "eight micro-batches make no sixteen leaves"
     );
     assert_eq!(
         errors(&["run.workers=9", "train.batch=32"]),
@@ -123,7 +123,7 @@ fn more_workers_than_leaves_are_refused() {
 fn advice_on_the_batch_does_not_lead_to_too_few_leaves() {
     assert_eq!(
         errors(&["train.batch=4", "run.workers=4"]),
-        "train.batch = 4 makes 2 lanes of train.microbatch = 2, \
+        "train.batch = 4 makes 2 micro-batches of train.microbatch = 2, \
          which numerics.invariant_up_to = 8 does not divide; try train.batch = 16"
     );
 }

@@ -52,15 +52,15 @@ fn valid_training() -> impl Strategy<Value = Vec<String>> {
     let rest = (0u64..=u64::MAX / 2, 0u64..=9, 1usize..=9, 1e-6f64..=0.5);
     let run = (0usize..=64, select(vec!["auto", "avx512", "avx2", "portable"]), any::<bool>());
     (portions, rest, run, "[^\u{0}]{1,20}", any::<String>()).prop_map(
-        |((log_leaves, per_leaf, microbatch, steps, percent), rest, run, source, dir)| {
+        |((log_leaves, per_leaf, microbatch_size, steps, percent), rest, run, source, dir)| {
             let leaves = 1usize << log_leaves;
             let workers = 1 + run.0 % leaves;
             let (seed, eval_every, eval_batches, validation) = rest;
             let (threads, isa, save_optimizer) = run;
             vec![
                 format!("numerics.invariant_up_to={leaves}"),
-                format!("train.microbatch={microbatch}"),
-                format!("train.batch={}", microbatch * leaves * per_leaf),
+                format!("train.microbatch={microbatch_size}"),
+                format!("train.batch={}", microbatch_size * leaves * per_leaf),
                 format!("train.steps={steps}"),
                 format!("optim.warmup_steps={}", steps * percent / 100),
                 format!("train.seed={seed}"),
@@ -213,8 +213,8 @@ proptest! {
         let model = &recipe.model;
         prop_assert_eq!(model.head_dim() * model.heads, model.width);
         prop_assert_eq!(model.heads % model.kv_heads, 0);
-        let lanes = recipe.num_leaves() * recipe.lanes_per_leaf();
-        prop_assert_eq!(lanes * recipe.train.microbatch, recipe.train.batch);
+        let microbatches = recipe.num_leaves() * recipe.microbatches_per_leaf();
+        prop_assert_eq!(microbatches * recipe.train.microbatch_size, recipe.train.batch);
         prop_assert_eq!(recipe.leaf_shares().iter().sum::<usize>(), recipe.num_leaves());
         prop_assert_eq!(recipe.leaf_shares().len(), recipe.run.workers);
         prop_assert!(model.dropout < 1.0 && recipe.optim.warmup_steps <= recipe.train.steps);

@@ -140,9 +140,12 @@ fn settings_that_a_preset_brings_along_in_vain_are_not_errors() {
 }
 
 #[test]
-fn lanes_and_leaves_come_out_whole() {
+fn microbatches_and_leaves_come_out_whole() {
     let recipe = from(None, "", &["train.batch=48", "model.context=100"]);
-    assert_eq!((recipe.num_lanes(), recipe.num_leaves(), recipe.lanes_per_leaf()), (24, 8, 3));
+    assert_eq!(
+        (recipe.num_microbatches(), recipe.num_leaves(), recipe.microbatches_per_leaf()),
+        (24, 8, 3)
+    );
     assert_eq!(recipe.tokens_per_step(), 4800);
     assert_eq!(recipe.model.head_dim(), 32);
 }

@@ -198,5 +198,5 @@ fn what_depends_on_time_is_part_of_the_identity_and_says_so() {
     let delayed = recipe(&["sync.delay=1"]);
     assert_ne!(delayed.hash(), usual);
     assert_eq!((delayed.bits_depend_on(), delayed.keeps_more()), (None, true));
-    assert_eq!(recipe(&["emulate.lane_ms=3"]).hash(), usual, "slower, and the same bits");
+    assert_eq!(recipe(&["emulate.microbatch_ms=3"]).hash(), usual, "slower, and the same bits");
 }

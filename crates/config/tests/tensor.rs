@@ -93,7 +93,7 @@ fn rows_are_divided_among_all_slices() {
     recipe(&sets);
     assert_eq!(
         errors(&[&sets[..], &["model.context=33", "train.microbatch=1"]].concat()),
-        "parallel.sequence = true divides 33 rows of a lane into 2 slices; \
+        "parallel.sequence = true divides 33 rows of a micro-batch into 2 slices; \
          try false or model.context = 34"
     );
     recipe(&["run.workers=1", "parallel.sequence=true", "model.context=33", "train.microbatch=1"]);

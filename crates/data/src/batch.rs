@@ -1,8 +1,8 @@
-//! One optimizer step's worth of tokens, laid out as consecutive lanes.
+//! One optimizer step's worth of tokens, laid out as consecutive micro-batches.
 //!
-//! b batch (sequences), s context (tokens a sequence), m microbatch (sequences a lane).
-//! `inputs_bs` holds sequence after sequence; `targets_bs` is the same stream one token later. Lane
-//! `i` is sequences `i·m .. (i+1)·m`, so lanes are slices and cost nothing to cut.
+//! b batch (sequences), s context (tokens a sequence), m microbatch (sequences a micro-batch).
+//! `inputs_bs` holds sequence after sequence; `targets_bs` is the same stream one token later. Micro-batch
+//! `i` is sequences `i·m .. (i+1)·m`, so micro-batches are slices and cost nothing to cut.
 //!
 //! A sequence may be short of tokens: a document ended, or an epoch. The rest of it is padding:
 //! [`PAD`] as input, [`IGNORE`] as target. Attention looks back only, so padding on the right
@@ -24,7 +24,7 @@ pub const IGNORE: u32 = u32::MAX;
 /// The input of a position that is padding; any token would do.
 pub const PAD: u32 = 0;
 
-/// The tokens of one step, over all lanes.
+/// The tokens of one step, over all micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The optimizer step that these samples belong to.
@@ -46,15 +46,18 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchShape {
     pub(crate) batch: usize,
-    pub(crate) microbatch: usize,
+    pub(crate) microbatch_size: usize,
     pub(crate) context: usize,
 }
 
 impl BatchShape {
     pub(crate) fn of(recipe: &Recipe) -> Self {
-        let (batch, microbatch) = (recipe.train.batch, recipe.train.microbatch);
-        assert!(batch.is_multiple_of(microbatch), "resolve proved that lanes are whole");
-        Self { batch, microbatch, context: recipe.model.context }
+        let (batch, microbatch_size) = (recipe.train.batch, recipe.train.microbatch_size);
+        assert!(
+            batch.is_multiple_of(microbatch_size),
+            "resolve proved that micro-batches are whole"
+        );
+        Self { batch, microbatch_size, context: recipe.model.context }
     }
 
     /// The shape of the largest batch of a recipe.
@@ -63,22 +66,22 @@ impl BatchShape {
     }
 }
 
-/// Which lanes of a batch are filled.
+/// Which micro-batches of a batch are filled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted<'a> {
-    /// Those of some leaves of the gradient sum: however many lanes a step has, a leaf has its
+    /// Those of some leaves of the gradient sum: however many micro-batches a step has, a leaf has its
     /// equal share of them.
     Leaves(&'a [bool]),
     /// Just these.
-    Lanes(&'a [bool]),
+    Microbatches(&'a [bool]),
 }
 
 impl Wanted<'_> {
-    /// Whether a lane, of as many as the step has, is one of them.
-    pub(crate) fn has(self, lane: usize, num_lanes: usize) -> bool {
+    /// Whether a micro-batch, of as many as the step has, is one of them.
+    pub(crate) fn has(self, microbatch: usize, num_microbatches: usize) -> bool {
         match self {
-            Self::Leaves(leaves) => leaves[lane * leaves.len() / num_lanes],
-            Self::Lanes(lanes) => lanes[lane],
+            Self::Leaves(leaves) => leaves[microbatch * leaves.len() / num_microbatches],
+            Self::Microbatches(microbatches) => microbatches[microbatch],
         }
     }
 }
@@ -110,8 +113,8 @@ impl Batch {
         self.first_sample..self.first_sample + batch as u64
     }
 
-    /// Overwrites the lanes that are wanted with the samples of `step`, and counts the targets of
-    /// all lanes that the deal knows of.
+    /// Overwrites the micro-batches that are wanted with the samples of `step`, and counts the targets of
+    /// all micro-batches that the deal knows of.
     pub(crate) fn fill(
         &mut self,
         step: u64,
@@ -120,48 +123,54 @@ impl Batch {
         wanted: Wanted<'_>,
     ) -> Result<(), DataError> {
         self.begin(step, deal.plan());
-        let BatchShape { batch, microbatch, context } = self.shape;
-        let num_lanes = self.num_lanes();
+        let BatchShape { batch, microbatch_size, context } = self.shape;
+        let num_microbatches = self.num_microbatches();
         self.num_targets = 0;
         let sequences = self.inputs.chunks_exact_mut(context);
         let sequences = sequences.zip(self.targets.chunks_exact_mut(context));
         for (sequence, (inputs, targets)) in sequences.take(batch).enumerate() {
             let window = deal.window(step, sequence);
             self.num_targets += window.map_or(0, |window| window.num_targets as u64);
-            if wanted.has(sequence / microbatch, num_lanes) {
+            if wanted.has(sequence / microbatch_size, num_microbatches) {
                 fill_window(tokens, window, inputs, targets)?;
             }
         }
         Ok(())
     }
 
-    /// Tokens and targets of a lane, to be filled in.
-    pub(crate) fn lane_mut(&mut self, index: usize) -> (&mut [u32], &mut [u32]) {
-        let range = self.lane_range(index);
+    /// Tokens and targets of a micro-batch, to be filled in.
+    pub(crate) fn microbatch_mut(&mut self, index: usize) -> (&mut [u32], &mut [u32]) {
+        let range = self.microbatch_range(index);
         (&mut self.inputs[range.clone()], &mut self.targets[range])
     }
 
-    /// How many lanes the batch is cut into.
-    pub fn num_lanes(&self) -> usize {
-        self.shape.batch / self.shape.microbatch
+    /// How many micro-batches the batch is cut into.
+    pub fn num_microbatches(&self) -> usize {
+        self.shape.batch / self.shape.microbatch_size
     }
 
-    /// Inputs and targets of lane `index`: sequences `index * microbatch` and following.
-    pub fn lane(&self, index: usize) -> (&[u32], &[u32]) {
-        assert!(index < self.num_lanes(), "lane {index} of {}", self.num_lanes());
-        let range = self.lane_range(index);
+    /// Inputs and targets of micro-batch `index`: sequences `index * microbatch` and following.
+    pub fn microbatch(&self, index: usize) -> (&[u32], &[u32]) {
+        assert!(
+            index < self.num_microbatches(),
+            "micro-batch {index} of {}",
+            self.num_microbatches()
+        );
+        let range = self.microbatch_range(index);
         (&self.inputs[range.clone()], &self.targets[range])
     }
 
-    /// How many targets some lanes have.
-    pub fn targets_in(&self, lanes: impl IntoIterator<Item = usize>) -> u64 {
-        let of_lane = |lane: usize| self.lane(lane).1.iter().filter(|t| **t != IGNORE).count();
-        lanes.into_iter().map(of_lane).sum::<usize>() as u64
+    /// How many targets some micro-batches have.
+    pub fn targets_in(&self, microbatches: impl IntoIterator<Item = usize>) -> u64 {
+        let of_microbatch = |microbatch: usize| {
+            self.microbatch(microbatch).1.iter().filter(|t| **t != IGNORE).count()
+        };
+        microbatches.into_iter().map(of_microbatch).sum::<usize>() as u64
     }
 
-    fn lane_range(&self, index: usize) -> Range<usize> {
-        let lane_tokens = self.shape.microbatch * self.shape.context;
-        index * lane_tokens..(index + 1) * lane_tokens
+    fn microbatch_range(&self, index: usize) -> Range<usize> {
+        let microbatch_tokens = self.shape.microbatch_size * self.shape.context;
+        index * microbatch_tokens..(index + 1) * microbatch_tokens
     }
 }
 
@@ -191,43 +200,43 @@ mod tests {
     use crate::corpus::Corpus;
     use lockstep_config::{Documents, EpochEnd, Order};
 
-    const SHAPE: BatchShape = BatchShape { batch: 6, microbatch: 2, context: 5 };
+    const SHAPE: BatchShape = BatchShape { batch: 6, microbatch_size: 2, context: 5 };
 
     #[test]
-    fn lanes_are_the_batch_cut_in_order_and_targets_run_one_token_ahead() {
+    fn microbatches_are_the_batch_cut_in_order_and_targets_run_one_token_ahead() {
         let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
         let train = corpus.train();
         let sampler = train.sampler(1, 5, Documents::Packed, Order::Random);
         let deal = Deal::shared(sampler.clone(), &BatchPlan::constant(6), EpochEnd::Wrap);
         let mut batch = Batch::with_room(SHAPE);
-        batch.fill(3, &deal, train, Wanted::Lanes(&[true; 3])).unwrap();
+        batch.fill(3, &deal, train, Wanted::Microbatches(&[true; 3])).unwrap();
 
         assert_eq!((batch.step, batch.first_sample, batch.num_targets), (3, 18, 30));
-        let lanes: Vec<u32> =
-            (0..batch.num_lanes()).flat_map(|i| batch.lane(i).0).copied().collect();
-        assert_eq!(lanes, batch.inputs);
+        let microbatches: Vec<u32> =
+            (0..batch.num_microbatches()).flat_map(|i| batch.microbatch(i).0).copied().collect();
+        assert_eq!(microbatches, batch.inputs);
         for (inputs, targets) in batch.inputs.chunks(5).zip(batch.targets.chunks(5)) {
             assert_eq!(inputs[1..], targets[..4]);
             assert!(targets.iter().all(|&t| t != IGNORE));
         }
         let mut expected = [0; 5];
         train.copy(sampler.locate(18 + 4).start, &mut expected).unwrap();
-        assert_eq!(batch.lane(2).0[..5], expected);
+        assert_eq!(batch.microbatch(2).0[..5], expected);
     }
 
     #[test]
-    fn only_the_asked_lanes_are_filled_and_all_targets_are_counted() {
+    fn only_the_asked_microbatches_are_filled_and_all_targets_are_counted() {
         let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
         let sampler = corpus.train().sampler(1, 5, Documents::Packed, Order::Random);
         let deal = Deal::shared(sampler, &BatchPlan::constant(6), EpochEnd::Wrap);
         let mut whole = Batch::with_room(SHAPE);
-        whole.fill(3, &deal, corpus.train(), Wanted::Lanes(&[true; 3])).unwrap();
+        whole.fill(3, &deal, corpus.train(), Wanted::Microbatches(&[true; 3])).unwrap();
         let mut part = Batch::with_room(SHAPE);
-        part.fill(3, &deal, corpus.train(), Wanted::Lanes(&[false, true, false])).unwrap();
+        part.fill(3, &deal, corpus.train(), Wanted::Microbatches(&[false, true, false])).unwrap();
         assert_eq!(part.num_targets, whole.num_targets);
-        assert_eq!(part.lane(1), whole.lane(1));
+        assert_eq!(part.microbatch(1), whole.microbatch(1));
         for other in [0, 2] {
-            assert_eq!(part.lane(other), (&[0; 10][..], &[IGNORE; 10][..]));
+            assert_eq!(part.microbatch(other), (&[0; 10][..], &[IGNORE; 10][..]));
         }
     }
 

@@ -4,7 +4,7 @@
 //! from one sampler for each leaf of the gradient sum, each over its own part of the text. Leaves
 //! are a property of the recipe and not of the workers: a worker that runs three of them needs
 //! three parts, and whoever runs a leaf meets the same samples. Where each worker has a text that
-//! nobody else may see, its lanes are dealt from that and nothing is known of the others.
+//! nobody else may see, its micro-batches are dealt from that and nothing is known of the others.
 
 use lockstep_config::{BatchPlan, Documents, EpochEnd, Order, Placement, Recipe};
 

@@ -1,7 +1,7 @@
 //! Text in, batches out: documents, tokenizers, shards, the sampler and the background loader.
 //!
 //! Which sample lands at which position of which step is a function of (seed, epoch, index) only:
-//! no worker count, lane size or restart can change it.
+//! no worker count, micro-batch size or restart can change it.
 //!
 //! # Layout
 //!
@@ -13,11 +13,11 @@
 //! - [`sampler`]: sample number to window of tokens; `deal`: which sampler a sequence comes from
 //! - [`clients`]: who takes part in a round of federated learning
 //! - [`partition`]: parts of the samples that differ, and by how much
-//! - [`batch`]: one step's samples, cut into lanes
+//! - [`batch`]: one step's samples, cut into micro-batches
 //! - [`loader`]: batches made in the background, one step ahead
 //! - [`placement`]: what each worker reads; [`serve`]: batches over the network
 //! - [`cursor`]: the position that a checkpoint stores
-//! - [`validation`]: the fixed lanes a model is judged by
+//! - [`validation`]: the fixed micro-batches a model is judged by
 //! - [`baseline`]: the entropy of byte pairs or tokens, the loss to beat
 //! - [`windows`]: a whole text cut into overlapping windows, to judge a model by
 //! - `problem`: the numbers of samples, for small problems, which have no text
@@ -36,7 +36,7 @@
 //!
 //! let mut loader = Loader::open(&recipe, &world, Arc::clone(&corpus), Cursor::start())?;
 //! let first = loader.next_batch()?;
-//! let (inputs, targets) = first.lane(0);
+//! let (inputs, targets) = first.micro-batch(0);
 //! assert_eq!(inputs[1], targets[0]);
 //!
 //! // A saved cursor continues where the first loader stands.
@@ -90,4 +90,4 @@ pub use placement::{Feed, Seat};
 pub use sampler::{Sampler, Window};
 pub use shards::ShardSet;
 pub use tokenizer::{EndOfDocument, Tokenizer};
-pub use validation::{Validation, ValidationLane, validation_lanes};
+pub use validation::{Validation, ValidationMicrobatch, validation_microbatches};

@@ -1,8 +1,8 @@
 //! How the text reaches a worker: it reads all of it, keeps its parts of it, has one of its own, or
 //! is sent what it needs.
 //!
-//! Whatever the way, a worker gets the lanes that it runs and the number of targets of the whole
-//! batch, and an evaluation gets its fixed lanes. *Shared* and *served* give the same batches.
+//! Whatever the way, a worker gets the micro-batches that it runs and the number of targets of the whole
+//! batch, and an evaluation gets its fixed micro-batches. *Shared* and *served* give the same batches.
 //! *Partitioned* cuts the text into as many parts as the gradient sum has leaves, so which samples
 //! meet is another function of the recipe, but still none of the workers. *Local* texts are known
 //! to one worker each: which samples a batch has then depends on who is there.
@@ -23,7 +23,7 @@ use crate::loader::{Loader, TextName};
 use crate::partition::Partition;
 use crate::problem;
 use crate::serve::Client;
-use crate::validation::{Validation, ValidationLane, lanes_of};
+use crate::validation::{Validation, ValidationMicrobatch, microbatches_of};
 
 /// A worker's place in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Seat {
     pub worker: usize,
     /// How many workers there are.
     pub num_workers: usize,
-    /// The leaves of the gradient sum that it computes; their lanes are its own.
+    /// The leaves of the gradient sum that it computes; their micro-batches are its own.
     pub leaves: Vec<usize>,
 }
 
@@ -83,7 +83,7 @@ impl Feed {
     pub fn open(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Self, DataError> {
         let placement = recipe.data.placement;
         let shape = BatchShape::largest(recipe);
-        // Clients live anywhere, and have lanes of no leaf.
+        // Clients live anywhere, and have micro-batches of no leaf.
         let mut leaves = vec![recipe.is_federated(); recipe.num_leaves()];
         seat.leaves.iter().for_each(|&leaf| leaves[leaf] = true);
         if recipe.model.family.is_problem() {
@@ -208,7 +208,7 @@ impl Feed {
         }
     }
 
-    /// The lanes that the model is judged by. Where every worker has a text of its own these are
+    /// The micro-batches that the model is judged by. Where every worker has a text of its own these are
     /// this worker's share of them: see [`share_out`].
     ///
     /// # Panics
@@ -220,7 +220,7 @@ impl Feed {
             Way::Numbers { recipe, .. } => Ok(problem::validation(recipe)),
             Way::Own { corpus, limit, .. } => {
                 let limit = if is_local { limit.div_ceil(num_workers) } else { *limit };
-                lanes_of(self.shape, limit, corpus.validation(), corpus.cut())
+                microbatches_of(self.shape, limit, corpus.validation(), corpus.cut())
             }
         }
     }
@@ -282,27 +282,30 @@ fn read_for(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Corpus, DataE
     }
 }
 
-/// Puts the lanes of one worker's own text among those of all workers: lane `k` of worker `w` is
-/// lane `k·n + w` of the evaluation, where worker `w` runs it. All have as many lanes as the one
+/// Puts the micro-batches of one worker's own text among those of all workers: micro-batch `k` of worker `w` is
+/// micro-batch `k·n + w` of the evaluation, where worker `w` runs it. All have as many micro-batches as the one
 /// that has the most, and targets are counted over all of them.
 pub fn share_out(
     own: Validation,
     recipe: &Recipe,
     worker: usize,
-    most_lanes: usize,
+    most_microbatches: usize,
     num_workers: usize,
     num_targets: u64,
 ) -> Validation {
     let shape = BatchShape::of(recipe);
-    let mut own = own.lanes.into_iter();
-    let lane = |index: usize| {
+    let mut own = own.microbatches.into_iter();
+    let microbatch = |index: usize| {
         if index % num_workers == worker {
-            own.next().unwrap_or_else(|| ValidationLane::empty(shape, 0))
+            own.next().unwrap_or_else(|| ValidationMicrobatch::empty(shape, 0))
         } else {
-            ValidationLane { inputs: Vec::new(), targets: Vec::new(), first_sample: 0 }
+            ValidationMicrobatch { inputs: Vec::new(), targets: Vec::new(), first_sample: 0 }
         }
     };
-    Validation { lanes: (0..most_lanes * num_workers).map(lane).collect(), num_targets }
+    Validation {
+        microbatches: (0..most_microbatches * num_workers).map(microbatch).collect(),
+        num_targets,
+    }
 }
 
 impl fmt::Debug for Feed {

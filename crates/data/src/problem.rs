@@ -12,7 +12,7 @@ use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::partition::Partition;
 use crate::permutation::{Permutation, mix};
-use crate::validation::{Validation, ValidationLane};
+use crate::validation::{Validation, ValidationMicrobatch};
 
 /// What the random numbers are drawn for; the sampler of text uses others.
 const ORDER: u64 = 3;
@@ -58,24 +58,24 @@ pub(crate) fn fill(
     }
 }
 
-/// The held-out samples, or as many of them as `train.eval_batches` asks for, in lanes.
+/// The held-out samples, or as many of them as `train.eval_batches` asks for, in micro-batches.
 pub(crate) fn validation(recipe: &Recipe) -> Validation {
-    let BatchShape { batch, microbatch, .. } = BatchShape::of(recipe);
+    let BatchShape { batch, microbatch_size, .. } = BatchShape::of(recipe);
     let problem = &recipe.model.problem;
     let num_samples = problem.held_out.min(recipe.train.eval_batches * batch);
-    let lane = |lane: usize| {
-        let numbers = lane * microbatch..(lane + 1) * microbatch;
+    let microbatch = |microbatch: usize| {
+        let numbers = microbatch * microbatch_size..(microbatch + 1) * microbatch_size;
         let is_there = |number: &usize| *number < num_samples;
         let input = |number| if is_there(&number) { problem.samples + number } else { 0 };
         let target = |number| if is_there(&number) { COUNTED } else { IGNORE };
-        ValidationLane {
+        ValidationMicrobatch {
             first_sample: numbers.start as u64,
             inputs: numbers.clone().map(|number| input(number) as u32).collect(),
             targets: numbers.map(target).collect(),
         }
     };
-    let lanes = (0..num_samples.div_ceil(microbatch)).map(lane).collect();
-    Validation { lanes, num_targets: num_samples as u64 }
+    let microbatches = (0..num_samples.div_ceil(microbatch_size)).map(microbatch).collect();
+    Validation { microbatches, num_targets: num_samples as u64 }
 }
 
 #[cfg(test)]
@@ -112,16 +112,18 @@ mod tests {
     }
 
     #[test]
-    fn held_out_samples_come_in_lanes_and_what_fills_the_last_one_does_not_count() {
+    fn held_out_samples_come_in_microbatches_and_what_fills_the_last_one_does_not_count() {
         let recipe = recipe(&[
             "problem.samples=100",
             "problem.held_out=5",
             "train.batch=16",
             "train.microbatch=2",
         ]);
-        let Validation { lanes, num_targets } = validation(&recipe);
-        let inputs: Vec<_> = lanes.iter().flat_map(|lane| lane.inputs.clone()).collect();
-        let targets: Vec<_> = lanes.iter().flat_map(|lane| lane.targets.clone()).collect();
+        let Validation { microbatches, num_targets } = validation(&recipe);
+        let inputs: Vec<_> =
+            microbatches.iter().flat_map(|microbatch| microbatch.inputs.clone()).collect();
+        let targets: Vec<_> =
+            microbatches.iter().flat_map(|microbatch| microbatch.targets.clone()).collect();
         assert_eq!(num_targets, 5);
         assert_eq!(inputs, [100, 101, 102, 103, 104, 0]);
         assert_eq!(targets, [0, 0, 0, 0, 0, IGNORE]);

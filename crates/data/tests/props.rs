@@ -34,11 +34,11 @@ fn corpus() -> Arc<Corpus> {
     Arc::new(Corpus::from_text("counting", &text, 0.1).expect("the text is not empty"))
 }
 
-fn recipe(seed: u64, batch: usize, microbatch: usize, context: usize) -> Recipe {
+fn recipe(seed: u64, batch: usize, microbatch_size: usize, context: usize) -> Recipe {
     let sets = [
         format!("train.seed={seed}"),
         format!("train.batch={batch}"),
-        format!("train.microbatch={microbatch}"),
+        format!("train.microbatch={microbatch_size}"),
         format!("model.context={context}"),
         "numerics.invariant_up_to=1".to_owned(),
     ];
@@ -126,24 +126,24 @@ proptest! {
     }
 
     #[test]
-    fn the_lane_size_does_not_change_which_sample_lands_where(
+    fn the_microbatch_size_does_not_change_which_sample_lands_where(
         seed in SEEDS,
         num_steps in 1_usize..8,
     ) {
-        // Lanes end to end, as the model sees them.
-        let stream = |microbatch| {
-            let mut loader = open(&recipe(seed, 12, microbatch, 16), Cursor::start());
+        // Micro-batches end to end, as the model sees them.
+        let stream = |microbatch_size| {
+            let mut loader = open(&recipe(seed, 12, microbatch_size, 16), Cursor::start());
             let batches = take(&mut loader, num_steps);
-            let lanes = batches.iter().flat_map(|batch| {
-                assert_eq!(batch.num_lanes(), 12 / microbatch);
-                (0..batch.num_lanes()).map(|lane| batch.lane(lane))
+            let microbatches = batches.iter().flat_map(|batch| {
+                assert_eq!(batch.num_microbatches(), 12 / microbatch_size);
+                (0..batch.num_microbatches()).map(|microbatch| batch.microbatch(microbatch))
             });
-            let (inputs, targets): (Vec<_>, Vec<_>) = lanes.unzip();
+            let (inputs, targets): (Vec<_>, Vec<_>) = microbatches.unzip();
             (inputs.concat(), targets.concat())
         };
         let single = stream(1);
-        for microbatch in [2, 3, 4, 6, 12] {
-            prop_assert_eq!(&stream(microbatch), &single);
+        for microbatch_size in [2, 3, 4, 6, 12] {
+            prop_assert_eq!(&stream(microbatch_size), &single);
         }
     }
 

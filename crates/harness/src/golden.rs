@@ -60,12 +60,12 @@ impl Golden {
     }
 
     /// The recipe that trains the recorded model as it was trained there: ten steps, each on the
-    /// whole batch, in lanes of `microbatch` sequences.
-    pub fn recipe(&self, microbatch: usize) -> Recipe {
+    /// whole batch, in micro-batches of `microbatch` sequences.
+    pub fn recipe(&self, microbatch_size: usize) -> Recipe {
         let num_sequences = self.shape("inputs")[0];
         let mut sets = vec![
             format!("train.batch={num_sequences}"),
-            format!("train.microbatch={microbatch}"),
+            format!("train.microbatch={microbatch_size}"),
             "numerics.invariant_up_to=1".to_owned(),
             format!("train.steps={}", self.shape("losses")[0]),
             "optim.warmup_steps=0".to_owned(),

@@ -51,7 +51,7 @@ pub fn predicted_by_rank(recipe: &Recipe) -> Vec<u64> {
 }
 
 /// What every rank will move in the first steps together, told how many rows of the embedding each
-/// worker's lanes touch in one.
+/// worker's micro-batches touch in one.
 ///
 /// # Panics
 /// When the planner says that it does not know.
@@ -83,9 +83,10 @@ pub fn predicted_in_all(
 fn evaluation_rounds(recipe: &Recipe, step: u64) -> usize {
     let every = recipe.train.eval_every;
     let is_due = step > 0 && every > 0 && step.is_multiple_of(every);
-    let lanes = recipe.train.eval_batches * recipe.train.batch / recipe.train.microbatch;
+    let microbatches =
+        recipe.train.eval_batches * recipe.train.batch / recipe.train.microbatch_size;
     let together = recipe.parallel.data * recipe.parallel.pipeline;
-    if is_due { lanes.div_ceil(together) } else { 0 }
+    if is_due { microbatches.div_ceil(together) } else { 0 }
 }
 
 /// The tokens of a run, batch by batch.
@@ -99,9 +100,9 @@ impl Tokens {
         Self(loader.expect("the text can be read"))
     }
 
-    /// How many rows of the embedding each worker's lanes touch in the next step.
+    /// How many rows of the embedding each worker's micro-batches touch in the next step.
     fn rows_by_rank(&mut self, recipe: &Recipe, step: u64) -> Vec<usize> {
         let batch = self.0.next_batch().expect("the text goes on");
-        rows::by_rank(recipe, step, |lane| batch.lane(lane).0)
+        rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0)
     }
 }

@@ -14,7 +14,7 @@ pub struct Small {
     sets: &'static [&'static str],
 }
 
-/// Llama with grouped-query attention; two sequences a lane.
+/// Llama with grouped-query attention; two sequences a micro-batch.
 pub const LLAMA: Small = Small {
     name: "llama",
     preset: "tiny",
@@ -35,9 +35,9 @@ pub const DROPOUT: Small = Small {
     sets: &["model.family=gpt2", "model.tied=true", "model.dropout=0.1"],
 };
 
-/// A tied Llama with odd sizes and three lanes a leaf, four leaves.
-pub const THREE_LANES: Small = Small {
-    name: "three-lanes",
+/// A tied Llama with odd sizes and three micro-batches a leaf, four leaves.
+pub const THREE_MICROBATCHES: Small = Small {
+    name: "three-micro-batches",
     preset: "tiny",
     sets: &[
         "model.tied=true",
@@ -52,7 +52,7 @@ pub const THREE_LANES: Small = Small {
     ],
 };
 
-/// Width 192, hidden width 1024, context 320, and lanes of 640 rows: forward, input gradients and
+/// Width 192, hidden width 1024, context 320, and micro-batches of 640 rows: forward, input gradients and
 /// weight gradients all have products longer than one block of 512.
 pub const WIDE: Small = Small {
     name: "wide",
@@ -61,7 +61,7 @@ pub const WIDE: Small = Small {
 };
 
 /// The recipes whose steps take milliseconds.
-pub const TINY: [Small; 4] = [LLAMA, GPT2, DROPOUT, THREE_LANES];
+pub const TINY: [Small; 4] = [LLAMA, GPT2, DROPOUT, THREE_MICROBATCHES];
 
 impl Small {
     /// The recipe, with `sets` over what it says itself.
@@ -91,9 +91,9 @@ mod tests {
         let (llama, dropout) = (LLAMA.with(&none), DROPOUT.with(&none));
         assert!(llama.model.kv_heads < llama.model.heads);
         assert!(GPT2.with(&none).model.tied && dropout.model.dropout > 0.0);
-        assert_eq!(THREE_LANES.with(&none).lanes_per_leaf(), 3);
+        assert_eq!(THREE_MICROBATCHES.with(&none).microbatches_per_leaf(), 3);
         let wide = WIDE.with(&none);
         assert_eq!((wide.model.width, wide.model.ffn, wide.model.context), (192, 1024, 320));
-        assert!(wide.train.microbatch * wide.model.context > 512, "long weight gradients");
+        assert!(wide.train.microbatch_size * wide.model.context > 512, "long weight gradients");
     }
 }

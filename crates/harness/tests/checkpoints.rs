@@ -3,7 +3,7 @@
 use lockstep_checkpoint::sharded::Store;
 use lockstep_config::{Blame, Recipe, Sources};
 use lockstep_harness::Runs;
-use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES};
 use lockstep_harness::runs::soak;
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::{Life, Options, TrainError, pretrained};
@@ -35,7 +35,8 @@ fn every_part_may_have_another_layout() {
         &["run.workers=2", "parallel.zero=2"],
         &["run.workers=1"],
     ];
-    let smalls: &[Small] = if soak() { &[LLAMA, GPT2, DROPOUT, THREE_LANES] } else { &[GPT2] };
+    let smalls: &[Small] =
+        if soak() { &[LLAMA, GPT2, DROPOUT, THREE_MICROBATCHES] } else { &[GPT2] };
     for small in smalls {
         let mut runs = Runs::new("checkpoints");
         let whole = runs.finish(&small.with(&["train.steps=20", "run.workers=1"]));

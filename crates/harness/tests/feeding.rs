@@ -7,7 +7,7 @@ use lockstep_data::{Batch, Cursor, Feed, IGNORE, Seat};
 use lockstep_harness::recipes::LLAMA;
 use lockstep_harness::runs::soak;
 use lockstep_harness::{Runs, texts};
-use lockstep_model::{Lane, LaneShape, describe};
+use lockstep_model::{Microbatch, MicrobatchShape, describe};
 use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::{Options, TrainError};
@@ -132,7 +132,7 @@ fn a_worker_holds_the_parts_of_its_leaves_only() {
         let parts = held("data.placement=partitioned");
         // Shards stay in mapped files until they are cut up.
         let whole = if source == "shards" { parts.iter().sum() } else { whole };
-        // A quarter of the training text, and the lanes that the model is judged by.
+        // A quarter of the training text, and the micro-batches that the model is judged by.
         for part in &parts {
             assert!(*part * 100 < whole * 45 && *part * 100 > whole * 15, "{part} of {whole}");
         }
@@ -155,13 +155,16 @@ fn local_texts_stay_with_their_workers() {
         let mut feed = Feed::open(&recipe, runs.world(), &seat).expect("its own text");
         let mut loader = feed.loader(runs.world(), Cursor::start()).expect("batches");
         let batch = loader.next_batch().expect("a batch");
-        for lane in 0..8 {
-            let expected = match (leaves.contains(&lane), worker) {
+        for microbatch in 0..8 {
+            let expected = match (leaves.contains(&microbatch), worker) {
                 (false, _) => 0..1,
                 (true, 0) => u32::from(b'a')..u32::from(b'd'),
                 (true, _) => u32::from(b'x')..u32::from(b'{'),
             };
-            assert!(batch.lane(lane).0.iter().all(|token| expected.contains(token)), "{lane}");
+            assert!(
+                batch.microbatch(microbatch).0.iter().all(|token| expected.contains(token)),
+                "{microbatch}"
+            );
         }
     }
     let outcome = runs.finish(&recipe);
@@ -197,19 +200,22 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
     let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
     let options = lockstep_comm::Options { arena_bytes, ..lockstep_comm::Options::default() };
     let ends = Comm::threads(&world, 1, &options).expect("one worker");
-    let shape = LaneShape { sequences: recipe.train.microbatch, tokens: recipe.model.context };
-    let leaves =
-        Leaves { num_leaves: recipe.num_leaves(), lanes_per_leaf: recipe.lanes_per_leaf() };
+    let shape =
+        MicrobatchShape { sequences: recipe.train.microbatch_size, tokens: recipe.model.context };
+    let leaves = Leaves {
+        num_leaves: recipe.num_leaves(),
+        microbatches_per_leaf: recipe.microbatches_per_leaf(),
+    };
     let plan = ReplicaPlan::alone(shape, leaves);
     let blueprint = describe(&recipe.model);
     let mut replica =
         Replica::materialize(blueprint, 1, &cpu, plan, &ends[0], &world).expect("a replica");
-    let lane = |index: usize| {
-        let (inputs, targets) = batch.lane(index);
+    let microbatch = |index: usize| {
+        let (inputs, targets) = batch.microbatch(index);
         let first_sample = (index * shape.sequences) as u64;
-        Lane { shape, inputs, targets, first_sample, num_targets: batch.num_targets }
+        Microbatch { shape, inputs, targets, first_sample, num_targets: batch.num_targets }
     };
-    let loss = replica.run_lanes(&cpu, 1, 0, &lane).expect("nobody else can fail");
+    let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch).expect("nobody else can fail");
     replica.finish_reduce(&cpu).expect("nobody else can fail");
     let grads = replica.own_grads().flat_map(|(_, grads)| grads.to_vec());
     (loss.to_bits(), grads.map(f32::to_bits).collect())
@@ -223,7 +229,7 @@ fn what_the_padding_holds_changes_no_bit() {
     let mut feed = Feed::open(&recipe, runs.world(), &seat).expect("the texts");
     let mut loader = feed.loader(runs.world(), Cursor::start()).expect("batches");
     let mut batch = loader.next_batch().expect("a batch").clone();
-    // Shorten most sequences, so that there is padding in every lane.
+    // Shorten most sequences, so that there is padding in every micro-batch.
     for (index, targets) in batch.targets.chunks_mut(recipe.model.context).enumerate() {
         targets[recipe.model.context - index % 5 * 3..].fill(IGNORE);
     }

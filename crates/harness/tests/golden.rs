@@ -5,7 +5,7 @@
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Dtype, Recipe};
 use lockstep_harness::{Golden, Tolerance};
-use lockstep_model::{Lane, LaneShape};
+use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::Groups;
 use lockstep_parallel::asked::mesh_of;
@@ -23,9 +23,9 @@ struct Case {
 }
 
 impl Case {
-    fn new(cpu: &Cpu, family: &str, microbatch: usize, compute: Dtype) -> Self {
+    fn new(cpu: &Cpu, family: &str, microbatch_size: usize, compute: Dtype) -> Self {
         let golden = Golden::load(&lockstep_platform::real(), family);
-        let mut recipe = golden.recipe(microbatch);
+        let mut recipe = golden.recipe(microbatch_size);
         recipe.precision.compute = compute;
         let world = lockstep_platform::real();
         let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
@@ -47,19 +47,19 @@ impl Case {
         Self { golden, recipe, learner, inputs, targets }
     }
 
-    fn num_lanes(&self) -> usize {
-        self.recipe.num_lanes()
+    fn num_microbatches(&self) -> usize {
+        self.recipe.num_microbatches()
     }
 
-    /// What gives the lanes, and what runs them, apart so that both can be used.
-    fn lanes<'a>(&'a mut self) -> (impl Fn(usize) -> Lane<'a>, &'a mut Learner) {
-        let sequences = self.recipe.train.microbatch;
-        let shape = LaneShape { sequences, tokens: self.recipe.model.context };
+    /// What gives the micro-batches, and what runs them, apart so that both can be used.
+    fn microbatches<'a>(&'a mut self) -> (impl Fn(usize) -> Microbatch<'a>, &'a mut Learner) {
+        let sequences = self.recipe.train.microbatch_size;
+        let shape = MicrobatchShape { sequences, tokens: self.recipe.model.context };
         let (inputs, targets) = (&self.inputs, &self.targets);
         let num_targets = targets.iter().filter(|t| **t != lockstep_data::IGNORE).count();
-        let lane = move |index: usize| {
+        let microbatch = move |index: usize| {
             let rows = index * shape.rows()..(index + 1) * shape.rows();
-            Lane {
+            Microbatch {
                 shape,
                 inputs: &inputs[rows.clone()],
                 targets: &targets[rows],
@@ -67,15 +67,16 @@ impl Case {
                 num_targets: num_targets as u64,
             }
         };
-        (lane, &mut self.learner)
+        (microbatch, &mut self.learner)
     }
 
     /// Forward and backward of the whole batch; the mean loss.
     fn run(&mut self, cpu: &Cpu, step: u64) -> f64 {
         let seed = self.recipe.train.seed;
-        let (lane, learner) = self.lanes();
-        let num_targets = lane(0).num_targets as f64;
-        let loss = learner.replica.run_lanes(cpu, seed, step, &lane).expect("one worker");
+        let (microbatch, learner) = self.microbatches();
+        let num_targets = microbatch(0).num_targets as f64;
+        let loss =
+            learner.replica.run_microbatches(cpu, seed, step, &microbatch).expect("one worker");
         learner.replica.finish_reduce(cpu).expect("one worker");
         loss / num_targets
     }
@@ -86,11 +87,11 @@ impl Case {
     }
 }
 
-/// Each family, with the batch as one lane and as two.
+/// Each family, with the batch as one micro-batch and as two.
 fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
     for family in ["gpt2", "llama"] {
-        for microbatch in [2, 1] {
-            check(Case::new(cpu, family, microbatch, Dtype::F32));
+        for microbatch_size in [2, 1] {
+            check(Case::new(cpu, family, microbatch_size, Dtype::F32));
         }
     }
 }
@@ -100,10 +101,11 @@ fn logits_and_loss_agree_with_pytorch() {
     let cpu = Cpu::single(Isa::detect());
     for_each_case(&cpu, |mut case| {
         let (mut logits, mut loss) = (Vec::new(), 0.0);
-        for index in 0..case.num_lanes() {
-            let (lane, learner) = case.lanes();
-            let num_targets = lane(index).num_targets as f64;
-            let sum = learner.replica.evaluate(&cpu, 1, &|_| lane(index)).expect("one worker");
+        for index in 0..case.num_microbatches() {
+            let (microbatch, learner) = case.microbatches();
+            let num_targets = microbatch(index).num_targets as f64;
+            let sum =
+                learner.replica.evaluate(&cpu, 1, &|_| microbatch(index)).expect("one worker");
             loss += sum / num_targets;
             logits.extend_from_slice(learner.replica.logits());
         }
@@ -165,8 +167,8 @@ fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
             .filter_map(|line| line.strip_prefix(family)?.trim().split_once(' '))
             .map(|(name, error)| (name, error.parse().expect("a number")))
             .collect();
-        for microbatch in [2, 1] {
-            let mut case = Case::new(&cpu, family, microbatch, Dtype::Bf16);
+        for microbatch_size in [2, 1] {
+            let mut case = Case::new(&cpu, family, microbatch_size, Dtype::Bf16);
             case.run(&cpu, 0);
             let (mut own_squares, mut their_squares) = (0.0, 0.0);
             for (slot, grad) in case.learner.replica.own_grads() {

@@ -18,7 +18,7 @@ fn file(small: &Small, recipe: &Recipe, losses: &[f64]) -> String {
         "# The loss of each step of the recipe {:?} in crates/harness/src/recipes.rs, in nats.\n\
          # model: {} with {} layers, width {}, {} heads ({} for keys), ffn {}, context {}, \
          dropout {}\n\
-         # seed {}, {} lanes in {} leaves, {}, kernel class {}: any machine, any threads\n\
+         # seed {}, {} micro-batches in {} leaves, {}, kernel class {}: any machine, any threads\n\
          # regenerate: {HOW}\n",
         small.name,
         model.family,
@@ -30,7 +30,7 @@ fn file(small: &Small, recipe: &Recipe, losses: &[f64]) -> String {
         model.context,
         model.dropout,
         recipe.train.seed,
-        recipe.num_lanes(),
+        recipe.num_microbatches(),
         recipe.num_leaves(),
         recipe.precision.compute,
         lockstep_trainer::device::kernel_class(recipe),

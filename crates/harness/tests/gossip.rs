@@ -4,7 +4,7 @@
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
 use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
-use lockstep_harness::recipes::{LLAMA, THREE_LANES};
+use lockstep_harness::recipes::{LLAMA, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
@@ -114,7 +114,7 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         let graph = format!("sync.graph={graph}");
         let sets = ["train.steps=12", "sync.mode=gossip", graph.as_str(), "optim.name=adamw"];
         let more = ["checkpoint.every=5", "run.workers=3", "train.eval_batches=1"];
-        let recipe = THREE_LANES.with(&[&sets[..], &more].concat());
+        let recipe = THREE_MICROBATCHES.with(&[&sets[..], &more].concat());
         let whole = runs.finish(&recipe);
         let options = Options { stop_after: Some(9), ..Options::default() };
         let part = runs.run(&recipe, options).expect("the first part");
@@ -127,7 +127,7 @@ fn what_workers_keep_survives_the_end_of_the_process() {
             // Graphs drawn for other workers have another degree, and are another recipe.
             continue;
         }
-        let other = THREE_LANES.with(&[&sets[..], &more, &["run.workers=2"]].concat());
+        let other = THREE_MICROBATCHES.with(&[&sets[..], &more, &["run.workers=2"]].concat());
         let error = runs.run(&other, Options { resume, ..Options::default() }).unwrap_err();
         assert!(error.to_string().contains("go on with run.workers = 3"), "{error}");
     }

@@ -1,7 +1,7 @@
 //! Bits are a function of the recipe: not of threads, instruction sets or chance.
 
 use lockstep_harness::Runs;
-use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, TINY, WIDE};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, TINY, WIDE};
 use lockstep_harness::runs::{Hashes, soak};
 use lockstep_tensor::Isa;
 
@@ -65,8 +65,8 @@ fn dropout_is_the_same_with_all_hands() {
 }
 
 #[test]
-fn odd_sizes_and_three_lanes_a_leaf_are_the_same_with_all_hands() {
-    same_for_all_seeds(&THREE_LANES);
+fn odd_sizes_and_three_microbatches_a_leaf_are_the_same_with_all_hands() {
+    same_for_all_seeds(&THREE_MICROBATCHES);
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn every_setting_of_the_recipe_that_bits_depend_on_changes_the_weights() {
     let mut weights =
         |sets: &[&str]| runs.finish(&LLAMA.with(&[&["train.steps=2"], sets].concat())).hashes();
     let plain = weights(&[]);
-    let lanes = weights(&["train.microbatch=1"]);
-    assert_ne!(plain.weights, lanes.weights, "other lanes add in another order");
+    let microbatches = weights(&["train.microbatch=1"]);
+    assert_ne!(plain.weights, microbatches.weights, "other micro-batches add in another order");
     let leaves = weights(&["numerics.invariant_up_to=1"]);
     assert_ne!(plain.weights, leaves.weights, "other leaves add in another order");
     for set in ["optim.lr=1e-4", "optim.clip=0", "model.dropout=0.1", "optim.name=sgd"] {

@@ -4,7 +4,7 @@
 use lockstep_comm::Comm;
 use lockstep_harness::Runs;
 use lockstep_harness::moved::assert_moved_as_predicted;
-use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, WIDE};
 use lockstep_harness::runs::{Hashes, soak};
 use lockstep_trainer::{Options, train};
 
@@ -77,8 +77,8 @@ fn dropout_is_the_same_on_all_layouts() {
 }
 
 #[test]
-fn three_lanes_a_leaf_are_the_same_on_all_layouts() {
-    same_on_all_layouts(&THREE_LANES, 3, &layouts(&["2", "3", "4"]));
+fn three_microbatches_a_leaf_are_the_same_on_all_layouts() {
+    same_on_all_layouts(&THREE_MICROBATCHES, 3, &layouts(&["2", "3", "4"]));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
 use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
-use lockstep_harness::recipes::{GPT2, LLAMA, THREE_LANES};
+use lockstep_harness::recipes::{GPT2, LLAMA, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
@@ -29,7 +29,7 @@ fn drifts(runs: &Runs, outcome: &Outcome) -> Vec<f64> {
 #[test]
 fn rounds_of_one_step_are_the_data_parallel_run_to_the_bit() {
     let mut runs = Runs::new("local-sgd");
-    for small in [LLAMA, GPT2, THREE_LANES] {
+    for small in [LLAMA, GPT2, THREE_MICROBATCHES] {
         for sets in [["optim.name=sgd", "run.workers=2"], ["optim.name=adamw", "run.workers=3"]] {
             let sets = [&sets[..], &["train.steps=6", "train.eval_batches=1"]].concat();
             let usual = runs.finish(&small.with(&sets));
@@ -79,11 +79,11 @@ fn rounds_move_and_keep_what_was_predicted() {
     let mut runs = Runs::new("local-sgd");
     let sets = ["train.steps=13", "train.eval_batches=1", "sync.mode=local-sgd"];
     let variants: &[(_, &[&str])] = &[
-        (THREE_LANES, &["run.workers=3", "sync.local_steps=4"]),
+        (THREE_MICROBATCHES, &["run.workers=3", "sync.local_steps=4"]),
         (LLAMA, &["run.workers=2", "sync.local_steps=4", "parallel.bucket_bytes=1"]),
         (GPT2, &["run.workers=4", "sync.local_steps=2", "sync.outer=nesterov"]),
-        (THREE_LANES, &["run.workers=3", "sync.local_steps=3", "sync.synchronous=0.25"]),
-        (THREE_LANES, &["run.workers=2", "sync.local_steps=1", "sync.final_local_steps=5"]),
+        (THREE_MICROBATCHES, &["run.workers=3", "sync.local_steps=3", "sync.synchronous=0.25"]),
+        (THREE_MICROBATCHES, &["run.workers=2", "sync.local_steps=1", "sync.final_local_steps=5"]),
         (LLAMA, &["run.workers=4", "sync.group_workers=2", "sync.inner_rounds=2"]),
         (LLAMA, &["run.workers=4", "sync.local_steps=4", "sync.fragments=3"]),
     ];
@@ -108,7 +108,7 @@ fn what_workers_keep_survives_the_end_of_the_process() {
     for variant in variants {
         let sets = ["train.steps=16", "sync.mode=local-sgd", "sync.local_steps=3"];
         let more = ["checkpoint.every=5", "run.workers=3", "train.eval_batches=1"];
-        let recipe = THREE_LANES.with(&[&sets[..], &more, variant].concat());
+        let recipe = THREE_MICROBATCHES.with(&[&sets[..], &more, variant].concat());
         let whole = runs.finish(&recipe);
         let stop = (6..16).find(|step| recipe.is_round_over(*step)).expect("a round's end");
         let options = Options { stop_after: Some(stop), ..Options::default() };
@@ -120,7 +120,8 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         assert_eq!(rest.hashes(), whole.hashes(), "{variant:?}");
         let is_for_any = recipe.sync.group_workers < 2 && recipe.sync.worker_steps.is_empty();
         if recipe.has_own_state() && is_for_any {
-            let other = THREE_LANES.with(&[&sets[..], &more, variant, &["run.workers=2"]].concat());
+            let other =
+                THREE_MICROBATCHES.with(&[&sets[..], &more, variant, &["run.workers=2"]].concat());
             let error = runs.run(&other, Options { resume, ..Options::default() }).unwrap_err();
             assert!(error.to_string().contains("go on with run.workers = 3"), "{error}");
         }

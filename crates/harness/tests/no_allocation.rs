@@ -5,7 +5,7 @@
 //! only: another would allocate meanwhile.
 
 use lockstep_harness::allocations::{self, CountingAllocator};
-use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_LANES, TINY};
+use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_MICROBATCHES, TINY};
 use lockstep_harness::runs::{soak, train_on_threads};
 use lockstep_platform::ScratchDir;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, Surface, TelemetryError};
@@ -103,7 +103,7 @@ fn the_step_loop_allocates_nothing_after_the_first_step() {
             (DROPOUT, "optim.name=momentum"),
             (LLAMA, "optim.name=lamb"),
             (LLAMA, "optim.groups=[{match=\"*.mlp.*\",frozen=true},{match=\"*\",clip=1}]"),
-            (THREE_LANES, "optim.clip=0"),
+            (THREE_MICROBATCHES, "optim.clip=0"),
         ] {
             let found = allocations_by_step(&small, 2, &[set]);
             assert_eq!(found, [0; NUM_STEPS - 1], "{}, {set}", small.name);

@@ -129,7 +129,7 @@ fn a_ramp_takes_the_samples_that_its_batches_say() {
     // Sixteen sequences of 32 tokens are 512, so the second step is still one of them.
     assert_eq!(outcome.summary.tokens, (16 + 16 + 32 + 32 + 48) * 32);
     assert_eq!(outcome.summary.steps, 5);
-    assert_eq!(outcome.summary.lanes_by_rank, [12, 12], "those of the last batch");
+    assert_eq!(outcome.summary.microbatches_by_rank, [12, 12], "those of the last batch");
 }
 
 #[test]

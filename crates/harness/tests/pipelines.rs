@@ -5,7 +5,7 @@
 //! do. Ranks are threads; the command line's tests start processes.
 
 use lockstep_harness::moved::assert_moved_as_predicted;
-use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Runs, soak};
 
 /// Devices and stages of each, with the schedules that have as many.
@@ -97,8 +97,8 @@ fn dropout_is_the_same_in_every_pipeline() {
 }
 
 #[test]
-fn three_lanes_a_leaf_are_the_same_in_every_pipeline() {
-    same_on_all(&THREE_LANES, &[], &some(2, 5));
+fn three_microbatches_a_leaf_are_the_same_in_every_pipeline() {
+    same_on_all(&THREE_MICROBATCHES, &[], &some(2, 5));
 }
 
 #[test]

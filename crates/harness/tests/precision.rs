@@ -6,7 +6,7 @@
 use lockstep_config::{PipelineSchedule, Sources, resolve};
 use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::products::Product;
-use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_LANES, WIDE};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, WIDE};
 use lockstep_harness::runs::{Hashes, Runs, soak};
 use lockstep_trainer::Options;
 
@@ -93,12 +93,12 @@ fn gradients_that_travel_in_two_bytes_are_the_same_on_all_layouts_and_weigh_half
 }
 
 #[test]
-fn odd_sizes_and_three_lanes_a_leaf_are_the_same_in_bf16() {
+fn odd_sizes_and_three_microbatches_a_leaf_are_the_same_in_bf16() {
     let sets = |zero: usize| vec!["run.workers=3".to_owned(), format!("parallel.zero={zero}")];
     let mut runs = Runs::new("precision");
     let mut hashes = |layout: Vec<String>| {
         let own = SHORT.iter().chain(&[BF16, "precision.wire=bf16"]).map(|set| (*set).to_owned());
-        runs.finish(&THREE_LANES.with(&own.chain(layout).collect::<Vec<_>>())).hashes()
+        runs.finish(&THREE_MICROBATCHES.with(&own.chain(layout).collect::<Vec<_>>())).hashes()
     };
     let alone = hashes(vec!["run.workers=1".to_owned()]);
     for zero in 0..4 {

@@ -16,9 +16,9 @@ use lockstep_harness::products::{self, Product};
 use lockstep_harness::recipes::{GPT2, LLAMA, Small};
 use lockstep_harness::runs::soak;
 use lockstep_harness::tolerance::Tolerance;
-use lockstep_model::{Lane, LaneShape, Param};
+use lockstep_model::{Microbatch, MicrobatchShape, Param};
 use lockstep_optim::Update;
-use lockstep_parallel::asked::{arena_bytes, blueprint_on, lane_shape, mesh_of};
+use lockstep_parallel::asked::{arena_bytes, blueprint_on, mesh_of, microbatch_shape};
 use lockstep_parallel::{Groups, Replica};
 use lockstep_planner::memory::Memory;
 use lockstep_planner::traffic::rows;
@@ -76,23 +76,23 @@ struct Piece {
 
 /// Tokens of a step, the same for everybody.
 struct Batch {
-    shape: LaneShape,
+    shape: MicrobatchShape,
     tokens: Vec<u32>,
     num_targets: u64,
 }
 
 impl Batch {
     fn new(recipe: &Recipe, step: u64) -> Self {
-        let (shape, num_lanes) = (lane_shape(recipe), recipe.num_lanes());
-        let (key, num_rows) = (Key::new(step, "tokens"), num_lanes * shape.rows());
+        let (shape, num_microbatches) = (microbatch_shape(recipe), recipe.num_microbatches());
+        let (key, num_rows) = (Key::new(step, "tokens"), num_microbatches * shape.rows());
         let draw = |i: usize| (key.uniform_f64(i as u64) * recipe.model.vocab as f64) as u32;
         assert_eq!(recipe.train.reduction, Reduction::Mean);
         Self { shape, tokens: (0..=num_rows).map(draw).collect(), num_targets: num_rows as u64 }
     }
 
-    fn lane(&self, index: usize) -> Lane<'_> {
+    fn microbatch(&self, index: usize) -> Microbatch<'_> {
         let rows = index * self.shape.rows()..(index + 1) * self.shape.rows();
-        Lane {
+        Microbatch {
             shape: self.shape,
             inputs: &self.tokens[rows.clone()],
             targets: &self.tokens[rows.start + 1..=rows.end],
@@ -115,7 +115,8 @@ fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, TrainError>
         let batch = Batch::new(recipe, step);
         let lr = learner.lr(step);
         let Learner { replica, optimizer, clip, .. } = &mut learner;
-        let loss = replica.run_lanes(cpu, recipe.train.seed, step, &|index| batch.lane(index))?;
+        let loss = replica
+            .run_microbatches(cpu, recipe.train.seed, step, &|index| batch.microbatch(index))?;
         losses.push(loss / batch.num_targets as f64);
         let sums = replica.finish_reduce(cpu)?;
         for (slot, values) in replica.own_grads() {
@@ -171,7 +172,7 @@ fn train(recipe: &Recipe, world: &World) -> Outcome {
 fn predicted(recipe: &Recipe) -> Vec<u64> {
     predicted_in_all(recipe, NUM_STEPS, |step| {
         let batch = Batch::new(recipe, step);
-        rows::by_rank(recipe, step, |lane| batch.lane(lane).inputs)
+        rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).inputs)
     })
 }
 

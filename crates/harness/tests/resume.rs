@@ -1,7 +1,7 @@
 //! A run that was interrupted cannot be told from one that was not.
 
 use lockstep_config::{Blame, Recipe};
-use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, THREE_LANES};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_tensor::Isa;
@@ -45,7 +45,7 @@ fn stops() -> Vec<u64> {
 
 #[test]
 fn ten_steps_and_ten_more_equal_twenty_bit_for_bit() {
-    for small in [LLAMA, GPT2, DROPOUT, THREE_LANES] {
+    for small in [LLAMA, GPT2, DROPOUT, THREE_MICROBATCHES] {
         let recipe = small.with(&["train.steps=20"]);
         check(&recipe, &recipe, &stops());
     }

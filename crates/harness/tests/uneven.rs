@@ -2,15 +2,15 @@
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
-use lockstep_harness::recipes::{GPT2, LLAMA, THREE_LANES};
+use lockstep_harness::recipes::{GPT2, LLAMA, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
-/// Worker 3 would take twenty seconds for a lane, if it were waited for.
+/// Worker 3 would take twenty seconds for a micro-batch, if it were waited for.
 const STUCK: [&str; 4] = [
     "run.workers=4",
-    "emulate.lane_ms=2",
+    "emulate.microbatch_ms=2",
     "emulate.slow=[{rank = 3, factor = 10000}]",
     "run.check_replicas_every=1",
 ];
@@ -62,7 +62,7 @@ fn a_step_goes_without_a_worker_that_is_stuck_and_all_replicas_stay_equal() {
 #[test]
 fn gradients_of_those_who_are_there_count_in_full() {
     let mut runs = Runs::new("uneven");
-    // The loss of the first step is the mean over the lanes that were run, and so is the gradient:
+    // The loss of the first step is the mean over the micro-batches that were run, and so is the gradient:
     // that of a batch which has those samples only is as long.
     let policy = ["sync.stragglers=backup", "optim.name=sgd", "optim.clip=0"];
     let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &STUCK, &policy].concat()));
@@ -83,7 +83,7 @@ fn gradients_of_those_who_are_there_count_in_full() {
 #[test]
 fn where_nobody_is_late_the_bits_are_those_of_waiting() {
     let mut runs = Runs::new("uneven");
-    for (small, workers) in [(LLAMA, "run.workers=4"), (THREE_LANES, "run.workers=3")] {
+    for (small, workers) in [(LLAMA, "run.workers=4"), (THREE_MICROBATCHES, "run.workers=3")] {
         let sets = [&SHORT[..], &[workers]].concat();
         let usual = runs.finish(&small.with(&sets));
         let late = ["sync.stragglers=timeout", "sync.timeout_ms=3600000"];
@@ -98,7 +98,7 @@ fn a_worker_that_is_slow_for_long_is_left_out_and_named() {
     let mut runs = Runs::new("uneven");
     let sets = [
         "run.workers=4",
-        "emulate.lane_ms=4",
+        "emulate.microbatch_ms=4",
         "emulate.slow=[{rank = 2, factor = 100}]",
         "sync.stragglers=exclude",
         "sync.slack=25",
@@ -116,28 +116,28 @@ fn a_worker_that_is_slow_for_long_is_left_out_and_named() {
 }
 
 #[test]
-fn lanes_move_to_faster_workers_without_a_trace_in_the_bits() {
+fn microbatches_move_to_faster_workers_without_a_trace_in_the_bits() {
     let mut runs = Runs::new("uneven");
     let sets = [&SHORT[..], &["run.workers=3", "checkpoint.every=4"]].concat();
-    let usual = runs.finish(&THREE_LANES.with(&sets));
+    let usual = runs.finish(&THREE_MICROBATCHES.with(&sets));
     let moving = [
-        "emulate.lane_ms=4",
+        "emulate.microbatch_ms=4",
         "emulate.slow=[{rank = 0, factor = 40}]",
         "sync.stragglers=shares",
         "sync.patience=2",
     ];
-    let recipe = THREE_LANES.with(&[&sets[..], &moving].concat());
-    assert_eq!(recipe.hash(), THREE_LANES.with(&sets).hash(), "no bit depends on it");
+    let recipe = THREE_MICROBATCHES.with(&[&sets[..], &moving].concat());
+    assert_eq!(recipe.hash(), THREE_MICROBATCHES.with(&sets).hash(), "no bit depends on it");
     let moved = runs.finish(&recipe);
     assert_eq!(moved.hashes(), usual.hashes());
-    assert_eq!(usual.summary.lanes_by_rank, [6, 3, 3]);
-    assert_eq!(moved.summary.lanes_by_rank[0], 3, "the slow one has the least it can have");
+    assert_eq!(usual.summary.microbatches_by_rank, [6, 3, 3]);
+    assert_eq!(moved.summary.microbatches_by_rank[0], 3, "the slow one has the least it can have");
 }
 
 #[test]
 fn gradients_that_are_a_step_old_do_not_depend_on_workers_and_survive_the_process() {
     let mut runs = Runs::new("uneven");
-    for small in if soak() { &[LLAMA, GPT2, THREE_LANES][..] } else { &[GPT2] } {
+    for small in if soak() { &[LLAMA, GPT2, THREE_MICROBATCHES][..] } else { &[GPT2] } {
         let sets = ["train.steps=7", "train.eval_batches=1", "checkpoint.every=3", "sync.delay=1"];
         let alone = runs.finish(&small.with(&[&sets[..], &["run.workers=1"]].concat()));
         assert_eq!(alone.summary.staleness_max, 1);

@@ -50,4 +50,4 @@ pub use random::{Jitter, Random};
 pub use settings::{Settings, Value, sweep};
 pub use study::{Experiment, Report, Study, confidence};
 pub use table::{Cell, Row, Table};
-pub use timeline::{Doing, Lane, Span, Timeline};
+pub use timeline::{Doing, Microbatch, Span, Timeline};

@@ -1,4 +1,4 @@
-//! Who does what when: one lane a worker, device or link, with what it does as spans of time.
+//! Who does what when: one micro-batch a worker, device or link, with what it does as spans of time.
 
 use lockstep_config::units::Seconds;
 
@@ -64,7 +64,7 @@ impl Span {
 
 /// What one does.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lane {
+pub struct Microbatch {
     /// Who.
     pub name: String,
     /// In the order of time.
@@ -77,21 +77,25 @@ pub struct Timeline {
     /// What it shows.
     pub title: String,
     /// One below the other.
-    pub lanes: Vec<Lane>,
+    pub microbatches: Vec<Microbatch>,
 }
 
 impl Timeline {
     /// When everything is over.
     pub fn end(&self) -> f64 {
-        let ends = self.lanes.iter().flat_map(|lane| &lane.spans).map(|span| span.end.0);
+        let ends = self
+            .microbatches
+            .iter()
+            .flat_map(|microbatch| &microbatch.spans)
+            .map(|span| span.end.0);
         ends.fold(0.0, f64::max)
     }
 
-    /// The share of all lanes' time that is spent on something.
+    /// The share of all micro-batches' time that is spent on something.
     pub fn share(&self, doing: Doing) -> f64 {
-        let spans = self.lanes.iter().flat_map(|lane| &lane.spans);
+        let spans = self.microbatches.iter().flat_map(|microbatch| &microbatch.spans);
         let spent: f64 =
             spans.filter(|span| span.doing == doing).map(|span| span.end.0 - span.start.0).sum();
-        spent / (self.end() * self.lanes.len() as f64)
+        spent / (self.end() * self.microbatches.len() as f64)
     }
 }

@@ -10,7 +10,7 @@
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and the
 //! logarithms of its denominators can be rebuilt from them.
 
-use crate::block::{Context, Flops, LaneShape, SavedLen};
+use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::dropout::{Dropout, RowMask, Site};
 use crate::entry::{Entry, EntrySaved};
 use crate::exchange::AllHere;
@@ -56,7 +56,7 @@ impl AttentionSaved<'_> {
 }
 
 impl Attention {
-    pub(crate) fn saved_len(&self, shape: LaneShape) -> SavedLen {
+    pub(crate) fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
         SavedLen {
             kept: self.entry.outputs_len(t) + self.entry.stats_len(t),
@@ -66,7 +66,7 @@ impl Attention {
 
     pub(crate) fn split<'a>(
         &self,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         kept: &mut Frame<'a>,
         rebuilt: &mut Frame<'a>,
     ) -> AttentionSaved<'a> {
@@ -79,7 +79,7 @@ impl Attention {
         }
     }
 
-    pub(crate) fn scratch_len(&self, shape: LaneShape) -> usize {
+    pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let (t, c) = (shape.rows(), self.entry.width());
         let own = if self.dropout.is_on() || self.cut().sequence { t * c } else { 0 };
         let derive = t * self.out.num_held_inputs() + self.attend_scratch_len(self.shape(shape));
@@ -105,7 +105,7 @@ impl Attention {
         y_tc: &mut [f32],
         saved: &mut AttentionSaved<'_>,
     ) {
-        let (cpu, tokens) = (ctx.cpu, ctx.lane.shape.tokens);
+        let (cpu, tokens) = (ctx.cpu, ctx.microbatch.shape.tokens);
         self.entry.forward(ctx, params, x_tc, saved.qkv, saved.stats);
         self.rotate(cpu, saved.qkv, (tokens, 0), false);
         self.attend(ctx, saved);
@@ -119,7 +119,7 @@ impl Attention {
 
     /// Rebuilds what depends on the kept values only.
     pub(crate) fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) {
-        let shape = self.shape(ctx.lane.shape);
+        let shape = self.shape(ctx.microbatch.shape);
         let mask = self.attention_mask(ctx);
         let scratch = ctx.scratch.frame().take(self.attend_scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
@@ -148,14 +148,15 @@ impl Attention {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
-        let (lane, exchange, mut frame) = (ctx.lane.shape, &mut *ctx.exchange, ctx.scratch.frame());
+        let (microbatch, exchange, mut frame) =
+            (ctx.microbatch.shape, &mut *ctx.exchange, ctx.scratch.frame());
         let dz_tc = self.out.output_gradient(cpu, exchange, d_stream_tc, masks.0, t, &mut frame);
         let (x, spare) = (&saved.out_thd, frame.nested());
         self.out.backward_weight(cpu, exchange, x, dz_tc, grads.reborrow(), spare);
         let d_qkv = frame.take(self.entry.outputs_len(t));
-        self.derive(cpu, params, lane, saved, masks.1, dz_tc, d_qkv, frame.nested());
+        self.derive(cpu, params, microbatch, saved, masks.1, dz_tc, d_qkv, frame.nested());
         let (read, entry) = (saved.entry(x_tc, t), &self.entry);
         let (own, spare) = (grads.reborrow(), frame.nested());
         entry.backward_weight(cpu, exchange, params, read, d_qkv, own, spare);
@@ -172,11 +173,12 @@ impl Attention {
         d_stream_tc: &mut [f32],
         Late { dz_tc, dy: d_qkv, sums }: &mut Late<'_>,
     ) {
-        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
-        let (lane, exchange, mut frame) = (ctx.lane.shape, &mut *ctx.exchange, ctx.scratch.frame());
+        let (microbatch, exchange, mut frame) =
+            (ctx.microbatch.shape, &mut *ctx.exchange, ctx.scratch.frame());
         self.out.fill_output_gradient(cpu, exchange, d_stream_tc, masks.0, dz_tc);
-        self.derive(cpu, params, lane, saved, masks.1, dz_tc, d_qkv, frame.nested());
+        self.derive(cpu, params, microbatch, saved, masks.1, dz_tc, d_qkv, frame.nested());
         let (read, entry) = (saved.entry(x_tc, t), &self.entry);
         entry.backward_input_alone(cpu, exchange, params, read, d_qkv, d_stream_tc, sums, frame);
     }
@@ -191,7 +193,7 @@ impl Attention {
         Late { dz_tc, dy: d_qkv, sums }: &Late<'_>,
         mut grads: Grads<'_>,
     ) {
-        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
         let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
         let (x, spare) = (&saved.out_thd, frame.nested());
         self.out.backward_weight(cpu, exchange, x, dz_tc, grads.reborrow(), spare);
@@ -205,16 +207,16 @@ impl Attention {
         &self,
         cpu: &Cpu,
         params: &[f32],
-        lane: LaneShape,
+        microbatch: MicrobatchShape,
         saved: &AttentionSaved<'_>,
         mask: Option<attention::Dropout>,
         dz_tc: &[f32],
         d_qkv: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let d_out_thd = frame.take(lane.rows() * self.out.num_held_inputs());
+        let d_out_thd = frame.take(microbatch.rows() * self.out.num_held_inputs());
         self.out.backward_input(cpu, params, dz_tc, d_out_thd);
-        let shape = self.shape(lane);
+        let shape = self.shape(microbatch);
         let scratch = frame.take(self.attend_scratch_len(shape));
         let (q, k, v) = self.rows(saved.qkv);
         attention::backward_in(
@@ -231,18 +233,18 @@ impl Attention {
             d_qkv,
             scratch,
         );
-        self.rotate(cpu, d_qkv, (lane.tokens, 0), true);
+        self.rotate(cpu, d_qkv, (microbatch.tokens, 0), true);
     }
 
     /// What is dropped of the output.
     fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
-        let first_row = self.cut().rows(ctx.lane.shape.rows()).start;
+        let first_row = self.cut().rows(ctx.microbatch.shape.rows()).start;
         self.dropout.mask(ctx, Site::AttentionOutput, first_row, self.entry.width())
     }
 
     /// What is dropped of the shares that tokens have in each other.
     fn attention_mask(&self, ctx: &Context<'_>) -> Option<attention::Dropout> {
-        self.dropout.attention_mask(ctx, self.all_heads(ctx.lane.shape))
+        self.dropout.attention_mask(ctx, self.all_heads(ctx.microbatch.shape))
     }
 
     /// What products compute in, those inside attention included.
@@ -266,11 +268,11 @@ impl Attention {
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
-        let lane = LaneShape { sequences: 1, tokens: num_tokens };
-        let SavedLen { kept, rebuilt } = self.saved_len(lane);
+        let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
+        let SavedLen { kept, rebuilt } = self.saved_len(microbatch);
         let normed = num_tokens * self.entry.width();
         let spare = self.out.scratch_len(num_tokens);
-        kept + rebuilt + normed.max(spare).max(self.attend_scratch_len(self.shape(lane)))
+        kept + rebuilt + normed.max(spare).max(self.attend_scratch_len(self.shape(microbatch)))
     }
 
     /// Forward for `num_tokens` new tokens of one sequence, the first of them at position `first`,
@@ -285,17 +287,17 @@ impl Attention {
         cache: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let lane = LaneShape { sequences: 1, tokens: num_tokens };
-        let mut rebuilt = Frame::over(frame.take(self.saved_len(lane).rebuilt));
+        let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
+        let mut rebuilt = Frame::over(frame.take(self.saved_len(microbatch).rebuilt));
         let AttentionSaved { qkv, stats, out_thd, lse_bht } =
-            self.split(lane, &mut frame, &mut rebuilt);
+            self.split(microbatch, &mut frame, &mut rebuilt);
         let normed_tc = frame.nested().take(x_tc.len());
         self.entry.norm.forward(cpu, params, x_tc, normed_tc, stats);
         self.entry.product.forward(cpu, params, normed_tc, qkv);
         self.rotate(cpu, qkv, (num_tokens, first), false);
 
         let num_slices = self.cut().num_held();
-        let shape = Shape { sequences: 1, ..self.shape(lane) };
+        let shape = Shape { sequences: 1, ..self.shape(microbatch) };
         let (width, kv_len) = (self.entry.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
         let qkv = qkv.chunks_exact(num_tokens * width);
         let outs = out_thd.chunks_exact_mut(out_thd.len() / num_slices);
@@ -340,10 +342,10 @@ impl Attention {
     }
 
     /// What attention runs: every slice that is held is more sequences.
-    fn shape(&self, lane: LaneShape) -> Shape {
+    fn shape(&self, microbatch: MicrobatchShape) -> Shape {
         Shape {
-            sequences: lane.sequences * self.cut().num_held(),
-            tokens: lane.tokens,
+            sequences: microbatch.sequences * self.cut().num_held(),
+            tokens: microbatch.tokens,
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
@@ -351,11 +353,11 @@ impl Attention {
     }
 
     /// Which heads of the model those are.
-    fn all_heads(&self, lane: LaneShape) -> Heads {
+    fn all_heads(&self, microbatch: MicrobatchShape) -> Heads {
         Heads {
             num: self.heads * self.cut().num,
             first: self.heads * self.cut().held.start,
-            sequences: lane.sequences,
+            sequences: microbatch.sequences,
         }
     }
 }

@@ -5,10 +5,10 @@
 //! runs forward and says what it saved, and runs backward from that. It owns no memory that
 //! changes and knows no ranks: parameters, gradients, activations and scratch belong to the
 //! runtime, which may gather a block's parameters just before use (ZeRO), run blocks on different
-//! machines (pipeline), keep many lanes in flight, or throw saved values away and have them
+//! machines (pipeline), keep many micro-batches in flight, or throw saved values away and have them
 //! recomputed, and the block cannot tell.
 //!
-//! Shapes, here and in the blocks: t rows of a lane (sequences x tokens), c width, h query heads,
+//! Shapes, here and in the blocks: t rows of a micro-batch (sequences x tokens), c width, h query heads,
 //! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
 use crate::exchange::{Exchange, ExchangeCall};
@@ -22,17 +22,17 @@ use std::ops::Range;
 /// The target that takes no part in the loss.
 pub use lockstep_tensor::cross_entropy::IGNORE;
 
-/// How large a lane is.
+/// How large a micro-batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneShape {
-    /// Sequences in the lane (the microbatch).
+pub struct MicrobatchShape {
+    /// Sequences in the micro-batch (the microbatch).
     pub sequences: usize,
     /// Tokens in each sequence.
     pub tokens: usize,
 }
 
-impl LaneShape {
-    /// Rows of the lane's activations: one per token.
+impl MicrobatchShape {
+    /// Rows of the micro-batch's activations: one per token.
     pub const fn rows(self) -> usize {
         self.sequences * self.tokens
     }
@@ -40,14 +40,14 @@ impl LaneShape {
 
 /// A microbatch: the unit that goes forward and backward in one piece under every layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Lane<'a> {
+pub struct Microbatch<'a> {
     /// Its size.
-    pub shape: LaneShape,
+    pub shape: MicrobatchShape,
     /// Token of each row.
     pub inputs: &'a [u32],
     /// Token to predict at each row, or [`IGNORE`].
     pub targets: &'a [u32],
-    /// Index of the lane's first sequence in the global batch of this step.
+    /// Index of the micro-batch's first sequence in the global batch of this step.
     pub first_sample: u64,
     /// Targets of the *global* batch that are not [`IGNORE`]: the denominator of the loss.
     pub num_targets: u64,
@@ -73,8 +73,8 @@ pub enum Mode {
 pub struct Context<'a> {
     /// The device.
     pub cpu: &'a Cpu,
-    /// The lane that passes.
-    pub lane: &'a Lane<'a>,
+    /// The micro-batch that passes.
+    pub microbatch: &'a Microbatch<'a>,
     /// What the pass is for.
     pub mode: Mode,
     /// Memory for the duration of the call.
@@ -98,7 +98,7 @@ pub struct DecodeContext<'a> {
 /// What a block consumes and produces, and how wide a row of it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockIo {
-    /// Reads the lane's tokens; its input slice is empty.
+    /// Reads the micro-batch's tokens; its input slice is empty.
     TokensToStream {
         /// Width of the rows it writes.
         output: usize,
@@ -172,7 +172,7 @@ impl Saved<'_> {
 }
 
 /// What backward finds saved, and what it must first compute again. The values are computed by the
-/// same kernels on the same lane, so the choice never changes a bit.
+/// same kernels on the same micro-batch, so the choice never changes a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// Everything was saved.
@@ -184,7 +184,7 @@ pub enum Recompute {
     Full,
 }
 
-/// One of the ways in which a lane passes a block.
+/// One of the ways in which a micro-batch passes a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Pass<'a> {
     /// Forward.
@@ -219,21 +219,21 @@ pub trait Block: Send + Sync {
     /// What it consumes and produces.
     fn io(&self) -> BlockIo;
 
-    /// Exact number of elements saved for a lane of this shape.
-    fn saved_len(&self, shape: LaneShape) -> SavedLen;
+    /// Exact number of elements saved for a micro-batch of this shape.
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen;
 
-    /// Largest scratch that any call on a lane of this shape takes.
-    fn scratch_len(&self, shape: LaneShape) -> usize;
+    /// Largest scratch that any call on a micro-batch of this shape takes.
+    fn scratch_len(&self, shape: MicrobatchShape) -> usize;
 
     /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted.
     fn flops_per_token(&self, num_tokens: usize) -> Flops;
 
     /// The calls that a pass makes on the context's exchange, in their order.
-    fn exchanges(&self, _shape: LaneShape, _pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn exchanges(&self, _shape: MicrobatchShape, _pass: Pass<'_>) -> Vec<ExchangeCall> {
         Vec::new()
     }
 
-    /// Computes `output_tc` and fills `saved`; returns the sum of the lane's token losses (zero
+    /// Computes `output_tc` and fills `saved`; returns the sum of the micro-batch's token losses (zero
     /// for blocks that do not end in the loss).
     fn forward(
         &self,
@@ -272,7 +272,7 @@ pub trait Block: Send + Sync {
     );
 
     /// Number of elements that [`Self::backward_inputs`] keeps for [`Self::backward_weights`].
-    fn late_len(&self, shape: LaneShape) -> usize {
+    fn late_len(&self, shape: MicrobatchShape) -> usize {
         shape.rows() * self.io().max_width()
     }
 

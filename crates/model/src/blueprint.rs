@@ -3,10 +3,10 @@
 //! Splitting over stages, sharding and pricing all work on this value before anything is
 //! allocated. With tied embeddings the head still has its own copy of the table, a *mirror*, with
 //! its own gradient, so that first and last block can live on different machines and their two
-//! gradients are summed in the same order under every layout: each over the lanes first, then one
+//! gradients are summed in the same order under every layout: each over the micro-batches first, then one
 //! to the other, once.
 
-use crate::block::{Block, Flops, LaneShape};
+use crate::block::{Block, Flops, MicrobatchShape};
 use crate::column::Column;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
@@ -145,8 +145,8 @@ impl Blueprint {
         self.tensors().iter().map(|(_, param)| param.tensor_len()).sum()
     }
 
-    /// Rows of a lane that the stream between blocks has.
-    pub fn stream_rows(&self, shape: LaneShape) -> usize {
+    /// Rows of a micro-batch that the stream between blocks has.
+    pub fn stream_rows(&self, shape: MicrobatchShape) -> usize {
         self.slices.rows(shape.rows()).len()
     }
 
@@ -167,7 +167,7 @@ impl Blueprint {
     }
 
     /// Scratch that is enough for every block.
-    pub fn scratch_len(&self, shape: LaneShape) -> usize {
+    pub fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         self.blocks.iter().map(|block| block.scratch_len(shape)).max().unwrap_or(0)
     }
 }

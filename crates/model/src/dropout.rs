@@ -1,10 +1,10 @@
 //! Dropout whose masks are a function of (seed, step, block, site, global element).
 //!
-//! The element's place is that in the *global* batch, so a lane's mask is the same whichever
+//! The element's place is that in the *global* batch, so a micro-batch's mask is the same whichever
 //! worker runs it and however often it is recomputed. Nothing is saved: backward draws the same
 //! mask again. With rate zero, or in evaluation, there is no mask and no work.
 
-use crate::block::{Context, Lane, Mode};
+use crate::block::{Context, Microbatch, Mode};
 use lockstep_tensor::dropout::{self, DropoutMask};
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, attention};
@@ -44,7 +44,7 @@ impl Dropout {
     }
 
     /// The mask of a site for rows of `width` elements, of which the first is `first_row` of the
-    /// lane.
+    /// micro-batch.
     pub(crate) fn mask(
         &self,
         ctx: &Context<'_>,
@@ -53,7 +53,7 @@ impl Dropout {
         width: usize,
     ) -> Option<RowMask> {
         let key = self.key(ctx.mode, site)?;
-        let Lane { shape, first_sample, .. } = *ctx.lane;
+        let Microbatch { shape, first_sample, .. } = *ctx.microbatch;
         let first_element =
             first_sample * (shape.tokens * width) as u64 + (first_row * width) as u64;
         Some(RowMask { mask: DropoutMask { key, rate: self.rate }, first_element })
@@ -66,12 +66,12 @@ impl Dropout {
         heads: attention::Heads,
     ) -> Option<attention::Dropout> {
         let key = self.key(ctx.mode, Site::AttentionWeights)?;
-        let first_sample = ctx.lane.first_sample;
+        let first_sample = ctx.microbatch.first_sample;
         Some(attention::Dropout { key, rate: self.rate, first_sample, heads })
     }
 }
 
-/// A mask over rows of one lane.
+/// A mask over rows of one micro-batch.
 pub(crate) struct RowMask {
     mask: DropoutMask,
     first_element: u64,

@@ -2,11 +2,12 @@
 //!
 //! A row of the token table per token; the table's rows are cut into slices, and a token whose row
 //! is elsewhere adds nothing to the sum over slices. GPT-2 adds a learned vector per position,
-//! Llama encodes positions inside attention. Nothing is saved: the gradient needs only the lane's
+//! Llama encodes positions inside attention. Nothing is saved: the gradient needs only the micro-batch's
 //! tokens.
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, Lane, LaneShape, Pass, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, Microbatch, MicrobatchShape, Pass, Saved,
+    SavedLen,
 };
 use crate::dropout::{Dropout, Site};
 use crate::exchange::{Exchange, ExchangeCall};
@@ -36,17 +37,17 @@ impl Embedding {
         &self,
         cpu: &Cpu,
         exchange: &mut dyn Exchange,
-        lane: &Lane<'_>,
+        microbatch: &Microbatch<'_>,
         params: &[f32],
         all_tc: &mut [f32],
     ) {
         let table = &params[self.tokens.clone()];
         let first = self.first_token;
-        embedding::forward_part(cpu, lane.inputs, table, first, self.width, all_tc);
+        embedding::forward_part(cpu, microbatch.inputs, table, first, self.width, all_tc);
         self.cut.sum_rows(exchange, all_tc);
         if let Some(at) = &self.positions {
             let table = &params[at.clone()];
-            embedding::add_positions(cpu, table, lane.shape.tokens, 0, self.width, all_tc);
+            embedding::add_positions(cpu, table, microbatch.shape.tokens, 0, self.width, all_tc);
         }
     }
 }
@@ -64,11 +65,11 @@ impl Block for Embedding {
         BlockIo::TokensToStream { output: self.width }
     }
 
-    fn saved_len(&self, _shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, _shape: MicrobatchShape) -> SavedLen {
         SavedLen::default()
     }
 
-    fn scratch_len(&self, shape: LaneShape) -> usize {
+    fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         if self.cut.sequence { shape.rows() * self.width } else { 0 }
     }
 
@@ -76,7 +77,7 @@ impl Block for Embedding {
         Flops::default()
     }
 
-    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn exchanges(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
         let rows = shape.rows() * self.width;
         match pass {
             Pass::Forward => vec![self.cut.sum_call(rows)],
@@ -96,13 +97,13 @@ impl Block for Embedding {
         _saved: Saved<'_>,
     ) -> f64 {
         let (cpu, width) = (ctx.cpu, self.width);
-        let own = self.cut.rows(ctx.lane.shape.rows());
+        let own = self.cut.rows(ctx.microbatch.shape.rows());
         if self.cut.sequence {
-            let all_tc = ctx.scratch.frame().take(ctx.lane.shape.rows() * width);
-            self.embed(cpu, ctx.exchange, ctx.lane, params, all_tc);
+            let all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
+            self.embed(cpu, ctx.exchange, ctx.microbatch, params, all_tc);
             output_tc.copy_from_slice(&all_tc[own.start * width..own.end * width]);
         } else {
-            self.embed(cpu, ctx.exchange, ctx.lane, params, output_tc);
+            self.embed(cpu, ctx.exchange, ctx.microbatch, params, output_tc);
         }
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start, width) {
             mask.apply(cpu, output_tc);
@@ -119,15 +120,15 @@ impl Block for Embedding {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, lane, width) = (ctx.cpu, ctx.lane, self.width);
-        let own = self.cut.rows(lane.shape.rows());
+        let (cpu, microbatch, width) = (ctx.cpu, ctx.microbatch, self.width);
+        let own = self.cut.rows(microbatch.shape.rows());
         let own = own.start * width..own.end * width;
         let d_own = &mut d_stream_tc[..own.len()];
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start / width, width) {
             mask.apply(cpu, d_own);
         }
         let d_all: &[f32] = if self.cut.sequence {
-            let all_tc = ctx.scratch.frame().take(lane.shape.rows() * width);
+            let all_tc = ctx.scratch.frame().take(microbatch.shape.rows() * width);
             all_tc[own].copy_from_slice(d_own);
             self.cut.gather_rows(ctx.exchange, all_tc);
             all_tc
@@ -135,18 +136,18 @@ impl Block for Embedding {
             d_own
         };
         if let Some(at) = &self.positions {
-            let (grads, tokens) = (grads.of(at), lane.shape.tokens);
+            let (grads, tokens) = (grads.of(at), microbatch.shape.tokens);
             if !grads.is_empty() {
                 embedding::positions_backward(cpu, d_all, tokens, width, grads);
             }
         }
         let grads = grads.of(&self.tokens);
         if !grads.is_empty() {
-            embedding::backward_part(cpu, lane.inputs, d_all, self.first_token, width, grads);
+            embedding::backward_part(cpu, microbatch.inputs, d_all, self.first_token, width, grads);
         }
     }
 
-    fn late_len(&self, shape: LaneShape) -> usize {
+    fn late_len(&self, shape: MicrobatchShape) -> usize {
         self.cut.rows(shape.rows()).len() * self.width
     }
 

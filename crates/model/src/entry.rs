@@ -32,7 +32,7 @@ pub(crate) struct EntrySaved<'a> {
     pub(crate) x_tc: &'a [f32],
     /// The statistics of the normalisation.
     pub(crate) stats: &'a [f32],
-    /// Rows of the lane.
+    /// Rows of the micro-batch.
     pub(crate) num_rows: usize,
 }
 
@@ -42,7 +42,7 @@ impl Entry {
         self.norm.width
     }
 
-    /// Elements of the product's outputs for a lane of `num_rows`.
+    /// Elements of the product's outputs for a micro-batch of `num_rows`.
     pub(crate) fn outputs_len(&self, num_rows: usize) -> usize {
         num_rows * self.product.num_held_outputs()
     }
@@ -67,7 +67,7 @@ impl Entry {
         y: &mut [f32],
         stats: &mut [f32],
     ) {
-        let num_rows = ctx.lane.shape.rows();
+        let num_rows = ctx.microbatch.shape.rows();
         let normed_tc = ctx.scratch.frame().take(num_rows * self.width());
         self.norm.forward(ctx.cpu, params, x_tc, &mut normed_tc[self.own(num_rows)], stats);
         self.cut.gather_rows(ctx.exchange, normed_tc);
@@ -124,7 +124,7 @@ impl Entry {
         );
     }
 
-    /// The same where gradients of parameters come later: `sums` becomes what the lane adds to
+    /// The same where gradients of parameters come later: `sums` becomes what the micro-batch adds to
     /// those of the normalisation.
     pub(crate) fn backward_input_alone(
         &self,
@@ -143,7 +143,7 @@ impl Entry {
         self.backward_input(cpu, exchange, params, saved, dy, d_stream_tc, sums, frame);
     }
 
-    /// The calls of a lane's gradients of the input and of the normalisation; `trained` is what is
+    /// The calls of a micro-batch's gradients of the input and of the normalisation; `trained` is what is
     /// trained of the block.
     pub(crate) fn input_calls(
         &self,
@@ -159,7 +159,7 @@ impl Entry {
         self.cut.gather_call(num_rows * self.width())
     }
 
-    /// Where the stream's rows lie among those of the lane.
+    /// Where the stream's rows lie among those of the micro-batch.
     pub(crate) fn own(&self, num_rows: usize) -> Range<usize> {
         let own = self.cut.rows(num_rows);
         own.start * self.width()..own.end * self.width()

@@ -6,7 +6,7 @@
 //! the activation: backward computes the activation again on its way to the derivative, which
 //! costs less than reading it from memory would.
 
-use crate::block::{Context, Flops, LaneShape};
+use crate::block::{Context, Flops, MicrobatchShape};
 use crate::dropout::{Dropout, RowMask, Site};
 use crate::entry::{Entry, EntrySaved};
 use crate::exchange::{AllHere, Exchange};
@@ -59,7 +59,7 @@ impl FeedForward {
         }
     }
 
-    pub(crate) fn scratch_len(&self, shape: LaneShape) -> usize {
+    pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let (t, c, cut) = (shape.rows(), self.entry.width(), &self.entry.cut);
         let f = t * self.down.num_held_inputs();
         let own = if self.dropout.is_on() || cut.sequence { t * c } else { 0 };
@@ -111,7 +111,7 @@ impl FeedForward {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, t, mask) = (ctx.cpu, ctx.lane.shape.rows(), self.mask(ctx));
+        let (cpu, t, mask) = (ctx.cpu, ctx.microbatch.shape.rows(), self.mask(ctx));
         let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
         let dz_tc = self.down.output_gradient(cpu, exchange, d_stream_tc, mask, t, &mut frame);
         let active_tf = frame.take(t * self.down.num_held_inputs());
@@ -135,7 +135,7 @@ impl FeedForward {
         d_stream_tc: &mut [f32],
         Late { dz_tc, dy: d_hidden, sums }: &mut Late<'_>,
     ) {
-        let (cpu, t, mask) = (ctx.cpu, ctx.lane.shape.rows(), self.mask(ctx));
+        let (cpu, t, mask) = (ctx.cpu, ctx.microbatch.shape.rows(), self.mask(ctx));
         let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
         self.down.fill_output_gradient(cpu, exchange, d_stream_tc, mask, dz_tc);
         let active_tf = frame.take(t * self.down.num_held_inputs());
@@ -154,7 +154,7 @@ impl FeedForward {
         Late { dz_tc, dy: d_hidden, sums }: &Late<'_>,
         mut grads: Grads<'_>,
     ) {
-        let (cpu, t) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
         let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
         let mut inner = frame.nested();
         let active_tf = inner.take(t * self.down.num_held_inputs());
@@ -193,7 +193,7 @@ impl FeedForward {
 
     /// What is dropped of the output.
     fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
-        let first_row = self.entry.cut.rows(ctx.lane.shape.rows()).start;
+        let first_row = self.entry.cut.rows(ctx.microbatch.shape.rows()).start;
         self.dropout.mask(ctx, Site::FeedForwardOutput, first_row, self.entry.width())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The loss and its derivative by the logits come out of one pass over them: while training,
 //! forward already turns the logits it saved into their gradients (divided by the number of targets
-//! of the *global* batch, which is known before the first lane runs), so the largest activation of
+//! of the *global* batch, which is known before the first micro-batch runs), so the largest activation of
 //! the model exists once. Evaluation leaves the logits as they are; they are the first values of
 //! what is kept.
 //!
@@ -10,7 +10,7 @@
 //! more than one, nobody looks at a whole row of logits ([`cross_entropy::slices`]).
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Mode, Pass, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
 };
 use crate::entry::{Entry, EntrySaved};
 use crate::exchange::{ExchangeCall, ExchangeKind};
@@ -59,8 +59,8 @@ impl Head {
         logits_tv: &mut [f32],
         losses_t: &mut [f32],
     ) -> f64 {
-        let (cpu, lane, exchange) = (ctx.cpu, ctx.lane, &mut *ctx.exchange);
-        let (t, targets) = (lane.shape.rows(), lane.targets);
+        let (cpu, microbatch, exchange) = (ctx.cpu, ctx.microbatch, &mut *ctx.exchange);
+        let (t, targets) = (microbatch.shape.rows(), microbatch.targets);
         let (vocab, held) = (self.entry.product.num_outputs(), self.entry.cut.held.clone());
         let columns = |slice: usize| slice * vocab..(slice + 1) * vocab;
         let mut frame = ctx.scratch.frame();
@@ -94,7 +94,7 @@ impl Head {
         let (sums_t, target_logits_t) = known.split_at(t);
         if trains {
             for (slice, logits_tv) in held.zip(logits_tv.chunks_exact_mut(t * vocab)) {
-                let (columns, num_targets) = (columns(slice), lane.num_targets);
+                let (columns, num_targets) = (columns(slice), microbatch.num_targets);
                 slices::gradients(cpu, logits_tv, columns, targets, num_targets, sums_t);
             }
         }
@@ -115,13 +115,13 @@ impl Block for Head {
         BlockIo::StreamToLoss { input: self.entry.width() }
     }
 
-    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
         let kept = self.entry.outputs_len(t) + self.entry.stats_len(t) + t;
         SavedLen { kept, rebuilt: 0 }
     }
 
-    fn scratch_len(&self, shape: LaneShape) -> usize {
+    fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let t = shape.rows();
         let loss = t * (3 + tree::num_spare(self.entry.cut.num_held(), false));
         self.entry.scratch_len(t).max(loss)
@@ -132,7 +132,7 @@ impl Block for Head {
         Flops { forward, backward: 2 * forward }
     }
 
-    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn exchanges(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
         let t = shape.rows();
         let gather = self.entry.gather_call(t).into_iter();
         let loss =
@@ -157,10 +157,10 @@ impl Block for Head {
         _output: &mut [f32],
         saved: Saved<'_>,
     ) -> f64 {
-        let (cpu, lane) = (ctx.cpu, ctx.lane);
-        let HeadSaved { logits_tv, stats, losses_t } = self.split(lane.shape.rows(), saved);
+        let (cpu, microbatch) = (ctx.cpu, ctx.microbatch);
+        let HeadSaved { logits_tv, stats, losses_t } = self.split(microbatch.shape.rows(), saved);
         self.entry.forward(ctx, params, input_tc, logits_tv, stats);
-        let (vocab, targets) = (self.entry.product.num_outputs(), lane.targets);
+        let (vocab, targets) = (self.entry.product.num_outputs(), microbatch.targets);
         let loss = match ctx.mode {
             _ if self.entry.cut.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
             Mode::Train { .. } => cross_entropy::forward_backward(
@@ -168,7 +168,7 @@ impl Block for Head {
                 logits_tv,
                 vocab,
                 targets,
-                lane.num_targets,
+                microbatch.num_targets,
                 losses_t,
             ),
             Mode::Evaluate => cross_entropy::forward(cpu, logits_tv, vocab, targets, losses_t),
@@ -190,7 +190,7 @@ impl Block for Head {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, num_rows) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let read = EntrySaved { x_tc: input_tc, stats, num_rows };
         let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
@@ -202,7 +202,7 @@ impl Block for Head {
     }
 
     /// The gradients of logits are saved; all that is left is what the norm's are a sum of.
-    fn late_len(&self, _shape: LaneShape) -> usize {
+    fn late_len(&self, _shape: MicrobatchShape) -> usize {
         self.entry.norm.at.len()
     }
 
@@ -215,7 +215,7 @@ impl Block for Head {
         d_stream_tc: &mut [f32],
         late: &mut [f32],
     ) {
-        let (cpu, num_rows) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let read = EntrySaved { x_tc: input_tc, stats, num_rows };
         d_stream_tc.fill(0.0);
@@ -233,7 +233,7 @@ impl Block for Head {
         late: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (cpu, num_rows) = (ctx.cpu, ctx.lane.shape.rows());
+        let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let read = EntrySaved { x_tc: input_tc, stats, num_rows };
         let (entry, exchange, frame) = (&self.entry, &mut *ctx.exchange, ctx.scratch.frame());

@@ -14,12 +14,12 @@ pub(crate) struct Late<'a> {
     pub(crate) dz_tc: &'a mut [f32],
     /// That of the first product's.
     pub(crate) dy: &'a mut [f32],
-    /// What the lane adds to the gradients of the normalisation.
+    /// What the micro-batch adds to the gradients of the normalisation.
     pub(crate) sums: &'a mut [f32],
 }
 
 impl<'a> Late<'a> {
-    /// Elements of it for a lane of `num_rows`.
+    /// Elements of it for a micro-batch of `num_rows`.
     pub(crate) fn planned_len(entry: &Entry, num_rows: usize) -> usize {
         num_rows * entry.width() + entry.outputs_len(num_rows) + entry.norm.at.len()
     }

@@ -5,7 +5,8 @@
 
 use crate::attention::{Attention, AttentionSaved};
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Pass, Recompute, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, Recompute, Saved,
+    SavedLen,
 };
 use crate::entry::Entry;
 use crate::exchange::ExchangeCall;
@@ -35,7 +36,11 @@ struct LayerSaved<'a> {
 }
 
 impl Layer {
-    fn split<'a>(&self, shape: LaneShape, Saved { kept, rebuilt }: Saved<'a>) -> LayerSaved<'a> {
+    fn split<'a>(
+        &self,
+        shape: MicrobatchShape,
+        Saved { kept, rebuilt }: Saved<'a>,
+    ) -> LayerSaved<'a> {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
@@ -48,7 +53,7 @@ impl Layer {
     }
 
     /// What each half leaves between the halves of a backward pass.
-    fn split_late<'a>(&self, shape: LaneShape, late: &'a mut [f32]) -> [Late<'a>; 2] {
+    fn split_late<'a>(&self, shape: MicrobatchShape, late: &'a mut [f32]) -> [Late<'a>; 2] {
         let mut late = Frame::over(late);
         let entries = [&self.attention.entry, &self.feed_forward.entry];
         let halves = entries.map(|entry| Late::split(entry, shape.rows(), &mut late));
@@ -74,13 +79,13 @@ impl Block for Layer {
         BlockIo::StreamToStream { input: self.width, output: self.width }
     }
 
-    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
         let middle = self.cut().rows(shape.rows()).len() * self.width;
         SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
     }
 
-    fn scratch_len(&self, shape: LaneShape) -> usize {
+    fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         self.attention.scratch_len(shape).max(self.feed_forward.scratch_len(shape))
     }
 
@@ -90,7 +95,7 @@ impl Block for Layer {
         Flops { forward: a.forward + b.forward, backward: a.backward + b.backward }
     }
 
-    fn exchanges(&self, shape: LaneShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn exchanges(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
         let (t, cut) = (shape.rows(), self.cut());
         let (gather, sum) = (cut.gather_call(t * self.width), cut.sum_call(t * self.width));
         let half = || gather.into_iter().chain([sum]);
@@ -130,7 +135,7 @@ impl Block for Layer {
         output_tc: &mut [f32],
         saved: Saved<'_>,
     ) -> f64 {
-        let mut saved = self.split(ctx.lane.shape, saved);
+        let mut saved = self.split(ctx.microbatch.shape, saved);
         self.attention.forward(ctx, params, input_tc, saved.middle_tc, &mut saved.attention);
         self.feed_forward.forward(ctx, params, saved.middle_tc, output_tc, &mut saved.feed_forward);
         0.0
@@ -144,7 +149,7 @@ impl Block for Layer {
         saved: Saved<'_>,
         what: Recompute,
     ) {
-        let mut saved = self.split(ctx.lane.shape, saved);
+        let mut saved = self.split(ctx.microbatch.shape, saved);
         match what {
             Recompute::None => {}
             Recompute::Selective => self.attention.attend(ctx, &mut saved.attention),
@@ -165,14 +170,14 @@ impl Block for Layer {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let saved = self.split(ctx.lane.shape, saved);
+        let saved = self.split(ctx.microbatch.shape, saved);
         let middle_tc = &*saved.middle_tc;
         let halves = (&saved.attention, &saved.feed_forward);
         self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream_tc, grads.reborrow());
         self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
     }
 
-    fn late_len(&self, shape: LaneShape) -> usize {
+    fn late_len(&self, shape: MicrobatchShape) -> usize {
         let entries = [&self.attention.entry, &self.feed_forward.entry];
         entries.iter().map(|entry| Late::planned_len(entry, shape.rows())).sum()
     }
@@ -186,10 +191,10 @@ impl Block for Layer {
         d_stream_tc: &mut [f32],
         late: &mut [f32],
     ) {
-        let saved = self.split(ctx.lane.shape, saved);
+        let saved = self.split(ctx.microbatch.shape, saved);
         let middle_tc = &*saved.middle_tc;
         let halves = (&saved.attention, &saved.feed_forward);
-        let [mut first, mut second] = self.split_late(ctx.lane.shape, late);
+        let [mut first, mut second] = self.split_late(ctx.microbatch.shape, late);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         feed_forward.backward_inputs(ctx, params, middle_tc, halves.1, d_stream_tc, &mut second);
         attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream_tc, &mut first);
@@ -204,10 +209,10 @@ impl Block for Layer {
         late: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let saved = self.split(ctx.lane.shape, saved);
+        let saved = self.split(ctx.microbatch.shape, saved);
         let middle_tc = &*saved.middle_tc;
         let halves = (&saved.attention, &saved.feed_forward);
-        let [first, second] = self.split_late(ctx.lane.shape, late);
+        let [first, second] = self.split_late(ctx.microbatch.shape, late);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         let own = grads.reborrow();
         feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own);

@@ -75,8 +75,8 @@ pub mod decode;
 pub mod init;
 
 pub use block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Lane, LaneShape, Mode, Pass, Recompute,
-    Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Microbatch, MicrobatchShape, Mode, Pass,
+    Recompute, Saved, SavedLen,
 };
 pub use blueprint::{Blueprint, Mirror, describe, describe_slices, precision_of};
 pub use decode::Decoder;

@@ -85,7 +85,7 @@ impl Norm {
     }
 
     /// Adds the gradient of the input to `dx_tc` and those of what is trained to `grads`. All
-    /// slices of rows are those that the stream has of the lane's `sums.num_rows`.
+    /// slices of rows are those that the stream has of the micro-batch's `sums.num_rows`.
     pub(crate) fn backward(
         &self,
         cpu: &Cpu,
@@ -128,7 +128,7 @@ impl Norm {
         });
     }
 
-    /// Adds the sums of a lane, weight and bias one behind the other, to the gradients of what is
+    /// Adds the sums of a micro-batch, weight and bias one behind the other, to the gradients of what is
     /// trained.
     pub(crate) fn add_sums(&self, cpu: &Cpu, sums: &[f32], mut grads: Grads<'_>) {
         let (weight, bias) = sums.split_at(self.width);

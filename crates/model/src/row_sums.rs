@@ -1,7 +1,7 @@
-//! Sums over the rows of a lane: the gradients of norms and of biases behind a row-parallel
+//! Sums over the rows of a micro-batch: the gradients of norms and of biases behind a row-parallel
 //! product.
 //!
-//! The lane's rows are cut into as many blocks as the model has slices. A block is summed with rows
+//! The micro-batch's rows are cut into as many blocks as the model has slices. A block is summed with rows
 //! ascending, blocks by the tree, and the sum is added to the gradient once: the same bits whether
 //! everybody has all rows or, with `sequence`, each holder its own.
 
@@ -12,10 +12,10 @@ use crate::tree;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 
-/// The rows of a lane.
+/// The rows of a micro-batch.
 pub(crate) struct RowSums<'a> {
     pub(crate) cut: &'a Slices,
-    /// How many the lane has.
+    /// How many the micro-batch has.
     pub(crate) num_rows: usize,
 }
 
@@ -28,8 +28,8 @@ impl RowSums<'_> {
         len * (1 + tree::num_spare(cut.row_blocks().len(), false))
     }
 
-    /// Adds to both targets, either of which may be empty, their sums over the lane's rows: `block`
-    /// adds those of some rows, counted in the lane.
+    /// Adds to both targets, either of which may be empty, their sums over the micro-batch's rows: `block`
+    /// adds those of some rows, counted in the micro-batch.
     pub(crate) fn add_to(
         &self,
         cpu: &Cpu,

@@ -10,7 +10,7 @@
 //! that holds all slices gets the bits of as many workers as there are slices.
 //!
 //! With `sequence` the stream between the halves is cut as well: each holder keeps, normalises and
-//! drops only its own run of the lane's rows, gathers all of them in front of the first product and
+//! drops only its own run of the micro-batch's rows, gathers all of them in front of the first product and
 //! keeps its own of the sum behind the second. Sums over rows (the gradients of norms and of biases
 //! behind the second product) go by as many blocks of rows as there are slices, cut or not.
 
@@ -65,7 +65,7 @@ impl Slices {
         len * slice / self.num..len * (slice + 1) / self.num
     }
 
-    /// The rows of a lane of `num_rows` that the stream has here.
+    /// The rows of a micro-batch of `num_rows` that the stream has here.
     pub fn rows(&self, num_rows: usize) -> Range<usize> {
         if self.sequence {
             num_rows * self.held.start / self.num..num_rows * self.held.end / self.num

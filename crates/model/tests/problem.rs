@@ -3,8 +3,8 @@
 
 use lockstep_config::{Activation, Family, LossScale, Model, Problem};
 use lockstep_model::{
-    AllHere, Blueprint, Context, Grads, IGNORE, Lane, LaneShape, Mode, Saved, Scratch, describe,
-    init,
+    AllHere, Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
+    describe, init,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -64,14 +64,14 @@ impl Setup {
         Self { cpu, blueprint, params }
     }
 
-    /// The lane's sum of losses, and the gradients.
+    /// The micro-batch's sum of losses, and the gradients.
     fn run(&self, inputs: &[u32], targets: &[u32], num_targets: u64) -> (f64, Vec<Vec<f32>>) {
-        let shape = LaneShape { sequences: inputs.len(), tokens: 1 };
-        let lane = Lane { shape, inputs, targets, first_sample: 0, num_targets };
+        let shape = MicrobatchShape { sequences: inputs.len(), tokens: 1 };
+        let microbatch = Microbatch { shape, inputs, targets, first_sample: 0, num_targets };
         let blocks = &self.blueprint.blocks;
         let mut scratch = Scratch::new(self.blueprint.scratch_len(shape));
         let (cpu, scratch, exchange) = (&self.cpu, &mut scratch, &mut AllHere);
-        let mut ctx = Context { cpu, lane: &lane, mode: TRAIN, scratch, exchange };
+        let mut ctx = Context { cpu, microbatch: &microbatch, mode: TRAIN, scratch, exchange };
         let mut kept: Vec<_> = blocks.iter().map(|b| vec![0.0; b.saved_len(shape).kept]).collect();
         let mut streams = vec![Vec::new()];
         let mut loss = 0.0;

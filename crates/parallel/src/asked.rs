@@ -13,7 +13,7 @@ use crate::stages::Stages;
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
-use lockstep_model::{Blueprint, LaneShape, Recompute, Slices, describe_slices};
+use lockstep_model::{Blueprint, MicrobatchShape, Recompute, Slices, describe_slices};
 use lockstep_optim::Phases;
 
 /// Gradients that travel together, as long as nobody has measured what is best.
@@ -22,9 +22,9 @@ const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
 /// Room in the arena for calls' own needs.
 const ARENA_MARGIN_BYTES: usize = 64 << 20;
 
-/// The shape of every lane of a recipe, in training and evaluation.
-pub fn lane_shape(recipe: &Recipe) -> LaneShape {
-    LaneShape { sequences: recipe.train.microbatch, tokens: recipe.model.context }
+/// The shape of every micro-batch of a recipe, in training and evaluation.
+pub fn microbatch_shape(recipe: &Recipe) -> MicrobatchShape {
+    MicrobatchShape { sequences: recipe.train.microbatch_size, tokens: recipe.model.context }
 }
 
 /// How the workers of a recipe stand.
@@ -56,7 +56,8 @@ pub fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
 /// How a recipe divides its model among workers, and the sizes it asks for, in a step.
 pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
     let num_leaves = recipe.num_leaves();
-    let lanes_per_leaf = recipe.batch_plan().at(step).batch / recipe.train.microbatch / num_leaves;
+    let microbatches_per_leaf =
+        recipe.batch_plan().at(step).batch / recipe.train.microbatch_size / num_leaves;
     let phases = phases_of(recipe, blueprint);
     let (policy, every) = match recipe.parallel.recompute {
         config::Recompute::None => (Recompute::None, 1),
@@ -69,8 +70,8 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         Bytes(asked) => asked,
     };
     ReplicaPlan {
-        lane: lane_shape(recipe),
-        leaves: Leaves { num_leaves, lanes_per_leaf },
+        microbatch: microbatch_shape(recipe),
+        leaves: Leaves { num_leaves, microbatches_per_leaf },
         recompute: RecomputePlan { policy, every },
         zero: usize::from(recipe.parallel.zero),
         shares: recipe.leaf_shares(),

@@ -1,6 +1,6 @@
 //! Data parallelism: every worker runs its leaves on the whole model, and gradients are added up.
 //!
-//! Gradients stay whole until backward of the worker's last lane has filled a bucket; then the
+//! Gradients stay whole until backward of the worker's last micro-batch has filled a bucket; then the
 //! bucket leaves, once, while blocks in front of it are still in backward. It is all-reduced (every
 //! worker steps everything), or, where the optimizer's state is sharded (ZeRO-1), reduce-scattered
 //! (every worker steps its part). A worker that holds an odd run of leaves hands in one addend per
@@ -72,19 +72,23 @@ impl WholeGradients {
         self.trees.iter_mut().for_each(LeafTree::restart);
     }
 
-    /// Where the lane at work adds its gradients of a bucket.
-    pub fn lane_buffer(&mut self, cpu: &Cpu, bucket: usize) -> &mut [f32] {
-        self.trees[bucket].lane_buffer(cpu)
+    /// Where the micro-batch at work adds its gradients of a bucket.
+    pub fn microbatch_buffer(&mut self, cpu: &Cpu, bucket: usize) -> &mut [f32] {
+        self.trees[bucket].microbatch_buffer(cpu)
     }
 
-    /// Says that a lane has filled a bucket; after the last one it leaves.
-    pub fn finish_lane(
+    /// Says that a micro-batch has filled a bucket; after the last one it leaves.
+    pub fn finish_microbatch(
         &mut self,
         cpu: &Cpu,
         bucket: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        if self.trees[bucket].finish_lane(cpu) { self.leave(cpu, bucket, overlap) } else { Ok(()) }
+        if self.trees[bucket].finish_microbatch(cpu) {
+            self.leave(cpu, bucket, overlap)
+        } else {
+            Ok(())
+        }
     }
 
     /// A bucket that is complete leaves.
@@ -115,11 +119,11 @@ impl WholeGradients {
         Ok(())
     }
 
-    /// The same where nothing leaves: after the last lane the sums of the worker's groups of
+    /// The same where nothing leaves: after the last micro-batch the sums of the worker's groups of
     /// leaves are added up here.
-    pub fn finish_lane_alone(&mut self, cpu: &Cpu, bucket: usize) {
+    pub fn finish_microbatch_alone(&mut self, cpu: &Cpu, bucket: usize) {
         let tree = &mut self.trees[bucket];
-        if tree.finish_lane(cpu) {
+        if tree.finish_microbatch(cpu) {
             let (mut data, used) = tree.lend();
             let len = tree.len();
             let (first, others) = data[..used].split_at_mut(len);
@@ -131,8 +135,8 @@ impl WholeGradients {
     }
 
     /// The same where everything stays until [`Self::release`].
-    pub fn hold_lane(&mut self, cpu: &Cpu, bucket: usize) {
-        self.trees[bucket].finish_lane(cpu);
+    pub fn hold_microbatch(&mut self, cpu: &Cpu, bucket: usize) {
+        self.trees[bucket].finish_microbatch(cpu);
     }
 
     /// Puts zeros in the place of all sums of this worker that have not left.
@@ -197,7 +201,7 @@ impl WholeGradients {
             if self.trees[bucket].is_empty() {
                 continue;
             }
-            match self.pending[bucket].take().expect("every lane was run") {
+            match self.pending[bucket].take().expect("every micro-batch was run") {
                 Travelling::Sums(pending) => {
                     self.trees[bucket].give_back(overlap.finish(pending)?);
                 }

@@ -27,7 +27,7 @@ pub struct Footprint {
     pub gradients: usize,
     /// Velocities and running means; where they lie in a file, what of them is in memory at once.
     pub optimizer: usize,
-    /// What lanes in flight leave between forward and backward, and the gradient that passes.
+    /// What micro-batches in flight leave between forward and backward, and the gradient that passes.
     pub activations: usize,
     /// Short-lived: scratch of the block at work, buckets and activations on their way to others.
     pub buffers: usize,
@@ -69,9 +69,12 @@ impl Footprint {
             }
             Shares::Cyclic { .. } => {
                 let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
-                let one_lane = plan.leaves.lanes_per_leaf == 1;
-                let leaves =
-                    if one_lane { NUM_IN_FLIGHT * grads.max_len() } else { grads.num_params() };
+                let one_microbatch = plan.leaves.microbatches_per_leaf == 1;
+                let leaves = if one_microbatch {
+                    NUM_IN_FLIGHT * grads.max_len()
+                } else {
+                    grads.num_params()
+                };
                 (parts(grads) * kept, leaves + wire.num_in_flight(grads.max_len(), pieces))
             }
         };

@@ -1,18 +1,18 @@
 //! Who brought a gradient that is not finite, and whether all workers hold the same weights.
 //!
-//! Every worker knows every lane's loss and the norm over all gradients, so all of them notice
+//! Every worker knows every micro-batch's loss and the norm over all gradients, so all of them notice
 //! together when a number is not finite, before the step, at no cost. Only then does it matter
 //! where it came from. The weights have not changed and everything is a function of them, so the
-//! lanes are run once more, each block's gradient is looked at by itself, and the first lane, block
+//! micro-batches are run once more, each block's gradient is looked at by itself, and the first micro-batch, block
 //! and tensor come out the same on all workers.
 
-use crate::lane::Store;
+use crate::microbatch::Store;
 use crate::pipeline::Job;
 use crate::replica::Replica;
 use crate::store::WorkerStore;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
-use lockstep_model::{Blueprint, Grads, Lane, Mode};
+use lockstep_model::{Blueprint, Grads, Microbatch, Mode};
 use lockstep_tensor::{Cpu, reduce};
 use std::cmp::Reverse;
 
@@ -21,9 +21,9 @@ use std::cmp::Reverse;
 pub struct NonFinite {
     /// The worker that computed it.
     pub worker: usize,
-    /// The lane of the batch.
-    pub lane: usize,
-    /// The block of the model, the first in which the lane's backward met it.
+    /// The micro-batch of the batch.
+    pub microbatch: usize,
+    /// The block of the model, the first in which the micro-batch's backward met it.
     pub block: String,
     /// The parameter whose gradient it is.
     pub name: String,
@@ -41,23 +41,28 @@ pub struct Differs {
 }
 
 impl Replica {
-    /// Runs the lanes of a step again to find the first gradient that is not finite. All workers
-    /// look together and get the same answer; none where every lane's gradients are finite and
+    /// Runs the micro-batches of a step again to find the first gradient that is not finite. All workers
+    /// look together and get the same answer; none where every micro-batch's gradients are finite and
     /// only their sum is not.
     pub fn find_non_finite<'a>(
         &mut self,
         cpu: &Cpu,
         seed: u64,
         step: u64,
-        lane: &dyn Fn(usize) -> Lane<'a>,
+        microbatch: &dyn Fn(usize) -> Microbatch<'a>,
     ) -> Result<Option<NonFinite>, CommError> {
         let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
         let Self { blueprint, losses, device, scratch, store, .. } = self;
         let longest = blueprint.blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
-        let num_lanes = vec![0; blueprint.blocks.len()];
-        let mut inspector =
-            Inspector { store, blueprint, grads: vec![0.0; longest], num_lanes, found: None };
-        let numbers = losses.own_lanes();
+        let num_microbatches = vec![0; blueprint.blocks.len()];
+        let mut inspector = Inspector {
+            store,
+            blueprint,
+            grads: vec![0.0; longest],
+            num_microbatches,
+            found: None,
+        };
+        let numbers = losses.own_microbatches();
         device.run(
             &mut inspector,
             &mut Job {
@@ -65,8 +70,8 @@ impl Replica {
                 cpu,
                 mode: Mode::Train { seed, step, loss_scale },
                 scratch,
-                num_lanes: numbers.len(),
-                lane: &|index| lane(numbers[index]),
+                num_microbatches: numbers.len(),
+                microbatch: &|index| microbatch(numbers[index]),
                 goes_on: &|_| true,
                 loss: &mut |_, _| {},
             },
@@ -82,7 +87,7 @@ impl Replica {
         let found = found.iter().enumerate().min_by_key(|(_, at)| **at);
         let found = found.filter(|(_, at)| at[0] != u64::MAX);
         Ok(found.map(|(worker, at)| {
-            let [lane, block, param, element] = at.map(|n| n as usize);
+            let [microbatch, block, param, element] = at.map(|n| n as usize);
             let block = &self.blueprint.blocks[usize::MAX - block];
             let (param, block) = (&block.params()[param], block.name().to_owned());
             let held = self.blueprint.slices.num_held();
@@ -93,7 +98,7 @@ impl Replica {
             let param = param.sibling(index);
             let (_, element) = param.runs(element..element + 1).next().expect("its element");
             let name = param.name;
-            NonFinite { worker, lane, block, name, element }
+            NonFinite { worker, microbatch, block, name, element }
         }))
     }
 
@@ -132,14 +137,14 @@ impl Replica {
     }
 }
 
-/// Looks at every block's gradient of a lane and keeps none of them.
+/// Looks at every block's gradient of a micro-batch and keeps none of them.
 struct Inspector<'a> {
     store: &'a mut WorkerStore,
     blueprint: &'a Blueprint,
     grads: Vec<f32>,
-    /// Lanes whose gradients were looked at, by block.
-    num_lanes: Vec<usize>,
-    /// Lane, block, parameter and element.
+    /// Micro-batches whose gradients were looked at, by block.
+    num_microbatches: Vec<usize>,
+    /// Micro-batch, block, parameter and element.
     found: Option<(usize, Reverse<usize>, usize, usize)>,
 }
 
@@ -178,11 +183,11 @@ impl Store for Inspector<'_> {
             let (own, behind) = rest.split_at(param.len());
             rest = behind;
             let element = reduce::first_non_finite(cpu, own)?;
-            Some((self.num_lanes[block], Reverse(block), index, element))
+            Some((self.num_microbatches[block], Reverse(block), index, element))
         });
         let first = bad.min();
         self.found = [self.found, first].into_iter().flatten().min();
-        self.num_lanes[block] += 1;
+        self.num_microbatches[block] += 1;
         Ok(())
     }
 }

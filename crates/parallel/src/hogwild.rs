@@ -86,20 +86,20 @@ impl SharedWeights {
 }
 
 impl Hog {
-    /// A thread that computes the gradients of so many lanes at a time.
+    /// A thread that computes the gradients of so many micro-batches at a time.
     pub fn new(
         blueprint: Blueprint,
         seed: u64,
         cpu: &Cpu,
         plan: &ReplicaPlan,
-        num_lanes: usize,
+        num_microbatches: usize,
         world: &World,
     ) -> Result<Self, CommError> {
         // It knows nobody: what it shares are weights.
         let own = Comm::threads(world, 1, &Options::default())?.remove(0);
-        let leaves = Leaves { num_leaves: 1, lanes_per_leaf: num_lanes };
+        let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: num_microbatches };
         let recompute = plan.recompute;
-        let alone = ReplicaPlan { recompute, ..ReplicaPlan::alone(plan.lane, leaves) };
+        let alone = ReplicaPlan { recompute, ..ReplicaPlan::alone(plan.microbatch, leaves) };
         let solo = Replica::materialize(blueprint, seed, cpu, alone, &own, world)?;
         Ok(Self { solo, weights: Vec::new(), version: 0, staleness: BTreeMap::new() })
     }

@@ -1,7 +1,7 @@
-//! Gradient sums whose order is a property of the recipe: lanes, leaves, tree.
+//! Gradient sums whose order is a property of the recipe: micro-batches, leaves, tree.
 //!
-//! The lanes of a step are cut into G consecutive groups of equal size, the *leaves*. A leaf starts
-//! from zero and adds its lanes in ascending order; leaves are added by one binary tree over leaf
+//! The micro-batches of a step are cut into G consecutive groups of equal size, the *leaves*. A leaf starts
+//! from zero and adds its micro-batches in ascending order; leaves are added by one binary tree over leaf
 //! *numbers*: ((0+1)+(2+3))+((4+5)+(6+7)). Nothing in this order mentions a worker. A worker that
 //! runs some of the leaves, one after the other, can add up every subtree that lies wholly inside
 //! them and hand on the rest as they are, so one worker, eight, or five give the same bits.
@@ -18,13 +18,13 @@ use lockstep_tensor::Cpu;
 use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
-/// How lanes become leaves.
+/// How micro-batches become leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
     /// Number of leaves G of the whole batch, a power of two.
     pub num_leaves: usize,
-    /// Consecutive lanes in each.
-    pub lanes_per_leaf: usize,
+    /// Consecutive micro-batches in each.
+    pub microbatches_per_leaf: usize,
 }
 
 /// The sum of an aligned group of consecutive leaves.
@@ -60,9 +60,9 @@ pub struct LeafTree {
     data: Floats,
     /// Finished sums, in ascending order of leaves.
     waiting: Vec<Subtree>,
-    /// Lanes already in the leaf being filled.
-    num_lanes: usize,
-    /// Whether a lane is adding to the leaf being filled.
+    /// Micro-batches already in the leaf being filled.
+    num_microbatches: usize,
+    /// Whether a micro-batch is adding to the leaf being filled.
     is_open: bool,
     /// What leaves and sums are rounded to.
     wire: Precision,
@@ -78,13 +78,13 @@ impl LeafTree {
     /// [`Self::num_buffers`] times as many.
     pub fn new(len: usize, leaves: Leaves, mine: Range<usize>, data: Floats) -> Self {
         assert!(leaves.num_leaves.is_power_of_two(), "the tree is binary");
-        assert!(leaves.lanes_per_leaf > 0, "a leaf has lanes");
+        assert!(leaves.microbatches_per_leaf > 0, "a leaf has micro-batches");
         assert!(mine.end <= leaves.num_leaves && !mine.is_empty(), "leaves of this batch");
         let num_buffers = Self::num_buffers(mine.clone());
         assert_eq!(data.len(), num_buffers * len, "room for every sum");
         let waiting = Vec::with_capacity(num_buffers);
         let wire = Precision::F32;
-        Self { leaves, mine, len, data, waiting, num_lanes: 0, is_open: false, wire }
+        Self { leaves, mine, len, data, waiting, num_microbatches: 0, is_open: false, wire }
     }
 
     /// The same with leaves and sums that are rounded; see [`crate::wire`].
@@ -128,7 +128,7 @@ impl LeafTree {
     /// Forgets all sums, for the next step.
     pub fn restart(&mut self) {
         self.waiting.clear();
-        self.num_lanes = 0;
+        self.num_microbatches = 0;
         self.is_open = false;
     }
 
@@ -139,28 +139,28 @@ impl LeafTree {
         self.data[..self.waiting.len() * self.len].fill(0.0);
     }
 
-    /// Where the lane at work adds its gradients; zeroed when that lane opens a leaf.
-    pub fn lane_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
+    /// Where the micro-batch at work adds its gradients; zeroed when that micro-batch opens a leaf.
+    pub fn microbatch_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
         assert!(!self.is_complete(), "every leaf of this worker is finished");
         let start = self.waiting.len() * self.len;
         let buffer = &mut self.data[start..start + self.len];
-        if !self.is_open && self.num_lanes == 0 {
+        if !self.is_open && self.num_microbatches == 0 {
             cpu.for_each_part(buffer, MERGE_PART, |_, part| part.fill(0.0));
         }
         self.is_open = true;
         buffer
     }
 
-    /// Says that a lane has added its gradients; the last lane of a leaf merges it into the tree.
+    /// Says that a micro-batch has added its gradients; the last micro-batch of a leaf merges it into the tree.
     /// Returns whether that was the last leaf.
-    pub fn finish_lane(&mut self, cpu: &Cpu) -> bool {
+    pub fn finish_microbatch(&mut self, cpu: &Cpu) -> bool {
         assert!(!self.is_complete(), "every leaf of this worker is finished");
         self.is_open = false;
-        self.num_lanes += 1;
-        if self.num_lanes < self.leaves.lanes_per_leaf {
+        self.num_microbatches += 1;
+        if self.num_microbatches < self.leaves.microbatches_per_leaf {
             return false;
         }
-        self.num_lanes = 0;
+        self.num_microbatches = 0;
         let leaf_buffer = self.waiting.len();
         let leaf = self.mine.start + self.num_finished();
         push(&mut self.waiting, leaf);
@@ -281,8 +281,8 @@ mod tests {
     /// Longer than one task, and not a whole number of tiles.
     const LEN: usize = MERGE_PART + MERGE_TILE + 3;
 
-    fn lane_gradient(lane: usize) -> Vec<f32> {
-        let key = Key::new(3, "gradient").with(lane as u64);
+    fn microbatch_gradient(microbatch: usize) -> Vec<f32> {
+        let key = Key::new(3, "gradient").with(microbatch as u64);
         (0..LEN).map(|i| key.normal(i as u64)).collect()
     }
 
@@ -291,10 +291,12 @@ mod tests {
         left
     }
 
-    /// The definition: a leaf from zero, lanes ascending.
+    /// The definition: a leaf from zero, micro-batches ascending.
     fn leaf_by_definition(leaves: Leaves, leaf: usize) -> Vec<f32> {
-        let lanes = leaf * leaves.lanes_per_leaf..(leaf + 1) * leaves.lanes_per_leaf;
-        lanes.fold(vec![0.0; LEN], |sum, lane| added(sum, &lane_gradient(lane)))
+        let microbatches =
+            leaf * leaves.microbatches_per_leaf..(leaf + 1) * leaves.microbatches_per_leaf;
+        microbatches
+            .fold(vec![0.0; LEN], |sum, microbatch| added(sum, &microbatch_gradient(microbatch)))
     }
 
     /// The definition: halves of a range of leaves, added.
@@ -315,11 +317,13 @@ mod tests {
     }
 
     fn fill(cpu: &Cpu, tree: &mut LeafTree, mine: Range<usize>, leaves: Leaves) {
-        for lane in mine.start * leaves.lanes_per_leaf..mine.end * leaves.lanes_per_leaf {
-            let gradient = lane_gradient(lane);
-            let buffer = tree.lane_buffer(cpu);
+        for microbatch in
+            mine.start * leaves.microbatches_per_leaf..mine.end * leaves.microbatches_per_leaf
+        {
+            let gradient = microbatch_gradient(microbatch);
+            let buffer = tree.microbatch_buffer(cpu);
             buffer.iter_mut().zip(&gradient).for_each(|(sum, g)| *sum += g);
-            tree.finish_lane(cpu);
+            tree.finish_microbatch(cpu);
         }
     }
 
@@ -333,9 +337,9 @@ mod tests {
     #[test]
     fn eight_leaves_are_added_as_the_formula_says() {
         let cpu = Cpu::single(Isa::detect());
-        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 1 };
+        let leaves = Leaves { num_leaves: 8, microbatches_per_leaf: 1 };
         let tree = filled(&cpu, leaves, 0..8);
-        let g: Vec<_> = (0..8).map(lane_gradient).collect();
+        let g: Vec<_> = (0..8).map(microbatch_gradient).collect();
         let expected: Vec<f32> = (0..LEN)
             .map(|i| {
                 let g = |leaf: usize| 0.0 + g[leaf][i];
@@ -346,11 +350,11 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_leaves_and_lanes_gives_the_sum_of_the_definition() {
+    fn any_number_of_leaves_and_microbatches_gives_the_sum_of_the_definition() {
         let cpu = Cpu::single(Isa::detect());
         for num_leaves in [1, 2, 4, 8] {
-            for lanes_per_leaf in [1, 2, 3] {
-                let leaves = Leaves { num_leaves, lanes_per_leaf };
+            for microbatches_per_leaf in [1, 2, 3] {
+                let leaves = Leaves { num_leaves, microbatches_per_leaf };
                 let tree = filled(&cpu, leaves, 0..num_leaves);
                 let expected = tree_by_definition(leaves, 0..num_leaves);
                 assert_same(tree.root(), &expected, leaves);
@@ -370,7 +374,7 @@ mod tests {
             added(combine(sums, left), &combine(sums, right))
         }
         let cpu = Cpu::single(Isa::detect());
-        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 1 };
+        let leaves = Leaves { num_leaves: 8, microbatches_per_leaf: 1 };
         let expected = filled(&cpu, leaves, 0..8);
         for num_workers in 1..=8 {
             let mut sums = Vec::new();
@@ -387,7 +391,7 @@ mod tests {
     #[test]
     fn three_workers_hand_on_their_maximal_aligned_sums() {
         let cpu = Cpu::single(Isa::detect());
-        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 1 };
+        let leaves = Leaves { num_leaves: 8, microbatches_per_leaf: 1 };
         let sums_of = |mine| {
             let tree = filled(&cpu, leaves, mine);
             tree.sums().map(|(s, _)| (s.first_leaf, s.num_leaves)).collect::<Vec<_>>()
@@ -400,7 +404,7 @@ mod tests {
     #[test]
     fn a_tree_is_reused_without_a_trace_and_holds_few_buffers() {
         let cpu = Cpu::single(Isa::detect());
-        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 2 };
+        let leaves = Leaves { num_leaves: 8, microbatches_per_leaf: 2 };
         let mut tree = filled(&cpu, leaves, 0..8);
         let first = tree.root().to_vec();
         assert_eq!(tree.data.len(), 4 * LEN, "log2(8) sums wait while a leaf is filled");
@@ -412,17 +416,17 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "every leaf of this worker is finished")]
-    fn a_lane_too_many_is_a_bug() {
+    fn a_microbatch_too_many_is_a_bug() {
         let cpu = Cpu::single(Isa::detect());
-        let mut tree = filled(&cpu, Leaves { num_leaves: 2, lanes_per_leaf: 1 }, 0..2);
-        tree.lane_buffer(&cpu);
+        let mut tree = filled(&cpu, Leaves { num_leaves: 2, microbatches_per_leaf: 1 }, 0..2);
+        tree.microbatch_buffer(&cpu);
     }
 
     #[test]
     #[should_panic(expected = "the tree is complete")]
     fn a_sum_with_a_leaf_missing_is_a_bug() {
         let cpu = Cpu::single(Isa::detect());
-        let leaves = Leaves { num_leaves: 4, lanes_per_leaf: 1 };
+        let leaves = Leaves { num_leaves: 4, microbatches_per_leaf: 1 };
         let mut tree = LeafTree::new(LEN, leaves, 0..4, Floats::private(3 * LEN));
         fill(&cpu, &mut tree, 0..3, leaves);
         assert!(tree.root().len() == LEN);

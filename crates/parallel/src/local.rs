@@ -133,9 +133,9 @@ impl Replica {
         self.store.set_alone(is_alone);
     }
 
-    /// The numbers of the lanes that this worker runs.
-    pub fn own_lanes(&self) -> &[usize] {
-        self.losses.own_lanes()
+    /// The numbers of the micro-batches that this worker runs.
+    pub fn own_microbatches(&self) -> &[usize] {
+        self.losses.own_microbatches()
     }
 
     /// Whether something is so on all workers; all of them ask together.

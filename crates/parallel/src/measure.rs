@@ -2,7 +2,7 @@
 //!
 //! FLOPs say nothing of what memory holds up: an embedding has none, and a loss over a large
 //! vocabulary takes longer than its products. So, where a recipe asks for it, the first worker runs
-//! a lane through every kind of block before the first step, and stages are cut by what its clock
+//! a micro-batch through every kind of block before the first step, and stages are cut by what its clock
 //! says. All workers take its word. Bits do not depend on it: a stage is only a matter of who
 //! computes what.
 
@@ -10,7 +10,8 @@ use crate::groups::Groups;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{
-    AllHere, Block, Blueprint, Context, Grads, Lane, LaneShape, Mode, Saved, Scratch, init,
+    AllHere, Block, Blueprint, Context, Grads, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
+    init,
 };
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
@@ -20,38 +21,49 @@ use lockstep_tensor::random::{self, Key};
 /// one touches the memory.
 const NUM_ROUNDS: usize = 4;
 
-/// Nanoseconds that a lane takes forward and backward through every block, the same for all
+/// Nanoseconds that a micro-batch takes forward and backward through every block, the same for all
 /// workers; zeros where there is nothing to cut.
 pub fn block_costs(
     blueprint: &Blueprint,
-    lane: LaneShape,
+    microbatch: MicrobatchShape,
     cpu: &Cpu,
     groups: &Groups,
     world: &World,
 ) -> Result<Vec<u64>, CommError> {
     let mut costs = vec![0; blueprint.blocks.len()];
     if groups.rank() == 0 && groups.pipeline().num_members() > 1 {
-        measure(blueprint, lane, cpu, world, &mut costs);
+        measure(blueprint, microbatch, cpu, world, &mut costs);
     }
     groups.world().broadcast(&mut costs, 0)?;
     Ok(costs)
 }
 
-/// Nanoseconds that a lane takes this worker forward and backward through the whole model.
-pub fn lane_cost(blueprint: &Blueprint, lane: LaneShape, cpu: &Cpu, world: &World) -> u64 {
+/// Nanoseconds that a micro-batch takes this worker forward and backward through the whole model.
+pub fn microbatch_cost(
+    blueprint: &Blueprint,
+    microbatch: MicrobatchShape,
+    cpu: &Cpu,
+    world: &World,
+) -> u64 {
     let mut costs = vec![0; blueprint.blocks.len()];
-    measure(blueprint, lane, cpu, world, &mut costs);
+    measure(blueprint, microbatch, cpu, world, &mut costs);
     costs.iter().sum()
 }
 
 /// Measures one of each kind: layers of a model are alike.
-fn measure(blueprint: &Blueprint, lane: LaneShape, cpu: &Cpu, world: &World, costs: &mut [u64]) {
+fn measure(
+    blueprint: &Blueprint,
+    microbatch: MicrobatchShape,
+    cpu: &Cpu,
+    world: &World,
+    costs: &mut [u64],
+) {
     let blocks = &blueprint.blocks;
     let kind = |block: &dyn Block| {
-        let flops = block.flops_per_token(lane.tokens);
-        (block.io(), block.num_params(), block.saved_len(lane), flops)
+        let flops = block.flops_per_token(microbatch.tokens);
+        (block.io(), block.num_params(), block.saved_len(microbatch), flops)
     };
-    let samples = Samples::new(blueprint, lane);
+    let samples = Samples::new(blueprint, microbatch);
     for index in 0..blocks.len() {
         let alike = |other: &usize| kind(&*blocks[*other]) == kind(&*blocks[index]);
         costs[index] = match (0..index).find(alike) {
@@ -61,19 +73,19 @@ fn measure(blueprint: &Blueprint, lane: LaneShape, cpu: &Cpu, world: &World, cos
     }
 }
 
-/// A lane of tokens, each of the vocabulary about as often.
+/// A micro-batch of tokens, each of the vocabulary about as often.
 struct Samples {
-    lane: LaneShape,
+    microbatch: MicrobatchShape,
     rows: usize,
     tokens: Vec<u32>,
 }
 
 impl Samples {
-    fn new(blueprint: &Blueprint, lane: LaneShape) -> Self {
+    fn new(blueprint: &Blueprint, microbatch: MicrobatchShape) -> Self {
         let key = Key::new(0, "tokens to measure with");
         let draw = |i: usize| (key.uniform_f64(i as u64) * blueprint.vocab as f64) as u32;
-        let tokens = (0..lane.rows()).map(draw).collect();
-        Self { lane, rows: blueprint.stream_rows(lane), tokens }
+        let tokens = (0..microbatch.rows()).map(draw).collect();
+        Self { microbatch, rows: blueprint.stream_rows(microbatch), tokens }
     }
 
     fn nanoseconds(&self, block: &dyn Block, cpu: &Cpu, world: &World) -> u64 {
@@ -87,19 +99,24 @@ impl Samples {
         let mut d_stream = vec![0.0; self.rows * block.io().max_width()];
         let mut grads = vec![0.0; block.num_params()];
         let all: Vec<_> = block.params().iter().map(lockstep_model::Param::range).collect();
-        let len = block.saved_len(self.lane);
+        let len = block.saved_len(self.microbatch);
         let (mut kept, mut rebuilt) = (vec![0.0; len.kept], vec![0.0; len.rebuilt]);
-        let mut scratch = Scratch::new(block.scratch_len(self.lane));
-        let lane = Lane {
-            shape: self.lane,
+        let mut scratch = Scratch::new(block.scratch_len(self.microbatch));
+        let microbatch = Microbatch {
+            shape: self.microbatch,
             inputs: &self.tokens,
             targets: &self.tokens,
             first_sample: 0,
-            num_targets: self.lane.rows() as u64,
+            num_targets: self.microbatch.rows() as u64,
         };
         let mode = Mode::Train { seed: 0, step: 0, loss_scale: LossScale::ONE };
-        let mut ctx =
-            Context { cpu, lane: &lane, mode, scratch: &mut scratch, exchange: &mut AllHere };
+        let mut ctx = Context {
+            cpu,
+            microbatch: &microbatch,
+            mode,
+            scratch: &mut scratch,
+            exchange: &mut AllHere,
+        };
         let mut round = || {
             let start = world.clock().now();
             let saved = Saved { kept: &mut kept, rebuilt: &mut rebuilt };
@@ -143,13 +160,13 @@ mod tests {
             self.0.io()
         }
 
-        fn saved_len(&self, shape: LaneShape) -> SavedLen {
+        fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
             // One more number, which makes it another kind.
             let SavedLen { kept, rebuilt } = self.0.saved_len(shape);
             SavedLen { kept: kept + 1, rebuilt }
         }
 
-        fn scratch_len(&self, shape: LaneShape) -> usize {
+        fn scratch_len(&self, shape: MicrobatchShape) -> usize {
             self.0.scratch_len(shape)
         }
 
@@ -192,7 +209,7 @@ mod tests {
     #[test]
     fn a_slow_block_gets_a_stage_of_its_own_and_all_workers_know() {
         let world = real();
-        let lane = LaneShape { sequences: 1, tokens: MODEL.context };
+        let microbatch = MicrobatchShape { sequences: 1, tokens: MODEL.context };
         let blueprint = || {
             let mut blueprint = describe(&Model { layers: 6, ..MODEL });
             let block = blueprint.blocks.remove(2);
@@ -204,7 +221,7 @@ mod tests {
             let mesh = Mesh::new(Degrees { pipeline: 3, ..Degrees::ONE }).unwrap();
             let groups = Groups::new(end, mesh).unwrap();
             let cpu = Cpu::single(Isa::detect());
-            block_costs(&blueprint(), lane, &cpu, &groups, &world).unwrap()
+            block_costs(&blueprint(), microbatch, &cpu, &groups, &world).unwrap()
         };
         let found: Vec<_> = std::thread::scope(|scope| {
             let ask = |end| scope.spawn(move || costs_of(end));

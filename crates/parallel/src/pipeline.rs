@@ -11,17 +11,17 @@
 //! there are. So does what waits between the halves of a backward pass ([`Late`]), of which there
 //! are as many as the schedule puts off.
 //!
-//! Microbatches behind the last lane of a worker are *empty*: where workers that share the batch
-//! have unequal numbers of lanes and exchange something with every one (ZeRO-2 and 3), a worker
-//! without a lane takes part in the exchanges and computes nothing. Nothing is handed on either.
+//! Microbatches behind the last micro-batch of a worker are *empty*: where workers that share the batch
+//! have unequal numbers of micro-batches and exchange something with every one (ZeRO-2 and 3), a worker
+//! without a micro-batch takes part in the exchanges and computes nothing. Nothing is handed on either.
 
-use crate::lane::{Activations, Half, Late, Shared, Store};
 use crate::link::{Link, Parcel, Way};
+use crate::microbatch::{Activations, Half, Late, Shared, Store};
 use crate::recompute::RecomputePlan;
 use crate::stages::Stages;
 use crate::tensor::Slicing;
 use lockstep_comm::CommError;
-use lockstep_model::{Blueprint, Context, Lane, LaneShape, Mode, Scratch};
+use lockstep_model::{Blueprint, Context, Microbatch, MicrobatchShape, Mode, Scratch};
 use lockstep_schedule::pipeline::{Pass, Shape, Task, forward};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
@@ -59,10 +59,10 @@ pub struct Job<'a, 'l> {
     pub mode: Mode,
     /// Memory for the block at work.
     pub scratch: &'a mut Scratch,
-    /// How many lanes there are; microbatches behind them are empty.
-    pub num_lanes: usize,
-    /// The lane that is a microbatch.
-    pub lane: &'a dyn Fn(usize) -> Lane<'l>,
+    /// How many micro-batches there are; microbatches behind them are empty.
+    pub num_microbatches: usize,
+    /// The micro-batch that is a microbatch.
+    pub microbatch: &'a dyn Fn(usize) -> Microbatch<'l>,
     /// Is asked before it goes forward whether it should; if not, neither do those behind it. Only
     /// one device alone may say no.
     pub goes_on: &'a dyn Fn(usize) -> bool,
@@ -71,10 +71,14 @@ pub struct Job<'a, 'l> {
 }
 
 impl Job<'_, '_> {
-    /// What blocks are told of a lane.
-    fn context<'c>(&'c mut self, lane: &'c Lane<'_>, exchange: &'c mut Slicing) -> Context<'c> {
+    /// What blocks are told of a micro-batch.
+    fn context<'c>(
+        &'c mut self,
+        microbatch: &'c Microbatch<'_>,
+        exchange: &'c mut Slicing,
+    ) -> Context<'c> {
         let Self { cpu, mode, scratch, .. } = self;
-        Context { cpu, lane, mode: *mode, scratch, exchange }
+        Context { cpu, microbatch, mode: *mode, scratch, exchange }
     }
 }
 
@@ -83,8 +87,8 @@ impl Job<'_, '_> {
 pub struct Sizes<'a> {
     /// The model.
     pub blueprint: &'a Blueprint,
-    /// Of every lane.
-    pub lane: LaneShape,
+    /// Of every micro-batch.
+    pub microbatch: MicrobatchShape,
     /// What is computed again.
     pub recompute: RecomputePlan,
     /// Of a step.
@@ -95,20 +99,20 @@ impl Sizes<'_> {
     /// Elements of the gradient that passes through a device's blocks.
     fn d_stream_len(&self, runs: &[Range<usize>]) -> usize {
         let widths = runs.iter().flat_map(|run| &self.blueprint.blocks[run.clone()]);
-        self.blueprint.stream_rows(self.lane)
+        self.blueprint.stream_rows(self.microbatch)
             * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
     }
 
     /// Elements that pass between stages at a time.
     fn message_len(&self) -> usize {
-        self.blueprint.stream_rows(self.lane) * self.blueprint.max_width()
+        self.blueprint.stream_rows(self.microbatch) * self.blueprint.max_width()
     }
 
     /// Scratch that is enough for a device's blocks.
     pub fn scratch_len(&self, stages: &Stages, device: usize) -> usize {
         let runs = stages.runs_of(device, self.blueprint.blocks.len());
         let blocks = runs.into_iter().flat_map(|run| &self.blueprint.blocks[run]);
-        blocks.map(|block| block.scratch_len(self.lane)).max().unwrap_or(0)
+        blocks.map(|block| block.scratch_len(self.microbatch)).max().unwrap_or(0)
     }
 }
 
@@ -121,7 +125,7 @@ impl Device {
         sizes: &Sizes<'_>,
     ) -> Self {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
-        let Sizes { blueprint, lane, recompute, .. } = *sizes;
+        let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
         let (num_devices, num_chunks) = (stages.num_devices(), stages.num_chunks());
         let depth = Shape { num_devices, num_chunks, num_microbatches: num_devices };
         let mut own = Self {
@@ -130,7 +134,7 @@ impl Device {
             kept: Vec::new(),
             most_kept: Vec::new(),
             executed: Vec::new(),
-            shared: Shared::new(blueprint, lane, recompute, &runs),
+            shared: Shared::new(blueprint, microbatch, recompute, &runs),
             d_stream: vec![0.0; sizes.d_stream_len(&runs)],
             training: Vec::new(),
             evaluation: forward::program(depth),
@@ -145,7 +149,7 @@ impl Device {
 
     /// Goes over to another number of microbatches.
     pub fn renew(&mut self, sizes: &Sizes<'_>) {
-        let Sizes { blueprint, lane, recompute, num_microbatches } = *sizes;
+        let Sizes { blueprint, microbatch, recompute, num_microbatches } = *sizes;
         let mut pipeline = self.stages.pipeline(num_microbatches);
         let (live, put_off) = (pipeline.live(self.index), pipeline.put_off(self.index));
         self.training = pipeline.programs.swap_remove(self.index);
@@ -166,8 +170,8 @@ impl Device {
             .into_iter()
             .zip(live.into_iter().zip(put_off))
         {
-            let slot = |_| Activations::new(blueprint, lane, recompute, run.clone());
-            let late = |_| Late::new(blueprint, lane, run.clone());
+            let slot = |_| Activations::new(blueprint, microbatch, recompute, run.clone());
+            let late = |_| Late::new(blueprint, microbatch, run.clone());
             self.slots.push((0..live).map(slot).collect());
             self.late.push((0..put_off).map(late).collect());
         }
@@ -186,13 +190,13 @@ impl Device {
     pub fn planned_len(stages: &Stages, device: usize, sizes: &Sizes<'_>) -> (usize, usize) {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
         let pipeline = stages.pipeline(sizes.num_microbatches);
-        let Sizes { blueprint, lane, recompute, .. } = *sizes;
+        let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
         let alive = pipeline.live(device).into_iter().zip(pipeline.put_off(device));
         let slots = runs.iter().zip(alive).map(|(run, (live, put_off))| {
-            live * Activations::planned_len(blueprint, lane, recompute, run.clone())
-                + put_off * Late::planned_len(blueprint, lane, run.clone())
+            live * Activations::planned_len(blueprint, microbatch, recompute, run.clone())
+                + put_off * Late::planned_len(blueprint, microbatch, run.clone())
         });
-        let shared = Shared::planned_len(blueprint, lane, recompute, &runs);
+        let shared = Shared::planned_len(blueprint, microbatch, recompute, &runs);
         let activations = slots.sum::<usize>() + shared + sizes.d_stream_len(&runs);
         (activations, Link::planned_len(stages.num_devices(), sizes.message_len()))
     }
@@ -235,28 +239,28 @@ impl Device {
     pub fn run<S: Store>(&mut self, store: &mut S, job: &mut Job<'_, '_>) -> Result<(), CommError> {
         let is_training = job.mode != Mode::Evaluate;
         let num_tasks = if is_training { self.training.len() } else { self.evaluation.len() };
-        let mut at_work: Option<(usize, Lane<'_>)> = None;
+        let mut at_work: Option<(usize, Microbatch<'_>)> = None;
         self.executed.clear();
         for index in 0..num_tasks {
             let task = if is_training { self.training[index] } else { self.evaluation[index] };
             self.executed.push(task);
-            if task.microbatch >= job.num_lanes {
+            if task.microbatch >= job.num_microbatches {
                 self.pass_over(store, job.cpu, task)?;
                 continue;
             }
-            let lane = match at_work {
-                Some((microbatch, lane)) if microbatch == task.microbatch => lane,
+            let input = match at_work {
+                Some((microbatch, input)) if microbatch == task.microbatch => input,
                 _ if !(job.goes_on)(task.microbatch) => break,
-                _ => (job.lane)(task.microbatch),
+                _ => (job.microbatch)(task.microbatch),
             };
-            at_work = Some((task.microbatch, lane));
+            at_work = Some((task.microbatch, input));
             if is_training {
                 self.keep(task);
             }
             match task.pass {
-                Pass::Forward => self.forward(store, job, task, &lane)?,
-                Pass::Backward | Pass::InputGrad => self.backward(store, job, task, &lane)?,
-                Pass::WeightGrad => self.backward_weights(store, job, task, &lane)?,
+                Pass::Forward => self.forward(store, job, task, &input)?,
+                Pass::Backward | Pass::InputGrad => self.backward(store, job, task, &input)?,
+                Pass::WeightGrad => self.backward_weights(store, job, task, &input)?,
             }
         }
         self.link.settle()
@@ -287,7 +291,7 @@ impl Device {
         store: &mut S,
         job: &mut Job<'_, '_>,
         task: Task,
-        lane: &Lane<'_>,
+        input: &Microbatch<'_>,
     ) -> Result<(), CommError> {
         let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
         let microbatch = task.microbatch;
@@ -297,7 +301,7 @@ impl Device {
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
         let blocks = &job.blueprint.blocks;
-        let mut ctx = job.context(lane, &mut self.slicing);
+        let mut ctx = job.context(input, &mut self.slicing);
         let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
         self.slicing.check()?;
         let to = (stage + 1) % num_devices;
@@ -335,11 +339,11 @@ impl Device {
         store: &mut S,
         job: &mut Job<'_, '_>,
         task: Task,
-        lane: &Lane<'_>,
+        input: &Microbatch<'_>,
     ) -> Result<(), CommError> {
         let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
         let microbatch = task.microbatch;
-        let (first, rows) = (store.first_trained(), job.blueprint.stream_rows(lane.shape));
+        let (first, rows) = (store.first_trained(), job.blueprint.stream_rows(input.shape));
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
         let (blocks, run) = (&job.blueprint.blocks, slots[at].run());
@@ -359,7 +363,7 @@ impl Device {
             Pass::InputGrad => Half::Inputs(&mut late[microbatch % num_late]),
             _ => Half::Both,
         };
-        let mut ctx = job.context(lane, &mut self.slicing);
+        let mut ctx = job.context(input, &mut self.slicing);
         let (shared, d_stream) = (&mut self.shared, &mut self.d_stream);
         slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
         self.slicing.check()?;
@@ -377,7 +381,7 @@ impl Device {
         store: &mut S,
         job: &mut Job<'_, '_>,
         task: Task,
-        lane: &Lane<'_>,
+        input: &Microbatch<'_>,
     ) -> Result<(), CommError> {
         let slots = &mut self.slots[task.chunk];
         let at = task.microbatch % slots.len();
@@ -386,7 +390,7 @@ impl Device {
         let half = Half::Weights(&mut late[task.microbatch % num_late]);
         let (blocks, shared, d_stream) =
             (&job.blueprint.blocks, &mut self.shared, &mut self.d_stream);
-        let mut ctx = job.context(lane, &mut self.slicing);
+        let mut ctx = job.context(input, &mut self.slicing);
         slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
         self.slicing.check()
     }

@@ -2,7 +2,7 @@
 //!
 //! Memory for time: *full* keeps only a block's input, *selective* drops what is cheap to compute
 //! again (attention and activation functions), and *every K* drops everything of every K-th layer.
-//! Backward runs the same kernels on the same lane again, so not a bit changes.
+//! Backward runs the same kernels on the same micro-batch again, so not a bit changes.
 
 use lockstep_model::{Block, Recompute};
 

@@ -1,13 +1,13 @@
-//! A worker's model: parameters, gradients, and the memory that lanes pass through.
+//! A worker's model: parameters, gradients, and the memory that micro-batches pass through.
 //!
 //! A worker has the blocks of its stages of the pipeline, and its part of the batch; see
 //! [`crate::groups`]. Nothing that is computed here depends on the number of workers: initial
-//! weights are a function of (seed, name, element), a lane's loss and gradients are a function of
-//! the lane and the parameters, and the order in which gradients are added is that of
-//! [`crate::leaves`]. Workers only divide the lanes and the blocks among them, and, from ZeRO-1 on,
+//! weights are a function of (seed, name, element), a micro-batch's loss and gradients are a function of
+//! the micro-batch and the parameters, and the order in which gradients are added is that of
+//! [`crate::leaves`]. Workers only divide the micro-batches and the blocks among them, and, from ZeRO-1 on,
 //! what they keep.
 //!
-//! A step is: [`Replica::run_lanes`], [`Replica::finish_reduce`], [`Replica::unscale`],
+//! A step is: [`Replica::run_microbatches`], [`Replica::finish_reduce`], [`Replica::unscale`],
 //! [`Replica::clip`], then [`Replica::step`]; see [`crate::scaled`]. A mirror (the head's copy of a
 //! tied embedding) has its own tree of sums; its total is added to the owner's total once, the
 //! owner is stepped, and the copy follows. A step may be left out after its sums are finished.
@@ -19,7 +19,7 @@ use crate::gossip::Gossip;
 use crate::groups::Groups;
 use crate::leaves::Leaves;
 use crate::local::{Rounds, both};
-use crate::losses::LaneLosses;
+use crate::losses::MicrobatchLosses;
 use crate::norm::PartedNorm;
 use crate::overlap::Overlap;
 use crate::pipeline::{Device, Job, Sizes};
@@ -36,7 +36,7 @@ use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_config::{Dtype, LossScale};
 use lockstep_mesh::{Axis, Degrees, Mesh};
-use lockstep_model::{Blueprint, Lane, LaneShape, Mode, Scratch, precision_of};
+use lockstep_model::{Blueprint, Microbatch, MicrobatchShape, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
@@ -46,8 +46,8 @@ use std::time::Duration;
 /// How a model is divided among workers, and the sizes it is made for.
 #[derive(Clone, Debug)]
 pub struct ReplicaPlan {
-    /// The shape of every lane.
-    pub lane: LaneShape,
+    /// The shape of every micro-batch.
+    pub microbatch: MicrobatchShape,
     /// How gradients are summed.
     pub leaves: Leaves,
     /// What backward computes again.
@@ -86,7 +86,7 @@ pub struct Replica {
     pub(crate) all: Buckets,
     pub(crate) store: WorkerStore,
     pub(crate) norm: PartedNorm,
-    pub(crate) losses: LaneLosses,
+    pub(crate) losses: MicrobatchLosses,
     pub(crate) device: Device,
     pub(crate) scratch: Scratch,
     /// What the loss is multiplied by; none where products are not in `fp16`.
@@ -112,9 +112,9 @@ pub struct Replica {
 
 impl ReplicaPlan {
     /// Everything on one worker, nothing computed again.
-    pub fn alone(lane: LaneShape, leaves: Leaves) -> Self {
+    pub fn alone(microbatch: MicrobatchShape, leaves: Leaves) -> Self {
         Self {
-            lane,
+            microbatch,
             leaves,
             recompute: RecomputePlan::NONE,
             zero: 0,
@@ -139,10 +139,12 @@ impl ReplicaPlan {
     /// Microbatches that a pipeline with this part of the batch runs in a step, empty ones
     /// included.
     pub fn num_microbatches(&self, part: usize) -> usize {
-        let Leaves { num_leaves, lanes_per_leaf } = self.leaves;
+        let Leaves { num_leaves, microbatches_per_leaf } = self.leaves;
         match self.leaf_shares() {
-            Shares::Contiguous(shares) => shares[part].len() * lanes_per_leaf,
-            Shares::Cyclic { num_workers } => num_leaves.div_ceil(num_workers) * lanes_per_leaf,
+            Shares::Contiguous(shares) => shares[part].len() * microbatches_per_leaf,
+            Shares::Cyclic { num_workers } => {
+                num_leaves.div_ceil(num_workers) * microbatches_per_leaf
+            }
         }
     }
 
@@ -154,14 +156,14 @@ impl ReplicaPlan {
     /// The table whose rows travel one by one, if any does: in `f32` only.
     pub fn sparse(&self, blueprint: &Blueprint, trained: &Trained) -> Option<SparseTable> {
         let shares = self.leaf_shares();
-        let found = SparseTable::find(blueprint, trained, &shares, self.leaves, self.lane);
+        let found = SparseTable::find(blueprint, trained, &shares, self.leaves, self.microbatch);
         found.filter(|_| self.wire == Dtype::F32)
     }
 
     /// The sizes of a device's memory whose pipeline has this part of the batch.
     pub fn sizes<'a>(&self, blueprint: &'a Blueprint, part: usize) -> Sizes<'a> {
-        let (lane, recompute) = (self.lane, self.recompute);
-        Sizes { blueprint, lane, recompute, num_microbatches: self.num_microbatches(part) }
+        let (microbatch, recompute) = (self.microbatch, self.recompute);
+        Sizes { blueprint, microbatch, recompute, num_microbatches: self.num_microbatches(part) }
     }
 
     /// Whether every worker has the whole model and steps all of it.
@@ -211,7 +213,7 @@ impl Replica {
         let trained = Trained::new(&blueprint, &buckets, &plan.phases, plan.phase);
         let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap);
         let tellers = tellers(&stages, &groups);
-        let losses = LaneLosses::new(&shares, plan.leaves, &tellers, (rank, part));
+        let losses = MicrobatchLosses::new(&shares, plan.leaves, &tellers, (rank, part));
         let sparse = plan.sparse(&blueprint, &trained);
         let store = WorkerStore::new(
             buckets,
@@ -257,11 +259,11 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Goes over to another phase, or to leaves of another number of lanes: gradients and what
+    /// Goes over to another phase, or to leaves of another number of micro-batches: gradients and what
     /// depends on their layout are made anew. All workers do so together, between two steps.
-    pub fn enter(&mut self, phase: usize, lanes_per_leaf: usize) -> Result<(), CommError> {
+    pub fn enter(&mut self, phase: usize, microbatches_per_leaf: usize) -> Result<(), CommError> {
         self.plan.phase = phase;
-        self.plan.leaves.lanes_per_leaf = lanes_per_leaf;
+        self.plan.leaves.microbatches_per_leaf = microbatches_per_leaf;
         let Self { blueprint, plan, groups, shares, store, .. } = self;
         let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
         let sparse = plan.sparse(blueprint, &trained);
@@ -269,7 +271,7 @@ impl Replica {
         self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
         let (at, tellers) =
             ((groups.rank(), groups.data().position()), tellers(&plan.stages, groups));
-        self.losses = LaneLosses::new(shares, plan.leaves, &tellers, at);
+        self.losses = MicrobatchLosses::new(shares, plan.leaves, &tellers, at);
         self.device.renew(&plan.sizes(blueprint, at.1));
         Ok(())
     }
@@ -284,30 +286,31 @@ impl Replica {
         self.plan.bucket_len
     }
 
-    /// How many lanes each worker runs.
-    pub fn lanes_by_worker(&self) -> Vec<usize> {
-        let lanes = |rank| self.shares.lanes_of(self.groups.part_of(rank), self.plan.leaves).len();
-        (0..self.groups.world().num_members()).map(lanes).collect()
+    /// How many micro-batches each worker runs.
+    pub fn microbatches_by_worker(&self) -> Vec<usize> {
+        let microbatches =
+            |rank| self.shares.microbatches_of(self.groups.part_of(rank), self.plan.leaves).len();
+        (0..self.groups.world().num_members()).map(microbatches).collect()
     }
 
-    /// Runs lanes forward, without dropout, divided among the workers, and returns the sum of
-    /// their token losses, added in the order of lanes.
+    /// Runs micro-batches forward, without dropout, divided among the workers, and returns the sum of
+    /// their token losses, added in the order of micro-batches.
     pub fn evaluate<'a>(
         &mut self,
         cpu: &Cpu,
-        num_lanes: usize,
-        lane: &dyn Fn(usize) -> Lane<'a>,
+        num_microbatches: usize,
+        microbatch: &dyn Fn(usize) -> Microbatch<'a>,
     ) -> Result<f64, CommError> {
         let data = self.groups.data();
         let (num_parts, part, depth) = (data.num_members(), data.position(), self.device.depth());
         let mut total = 0.0;
-        for first in (0..num_lanes).step_by(num_parts * depth) {
-            let number = |microbatch: usize| first + microbatch * num_parts + part;
+        for first in (0..num_microbatches).step_by(num_parts * depth) {
+            let number = |index: usize| first + index * num_parts + part;
             let Self { blueprint, plan, store, device, scratch, sums, sum_lens, .. } = self;
-            let of_plan = |microbatch: usize| {
-                let lane = lane(number(microbatch));
-                assert_eq!(lane.shape, plan.lane, "the memory is for this shape");
-                lane
+            let of_plan = |index: usize| {
+                let microbatch = microbatch(number(index));
+                assert_eq!(microbatch.shape, plan.microbatch, "the memory is for this shape");
+                microbatch
             };
             device.run(
                 store,
@@ -316,24 +319,27 @@ impl Replica {
                     cpu,
                     mode: Mode::Evaluate,
                     scratch,
-                    num_lanes: (0..depth).filter(|index| number(*index) < num_lanes).count(),
-                    lane: &of_plan,
+                    num_microbatches: (0..depth)
+                        .filter(|index| number(*index) < num_microbatches)
+                        .count(),
+                    microbatch: &of_plan,
                     goes_on: &|_| true,
                     loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
                 },
             )?;
             store.overlap.call(|comm| comm.all_gather_parts(sums, sum_lens))?;
-            let lanes = 0..(num_lanes - first).min(num_parts * depth);
-            let sum_of = |lane: usize| sums[lane % num_parts * depth + lane / num_parts];
-            total = lanes.map(sum_of).fold(total, |total, sum| total + sum);
+            let microbatches = 0..(num_microbatches - first).min(num_parts * depth);
+            let sum_of =
+                |microbatch: usize| sums[microbatch % num_parts * depth + microbatch / num_parts];
+            total = microbatches.map(sum_of).fold(total, |total, sum| total + sum);
         }
         Ok(total)
     }
 
-    /// The logits of the lane that was evaluated last, a row per token, on the worker that has the
+    /// The logits of the micro-batch that was evaluated last, a row per token, on the worker that has the
     /// last block.
     pub fn logits(&self) -> &[f32] {
-        &self.device.last_kept()[..self.plan.lane.rows() * self.blueprint.vocab]
+        &self.device.last_kept()[..self.plan.microbatch.rows() * self.blueprint.vocab]
     }
 
     /// Ends the sums of a step: all gradients of all workers are added up, and mirrors have given

@@ -1,6 +1,6 @@
-//! Lanes by how fast a worker is.
+//! Micro-batches by how fast a worker is.
 //!
-//! Workers time their lanes. Every so often all of them tell each other, and divide the leaves of a
+//! Workers time their micro-batches. Every so often all of them tell each other, and divide the leaves of a
 //! batch anew, so that the step that follows would end at the same time on all. A share is a whole
 //! number of leaves, so who runs a leaf changes no bit of the sum.
 
@@ -11,7 +11,7 @@ use lockstep_comm::CommError;
 /// Divisions that one run may try: each needs a group of its own.
 const MAX_DIVISIONS: usize = 32;
 
-/// How much sooner a step must end for lanes to move.
+/// How much sooner a step must end for micro-batches to move.
 const WORTH_IT: f64 = 0.95;
 
 /// The leaves of each worker for which the slowest ends first, where a leaf takes worker i
@@ -52,8 +52,9 @@ impl Replica {
         let data = self.groups.data().summing(addends, "data")?.canonical();
         let before = self.store.overlap.replace_comm(data);
         self.turn.past_traffic = both(self.turn.past_traffic, before.counters().total().traffic);
-        let (phase, lanes_per_leaf) = (self.plan.phase, self.plan.leaves.lanes_per_leaf);
-        self.enter(phase, lanes_per_leaf)?;
+        let (phase, microbatches_per_leaf) =
+            (self.plan.phase, self.plan.leaves.microbatches_per_leaf);
+        self.enter(phase, microbatches_per_leaf)?;
         Ok(true)
     }
 

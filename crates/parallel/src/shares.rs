@@ -62,11 +62,12 @@ impl Shares {
         }
     }
 
-    /// The lanes of a worker in the order in which it runs them.
-    pub fn lanes_of(&self, worker: usize, leaves: Leaves) -> Vec<usize> {
-        let lanes =
-            |leaf| (0..leaves.lanes_per_leaf).map(move |i| leaf * leaves.lanes_per_leaf + i);
-        self.leaves_of(worker, leaves.num_leaves).into_iter().flat_map(lanes).collect()
+    /// The micro-batches of a worker in the order in which it runs them.
+    pub fn microbatches_of(&self, worker: usize, leaves: Leaves) -> Vec<usize> {
+        let microbatches = |leaf| {
+            (0..leaves.microbatches_per_leaf).map(move |i| leaf * leaves.microbatches_per_leaf + i)
+        };
+        self.leaves_of(worker, leaves.num_leaves).into_iter().flat_map(microbatches).collect()
     }
 }
 
@@ -82,14 +83,15 @@ mod tests {
     }
 
     #[test]
-    fn every_lane_is_run_once_under_every_layout() {
-        let leaves = Leaves { num_leaves: 8, lanes_per_leaf: 3 };
+    fn every_microbatch_is_run_once_under_every_layout() {
+        let leaves = Leaves { num_leaves: 8, microbatches_per_leaf: 3 };
         for num_workers in 1..=8 {
             for shares in [Shares::even(8, num_workers), Shares::Cyclic { num_workers }] {
-                let mut lanes: Vec<_> =
-                    (0..num_workers).flat_map(|worker| shares.lanes_of(worker, leaves)).collect();
-                lanes.sort_unstable();
-                assert_eq!(lanes, (0..24).collect::<Vec<_>>(), "{shares:?}");
+                let mut microbatches: Vec<_> = (0..num_workers)
+                    .flat_map(|worker| shares.microbatches_of(worker, leaves))
+                    .collect();
+                microbatches.sort_unstable();
+                assert_eq!(microbatches, (0..24).collect::<Vec<_>>(), "{shares:?}");
             }
         }
     }

@@ -1,17 +1,17 @@
 //! Sparse gradients: of a large vocabulary only the rows of tokens that occurred travel.
 //!
-//! A token that is in none of a worker's lanes leaves its row of the embedding's gradient at zero.
+//! A token that is in none of a worker's micro-batches leaves its row of the embedding's gradient at zero.
 //! Where a step has far fewer tokens than the vocabulary has rows, workers exchange the rows that
 //! are not zero, with their numbers, and add them up; [`Comm::sparse_all_reduce`] still sends the
 //! whole table where that turns out to be cheaper. A row that is not there counts as zeros, which
-//! change no sum, so the bits are those of the dense way. Lanes are accumulated first: the rows are
-//! those of all lanes of the worker.
+//! change no sum, so the bits are those of the dense way. Micro-batches are accumulated first: the rows are
+//! those of all micro-batches of the worker.
 
 use crate::leaves::Leaves;
 use crate::shares::Shares;
 use crate::trained::Trained;
 use lockstep_comm::{Comm, CommError, Reduction, Rows, Table};
-use lockstep_model::{BlockIo, Blueprint, LaneShape, Param};
+use lockstep_model::{BlockIo, Blueprint, MicrobatchShape, Param};
 
 /// Rows of the vocabulary for every token of a worker's step that make the search for rows that
 /// are not zero worth it.
@@ -33,7 +33,7 @@ impl SparseTable {
         trained: &Trained,
         shares: &Shares,
         leaves: Leaves,
-        lane: LaneShape,
+        microbatch: MicrobatchShape,
     ) -> Option<Self> {
         let Shares::Contiguous(runs) = shares else { return None };
         let first = blueprint.blocks.first()?;
@@ -43,7 +43,7 @@ impl SparseTable {
         let is_table = matches!(first.io(), BlockIo::TokensToStream { .. }) && is_trained;
         let is_aligned =
             runs.len().is_power_of_two() && runs.iter().all(|r| r.len() == runs[0].len());
-        let num_tokens = runs[0].len() * leaves.lanes_per_leaf * lane.rows();
+        let num_tokens = runs[0].len() * leaves.microbatches_per_leaf * microbatch.rows();
         let row_len = *param.shape.get(1)?;
         let held = blueprint.pieces(0, param).map(Param::len).sum::<usize>();
         let table = Table { num_rows: held / row_len, row_len };

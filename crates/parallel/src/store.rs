@@ -17,9 +17,9 @@ use crate::buckets::{Bucket, Buckets, MirrorPair};
 use crate::data::WholeGradients;
 use crate::delayed::Delayed;
 use crate::footprint::Footprint;
-use crate::lane::Store;
 use crate::leaves::Leaves;
 use crate::link::Link;
+use crate::microbatch::Store;
 use crate::overlap::Overlap;
 use crate::shares::Shares;
 use crate::sparse::SparseTable;
@@ -48,7 +48,7 @@ pub struct WorkerStore {
     spare: Vec<f32>,
     trained: Trained,
     stages: Stages,
-    /// Whether gradients are those of this worker's lanes alone.
+    /// Whether gradients are those of this worker's micro-batches alone.
     is_alone: bool,
     /// Whether they stay until it is known whose count.
     pub(crate) is_held: bool,
@@ -451,8 +451,10 @@ impl Store for WorkerStore {
             return Ok((params, Grads::none()));
         }
         let grads = match &mut self.grads {
-            Gradients::Whole(whole) => whole.lane_buffer(cpu, bucket),
-            Gradients::Sharded(sharded) => sharded.lane_buffer(cpu, bucket, &mut self.overlap)?,
+            Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket),
+            Gradients::Sharded(sharded) => {
+                sharded.microbatch_buffer(cpu, bucket, &mut self.overlap)?
+            }
         };
         let range = self.trained.grads.list[bucket].block(block);
         Ok((params, Grads::new(&mut grads[range], runs)))
@@ -469,15 +471,17 @@ impl Store for WorkerStore {
         }
         match &mut self.grads {
             Gradients::Whole(whole) if self.is_alone => {
-                whole.finish_lane_alone(cpu, bucket);
+                whole.finish_microbatch_alone(cpu, bucket);
                 Ok(())
             }
             Gradients::Whole(whole) if self.is_held => {
-                whole.hold_lane(cpu, bucket);
+                whole.hold_microbatch(cpu, bucket);
                 Ok(())
             }
-            Gradients::Whole(whole) => whole.finish_lane(cpu, bucket, &mut self.overlap),
-            Gradients::Sharded(sharded) => sharded.finish_lane(cpu, bucket, &mut self.overlap),
+            Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket, &mut self.overlap),
+            Gradients::Sharded(sharded) => {
+                sharded.finish_microbatch(cpu, bucket, &mut self.overlap)
+            }
         }
     }
 

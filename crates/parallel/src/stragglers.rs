@@ -4,11 +4,11 @@
 //! samples, so a step can go by those that are there: some of its samples are missing then, and the
 //! sum is divided by the targets that are in it. (Backup workers: Chen et al. 2016.)
 //!
-//! All workers must go by the same gradients. A worker that has run its lanes signals the first
+//! All workers must go by the same gradients. A worker that has run its micro-batches signals the first
 //! one. That one knows by its [rule](LateRule) when to stop waiting, and tells everybody who was
-//! there. A worker looks between two lanes whether that has happened: if so, it runs no more of
+//! there. A worker looks between two micro-batches whether that has happened: if so, it runs no more of
 //! them. Nobody leaves a collective call: whoever was late adds zeros to the sum, so it is late by
-//! one lane at most, and replicas stay equal. Gradients leave only when it is known whose count, so
+//! one micro-batch at most, and replicas stay equal. Gradients leave only when it is known whose count, so
 //! their exchange does not overlap with the backward pass.
 
 use crate::replica::Replica;
@@ -57,10 +57,10 @@ impl LateRule {
 /// What this worker does in the next step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Duty {
-    /// Its lanes.
+    /// Its micro-batches.
     #[default]
-    Lanes,
-    /// One lane that does not count, to see how long it takes.
+    Microbatches,
+    /// One micro-batch that does not count, to see how long it takes.
     Probe,
     /// Nothing.
     Nothing,
@@ -98,7 +98,7 @@ pub struct Agreement {
     told: Vec<Handle<Vec<u64>>>,
     /// The others: what they are told.
     hears: Option<Handle<Vec<u64>>>,
-    /// What went wrong in the middle of the lanes.
+    /// What went wrong in the middle of the micro-batches.
     failed: Option<CommError>,
 }
 
@@ -187,7 +187,7 @@ impl Agreement {
         self.rule.due(&arrivals, self.comm.num_members())
     }
 
-    /// This worker has run its lanes, or knows that it need not: waits until all agree, and says
+    /// This worker has run its micro-batches, or knows that it need not: waits until all agree, and says
     /// whether its gradients count.
     pub fn conclude(&mut self) -> Result<bool, CommError> {
         if self.comm.num_members() == 1 {

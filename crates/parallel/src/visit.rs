@@ -5,7 +5,7 @@
 //! that: it visits whole tensors by name, and all workers do so together, one tensor at a time, so
 //! that nobody needs room for a model of which it keeps a part.
 
-use crate::lane::Store;
+use crate::microbatch::Store;
 use crate::replica::Replica;
 use lockstep_comm::CommError;
 use lockstep_model::{Param, init};

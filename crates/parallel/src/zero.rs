@@ -3,8 +3,8 @@
 //! Leaves go round the workers. When a worker's leaf has filled a bucket, the workers exchange
 //! their parts of it (an all-to-all, the bytes of a reduce-scatter), and each adds up its own part
 //! over the leaves of the pass by the tree over leaf numbers; see [`crate::shard_tree`]. With one
-//! lane a leaf, a whole gradient exists for two buckets at a time only: the one being filled and
-//! the one on its way. With several lanes a leaf must be filled before it can leave.
+//! micro-batch a leaf, a whole gradient exists for two buckets at a time only: the one being filled and
+//! the one on its way. With several micro-batches a leaf must be filled before it can leave.
 
 use crate::buckets::{Bucket, Buckets};
 use crate::leaves::Leaves;
@@ -37,8 +37,8 @@ pub struct ShardedGradients {
     /// Leaves and what arrives as they travel, where that is not in `f32`.
     narrow: Option<Vec<(Narrow, Narrow)>>,
     on_their_way: VecDeque<Exchange>,
-    /// Lanes that are in the leaf at work, by bucket.
-    num_lanes: Vec<usize>,
+    /// Micro-batches that are in the leaf at work, by bucket.
+    num_microbatches: Vec<usize>,
     is_open: Vec<bool>,
     /// The first leaf of the pass at work, by bucket: several stages of a pipeline on one worker
     /// are in different passes.
@@ -74,7 +74,7 @@ impl ShardedGradients {
             let tree = ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers);
             tree.rounded_to(overlap.wire())
         };
-        let shares_memory = leaves.lanes_per_leaf == 1;
+        let shares_memory = leaves.microbatches_per_leaf == 1;
         let several = |len: usize| -> Result<Vec<_>, CommError> {
             (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
         };
@@ -108,7 +108,7 @@ impl ShardedGradients {
             },
             narrow,
             on_their_way: VecDeque::with_capacity(list.len()),
-            num_lanes: vec![0; list.len()],
+            num_microbatches: vec![0; list.len()],
             is_open: vec![false; list.len()],
             first_leaf: vec![0; list.len()],
         })
@@ -121,8 +121,8 @@ impl ShardedGradients {
         self.first_leaf.fill(0);
     }
 
-    /// Where the lane at work adds its gradients of a bucket.
-    pub fn lane_buffer(
+    /// Where the micro-batch at work adds its gradients of a bucket.
+    pub fn microbatch_buffer(
         &mut self,
         cpu: &Cpu,
         bucket: usize,
@@ -136,7 +136,7 @@ impl ShardedGradients {
                     None => self.finish_oldest(cpu, overlap)?,
                 }
             }
-            if self.num_lanes[bucket] == 0 {
+            if self.num_microbatches[bucket] == 0 {
                 cpu.for_each_part(&mut self.filling[bucket][..len], 1 << 14, |_, part| {
                     part.fill(0.0);
                 });
@@ -146,24 +146,24 @@ impl ShardedGradients {
         Ok(&mut self.filling[bucket][..len])
     }
 
-    /// Says that a lane has filled a bucket; after the leaf's last one its parts leave.
-    pub fn finish_lane(
+    /// Says that a micro-batch has filled a bucket; after the leaf's last one its parts leave.
+    pub fn finish_microbatch(
         &mut self,
         cpu: &Cpu,
         bucket: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
         self.is_open[bucket] = false;
-        self.num_lanes[bucket] += 1;
-        if self.num_lanes[bucket] < self.leaves.lanes_per_leaf {
+        self.num_microbatches[bucket] += 1;
+        if self.num_microbatches[bucket] < self.leaves.microbatches_per_leaf {
             return Ok(());
         }
-        self.num_lanes[bucket] = 0;
+        self.num_microbatches[bucket] = 0;
         let leaf = std::mem::take(&mut self.filling[bucket]);
         self.exchange(cpu, bucket, leaf, overlap)
     }
 
-    /// Stands in for a lane of a bucket in a pass in which this worker has no leaf: after as many
+    /// Stands in for a micro-batch of a bucket in a pass in which this worker has no leaf: after as many
     /// as a leaf has it takes part in the exchange.
     pub fn pass_over(
         &mut self,
@@ -171,11 +171,11 @@ impl ShardedGradients {
         bucket: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        self.num_lanes[bucket] += 1;
-        if self.num_lanes[bucket] < self.leaves.lanes_per_leaf {
+        self.num_microbatches[bucket] += 1;
+        if self.num_microbatches[bucket] < self.leaves.microbatches_per_leaf {
             return Ok(());
         }
-        self.num_lanes[bucket] = 0;
+        self.num_microbatches[bucket] = 0;
         self.exchange(cpu, bucket, Floats::default(), overlap)
     }
 
@@ -329,37 +329,44 @@ mod tests {
         ShardedGradients::new(&buckets, leaves, overlap).unwrap()
     }
 
-    fn gradient(lane: usize, bucket: usize, element: usize) -> f32 {
-        Key::new(4, "gradient").with(lane as u64).with(bucket as u64).normal(element as u64)
+    fn gradient(microbatch: usize, bucket: usize, element: usize) -> f32 {
+        Key::new(4, "gradient").with(microbatch as u64).with(bucket as u64).normal(element as u64)
     }
 
-    /// The definition: lanes of a leaf from zero, leaves by halves.
-    fn total(leaves: Range<usize>, lanes_per_leaf: usize, bucket: usize, element: usize) -> f32 {
+    /// The definition: micro-batches of a leaf from zero, leaves by halves.
+    fn total(
+        leaves: Range<usize>,
+        microbatches_per_leaf: usize,
+        bucket: usize,
+        element: usize,
+    ) -> f32 {
         if leaves.len() == 1 {
-            let lanes = leaves.start * lanes_per_leaf..leaves.end * lanes_per_leaf;
-            return lanes.fold(0.0, |sum, lane| sum + gradient(lane, bucket, element));
+            let microbatches =
+                leaves.start * microbatches_per_leaf..leaves.end * microbatches_per_leaf;
+            return microbatches
+                .fold(0.0, |sum, microbatch| sum + gradient(microbatch, bucket, element));
         }
         let middle = leaves.start + leaves.len() / 2;
-        total(leaves.start..middle, lanes_per_leaf, bucket, element)
-            + total(middle..leaves.end, lanes_per_leaf, bucket, element)
+        total(leaves.start..middle, microbatches_per_leaf, bucket, element)
+            + total(middle..leaves.end, microbatches_per_leaf, bucket, element)
     }
 
-    /// One step: the lanes of this worker's leaves, and passes without one.
+    /// One step: the micro-batches of this worker's leaves, and passes without one.
     fn step(grads: &mut ShardedGradients, cpu: &Cpu, overlap: &mut Overlap) {
         let (num_workers, worker) = (grads.num_workers, grads.worker);
-        let Leaves { num_leaves, lanes_per_leaf } = grads.leaves;
+        let Leaves { num_leaves, microbatches_per_leaf } = grads.leaves;
         grads.restart();
         for leaf in (worker..num_leaves.next_multiple_of(num_workers)).step_by(num_workers) {
-            for lane in 0..lanes_per_leaf {
+            for microbatch in 0..microbatches_per_leaf {
                 for bucket in (0..grads.trees.len()).rev() {
                     if leaf < num_leaves {
-                        let buffer = grads.lane_buffer(cpu, bucket, overlap).unwrap();
-                        let lane = leaf * lanes_per_leaf + lane;
+                        let buffer = grads.microbatch_buffer(cpu, bucket, overlap).unwrap();
+                        let microbatch = leaf * microbatches_per_leaf + microbatch;
                         let add = |(element, sum): (usize, &mut f32)| {
-                            *sum += gradient(lane, bucket, element);
+                            *sum += gradient(microbatch, bucket, element);
                         };
                         buffer.iter_mut().enumerate().for_each(add);
-                        grads.finish_lane(cpu, bucket, overlap).unwrap();
+                        grads.finish_microbatch(cpu, bucket, overlap).unwrap();
                     } else {
                         grads.pass_over(cpu, bucket, overlap).unwrap();
                     }
@@ -372,8 +379,8 @@ mod tests {
     #[test]
     fn parts_are_the_sums_of_the_definition_and_every_buffer_comes_back() {
         let model = Model { layers: 1, width: 16, ffn: 512, ..MODEL };
-        for (num_workers, lanes_per_leaf) in [(1, 1), (3, 1), (4, 1), (2, 3), (5, 2)] {
-            let leaves = Leaves { num_leaves: 8, lanes_per_leaf };
+        for (num_workers, microbatches_per_leaf) in [(1, 1), (3, 1), (4, 1), (2, 3), (5, 2)] {
+            let leaves = Leaves { num_leaves: 8, microbatches_per_leaf };
             on_workers(num_workers, num_workers % 2 == 0, |mut overlap| {
                 let cpu = Cpu::single(Isa::detect());
                 let mut grads = gradients(&model, leaves, &overlap);
@@ -384,7 +391,7 @@ mod tests {
                         let part = bucket.part(grads.worker);
                         // Some of them; the sums are long.
                         for (at, element) in part.enumerate().step_by(101) {
-                            let expected = total(0..8, lanes_per_leaf, index, element);
+                            let expected = total(0..8, microbatches_per_leaf, index, element);
                             let found = grads.total(index)[at];
                             assert_eq!(found.to_bits(), expected.to_bits(), "{index}, {element}");
                         }
@@ -403,10 +410,10 @@ mod tests {
     fn a_step_over_sums_that_still_travel_is_a_bug() {
         on_workers(1, false, |mut overlap| {
             let cpu = Cpu::single(Isa::detect());
-            let leaves = Leaves { num_leaves: 1, lanes_per_leaf: 1 };
+            let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: 1 };
             let mut grads = gradients(&MODEL, leaves, &overlap);
-            grads.lane_buffer(&cpu, 0, &mut overlap).unwrap();
-            grads.finish_lane(&cpu, 0, &mut overlap).unwrap();
+            grads.microbatch_buffer(&cpu, 0, &mut overlap).unwrap();
+            grads.finish_microbatch(&cpu, 0, &mut overlap).unwrap();
             grads.restart();
         });
     }

@@ -4,13 +4,13 @@ mod support;
 
 use lockstep_comm::Count;
 use lockstep_config::{Group, Model, OptimName};
-use lockstep_model::{LaneShape, describe};
+use lockstep_model::{MicrobatchShape, describe};
 use lockstep_optim::{Optimizer, Phases};
 use lockstep_parallel::{Buckets, Footprint, Replica, ReplicaPlan, Shares, Stages, stages};
 use lockstep_schedule::pipeline::{Kind, Task, goes_to};
 use std::collections::BTreeMap;
 use support::{
-    BUCKET_LENS, Batch, LANE, LARGE, Layout, RECOMPUTE, TINY, on_ranks, settings, train_step,
+    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, on_ranks, settings, train_step,
 };
 
 #[test]
@@ -21,21 +21,24 @@ fn memory_is_what_was_counted_before() {
         for num_workers in [1, 2, 3, 8] {
             for zero in 0..4 {
                 turn += 1;
-                let (lanes_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 3]);
+                let (microbatches_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 3]);
                 let layout = Layout {
                     recompute: RECOMPUTE[turn % 4],
                     bucket_len: BUCKET_LENS[turn % 3],
                     overlap: turn.is_multiple_of(2),
                     ..Layout::even(8, num_workers, zero)
                 };
-                let plan = layout.plan(lanes_per_leaf);
+                let plan = layout.plan(microbatches_per_leaf);
                 let held = on_ranks(num_workers, |worker| {
                     let replica = worker.replica(&model, plan.clone()).expect("room");
                     replica.footprint(&Optimizer::new(&settings(rule), &replica.slots()))
                 });
                 for (worker, held) in held.into_iter().enumerate() {
                     let counted = Footprint::plan(&describe(&model), &plan, rule, worker);
-                    assert_eq!(held, counted, "worker {worker} of {layout:?}, {lanes_per_leaf}");
+                    assert_eq!(
+                        held, counted,
+                        "worker {worker} of {layout:?}, {microbatches_per_leaf}"
+                    );
                 }
             }
         }
@@ -88,9 +91,9 @@ fn memory_of_every_phase_of_freezing_is_what_was_counted_before() {
     assert_eq!(phases.len(), 3);
     for (num_workers, zero) in [(1, 0), (2, 0), (3, 1), (2, 2), (3, 3)] {
         let layout = Layout { bucket_len: 30_000, ..Layout::even(8, num_workers, zero) };
-        let plan = |phase, lanes| {
+        let plan = |phase, microbatches| {
             let phases = phases.clone();
-            ReplicaPlan { phases, phase, ..layout.plan(lanes) }
+            ReplicaPlan { phases, phase, ..layout.plan(microbatches) }
         };
         let held = on_ranks(num_workers, |worker| {
             let mut replica = worker.replica(&LARGE, plan(0, 1)).expect("room");
@@ -168,7 +171,7 @@ fn sent_by_hand(model: &Model, layout: &Layout, device: usize, num_microbatches:
     let last = layout.stages.num_devices() - 1;
     let has_table = model.tied && last > 0 && (device == 0 || device == last);
     let table = if has_table { model.vocab * model.width } else { 0 };
-    4 * (num_messages * LANE.rows() * model.width + table) as u64
+    4 * (num_messages * MICROBATCH.rows() * model.width + table) as u64
 }
 
 #[test]
@@ -208,8 +211,8 @@ const LAYERS: Model =
 /// What each worker of a layout holds, on the heap and by the plan.
 fn held(model: &Model, layout: &Layout) -> Vec<Footprint> {
     // Rows that four can divide.
-    let lane = LaneShape { tokens: 8, ..LANE };
-    let plan = ReplicaPlan { lane, ..layout.plan(1) };
+    let microbatch = MicrobatchShape { tokens: 8, ..MICROBATCH };
+    let plan = ReplicaPlan { microbatch, ..layout.plan(1) };
     let held = on_ranks(layout.num_workers(), |worker| {
         let rank = worker.comm.position();
         let blueprint = layout.blueprint(model, rank);
@@ -248,7 +251,7 @@ fn twice_as_many_holders_of_stages_or_slices_hold_half_of_what_they_divide() {
 }
 
 #[test]
-fn activations_are_divided_by_slices_and_rows_and_kept_for_as_many_lanes_as_a_stage_has() {
+fn activations_are_divided_by_slices_and_rows_and_kept_for_as_many_microbatches_as_a_stage_has() {
     let activations =
         |layout: &Layout| held(&LAYERS, layout).iter().map(|held| held.activations).max().unwrap();
     let alone = Layout::even(8, 1, 0);
@@ -258,7 +261,7 @@ fn activations_are_divided_by_slices_and_rows_and_kept_for_as_many_lanes_as_a_st
         let (some, rows) = (activations(&slices(false)), activations(&slices(true)));
         assert!(rows < some && some < one, "{rows}, {some}, {one}");
         assert!(20 * tensor * rows <= 21 * one, "{rows} of {one} by {tensor}");
-        // The first stage keeps as many lanes as there are stages, each of as much less.
+        // The first stage keeps as many micro-batches as there are stages, each of as much less.
         let stages = Layout { stages: cut(&LAYERS, tensor, 1, Kind::OneFOneB), ..alone.clone() };
         let first = activations(&stages);
         assert!(20 * first <= 21 * one && 20 * one <= 21 * first, "{first}, {one} by {tensor}");
@@ -318,15 +321,15 @@ impl Account {
 }
 
 /// What a step should move.
-fn by_hand(model: &Model, layout: &Layout, lanes_per_leaf: usize, worker: usize) -> Moved {
-    let plan = layout.plan(lanes_per_leaf);
+fn by_hand(model: &Model, layout: &Layout, microbatches_per_leaf: usize, worker: usize) -> Moved {
+    let plan = layout.plan(microbatches_per_leaf);
     let num_workers = layout.shares.len();
     let buckets = Buckets::new(&describe(model), layout.bucket_len, num_workers);
     let shares = plan.leaf_shares();
     let mut account = Account { num_workers, worker, moved: Moved::new() };
     let num_buckets = buckets.list.len();
     let num_passes = 8usize.div_ceil(num_workers);
-    let num_lanes = num_passes * lanes_per_leaf;
+    let num_microbatches = num_passes * microbatches_per_leaf;
     for (index, bucket) in buckets.list.iter().enumerate() {
         let part_len = bucket.part(worker).len();
         match &shares {
@@ -350,10 +353,10 @@ fn by_hand(model: &Model, layout: &Layout, lanes_per_leaf: usize, worker: usize)
             0 => 0,
             1 | 2 => 1,
             // The last two buckets of forward are the first two of backward, and the other way
-            // round for the next lane; a step forgets.
+            // round for the next micro-batch; a step forgets.
             _ => {
-                let forward = if index < 2 { 1 } else { num_lanes };
-                forward + if index + 2 < num_buckets { num_lanes } else { 0 }
+                let forward = if index < 2 { 1 } else { num_microbatches };
+                forward + if index + 2 < num_buckets { num_microbatches } else { 0 }
             }
         };
         (0..num_gathers).for_each(|_| account.all_gather(&bucket.part_lens()));
@@ -385,11 +388,11 @@ fn wire_layouts() -> Vec<Layout> {
 }
 
 /// What every rank moved in its second step.
-fn measured(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> Vec<Moved> {
+fn measured(model: &Model, layout: &Layout, microbatches_per_leaf: usize) -> Vec<Moved> {
     on_ranks(layout.shares.len(), |worker| {
-        let mut replica = worker.replica(model, layout.plan(lanes_per_leaf)).expect("room");
+        let mut replica = worker.replica(model, layout.plan(microbatches_per_leaf)).expect("room");
         let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
-        let batch = Batch::new(model, 8 * lanes_per_leaf, 1);
+        let batch = Batch::new(model, 8 * microbatches_per_leaf, 1);
         let mut counts = [0, 1].map(|step| {
             train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
             // Parameters that still travel are counted once they have arrived.
@@ -419,14 +422,14 @@ fn a_step_moves_what_the_schedules_say_and_no_more() {
     for (index, layout) in wire_layouts().into_iter().enumerate() {
         // So few tokens that every step has most of them, and all rows travel.
         let model = Model { tied: index % 2 == 0, vocab: 130, ..LARGE };
-        let lanes_per_leaf = [1, 1, 2][index % 3];
-        let measured = measured(&model, &layout, lanes_per_leaf);
+        let microbatches_per_leaf = [1, 1, 2][index % 3];
+        let measured = measured(&model, &layout, microbatches_per_leaf);
         for (worker, moved) in measured.iter().enumerate() {
-            let expected = by_hand(&model, &layout, lanes_per_leaf, worker);
+            let expected = by_hand(&model, &layout, microbatches_per_leaf, worker);
             assert_eq!(*moved, expected, "worker {worker}, {layout:?}");
         }
         let total: u64 = measured.iter().flat_map(Moved::values).map(|(_, r, w)| r + w).sum();
-        let limit = limit(&model, &layout, lanes_per_leaf);
+        let limit = limit(&model, &layout, microbatches_per_leaf);
         assert!(total <= limit, "{total} bytes are more than {limit}: {layout:?}");
     }
 }
@@ -434,19 +437,19 @@ fn a_step_moves_what_the_schedules_say_and_no_more() {
 /// Most bytes that all workers together may move: each worker 2(n-1)/n of the model, the other
 /// addends of workers with an odd run of leaves, passes at stage 2 and 3, brought weights at
 /// stage 3.
-fn limit(model: &Model, layout: &Layout, lanes_per_leaf: usize) -> u64 {
+fn limit(model: &Model, layout: &Layout, microbatches_per_leaf: usize) -> u64 {
     let num_workers = layout.shares.len();
     let buckets = Buckets::new(&describe(model), layout.bucket_len, num_workers);
     let num_params = buckets.num_params();
     let num_passes = 8usize.div_ceil(num_workers);
     let once = (num_workers - 1) * num_params * 4;
-    let (gradients, weights) = match layout.plan(lanes_per_leaf).leaf_shares() {
+    let (gradients, weights) = match layout.plan(microbatches_per_leaf).leaf_shares() {
         Shares::Contiguous(shares) => {
             let num_addends: usize = shares.into_iter().map(num_addends).sum();
             (once + (num_addends - num_workers) * num_params * 4, once)
         }
         Shares::Cyclic { .. } if layout.zero == 2 => (once * num_passes, once),
-        Shares::Cyclic { .. } => (once * num_passes, once * 2 * num_passes * lanes_per_leaf),
+        Shares::Cyclic { .. } => (once * num_passes, once * 2 * num_passes * microbatches_per_leaf),
     };
     (gradients + weights) as u64
 }

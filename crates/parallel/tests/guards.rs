@@ -38,9 +38,9 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
     for layout in layouts() {
         let found = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
-            let lane = |lane: usize| batch.lane(lane);
+            let microbatch = |microbatch: usize| batch.microbatch(microbatch);
             let find = |replica: &mut Replica| {
-                replica.find_non_finite(&worker.cpu, 1, 0, &lane).expect("all look together")
+                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("all look together")
             };
             assert_eq!(find(&mut replica), None, "{layout:?}");
             let mut params = all_params(&mut replica).expect("all visit together");
@@ -48,7 +48,7 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             let spoiled = params.iter_mut().find(|(other, _)| other == name);
             spoiled.expect("a parameter").1[7] = f32::NAN;
             restore(&mut replica, &params);
-            let loss = replica.run_lanes(&worker.cpu, 1, 0, &lane).expect("a step");
+            let loss = replica.run_microbatches(&worker.cpu, 1, 0, &microbatch).expect("a step");
             assert!(!loss.is_finite(), "{layout:?}");
             let sums = replica.finish_reduce(&worker.cpu).expect("a step");
             let sums = replica.unscale(&worker.cpu, sums);
@@ -62,19 +62,19 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             find(&mut replica).expect("a bad gradient")
         });
         for found in found {
-            // Backward meets the head first, and lane 0 is worker 0's under every layout.
-            assert_eq!((found.worker, found.lane), (0, 0), "{layout:?}");
+            // Backward meets the head first, and micro-batch 0 is worker 0's under every layout.
+            assert_eq!((found.worker, found.microbatch), (0, 0), "{layout:?}");
             assert_eq!((&found.block[..], found.element), ("lm_head", 0), "{layout:?}");
         }
     }
 }
 
 #[test]
-fn a_lane_that_overflows_is_named_with_its_worker() {
-    // A token of its own for lane 5, with a row of the table that overflows.
+fn a_microbatch_that_overflows_is_named_with_its_worker() {
+    // A token of its own for micro-batch 5, with a row of the table that overflows.
     let model = Model { vocab: 20, ..SMALL };
     let batch = Batch::new(&SMALL, 8, 2);
-    let marked: Vec<u32> = batch.lane(5).inputs.iter().map(|_| 19).collect();
+    let marked: Vec<u32> = batch.microbatch(5).inputs.iter().map(|_| 19).collect();
     for layout in layouts() {
         let found = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
@@ -82,21 +82,21 @@ fn a_lane_that_overflows_is_named_with_its_worker() {
             let table = params.iter_mut().find(|(name, _)| name == "model.embed_tokens.weight");
             table.expect("the table").1[19 * model.width..].fill(f32::INFINITY);
             restore(&mut replica, &params);
-            let lane = |lane: usize| {
-                let mut given = batch.lane(lane);
-                given.inputs = if lane == 5 { &marked } else { given.inputs };
+            let microbatch = |microbatch: usize| {
+                let mut given = batch.microbatch(microbatch);
+                given.inputs = if microbatch == 5 { &marked } else { given.inputs };
                 given
             };
-            let found = replica.find_non_finite(&worker.cpu, 1, 0, &lane);
+            let found = replica.find_non_finite(&worker.cpu, 1, 0, &microbatch);
             found.expect("all look together").expect("a bad gradient")
         });
-        let has_lane = |shares: &lockstep_parallel::Shares, worker: usize| {
+        let has_microbatch = |shares: &lockstep_parallel::Shares, worker: usize| {
             shares.leaves_of(worker, 8).contains(&5)
         };
         let shares = layout.plan(1).leaf_shares();
-        let worker = (0..layout.shares.len()).find(|worker| has_lane(&shares, *worker));
+        let worker = (0..layout.shares.len()).find(|worker| has_microbatch(&shares, *worker));
         for found in found {
-            assert_eq!((Some(found.worker), found.lane), (worker, 5), "{layout:?}");
+            assert_eq!((Some(found.worker), found.microbatch), (worker, 5), "{layout:?}");
         }
     }
 }

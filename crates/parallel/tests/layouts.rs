@@ -23,7 +23,7 @@ const NUM_STEPS: u64 = 3;
 #[derive(Clone, Debug)]
 struct Task {
     model: Model,
-    lanes_per_leaf: usize,
+    microbatches_per_leaf: usize,
     optim: OptimName,
 }
 
@@ -45,26 +45,29 @@ impl Outcome {
 
 /// One rank's part of a task.
 fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
-    let num_lanes = NUM_LEAVES * task.lanes_per_leaf;
-    let mut replica = worker.replica(&task.model, layout.plan(task.lanes_per_leaf)).expect("room");
+    let num_microbatches = NUM_LEAVES * task.microbatches_per_leaf;
+    let mut replica =
+        worker.replica(&task.model, layout.plan(task.microbatches_per_leaf)).expect("room");
     let mut optimizer = Optimizer::new(&settings(task.optim), &replica.slots());
     let held_out = Batch::new(&task.model, 11, 99);
     let mut numbers = Vec::new();
     for step in 0..NUM_STEPS {
-        let batch = Batch::new(&task.model, num_lanes, step);
+        let batch = Batch::new(&task.model, num_microbatches, step);
         if step == 1 {
             // A step that is not taken leaves no trace.
-            let lane = |lane: usize| held_out.lane(lane % 11);
-            replica.run_lanes(&worker.cpu, 1, 7, &lane).expect("lanes");
+            let microbatch = |microbatch: usize| held_out.microbatch(microbatch % 11);
+            replica.run_microbatches(&worker.cpu, 1, 7, &microbatch).expect("micro-batches");
             replica.finish_reduce(&worker.cpu).expect("sums");
         }
         let (loss, norm) =
             train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
         numbers.extend([loss, norm].map(f64::to_bits));
-        // Fewer lanes than workers, more, and none: what was brought for one must serve the next.
-        for num_lanes in [[1, 5], [11, 0], [3, 8]][step as usize] {
-            let lane = |lane: usize| held_out.lane(lane);
-            let loss = replica.evaluate(&worker.cpu, num_lanes, &lane).expect("an evaluation");
+        // Fewer micro-batches than workers, more, and none: what was brought for one must serve the next.
+        for num_microbatches in [[1, 5], [11, 0], [3, 8]][step as usize] {
+            let microbatch = |microbatch: usize| held_out.microbatch(microbatch);
+            let loss = replica
+                .evaluate(&worker.cpu, num_microbatches, &microbatch)
+                .expect("an evaluation");
             numbers.push(loss.to_bits());
         }
     }
@@ -122,31 +125,31 @@ fn gpt2(tied: bool) -> Model {
 
 #[test]
 fn llama_with_grouped_queries_gives_the_same_bits_under_every_layout() {
-    let task = Task { model: llama(false), lanes_per_leaf: 1, optim: OptimName::AdamW };
+    let task = Task { model: llama(false), microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &layouts(0));
 }
 
 #[test]
-fn tied_llama_with_three_lanes_a_leaf_gives_the_same_bits_under_every_layout() {
-    let task = Task { model: llama(true), lanes_per_leaf: 3, optim: OptimName::Momentum };
+fn tied_llama_with_three_microbatches_a_leaf_gives_the_same_bits_under_every_layout() {
+    let task = Task { model: llama(true), microbatches_per_leaf: 3, optim: OptimName::Momentum };
     assert_layouts_agree(&task, &layouts(1));
 }
 
 #[test]
 fn tied_gpt2_gives_the_same_bits_under_every_layout() {
-    let task = Task { model: gpt2(true), lanes_per_leaf: 1, optim: OptimName::AdamW };
+    let task = Task { model: gpt2(true), microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &layouts(2));
 }
 
 #[test]
-fn gpt2_with_three_lanes_a_leaf_gives_the_same_bits_under_every_layout() {
-    let task = Task { model: gpt2(false), lanes_per_leaf: 3, optim: OptimName::Sgd };
+fn gpt2_with_three_microbatches_a_leaf_gives_the_same_bits_under_every_layout() {
+    let task = Task { model: gpt2(false), microbatches_per_leaf: 3, optim: OptimName::Sgd };
     assert_layouts_agree(&task, &layouts(3));
 }
 
 #[test]
 fn workers_that_own_nothing_do_not_change_a_bit() {
-    let task = Task { model: TINY, lanes_per_leaf: 1, optim: OptimName::AdamW };
+    let task = Task { model: TINY, microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &layouts(1));
 }
 
@@ -165,7 +168,7 @@ fn unequal_shares_give_the_same_bits() {
             });
         }
     }
-    let task = Task { model: llama(true), lanes_per_leaf: 1, optim: OptimName::AdamW };
+    let task = Task { model: llama(true), microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &list);
 }
 
@@ -193,8 +196,8 @@ fn pipelines(task: &Task, kind: Kind, shapes: &[(usize, usize)]) -> Vec<Layout> 
 
 #[test]
 fn a_pipeline_of_two_gives_the_same_bits() {
-    for (tied, lanes_per_leaf) in [(false, 1), (true, 2)] {
-        let task = Task { model: llama(tied), lanes_per_leaf, optim: OptimName::AdamW };
+    for (tied, microbatches_per_leaf) in [(false, 1), (true, 2)] {
+        let task = Task { model: llama(tied), microbatches_per_leaf, optim: OptimName::AdamW };
         assert_layouts_agree(&task, &pipelines(&task, Kind::OneFOneB, &[(2, 1)]));
     }
 }
@@ -202,7 +205,7 @@ fn a_pipeline_of_two_gives_the_same_bits() {
 #[test]
 fn pipelines_of_three_and_four_with_uneven_stages_give_the_same_bits() {
     let model = Model { layers: 3, ..gpt2(true) };
-    let task = Task { model, lanes_per_leaf: 1, optim: OptimName::AdamW };
+    let task = Task { model, microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &pipelines(&task, Kind::GPipe, &[(3, 1)]));
     assert_layouts_agree(&task, &pipelines(&task, Kind::OneFOneB, &[(4, 1)]));
 }
@@ -210,14 +213,14 @@ fn pipelines_of_three_and_four_with_uneven_stages_give_the_same_bits() {
 #[test]
 fn several_stages_a_device_give_the_same_bits() {
     let model = Model { layers: 4, ..llama(true) };
-    let task = Task { model, lanes_per_leaf: 1, optim: OptimName::AdamW };
+    let task = Task { model, microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &pipelines(&task, Kind::Interleaved, &[(1, 2), (2, 2), (3, 2)]));
 }
 
 #[test]
 fn backward_in_two_halves_gives_the_same_bits() {
     for model in [llama(false), gpt2(true)] {
-        let task = Task { model, lanes_per_leaf: 1, optim: OptimName::AdamW };
+        let task = Task { model, microbatches_per_leaf: 1, optim: OptimName::AdamW };
         assert_layouts_agree(&task, &pipelines(&task, Kind::ZeroBubble, &[(1, 1), (2, 1), (3, 1)]));
     }
 }

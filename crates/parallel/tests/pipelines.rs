@@ -26,9 +26,11 @@ fn a_stage_that_does_not_go_on_is_named_with_its_microbatch() {
         let (plan, blueprint) = (layout.plan(1), describe(&SMALL));
         let replica = Replica::materialize(blueprint, 1, &worker.cpu, plan, &comm, worker.world);
         let mut replica = replica.expect("room");
-        let lane = |lane: usize| batch.lane(lane);
+        let microbatch = |microbatch: usize| batch.microbatch(microbatch);
         let is_first = worker.comm.position() == 0;
-        is_first.then(|| replica.run_lanes(&worker.cpu, 1, 7, &lane).unwrap_err().to_string())
+        is_first.then(|| {
+            replica.run_microbatches(&worker.cpu, 1, 7, &microbatch).unwrap_err().to_string()
+        })
     });
     let told = told[0].as_ref().expect("the first stage waits for the second");
     let words = ["on the pipeline group waited 300 ms for rank 1", "microbatch 0 of step 7"];
@@ -68,8 +70,11 @@ fn the_first_bad_gradient_is_found_on_the_stage_that_met_it() {
         let found = on_ranks(layout.num_workers(), |worker| {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
             let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
-            let lane = |lane: usize| batch.lane(lane);
-            assert_eq!(replica.find_non_finite(&worker.cpu, 1, 0, &lane).expect("all look"), None);
+            let microbatch = |microbatch: usize| batch.microbatch(microbatch);
+            assert_eq!(
+                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("all look"),
+                None
+            );
             train_step(worker, &mut replica, &mut optimizer, &batch, 0).expect("a step");
             let mut params = all_params(&mut replica).expect("all visit together");
             let name = "model.layers.0.mlp.up_proj.weight";
@@ -80,12 +85,12 @@ fn the_first_bad_gradient_is_found_on_the_stage_that_met_it() {
             };
             let restored = replica.restore(|p| Ok::<_, lockstep_comm::CommError>(find(&p.name)));
             restored.expect("all restore together");
-            let found = replica.find_non_finite(&worker.cpu, 1, 0, &lane).expect("all look");
+            let found = replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("all look");
             found.expect("a bad gradient")
         });
         for found in found {
-            // Backward meets the head first, which the last stage has; lane 0 is the first copy's.
-            assert_eq!((found.worker, found.lane), (copies, 0), "{layout:?}");
+            // Backward meets the head first, which the last stage has; micro-batch 0 is the first copy's.
+            assert_eq!((found.worker, found.microbatch), (copies, 0), "{layout:?}");
             assert_eq!((&found.block[..], found.element), ("lm_head", 0), "{layout:?}");
         }
     }

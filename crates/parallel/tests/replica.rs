@@ -1,29 +1,31 @@
-//! A step of a tiny model from lanes to weights, on one worker.
+//! A step of a tiny model from micro-batches to weights, on one worker.
 
 mod support;
 
 use lockstep_comm::CommError;
 use lockstep_config::{Family, Group, Model, OptimName};
-use lockstep_model::{Lane, Recompute, describe};
+use lockstep_model::{Microbatch, Recompute, describe};
 use lockstep_optim::{Clip, Optimizer, Phases, Slot, Update};
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_tensor::{Cpu, Isa};
 use support::{
-    Batch, LANE, Named, RECOMPUTE, SMALL, Worker, all_params, alone, assert_same, bits, settings,
-    train_step,
+    Batch, MICROBATCH, Named, RECOMPUTE, SMALL, Worker, all_params, alone, assert_same, bits,
+    settings, train_step,
 };
 
-fn plan(num_leaves: usize, lanes_per_leaf: usize) -> ReplicaPlan {
-    ReplicaPlan::alone(LANE, Leaves { num_leaves, lanes_per_leaf })
+fn plan(num_leaves: usize, microbatches_per_leaf: usize) -> ReplicaPlan {
+    ReplicaPlan::alone(MICROBATCH, Leaves { num_leaves, microbatches_per_leaf })
 }
 
 fn replica(worker: &Worker<'_>, model: &Model, plan: ReplicaPlan) -> Replica {
     worker.replica(model, plan).expect("alone, nothing can fail")
 }
 
-/// Runs all lanes as one step and returns the mean loss.
+/// Runs all micro-batches as one step and returns the mean loss.
 fn run(worker: &Worker<'_>, replica: &mut Replica, batch: &Batch) -> f64 {
-    let sum = replica.run_lanes(&worker.cpu, 1, 0, &|lane| batch.lane(lane)).expect("alone");
+    let sum = replica
+        .run_microbatches(&worker.cpu, 1, 0, &|microbatch| batch.microbatch(microbatch))
+        .expect("alone");
     replica.finish_reduce(&worker.cpu).expect("alone");
     sum / batch.num_targets() as f64
 }
@@ -35,7 +37,7 @@ fn train(
     plan: ReplicaPlan,
     num_steps: u64,
 ) -> (Vec<f64>, Vec<Named>) {
-    let batch = Batch::new(model, plan.leaves.num_leaves * plan.leaves.lanes_per_leaf, 2);
+    let batch = Batch::new(model, plan.leaves.num_leaves * plan.leaves.microbatches_per_leaf, 2);
     let mut replica = replica(worker, model, plan);
     let mut optimizer = Optimizer::new(&settings(OptimName::AdamW), &replica.slots());
     let mut step =
@@ -68,16 +70,19 @@ fn set_param(replica: &mut Replica, name: &str, change: impl Fn(&[Named]) -> Vec
 fn gradients_of_a_step_are_its_leaves_added_by_the_tree() {
     let batch = Batch::new(&SMALL, 8, 2);
     alone(|worker| {
-        for lanes_per_leaf in [1, 2, 4] {
-            let num_leaves = 8 / lanes_per_leaf;
-            let mut one_leaf = replica(worker, &SMALL, plan(1, lanes_per_leaf));
+        for microbatches_per_leaf in [1, 2, 4] {
+            let num_leaves = 8 / microbatches_per_leaf;
+            let mut one_leaf = replica(worker, &SMALL, plan(1, microbatches_per_leaf));
             let grads_of_leaf = |leaf: usize| {
-                let lane = |lane: usize| {
-                    // Without dropout, a lane's place in the batch does not matter.
-                    let first_sample = (lane * LANE.sequences) as u64;
-                    Lane { first_sample, ..batch.lane(leaf * lanes_per_leaf + lane) }
+                let microbatch = |microbatch: usize| {
+                    // Without dropout, a micro-batch's place in the batch does not matter.
+                    let first_sample = (microbatch * MICROBATCH.sequences) as u64;
+                    Microbatch {
+                        first_sample,
+                        ..batch.microbatch(leaf * microbatches_per_leaf + microbatch)
+                    }
                 };
-                one_leaf.run_lanes(&worker.cpu, 1, 0, &lane).expect("alone");
+                one_leaf.run_microbatches(&worker.cpu, 1, 0, &microbatch).expect("alone");
                 one_leaf.finish_reduce(&worker.cpu).expect("alone");
                 all_grads(&one_leaf)
             };
@@ -85,9 +90,13 @@ fn gradients_of_a_step_are_its_leaves_added_by_the_tree() {
             while sums.len() > 1 {
                 sums = sums.chunks(2).map(|pair| sum(&pair[0], &pair[1])).collect();
             }
-            let mut replica = replica(worker, &SMALL, plan(num_leaves, lanes_per_leaf));
+            let mut replica = replica(worker, &SMALL, plan(num_leaves, microbatches_per_leaf));
             run(worker, &mut replica, &batch);
-            assert_same(&all_grads(&replica), &sums[0], &format!("{lanes_per_leaf} lanes a leaf"));
+            assert_same(
+                &all_grads(&replica),
+                &sums[0],
+                &format!("{microbatches_per_leaf} micro-batches a leaf"),
+            );
         }
     });
 }
@@ -128,8 +137,8 @@ fn a_tied_table_gets_the_gradients_of_both_uses_added_once() {
             set_param(&mut untied, name, |_| stepped(name).expect("both have it"));
         }
         let losses = [&mut untied, &mut tied].map(|replica| {
-            let lane = |lane: usize| batch.lane(lane);
-            replica.evaluate(&worker.cpu, 4, &lane).expect("alone").to_bits()
+            let microbatch = |microbatch: usize| batch.microbatch(microbatch);
+            replica.evaluate(&worker.cpu, 4, &microbatch).expect("alone").to_bits()
         });
         assert_eq!(losses[0], losses[1]);
     });
@@ -167,13 +176,13 @@ fn evaluation_leaves_gradients_alone_and_shows_its_logits() {
         let mut replica = replica(worker, &SMALL, plan(2, 1));
         run(worker, &mut replica, &batch);
         let grads = all_grads(&replica);
-        let loss = replica.evaluate(&worker.cpu, 1, &|_| batch.lane(1)).expect("alone");
+        let loss = replica.evaluate(&worker.cpu, 1, &|_| batch.microbatch(1)).expect("alone");
         assert_same(&all_grads(&replica), &grads, "gradients");
 
         let by_hand: f64 = replica
             .logits()
             .chunks(SMALL.vocab)
-            .zip(batch.lane(1).targets)
+            .zip(batch.microbatch(1).targets)
             .map(|(logits, target)| {
                 let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
                 sum.ln() - f64::from(logits[*target as usize])
@@ -202,8 +211,8 @@ fn recomputation_holds_less() {
 }
 
 #[test]
-#[should_panic(expected = "every lane was run")]
-fn a_sum_without_lanes_is_a_bug() {
+#[should_panic(expected = "every micro-batch was run")]
+fn a_sum_without_microbatches_is_a_bug() {
     alone(|worker| {
         let mut replica = replica(worker, &SMALL, plan(2, 1));
         replica.finish_reduce(&worker.cpu).expect("alone");

@@ -39,7 +39,9 @@ fn train(worker: &Worker<'_>, model: &Model, optim: OptimName, layout: &Layout) 
         numbers.extend([loss, norm].map(f64::to_bits));
     }
     let held_out = Batch::new(model, 5, 99);
-    let loss = replica.evaluate(cpu, 5, &|lane| held_out.lane(lane)).expect("an evaluation");
+    let loss = replica
+        .evaluate(cpu, 5, &|microbatch| held_out.microbatch(microbatch))
+        .expect("an evaluation");
     numbers.push(loss.to_bits());
     assert_eq!(replica.find_difference().expect("a comparison"), None);
     let weights = all_params(&mut replica).expect("weights");

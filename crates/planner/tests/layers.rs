@@ -65,7 +65,7 @@ fn holders_of_slices_move_what_is_published() {
         "model.layers=1",
         "model.context=32",
     ]);
-    let shape = lockstep_parallel::asked::lane_shape(&recipe);
+    let shape = lockstep_parallel::asked::microbatch_shape(&recipe);
     for t in [2, 4] {
         for sequence in [false, true] {
             let slices = Slices::part(t, t, 0, sequence);
@@ -104,7 +104,7 @@ fn stages_hand_each_other_a_stream_a_microbatch() {
     let blueprint = blueprint_on(&recipe, 0);
     let (_, moved) = traffic::of_recipe(&recipe, &blueprint, 0, &wires, Known::default());
     let cause = Cause { axis: Axis::Pipeline, op: None };
-    let microbatches = (recipe.train.batch / recipe.train.microbatch) as u64;
+    let microbatches = (recipe.train.batch / recipe.train.microbatch_size) as u64;
     // Published: 2bsh bytes a microbatch and direction, of numbers of 16 bits; here they have 32.
     let bsh = (2 * recipe.model.context * recipe.model.width) as u64;
     for rank in &moved {

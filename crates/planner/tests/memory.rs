@@ -117,7 +117,7 @@ fn the_peak_is_where_the_batch_is_largest() {
         "train.batch_schedule=[{tokens = 100000, batch = 32}]",
     ]);
     let memory = Memory::of(&grows, &describe(&grows.model));
-    // More lanes a leaf, so whole leaves must be kept until they are full.
+    // More micro-batches a leaf, so whole leaves must be kept until they are full.
     assert!(memory.peak_step > 0, "{memory:?}");
     let same = Memory::of(&recipe(&[]), &describe(&recipe(&[]).model));
     assert_eq!(same.peak_step, 0);

@@ -32,7 +32,7 @@ fn format() -> Format {
         block_seconds: 0.0,
         block_seconds_alone: 0.0,
         score_seconds: 0.0,
-        lane_seconds_per_param: 0.0,
+        microbatch_seconds_per_param: 0.0,
     }
 }
 
@@ -58,8 +58,8 @@ fn close(found: f64, expected: f64) {
 }
 
 #[test]
-fn short_lanes_pay_for_their_blocks_and_workers_share_the_lanes() {
-    // An embedding, four layers and a head; eight lanes of two sequences.
+fn short_microbatches_pay_for_their_blocks_and_workers_share_the_microbatches() {
+    // An embedding, four layers and a head; eight micro-batches of two sequences.
     let base = ["model.layers=4", "train.batch=16", "train.microbatch=2"];
     let of = |more: &[&str]| recipe(&[&base[..], more].concat());
     let machine = with(Format { block_seconds: 2.0, block_seconds_alone: 1.0, ..format() });
@@ -72,12 +72,12 @@ fn short_lanes_pay_for_their_blocks_and_workers_share_the_lanes() {
 }
 
 #[test]
-fn parameters_are_paid_for_by_lane_leaf_and_update() {
+fn parameters_are_paid_for_by_microbatch_leaf_and_update() {
     let alone = recipe(&["run.workers=1", "train.batch=32", "train.microbatch=2"]);
     let params = describe(&alone.model).num_params() as f64;
-    // Sixteen lanes in eight leaves.
-    let by_lane = with(Format { lane_seconds_per_param: 1.0, ..format() });
-    close(time(&alone, &by_lane).compute.0, 16.0 * params);
+    // Sixteen micro-batches in eight leaves.
+    let by_microbatch = with(Format { microbatch_seconds_per_param: 1.0, ..format() });
+    close(time(&alone, &by_microbatch).compute.0, 16.0 * params);
     let by_leaf = Calibration { sums: sums(1.0), ..machine() };
     close(time(&alone, &by_leaf).compute.0, 8.0 * params);
     let by_update = Calibration { update_seconds_per_param: 1.0, ..machine() };
@@ -100,7 +100,7 @@ fn heads_are_paid_for_by_their_scores() {
         let sets = [&sets[..], &heads.each_ref().map(String::as_str)].concat();
         time(&recipe(&sets), &machine).compute.0
     };
-    // Eight lanes of two sequences of 1 + 2 + 3 + 4 scores.
+    // Eight micro-batches of two sequences of 1 + 2 + 3 + 4 scores.
     close(compute(2), f64::from(8 * 2 * 3 * 2 * 10));
     close(compute(4), 2.0 * compute(2));
 }

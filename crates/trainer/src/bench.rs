@@ -2,7 +2,7 @@
 
 use crate::saved::Learner;
 use crate::summary::median;
-use crate::train::lane_of;
+use crate::train::microbatch_of;
 use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
@@ -67,9 +67,9 @@ fn bench_on(
         learner.enter(recipe, step)?;
         let batch = loader.next_batch()?;
         let num_targets = targets.of(batch)?;
-        let lane = |index| lane_of(recipe, batch, index, num_targets);
+        let microbatch = |index| microbatch_of(recipe, batch, index, num_targets);
         learner.replica.scale_loss(learner.scaler.scale());
-        learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
+        learner.replica.run_microbatches(cpu, recipe.train.seed, step, &microbatch)?;
         learner.optimizer.read_ahead();
         let sums = learner.replica.finish_reduce(cpu)?;
         let sums = learner.replica.unscale(cpu, sums);

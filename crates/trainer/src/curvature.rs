@@ -6,7 +6,7 @@
 //! that of the first step, which makes the number noisy as the loss itself is; its use is to tell
 //! a learning rate that cannot work, above all where gradients come late.
 
-use crate::train::{lane_of, lane_shape};
+use crate::train::{microbatch_of, microbatch_shape};
 use crate::{TrainError, device, feed, pretrained, saved::Learner};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Stragglers};
@@ -43,8 +43,8 @@ pub fn largest_curvature(
     let mut loader = feed.loader(world, Cursor::start())?;
     let batch = loader.next_batch()?;
     let num_targets = batch.num_targets;
-    let lane = |index| lane_of(&recipe, batch, index, num_targets);
-    assert_eq!(batch.num_lanes() * lane_shape(&recipe).sequences, recipe.train.batch);
+    let microbatch = |index| microbatch_of(&recipe, batch, index, num_targets);
+    assert_eq!(batch.num_microbatches() * microbatch_shape(&recipe).sequences, recipe.train.batch);
     let start = weights(&learner.replica);
     let mut num_products = 0;
     let mut failed = None;
@@ -52,7 +52,7 @@ pub fn largest_curvature(
         num_products += 1;
         told(num_products);
         let gradient = |x: &[f64]| {
-            let found = gradient_at(&cpu, &recipe, &mut learner.replica, &lane, x);
+            let found = gradient_at(&cpu, &recipe, &mut learner.replica, &microbatch, x);
             found.unwrap_or_else(|error| {
                 failed = Some(error);
                 vec![0.0; x.len()]
@@ -89,7 +89,7 @@ fn gradient_at<'a>(
     cpu: &Cpu,
     recipe: &Recipe,
     replica: &mut Replica,
-    lane: &dyn Fn(usize) -> lockstep_model::Lane<'a>,
+    microbatch: &dyn Fn(usize) -> lockstep_model::Microbatch<'a>,
     x: &[f64],
 ) -> Result<Vec<f64>, TrainError> {
     let mut next = x.iter();
@@ -98,7 +98,7 @@ fn gradient_at<'a>(
             *value = *x as f32;
         }
     })?;
-    replica.run_lanes(cpu, recipe.train.seed, 0, lane)?;
+    replica.run_microbatches(cpu, recipe.train.seed, 0, microbatch)?;
     replica.finish_reduce(cpu)?;
     let grads = replica.own_grads().flat_map(|(_, grad)| grad.iter());
     Ok(grads.map(|value| f64::from(*value)).collect())

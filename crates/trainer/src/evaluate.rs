@@ -1,11 +1,11 @@
-//! Loss on held-out text: fixed lanes, summed in lane order in `f64`. Small problems are judged by
+//! Loss on held-out text: fixed micro-batches, summed in micro-batch order in `f64`. Small problems are judged by
 //! their own measure besides.
 
-use crate::train::lane_shape;
+use crate::train::microbatch_shape;
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
 use lockstep_data::Validation;
-use lockstep_model::Lane;
+use lockstep_model::Microbatch;
 use lockstep_model::problem::{Assessment, Judge};
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
@@ -88,23 +88,23 @@ impl Examiner {
     }
 }
 
-/// Mean loss over the validation lanes, in nats a token.
+/// Mean loss over the validation micro-batches, in nats a token.
 fn validation_loss(
     replica: &mut Replica,
     cpu: &Cpu,
     recipe: &Recipe,
     validation: &Validation,
 ) -> Result<f64, CommError> {
-    let lane = |index: usize| {
-        let lane = &validation.lanes[index];
-        Lane {
-            shape: lane_shape(recipe),
-            inputs: &lane.inputs,
-            targets: &lane.targets,
-            first_sample: lane.first_sample,
+    let microbatch = |index: usize| {
+        let microbatch = &validation.microbatches[index];
+        Microbatch {
+            shape: microbatch_shape(recipe),
+            inputs: &microbatch.inputs,
+            targets: &microbatch.targets,
+            first_sample: microbatch.first_sample,
             num_targets: validation.num_targets,
         }
     };
-    let sum = replica.evaluate(cpu, validation.lanes.len(), &lane)?;
+    let sum = replica.evaluate(cpu, validation.microbatches.len(), &microbatch)?;
     Ok(sum / validation.num_targets as f64)
 }

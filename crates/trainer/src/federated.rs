@@ -5,7 +5,7 @@ use crate::TrainError;
 use crate::health::Verdict;
 use crate::journal::{Journal, StepRecord};
 use crate::saved::{Learner, blueprint_on};
-use crate::train::lane_of;
+use crate::train::microbatch_of;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
 use lockstep_config::{FederatedCombine, FederatedMethod, Recipe};
@@ -41,7 +41,7 @@ fn plan_of(recipe: &Recipe) -> FederatedPlan {
     FederatedPlan {
         by_worker: recipe.clients_by_worker(),
         sampled: federated.sampled,
-        lanes_per_client: recipe.num_lanes() / federated.sampled,
+        microbatches_per_client: recipe.num_microbatches() / federated.sampled,
         correction: match federated.method {
             FederatedMethod::FedAvg => Correction::None,
             FederatedMethod::FedProx => Correction::Prox { mu: federated.mu as f32 },
@@ -100,18 +100,18 @@ pub(crate) fn one_step(
     if step == round.start {
         federation.begin_round(round.start, &clients, round.end - round.start);
     }
-    let lanes = batch.num_lanes() / clients.len();
-    let of_client = |index: usize| index * lanes..(index + 1) * lanes;
+    let microbatches = batch.num_microbatches() / clients.len();
+    let of_client = |index: usize| index * microbatches..(index + 1) * microbatches;
     let targets: Vec<u64> =
         (0..clients.len()).map(|index| batch.targets_in(of_client(index)).max(1)).collect();
     let slow = &journal.slow;
-    let lane = |index: usize, number: usize| {
-        let lane = index * lanes + number;
-        slow.before_lane(step, lane, &|| false);
-        lane_of(recipe, batch, lane, targets[index])
+    let microbatch = |index: usize, number: usize| {
+        let microbatch = index * microbatches + number;
+        slow.before_microbatch(step, microbatch, &|| false);
+        microbatch_of(recipe, batch, microbatch, targets[index])
     };
-    let local = federation.step(cpu, step, lr, &lane)?;
-    slow.after_lanes();
+    let local = federation.step(cpu, step, lr, &microbatch)?;
+    slow.after_microbatches();
     let loss = local.sum / local.targets;
     if local.targets == 0.0 {
         let (what, source_of) = ("the loss of every client".to_owned(), String::new());
@@ -128,7 +128,7 @@ pub(crate) fn one_step(
         loss,
         lr,
         clip: Clip::unclipped(local.norm),
-        num_tokens: batch.num_lanes() * crate::train::lane_shape(recipe).rows(),
+        num_tokens: batch.num_microbatches() * crate::train::microbatch_shape(recipe).rows(),
         data_wait_seconds: loader.wait_seconds(),
         verdict: Verdict::Step,
         loss_scale: None,

@@ -28,7 +28,7 @@ pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainEr
     Ok(feed)
 }
 
-/// The lanes that the model is judged by: the same everywhere, or each worker's own.
+/// The micro-batches that the model is judged by: the same everywhere, or each worker's own.
 pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Validation, TrainError> {
     let (worker, num_workers) = (comm.position(), comm.num_members());
     let own = feed.validation(num_workers)?;
@@ -36,16 +36,17 @@ pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Valid
         return Ok(own);
     }
     let mut all = vec![0; 2 * num_workers];
-    comm.all_gather(&[own.lanes.len() as u64, own.num_targets], &mut all)?;
+    comm.all_gather(&[own.microbatches.len() as u64, own.num_targets], &mut all)?;
     let (all, _) = all.as_chunks::<2>();
-    let most_lanes = all.iter().map(|[lanes, _]| *lanes as usize).max().unwrap_or(0);
+    let most_microbatches =
+        all.iter().map(|[microbatches, _]| *microbatches as usize).max().unwrap_or(0);
     let num_targets = all.iter().map(|[_, targets]| targets).sum();
-    Ok(share_out(own, recipe, worker, most_lanes, num_workers, num_targets))
+    Ok(share_out(own, recipe, worker, most_microbatches, num_workers, num_targets))
 }
 
 /// The number of targets of a batch over all workers.
 pub struct Targets<'a> {
-    /// Where each worker knows only its own lanes: the group, and room for what they say.
+    /// Where each worker knows only its own micro-batches: the group, and room for what they say.
     others: Option<(&'a Comm, Vec<u64>)>,
 }
 

@@ -6,7 +6,7 @@
 use crate::TrainError;
 use crate::saved::Learner;
 use lockstep_config::Recipe;
-use lockstep_model::Lane;
+use lockstep_model::Microbatch;
 use lockstep_optim::Clip;
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
@@ -33,7 +33,7 @@ pub fn agree<'a>(
     loss: f64,
     clip: &Clip,
     learner: &mut Learner,
-    lane: &dyn Fn(usize) -> Lane<'a>,
+    microbatch: &dyn Fn(usize) -> Microbatch<'a>,
 ) -> Result<Verdict, TrainError> {
     if loss.is_finite() && clip.norm.is_finite() {
         learner.num_skipped = 0;
@@ -49,13 +49,13 @@ pub fn agree<'a>(
     if learner.num_skipped <= recipe.train.max_skipped {
         return Ok(Verdict::Skip);
     }
-    let culprit = learner.replica.find_non_finite(cpu, recipe.train.seed, step, lane)?;
+    let culprit = learner.replica.find_non_finite(cpu, recipe.train.seed, step, microbatch)?;
     let what = if loss.is_finite() { "the gradient norm" } else { "the loss" };
     let value = if loss.is_finite() { clip.norm } else { loss };
     let source = culprit.map_or(String::new(), |found| {
         format!(
-            " (first on worker {}, lane {}, block {}: gradient of {}, element {})",
-            found.worker, found.lane, found.block, found.name, found.element
+            " (first on worker {}, micro-batch {}, block {}: gradient of {}, element {})",
+            found.worker, found.microbatch, found.block, found.name, found.element
         )
     });
     Err(TrainError::Diverged { step, what: what.to_owned(), value, source_of: source })

@@ -1,12 +1,12 @@
 //! Runs whose threads step shared weights without a lock; see [`lockstep_parallel::hogwild`].
 //!
-//! There is one worker, and `sync.threads` threads of it. Each learns from its own lanes of every
+//! There is one worker, and `sync.threads` threads of it. Each learns from its own micro-batches of every
 //! batch, at its own pace; they meet only where the model is judged or saved, and at the end. The
 //! first of them is the worker's own thread, whose steps are those that the run tells about.
 
 use crate::health::Verdict;
 use crate::journal::StepRecord;
-use crate::train::{lane_of, lane_shape};
+use crate::train::{microbatch_of, microbatch_shape};
 use crate::way::{Way, Worker};
 use crate::{TrainError, evaluate, feed, servers};
 use lockstep_comm::Comm;
@@ -164,7 +164,7 @@ struct Hand {
     hog: Hog,
     cpu: Cpu,
     thread: usize,
-    num_lanes: usize,
+    num_microbatches: usize,
     lr: LearningRate,
     clip: ClipPlan,
 }
@@ -175,13 +175,13 @@ impl Hand {
         let (plan, cpu) = (plan_at(recipe, &blueprint, 0), Cpu::single(cpu.isa()));
         let tensors = blueprint.tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
-        let num_lanes = recipe.num_lanes() / recipe.sync.threads;
-        let hog = Hog::new(blueprint, seed, &cpu, &plan, num_lanes, world)?;
+        let num_microbatches = recipe.num_microbatches() / recipe.sync.threads;
+        let hog = Hog::new(blueprint, seed, &cpu, &plan, num_microbatches, world)?;
         let lr = LearningRate::new(&recipe.optim, recipe.train.steps);
-        Ok(Self { hog, cpu, thread, num_lanes, lr, clip })
+        Ok(Self { hog, cpu, thread, num_microbatches, lr, clip })
     }
 
-    /// Learns from this thread's lanes of one batch.
+    /// Learns from this thread's micro-batches of one batch.
     fn step(
         &mut self,
         recipe: &Recipe,
@@ -190,12 +190,15 @@ impl Hand {
         loader: &mut Loader,
     ) -> Result<StepRecord, TrainError> {
         let batch = loader.next_batch()?;
-        let lanes = self.thread * self.num_lanes..(self.thread + 1) * self.num_lanes;
+        let microbatches =
+            self.thread * self.num_microbatches..(self.thread + 1) * self.num_microbatches;
         // By the targets of all threads, so that the steps of all are one of the batch.
-        let lane = |index: usize| lane_of(recipe, batch, lanes.start + index, batch.num_targets);
+        let microbatch = |index: usize| {
+            microbatch_of(recipe, batch, microbatches.start + index, batch.num_targets)
+        };
         let solo = self.hog.pull(shared)?;
-        let loss = solo.run_lanes(&self.cpu, recipe.train.seed, step, &lane)?;
-        let loss = loss / batch.targets_in(lanes.clone()).max(1) as f64;
+        let loss = solo.run_microbatches(&self.cpu, recipe.train.seed, step, &microbatch)?;
+        let loss = loss / batch.targets_in(microbatches.clone()).max(1) as f64;
         let sums = solo.finish_reduce(&self.cpu)?;
         let sums = solo.unscale(&self.cpu, sums);
         let clip: Clip = solo.clip(&self.cpu, sums, &self.clip)?;
@@ -212,7 +215,7 @@ impl Hand {
             loss,
             lr,
             clip,
-            num_tokens: batch.num_lanes() * lane_shape(recipe).rows(),
+            num_tokens: batch.num_microbatches() * microbatch_shape(recipe).rows(),
             data_wait_seconds: loader.wait_seconds(),
             verdict: Verdict::Step,
             loss_scale: None,

@@ -73,8 +73,8 @@ pub struct FiguresByWorker {
     pub proportional_rss_bytes: Vec<u64>,
     /// Memory that the engine allocated, by what it is for.
     pub accounted: Vec<AccountedBytes>,
-    /// How long a lane took, in the middle.
-    pub lane_seconds: Vec<f64>,
+    /// How long a micro-batch took, in the middle.
+    pub microbatch_seconds: Vec<f64>,
 }
 
 /// The memory of a run.
@@ -361,7 +361,7 @@ impl Journal {
             bytes(held.activations),
             bytes(held.buffers),
             corpus_bytes as u64,
-            self.pace.lane_seconds().to_bits(),
+            self.pace.microbatch_seconds().to_bits(),
         ];
         let mut all = vec![0; own.len() * comm.num_members()];
         comm.all_gather(&own, &mut all)?;
@@ -377,7 +377,7 @@ impl Journal {
             activations,
             buffers,
             corpus,
-            lane_seconds,
+            microbatch_seconds,
         ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
@@ -387,7 +387,7 @@ impl Journal {
             let accounted =
                 AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
-            figures.lane_seconds.push(f64::from_bits(lane_seconds));
+            figures.microbatch_seconds.push(f64::from_bits(microbatch_seconds));
         }
         Ok(figures)
     }

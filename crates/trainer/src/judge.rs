@@ -1,19 +1,19 @@
 //! The loss of a trained model on any text.
 //!
-//! The whole text is cut into windows ([`Windows`]), the windows into lanes of a fixed size, and
-//! the lanes' losses are added in order in `f64`: the same text, weights and stride give the same
+//! The whole text is cut into windows ([`Windows`]), the windows into micro-batches of a fixed size, and
+//! the micro-batches' losses are added in order in `f64`: the same text, weights and stride give the same
 //! bits on any number of threads, however the weights were trained. Bits per byte divide by the
 //! bytes of the *text*, so models with different tokenizers can be compared.
 
 use crate::pretrained::Pretrained;
 use crate::saved::{plan_at, tokenizer_in};
-use crate::train::lane_shape;
+use crate::train::microbatch_shape;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
 use lockstep_config::{PipelineSchedule, Recipe, Recompute};
 use lockstep_data::windows::{Passage, Windows};
 use lockstep_data::{IGNORE, PAD, Tokenizer};
-use lockstep_model::Lane;
+use lockstep_model::Microbatch;
 use lockstep_parallel::Replica;
 use lockstep_parallel::asked::blueprint_of;
 use lockstep_platform::World;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use std::path::Path;
 
 /// Windows that go through the model at once.
-const LANE_SEQUENCES: usize = 4;
+const MICROBATCH_SEQUENCES: usize = 4;
 
 /// A trained model that reads.
 pub struct Judge {
@@ -111,7 +111,7 @@ impl Judge {
         stride: usize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Judgement, TrainError> {
-        let shape = lane_shape(&self.recipe);
+        let shape = microbatch_shape(&self.recipe);
         let windows = Windows::new(&passage.tokens, shape.tokens, stride);
         let num_windows = windows.num_windows();
         let (mut inputs, mut targets) = (vec![PAD; shape.rows()], vec![IGNORE; shape.rows()]);
@@ -122,14 +122,14 @@ impl Judge {
             for (index, (inputs, targets)) in (first..).zip(sequences) {
                 windows.fill(&passage.tokens, index, inputs, targets)?;
             }
-            let lane = |_| Lane {
+            let microbatch = |_| Microbatch {
                 shape,
                 inputs: &inputs,
                 targets: &targets,
                 first_sample: 0,
                 num_targets: 1,
             };
-            nats += self.replica.evaluate(&self.cpu, 1, &lane)?;
+            nats += self.replica.evaluate(&self.cpu, 1, &microbatch)?;
             progress((first + shape.sequences).min(num_windows), num_windows);
         }
         Ok(Judgement::of(
@@ -170,12 +170,13 @@ impl Judgement {
     }
 }
 
-/// The same model on one worker that only looks: one leaf, one lane, nothing kept for a step.
+/// The same model on one worker that only looks: one leaf, one micro-batch, nothing kept for a step.
 fn alone(recipe: &mut Recipe) {
     use PipelineSchedule::OneFOneB;
     recipe.run.workers = 1;
     recipe.numerics.invariant_up_to = 1;
-    (recipe.train.microbatch, recipe.train.batch) = (LANE_SEQUENCES, LANE_SEQUENCES);
+    (recipe.train.microbatch_size, recipe.train.batch) =
+        (MICROBATCH_SEQUENCES, MICROBATCH_SEQUENCES);
     let parallel = &mut recipe.parallel;
     (parallel.pipeline, parallel.virtual_stages, parallel.stages) = (1, 1, Vec::new());
     (parallel.schedule, parallel.tensor, parallel.sequence) = (OneFOneB, 1, false);

@@ -6,7 +6,7 @@
 use crate::health::Verdict;
 use crate::journal::StepRecord;
 use crate::saved::Learner;
-use crate::train::{lane_of, lane_shape};
+use crate::train::{microbatch_of, microbatch_shape};
 use crate::way::{Way, Worker};
 use crate::{TrainError, federated, health, rounds, uneven};
 use lockstep_optim::Update;
@@ -45,14 +45,21 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
     let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
     journal.pace.begin_step(recipe, step, &mut learner.replica)?;
     let slow = &journal.slow;
-    let lane = |index| lane_of(recipe, batch, index, num_own);
-    let before_lane = |index, is_over: &dyn Fn() -> bool| slow.before_lane(step, index, is_over);
+    let microbatch = |index| microbatch_of(recipe, batch, index, num_own);
+    let before_microbatch =
+        |index, is_over: &dyn Fn() -> bool| slow.before_microbatch(step, index, is_over);
     let loss_scale = learner.scaler.scale();
     learner.replica.scale_loss(loss_scale);
     let Learner { replica, .. } = &mut *learner;
-    let loss = replica.run_lanes_after(cpu, recipe.train.seed, step, &lane, &before_lane)?;
-    slow.after_lanes();
-    let participation = journal.pace.end_lanes(batch, num_targets, replica)?;
+    let loss = replica.run_microbatches_after(
+        cpu,
+        recipe.train.seed,
+        step,
+        &microbatch,
+        &before_microbatch,
+    )?;
+    slow.after_microbatches();
+    let participation = journal.pace.end_microbatches(batch, num_targets, replica)?;
     let loss = loss / participation.num_targets as f64;
     learner.optimizer.read_ahead();
     let replica = &mut learner.replica;
@@ -63,7 +70,7 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
-    let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &lane)?;
+    let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &microbatch)?;
     if !learner.replica.has_gradients() {
         learner.num_skipped_in_phase += 1;
     } else if verdict == Verdict::Step
@@ -74,7 +81,8 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
         learner.optimizer.check().map_err(TrainError::StateLost)?;
     }
     let drift = rounds::end_step(cpu, recipe, step, learner)?;
-    let num_tokens = participation.tokens(batch.num_lanes() * lane_shape(recipe).rows());
+    let num_tokens =
+        participation.tokens(batch.num_microbatches() * microbatch_shape(recipe).rows());
     let data_wait_seconds = loader.wait_seconds();
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };

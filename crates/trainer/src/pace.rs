@@ -7,12 +7,12 @@
 //! checkpoints, so that a run that goes on has the rounds that it had.
 
 use crate::saved::recipe_of;
-use crate::train::lane_shape;
+use crate::train::microbatch_shape;
 use crate::{Options, RunFolder, TrainError, restore};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
-use lockstep_parallel::measure::lane_cost;
+use lockstep_parallel::measure::microbatch_cost;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::borrow::Cow;
@@ -99,10 +99,10 @@ fn measured(
     comm: &Comm,
 ) -> Result<(f64, f64), TrainError> {
     let (blueprint, worker) = (describe(&recipe.model), comm.position());
-    let lane = lane_cost(&blueprint, lane_shape(recipe), cpu, world) as f64 / 1e9;
+    let microbatch = microbatch_cost(&blueprint, microbatch_shape(recipe), cpu, world) as f64 / 1e9;
     let slowness = recipe.emulate.slowness(worker).map_or(1.0, |slow| slow.factor);
-    let lanes = recipe.leaf_shares()[worker] * recipe.lanes_per_leaf();
-    let step = lane.max(recipe.emulate.lane.0) * slowness * lanes as f64;
+    let microbatches = recipe.leaf_shares()[worker] * recipe.microbatches_per_leaf();
+    let step = microbatch.max(recipe.emulate.microbatch.0) * slowness * microbatches as f64;
     let mut weights = vec![0.0_f32; blueprint.num_params()];
     let mut exchange = f64::INFINITY;
     for time in 0..=EXCHANGES {

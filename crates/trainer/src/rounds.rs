@@ -88,8 +88,8 @@ pub(crate) fn begin_step(recipe: &Recipe, step: u64, replica: &mut Replica) {
     replica.step_alone(is_alone(recipe, step));
 }
 
-/// What the gradients of a worker's lanes are divided by: the targets of all workers, of which
-/// there are `all`, or of its own lanes where it steps alone.
+/// What the gradients of a worker's micro-batches are divided by: the targets of all workers, of which
+/// there are `all`, or of its own micro-batches where it steps alone.
 pub(crate) fn num_targets(
     recipe: &Recipe,
     step: u64,
@@ -100,9 +100,9 @@ pub(crate) fn num_targets(
     if is_alone(recipe, step) { own_targets(batch, replica) } else { all }
 }
 
-/// The targets of a worker's lanes.
+/// The targets of a worker's micro-batches.
 pub(crate) fn own_targets(batch: &Batch, replica: &Replica) -> u64 {
-    batch.targets_in(replica.own_lanes().iter().copied()).max(1)
+    batch.targets_in(replica.own_microbatches().iter().copied()).max(1)
 }
 
 /// All workers step or none: a norm that is not finite on one of them is so on all.

@@ -52,8 +52,11 @@ pub(crate) fn touch(
     replica: &mut Replica,
 ) -> Result<(), TrainError> {
     if recipe.sync.server.rows.sparse {
-        let lanes = replica.own_lanes().to_vec();
-        replica.touch(step, lanes.iter().flat_map(|lane| batch.lane(*lane).0).copied())?;
+        let microbatches = replica.own_microbatches().to_vec();
+        replica.touch(
+            step,
+            microbatches.iter().flat_map(|microbatch| batch.microbatch(*microbatch).0).copied(),
+        )?;
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ impl Learner {
             plan.bucket_len = tune::bucket_len(groups, world, blueprint.num_params())?;
         }
         if recipe.parallel.partition == Partition::Measured {
-            let costs = measure::block_costs(&blueprint, plan.lane, cpu, groups, world)?;
+            let costs = measure::block_costs(&blueprint, plan.microbatch, cpu, groups, world)?;
             plan.stages = Stages::by_costs(recipe, &costs);
         }
         let batches = recipe.batch_plan();
@@ -114,8 +114,8 @@ impl Learner {
         if next == self.now {
             return Ok(());
         }
-        let lanes_per_leaf = next.batch / recipe.train.microbatch / recipe.num_leaves();
-        self.replica.enter(next.phase, lanes_per_leaf)?;
+        let microbatches_per_leaf = next.batch / recipe.train.microbatch_size / recipe.num_leaves();
+        self.replica.enter(next.phase, microbatches_per_leaf)?;
         if next.phase != self.now.phase {
             let first_step = self.phases.first_step(next.phase);
             let slots = self.replica.slots();

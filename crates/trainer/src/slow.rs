@@ -1,14 +1,14 @@
 //! Workers that compute more slowly than they could, so that stragglers and devices of their own
 //! can be tried on a laptop.
 //!
-//! Before every lane a slow worker stands still for a multiple of what a lane takes it to compute.
-//! The multiple is drawn from the recipe's distribution, by seed, worker, step and lane, so it is
+//! Before every micro-batch a slow worker stands still for a multiple of what a micro-batch takes it to compute.
+//! The multiple is drawn from the recipe's distribution, by seed, worker, step and micro-batch, so it is
 //! the same in every run; what it is a multiple of is measured, so that a factor means the same for
 //! a small model and a large one. Nothing is computed otherwise, and no bit changes.
 //!
-//! Where the recipe says what a lane takes (`emulate.lane_ms`), workers that share a core play
+//! Where the recipe says what a micro-batch takes (`emulate.microbatch_ms`), workers that share a core play
 //! devices of their own: each waits for what computing leaves of that time. Two thirds of it pass
-//! before the lane is computed and the rest behind it, as if gradients left for the others halfway
+//! before the micro-batch is computed and the rest behind it, as if gradients left for the others halfway
 //! through the backward pass, which takes twice as long as the forward pass. Computing that takes
 //! longer than that is late, and is counted: then times are partly those of the machine.
 
@@ -24,26 +24,26 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// The longest sleep without a look at whether it is still wanted.
 const SLICE: Duration = Duration::from_millis(2);
-/// The part of a lane's time that passes before it is computed.
+/// The part of a micro-batch's time that passes before it is computed.
 const BEFORE: f64 = 2.0 / 3.0;
 
 /// How slow this worker is.
 pub struct Slow {
     slowness: Option<SlowWorker>,
-    /// What the recipe says that a lane takes, if it does.
+    /// What the recipe says that a micro-batch takes, if it does.
     asked: Option<Duration>,
     key: Key,
     world: World,
-    /// When the lane began that is being computed.
+    /// When the micro-batch began that is being computed.
     began: Cell<Option<Duration>>,
-    /// What a lane takes.
-    lane: Cell<Option<Duration>>,
-    /// When the lane is to end that is being computed.
+    /// What a micro-batch takes.
+    microbatch: Cell<Option<Duration>>,
+    /// When the micro-batch is to end that is being computed.
     due: Cell<Option<Duration>>,
     late: Cell<Duration>,
-    /// Whether all workers have as much to do, so that none of them waits for another's lanes.
+    /// Whether all workers have as much to do, so that none of them waits for another's micro-batches.
     is_even: bool,
-    /// Whether the times of lanes decide something, so that all of a lane's time must be over when
+    /// Whether the times of micro-batches decide something, so that all of a micro-batch's time must be over when
     /// it is computed.
     is_watched: bool,
 }
@@ -51,7 +51,7 @@ pub struct Slow {
 impl Slow {
     /// The slowness that the recipe gives a worker, if any.
     pub fn new(recipe: &Recipe, world: &World, worker: usize) -> Self {
-        let asked = Duration::from_secs_f64(recipe.emulate.lane.0);
+        let asked = Duration::from_secs_f64(recipe.emulate.microbatch.0);
         let shares = recipe.leaf_shares();
         let is_even = shares.iter().all(|share| *share == shares[0]);
         Self {
@@ -60,7 +60,7 @@ impl Slow {
             key: Key::new(recipe.emulate.seed, "emulate.slow").with(worker as u64),
             world: World::clone(world),
             began: Cell::new(None),
-            lane: Cell::new(None),
+            microbatch: Cell::new(None),
             due: Cell::new(None),
             late: Cell::new(Duration::ZERO),
             is_even: is_even && recipe.emulate.slow.is_empty(),
@@ -68,9 +68,9 @@ impl Slow {
         }
     }
 
-    /// Stands still before a lane, as long as that lane's turn is or until `is_over`.
-    pub fn before_lane(&self, step: u64, lane: usize, is_over: &dyn Fn() -> bool) {
-        let extra = |slowness| extra(slowness, self.key.with(step), lane as u64);
+    /// Stands still before a micro-batch, as long as that micro-batch's turn is or until `is_over`.
+    pub fn before_microbatch(&self, step: u64, microbatch: usize, is_over: &dyn Fn() -> bool) {
+        let extra = |slowness| extra(slowness, self.key.with(step), microbatch as u64);
         let (clock, extra) = (self.world.clock(), self.slowness.as_ref().map_or(0.0, extra));
         if let Some(asked) = self.asked {
             self.wait_until_due(true);
@@ -87,9 +87,9 @@ impl Slow {
             return;
         }
         if let Some(began) = self.began.take() {
-            self.lane.set(Some(clock.since(began)));
+            self.microbatch.set(Some(clock.since(began)));
         }
-        self.stand_still(scaled(self.lane.get().unwrap_or_default(), extra), is_over);
+        self.stand_still(scaled(self.microbatch.get().unwrap_or_default(), extra), is_over);
         self.began.set(Some(clock.now()));
     }
 
@@ -105,16 +105,16 @@ impl Slow {
         }
     }
 
-    /// The lanes of a step are done. The last one was followed by a word with the others, so it
-    /// tells the time of a lane only where nothing better does.
-    pub fn after_lanes(&self) {
+    /// The micro-batches of a step are done. The last one was followed by a word with the others, so it
+    /// tells the time of a micro-batch only where nothing better does.
+    pub fn after_microbatches(&self) {
         self.wait_until_due(self.is_even);
         let Some(began) = self.began.take() else { return };
         let took = self.world.clock().since(began);
-        self.lane.set(Some(self.lane.get().map_or(took, |known| known.min(took))));
+        self.microbatch.set(Some(self.microbatch.get().map_or(took, |known| known.min(took))));
     }
 
-    /// By how much lanes took longer than the recipe says, all of them together.
+    /// By how much micro-batches took longer than the recipe says, all of them together.
     pub fn late(&self) -> Duration {
         self.late.get()
     }
@@ -135,7 +135,7 @@ fn scaled(time: Duration, factor: f64) -> Duration {
     scaled.unwrap_or(MAX_PAUSE).min(MAX_PAUSE)
 }
 
-/// How many times as long as it takes a lane is waited for; its mean is one less than the factor.
+/// How many times as long as it takes a micro-batch is waited for; its mean is one less than the factor.
 fn extra(slowness: &SlowWorker, key: Key, index: u64) -> f64 {
     let mean = slowness.factor - 1.0;
     // Above 0, so that logarithms and quotients are finite.
@@ -171,21 +171,21 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_takes_what_the_recipe_says_and_what_takes_longer_is_counted() {
+    fn a_microbatch_takes_what_the_recipe_says_and_what_takes_longer_is_counted() {
         let mut recipe = Recipe::default();
-        recipe.emulate.lane.0 = 0.004;
+        recipe.emulate.microbatch.0 = 0.004;
         let world = lockstep_platform::real();
         let slow = Slow::new(&recipe, &world, 0);
         let start = world.clock().now();
-        for lane in 0..3 {
-            slow.before_lane(0, lane, &|| false);
+        for microbatch in 0..3 {
+            slow.before_microbatch(0, microbatch, &|| false);
         }
-        slow.after_lanes();
+        slow.after_microbatches();
         assert!(world.clock().since(start) >= Duration::from_millis(12));
-        slow.before_lane(1, 0, &|| false);
+        slow.before_microbatch(1, 0, &|| false);
         let before = slow.late();
         world.clock().sleep(Duration::from_millis(10));
-        slow.after_lanes();
+        slow.after_microbatches();
         assert!(slow.late() > before, "it was not done in time");
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn a_worker_that_is_not_slow_never_stands_still() {
         let world = lockstep_platform::real();
         let slow = Slow::new(&Recipe::default(), &world, 0);
-        slow.before_lane(0, 0, &|| false);
-        assert!(slow.began.get().is_none() && slow.lane.get().is_none());
+        slow.before_microbatch(0, 0, &|| false);
+        assert!(slow.began.get().is_none() && slow.microbatch.get().is_none());
     }
 }

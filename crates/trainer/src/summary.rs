@@ -38,7 +38,7 @@ pub struct Summary {
     pub accounted_bytes_by_rank: Vec<AccountedBytes>,
     pub wire_bytes: u64,
     pub wire_bytes_by_rank: Vec<u64>,
-    pub lanes_by_rank: Vec<u64>,
+    pub microbatches_by_rank: Vec<u64>,
     pub workers: usize,
     pub restarts: u64,
     pub staleness_max: u64,
@@ -74,11 +74,11 @@ pub struct Summary {
 /// How fast the workers were, and which steps went without them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PaceFigures {
-    /// The time of a lane in the middle of all steps, for each of them.
-    pub lane_seconds_by_rank: Vec<f64>,
+    /// The time of a micro-batch in the middle of all steps, for each of them.
+    pub microbatch_seconds_by_rank: Vec<f64>,
     /// Steps that went without each of them.
     pub missed_steps_by_rank: Vec<u64>,
-    /// The one whose lanes take much longer than the middle one's, if any's do.
+    /// The one whose micro-batches take much longer than the middle one's, if any's do.
     pub slow_rank: Option<usize>,
     /// How many times as long.
     pub slow_factor: Option<f64>,
@@ -252,7 +252,12 @@ impl Summary {
             accounted_bytes_by_rank: figures.accounted.clone(),
             wire_bytes: most(&figures.wire_bytes),
             wire_bytes_by_rank: figures.wire_bytes.clone(),
-            lanes_by_rank: learner.replica.lanes_by_worker().iter().map(|&n| n as u64).collect(),
+            microbatches_by_rank: learner
+                .replica
+                .microbatches_by_worker()
+                .iter()
+                .map(|&n| n as u64)
+                .collect(),
             workers: recipe.run.workers,
             restarts: journal.restarts,
             staleness_max: staleness_max(journal).max(recipe.sync.uneven.delay),
@@ -318,9 +323,9 @@ impl ServedFigures {
 
 impl PaceFigures {
     fn of(journal: &Journal, figures: &FiguresByWorker) -> Self {
-        let slow = slow_worker(&figures.lane_seconds);
+        let slow = slow_worker(&figures.microbatch_seconds);
         Self {
-            lane_seconds_by_rank: figures.lane_seconds.clone(),
+            microbatch_seconds_by_rank: figures.microbatch_seconds.clone(),
             missed_steps_by_rank: journal.pace.missed.clone(),
             slow_rank: slow.map(|(rank, _)| rank),
             slow_factor: slow.map(|(_, times)| times),

@@ -13,10 +13,10 @@ use crate::{check, device, evaluate, feed, pace, rounds, run_folder, servers};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, Reduction, SyncMode};
 use lockstep_data::{Batch, Feed};
-use lockstep_model::Lane;
+use lockstep_model::Microbatch;
 use lockstep_parallel::Groups;
-pub(crate) use lockstep_parallel::asked::lane_shape;
 use lockstep_parallel::asked::mesh_of;
+pub(crate) use lockstep_parallel::asked::microbatch_shape;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
@@ -183,20 +183,20 @@ fn examine(
     Ok(found)
 }
 
-/// A lane of a batch as the model takes it. Gradients are divided by the number of targets of the
+/// A micro-batch of a batch as the model takes it. Gradients are divided by the number of targets of the
 /// batch, over all workers, unless the recipe asks for their sum.
-pub(crate) fn lane_of<'a>(
+pub(crate) fn microbatch_of<'a>(
     recipe: &Recipe,
     batch: &'a Batch,
     index: usize,
     num_targets: u64,
-) -> Lane<'a> {
-    let shape = lane_shape(recipe);
-    let (inputs, targets) = batch.lane(index);
+) -> Microbatch<'a> {
+    let shape = microbatch_shape(recipe);
+    let (inputs, targets) = batch.microbatch(index);
     let first_sample = (index * shape.sequences) as u64;
     let num_targets = match recipe.train.reduction {
         Reduction::Mean => num_targets,
         Reduction::Sum => 1,
     };
-    Lane { shape, inputs, targets, first_sample, num_targets }
+    Microbatch { shape, inputs, targets, first_sample, num_targets }
 }

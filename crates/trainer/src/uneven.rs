@@ -1,6 +1,6 @@
 //! How fast each worker is, and what a step does about one that is slow.
 //!
-//! What is decided by all (who is excluded, who gets which lanes) follows from numbers that all of
+//! What is decided by all (who is excluded, who gets which micro-batches) follows from numbers that all of
 //! them have told each other, so all decide alike. Which gradients a step went by is written down:
 //! an event for every step that somebody was missing in, and counts in the summary, with the
 //! worker that was slow.
@@ -15,14 +15,14 @@ use lockstep_parallel::{Duty, LateRule, Replica};
 use lockstep_platform::World;
 use std::time::Duration;
 
-/// A worker that is excluded tries one lane in so many steps.
+/// A worker that is excluded tries one micro-batch in so many steps.
 const PROBE_EVERY: u64 = 10;
 
 /// Steps whose residuals are the first ones, and how many times as much is a pile.
 const NUM_FIRST: u64 = 20;
 const PILED_UP: f64 = 20.0;
 
-/// A worker is named as slow from so many times the middle lane on.
+/// A worker is named as slow from so many times the middle micro-batch on.
 const NOTABLY_SLOW: f64 = 1.2;
 
 /// Makes room for what the recipe does about stragglers.
@@ -74,19 +74,19 @@ pub struct Pace {
     patience: u64,
     worker: usize,
     /// What all workers have said of the last step: whether they took part, with how many targets,
-    /// and how long a lane took.
+    /// and how long a micro-batch took.
     told: Vec<[f64; 3]>,
-    /// Workers that run no lanes at present, and for how many steps in a row each was not as it is
+    /// Workers that run no micro-batches at present, and for how many steps in a row each was not as it is
     /// taken to be.
     excluded: Vec<bool>,
     streak: Vec<u64>,
-    /// Time of lanes since they were divided last, and how many steps it is of.
+    /// Time of micro-batches since they were divided last, and how many steps it is of.
     window: Vec<Vec<f64>>,
     /// Steps that went without a worker.
     pub missed: Vec<u64>,
-    /// How long a lane took this worker, in every step that it ran any.
-    lane_seconds: Vec<f64>,
-    /// How lanes were divided anew before this step, in words.
+    /// How long a micro-batch took this worker, in every step that it ran any.
+    microbatch_seconds: Vec<f64>,
+    /// How micro-batches were divided anew before this step, in words.
     news: Option<String>,
     /// Whether a person was told of the drift; of residuals how many there were, what they were at
     /// first, and whether that was told.
@@ -136,14 +136,14 @@ impl Pace {
             streak: vec![0; num_workers],
             window: vec![Vec::new(); num_workers],
             missed: vec![0; num_workers],
-            lane_seconds: Vec::with_capacity(room),
+            microbatch_seconds: Vec::with_capacity(room),
             news: None,
             is_drift_told: false,
             residuals: (0, 0.0, false),
         }
     }
 
-    /// A step begins; lanes may be divided anew before it, since no sums are on their way.
+    /// A step begins; micro-batches may be divided anew before it, since no sums are on their way.
     pub fn begin_step(
         &mut self,
         recipe: &Recipe,
@@ -155,22 +155,22 @@ impl Pace {
         }
         let is_probe = step.is_multiple_of(PROBE_EVERY);
         replica.set_duty(match self.excluded[self.worker] {
-            false if recipe.is_taken_by(self.worker, step) => Duty::Lanes,
+            false if recipe.is_taken_by(self.worker, step) => Duty::Microbatches,
             true if is_probe => Duty::Probe,
             _ => Duty::Nothing,
         });
         Ok(())
     }
 
-    /// The lanes of a step are run, of which all workers have `num_targets`: says what it goes by.
-    pub fn end_lanes(
+    /// The micro-batches of a step are run, of which all workers have `num_targets`: says what it goes by.
+    pub fn end_microbatches(
         &mut self,
         batch: &Batch,
         num_targets: u64,
         replica: &mut Replica,
     ) -> Result<Participation, CommError> {
-        let seconds = replica.lane_seconds();
-        self.lane_seconds.extend(seconds);
+        let seconds = replica.microbatch_seconds();
+        self.microbatch_seconds.extend(seconds);
         let (num_all, missing) = (num_targets, Vec::new());
         let everybody = Participation { num_targets, num_all, factor: 1.0, missing, news: None };
         let is_wait = self.stragglers == Stragglers::Wait && !self.has_rests;
@@ -178,7 +178,11 @@ impl Pace {
             return Ok(everybody);
         }
         let took_part = replica.took_part();
-        let own = if took_part { batch.targets_in(replica.own_lanes().iter().copied()) } else { 0 };
+        let own = if took_part {
+            batch.targets_in(replica.own_microbatches().iter().copied())
+        } else {
+            0
+        };
         let seconds = seconds.unwrap_or(f64::NAN);
         replica.tell_all([f64::from(u8::from(took_part)), own as f64, seconds], &mut self.told)?;
         let there = self.told.iter().map(|[_, targets, _]| *targets as u64).sum::<u64>();
@@ -229,7 +233,7 @@ impl Pace {
             self.streak[worker] += 1;
             let num_left = self.excluded.iter().filter(|is_out| !**is_out).count();
             let is_out = self.excluded[worker];
-            // Who tries one lane in ten steps need not wait for as many of them.
+            // Who tries one micro-batch in ten steps need not wait for as many of them.
             let enough = if is_out { self.patience.div_ceil(PROBE_EVERY) } else { self.patience };
             if self.streak[worker] < enough || (!is_out && num_left == 1) {
                 continue;
@@ -248,7 +252,7 @@ impl Pace {
         news
     }
 
-    /// Divides lanes anew once they were timed for long enough.
+    /// Divides micro-batches anew once they were timed for long enough.
     fn divide(&mut self, replica: &mut Replica) -> Result<Option<String>, CommError> {
         if (self.window[0].len() as u64) < self.patience {
             return Ok(None);
@@ -293,9 +297,9 @@ impl Pace {
         ))
     }
 
-    /// How long a lane took this worker, in the middle.
-    pub fn lane_seconds(&self) -> f64 {
-        median(&self.lane_seconds)
+    /// How long a micro-batch took this worker, in the middle.
+    pub fn microbatch_seconds(&self) -> f64 {
+        median(&self.microbatch_seconds)
     }
 }
 
@@ -304,13 +308,13 @@ fn most(values: &[f64]) -> Option<usize> {
     (0..values.len()).max_by(|a, b| values[*a].total_cmp(&values[*b]))
 }
 
-/// The worker whose lanes take much longer than the middle one's, if one's do, and how many times.
-pub fn slow_worker(lane_seconds: &[f64]) -> Option<(usize, f64)> {
-    let worker = most(lane_seconds)?;
-    let mut sorted = lane_seconds.to_vec();
+/// The worker whose micro-batches take much longer than the middle one's, if one's do, and how many times.
+pub fn slow_worker(microbatch_seconds: &[f64]) -> Option<(usize, f64)> {
+    let worker = most(microbatch_seconds)?;
+    let mut sorted = microbatch_seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let times = lane_seconds[worker] / sorted[(sorted.len() - 1) / 2];
-    (lane_seconds.len() > 1 && times >= NOTABLY_SLOW).then_some((worker, times))
+    let times = microbatch_seconds[worker] / sorted[(sorted.len() - 1) / 2];
+    (microbatch_seconds.len() > 1 && times >= NOTABLY_SLOW).then_some((worker, times))
 }
 
 /// The gradients of a step are in the sum: multiplies it for those that are not.

@@ -188,23 +188,26 @@ impl Sink for Announcement {
 
 /// What a step learns from, and who computes it.
 fn batch_line(recipe: &Recipe) -> String {
-    let (batch, microbatch) = (recipe.train.batch, recipe.train.microbatch);
+    let (batch, microbatch_size) = (recipe.train.batch, recipe.train.microbatch_size);
     let shares = recipe.leaf_shares();
-    let lanes: Vec<_> = shares.iter().map(|leaves| leaves * recipe.lanes_per_leaf()).collect();
-    let (copies, each) = (lanes.len(), recipe.parallel.workers_per_copy());
+    let microbatches: Vec<_> =
+        shares.iter().map(|leaves| leaves * recipe.microbatches_per_leaf()).collect();
+    let (copies, each) = (microbatches.len(), recipe.parallel.workers_per_copy());
     let plural = if copies == 1 { "" } else { "s" };
     let workers = match each {
         1 => format!("{copies} worker{plural}"),
         _ => format!("{copies} cop{} of {each} workers", if copies == 1 { "y" } else { "ies" }),
     };
-    if lanes.iter().all(|each| *each == lanes[0]) {
-        let each = lanes[0];
-        let work = format!("microbatch {microbatch} x {each} lanes x {workers}");
+    if microbatches.iter().all(|each| *each == microbatches[0]) {
+        let each = microbatches[0];
+        let work = format!("microbatch {microbatch_size} x {each} micro-batches x {workers}");
         return format!("batch {batch} sequences = {work}\n");
     }
-    let lanes: Vec<_> = lanes.iter().map(ToString::to_string).collect();
-    let lanes = lanes.join(" + ");
-    format!("batch {batch} sequences = microbatch {microbatch} x ({lanes}) lanes on {workers}\n")
+    let microbatches: Vec<_> = microbatches.iter().map(ToString::to_string).collect();
+    let microbatches = microbatches.join(" + ");
+    format!(
+        "batch {batch} sequences = microbatch {microbatch_size} x ({microbatches}) micro-batches on {workers}\n"
+    )
 }
 
 /// What the run cannot promise.
@@ -351,16 +354,25 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_microbatches_times_lanes_times_workers() {
+    fn a_batch_is_microbatches_times_microbatches_times_workers() {
         let one = line(&["run.workers=1"]);
-        assert_eq!(one, "batch 16 sequences = microbatch 2 x 8 lanes x 1 worker\n");
+        assert_eq!(one, "batch 16 sequences = microbatch 2 x 8 micro-batches x 1 worker\n");
         let four = line(&["run.workers=4"]);
-        assert_eq!(four, "batch 16 sequences = microbatch 2 x 2 lanes x 4 workers\n");
+        assert_eq!(four, "batch 16 sequences = microbatch 2 x 2 micro-batches x 4 workers\n");
         let three = line(&["run.workers=3", "train.batch=32"]);
-        assert_eq!(three, "batch 32 sequences = microbatch 2 x (6 + 6 + 4) lanes on 3 workers\n");
+        assert_eq!(
+            three,
+            "batch 32 sequences = microbatch 2 x (6 + 6 + 4) micro-batches on 3 workers\n"
+        );
         let unequal = line(&["run.workers=2", "parallel.shares=5,3"]);
-        assert_eq!(unequal, "batch 16 sequences = microbatch 2 x (5 + 3) lanes on 2 workers\n");
+        assert_eq!(
+            unequal,
+            "batch 16 sequences = microbatch 2 x (5 + 3) micro-batches on 2 workers\n"
+        );
         let stages = line(&["run.workers=6", "parallel.pipeline=3"]);
-        assert_eq!(stages, "batch 16 sequences = microbatch 2 x 4 lanes x 2 copies of 3 workers\n");
+        assert_eq!(
+            stages,
+            "batch 16 sequences = microbatch 2 x 4 micro-batches x 2 copies of 3 workers\n"
+        );
     }
 }

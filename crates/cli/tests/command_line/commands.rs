@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 const TRAIN_KEYS: &str = "steps first_loss final_loss validation_loss baseline_loss losses_hash
     weights_hash recipe_hash kernel_class tokens_per_second step_seconds_median peak_rss_bytes
-    peak_rss_bytes_by_rank wire_bytes wire_bytes_by_rank lanes_by_rank workers restarts
+    peak_rss_bytes_by_rank wire_bytes wire_bytes_by_rank microbatches_by_rank workers restarts
     staleness_max predicted_step_seconds predicted_peak_bytes predicted_wire_bytes run_dir";
 
 const BENCH_KEYS: &str = "tokens_per_second gflops fma_peak_gflops step_seconds_median
@@ -34,7 +34,7 @@ fn train_prints_the_figures_that_scripts_rely_on() {
     assert_eq!(figures["workers"], 2);
     assert_eq!(figures["kernel_class"], "f32-fma");
     assert_eq!(figures["run_dir"], "runs/0001");
-    assert_eq!(figures["lanes_by_rank"], serde_json::json!([4, 4]));
+    assert_eq!(figures["microbatches_by_rank"], serde_json::json!([4, 4]));
     for key in "losses_hash weights_hash recipe_hash".split_whitespace() {
         assert_eq!(figures[key].as_str().map(str::len), Some(64), "{key}");
     }

@@ -114,7 +114,9 @@ fn every_line_of_a_worker_carries_its_rank() {
     let folder = Folder::new();
     let Finished { stderr, stdout, .. } = folder.succeed(&tiny(&["train.steps=3"]));
     assert!(stderr.lines().all(|line| line.starts_with("[0] ")), "{stderr}");
-    assert!(stderr.contains("[0] batch 8 sequences = microbatch 1 x 4 lanes x 2 workers\n"));
+    assert!(
+        stderr.contains("[0] batch 8 sequences = microbatch 1 x 4 micro-batches x 2 workers\n")
+    );
     assert!(stderr.contains("[0] step 3/3"), "{stderr}");
     assert!(stdout.contains("\nlosses_hash "), "the report of rank 0 is not touched: {stdout}");
 }

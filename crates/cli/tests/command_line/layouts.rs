@@ -44,7 +44,7 @@ fn layouts() -> Vec<[&'static str; 4]> {
 fn same_on_all_layouts(model: &[&str]) {
     let folder = Folder::new();
     let alone = train(&folder, model, &["run.workers=1".to_owned()]);
-    let lanes = alone["lanes_by_rank"][0].as_u64().expect("a number");
+    let microbatches = alone["microbatches_by_rank"][0].as_u64().expect("a number");
     for [workers, stage, transport, isolation] in layouts() {
         let layout = [
             format!("run.workers={workers}"),
@@ -58,10 +58,11 @@ fn same_on_all_layouts(model: &[&str]) {
         }
         // What was counted from the schedules before is what was moved.
         assert_eq!(found["predicted_wire_bytes"], found["wire_bytes"], "{layout:?}");
-        let by_rank = found["lanes_by_rank"].as_array().expect("a list");
+        let by_rank = found["microbatches_by_rank"].as_array().expect("a list");
         assert_eq!(by_rank.len().to_string(), workers, "{layout:?}");
-        let sum: u64 = by_rank.iter().map(|lanes| lanes.as_u64().expect("a number")).sum();
-        assert_eq!(sum, lanes, "{layout:?}");
+        let sum: u64 =
+            by_rank.iter().map(|microbatches| microbatches.as_u64().expect("a number")).sum();
+        assert_eq!(sum, microbatches, "{layout:?}");
         assert!(found["wire_bytes"].as_u64() > Some(0), "{layout:?}");
     }
 }

@@ -17,7 +17,7 @@ const TABLE: &[&str] = &[
     "--rows=rows.txt",
     "--set=train.steps=12",
     "--set=train.eval_every=2",
-    "--set=emulate.lane_ms=1",
+    "--set=emulate.microbatch_ms=1",
 ];
 
 #[test]
@@ -44,7 +44,7 @@ fn a_table_holds_methods_against_the_first_and_is_made_once() {
     assert_eq!(folder.json(&json), found, "nothing was done again");
     let text = folder.succeed(&[TABLE, &["--quiet"]].concat()).stdout;
     assert_eq!(text.lines().filter(|line| line.starts_with("local-4 ")).count(), 1, "{text}");
-    assert!(text.contains("a lane takes 1 ms"), "{text}");
+    assert!(text.contains("a micro-batch takes 1 ms"), "{text}");
 }
 
 #[test]

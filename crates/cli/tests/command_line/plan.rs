@@ -62,7 +62,7 @@ fn time_is_said_in_formats_that_were_measured_and_else_what_would_help() {
         json!({
             "compute": compute, "peak_flops_per_second": 1e12, "score_seconds": 0.0,
             "points": [{"width": 64, "flops_per_second": flops_per_second}],
-            "block_seconds": 0.0, "block_seconds_alone": 0.0, "lane_seconds_per_param": 0.0,
+            "block_seconds": 0.0, "block_seconds_alone": 0.0, "microbatch_seconds_per_param": 0.0,
         })
     };
     let mut machine = json!({

@@ -143,7 +143,7 @@ fn what_workers_keep_for_themselves_survives_a_kill() {
             format!("checkpoint.every={every}"),
             format!("run.restarts={restarts}"),
             // Steps that take their time, however quick the machine is.
-            "emulate.lane_ms=5".to_owned(),
+            "emulate.microbatch_ms=5".to_owned(),
         ];
         let sets: Vec<_> =
             sets.into_iter().chain(method.iter().map(|set| (*set).to_owned())).collect();

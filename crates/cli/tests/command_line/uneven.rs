@@ -9,7 +9,7 @@ fn a_slow_worker_is_named_and_a_run_without_it_goes_on_from_its_checkpoint() {
         let base = ["train", "--preset", "tiny", "--set", "train.steps=6", "--set"];
         let slow = [
             "run.workers=3",
-            "--set=emulate.lane_ms=2",
+            "--set=emulate.microbatch_ms=2",
             "--set=emulate.slow=[{rank = 2, factor = 5000}]",
             "--set=sync.stragglers=backup",
             "--set=checkpoint.every=2",
@@ -21,7 +21,7 @@ fn a_slow_worker_is_named_and_a_run_without_it_goes_on_from_its_checkpoint() {
     assert!(finished.stdout.contains("worker 2, missing in 4 of 4 steps"), "{}", finished.stdout);
     let more = ["--resume", "saved", "--set", "run.dir=rest", "--json", "--quiet"];
     let rest = folder.json(&train(&more));
-    assert_keys(&rest, "lane_seconds_by_rank missed_steps_by_rank slow_rank slow_factor");
+    assert_keys(&rest, "microbatch_seconds_by_rank missed_steps_by_rank slow_rank slow_factor");
     assert_eq!(rest["steps"], 6);
     let bits = rest["bits_depend_on"].as_str().expect("they do");
     assert!(bits.starts_with("sync.stragglers = backup: which gradients"), "{bits}");

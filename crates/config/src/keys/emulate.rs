@@ -77,12 +77,15 @@ pub(super) const EMULATE: &[Key] = &[
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
-        "emulate.lane_ms",
+        "emulate.microbatch_ms",
         DELAY,
         Fixed("0.0"),
-        Field { get: |r| Some(millis(r.emulate.lane)), set: |r, v| r.emulate.lane = seconds(v) },
-        "Milliseconds that a lane takes every worker, who waits for what computing it leaves of \
-         them: so workers that share cores play devices of their own. 0 lets a lane take what it \
+        Field {
+            get: |r| Some(millis(r.emulate.microbatch)),
+            set: |r, v| r.emulate.microbatch = seconds(v),
+        },
+        "Milliseconds that a micro-batch takes every worker, who waits for what computing it leaves of \
+         them: so workers that share cores play devices of their own. 0 lets a micro-batch take what it \
          takes.",
     ),
     Key::new(
@@ -93,7 +96,7 @@ pub(super) const EMULATE: &[Key] = &[
             get: |r| some_list(r.emulate.slow.iter().map(slow_value)),
             set: |r, v| r.emulate.slow = v.as_list().iter().map(slow).collect(),
         },
-        "Workers that compute more slowly than they could: a lane takes one of them factor times \
+        "Workers that compute more slowly than they could: a micro-batch takes one of them factor times \
          as long in the mean.",
     ),
     Key::new(

@@ -52,11 +52,11 @@ pub(super) const SYNC: &[Key] = &[
         "What a step does about a worker that is late: wait; backup takes the gradients of the \
          fastest, timeout those that are there in time, drop-slowest all but those of workers that \
          take much longer than the middle one (the bits then depend on time); exclude lets a \
-         worker that is slow for long pause until it is fast again; shares moves lanes to workers \
+         worker that is slow for long pause until it is fast again; shares moves micro-batches to workers \
          that are faster, and changes no bit.",
     )
     .only_when("sync.mode", SYNCHRONOUS)
-    .counting_when(|r| r.sync.uneven.stragglers.loses_lanes()),
+    .counting_when(|r| r.sync.uneven.stragglers.loses_microbatches()),
     Key::new(
         "sync.backups",
         integer(1, MAX_WORKERS - 1),
@@ -90,10 +90,10 @@ pub(super) const SYNC: &[Key] = &[
         Fixed("5"),
         field!(sync.uneven.patience: integer u64),
         "Steps in a row that a worker is slow, or fast again, before it is left out, or taken in; \
-         steps that lanes are timed for before they are divided anew.",
+         steps that micro-batches are timed for before they are divided anew.",
     )
     .only_when("sync.stragglers", &["exclude", "shares"])
-    .counting_when(|r| r.sync.uneven.stragglers.loses_lanes()),
+    .counting_when(|r| r.sync.uneven.stragglers.loses_microbatches()),
     Key::new(
         "sync.delay",
         integer(0, 1),

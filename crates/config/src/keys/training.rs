@@ -39,17 +39,17 @@ pub(super) const TRAIN: &[Key] = &[
         Field {
             get: |r| {
                 let train = &r.train;
-                let number = || integer_value(train.microbatch);
+                let number = || integer_value(train.microbatch_size);
                 Some(if train.microbatch_is_auto { Value::Text(AUTO.to_owned()) } else { number() })
             },
             set: |r, v| {
                 let number =
                     if let Value::Integer(number) = v { Some(*number as usize) } else { None };
                 r.train.microbatch_is_auto = number.is_none();
-                r.train.microbatch = number.unwrap_or(1);
+                r.train.microbatch_size = number.unwrap_or(1);
             },
         },
-        "Sequences per lane, the portion that goes through the model at once; auto is the largest \
+        "Sequences per micro-batch, the portion that goes through the model at once; auto is the largest \
          that fits this machine's memory.",
     ),
     Key::new(

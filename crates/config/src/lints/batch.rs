@@ -1,10 +1,10 @@
-//! How much work a step, a worker and a lane have.
+//! How much work a step, a worker and a micro-batch have.
 
 use super::{Lint, is_text};
 use crate::recipe::{Family, Recipe, Reduction};
 
 /// Rows of a product below which a device is not busy.
-const MIN_LANE_ROWS: usize = 32;
+const MIN_MICROBATCH_ROWS: usize = 32;
 /// Tokens of a worker's step below which moving gradients takes longer than computing them: a token
 /// costs one and a half products for each byte of gradient.
 const MIN_WORKER_TOKENS: usize = 64;
@@ -13,12 +13,12 @@ const MIN_BATCH_SAMPLES: usize = 64;
 
 pub(super) const LINTS: &[Lint] = &[
     Lint {
-        id: "tiny-lane",
-        condition: "a lane of text has few rows for the matrix products",
+        id: "tiny-micro-batch",
+        condition: "a micro-batch of text has few rows for the matrix products",
         threshold: "train.microbatch x model.context < 32",
         advice: "raise train.microbatch",
         rows: &["478"],
-        check: tiny_lane,
+        check: tiny_microbatch,
     },
     Lint {
         id: "little-work",
@@ -46,11 +46,11 @@ pub(super) const LINTS: &[Lint] = &[
     },
 ];
 
-fn tiny_lane(recipe: &Recipe) -> Option<String> {
-    let (microbatch, context) = (recipe.train.microbatch, recipe.model.context);
-    let rows = microbatch * context;
-    (is_text(recipe) && rows < MIN_LANE_ROWS).then(|| {
-        format!("train.microbatch = {microbatch} makes lanes of {rows} rows, too few for the cores")
+fn tiny_microbatch(recipe: &Recipe) -> Option<String> {
+    let (microbatch_size, context) = (recipe.train.microbatch_size, recipe.model.context);
+    let rows = microbatch_size * context;
+    (is_text(recipe) && rows < MIN_MICROBATCH_ROWS).then(|| {
+        format!("train.microbatch = {microbatch_size} makes micro-batches of {rows} rows, too few for the cores")
     })
 }
 

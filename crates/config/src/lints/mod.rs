@@ -7,7 +7,7 @@
 //! operational thresholds, of common mistakes and of guards. A run says its lints as warnings and
 //! goes on.
 //!
-//! - `batch`: how much work a step and a lane have
+//! - `batch`: how much work a step and a micro-batch have
 //! - `update`: learning rate, warm-up, clipping, decay
 //! - `precision`: number formats
 //! - `data`: what workers learn from
@@ -119,7 +119,7 @@ mod tests {
 
     /// For every lint a setting that it speaks about, and one just on the other side of its line.
     const CASES: &[(&str, &str, &[&str], &[&str])] = &[
-        ("tiny-lane", "tiny", &["model.context=31"], &["model.context=32"]),
+        ("tiny-micro-batch", "tiny", &["model.context=31"], &["model.context=32"]),
         (
             "little-work",
             "tiny",

@@ -125,7 +125,7 @@ fn skewed_rounds(recipe: &Recipe) -> Option<String> {
 
 fn unheard_samples(recipe: &Recipe) -> Option<String> {
     let (stragglers, skew) = (recipe.sync.uneven.stragglers, skew(recipe)?);
-    (stragglers.loses_lanes() && recipe.run.workers > 1)
+    (stragglers.loses_microbatches() && recipe.run.workers > 1)
         .then(|| format!("sync.stragglers = \"{stragglers}\" forgets samples with {skew}"))
 }
 

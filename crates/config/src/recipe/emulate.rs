@@ -16,8 +16,8 @@ pub struct Emulate {
     pub usual: Conditions,
     /// Links that are like something else.
     pub links: Vec<EmulatedLink>,
-    /// The time that a lane takes every worker at least; 0 lets it take what it takes.
-    pub lane: Seconds,
+    /// The time that a micro-batch takes every worker at least; 0 lets it take what it takes.
+    pub microbatch: Seconds,
     /// Workers that compute more slowly than they could.
     pub slow: Vec<SlowWorker>,
     /// Decides everything that is random about it.
@@ -97,9 +97,9 @@ choices! {
 pub struct SlowWorker {
     /// Which.
     pub rank: usize,
-    /// How many times as long as without this a lane takes it, in the mean; at least 1.
+    /// How many times as long as without this a micro-batch takes it, in the mean; at least 1.
     pub factor: f64,
-    /// How that varies from lane to lane.
+    /// How that varies from micro-batch to micro-batch.
     pub distribution: Distribution,
 }
 
@@ -109,7 +109,7 @@ impl Emulate {
         Self {
             usual: Conditions::NONE,
             links: Vec::new(),
-            lane: Seconds(0.0),
+            microbatch: Seconds(0.0),
             slow: Vec::new(),
             seed: 0,
         }
@@ -141,7 +141,7 @@ impl Emulate {
 
     /// What is emulated, in words, if anything is.
     pub fn in_words(&self) -> Option<String> {
-        let computes_otherwise = self.lane.0 > 0.0 || !self.slow.is_empty();
+        let computes_otherwise = self.microbatch.0 > 0.0 || !self.slow.is_empty();
         (self.has_links() || computes_otherwise).then(|| self.to_string())
     }
 
@@ -187,8 +187,8 @@ impl fmt::Display for Emulate {
             let onset = if after > 0.0 { format!(" after {after} s") } else { String::new() };
             parts.push(format!("link {one}-{other} {}{onset}", self.between(one, other)));
         }
-        if self.lane.0 > 0.0 {
-            parts.push(format!("a lane takes {} ms", self.lane.0 * 1e3));
+        if self.microbatch.0 > 0.0 {
+            parts.push(format!("a micro-batch takes {} ms", self.microbatch.0 * 1e3));
         }
         for SlowWorker { rank, factor, distribution } in &self.slow {
             parts.push(format!("worker {rank} {factor} times slower ({distribution})"));

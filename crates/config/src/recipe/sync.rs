@@ -340,7 +340,7 @@ impl Recipe {
         Some(format!("sync.mode = {mode}: {why}"))
     }
 
-    /// Whether each worker steps by the gradients of its own lanes and has weights of its own.
+    /// Whether each worker steps by the gradients of its own micro-batches and has weights of its own.
     pub fn has_own_weights(&self) -> bool {
         self.sync.mode == SyncMode::Gossip
     }

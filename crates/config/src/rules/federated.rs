@@ -41,17 +41,17 @@ fn enough_clients(facts: &Facts<'_>) -> Option<ConfigError> {
     None
 }
 
-/// Every client of a round has as many whole lanes.
+/// Every client of a round has as many whole micro-batches.
 fn clients_share_the_batch(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["train.batch", "federated.sampled", "train.microbatch"];
     let (train, sampled) = (&facts.recipe.train, facts.recipe.federated.sampled);
-    let unit = sampled * train.microbatch;
+    let unit = sampled * train.microbatch_size;
     if unit == 0 || !facts.sound(&involved) || train.batch.is_multiple_of(unit) {
         return None;
     }
     let rule = format!(
         "is not a multiple of federated.sampled = {sampled} times train.microbatch = {}",
-        train.microbatch
+        train.microbatch_size
     );
     Some(facts.error(&involved, rule, format!("try {}", train.batch.next_multiple_of(unit))))
 }

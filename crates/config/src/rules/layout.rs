@@ -43,8 +43,8 @@ fn workers_fit_leaves(facts: &Facts<'_>) -> Option<ConfigError> {
     let sound = facts.sound(&["train.batch", "train.microbatch"]);
     let train = &facts.recipe.train;
     // Where the batch breaks a rule of its own, its advice counts on the leaves as they are.
-    let enough_lanes = train.batch.is_multiple_of(train.microbatch * more_leaves);
-    let fix = if sound && !depends && enough_lanes {
+    let enough_microbatches = train.batch.is_multiple_of(train.microbatch_size * more_leaves);
+    let fix = if sound && !depends && enough_microbatches {
         format!("try {leaves} or numerics.invariant_up_to = {more_leaves}")
     } else {
         format!("try {leaves}")

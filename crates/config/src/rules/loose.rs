@@ -101,17 +101,17 @@ fn threads_are_of_one_worker(facts: &Facts<'_>) -> Option<ConfigError> {
     facts.needs(["sync.mode", key], better, "all-reduce", why)
 }
 
-/// Every thread has as many lanes.
+/// Every thread has as many micro-batches.
 fn threads_share_the_batch(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["train.batch", "sync.threads", "train.microbatch"];
     let (train, threads) = (&facts.recipe.train, facts.recipe.sync.threads);
-    let unit = threads * train.microbatch;
+    let unit = threads * train.microbatch_size;
     if unit == 0 || !facts.sound(&involved) || train.batch.is_multiple_of(unit) {
         return None;
     }
     let rule = format!(
         "is not a multiple of sync.threads = {threads} times train.microbatch = {}",
-        train.microbatch
+        train.microbatch_size
     );
     Some(facts.error(&involved, rule, format!("try {}", train.batch.next_multiple_of(unit))))
 }

@@ -95,12 +95,12 @@ fn slices_divide_rows(facts: &Facts<'_>) -> Option<ConfigError> {
     let involved = ["parallel.sequence", TENSOR, SLICES, "train.microbatch", "model.context"];
     let recipe = facts.recipe;
     let (slices, context) = (recipe.num_slices(), recipe.model.context);
-    let rows = recipe.train.microbatch * context;
+    let rows = recipe.train.microbatch_size * context;
     let is_right = !recipe.parallel.sequence || rows.is_multiple_of(slices);
     if !facts.sound(&involved) || is_right {
         return None;
     }
-    let rule = format!("divides {rows} rows of a lane into {slices} slices");
+    let rule = format!("divides {rows} rows of a micro-batch into {slices} slices");
     let more = context.next_multiple_of(slices);
     Some(facts.error(&involved, rule, format!("try false or model.context = {more}")))
 }

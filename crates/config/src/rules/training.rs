@@ -9,7 +9,7 @@ use crate::recipe::{BatchChange, Dtype, Group, LrSchedule, Recipe};
 pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     let rules = [
         batches_grow_in_order,
-        batches_make_whole_lanes,
+        batches_make_whole_microbatches,
         goals_are_seen,
         drops_lie_in_the_run,
         problems_compute_in_f32,
@@ -48,18 +48,18 @@ fn batches_grow_in_order(facts: &Facts<'_>) -> Option<ConfigError> {
 }
 
 /// What holds for train.batch holds for every size.
-fn batches_make_whole_lanes(facts: &Facts<'_>) -> Option<ConfigError> {
+fn batches_make_whole_microbatches(facts: &Facts<'_>) -> Option<ConfigError> {
     const NAME: &str = "train.batch_schedule";
     if !facts.sound(&[NAME, "train.microbatch", "numerics.invariant_up_to"]) {
         return None;
     }
-    let (microbatch, leaves) = (facts.recipe.train.microbatch, facts.recipe.num_leaves());
-    let unit = microbatch * leaves;
+    let (microbatch_size, leaves) = (facts.recipe.train.microbatch_size, facts.recipe.num_leaves());
+    let unit = microbatch_size * leaves;
     let changes = facts.recipe.train.batch_schedule.iter().enumerate();
     let (index, change) = changes.into_iter().find(|(_, c)| !c.batch.is_multiple_of(unit))?;
     let error = entry(facts, NAME, &format!("[{index}].batch"), change.batch.to_string());
     let rule = format!(
-        "is not a multiple of train.microbatch = {microbatch} times numerics.invariant_up_to = \
+        "is not a multiple of train.microbatch = {microbatch_size} times numerics.invariant_up_to = \
          {leaves}"
     );
     Some(ConfigError {

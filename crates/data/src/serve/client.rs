@@ -15,7 +15,7 @@ use crate::batch::{Batch, BatchShape, IGNORE, Wanted};
 use crate::cursor::Cursor;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
-use crate::validation::{Validation, ValidationLane};
+use crate::validation::{Validation, ValidationMicrobatch};
 
 /// Steps that are pulled ahead of the model, the one it works on included.
 const NUM_BATCHES: usize = 4;
@@ -35,8 +35,8 @@ pub struct Welcome {
     pub fingerprint: String,
     /// How many different tokens it may have.
     pub vocab: usize,
-    /// Lanes of an evaluation.
-    pub num_validation_lanes: usize,
+    /// Micro-batches of an evaluation.
+    pub num_validation_microbatches: usize,
     /// Targets of an evaluation.
     pub num_validation_targets: u64,
     /// See [`crate::baseline`].
@@ -79,7 +79,7 @@ impl Client {
                 name: String::new(),
                 fingerprint: String::new(),
                 vocab: 0,
-                num_validation_lanes: 0,
+                num_validation_microbatches: 0,
                 num_validation_targets: 0,
                 baseline_loss: 0.0,
                 has_tokenizer: false,
@@ -118,8 +118,8 @@ impl Client {
             let reason = "it does not know the secret".to_owned();
             return Err(DataError::Server { addr: self.addr.clone(), reason });
         }
-        let most_lanes = most_sequences.div_ceil(self.shape.microbatch);
-        let is_sound = welcome.num_validation_lanes <= most_lanes
+        let most_microbatches = most_sequences.div_ceil(self.shape.microbatch_size);
+        let is_sound = welcome.num_validation_microbatches <= most_microbatches
             && welcome.vocab <= self.model_vocab
             && welcome.fingerprint.len() == 16;
         if !is_sound {
@@ -143,33 +143,40 @@ impl Client {
         Ok(Some(std::mem::take(&mut self.answer)))
     }
 
-    /// The lanes of an evaluation.
+    /// The micro-batches of an evaluation.
     pub fn validation(&mut self) -> Result<Validation, DataError> {
-        let Welcome { num_validation_lanes, num_validation_targets, .. } = self.welcome;
-        let mut lanes = Vec::new();
-        for index in 0..num_validation_lanes {
-            let first_sample = (index * self.shape.microbatch) as u64;
-            let mut lane = ValidationLane::empty(self.shape, first_sample);
+        let Welcome { num_validation_microbatches, num_validation_targets, .. } = self.welcome;
+        let mut microbatches = Vec::new();
+        for index in 0..num_validation_microbatches {
+            let first_sample = (index * self.shape.microbatch_size) as u64;
+            let mut microbatch = ValidationMicrobatch::empty(self.shape, first_sample);
             self.request.number(index as u64);
-            let len = 8 * lane.inputs.len();
+            let len = 8 * microbatch.inputs.len();
             self.ask(Kind::Judge, Kind::Judged, len)?;
             let answer = std::mem::take(&mut self.answer);
             let mut body = Reader::new(&answer);
-            let read = read_lane(&mut body, &mut lane.inputs, &mut lane.targets, self.model_vocab);
+            let read = read_microbatch(
+                &mut body,
+                &mut microbatch.inputs,
+                &mut microbatch.targets,
+                self.model_vocab,
+            );
             read.and_then(|_| body.finish()).map_err(|malformed| self.malformed(malformed))?;
             self.answer = answer;
-            lanes.push(lane);
+            microbatches.push(microbatch);
         }
-        let counted = |lane: &ValidationLane| lane.targets.iter().filter(|&&t| t != IGNORE).count();
-        let found: usize = lanes.iter().map(counted).sum();
+        let counted = |microbatch: &ValidationMicrobatch| {
+            microbatch.targets.iter().filter(|&&t| t != IGNORE).count()
+        };
+        let found: usize = microbatches.iter().map(counted).sum();
         if found as u64 != num_validation_targets {
             let why = format!("{num_validation_targets} targets were announced, {found} came");
             return Err(self.malformed(Malformed(why)));
         }
-        Ok(Validation { lanes, num_targets: num_validation_targets })
+        Ok(Validation { microbatches, num_targets: num_validation_targets })
     }
 
-    /// Starts pulling the lanes of a worker's leaves.
+    /// Starts pulling the micro-batches of a worker's leaves.
     pub(crate) fn loader(
         mut self: Box<Self>,
         shape: BatchShape,
@@ -184,17 +191,22 @@ impl Client {
         Loader::start(shape, world, text, cursor, NUM_BATCHES, stall, Box::new(fill))
     }
 
-    /// Fills a batch with the lanes of a step.
+    /// Fills a batch with the micro-batches of a step.
     fn pull(&mut self, step: u64, wanted: Wanted<'_>, batch: &mut Batch) -> Result<(), DataError> {
         batch.begin(step, &self.plan);
-        let num_lanes = batch.num_lanes();
-        let lanes = (0..num_lanes).filter(|&lane| wanted.has(lane, num_lanes));
+        let num_microbatches = batch.num_microbatches();
+        let microbatches =
+            (0..num_microbatches).filter(|&microbatch| wanted.has(microbatch, num_microbatches));
         self.request.number(step);
-        lanes.clone().for_each(|lane| self.request.small(lane as u32));
-        let lane_bytes = 8 * self.shape.microbatch * self.shape.context;
-        self.ask(Kind::Pull, Kind::Lanes, 16 + lanes.clone().count() * lane_bytes)?;
+        microbatches.clone().for_each(|microbatch| self.request.small(microbatch as u32));
+        let microbatch_bytes = 8 * self.shape.microbatch_size * self.shape.context;
+        self.ask(
+            Kind::Pull,
+            Kind::Microbatches,
+            16 + microbatches.clone().count() * microbatch_bytes,
+        )?;
         let answer = std::mem::take(&mut self.answer);
-        let read = read_lanes(&answer, step, lanes, batch, self.model_vocab);
+        let read = read_microbatches(&answer, step, microbatches, batch, self.model_vocab);
         self.answer = answer;
         read.map_err(|malformed| self.malformed(malformed))
     }
@@ -270,7 +282,7 @@ fn read_welcome(body: &[u8]) -> Result<([u8; 32], Welcome), Malformed> {
         name: body.text()?,
         fingerprint: body.text()?,
         vocab: body.small()? as usize,
-        num_validation_lanes: body.small()? as usize,
+        num_validation_microbatches: body.small()? as usize,
         num_validation_targets: body.number()?,
         baseline_loss: f64::from_bits(body.number()?),
         has_tokenizer: body.small()? != 0,
@@ -279,10 +291,10 @@ fn read_welcome(body: &[u8]) -> Result<([u8; 32], Welcome), Malformed> {
     Ok((proof, welcome))
 }
 
-pub(super) fn read_lanes(
+pub(super) fn read_microbatches(
     body: &[u8],
     step: u64,
-    lanes: impl Iterator<Item = usize>,
+    microbatches: impl Iterator<Item = usize>,
     batch: &mut Batch,
     model_vocab: usize,
 ) -> Result<(), Malformed> {
@@ -293,9 +305,9 @@ pub(super) fn read_lanes(
     }
     let most = batch.num_targets;
     let mut num_own = 0;
-    for lane in lanes {
-        let (inputs, targets) = batch.lane_mut(lane);
-        num_own += read_lane(&mut body, inputs, targets, model_vocab)?;
+    for microbatch in microbatches {
+        let (inputs, targets) = batch.microbatch_mut(microbatch);
+        num_own += read_microbatch(&mut body, inputs, targets, model_vocab)?;
     }
     if num_targets < num_own || num_targets > most {
         return Err(Malformed(format!("{num_targets} targets in a batch of {most}")));
@@ -305,8 +317,8 @@ pub(super) fn read_lanes(
     Ok(())
 }
 
-/// Reads one lane and counts its targets.
-fn read_lane(
+/// Reads one micro-batch and counts its targets.
+fn read_microbatch(
     body: &mut Reader<'_>,
     inputs: &mut [u32],
     targets: &mut [u32],

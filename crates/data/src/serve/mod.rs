@@ -1,6 +1,6 @@
-//! Batches over the network: one process reads the text, workers pull the lanes they run.
+//! Batches over the network: one process reads the text, workers pull the micro-batches they run.
 //!
-//! The server makes lanes exactly as a worker would that reads the text itself, so a run has the
+//! The server makes micro-batches exactly as a worker would that reads the text itself, so a run has the
 //! same bits either way. A worker asks for one step at a time, a few steps ahead of the model, and
 //! each of its waits has a deadline; a server that is gone ends the run with a line that names it.
 //!

@@ -1,7 +1,7 @@
-//! The server: reads the text once, and makes lanes for whoever may have them.
+//! The server: reads the text once, and makes micro-batches for whoever may have them.
 //!
-//! Each worker has a thread of its own, which makes the lanes that are asked for when they are
-//! asked for: a lane is copied out of memory or a mapped file in microseconds, so nothing is kept
+//! Each worker has a thread of its own, which makes the micro-batches that are asked for when they are
+//! asked for: a micro-batch is copied out of memory or a mapped file in microseconds, so nothing is kept
 //! for anybody, any number of runs and resumed runs may be served at once, and a worker that comes
 //! back simply asks again.
 
@@ -21,7 +21,7 @@ use crate::batch::{Batch, BatchShape, Wanted};
 use crate::corpus::Corpus;
 use crate::deal::Deal;
 use crate::error::DataError;
-use crate::validation::{Validation, validation_lanes};
+use crate::validation::{Validation, validation_microbatches};
 
 /// How long a caller may take to say who it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);
@@ -91,7 +91,7 @@ impl Server {
             terms: super::terms(recipe),
             shape: BatchShape::largest(recipe),
             deal: Deal::of(recipe, corpus.name(), corpus.train(), &all)?,
-            validation: validation_lanes(recipe, &corpus)?,
+            validation: validation_microbatches(recipe, &corpus)?,
             baseline_loss: baseline_loss(&corpus),
             corpus,
         };
@@ -209,7 +209,7 @@ impl Visit<'_> {
         welcome.text(corpus.name());
         welcome.text(&corpus.fingerprint());
         welcome.small(corpus.vocab() as u32);
-        welcome.small(validation.lanes.len() as u32);
+        welcome.small(validation.microbatches.len() as u32);
         welcome.number(validation.num_targets);
         welcome.number(baseline_loss.to_bits());
         welcome.small(u32::from(corpus.tokenizer().json().is_some()));
@@ -219,7 +219,7 @@ impl Visit<'_> {
     /// Answers until the worker leaves (nothing to say) or breaks the rules (says how).
     fn answer_all(&mut self) -> Result<(), Option<String>> {
         let mut batch = Batch::with_room(self.offer.shape);
-        let mut asked = vec![false; batch.num_lanes()];
+        let mut asked = vec![false; batch.num_microbatches()];
         let mut answer = Writer::default();
         loop {
             self.stream.set_deadline(Some(SILENCE));
@@ -232,7 +232,7 @@ impl Visit<'_> {
             answer.bytes.clear();
             let answer_kind = if kind == Kind::Pull as u16 {
                 self.num_steps += 1;
-                self.pull(&mut batch, &mut asked, &mut answer).map(|()| Kind::Lanes)
+                self.pull(&mut batch, &mut asked, &mut answer).map(|()| Kind::Microbatches)
             } else if kind == Kind::Judge as u16 {
                 self.judge(&mut answer).map(|()| Kind::Judged)
             } else if kind == Kind::Tokenizer as u16 {
@@ -247,7 +247,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Lanes of a step.
+    /// Micro-batches of a step.
     fn pull(
         &self,
         batch: &mut Batch,
@@ -261,38 +261,44 @@ impl Visit<'_> {
         }
         asked.fill(false);
         let Offer { deal, corpus, shape, .. } = self.offer;
-        let num_lanes = deal.plan().at(step).batch / shape.microbatch;
-        let asked = &mut asked[..num_lanes];
-        let mut lanes = Vec::new();
+        let num_microbatches = deal.plan().at(step).batch / shape.microbatch_size;
+        let asked = &mut asked[..num_microbatches];
+        let mut microbatches = Vec::new();
         for _ in 0..(self.body.len() - 8) / 4 {
-            let lane = request.small().map_err(|malformed| malformed.0)? as usize;
-            match asked.get_mut(lane) {
+            let microbatch = request.small().map_err(|malformed| malformed.0)? as usize;
+            match asked.get_mut(microbatch) {
                 Some(asked) if !*asked => *asked = true,
-                _ => return Err(format!("lane {lane} twice, or beyond the {}", asked.len())),
+                _ => {
+                    return Err(format!(
+                        "micro-batch {microbatch} twice, or beyond the {}",
+                        asked.len()
+                    ));
+                }
             }
-            lanes.push(lane);
+            microbatches.push(microbatch);
         }
-        let filled = batch.fill(step, deal, corpus.train(), Wanted::Lanes(asked));
+        let filled = batch.fill(step, deal, corpus.train(), Wanted::Microbatches(asked));
         filled.map_err(|error| error.to_string())?;
         answer.number(step);
         answer.number(batch.num_targets);
-        for lane in lanes {
-            let (inputs, targets) = batch.lane(lane);
+        for microbatch in microbatches {
+            let (inputs, targets) = batch.microbatch(microbatch);
             answer.tokens(inputs);
             answer.tokens(targets);
         }
         request.finish().map_err(|malformed| malformed.0)
     }
 
-    /// A lane of the evaluation.
+    /// A micro-batch of the evaluation.
     fn judge(&self, answer: &mut Writer) -> Result<(), String> {
         let index = Reader::new(&self.body).number().map_err(|malformed| malformed.0)?;
-        let lanes = &self.offer.validation.lanes;
-        let lane = usize::try_from(index).ok().and_then(|index| lanes.get(index));
-        let lane =
-            lane.ok_or_else(|| format!("lane {index} of {} to be judged by", lanes.len()))?;
-        answer.tokens(&lane.inputs);
-        answer.tokens(&lane.targets);
+        let microbatches = &self.offer.validation.microbatches;
+        let microbatch = usize::try_from(index).ok().and_then(|index| microbatches.get(index));
+        let microbatch = microbatch.ok_or_else(|| {
+            format!("micro-batch {index} of {} to be judged by", microbatches.len())
+        })?;
+        answer.tokens(&microbatch.inputs);
+        answer.tokens(&microbatch.targets);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::corpus::Corpus;
 use crate::cursor::Cursor;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
-use crate::validation::validation_lanes;
+use crate::validation::validation_microbatches;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -90,14 +90,14 @@ impl Site {
         Client::join_with(&key(secret), &self.recipe(more), &self.world)
     }
 
-    fn loader(&self, lanes: &[usize], cursor: Cursor) -> Loader {
+    fn loader(&self, microbatches: &[usize], cursor: Cursor) -> Loader {
         let client = self.join("the secret of the test", &[]).unwrap();
         let welcome = client.welcome();
         let (name, fingerprint) = (welcome.name.clone(), welcome.fingerprint.clone());
         let shape = crate::batch::BatchShape::of(&self.recipe(&[]));
         let text = TextName { name, fingerprint };
-        // With one lane a leaf they have the same numbers.
-        let leaves = (0..4).map(|leaf| lanes.contains(&leaf)).collect();
+        // With one micro-batch a leaf they have the same numbers.
+        let leaves = (0..4).map(|leaf| microbatches.contains(&leaf)).collect();
         Box::new(client).loader(shape, &self.world, text, cursor, leaves).unwrap()
     }
 
@@ -118,7 +118,7 @@ fn recipe_of(sets: &[String]) -> Recipe {
 }
 
 #[test]
-fn served_lanes_are_those_of_a_shared_text_in_all_epochs() {
+fn served_microbatches_are_those_of_a_shared_text_in_all_epochs() {
     for sets in [
         &[][..],
         &["data.documents=padded", "data.last=pad"],
@@ -130,25 +130,35 @@ fn served_lanes_are_those_of_a_shared_text_in_all_epochs() {
         let mut shared =
             Loader::open(&recipe, &site.world, Arc::clone(&corpus), Cursor::start()).unwrap();
         let mut workers = [(vec![0, 3], Cursor::start()), (vec![2, 1], Cursor::start())]
-            .map(|(lanes, cursor)| (site.loader(&lanes, cursor), lanes));
+            .map(|(microbatches, cursor)| (site.loader(&microbatches, cursor), microbatches));
         // About two hundred sequences at most: thirty steps are more than an epoch.
         for step in 0..30 {
             let whole = shared.next_batch().unwrap();
-            for (loader, lanes) in &mut workers {
+            for (loader, microbatches) in &mut workers {
                 let part = loader.next_batch().unwrap();
                 assert_eq!(part.num_targets, whole.num_targets, "step {step}");
-                for lane in lanes {
-                    assert_eq!(part.lane(*lane), whole.lane(*lane), "step {step}, {sets:?}");
+                for microbatch in microbatches {
+                    assert_eq!(
+                        part.microbatch(*microbatch),
+                        whole.microbatch(*microbatch),
+                        "step {step}, {sets:?}"
+                    );
                 }
             }
         }
         let saved = workers[0].0.cursor();
         assert_eq!(saved, shared.cursor(), "a served run may go on with a shared text");
         let mut resumed = site.loader(&[1], saved);
-        assert_eq!(resumed.next_batch().unwrap().lane(1), shared.next_batch().unwrap().lane(1));
+        assert_eq!(
+            resumed.next_batch().unwrap().microbatch(1),
+            shared.next_batch().unwrap().microbatch(1)
+        );
 
         let mut client = site.join("the secret of the test", &[]).unwrap();
-        assert_eq!(client.validation().unwrap(), validation_lanes(&recipe, &corpus).unwrap());
+        assert_eq!(
+            client.validation().unwrap(),
+            validation_microbatches(&recipe, &corpus).unwrap()
+        );
         assert_eq!(client.tokenizer_json().unwrap(), None);
     }
 }
@@ -222,7 +232,7 @@ fn strangers_are_turned_away_and_others_still_served() {
     hasty.set_deadline(Some(LONG));
     wire::write(&mut *hasty, Kind::Pull, &[0; 12]).unwrap();
     assert!(matches!(
-        wire::read(&mut *hasty, Kind::Lanes, 1000, &mut answer),
+        wire::read(&mut *hasty, Kind::Microbatches, 1000, &mut answer),
         Err(ReadError::Refused(_))
     ));
     assert!(site.loader(&[0], Cursor::start()).next_batch().is_ok());
@@ -237,21 +247,23 @@ fn a_worker_that_breaks_the_rules_is_told_which() {
         let mut client = site.join("the secret of the test", &[]).unwrap();
         client.send_raw(kind, body);
         let mut rest = Vec::new();
-        wire::read(client.stream_mut(), Kind::Lanes, 1000, &mut rest).unwrap_err().to_string()
+        wire::read(client.stream_mut(), Kind::Microbatches, 1000, &mut rest)
+            .unwrap_err()
+            .to_string()
     };
-    let pull = |step: u64, lanes: &[u32]| {
+    let pull = |step: u64, microbatches: &[u32]| {
         let mut body = Writer::default();
         body.number(step);
-        for &lane in lanes {
-            body.small(lane);
+        for &microbatch in microbatches {
+            body.small(microbatch);
         }
         body.bytes
     };
-    assert_eq!(refusal(Kind::Pull, &pull(0, &[4])), "lane 4 twice, or beyond the 4");
-    assert_eq!(refusal(Kind::Pull, &pull(0, &[1, 1])), "lane 1 twice, or beyond the 4");
+    assert_eq!(refusal(Kind::Pull, &pull(0, &[4])), "micro-batch 4 twice, or beyond the 4");
+    assert_eq!(refusal(Kind::Pull, &pull(0, &[1, 1])), "micro-batch 1 twice, or beyond the 4");
     assert!(refusal(Kind::Pull, &pull(u64::MAX, &[1])).ends_with("is out of reach"));
     assert_eq!(refusal(Kind::Pull, &[1, 2]), "the message is cut short");
-    assert!(refusal(Kind::Judge, &pull(99, &[])).starts_with("lane 99 of"));
+    assert!(refusal(Kind::Judge, &pull(99, &[])).starts_with("micro-batch 99 of"));
     assert_eq!(refusal(Kind::Welcome, &[]), "message 4 is no request");
 }
 
@@ -268,11 +280,11 @@ fn what_a_server_sends_is_checked_like_any_input() {
         body.tokens(&tokens);
         let mut batch = Batch::with_room(shape);
         batch.begin(5, &BatchPlan::constant(8));
-        let read = client::read_lanes(&body.bytes, 5, [2].into_iter(), &mut batch, 256);
+        let read = client::read_microbatches(&body.bytes, 5, [2].into_iter(), &mut batch, 256);
         read.map(|()| batch).map_err(|malformed| malformed.0)
     };
     let batch = read(&|_, _, _| {}).unwrap();
-    assert_eq!((batch.step, batch.num_targets, batch.lane(2).0[0]), (5, 128, 7));
+    assert_eq!((batch.step, batch.num_targets, batch.microbatch(2).0[0]), (5, 128, 7));
     let complaint = |edit: &dyn Fn(&mut Vec<u32>, &mut u64, &mut u64)| read(edit).unwrap_err();
     assert!(complaint(&|tokens, _, _| tokens[3] = 256).starts_with("token 256 came"));
     assert!(complaint(&|tokens, _, _| tokens[40] = 999).starts_with("token 999 came"));
@@ -292,9 +304,9 @@ fn messages_survive_the_way_and_random_bytes_do_no_harm() {
     body.text("naïve");
     body.tokens(&[1, IGNORE]);
     let mut way = Vec::new();
-    wire::write(&mut way, Kind::Lanes, &body.bytes).unwrap();
+    wire::write(&mut way, Kind::Microbatches, &body.bytes).unwrap();
     let mut heard = Vec::new();
-    wire::read(&mut &way[..], Kind::Lanes, 100, &mut heard).unwrap();
+    wire::read(&mut &way[..], Kind::Microbatches, 100, &mut heard).unwrap();
     let mut reader = Reader::new(&heard);
     assert_eq!((reader.number().unwrap(), reader.text().unwrap()), (u64::MAX, "naïve".to_owned()));
     let mut tokens = [0; 2];

@@ -32,11 +32,11 @@ pub enum Kind {
     Welcome = 4,
     /// Server: no, and why; the stream ends.
     Refused = 5,
-    /// Worker: these lanes of this step.
+    /// Worker: these micro-batches of this step.
     Pull = 6,
     /// Server: here they are.
-    Lanes = 7,
-    /// Worker: this lane of the evaluation.
+    Microbatches = 7,
+    /// Worker: this micro-batch of the evaluation.
     Judge = 8,
     /// Server: here it is.
     Judged = 9,

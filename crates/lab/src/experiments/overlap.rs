@@ -77,8 +77,11 @@ fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
         Unit::Seconds.show(exposed(&buckets, backward).0),
         Unit::Seconds.show(backward.0)
     );
-    let lane = |name: &str, spans| Lane { name: name.to_owned(), spans };
-    Ok(Timeline { title, lanes: vec![lane("computes", computing), lane("network", sending)] })
+    let microbatch = |name: &str, spans| Microbatch { name: name.to_owned(), spans };
+    Ok(Timeline {
+        title,
+        microbatches: vec![microbatch("computes", computing), microbatch("network", sending)],
+    })
 }
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

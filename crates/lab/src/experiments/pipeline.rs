@@ -87,15 +87,15 @@ fn jittered(
 
 /// Every schedule one below the other; what is white is idle.
 fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
-    let mut lanes = Vec::new();
+    let mut microbatches = Vec::new();
     let mut idle = Vec::new();
     for kind in KINDS {
         let (pipeline, pace) = built(at, kind);
-        let first = lanes.len();
-        lanes.extend(
-            (0..at.count("devices"))
-                .map(|device| Lane { name: format!("{kind}, device {device}"), spans: Vec::new() }),
-        );
+        let first = microbatches.len();
+        microbatches.extend((0..at.count("devices")).map(|device| Microbatch {
+            name: format!("{kind}, device {device}"),
+            spans: Vec::new(),
+        }));
         let played = jittered(at, (&pipeline, &pace), random, |device, task, start, end| {
             let doing = match task.pass {
                 Pass::Forward => Doing::Forward,
@@ -103,11 +103,11 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
                 Pass::WeightGrad => Doing::Weights,
             };
             let span = Span::new(doing, start, end).saying(task.microbatch);
-            lanes[first + device].spans.push(span);
+            microbatches[first + device].spans.push(span);
         });
         idle.push(format!("{kind} {}", Unit::Share.show(played.bubble())));
     }
-    Ok(Timeline { title: format!("Idle: {}", idle.join(", ")), lanes })
+    Ok(Timeline { title: format!("Idle: {}", idle.join(", ")), microbatches })
 }
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {

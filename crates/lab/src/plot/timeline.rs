@@ -1,4 +1,4 @@
-//! A timeline: lanes one below the other, what is done as bars that differ by shade and hatching.
+//! A timeline: micro-batches one below the other, what is done as bars that differ by shade and hatching.
 
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas};
@@ -9,9 +9,9 @@ const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 96.0;
-const LANE: f64 = 20.0;
-/// Lanes beyond which a picture would be a wall.
-const MOST_LANES: usize = 48;
+const MICROBATCH: f64 = 20.0;
+/// Micro-batches beyond which a picture would be a wall.
+const MOST_MICROBATCHES: usize = 48;
 /// Pixels of a letter inside a bar, about.
 const LETTER: f64 = 6.5;
 
@@ -36,8 +36,8 @@ const fn fill(doing: Doing) -> &'static str {
 
 /// The picture.
 pub(super) fn draw(card: &Card, timeline: &Timeline) -> String {
-    let lanes = &timeline.lanes[..timeline.lanes.len().min(MOST_LANES)];
-    let bottom = TOP + LANE * lanes.len() as f64;
+    let microbatches = &timeline.microbatches[..timeline.microbatches.len().min(MOST_MICROBATCHES)];
+    let bottom = TOP + MICROBATCH * microbatches.len() as f64;
     let mut canvas = Canvas::new(WIDTH, bottom + 62.0, &timeline.title, card.title);
     canvas.raw(PATTERNS);
     let times = [0.0, timeline.end()];
@@ -48,10 +48,10 @@ pub(super) fn draw(card: &Card, timeline: &Timeline) -> String {
         canvas.rule((x, TOP), (x, bottom), "#e6e6e6");
         canvas.text((x, bottom + 18.0), Anchor::Middle, &words);
     }
-    for (index, lane) in lanes.iter().enumerate() {
-        let y = TOP + LANE * index as f64;
-        canvas.text((LEFT - 8.0, y + 14.0), Anchor::End, &lane.name);
-        for span in &lane.spans {
+    for (index, microbatch) in microbatches.iter().enumerate() {
+        let y = TOP + MICROBATCH * index as f64;
+        canvas.text((LEFT - 8.0, y + 14.0), Anchor::End, &microbatch.name);
+        for span in &microbatch.spans {
             let (start, end) = (axis.place(span.start.0), axis.place(span.end.0));
             let said = format!(
                 "{} {}: {} to {}",
@@ -60,7 +60,7 @@ pub(super) fn draw(card: &Card, timeline: &Timeline) -> String {
                 Unit::Seconds.show(span.start.0),
                 Unit::Seconds.show(span.end.0)
             );
-            canvas.bar((start, y + 2.0), (end - start, LANE - 4.0), fill(span.doing), &said);
+            canvas.bar((start, y + 2.0), (end - start, MICROBATCH - 4.0), fill(span.doing), &said);
             let needed = LETTER * span.words.chars().count() as f64;
             if !span.words.is_empty() && end - start > needed {
                 let ink = match span.doing {
@@ -74,8 +74,9 @@ pub(super) fn draw(card: &Card, timeline: &Timeline) -> String {
     }
     canvas.rule((LEFT, bottom), (WIDTH - RIGHT, bottom), "#444444");
     legend(&mut canvas, timeline);
-    let left_out = timeline.lanes.len() - lanes.len();
-    let more = if left_out > 0 { format!("; {left_out} more lanes") } else { String::new() };
+    let left_out = timeline.microbatches.len() - microbatches.len();
+    let more =
+        if left_out > 0 { format!("; {left_out} more micro-batches") } else { String::new() };
     let place = (f64::midpoint(LEFT, WIDTH - RIGHT), bottom + 46.0);
     canvas.styled(place, Anchor::Middle, "font-size=\"13\"", &format!("time{more}"));
     canvas.finish()
@@ -84,7 +85,11 @@ pub(super) fn draw(card: &Card, timeline: &Timeline) -> String {
 /// What there is in the picture, side by side above it.
 fn legend(canvas: &mut Canvas, timeline: &Timeline) {
     let has = |doing: &Doing| {
-        timeline.lanes.iter().flat_map(|lane| &lane.spans).any(|span| span.doing == *doing)
+        timeline
+            .microbatches
+            .iter()
+            .flat_map(|microbatch| &microbatch.spans)
+            .any(|span| span.doing == *doing)
     };
     let mut x = LEFT;
     for doing in Doing::ALL.into_iter().filter(has) {

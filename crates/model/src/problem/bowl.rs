@@ -5,10 +5,10 @@
 //! The point x* has elements that are `f32` themselves, so it can be reached exactly, and near it
 //! the difference r is exact.
 //!
-//! Shapes: t samples of the lane, c unknowns.
+//! Shapes: t samples of the micro-batch, c unknowns.
 
 use super::spectrum::Curvature;
-use crate::block::{Block, BlockIo, Context, Flops, IGNORE, LaneShape, Saved, SavedLen};
+use crate::block::{Block, BlockIo, Context, Flops, IGNORE, MicrobatchShape, Saved, SavedLen};
 use crate::grads::Grads;
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::Problem;
@@ -64,16 +64,16 @@ impl Block for Bowl {
         BlockIo::StreamToLoss { input: self.target_c.len() }
     }
 
-    fn saved_len(&self, _shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, _shape: MicrobatchShape) -> SavedLen {
         SavedLen { kept: self.target_c.len(), rebuilt: 0 }
     }
 
-    fn scratch_len(&self, _shape: LaneShape) -> usize {
+    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
         0
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
-        // The slope is computed once a lane, which is why only the noise counts here.
+        // The slope is computed once a micro-batch, which is why only the noise counts here.
         let forward = 2 * self.target_c.len() as u64;
         Flops { forward, backward: 2 * forward }
     }
@@ -87,7 +87,7 @@ impl Block for Bowl {
         saved: Saved<'_>,
     ) -> f64 {
         let loss = self.slope(params, saved.kept);
-        let rows = input_tc.chunks_exact(self.target_c.len()).zip(ctx.lane.targets);
+        let rows = input_tc.chunks_exact(self.target_c.len()).zip(ctx.microbatch.targets);
         let counted = rows.filter(|(_, target)| **target != IGNORE);
         counted.fold(0.0, |sum, (noise_c, _)| sum + (loss + self.along(params, noise_c)))
     }
@@ -101,19 +101,20 @@ impl Block for Bowl {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (lane, slope_c) = (ctx.lane, &*saved.kept);
-        let (width, share) = (self.target_c.len(), 1.0 / lane.num_targets as f64);
-        let num_counted = lane.targets.iter().filter(|target| **target != IGNORE).count() as f64;
+        let (microbatch, slope_c) = (ctx.microbatch, &*saved.kept);
+        let (width, share) = (self.target_c.len(), 1.0 / microbatch.num_targets as f64);
+        let num_counted =
+            microbatch.targets.iter().filter(|target| **target != IGNORE).count() as f64;
         for (index, grad) in grads.of(&(0..width)).iter_mut().enumerate() {
             let mut sum = num_counted * f64::from(slope_c[index]);
-            for (row, target) in lane.targets.iter().enumerate() {
+            for (row, target) in microbatch.targets.iter().enumerate() {
                 if *target != IGNORE {
                     sum += f64::from(input_tc[row * width + index]);
                 }
             }
             *grad += (share * sum) as f32;
         }
-        for (d_row, target) in d_stream_tc.chunks_exact_mut(width).zip(lane.targets) {
+        for (d_row, target) in d_stream_tc.chunks_exact_mut(width).zip(microbatch.targets) {
             let share = if *target == IGNORE { 0.0 } else { share };
             for ((d, x), lowest) in d_row.iter_mut().zip(params).zip(&self.target_c) {
                 *d = (share * f64::from(x - lowest)) as f32;

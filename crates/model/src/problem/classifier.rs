@@ -3,13 +3,13 @@
 //! As in the head of a transformer, a training forward turns the logits into their gradients in the
 //! same pass. The class of a sample is looked up by its number.
 //!
-//! Shapes: t samples of the lane, c features, v classes.
+//! Shapes: t samples of the micro-batch, c features, v classes.
 
 use super::dense::linear;
 use super::digits::NUM_CLASSES;
 use super::samples::Samples;
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, MicrobatchShape, Mode, Saved, SavedLen,
 };
 use crate::grads::Grads;
 use crate::linear::Linear;
@@ -45,11 +45,11 @@ impl Block for Classifier {
         BlockIo::StreamToLoss { input: self.linear.num_inputs }
     }
 
-    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         SavedLen { kept: shape.rows() * NUM_CLASSES, rebuilt: 0 }
     }
 
-    fn scratch_len(&self, _shape: LaneShape) -> usize {
+    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
         0
     }
 
@@ -66,15 +66,15 @@ impl Block for Classifier {
         _output: &mut [f32],
         saved: Saved<'_>,
     ) -> f64 {
-        let (cpu, lane) = (ctx.cpu, ctx.lane);
+        let (cpu, microbatch) = (ctx.cpu, ctx.microbatch);
         let logits_tv = saved.kept;
         self.linear.forward(cpu, params, input_tc, logits_tv);
         let mut sum = 0.0;
         for (row, logits_v) in logits_tv.chunks_exact_mut(NUM_CLASSES).enumerate() {
-            let is_counted = lane.targets[row] != IGNORE;
-            let class = self.samples.target(lane.inputs[row] as usize) as u32;
+            let is_counted = microbatch.targets[row] != IGNORE;
+            let class = self.samples.target(microbatch.inputs[row] as usize) as u32;
             let class = [if is_counted { class } else { IGNORE }];
-            let (v, num_targets, mut loss) = (NUM_CLASSES, lane.num_targets, [0.0]);
+            let (v, num_targets, mut loss) = (NUM_CLASSES, microbatch.num_targets, [0.0]);
             let loss = &mut loss;
             sum += match ctx.mode {
                 Mode::Train { .. } => {

@@ -3,10 +3,10 @@
 //! What the activation was applied to is kept, because its slope is needed in backward; dropped, it
 //! is one product to compute again.
 //!
-//! Shapes: t samples of the lane, c features in, f features out.
+//! Shapes: t samples of the micro-batch, c features in, f features out.
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Recompute, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Recompute, Saved, SavedLen,
 };
 use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
@@ -75,11 +75,11 @@ impl Block for Dense {
         BlockIo::StreamToStream { input, output }
     }
 
-    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         SavedLen { kept: shape.rows() * self.linear.num_outputs, rebuilt: 0 }
     }
 
-    fn scratch_len(&self, shape: LaneShape) -> usize {
+    fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         shape.rows() * self.linear.num_outputs
     }
 

@@ -2,7 +2,9 @@
 
 use super::samples::Samples;
 use super::spectrum::Noise;
-use crate::block::{Block, BlockIo, Context, DecodeContext, Flops, LaneShape, Saved, SavedLen};
+use crate::block::{
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Saved, SavedLen,
+};
 use crate::grads::Grads;
 use crate::param::Param;
 use std::sync::Arc;
@@ -43,11 +45,11 @@ impl Block for Features {
         BlockIo::TokensToStream { output: self.width }
     }
 
-    fn saved_len(&self, _shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, _shape: MicrobatchShape) -> SavedLen {
         SavedLen::default()
     }
 
-    fn scratch_len(&self, _shape: LaneShape) -> usize {
+    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
         0
     }
 
@@ -63,7 +65,7 @@ impl Block for Features {
         output_tc: &mut [f32],
         _saved: Saved<'_>,
     ) -> f64 {
-        self.copy(ctx.lane.inputs, output_tc);
+        self.copy(ctx.microbatch.inputs, output_tc);
         0.0
     }
 

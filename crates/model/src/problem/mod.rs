@@ -1,8 +1,8 @@
 //! Small problems, as blocks of the same engine: a classifier and three convex problems.
 //!
-//! A lane's tokens are numbers of samples, one a sequence. The first block turns a number into a
+//! A micro-batch's tokens are numbers of samples, one a sequence. The first block turns a number into a
 //! row of features, the last one looks the target up by the same number; between them lie what
-//! layers there are. So everything that trains a transformer (lanes, leaves, ZeRO, recomputation,
+//! layers there are. So everything that trains a transformer (micro-batches, leaves, ZeRO, recomputation,
 //! checkpoints) trains these, and gradients are those of single samples, as the study of
 //! stochastic methods needs.
 //!

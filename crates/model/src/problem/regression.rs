@@ -6,10 +6,12 @@
 //! `−b / (1 + e^(bp))`. Both add `l2 ‖x‖² / 2` for every sample, so the mean over samples is the
 //! textbook's objective and a sample's gradient is its own. Losses and slopes are `f64`.
 //!
-//! Shapes: t samples of the lane, c features.
+//! Shapes: t samples of the micro-batch, c features.
 
 use super::samples::Samples;
-use crate::block::{Block, BlockIo, Context, Flops, IGNORE, LaneShape, Mode, Saved, SavedLen};
+use crate::block::{
+    Block, BlockIo, Context, Flops, IGNORE, MicrobatchShape, Mode, Saved, SavedLen,
+};
 use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
@@ -85,11 +87,11 @@ impl Block for Regression {
         BlockIo::StreamToLoss { input: self.linear.num_inputs }
     }
 
-    fn saved_len(&self, shape: LaneShape) -> SavedLen {
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         SavedLen { kept: shape.rows(), rebuilt: 0 }
     }
 
-    fn scratch_len(&self, _shape: LaneShape) -> usize {
+    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
         0
     }
 
@@ -106,20 +108,20 @@ impl Block for Regression {
         _output: &mut [f32],
         saved: Saved<'_>,
     ) -> f64 {
-        let lane = ctx.lane;
+        let microbatch = ctx.microbatch;
         self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
         let squares = params.iter().fold(0.0, |sum, x| sum + f64::from(*x) * f64::from(*x));
         let pull = 0.5 * self.l2 * squares;
         let mut sum = 0.0;
         for (row, guess) in saved.kept.iter_mut().enumerate() {
-            let is_counted = lane.targets[row] != IGNORE;
-            let target = f64::from(self.samples.target(lane.inputs[row] as usize));
+            let is_counted = microbatch.targets[row] != IGNORE;
+            let target = f64::from(self.samples.target(microbatch.inputs[row] as usize));
             let (loss, slope, _) = self.loss.at(f64::from(*guess), target);
             if is_counted {
                 sum += loss + pull;
             }
             if let Mode::Train { .. } = ctx.mode {
-                let share = if is_counted { 1.0 / lane.num_targets as f64 } else { 0.0 };
+                let share = if is_counted { 1.0 / microbatch.num_targets as f64 } else { 0.0 };
                 *guess = (slope * share) as f32;
             }
         }
@@ -137,8 +139,8 @@ impl Block for Regression {
     ) {
         let slopes_t = &*saved.kept;
         self.linear.backward_weight(ctx.cpu, input_tc, slopes_t, grads.reborrow());
-        let num_counted = ctx.lane.targets.iter().filter(|target| **target != IGNORE).count();
-        let pull = self.l2 * num_counted as f64 / ctx.lane.num_targets as f64;
+        let num_counted = ctx.microbatch.targets.iter().filter(|target| **target != IGNORE).count();
+        let pull = self.l2 * num_counted as f64 / ctx.microbatch.num_targets as f64;
         for (at, grads) in grads.stretches(&(0..params.len())) {
             for (grad, x) in grads.iter_mut().zip(&params[at]) {
                 *grad += (pull * f64::from(*x)) as f32;

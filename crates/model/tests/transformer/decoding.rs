@@ -11,7 +11,7 @@ fn decoding_gives_the_logits_of_a_full_forward() {
         let tiny = Tiny::new(&model);
         for isa in Isa::available() {
             let cpu = Cpu::single(isa);
-            let all = tiny.run(&cpu, &batch.lane(), Mode::Evaluate, Recompute::None, 0.0);
+            let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
             let uneven = vec![4, 1, 1, 3, model.context - 10, 1];
             for chunks in [vec![model.context], vec![1; model.context], uneven] {
                 let mut decoder = Decoder::new(&tiny.blueprint, model.context);

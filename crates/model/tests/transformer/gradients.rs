@@ -27,7 +27,7 @@ fn every_gradient_agrees_with_differences_of_the_loss() {
     for model in variants() {
         let batch = Batch::new(&model, 3);
         let mut tiny = Tiny::new(&model);
-        let Outcome { grads, .. } = tiny.train(&cpu, &batch.lane());
+        let Outcome { grads, .. } = tiny.train(&cpu, &batch.microbatch());
         let places: Vec<_> =
             tiny.blueprint.params().map(|(b, p)| (b, p.range(), p.name.clone())).collect();
         for (block, range, name) in places {
@@ -56,8 +56,8 @@ fn gradients_are_added_to_what_is_there() {
     for model in variants() {
         let batch = Batch::new(&model, 2);
         let tiny = Tiny::new(&model);
-        let from_zero = tiny.train(&cpu, &batch.lane()).grads;
-        let from_one = tiny.run(&cpu, &batch.lane(), TRAIN, Recompute::None, 1.0).grads;
+        let from_zero = tiny.train(&cpu, &batch.microbatch()).grads;
+        let from_one = tiny.run(&cpu, &batch.microbatch(), TRAIN, Recompute::None, 1.0).grads;
         for (zero, one) in from_zero.iter().flatten().zip(from_one.iter().flatten()) {
             let error = (zero + 1.0 - one).abs();
             assert!(error <= 4.0 * f32::EPSILON * (1.0 + zero.abs()), "{zero} + 1 is not {one}");
@@ -96,14 +96,14 @@ fn slope(
     direction: &[f64],
     reach: f64,
 ) -> f64 {
-    let lane = batch.lane();
+    let microbatch = batch.microbatch();
     let original = tiny.params[block][start..start + direction.len()].to_vec();
     let mut loss_at = |steps: f64| {
         let params = &mut tiny.params[block][start..start + direction.len()];
         for ((param, original), v) in params.iter_mut().zip(&original).zip(direction) {
             *param = (f64::from(*original) + steps * reach / 2.0 * v) as f32;
         }
-        tiny.train(cpu, &lane).loss / lane.num_targets as f64
+        tiny.train(cpu, &microbatch).loss / microbatch.num_targets as f64
     };
     let near = loss_at(1.0) - loss_at(-1.0);
     let far = loss_at(2.0) - loss_at(-2.0);

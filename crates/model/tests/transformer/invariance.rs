@@ -1,4 +1,4 @@
-//! What must not change a bit: instruction set, threads, neighbours in the lane, recomputation.
+//! What must not change a bit: instruction set, threads, neighbours in the micro-batch, recomputation.
 
 use super::tiny::{Batch, LLAMA, LONG, TRAIN, Tiny, assert_same, train, variants};
 use lockstep_config::Model;
@@ -17,10 +17,10 @@ fn every_instruction_set_and_number_of_threads_gives_the_same_bits() {
     for model in variants().into_iter().chain([LONG]) {
         let batch = Batch::new(&model, 3);
         let tiny = Tiny::new(&model);
-        let expected = tiny.train(&Cpu::single(Isa::detect()), &batch.lane());
+        let expected = tiny.train(&Cpu::single(Isa::detect()), &batch.microbatch());
         for isa in Isa::available() {
             for cpu in [Cpu::single(isa), two_threads(isa)] {
-                let outcome = tiny.train(&cpu, &batch.lane());
+                let outcome = tiny.train(&cpu, &batch.microbatch());
                 let threads = cpu.num_threads();
                 outcome.assert_same(&expected, &format!("{isa}, {threads} threads, {model:?}"));
             }
@@ -29,16 +29,16 @@ fn every_instruction_set_and_number_of_threads_gives_the_same_bits() {
 }
 
 #[test]
-fn a_sequence_does_not_notice_its_neighbours_in_the_lane() {
+fn a_sequence_does_not_notice_its_neighbours_in_the_microbatch() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 3);
         let tiny = Tiny::new(&model);
-        let whole = tiny.train(&cpu, &batch.lane());
+        let whole = tiny.train(&cpu, &batch.microbatch());
         let mut logits = Vec::new();
         let mut d_stream = Vec::new();
         for (first, sequences) in [(0, 1), (1, 2)] {
-            let part = tiny.train(&cpu, &batch.lane_of(first, sequences));
+            let part = tiny.train(&cpu, &batch.microbatch_of(first, sequences));
             logits.extend(part.logits);
             d_stream.extend(part.d_stream);
         }
@@ -53,7 +53,7 @@ fn backward_in_two_halves_gives_the_bits_of_the_whole() {
     for model in variants().into_iter().chain([LONG]) {
         let batch = Batch::new(&model, 2);
         for start in [0.0, 0.5] {
-            let run = |tiny: &Tiny, what| tiny.run(&cpu, &batch.lane(), TRAIN, what, start);
+            let run = |tiny: &Tiny, what| tiny.run(&cpu, &batch.microbatch(), TRAIN, what, start);
             let expected = run(&Tiny::new(&model), Recompute::None);
             let tiny = Tiny::new(&model).in_halves();
             for what in [Recompute::None, Recompute::Selective, Recompute::Full] {
@@ -62,7 +62,7 @@ fn backward_in_two_halves_gives_the_bits_of_the_whole() {
         }
         let is_trained = |param: &Param| param.name.contains("1.") || param.name.contains("norm");
         let part = |tiny: &Tiny| {
-            tiny.run_part(&cpu, &batch.lane(), TRAIN, Recompute::None, 0.0, &is_trained)
+            tiny.run_part(&cpu, &batch.microbatch(), TRAIN, Recompute::None, 0.0, &is_trained)
         };
         let expected = part(&Tiny::new(&model));
         part(&Tiny::new(&model).in_halves()).assert_same(&expected, &format!("part of {model:?}"));
@@ -75,9 +75,9 @@ fn recomputation_restores_the_same_bits() {
     for model in variants() {
         let batch = Batch::new(&model, 2);
         let tiny = Tiny::new(&model);
-        let expected = tiny.train(&cpu, &batch.lane());
+        let expected = tiny.train(&cpu, &batch.microbatch());
         for what in [Recompute::Selective, Recompute::Full] {
-            let outcome = tiny.run(&cpu, &batch.lane(), TRAIN, what, 0.0);
+            let outcome = tiny.run(&cpu, &batch.microbatch(), TRAIN, what, 0.0);
             outcome.assert_same(&expected, &format!("{what:?}, {model:?}"));
         }
     }
@@ -89,8 +89,8 @@ fn dropout_changes_with_the_step_and_is_off_in_evaluation() {
     let plain = Tiny::new(&LLAMA);
     let dropping = Tiny::new(&Model { dropout: 0.25, ..LLAMA });
     let batch = Batch::new(&LLAMA, 2);
-    let lane = batch.lane();
-    let loss = |tiny: &Tiny, mode| tiny.run(&cpu, &lane, mode, Recompute::None, 0.0).loss;
+    let microbatch = batch.microbatch();
+    let loss = |tiny: &Tiny, mode| tiny.run(&cpu, &microbatch, mode, Recompute::None, 0.0).loss;
     let evaluated = loss(&dropping, Mode::Evaluate);
     assert_eq!(evaluated.to_bits(), loss(&plain, Mode::Evaluate).to_bits());
     let losses = [0, 1].map(|step| loss(&dropping, train(5, step)));
@@ -138,13 +138,14 @@ fn what_is_frozen_has_no_gradient_and_changes_no_other() {
     for model in variants() {
         let batch = Batch::new(&model, 2);
         let tiny = Tiny::new(&model);
-        let whole = tiny.train(&cpu, &batch.lane());
+        let whole = tiny.train(&cpu, &batch.microbatch());
         let names: Vec<String> = tiny.blueprint.params().map(|(_, p)| p.name.clone()).collect();
         for (rule, is_trained) in rules.iter().enumerate() {
             let is_trained = |param: &Param| {
                 is_trained(names.iter().position(|name| *name == param.name).unwrap(), param)
             };
-            let part = tiny.run_part(&cpu, &batch.lane(), TRAIN, Recompute::None, 0.0, &is_trained);
+            let part =
+                tiny.run_part(&cpu, &batch.microbatch(), TRAIN, Recompute::None, 0.0, &is_trained);
             let what = format!("rule {rule}, {model:?}");
             assert_same(&part.d_stream, &whole.d_stream, &what);
             for (index, block) in tiny.blueprint.blocks.iter().enumerate() {

@@ -18,14 +18,14 @@ fn instruction_set_halves_and_recomputation_change_no_bit() {
         let batch = Batch::new(&model, 2);
         for compute in NARROW {
             let tiny = narrow(&model, compute);
-            let expected = tiny.train(&Cpu::single(Isa::detect()), &batch.lane());
+            let expected = tiny.train(&Cpu::single(Isa::detect()), &batch.microbatch());
             for isa in Isa::available() {
-                let outcome = tiny.train(&Cpu::single(isa), &batch.lane());
+                let outcome = tiny.train(&Cpu::single(isa), &batch.microbatch());
                 outcome.assert_same(&expected, &format!("{isa}, {compute}, {model:?}"));
             }
             let (cpu, halves) = (Cpu::single(Isa::detect()), narrow(&model, compute).in_halves());
             for what in [Recompute::Selective, Recompute::Full] {
-                let outcome = halves.run(&cpu, &batch.lane(), TRAIN, what, 0.0);
+                let outcome = halves.run(&cpu, &batch.microbatch(), TRAIN, what, 0.0);
                 outcome.assert_same(&expected, &format!("{what:?}, {compute}, {model:?}"));
             }
         }
@@ -39,7 +39,7 @@ fn decoding_gives_the_logits_of_a_full_forward() {
         let batch = Batch::new(&model, 1);
         for compute in NARROW {
             let tiny = narrow(&model, compute);
-            let all = tiny.run(&cpu, &batch.lane(), Mode::Evaluate, Recompute::None, 0.0);
+            let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
             let mut decoder = Decoder::new(&tiny.blueprint, model.context);
             for (token, expected) in batch.inputs().iter().zip(all.logits.chunks(model.vocab)) {
                 let logits = decoder.feed(&cpu, &tiny.params, &[*token]);
@@ -54,9 +54,9 @@ fn losses_are_those_of_f32_but_for_the_rounding_of_operands() {
     let cpu = Cpu::single(Isa::detect());
     for model in [LLAMA, GPT2] {
         let batch = Batch::new(&model, 2);
-        let wide = Tiny::new(&model).train(&cpu, &batch.lane()).loss;
+        let wide = Tiny::new(&model).train(&cpu, &batch.microbatch()).loss;
         for (compute, digits) in [(Dtype::Bf16, 2e-2), (Dtype::F16, 2e-3)] {
-            let loss = narrow(&model, compute).train(&cpu, &batch.lane()).loss;
+            let loss = narrow(&model, compute).train(&cpu, &batch.microbatch()).loss;
             assert_ne!(loss.to_bits(), wide.to_bits(), "{compute}: something was rounded");
             assert!((loss - wide).abs() < digits * wide, "{compute}: {loss} and {wide}");
         }
@@ -70,7 +70,7 @@ fn a_scale_of_the_loss_is_a_factor_of_every_gradient_and_not_of_the_loss() {
     let outcome = |exponent: u8| {
         let loss_scale = LossScale::of_exponent(exponent);
         let mode = Mode::Train { seed: 5, step: 3, loss_scale };
-        tiny.run(&cpu, &batch.lane(), mode, Recompute::None, 0.0)
+        tiny.run(&cpu, &batch.microbatch(), mode, Recompute::None, 0.0)
     };
     let (plain, scaled) = (outcome(0), outcome(10));
     assert_eq!(plain.loss.to_bits(), scaled.loss.to_bits());

@@ -3,8 +3,8 @@
 use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, assert_same};
 use lockstep_config::{Family, Model};
 use lockstep_model::{
-    AllHere, Decoder, Exchange, ExchangeCall, ExchangeKind, Lane, Mode, Param, Pass, Recompute,
-    Slices,
+    AllHere, Decoder, Exchange, ExchangeCall, ExchangeKind, Microbatch, Mode, Param, Pass,
+    Recompute, Slices,
 };
 use lockstep_tensor::{Cpu, Isa};
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ fn add_gradients(all: &mut Gradients, tiny: &Tiny, outcome: &Outcome) {
     }
 }
 
-/// The same lane by `degree` holders; their outcomes, put together.
+/// The same micro-batch by `degree` holders; their outcomes, put together.
 fn run(
     model: &Model,
     batch: &Batch,
@@ -130,8 +130,8 @@ fn run(
                     let tiny = Tiny::of_slices(model, &slices);
                     let cpu = Cpu::single(Isa::detect());
                     let mut seat = Seat { table, index };
-                    let lane = batch.lane();
-                    let outcome = tiny.run_slices(&cpu, &lane, mode, recompute, &mut seat);
+                    let microbatch = batch.microbatch();
+                    let outcome = tiny.run_slices(&cpu, &microbatch, mode, recompute, &mut seat);
                     (tiny, outcome)
                 })
             })
@@ -206,7 +206,7 @@ fn slices_change_the_rounding_of_one_piece_and_nothing_else() {
     for model in variants() {
         let batch = Batch::new(&model, 3);
         let whole = Tiny::new(&model);
-        let expected = whole.train(&cpu, &batch.lane());
+        let expected = whole.train(&cpu, &batch.microbatch());
         let mut gradients = Gradients::new();
         add_gradients(&mut gradients, &whole, &expected);
         let (got, sliced) = run(&model, &batch, (1, false), TRAIN, Recompute::None);
@@ -227,7 +227,7 @@ fn a_model_in_slices_decodes_to_the_logits_of_its_forward() {
     for model in variants() {
         let batch = Batch::new(&model, 1);
         let tiny = Tiny::of_slices(&model, &Slices::all(NUM_SLICES));
-        let all = tiny.run(&cpu, &batch.lane(), Mode::Evaluate, Recompute::None, 0.0);
+        let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
         let mut decoder = Decoder::new(&tiny.blueprint, model.context);
         let (rows, vocab) = (model.context, model.vocab / NUM_SLICES);
         for chunk in [5, 1, 1, model.context - 7] {
@@ -278,7 +278,7 @@ fn blocks_make_the_calls_that_they_announce() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 3);
-        let lane = batch.lane();
+        let microbatch = batch.microbatch();
         for (sequence, recompute) in [
             (false, Recompute::None),
             (true, Recompute::None),
@@ -290,8 +290,8 @@ fn blocks_make_the_calls_that_they_announce() {
                 let slices = Slices { sequence, ..Slices::all(NUM_SLICES) };
                 let tiny = Tiny { halves, ..Tiny::of_slices(&model, &slices) };
                 let mut notebook = Notebook::default();
-                tiny.run_slices(&cpu, &lane, TRAIN, recompute, &mut notebook);
-                let announced = announced(&tiny, &lane, recompute);
+                tiny.run_slices(&cpu, &microbatch, TRAIN, recompute, &mut notebook);
+                let announced = announced(&tiny, &microbatch, recompute);
                 let what = format!("{halves}, {sequence}, {recompute:?}, {model:?}");
                 assert_eq!(notebook.calls, announced, "{what}");
             }
@@ -300,21 +300,21 @@ fn blocks_make_the_calls_that_they_announce() {
 }
 
 /// The calls that blocks say they will make in a forward and a backward pass.
-fn announced(tiny: &Tiny, lane: &Lane<'_>, recompute: Recompute) -> Vec<ExchangeCall> {
+fn announced(tiny: &Tiny, microbatch: &Microbatch<'_>, recompute: Recompute) -> Vec<ExchangeCall> {
     let blocks = &tiny.blueprint.blocks;
     let mut calls = Vec::new();
     for block in blocks {
-        calls.extend(block.exchanges(lane.shape, Pass::Forward));
+        calls.extend(block.exchanges(microbatch.shape, Pass::Forward));
     }
     let halves: &[usize] = if tiny.halves { &[1, 2] } else { &[0] };
     for half in halves {
         for block in blocks.iter().rev() {
             let what = if block.io().is_layer() { recompute } else { Recompute::None };
-            calls.extend(block.exchanges(lane.shape, Pass::Recompute(what)));
+            calls.extend(block.exchanges(microbatch.shape, Pass::Recompute(what)));
             let all: Vec<_> = block.params().iter().map(Param::range).collect();
             let pass =
                 [Pass::Backward(&all), Pass::BackwardInputs, Pass::BackwardWeights(&all)][*half];
-            calls.extend(block.exchanges(lane.shape, pass));
+            calls.extend(block.exchanges(microbatch.shape, pass));
         }
     }
     calls

@@ -2,8 +2,8 @@
 
 use lockstep_config::{Dtype, Family, LossScale, Model, Problem};
 use lockstep_model::{
-    AllHere, Blueprint, Context, Exchange, Grads, IGNORE, Init, Lane, LaneShape, Mode, Param,
-    Recompute, Saved, Scratch, Slices, describe_slices,
+    AllHere, Blueprint, Context, Exchange, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode,
+    Param, Recompute, Saved, Scratch, Slices, describe_slices,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -53,7 +53,7 @@ pub(crate) const fn train(seed: u64, step: u64) -> Mode {
 
 /// Sequences of tokens with some targets masked; sequence i is the same in every batch.
 pub(crate) struct Batch {
-    pub(crate) shape: LaneShape,
+    pub(crate) shape: MicrobatchShape,
     inputs: Vec<u32>,
     targets: Vec<u32>,
 }
@@ -64,7 +64,7 @@ impl Batch {
         let tokens = model.context;
         let draw = |i: usize| (key.uniform_f64(i as u64) * model.vocab as f64) as u32;
         let target = |i: usize| if i % 7 == 4 { IGNORE } else { draw(100_000 + i) };
-        let shape = LaneShape { sequences, tokens };
+        let shape = MicrobatchShape { sequences, tokens };
         let inputs = (0..shape.rows()).map(draw).collect();
         Self { shape, inputs, targets: (0..shape.rows()).map(target).collect() }
     }
@@ -73,16 +73,16 @@ impl Batch {
         &self.inputs
     }
 
-    /// All of it as one lane.
-    pub(crate) fn lane(&self) -> Lane<'_> {
-        self.lane_of(0, self.shape.sequences)
+    /// All of it as one micro-batch.
+    pub(crate) fn microbatch(&self) -> Microbatch<'_> {
+        self.microbatch_of(0, self.shape.sequences)
     }
 
     /// Some sequences of it.
-    pub(crate) fn lane_of(&self, first: usize, sequences: usize) -> Lane<'_> {
+    pub(crate) fn microbatch_of(&self, first: usize, sequences: usize) -> Microbatch<'_> {
         let rows = first * self.shape.tokens..(first + sequences) * self.shape.tokens;
-        Lane {
-            shape: LaneShape { sequences, tokens: self.shape.tokens },
+        Microbatch {
+            shape: MicrobatchShape { sequences, tokens: self.shape.tokens },
             inputs: &self.inputs[rows.clone()],
             targets: &self.targets[rows],
             first_sample: first as u64,
@@ -148,47 +148,47 @@ impl Tiny {
         Self { halves: true, ..self }
     }
 
-    /// The lane forward and, while training, backward. Gradients start from `start`.
+    /// The micro-batch forward and, while training, backward. Gradients start from `start`.
     pub(crate) fn run(
         &self,
         cpu: &Cpu,
-        lane: &Lane<'_>,
+        microbatch: &Microbatch<'_>,
         mode: Mode,
         recompute: Recompute,
         start: f32,
     ) -> Outcome {
-        self.run_part(cpu, lane, mode, recompute, start, &|_| true)
+        self.run_part(cpu, microbatch, mode, recompute, start, &|_| true)
     }
 
     /// The same where other slices are elsewhere.
     pub(crate) fn run_slices(
         &self,
         cpu: &Cpu,
-        lane: &Lane<'_>,
+        microbatch: &Microbatch<'_>,
         mode: Mode,
         recompute: Recompute,
         exchange: &mut dyn Exchange,
     ) -> Outcome {
-        self.run_all(cpu, lane, mode, recompute, 0.0, &|_| true, exchange)
+        self.run_all(cpu, microbatch, mode, recompute, 0.0, &|_| true, exchange)
     }
 
     /// The same with gradients for those parameters only that are trained, one behind the other.
     pub(crate) fn run_part(
         &self,
         cpu: &Cpu,
-        lane: &Lane<'_>,
+        microbatch: &Microbatch<'_>,
         mode: Mode,
         recompute: Recompute,
         start: f32,
         is_trained: &dyn Fn(&Param) -> bool,
     ) -> Outcome {
-        self.run_all(cpu, lane, mode, recompute, start, is_trained, &mut AllHere)
+        self.run_all(cpu, microbatch, mode, recompute, start, is_trained, &mut AllHere)
     }
 
     fn run_all(
         &self,
         cpu: &Cpu,
-        lane: &Lane<'_>,
+        microbatch: &Microbatch<'_>,
         mode: Mode,
         recompute: Recompute,
         start: f32,
@@ -196,13 +196,13 @@ impl Tiny {
         exchange: &mut dyn Exchange,
     ) -> Outcome {
         let blocks = &self.blueprint.blocks;
-        let stream_len = self.blueprint.stream_rows(lane.shape) * self.blueprint.max_width();
+        let stream_len = self.blueprint.stream_rows(microbatch.shape) * self.blueprint.max_width();
         let mut streams = vec![vec![0.0; stream_len]; blocks.len() + 1];
-        let lens: Vec<_> = blocks.iter().map(|b| b.saved_len(lane.shape)).collect();
+        let lens: Vec<_> = blocks.iter().map(|b| b.saved_len(microbatch.shape)).collect();
         let mut kept: Vec<_> = lens.iter().map(|len| vec![0.0; len.kept]).collect();
         let mut rebuilt: Vec<_> = lens.iter().map(|len| vec![0.0; len.rebuilt]).collect();
-        let mut scratch = Scratch::new(self.blueprint.scratch_len(lane.shape));
-        let mut ctx = Context { cpu, lane, mode, scratch: &mut scratch, exchange };
+        let mut scratch = Scratch::new(self.blueprint.scratch_len(microbatch.shape));
+        let mut ctx = Context { cpu, microbatch, mode, scratch: &mut scratch, exchange };
         let mut loss = 0.0;
         for (i, block) in blocks.iter().enumerate() {
             let (inputs, outputs) = streams.split_at_mut(i + 1);
@@ -211,7 +211,7 @@ impl Tiny {
         }
         let slices = &self.blueprint.slices;
         let vocab = self.blueprint.vocab / slices.num * slices.num_held();
-        let num_logits = lane.shape.rows() * vocab;
+        let num_logits = microbatch.shape.rows() * vocab;
         let logits = kept[blocks.len() - 1][..num_logits].to_vec();
         let runs: Vec<Vec<_>> = blocks
             .iter()
@@ -222,7 +222,7 @@ impl Tiny {
         let mut d_stream = vec![f32::NAN; stream_len];
         let mut d_embedded = Vec::new();
         let mut late: Vec<_> =
-            blocks.iter().map(|block| vec![f32::NAN; block.late_len(lane.shape)]).collect();
+            blocks.iter().map(|block| vec![f32::NAN; block.late_len(microbatch.shape)]).collect();
         if mode == Mode::Evaluate {
             return Outcome { loss, logits, grads, d_stream };
         }
@@ -255,9 +255,9 @@ impl Tiny {
         Outcome { loss, logits, grads, d_stream: d_embedded }
     }
 
-    /// Trains on the lane with nothing special.
-    pub(crate) fn train(&self, cpu: &Cpu, lane: &Lane<'_>) -> Outcome {
-        self.run(cpu, lane, TRAIN, Recompute::None, 0.0)
+    /// Trains on the micro-batch with nothing special.
+    pub(crate) fn train(&self, cpu: &Cpu, microbatch: &Microbatch<'_>) -> Outcome {
+        self.run(cpu, microbatch, TRAIN, Recompute::None, 0.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compression: gradients travel as fewer bytes than they have.
 //!
-//! Every worker adds up the gradients of its own lanes, writes the sum in few bits, and all of them
+//! Every worker adds up the gradients of its own micro-batches, writes the sum in few bits, and all of them
 //! add up what all of them wrote. A *biased* method (top-k, sign, PowerSGD) leaves something out
 //! every time in the same way; with *error feedback* a worker keeps what it left out and adds it
 //! to the next gradient, so that everything arrives at last. Tensors of which the message would be

@@ -66,8 +66,8 @@ pub struct FederatedPlan {
     pub by_worker: Vec<usize>,
     /// How many take part in a round.
     pub sampled: usize,
-    /// Lanes of a client in a step.
-    pub lanes_per_client: usize,
+    /// Micro-batches of a client in a step.
+    pub microbatches_per_client: usize,
     /// What their gradients are corrected by.
     pub correction: Correction,
     /// The smallest share of a round's steps that one takes.
@@ -164,9 +164,10 @@ impl Federation {
         let comm = replica.groups.world().split(&[all], "federated")?;
         // Clients know nobody.
         let own = Comm::threads(world, 1, &Options::default())?.remove(0);
-        let leaves = Leaves { num_leaves: 1, lanes_per_leaf: plan.lanes_per_client };
-        let ReplicaPlan { lane, recompute, phases, phase, .. } = replica.plan.clone();
-        let alone = ReplicaPlan { recompute, phases, phase, ..ReplicaPlan::alone(lane, leaves) };
+        let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: plan.microbatches_per_client };
+        let ReplicaPlan { microbatch, recompute, phases, phase, .. } = replica.plan.clone();
+        let alone =
+            ReplicaPlan { recompute, phases, phase, ..ReplicaPlan::alone(microbatch, leaves) };
         let solo = Replica::materialize(blueprint, plan.seed, cpu, alone, &own, world)?;
         let (mut places, mut len) = (BTreeMap::new(), 0);
         for (_, param) in replica.blueprint.tensors() {

@@ -6,7 +6,7 @@ use crate::local::squared_distance;
 use crate::replica::Replica;
 use crate::robust::{combine, norm, scale_to};
 use lockstep_comm::{CommError, Reduction};
-use lockstep_model::Lane;
+use lockstep_model::Microbatch;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::random::Key;
@@ -68,14 +68,14 @@ impl Federation {
         *seats = here.map(seat).collect();
     }
 
-    /// Every client that has steps left takes one; `lane` gives a lane of one of the round's
+    /// Every client that has steps left takes one; `microbatch` gives a micro-batch of one of the round's
     /// clients. Clients whose numbers are not finite stop, and their change will not count.
     pub fn step<'a>(
         &mut self,
         cpu: &Cpu,
         step: u64,
         lr: f64,
-        lane: &dyn Fn(usize, usize) -> Lane<'a>,
+        microbatch: &dyn Fn(usize, usize) -> Microbatch<'a>,
     ) -> Result<LocalLoss, CommError> {
         let sampled = self.plan.sampled;
         let mut told = vec![0.0_f64; 3 * sampled];
@@ -83,12 +83,12 @@ impl Federation {
         for seat in seats.iter_mut().filter(|seat| seat.is_sound && seat.taken < seat.allowed) {
             let index = seat.index;
             let targets = std::cell::Cell::new(0);
-            let lane = |number| {
-                let lane = lane(index, number);
-                targets.set(lane.num_targets);
-                lane
+            let microbatch = |number| {
+                let microbatch = microbatch(index, number);
+                targets.set(microbatch.num_targets);
+                microbatch
             };
-            let (loss, norm) = self.step_one(cpu, step, lr, seat, &lane)?;
+            let (loss, norm) = self.step_one(cpu, step, lr, seat, &microbatch)?;
             if seat.is_sound {
                 let told = told.iter_mut().skip(index).step_by(sampled);
                 told.zip([loss, targets.get() as f64, norm]).for_each(|(told, own)| *told = own);
@@ -110,11 +110,11 @@ impl Federation {
         step: u64,
         lr: f64,
         seat: &mut Seat,
-        lane: &dyn Fn(usize) -> Lane<'a>,
+        microbatch: &dyn Fn(usize) -> Microbatch<'a>,
     ) -> Result<(f64, f64), CommError> {
         let solo = &mut self.solo;
         write(solo, &self.places, &seat.weights)?;
-        let loss = solo.run_lanes(cpu, self.plan.seed, step, lane)?;
+        let loss = solo.run_microbatches(cpu, self.plan.seed, step, microbatch)?;
         let sums = solo.finish_reduce(cpu)?;
         let sums = solo.unscale(cpu, sums);
         let start = &self.anchor;

@@ -97,7 +97,7 @@ impl Replica {
         }
     }
 
-    /// Says whether losses are those of this worker's lanes alone.
+    /// Says whether losses are those of this worker's micro-batches alone.
     pub fn tell_own_losses(&mut self, is_alone: bool) {
         self.losses.set_alone(is_alone);
     }

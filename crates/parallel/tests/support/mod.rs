@@ -5,7 +5,9 @@
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
-use lockstep_model::{Blueprint, Lane, LaneShape, Recompute, Slices, describe, describe_slices};
+use lockstep_model::{
+    Blueprint, Microbatch, MicrobatchShape, Recompute, Slices, describe, describe_slices,
+};
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};
@@ -38,32 +40,35 @@ pub(crate) const LARGE: Model = Model { width: 32, ffn: 160, vocab: 301, dropout
 pub(crate) const TINY: Model =
     Model { layers: 1, width: 8, ffn: 8, vocab: 11, tied: true, ..SMALL };
 
-pub(crate) const LANE: LaneShape = LaneShape { sequences: 2, tokens: 9 };
+pub(crate) const MICROBATCH: MicrobatchShape = MicrobatchShape { sequences: 2, tokens: 9 };
 
-/// Lanes of one shape, of random tokens.
+/// Micro-batches of one shape, of random tokens.
 pub(crate) struct Batch {
     tokens: Vec<u32>,
-    num_lanes: usize,
+    num_microbatches: usize,
 }
 
 impl Batch {
-    pub(crate) fn new(model: &Model, num_lanes: usize, seed: u64) -> Self {
+    pub(crate) fn new(model: &Model, num_microbatches: usize, seed: u64) -> Self {
         let key = Key::new(seed, "tokens");
         let draw = |i: usize| (key.uniform_f64(i as u64) * model.vocab as f64) as u32;
-        Self { tokens: (0..=num_lanes * LANE.rows()).map(draw).collect(), num_lanes }
+        Self {
+            tokens: (0..=num_microbatches * MICROBATCH.rows()).map(draw).collect(),
+            num_microbatches,
+        }
     }
 
     pub(crate) fn num_targets(&self) -> usize {
-        self.num_lanes * LANE.rows()
+        self.num_microbatches * MICROBATCH.rows()
     }
 
-    pub(crate) fn lane(&self, index: usize) -> Lane<'_> {
-        let rows = index * LANE.rows()..(index + 1) * LANE.rows();
-        Lane {
-            shape: LANE,
+    pub(crate) fn microbatch(&self, index: usize) -> Microbatch<'_> {
+        let rows = index * MICROBATCH.rows()..(index + 1) * MICROBATCH.rows();
+        Microbatch {
+            shape: MICROBATCH,
             inputs: &self.tokens[rows.clone()],
             targets: &self.tokens[rows.start + 1..=rows.end],
-            first_sample: (index * LANE.sequences) as u64,
+            first_sample: (index * MICROBATCH.sequences) as u64,
             num_targets: self.num_targets() as u64,
         }
     }
@@ -135,12 +140,12 @@ impl Layout {
         describe_slices(model, &slices, lockstep_config::Dtype::F32)
     }
 
-    pub(crate) fn plan(&self, lanes_per_leaf: usize) -> ReplicaPlan {
-        let leaves = Leaves { num_leaves: self.shares.iter().sum(), lanes_per_leaf };
+    pub(crate) fn plan(&self, microbatches_per_leaf: usize) -> ReplicaPlan {
+        let leaves = Leaves { num_leaves: self.shares.iter().sum(), microbatches_per_leaf };
         let (pipeline, data) = (self.stages.num_devices(), self.shares.len());
         let degrees = Degrees { pipeline, data, tensor: self.tensor, ..Degrees::ONE };
         ReplicaPlan {
-            lane: LANE,
+            microbatch: MICROBATCH,
             leaves,
             recompute: self.recompute,
             zero: self.zero,
@@ -202,7 +207,8 @@ pub(crate) fn train_step(
     batch: &Batch,
     step: u64,
 ) -> Result<(f64, f64), CommError> {
-    let loss = replica.run_lanes(&worker.cpu, 1, step, &|lane| batch.lane(lane))?;
+    let loss = replica
+        .run_microbatches(&worker.cpu, 1, step, &|microbatch| batch.microbatch(microbatch))?;
     let sums = replica.finish_reduce(&worker.cpu)?;
     let sums = replica.unscale(&worker.cpu, sums);
     let clip = replica.clip(&worker.cpu, sums, &ClipPlan::global(1.0))?;

@@ -120,12 +120,12 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
             return Some(settings.join(" and "));
         }
     }
-    // Fewer sequences a lane; the batch stays what it is.
-    while changed.train.microbatch > 1 {
-        changed.train.microbatch /= 2;
-        let is_whole = changed.train.batch.is_multiple_of(changed.train.microbatch);
+    // Fewer sequences a micro-batch; the batch stays what it is.
+    while changed.train.microbatch_size > 1 {
+        changed.train.microbatch_size /= 2;
+        let is_whole = changed.train.batch.is_multiple_of(changed.train.microbatch_size);
         if is_whole && fits(&changed) {
-            settings.push(format!("train.microbatch = {}", changed.train.microbatch));
+            settings.push(format!("train.microbatch = {}", changed.train.microbatch_size));
             return Some(settings.join(" and "));
         }
     }

@@ -1,6 +1,6 @@
 //! The largest microbatch that fits.
 //!
-//! Larger lanes have longer products, which run nearer to the processor's peak, and more
+//! Larger micro-batches have longer products, which run nearer to the processor's peak, and more
 //! activations. The microbatch is part of what bits depend on, so it is chosen once, before
 //! anything runs, and from then on the recipe has a number.
 
@@ -10,11 +10,11 @@ use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_parallel::asked::blueprint_on;
 
-/// Sequences per lane beyond which nothing gets faster.
+/// Sequences per micro-batch beyond which nothing gets faster.
 const MOST: usize = 4096;
 
 /// The recipe with a number in place of `train.microbatch = "auto"`: the largest with which every
-/// batch of the run makes whole lanes, as many for every leaf, and which fits, with the fewest
+/// batch of the run makes whole micro-batches, as many for every leaf, and which fits, with the fewest
 /// workers that the run may have too. One where none does: then the run is refused.
 pub fn with_microbatch(recipe: Recipe, room: Room) -> Recipe {
     if !recipe.train.microbatch_is_auto {
@@ -22,7 +22,7 @@ pub fn with_microbatch(recipe: Recipe, room: Room) -> Recipe {
     }
     let of = |microbatch: usize| {
         let mut chosen = recipe.clone();
-        chosen.train.microbatch = microbatch;
+        chosen.train.microbatch_size = microbatch;
         chosen.train.microbatch_is_auto = false;
         chosen
     };
@@ -68,16 +68,16 @@ mod tests {
 
     #[test]
     fn the_largest_that_divides_and_fits_is_chosen_and_the_recipe_is_the_one_with_its_number() {
-        // Leaves of twelve sequences: their divisors are lanes.
+        // Leaves of twelve sequences: their divisors are micro-batches.
         for microbatch in [1, 2, 3, 4, 6, 12] {
             let chosen = with_microbatch(recipe("auto"), room(needs(microbatch)));
             assert_eq!(chosen, recipe(&microbatch.to_string()));
             assert_eq!(chosen.hash(), recipe(&microbatch.to_string()).hash());
         }
         let just_less = Bytes(needs(6).0 - 1);
-        assert_eq!(with_microbatch(recipe("auto"), room(just_less)).train.microbatch, 4);
-        assert_eq!(with_microbatch(recipe("auto"), room(Bytes(1))).train.microbatch, 1);
-        assert_eq!(with_microbatch(recipe("auto"), room(Bytes(0))).train.microbatch, 12);
+        assert_eq!(with_microbatch(recipe("auto"), room(just_less)).train.microbatch_size, 4);
+        assert_eq!(with_microbatch(recipe("auto"), room(Bytes(1))).train.microbatch_size, 1);
+        assert_eq!(with_microbatch(recipe("auto"), room(Bytes(0))).train.microbatch_size, 12);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct RankMemory {
     pub gradients: Bytes,
     /// What the optimizer keeps.
     pub optimizer: Bytes,
-    /// What a lane leaves between forward and backward.
+    /// What a micro-batch leaves between forward and backward.
     pub activations: Bytes,
     /// Scratch, buckets on their way, windows for parameters that are brought.
     pub buffers: Bytes,
@@ -179,10 +179,10 @@ impl Memory {
     }
 }
 
-/// What each block of the model saves of a lane, by name.
+/// What each block of the model saves of a micro-batch, by name.
 pub fn activations_by_block(recipe: &Recipe, blueprint: &Blueprint) -> Vec<(String, Bytes)> {
     let plan = asked::plan_at(recipe, blueprint, 0);
-    let lens = Activations::planned_by_block(blueprint, plan.lane, plan.recompute);
+    let lens = Activations::planned_by_block(blueprint, plan.microbatch, plan.recompute);
     let names = blueprint.blocks.iter().map(|block| block.name().to_owned());
     names.zip(lens.into_iter().map(bytes)).collect()
 }

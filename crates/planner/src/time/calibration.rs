@@ -5,12 +5,12 @@
 //! measured for some widths, and between them it is read off a line over the logarithm. Scores of
 //! attention have a price of their own: each takes an exponential, so that twice as many heads of
 //! half the length take longer, although the products have as many operations. The rest does not
-//! depend on how many tokens a lane has, and so weighs most where lanes are short:
+//! depend on how many tokens a micro-batch has, and so weighs most where micro-batches are short:
 //!
 //! | what | for each | because |
 //! |---|---|---|
-//! | `block_seconds` | block of a lane | kernels start, threads meet |
-//! | `lane_seconds_per_param` | lane and parameter | weights are read, gradients written |
+//! | `block_seconds` | block of a micro-batch | kernels start, threads meet |
+//! | `microbatch_seconds_per_param` | micro-batch and parameter | weights are read, gradients written |
 //! | `sums` | leaf and parameter | a sum is cleared, and added to its sibling |
 //! | `update_seconds_per_param` | parameter | norm and optimizer |
 //! | `step_overhead_seconds` | step | a batch, a record |
@@ -85,13 +85,13 @@ pub struct Format {
     /// What a score of attention takes besides its products, forward and backward; of all cores
     /// together.
     pub score_seconds: f64,
-    /// What a block of a lane takes besides, forward and backward, with all threads.
+    /// What a block of a micro-batch takes besides, forward and backward, with all threads.
     pub block_seconds: f64,
     /// The same with one thread, which waits for nobody.
     pub block_seconds_alone: f64,
-    /// What a lane costs a parameter of a model that fits into no cache besides; of all cores
+    /// What a micro-batch costs a parameter of a model that fits into no cache besides; of all cores
     /// together.
-    pub lane_seconds_per_param: f64,
+    pub microbatch_seconds_per_param: f64,
 }
 
 /// A machine with products in one number format.
@@ -149,7 +149,7 @@ impl Calibration {
         Seconds(self.sum_seconds(num_params) * num_params as f64)
     }
 
-    /// What a lane costs so many parameters besides, on all cores: nothing where the shortest sum
+    /// What a micro-batch costs so many parameters besides, on all cores: nothing where the shortest sum
     /// costs as much, since that is part of a block's price.
     pub fn passing(&self, num_params: usize) -> Seconds {
         let [Some(least), Some(most)] = [self.sums.first(), self.sums.last()] else {
@@ -159,7 +159,7 @@ impl Calibration {
         let is_flat = most <= least;
         let more = (self.sum_seconds(num_params) - least) / (most - least);
         let share = if is_flat { 1.0 } else { more.clamp(0.0, 1.0) };
-        Seconds(self.format.lane_seconds_per_param * share * num_params as f64)
+        Seconds(self.format.microbatch_seconds_per_param * share * num_params as f64)
     }
 
     fn sum_seconds(&self, len: usize) -> f64 {
@@ -172,7 +172,7 @@ impl Calibration {
         FlopsPerSecond(self.format.peak_flops_per_second)
     }
 
-    /// What a block of a lane takes besides its arithmetic on so many threads.
+    /// What a block of a micro-batch takes besides its arithmetic on so many threads.
     pub const fn block(&self, threads: usize) -> Seconds {
         let Format { block_seconds, block_seconds_alone, .. } = self.format;
         Seconds(if threads == 1 { block_seconds_alone } else { block_seconds })
@@ -226,7 +226,7 @@ mod tests {
             block_seconds: 2.0,
             block_seconds_alone: 1.0,
             score_seconds: 0.0,
-            lane_seconds_per_param: 4.0,
+            microbatch_seconds_per_param: 4.0,
         };
         Machine {
             version: VERSION,

@@ -1,11 +1,11 @@
 //! How long a step takes on this machine: computation at the speed that was measured, and
 //! communication at the price of its schedules.
 //!
-//! A step of a worker is its lanes, one after the other, then its share of the update; calls run
-//! beside backward where cores are free for them. A lane is arithmetic, which has a speed, and what
+//! A step of a worker is its micro-batches, one after the other, then its share of the update; calls run
+//! beside backward where cores are free for them. A micro-batch is arithmetic, which has a speed, and what
 //! it takes besides, however short it is ([`calibration`]). Workers of one machine share its cores,
 //! so what counts is the work of all of them together, and at least that of the one with most
-//! lanes.
+//! micro-batches.
 
 pub mod calibration;
 mod path;
@@ -75,65 +75,69 @@ pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibra
     let workers = recipe.run.workers;
     let threads = recipe.run.num_threads(machine.cores, workers);
     let num_busy = (threads * workers).min(machine.cores) as f64;
-    let per_leaf = recipe.lanes_per_leaf() as f64;
+    let per_leaf = recipe.microbatches_per_leaf() as f64;
     let most = per_leaf * leaves.iter().copied().max().unwrap_or(0) as f64;
     let total = per_leaf * leaves.iter().sum::<usize>() as f64;
     // With fewer threads than cores a part of the machine stands still.
     let all = num_busy / machine.cores as f64;
     let one = threads.min(machine.cores) as f64 / machine.cores as f64;
-    let lane =
-        lane_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
+    let microbatch =
+        microbatch_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
     // More workers than cores wait for each other.
     let crowd = (workers * threads) as f64 / num_busy;
     let blocks = machine.block(threads) * again(recipe, blueprint);
     let path = Path::new(recipe, blueprint, calls, wires, machine);
-    let alone = path.seconds(lane * (1.0 / one), blocks, false);
-    let together = path.seconds(lane * (1.0 / one), blocks, true);
-    let cores = lane * (total / all) + blocks * (path.blocks_per_worker(most) * crowd);
+    let alone = path.seconds(microbatch * (1.0 / one), blocks, false);
+    let together = path.seconds(microbatch * (1.0 / one), blocks, true);
+    let cores = microbatch * (total / all) + blocks * (path.blocks_per_worker(most) * crowd);
     let compute = cores.max(alone);
     let num_updates = if recipe.parallel.zero == 0 { leaves.len() as f64 } else { 1.0 };
     let per_param = Seconds(machine.update_seconds_per_param / all);
     let update = per_param * (blueprint.num_params() as f64 * num_updates)
         + Seconds(machine.step_overhead_seconds * crowd);
-    let lane_seconds = compute * (1.0 / most);
-    let (data, exposed) = communication(recipe, calls, wires, machine, lane_seconds, threads);
+    let microbatch_seconds = compute * (1.0 / most);
+    let (data, exposed) = communication(recipe, calls, wires, machine, microbatch_seconds, threads);
     let behind = seconds_behind(recipe, calls, wires, machine);
-    let flops = Flops(total * lane_flops_of_model(recipe, blueprint).0);
+    let flops = Flops(total * microbatch_flops_of_model(recipe, blueprint).0);
     let waited = cores.max(together) - compute;
     StepTime {
         compute,
         update,
         communication: data + behind + path.communication(),
         exposed: exposed + behind + waited,
-        bubble: path.bubble(lane, blocks),
+        bubble: path.bubble(microbatch, blocks),
         flops,
     }
 }
 
-/// What a lane takes on all cores, but for the blocks' own price.
-fn lane_seconds(recipe: &Recipe, blueprint: &Blueprint, machine: &Calibration) -> Seconds {
+/// What a micro-batch takes on all cores, but for the blocks' own price.
+fn microbatch_seconds(recipe: &Recipe, blueprint: &Blueprint, machine: &Calibration) -> Seconds {
     let again = again(recipe, blueprint);
-    let products = lane_flops_of_model(recipe, blueprint) / machine.rate(recipe.model.width);
-    let scores = Seconds(machine.format.score_seconds * lane_scores(recipe));
+    let products = microbatch_flops_of_model(recipe, blueprint) / machine.rate(recipe.model.width);
+    let scores = Seconds(machine.format.score_seconds * microbatch_scores(recipe));
     (products + scores + machine.passing(blueprint.num_params())) * again
 }
 
-/// Scores of attention in a lane: one for every head, token, and token before it.
-pub fn lane_scores(recipe: &Recipe) -> f64 {
+/// Scores of attention in a micro-batch: one for every head, token, and token before it.
+pub fn microbatch_scores(recipe: &Recipe) -> f64 {
     let model = &recipe.model;
     let of_sequence = model.context * (model.context + 1) / 2;
-    (recipe.train.microbatch * model.layers * model.heads * of_sequence) as f64
+    (recipe.train.microbatch_size * model.layers * model.heads * of_sequence) as f64
 }
 
-/// What a lane's part of a leaf takes on all cores.
-fn leaf_seconds(blueprint: &Blueprint, machine: &Calibration, lanes_per_leaf: f64) -> Seconds {
-    machine.leaf(blueprint.num_params()) * (1.0 / lanes_per_leaf)
+/// What a micro-batch's part of a leaf takes on all cores.
+fn leaf_seconds(
+    blueprint: &Blueprint,
+    machine: &Calibration,
+    microbatches_per_leaf: f64,
+) -> Seconds {
+    machine.leaf(blueprint.num_params()) * (1.0 / microbatches_per_leaf)
 }
 
-/// Arithmetic of one lane, forward and backward, as a model is counted.
-fn lane_flops_of_model(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
+/// Arithmetic of one micro-batch, forward and backward, as a model is counted.
+fn microbatch_flops_of_model(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
     let per_token = blueprint.flops_per_token();
-    let tokens = (recipe.train.microbatch * recipe.model.context) as f64;
+    let tokens = (recipe.train.microbatch_size * recipe.model.context) as f64;
     Flops((per_token.forward + per_token.backward) as f64 * tokens)
 }
 
@@ -206,7 +210,7 @@ fn communication(
     calls: &StepCalls,
     wires: &Wires,
     machine: &Calibration,
-    lane: Seconds,
+    microbatch: Seconds,
     threads: usize,
 ) -> (Seconds, Seconds) {
     let of_device = |(device, holders): (usize, &Vec<GroupCalls>)| {
@@ -218,9 +222,9 @@ fn communication(
     let by_device = calls.data.iter().enumerate().map(of_device);
     let sum =
         |calls: &[(usize, Seconds)]| calls.iter().map(|(_, seconds)| *seconds).sum::<Seconds>();
-    let mut last_lane =
+    let mut last_microbatch =
         by_device.reduce(|a, b| if sum(&b) > sum(&a) { b } else { a }).unwrap_or_default();
-    let all = sum(&last_lane);
+    let all = sum(&last_microbatch);
     // A call in memory, or between processes of one machine, is work of the cores that compute; so
     // are all of them unless workers found that they do not share their cores.
     let has_free_cores = threads * recipe.run.workers < machine.cores;
@@ -229,14 +233,14 @@ fn communication(
         let all = all * crowd(recipe, wires, machine);
         return (all, all);
     }
-    // Buckets leave from the last to the first while backward, two thirds of a lane, goes on.
-    last_lane.sort_by_key(|(bucket, _)| std::cmp::Reverse(*bucket));
-    let backward = lane * (2.0 / 3.0);
-    let num_calls = last_lane.len().max(1) as f64;
+    // Buckets leave from the last to the first while backward, two thirds of a micro-batch, goes on.
+    last_microbatch.sort_by_key(|(bucket, _)| std::cmp::Reverse(*bucket));
+    let backward = microbatch * (2.0 / 3.0);
+    let num_calls = last_microbatch.len().max(1) as f64;
     let bucket = |(index, (_, transfer)): (usize, &(usize, Seconds))| Bucket {
         ready: backward * ((index + 1) as f64 / num_calls),
         transfer: *transfer,
     };
-    let buckets: Vec<Bucket> = last_lane.iter().enumerate().map(bucket).collect();
+    let buckets: Vec<Bucket> = last_microbatch.iter().enumerate().map(bucket).collect();
     (all, overlap::exposed(&buckets, backward))
 }

@@ -1,6 +1,6 @@
 //! The way of microbatches through the devices of a pipeline, played event by event.
 //!
-//! A stage takes its share of a lane, divided among those that hold its slices, its blocks' own
+//! A stage takes its share of a micro-batch, divided among those that hold its slices, its blocks' own
 //! prices, and what its holders wait for each other; a boundary takes a message. A worker that has
 //! the whole model is a pipeline of one device.
 
@@ -18,7 +18,7 @@ use lockstep_schedule::pipeline::Pipeline;
 /// See the module's text.
 pub(super) struct Path {
     pipeline: Pipeline,
-    /// By stage: its share of a lane's arithmetic, and its number of blocks.
+    /// By stage: its share of a micro-batch's arithmetic, and its number of blocks.
     stages: Vec<(f64, usize)>,
     num_holders: usize,
     /// By stage: what holders of slices wait for each other in a microbatch.
@@ -28,7 +28,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// The way of the part of the batch that has most lanes.
+    /// The way of the part of the batch that has most micro-batches.
     pub(super) fn new(
         recipe: &Recipe,
         blueprint: &Blueprint,
@@ -57,20 +57,24 @@ impl Path {
         }
     }
 
-    /// How long the passes of all microbatches take where a lane takes `lane` on one worker and a
+    /// How long the passes of all microbatches take where a micro-batch takes `microbatch` on one worker and a
     /// block `block` besides.
-    pub(super) fn seconds(&self, lane: Seconds, block: Seconds, with_calls: bool) -> Seconds {
-        self.play(lane, block, with_calls).0
+    pub(super) fn seconds(&self, microbatch: Seconds, block: Seconds, with_calls: bool) -> Seconds {
+        self.play(microbatch, block, with_calls).0
     }
 
     /// The share of the devices' time in which they wait.
-    pub(super) fn bubble(&self, lane: Seconds, block: Seconds) -> f64 {
-        if self.pipeline.shape.num_devices == 1 { 0.0 } else { self.play(lane, block, true).1 }
+    pub(super) fn bubble(&self, microbatch: Seconds, block: Seconds) -> f64 {
+        if self.pipeline.shape.num_devices == 1 {
+            0.0
+        } else {
+            self.play(microbatch, block, true).1
+        }
     }
 
-    fn play(&self, lane: Seconds, block: Seconds, with_calls: bool) -> (Seconds, f64) {
+    fn play(&self, microbatch: Seconds, block: Seconds, with_calls: bool) -> (Seconds, f64) {
         let pace = |(stage, (share, num_blocks)): (usize, &(f64, usize))| {
-            let own = lane * (share / self.num_holders as f64) + block * *num_blocks as f64;
+            let own = microbatch * (share / self.num_holders as f64) + block * *num_blocks as f64;
             let waits = if with_calls { self.exchanges[stage] } else { Seconds(0.0) };
             let third = (own + waits) * (1.0 / 3.0);
             StagePace { forward: third, input_grad: third, weight_grad: third }
@@ -82,10 +86,10 @@ impl Path {
     }
 
     /// Blocks that the average worker runs in a step, where each part of the batch has so many
-    /// lanes.
-    pub(super) fn blocks_per_worker(&self, num_lanes: f64) -> f64 {
+    /// micro-batches.
+    pub(super) fn blocks_per_worker(&self, num_microbatches: f64) -> f64 {
         let num_blocks: usize = self.stages.iter().map(|(_, num_blocks)| num_blocks).sum();
-        num_lanes * num_blocks as f64 / self.pipeline.shape.num_devices as f64
+        num_microbatches * num_blocks as f64 / self.pipeline.shape.num_devices as f64
     }
 
     /// What a worker spends on messages and on completing sums, at most.
@@ -109,7 +113,7 @@ fn exchanges(
     machine: &Calibration,
     part: usize,
 ) -> Vec<Seconds> {
-    let num_lanes = plan.leaf_shares().lanes_of(part, plan.leaves).len().max(1);
+    let num_microbatches = plan.leaf_shares().microbatches_of(part, plan.leaves).len().max(1);
     let of_device = |device: usize| {
         let calls = &step.tensor[device][part];
         let holders = 0..calls.addends.num_ranks();
@@ -117,7 +121,7 @@ fn exchanges(
             holders.map(|holder| rank_at(&step.mesh, device, part, holder)).collect();
         let all: Seconds =
             prices(calls, wires, &members, machine).into_iter().map(|(_, seconds)| seconds).sum();
-        all * (1.0 / (num_lanes * plan.stages.num_chunks()) as f64)
+        all * (1.0 / (num_microbatches * plan.stages.num_chunks()) as f64)
     };
     let num_devices = plan.stages.num_devices();
     let by_device: Vec<Seconds> = (0..num_devices).map(of_device).collect();

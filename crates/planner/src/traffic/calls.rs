@@ -110,7 +110,7 @@ pub struct StepCalls {
 /// What is known of a step besides its plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// How many rows of the embedding's table each worker's lanes touch, by rank. What a holder of
+    /// How many rows of the embedding's table each worker's micro-batches touch, by rank. What a holder of
     /// slices has of the table are rows too. Nothing where that is not known: then as many travel
     /// as there are.
     pub rows_by_rank: Option<&'a [usize]>,
@@ -326,16 +326,18 @@ pub(super) fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call 
 }
 
 /// The buffers that the bucket which backward fills as number `place` of `num_filled` comes to lie
-/// in, where leaves of one lane are filled in two buffers in turn. A step begins with the buffer
+/// in, where leaves of one micro-batch are filled in two buffers in turn. A step begins with the buffer
 /// that came back last: so the turns of a bucket alternate, unless a step has one pass and an odd
 /// number of them.
 fn filled_in(plan: &ReplicaPlan, num_filled: usize, place: usize) -> Vec<usize> {
     let num_passes = plan.leaves.num_leaves.div_ceil(plan.shares.len());
     // What travels rounded is in one of two buffers whatever it was filled in.
-    let is_pooled = |lanes: usize| lanes == 1 || plan.wire != Dtype::F32;
-    match plan.leaves.lanes_per_leaf {
-        lanes if num_passes == 1 && num_filled % 2 == 1 && is_pooled(lanes) => vec![place % 2],
-        lanes if is_pooled(lanes) => vec![0, 1],
+    let is_pooled = |microbatches: usize| microbatches == 1 || plan.wire != Dtype::F32;
+    match plan.leaves.microbatches_per_leaf {
+        microbatches if num_passes == 1 && num_filled % 2 == 1 && is_pooled(microbatches) => {
+            vec![place % 2]
+        }
+        microbatches if is_pooled(microbatches) => vec![0, 1],
         _ => Vec::new(),
     }
 }

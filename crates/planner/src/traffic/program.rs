@@ -26,7 +26,7 @@ pub(super) struct Program<'a> {
     runs: Vec<Range<usize>>,
     tasks: Vec<Task>,
     /// Microbatches behind these are empty.
-    num_lanes: usize,
+    num_microbatches: usize,
 }
 
 impl<'a> Program<'a> {
@@ -46,7 +46,7 @@ impl<'a> Program<'a> {
             trained,
             runs: plan.stages.runs_of(device, blueprint.blocks.len()),
             tasks: pipeline.programs.swap_remove(device),
-            num_lanes: plan.leaf_shares().lanes_of(part, plan.leaves).len(),
+            num_microbatches: plan.leaf_shares().microbatches_of(part, plan.leaves).len(),
         }
     }
 
@@ -88,7 +88,7 @@ impl<'a> Program<'a> {
     /// The calls on the group of those that hold other slices.
     pub(super) fn exchanges(&self) -> Vec<Call> {
         let mut counts: BTreeMap<(Op, usize), u64> = BTreeMap::new();
-        for task in self.lanes() {
+        for task in self.microbatches() {
             for ExchangeCall { kind, len } in self.exchanges_of(task) {
                 let op = match kind {
                     ExchangeKind::Sum | ExchangeKind::Max => Op::AllReduce,
@@ -103,7 +103,7 @@ impl<'a> Program<'a> {
 
     fn exchanges_of(&self, task: Task) -> Vec<ExchangeCall> {
         let blocks = &self.blueprint.blocks;
-        let of = |block: usize, pass| blocks[block].exchanges(self.plan.lane, pass);
+        let of = |block: usize, pass| blocks[block].exchanges(self.plan.microbatch, pass);
         if task.pass == Pass::Forward {
             let run = self.runs[task.chunk].clone();
             return run.flat_map(|block| of(block, BlockPass::Forward)).collect();
@@ -125,7 +125,7 @@ impl<'a> Program<'a> {
     /// What it sends to other devices of its pipeline; `part` is the part of the batch.
     pub(super) fn messages(&self, part: usize) -> Vec<Message> {
         let mut counts: BTreeMap<(usize, usize), u64> = BTreeMap::new();
-        for message in self.lanes().filter_map(|task| self.message_of(task)) {
+        for message in self.microbatches().filter_map(|task| self.message_of(task)) {
             *counts.entry(message).or_default() += 1;
         }
         for message in self.mirrors(part) {
@@ -139,7 +139,7 @@ impl<'a> Program<'a> {
         let stages = &self.plan.stages;
         let stage = task.chunk * stages.num_devices() + self.device;
         let (run, blocks) = (&self.runs[task.chunk], &self.blueprint.blocks);
-        let rows = self.blueprint.stream_rows(self.plan.lane);
+        let rows = self.blueprint.stream_rows(self.plan.microbatch);
         let (to, len) = match task.pass {
             Pass::Forward if stage + 1 < stages.num_stages() => {
                 (stage + 1, rows * blocks[run.end - 1].io().output_width())
@@ -177,7 +177,7 @@ impl<'a> Program<'a> {
     }
 
     /// The tasks of microbatches that are not empty.
-    fn lanes(&self) -> impl Iterator<Item = Task> {
-        self.tasks.iter().copied().filter(|task| task.microbatch < self.num_lanes)
+    fn microbatches(&self) -> impl Iterator<Item = Task> {
+        self.tasks.iter().copied().filter(|task| task.microbatch < self.num_microbatches)
     }
 }

@@ -1,6 +1,6 @@
-//! How many rows of an embedding's table the lanes of each worker touch.
+//! How many rows of an embedding's table the micro-batches of each worker touch.
 //!
-//! That is known once a step's tokens are: a row has a gradient where its token is in a lane of the
+//! That is known once a step's tokens are: a row has a gradient where its token is in a micro-batch of the
 //! worker, and the worker holds the row.
 
 use lockstep_config::Recipe;
@@ -8,7 +8,7 @@ use lockstep_mesh::{Axis, Rank};
 use lockstep_parallel::asked;
 use std::collections::BTreeSet;
 
-/// By rank, in a step; `tokens_of` gives the tokens that a lane of the batch reads.
+/// By rank, in a step; `tokens_of` gives the tokens that a micro-batch of the batch reads.
 pub fn by_rank<'a>(
     recipe: &Recipe,
     step: u64,
@@ -18,8 +18,8 @@ pub fn by_rank<'a>(
     let plan = asked::plan_at(recipe, &blueprint, step);
     let shares = plan.leaf_shares();
     let of_part = |part: usize| -> BTreeSet<u32> {
-        let lanes = shares.lanes_of(part, plan.leaves).into_iter();
-        lanes.flat_map(|lane| tokens_of(lane).iter().copied()).collect()
+        let microbatches = shares.microbatches_of(part, plan.leaves).into_iter();
+        microbatches.flat_map(|microbatch| tokens_of(microbatch).iter().copied()).collect()
     };
     let parts: Vec<BTreeSet<u32>> = (0..plan.shares.len()).map(of_part).collect();
     let (vocab, holders) = (recipe.model.vocab, plan.mesh.degree(Axis::Tensor));

@@ -41,7 +41,7 @@ struct Cell {
 
 /// One buffer of one rank.
 #[derive(Default)]
-struct Plane {
+struct Pmicrobatch {
     cells: BTreeMap<usize, Cell>,
     /// For working memory: the chunk at its beginning.
     base: Option<usize>,
@@ -51,7 +51,7 @@ struct Plane {
 pub(super) struct Memory<'a> {
     schedule: &'a Schedule,
     storage: Storage,
-    planes: BTreeMap<(usize, Area), Plane>,
+    planes: BTreeMap<(usize, Area), Pmicrobatch>,
 }
 
 /// A buffer without the base of working memory, which changes.

@@ -2,7 +2,7 @@
 
 use crate::health::Verdict;
 use crate::journal::StepRecord;
-use crate::train::{lane_of, lane_shape};
+use crate::train::{microbatch_of, microbatch_shape};
 use crate::way::Worker;
 use crate::{TrainError, rounds, rows};
 use lockstep_config::Consistency;
@@ -56,12 +56,12 @@ impl Walk {
         learner.replica.tell_own_losses(!in_lockstep);
         let slow = &journal.slow;
         // By the targets of all workers, so that the gradients of all are that of the batch.
-        let lane = |index| {
-            slow.before_lane(step, index, &|| false);
-            lane_of(recipe, batch, index, batch.num_targets)
+        let microbatch = |index| {
+            slow.before_microbatch(step, index, &|| false);
+            microbatch_of(recipe, batch, index, batch.num_targets)
         };
-        let loss = learner.replica.run_lanes(cpu, recipe.train.seed, step, &lane)?;
-        slow.after_lanes();
+        let loss = learner.replica.run_microbatches(cpu, recipe.train.seed, step, &microbatch)?;
+        slow.after_microbatches();
         let (loss, num_targets) = if in_lockstep {
             (loss, batch.num_targets)
         } else {
@@ -88,7 +88,7 @@ impl Walk {
             loss,
             lr: learner.lr(step),
             clip,
-            num_tokens: batch.num_lanes() * lane_shape(recipe).rows(),
+            num_tokens: batch.num_microbatches() * microbatch_shape(recipe).rows(),
             data_wait_seconds: loader.wait_seconds(),
             verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
             loss_scale: None,

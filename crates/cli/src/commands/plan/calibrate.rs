@@ -6,7 +6,9 @@ use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
 use lockstep_config::{Dtype, Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_planner::time::{Format, Machine, Point, SumPoint, calibration::VERSION, lane_scores};
+use lockstep_planner::time::{
+    Format, Machine, Point, SumPoint, calibration::VERSION, microbatch_scores,
+};
 use lockstep_planner::traffic::{Call, Chosen, Lengths, Wires};
 use lockstep_platform::World;
 use lockstep_schedule::{Addends, Op};
@@ -51,8 +53,8 @@ pub(crate) struct Arguments {
 /// Widths of models, with as many heads as are usual.
 const WIDTHS: [(usize, usize); 6] = [(32, 2), (64, 2), (128, 4), (256, 4), (512, 8), (768, 12)];
 
-/// Lanes of the shorter and the longer step of every model: what they have in common is the update.
-const LANES: [usize; 2] = [1, 4];
+/// Micro-batches of the shorter and the longer step of every model: what they have in common is the update.
+const MICROBATCHES: [usize; 2] = [1, 4];
 
 /// Heads of the models of one width that differ in nothing else.
 const HEADS: [usize; 2] = [2, 8];
@@ -61,17 +63,17 @@ const HEADS: [usize; 2] = [2, 8];
 /// cache.
 const SUMS: [usize; 6] = [1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23];
 
-/// Lanes, all of one short sequence, of the steps that show what blocks take besides arithmetic.
-const SHORT_LANES: [usize; 2] = [1, 33];
+/// Micro-batches, all of one short sequence, of the steps that show what blocks take besides arithmetic.
+const SHORT_MICROBATCHES: [usize; 2] = [1, 33];
 
-/// What a step is measured of: a model of two layers, lanes of two sequences.
+/// What a step is measured of: a model of two layers, micro-batches of two sequences.
 #[derive(Clone, Copy)]
 struct Trial {
     width: usize,
     heads: usize,
     context: usize,
-    lanes: usize,
-    /// At most one for each lane.
+    microbatches: usize,
+    /// At most one for each micro-batch.
     leaves: usize,
     /// What products multiply in.
     compute: Dtype,
@@ -87,7 +89,7 @@ const TRIAL: Trial = Trial {
     width: WIDTHS[0].0,
     heads: WIDTHS[0].1,
     context: CONTEXT,
-    lanes: 1,
+    microbatches: 1,
     leaves: 1,
     compute: Dtype::F32,
     threads: 0,
@@ -191,15 +193,15 @@ fn in_format(world: &World, steps: u64, compute: Dtype) -> Result<Measured, Fail
         let trial = Trial { compute, ..trial };
         measure(world, trial, num_steps(&trial))
     };
-    workers::tell(&format!("{compute}: short lanes ...\n"));
+    workers::tell(&format!("{compute}: short micro-batches ...\n"));
     let block_seconds = block_seconds(&bench, 0)?;
     let block_seconds_alone = block_seconds_of_one(&bench, block_seconds)?;
     let mut measured = Vec::new();
     for (width, heads) in WIDTHS {
         workers::tell(&format!("{compute}: width {width} ...\n"));
         let trial = Trial { width, heads, ..TRIAL };
-        let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
-        measured.push((width, Lanes::of(&short?, &long?, LANES, trial)));
+        let [short, long] = MICROBATCHES.map(|microbatches| bench(Trial { microbatches, ..trial }));
+        measured.push((width, Microbatches::of(&short?, &long?, MICROBATCHES, trial)));
     }
     workers::tell(&format!("{compute}: heads ...\n"));
     let score_seconds = score_seconds(&bench)?;
@@ -207,19 +209,23 @@ fn in_format(world: &World, steps: u64, compute: Dtype) -> Result<Measured, Fail
     let (width, heads) = WIDTHS[4];
     let large = &measured[4].1;
     let trial = Trial { width, heads, context: CONTEXT / 4, ..TRIAL };
-    let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
-    let quarter = Lanes::of(&short?, &long?, LANES, trial);
-    let lane_seconds_per_param = large.intercept(&quarter, block_seconds, score_seconds);
-    let points = measured.iter().map(|(width, lanes)| Point {
+    let [short, long] = MICROBATCHES.map(|microbatches| bench(Trial { microbatches, ..trial }));
+    let quarter = Microbatches::of(&short?, &long?, MICROBATCHES, trial);
+    let microbatch_seconds_per_param = large.intercept(&quarter, block_seconds, score_seconds);
+    let points = measured.iter().map(|(width, microbatches)| Point {
         width: *width,
-        flops_per_second: lanes.rate(block_seconds, score_seconds, lane_seconds_per_param),
+        flops_per_second: microbatches.rate(
+            block_seconds,
+            score_seconds,
+            microbatch_seconds_per_param,
+        ),
     });
     let points: Vec<Point> = points.collect();
     // The first model has next to no parameters; of the large ones nothing fits into a cache.
     let step_overhead_seconds = measured[0].1.besides;
-    let of_large = measured[3..]
-        .iter()
-        .map(|(_, lanes)| (lanes.besides - step_overhead_seconds).max(0.0) / lanes.num_params);
+    let of_large = measured[3..].iter().map(|(_, microbatches)| {
+        (microbatches.besides - step_overhead_seconds).max(0.0) / microbatches.num_params
+    });
     let update_seconds_per_param = of_large.sum::<f64>() / 3.0;
     let bench: BenchTrain = measured.pop().expect("there are widths").1.bench;
     let format = Format {
@@ -229,7 +235,7 @@ fn in_format(world: &World, steps: u64, compute: Dtype) -> Result<Measured, Fail
         score_seconds,
         block_seconds,
         block_seconds_alone,
-        lane_seconds_per_param,
+        microbatch_seconds_per_param,
     };
     let kernels = bench.kernels;
     Ok(Measured { format, update_seconds_per_param, step_overhead_seconds, kernels })
@@ -250,11 +256,11 @@ fn usual_step(bench: &BenchTrain) -> f64 {
     steps[steps.len() / 4]
 }
 
-/// What lanes of a model take, and a step besides.
-struct Lanes {
-    /// Of one lane.
+/// What micro-batches of a model take, and a step besides.
+struct Microbatches {
+    /// Of one micro-batch.
     seconds: f64,
-    /// Of what a step does for all lanes together.
+    /// Of what a step does for all micro-batches together.
     besides: f64,
     flops: f64,
     num_params: f64,
@@ -264,31 +270,33 @@ struct Lanes {
     bench: BenchTrain,
 }
 
-impl Lanes {
-    fn of(short: &BenchTrain, long: &BenchTrain, lanes: [usize; 2], trial: Trial) -> Self {
+impl Microbatches {
+    fn of(short: &BenchTrain, long: &BenchTrain, microbatches: [usize; 2], trial: Trial) -> Self {
         let [few, many] = [short, long].map(usual_step);
-        let num_lanes = lanes[1] as f64;
-        // Whatever disturbs the shorter step would make lanes look free.
-        let seconds = ((many - few) / (lanes[1] - lanes[0]) as f64).max(0.8 * many / num_lanes);
+        let num_microbatches = microbatches[1] as f64;
+        // Whatever disturbs the shorter step would make micro-batches look free.
+        let seconds = ((many - few) / (microbatches[1] - microbatches[0]) as f64)
+            .max(0.8 * many / num_microbatches);
         Self {
             seconds,
-            besides: (many - seconds * num_lanes).max(0.0),
-            flops: long.gflops * 1e9 * long.step_seconds_median / num_lanes,
+            besides: (many - seconds * num_microbatches).max(0.0),
+            flops: long.gflops * 1e9 * long.step_seconds_median / num_microbatches,
             num_params: long.num_params as f64,
             tokens: (SEQUENCES * trial.context) as f64,
-            scores: lane_scores(&recipe(trial)),
+            scores: microbatch_scores(&recipe(trial)),
             num_blocks: NUM_BLOCKS as f64,
             bench: long.clone(),
         }
     }
 
-    /// What a lane costs a parameter, however short it is: what is left where a line through lanes
+    /// What a micro-batch costs a parameter, however short it is: what is left where a line through micro-batches
     /// of two lengths meets no tokens.
     fn intercept(&self, shorter: &Self, block_seconds: f64, score_seconds: f64) -> f64 {
-        let linear = |lanes: &Self| lanes.seconds - lanes.scores * score_seconds;
+        let linear =
+            |microbatches: &Self| microbatches.seconds - microbatches.scores * score_seconds;
         let slope = (linear(self) - linear(shorter)) / (self.tokens - shorter.tokens);
         let at_none = linear(self) - slope * self.tokens - self.num_blocks * block_seconds;
-        // More than half of the shorter lane is a measurement gone wrong.
+        // More than half of the shorter micro-batch is a measurement gone wrong.
         at_none.clamp(0.0, shorter.seconds / 2.0) / self.num_params
     }
 
@@ -304,11 +312,11 @@ impl Lanes {
 /// What a score of attention takes besides its products: models that differ in the number of heads
 /// only have as many operations and other numbers of scores.
 fn score_seconds(bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>) -> Result<f64, Failure> {
-    let of_heads = |heads: usize| -> Result<Lanes, Failure> {
+    let of_heads = |heads: usize| -> Result<Microbatches, Failure> {
         let width = WIDTHS[3].0;
         let trial = Trial { width, heads, ..TRIAL };
-        let [short, long] = LANES.map(|lanes| bench(Trial { lanes, ..trial }));
-        Ok(Lanes::of(&short?, &long?, LANES, trial))
+        let [short, long] = MICROBATCHES.map(|microbatches| bench(Trial { microbatches, ..trial }));
+        Ok(Microbatches::of(&short?, &long?, MICROBATCHES, trial))
     };
     let [few, many] = HEADS.map(of_heads);
     let (few, many) = (few?, many?);
@@ -339,15 +347,16 @@ fn sums(world: &World) -> Result<Vec<SumPoint>, Failure> {
     Ok(SUMS.map(&mut point).to_vec())
 }
 
-/// What a block of a lane takes besides arithmetic: lanes of 16 tokens have next to none.
+/// What a block of a micro-batch takes besides arithmetic: micro-batches of 16 tokens have next to none.
 fn block_seconds(
     bench: &impl Fn(Trial) -> Result<BenchTrain, Failure>,
     threads: usize,
 ) -> Result<f64, Failure> {
     let trial = Trial { context: 8, threads, ..TRIAL };
-    let [short, long] = SHORT_LANES.map(|lanes| bench(Trial { lanes, ..trial }));
-    let lanes = Lanes::of(&short?, &long?, SHORT_LANES, trial);
-    Ok(lanes.seconds / lanes.num_blocks)
+    let [short, long] =
+        SHORT_MICROBATCHES.map(|microbatches| bench(Trial { microbatches, ..trial }));
+    let microbatches = Microbatches::of(&short?, &long?, SHORT_MICROBATCHES, trial);
+    Ok(microbatches.seconds / microbatches.num_blocks)
 }
 
 /// The same with one thread, where a worker has several.
@@ -362,7 +371,7 @@ fn block_seconds_of_one(
 const NUM_LAYERS: usize = 2;
 const NUM_BLOCKS: usize = NUM_LAYERS + 2;
 
-/// Sequences of a lane.
+/// Sequences of a micro-batch.
 const SEQUENCES: usize = 2;
 
 /// Steps of a model of two layers.
@@ -376,7 +385,7 @@ fn measure(world: &World, trial: Trial, num_steps: u64) -> Result<BenchTrain, Fa
 }
 
 fn recipe(trial: Trial) -> Recipe {
-    let Trial { width, heads, context, lanes, leaves, compute, threads } = trial;
+    let Trial { width, heads, context, microbatches, leaves, compute, threads } = trial;
     let sets = [
         format!("model.layers={NUM_LAYERS}"),
         format!("model.width={width}"),
@@ -385,7 +394,7 @@ fn recipe(trial: Trial) -> Recipe {
         format!("model.ffn={}", 3 * width),
         format!("model.context={context}"),
         format!("train.microbatch={SEQUENCES}"),
-        format!("train.batch={}", SEQUENCES * lanes),
+        format!("train.batch={}", SEQUENCES * microbatches),
         format!("numerics.invariant_up_to={leaves}"),
         format!("precision.compute={compute}"),
         format!("run.threads={threads}"),

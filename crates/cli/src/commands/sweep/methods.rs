@@ -41,8 +41,8 @@ Examples:
 A row is a name and settings, one row a line: `top-k compress.method=top-k compress.ratio=0.01`.
 The others are held against the first: when did they reach the loss that it ended with? Runs are
 done one after the other, each a `lockstep train` with a folder under --out; the same command goes
-on where it was stopped. Times are those of emulated workers (emulate.lane_ms) as long as this
-machine computes a lane in less than that, and the table says where it did not.")]
+on where it was stopped. Times are those of emulated workers (emulate.microbatch_ms) as long as this
+machine computes a micro-batch in less than that, and the table says where it did not.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
@@ -300,7 +300,7 @@ impl Table {
             let _ = writeln!(
                 text,
                 "this machine took longer to compute than the emulated one, so times are partly \
-                 its own: {rows}; try a larger emulate.lane_ms"
+                 its own: {rows}; try a larger emulate.microbatch_ms"
             );
         }
         text

@@ -35,21 +35,21 @@ choices! {
         Timeout = "timeout",
         /// It leaves out who takes much longer than the middle one.
         DropSlowest = "drop-slowest",
-        /// Who is slow for long does no more lanes until it is fast again.
+        /// Who is slow for long does no more micro-batches until it is fast again.
         Exclude = "exclude",
-        /// Workers get lanes by how fast they are.
+        /// Workers get micro-batches by how fast they are.
         Shares = "shares",
     }
 }
 
 impl Stragglers {
-    /// Whether a step may go without a worker that is in the middle of its lanes.
+    /// Whether a step may go without a worker that is in the middle of its micro-batches.
     pub const fn leaves_out(self) -> bool {
         matches!(self, Self::Backup | Self::Timeout | Self::DropSlowest)
     }
 
-    /// Whether gradients of some lanes may be missing in a step.
-    pub const fn loses_lanes(self) -> bool {
+    /// Whether gradients of some micro-batches may be missing in a step.
+    pub const fn loses_microbatches(self) -> bool {
         self.leaves_out() || matches!(self, Self::Exclude)
     }
 }
@@ -58,7 +58,7 @@ impl Recipe {
     /// Why the bits of a run depend on how long things took, in words, if they do.
     pub(crate) fn depends_on_time(&self) -> Option<String> {
         let stragglers = self.sync.uneven.stragglers;
-        stragglers.loses_lanes().then(|| {
+        stragglers.loses_microbatches().then(|| {
             format!(
                 "sync.stragglers = {stragglers}: which gradients a step goes by depends on which \
                  workers are in time, so the same command may give other bits"

@@ -8,8 +8,12 @@ use crate::recipe::{Dtype, Placement, Reduction, Stragglers};
 pub(in crate::rules) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
     let (mut errors, uneven) = (Vec::new(), &facts.recipe.sync.uneven);
     if uneven.stragglers != Stragglers::Wait && facts.sound(&["sync.stragglers"]) {
-        let rules =
-            [stragglers_hold_the_model, lanes_may_be_missing, lanes_may_move, some_are_left];
+        let rules = [
+            stragglers_hold_the_model,
+            microbatches_may_be_missing,
+            microbatches_may_move,
+            some_are_left,
+        ];
         errors.extend(rules.iter().filter_map(|rule| rule(facts)));
     }
     if uneven.delay > 0 && facts.sound(&["sync.delay"]) {
@@ -42,14 +46,14 @@ fn stragglers_hold_the_model(facts: &Facts<'_>) -> Option<ConfigError> {
 }
 
 /// What is missing is made up for by dividing by less; a sum is not divided.
-fn lanes_may_be_missing(facts: &Facts<'_>) -> Option<ConfigError> {
+fn microbatches_may_be_missing(facts: &Facts<'_>) -> Option<ConfigError> {
     let recipe = facts.recipe;
-    if !recipe.sync.uneven.stragglers.loses_lanes() {
+    if !recipe.sync.uneven.stragglers.loses_microbatches() {
         return None;
     }
     let about = "sync.stragglers";
     if recipe.train.reduction == Reduction::Sum {
-        let why = "takes the mean over the lanes that are there";
+        let why = "takes the mean over the micro-batches that are there";
         return facts.needs([about, "train.reduction"], "\"mean\"", "wait", why);
     }
     if recipe.precision.wire != Dtype::F32 {
@@ -59,14 +63,14 @@ fn lanes_may_be_missing(facts: &Facts<'_>) -> Option<ConfigError> {
     None
 }
 
-/// A lane that goes to another worker needs its text there.
-fn lanes_may_move(facts: &Facts<'_>) -> Option<ConfigError> {
+/// A micro-batch that goes to another worker needs its text there.
+fn microbatches_may_move(facts: &Facts<'_>) -> Option<ConfigError> {
     let recipe = facts.recipe;
     let moves = recipe.sync.uneven.stragglers == Stragglers::Shares;
     if !moves || recipe.data.placement != Placement::Local {
         return None;
     }
-    let why = "moves lanes from worker to worker";
+    let why = "moves micro-batches from worker to worker";
     facts.needs(["sync.stragglers", "data.placement"], "\"shared\"", "wait", why)
 }
 

@@ -70,7 +70,7 @@ pub(super) fn turns<R: Send>(
         .map_err(|error| Failure::new(Blame::Peer(0), error.to_string()))?;
     let comms = wires
         .into_iter()
-        .map(|lanes| Comm::world(world, TcpTransport::wires(lanes)))
+        .map(|microbatches| Comm::world(world, TcpTransport::wires(microbatches)))
         .collect::<Result<Vec<Comm>, CommError>>()
         .map_err(failed)?;
     let (barrier, task) = (Barrier::new(num_ranks), &task);

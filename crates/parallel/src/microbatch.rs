@@ -1,17 +1,17 @@
-//! One lane through a run of blocks: forward, and backward from what forward saved.
+//! One micro-batch through a run of blocks: forward, and backward from what forward saved.
 //!
-//! What a lane leaves behind between the two is a value, [`Activations`]: the stream at every
+//! What a micro-batch leaves behind between the two is a value, [`Activations`]: the stream at every
 //! boundary between blocks, and what each block saved. A worker that has all blocks needs one of
-//! them and uses it for lane after lane; a stage of a pipeline ([`crate::pipeline`]) keeps as many
-//! as its schedule has lanes in flight. All memory is allocated when the value is made.
+//! them and uses it for micro-batch after micro-batch; a stage of a pipeline ([`crate::pipeline`]) keeps as many
+//! as its schedule has micro-batches in flight. All memory is allocated when the value is made.
 //!
-//! A block's gradients depend on the lane, its parameters and nothing else; where they are added
+//! A block's gradients depend on the micro-batch, its parameters and nothing else; where they are added
 //! is the business of a [`Store`].
 
 use crate::recompute::RecomputePlan;
 use lockstep_comm::CommError;
 use lockstep_model::{
-    Block, Blueprint, Context, Grads, LaneShape, Mode, Recompute, Saved, SavedLen,
+    Block, Blueprint, Context, Grads, MicrobatchShape, Mode, Recompute, Saved, SavedLen,
 };
 use lockstep_tensor::Cpu;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub trait Store {
     /// The parameters that were brought last.
     fn params(&self, block: usize) -> &[f32];
 
-    /// The parameters, and where the lane adds the gradients of those that are trained.
+    /// The parameters, and where the micro-batch adds the gradients of those that are trained.
     fn params_and_grads(
         &mut self,
         cpu: &Cpu,
@@ -40,13 +40,13 @@ pub trait Store {
     /// Says that the gradients are added.
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
 
-    /// Says that other workers add gradients of a lane and this one has none.
+    /// Says that other workers add gradients of a micro-batch and this one has none.
     fn pass_over(&mut self, _cpu: &Cpu, _block: usize) -> Result<(), CommError> {
         Ok(())
     }
 }
 
-/// What a lane leaves between forward and backward in a run of blocks, and what evaluation writes
+/// What a micro-batch leaves between forward and backward in a run of blocks, and what evaluation writes
 /// into.
 #[derive(Debug)]
 pub struct Activations {
@@ -78,7 +78,7 @@ pub enum Half<'a> {
     Weights(&'a mut Late),
 }
 
-/// Holds, for the block at work, what it does not keep. One for all lanes of a worker.
+/// Holds, for the block at work, what it does not keep. One for all micro-batches of a worker.
 #[derive(Debug)]
 pub struct Shared(SavedBuffers);
 
@@ -108,7 +108,7 @@ struct Lengths {
 impl Lengths {
     fn new(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
         run: Range<usize>,
     ) -> Self {
@@ -137,7 +137,7 @@ impl Shared {
     /// What the runs of blocks of a worker need.
     pub fn new(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
         runs: &[Range<usize>],
     ) -> Self {
@@ -147,7 +147,7 @@ impl Shared {
     /// Number of elements that [`Self::new`] would allocate.
     pub fn planned_len(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
         runs: &[Range<usize>],
     ) -> usize {
@@ -157,7 +157,7 @@ impl Shared {
 
     fn planned(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
         runs: &[Range<usize>],
     ) -> SavedLen {
@@ -176,14 +176,14 @@ impl Shared {
 }
 
 impl Late {
-    /// Memory for lanes of one shape through some blocks of a model.
-    pub fn new(blueprint: &Blueprint, shape: LaneShape, run: Range<usize>) -> Self {
+    /// Memory for micro-batches of one shape through some blocks of a model.
+    pub fn new(blueprint: &Blueprint, shape: MicrobatchShape, run: Range<usize>) -> Self {
         let lens = blueprint.blocks[run].iter().map(|block| block.late_len(shape));
         Self(lens.map(|len| vec![0.0; len]).collect())
     }
 
     /// Number of elements that [`Self::new`] would allocate.
-    pub fn planned_len(blueprint: &Blueprint, shape: LaneShape, run: Range<usize>) -> usize {
+    pub fn planned_len(blueprint: &Blueprint, shape: MicrobatchShape, run: Range<usize>) -> usize {
         blueprint.blocks[run].iter().map(|block| block.late_len(shape)).sum()
     }
 
@@ -194,10 +194,10 @@ impl Late {
 }
 
 impl Activations {
-    /// Memory for lanes of one shape through some blocks of a model.
+    /// Memory for micro-batches of one shape through some blocks of a model.
     pub fn new(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
         run: Range<usize>,
     ) -> Self {
@@ -214,7 +214,7 @@ impl Activations {
     /// Number of elements that [`Self::new`] would allocate.
     pub fn planned_len(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
         run: Range<usize>,
     ) -> usize {
@@ -227,7 +227,7 @@ impl Activations {
     /// blocks that compute again.
     pub fn planned_by_block(
         blueprint: &Blueprint,
-        shape: LaneShape,
+        shape: MicrobatchShape,
         recompute: RecomputePlan,
     ) -> Vec<usize> {
         let all = 0..blueprint.blocks.len();
@@ -235,7 +235,7 @@ impl Activations {
         streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
     }
 
-    /// The blocks that the lane passes through here.
+    /// The blocks that the micro-batch passes through here.
     pub fn run(&self) -> Range<usize> {
         self.first..self.first + self.saved.len()
     }
@@ -250,7 +250,7 @@ impl Activations {
         &self.streams[self.saved.len()]
     }
 
-    /// Runs the lane forward and returns the sum of its token losses, zero where the loss is not
+    /// Runs the micro-batch forward and returns the sum of its token losses, zero where the loss is not
     /// among the blocks. Ends early, here as in the passes below, where the context's exchange has
     /// failed: whoever made it asks it why.
     pub fn forward(
@@ -268,7 +268,7 @@ impl Activations {
             store.fetch(index, Some((index + 1).min(run.end - 1)))?;
             let (inputs, outputs) = self.streams.split_at_mut(at + 1);
             let policy = self.recompute.of_block(index, &**block);
-            let len = block.saved_len(ctx.lane.shape);
+            let len = block.saved_len(ctx.microbatch.shape);
             let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let params = store.params(index);
             loss += block.forward(ctx, params, &inputs[at], &mut outputs[0], saved);
@@ -279,7 +279,7 @@ impl Activations {
         Ok(loss)
     }
 
-    /// Runs the lane backward, or one half of that. `d_stream` holds the gradient of the last
+    /// Runs the micro-batch backward, or one half of that. `d_stream` holds the gradient of the last
     /// block's output (of no meaning where that is the loss) and ends as the gradient of the input
     /// of the first block here, or of the first block that is trained if that comes later; the half
     /// of the weights leaves it alone.
@@ -299,7 +299,7 @@ impl Activations {
             store.fetch(index, (index > first).then(|| index - 1))?;
             let input = &self.streams[at];
             let policy = self.recompute.of_block(index, &**block);
-            let len = block.saved_len(ctx.lane.shape);
+            let len = block.saved_len(ctx.microbatch.shape);
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let (params, grads) = match half {
                 Half::Inputs(_) => (store.params(index), Grads::none()),
