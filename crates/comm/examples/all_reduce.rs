@@ -23,7 +23,7 @@ fn main() -> Result<(), CommError> {
 fn rank_main(comm: &Comm) -> Result<String, CommError> {
     // Memory that the other ranks can reach: nothing is copied on the way.
     let mut gradient = comm.allocate::<f32>(1_000_000)?;
-    gradient.fill(comm.position() as f32);
+    gradient.fill(comm.group_rank() as f32);
 
     // Every rank calls the same, and every rank has the mean afterwards.
     comm.all_reduce(&mut gradient, Reduction::Mean)?;

@@ -63,10 +63,10 @@ fn start_ranks(args: &[String], num_ranks: usize, num_cores: usize) -> Result<()
 }
 
 fn measure(world: &World, comm: &Comm, bytes: usize) -> Result<(), CommError> {
-    let n = comm.num_members();
+    let n = comm.group_size();
     let mut buffer = comm.allocate::<f32>(bytes / 4)?;
     for (index, x) in buffer.iter_mut().enumerate() {
-        *x = (index % 7 + comm.position() + 1) as f32;
+        *x = (index % 7 + comm.group_rank() + 1) as f32;
     }
     comm.all_reduce(&mut buffer, Reduction::Sum)?;
     for (index, x) in buffer.iter().enumerate() {
@@ -86,7 +86,7 @@ fn measure(world: &World, comm: &Comm, bytes: usize) -> Result<(), CommError> {
         limit.push(timed(world, &sweep, &mut buffer, alone)?);
     }
     let (ours, limit) = (slowest(comm, &ours)?, slowest(comm, &limit)?);
-    if comm.position() == 0 {
+    if comm.group_rank() == 0 {
         let at = |times: &[f64], percent: usize| times[times.len() * percent / 100];
         let (median, tenth, best) = (at(&ours, 50), at(&ours, 10), at(&limit, 50));
         println!("{bytes:>10} {median:>11.2} {tenth:>11.2} {best:>11.2} {:>6.2}", median / best);

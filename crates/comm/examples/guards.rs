@@ -74,7 +74,7 @@ fn measure(world: &World, comm: &Comm, bytes: usize) {
     }
     without.sort_by(f64::total_cmp);
     with.sort_by(f64::total_cmp);
-    if comm.position() == 0 {
+    if comm.group_rank() == 0 {
         let (middle, tenth) = (NUM_ROWS / 2, NUM_ROWS / 10);
         println!(
             "{bytes:>8} {:>10.3} {:>10.3} {:>7.3} {:>10.3} {:>10.3} {:>7.3}",

@@ -88,7 +88,7 @@ impl Comm {
         root: usize,
     ) -> Result<(), CommError> {
         let count = input.len();
-        let input = if self.position() == root { input } else { &[] };
+        let input = if self.group_rank() == root { input } else { &[] };
         self.call(Op::Scatter { root }, None, count, input, output)
     }
 
@@ -101,7 +101,7 @@ impl Comm {
         root: usize,
     ) -> Result<(), CommError> {
         let count = output.len();
-        let output = if self.position() == root { output } else { &mut [] };
+        let output = if self.group_rank() == root { output } else { &mut [] };
         self.call(Op::Gather { root }, None, count, input, output)
     }
 
@@ -112,7 +112,7 @@ impl Comm {
         input: &[T],
         output: &mut Vec<T>,
     ) -> Result<Vec<usize>, CommError> {
-        let mut all = vec![0; self.num_members()];
+        let mut all = vec![0; self.group_size()];
         let any_algorithm = Self { algorithm: None, ..self.clone() };
         any_algorithm.all_gather(&[input.len() as u64], &mut all)?;
         let lengths = self.trusted_lengths::<T>(&all)?;
@@ -149,7 +149,7 @@ impl Comm {
 
     /// Like [`Comm::all_gather`], where every rank's own part lies in its place in `data` already.
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), CommError> {
-        let (own, all) = (self.part_of(data.len(), self.position()), 0..data.len());
+        let (own, all) = (self.part_of(data.len(), self.group_rank()), 0..data.len());
         self.call_inside(Op::AllGather, None, data.len(), data, (own, all))
     }
 
@@ -161,7 +161,7 @@ impl Comm {
         reduction: Reduction,
     ) -> Result<(), CommError> {
         let (count, all) = (data.len() / self.core.team.num_inputs, 0..data.len());
-        let own = self.part_of(count, self.position());
+        let own = self.part_of(count, self.group_rank());
         self.call_inside(Op::ReduceScatter, Some(reduction), count, data, (all, own))
     }
 
@@ -172,8 +172,8 @@ impl Comm {
         data: &mut [T],
         root: usize,
     ) -> Result<(), CommError> {
-        let own = self.part_of(data.len(), self.position());
-        let input = if self.position() == root { 0..data.len() } else { 0..0 };
+        let own = self.part_of(data.len(), self.group_rank());
+        let input = if self.group_rank() == root { 0..data.len() } else { 0..0 };
         self.call_inside(Op::Scatter { root }, None, data.len(), data, (input, own))
     }
 
@@ -183,14 +183,14 @@ impl Comm {
         data: &mut [T],
         root: usize,
     ) -> Result<(), CommError> {
-        let own = self.part_of(data.len(), self.position());
-        let output = if self.position() == root { 0..data.len() } else { 0..0 };
+        let own = self.part_of(data.len(), self.group_rank());
+        let output = if self.group_rank() == root { 0..data.len() } else { 0..0 };
         self.call_inside(Op::Gather { root }, None, data.len(), data, (own, output))
     }
 
     /// Puts part d of every rank's `input` into rank d's `output`, one after the other.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), CommError> {
-        self.call(Op::AllToAll, None, input.len() * self.num_members(), input, output)
+        self.call(Op::AllToAll, None, input.len() * self.group_size(), input, output)
     }
 
     /// Puts what every rank has for rank d into rank d's `output`, one after the other. A rank
@@ -202,7 +202,7 @@ impl Comm {
         send_counts: &[usize],
         output: &mut Vec<T>,
     ) -> Result<Vec<usize>, CommError> {
-        let n = self.num_members();
+        let n = self.group_size();
         if send_counts.len() != n || send_counts.iter().sum::<usize>() != input.len() {
             let rule = format!("{n} counts that add up to the {} elements", input.len());
             return Err(self.invalid("all-to-all-v", &rule));
@@ -212,7 +212,7 @@ impl Comm {
         let any_algorithm = Self { algorithm: None, ..self.clone() };
         any_algorithm.all_gather(&own, &mut all)?;
         let lengths = self.trusted_lengths::<T>(&all)?;
-        let column = || (0..n).map(|source| lengths[source * n + self.position()]);
+        let column = || (0..n).map(|source| lengths[source * n + self.group_rank()]);
         self.make_room("all-to-all-v", output, column().sum())?;
         let buffers = self.apart(input, output);
         self.run::<T>(Op::AllToAll, None, lengths.iter().sum(), &lengths, buffers)?;
@@ -250,7 +250,7 @@ impl Comm {
 
     /// The elements of a vector of `count` that belong to the member at `position`.
     pub fn part_of(&self, count: usize, position: usize) -> Range<usize> {
-        let at = |index| boundary(count, self.num_members(), index);
+        let at = |index| boundary(count, self.group_size(), index);
         at(position)..at(position + 1)
     }
 

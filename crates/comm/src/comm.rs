@@ -116,7 +116,7 @@ impl Comm {
     }
 
     fn of_group(node: &Arc<Node>, group: &Group, name: &str, addends: Addends) -> Self {
-        let position = group.position(node.rank()).expect("a rank's own group");
+        let position = group.group_rank(node.rank()).expect("a rank's own group");
         let members = group.ranks().to_vec();
         let num_inputs = addends.num_inputs(position);
         let planner = Planner::new(node, &members, position, addends);
@@ -164,11 +164,11 @@ impl Comm {
     /// behind the other (see [`Addends::of_leaves`]). Sums then have the order of the tree over
     /// leaves, whoever holds them. Every member makes the same groups in the same order.
     pub fn summing(&self, shares: &[Range<usize>], name: &str) -> Result<Self, CommError> {
-        if shares.len() != self.num_members() {
-            let rule = format!("{} members have shares", self.num_members());
+        if shares.len() != self.group_size() {
+            let rule = format!("{} members have shares", self.group_size());
             return Err(self.invalid("summing", &rule));
         }
-        let group = Group::new(self.members().to_vec());
+        let group = Group::new(self.ranks().to_vec());
         self.new_group(&group, name, Addends::of_leaves(shares))
     }
 
@@ -267,7 +267,7 @@ impl Comm {
     /// to take their place; no call of a group may need them any more. The first list counts, for
     /// all groups of this rank.
     pub fn spare(&self, positions: &[usize]) {
-        let ranks: Vec<Rank> = positions.iter().map(|position| self.members()[*position]).collect();
+        let ranks: Vec<Rank> = positions.iter().map(|position| self.ranks()[*position]).collect();
         self.core.node.spare(&ranks);
     }
 
@@ -276,18 +276,18 @@ impl Comm {
         self.core.node.rank()
     }
 
-    /// This rank's place in the group.
-    pub fn position(&self) -> usize {
+    /// Rank of this worker within the group.
+    pub fn group_rank(&self) -> usize {
         self.core.team.position
     }
 
-    /// How many members the group has.
-    pub fn num_members(&self) -> usize {
+    /// Number of ranks in the group.
+    pub fn group_size(&self) -> usize {
         self.core.team.members.len()
     }
 
-    /// The members by position.
-    pub fn members(&self) -> &[Rank] {
+    /// Global ranks of the group, ordered by group rank.
+    pub fn ranks(&self) -> &[Rank] {
         &self.core.team.members
     }
 
@@ -321,7 +321,7 @@ impl Comm {
     /// Whether all members see each other's memory.
     pub fn shares_memory(&self) -> bool {
         let shared = self.core.node.shared();
-        shared.is_some_and(|shared| self.members().iter().all(|&rank| shared.sees(rank)))
+        shared.is_some_and(|shared| self.ranks().iter().all(|&rank| shared.sees(rank)))
     }
 
     pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {

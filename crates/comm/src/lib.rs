@@ -33,7 +33,7 @@
 //!         scope.spawn(|| -> Result<(), CommError> {
 //!             // Every rank brings its number; every rank gets the sum.
 //!             let mut buffer = comm.allocate::<f32>(1000)?;
-//!             buffer.fill(comm.position() as f32);
+//!             buffer.fill(comm.group_rank() as f32);
 //!             comm.all_reduce(&mut buffer, Reduction::Sum)?;
 //!             assert!(buffer.iter().all(|&x| x == 3.0));
 //!             Ok(())

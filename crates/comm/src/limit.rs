@@ -28,26 +28,26 @@ impl Sweep {
             return Err(comm.invalid("sweep", "this transport shares no memory"));
         };
         let offset = shared.own().offset_of(buffer).expect("the arena is in the segment");
-        let mut offsets = vec![0; comm.num_members()];
+        let mut offsets = vec![0; comm.group_size()];
         comm.all_gather(&[offset as u64], &mut offsets)?;
-        let order = Order::new(SumTree::canonical(comm.num_members()));
+        let order = Order::new(SumTree::canonical(comm.group_size()));
         Ok(Self { comm: comm.clone(), offsets, order })
     }
 
     /// Lets all members go at the same moment, as nearly as there is such a thing.
     pub fn start_together(&self) {
         let shared = self.comm.core.node.shared().expect("prepared where memory is shared");
-        shared.start_together(self.comm.members()[0], self.comm.num_members());
+        shared.start_together(self.comm.ranks()[0], self.comm.group_size());
     }
 
     /// Sweeps over this member's part of the first `count` elements.
     pub fn run<T: Element>(&self, count: usize) {
         let node = &self.comm.core.node;
         let shared = node.shared().expect("prepared where memory is shared");
-        let part = self.comm.part_of(count, self.comm.position());
+        let part = self.comm.part_of(count, self.comm.group_rank());
         let window = |(member, &offset): (usize, &u64)| {
             let start = offset as usize + part.start * size_of::<T>();
-            let segment = shared.segment(self.comm.members()[member]);
+            let segment = shared.segment(self.comm.ranks()[member]);
             segment.target::<u8>(start, part.len() * size_of::<T>())
         };
         let targets: Vec<Target<'_, u8>> = self.offsets.iter().enumerate().map(window).collect();

@@ -102,7 +102,7 @@ impl Comm {
         from.iter().try_for_each(|position| self.check_other(*position))?;
         let group = self.core.team.id | (Purpose::Content as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature: SIGNAL };
-        let peers: Vec<_> = from.iter().map(|position| self.members()[*position]).collect();
+        let peers: Vec<_> = from.iter().map(|position| self.ranks()[*position]).collect();
         match self.core.node.wait_for_message(&peers, &envelope, timeout) {
             Ok(peer) => {
                 let index = peers.iter().position(|other| *other == peer).expect("one of them");
@@ -136,7 +136,7 @@ impl Comm {
         self.check_other(position)?;
         let group = self.core.team.id | (purpose as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature };
-        let peer = self.members()[position];
+        let peer = self.ranks()[position];
         let mut traffic = Traffic::default();
         let lane = match message {
             Message::Leaving(..) => {
@@ -162,9 +162,9 @@ impl Comm {
     pub fn wait_for_each(&self, tag: u64, arrived: &dyn Fn(usize)) -> Result<(), CommError> {
         let group = self.core.team.id | (Purpose::Signal as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature: SIGNAL };
-        let others = self.members().iter().filter(|rank| **rank != self.rank());
+        let others = self.ranks().iter().filter(|rank| **rank != self.rank());
         let recvs: Vec<_> = others.map(|rank| (*rank, Target::of(&mut []))).collect();
-        let position = |rank| self.members().iter().position(|member| *member == rank);
+        let position = |rank| self.ranks().iter().position(|member| *member == rank);
         let arrived = |rank| arrived(position(rank).expect("a message of a member"));
         let round = Round { envelope, sends: &[], recvs: &recvs, done_bytes: 0, arrived: &arrived };
         self.carry_out(Lane::Recvs, round, &Traffic::default())
@@ -200,7 +200,7 @@ impl Comm {
     }
 
     fn check_other(&self, position: usize) -> Result<(), CommError> {
-        if position >= self.num_members() || position == self.position() {
+        if position >= self.group_size() || position == self.group_rank() {
             let rule = format!("position {position} is no other member of the group");
             return Err(self.invalid("send or receive", &rule));
         }

@@ -69,7 +69,7 @@ impl Comm {
         lens: &[usize],
         output: &mut [T],
     ) -> Result<(), CommError> {
-        let n = self.num_members();
+        let n = self.group_size();
         let total = lens.iter().try_fold(0_usize, |total, &len| total.checked_add(len));
         if lens.len() != n * n || total.is_none() {
             let rule = format!("{} lengths, one for every pair", n * n);
@@ -88,13 +88,13 @@ impl Comm {
 
     fn own_part(&self, op: Op, lens: &[usize], count: usize) -> Result<Range<usize>, CommError> {
         let total = lens.iter().try_fold(0_usize, |total, &len| total.checked_add(len));
-        if lens.len() != self.num_members() || total != Some(count) {
-            let n = self.num_members();
+        if lens.len() != self.group_size() || total != Some(count) {
+            let n = self.group_size();
             let rule = format!("{n} lengths that add up to {count}, one for every member");
             return Err(self.invalid(&op.to_string(), &rule));
         }
-        let start = lens[..self.position()].iter().sum();
-        Ok(start..start + lens[self.position()])
+        let start = lens[..self.group_rank()].iter().sum();
+        Ok(start..start + lens[self.group_rank()])
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     fn three_ranks_add_eight_leaves_in_the_order_of_the_tree() {
         let lens = [100, 0, 157];
         on_three_ranks(|comm| {
-            let rank = comm.position();
+            let rank = comm.group_rank();
             let mut data = inputs(rank, 257);
             comm.reduce_scatter_parts(&mut data, &lens, Reduction::Sum).unwrap();
             let part = [0..100, 100..100, 100..257][rank].clone();
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_sum_of_several_inputs_replaces_the_first_of_them() {
         on_three_ranks(|comm| {
-            let values = inputs(comm.position(), 1000);
+            let values = inputs(comm.group_rank(), 1000);
             let mut private = values.clone();
             comm.all_reduce(&mut private, Reduction::Sum).unwrap();
             let mut shared = comm.allocate::<f32>(values.len()).unwrap();
@@ -174,7 +174,7 @@ mod tests {
     fn all_to_all_with_known_lengths_moves_them() {
         let lens = [1, 2, 0, 0, 3, 1, 2, 0, 0];
         on_three_ranks(|comm| {
-            let rank = comm.position();
+            let rank = comm.group_rank();
             let sent: usize = lens[3 * rank..3 * rank + 3].iter().sum();
             let input: Vec<u32> = (0..sent).map(|i| (10 * rank + i) as u32).collect();
             let received = (0..3).map(|source| lens[3 * source + rank]).sum();

@@ -137,11 +137,11 @@ impl Comm {
     ) -> Result<Vec<usize>, CommError> {
         let call = [table.num_rows, table.row_len, T::DTYPE as usize, reduction as usize];
         let own = [call[0], call[1], call[2], call[3], num_rows].map(|number| number as u64);
-        let mut all = vec![0; own.len() * self.num_members()];
+        let mut all = vec![0; own.len() * self.group_size()];
         self.all_gather(&own, &mut all)?;
         let (shapes, _) = all.as_chunks::<5>();
         for (position, theirs) in shapes.iter().enumerate() {
-            let rank = self.members()[position];
+            let rank = self.ranks()[position];
             if theirs[..4] != own[..4] {
                 let rule = format!(
                     "rank {} adds {}, rank {rank} adds {}",
@@ -175,7 +175,7 @@ impl Comm {
         for (position, &num) in num_rows.iter().enumerate() {
             let (list, others) = rest.split_at(num);
             if !is_list(table, list) {
-                let rank = self.members()[position];
+                let rank = self.ranks()[position];
                 let rule = format!("rank {rank} sent numbers that are no list of rows");
                 return Err(self.invalid("sparse all-reduce", &rule));
             }
@@ -222,7 +222,7 @@ impl Comm {
             let target = Target::of(&mut values[index * row_len..(index + 1) * row_len]).cast();
             let job = Job {
                 reduction,
-                divide_by: (reduction == Reduction::Mean).then_some(self.num_members()),
+                divide_by: (reduction == Reduction::Mean).then_some(self.group_size()),
                 order: &Order::new(order),
                 sources: &sources,
                 targets: &[target],

@@ -49,7 +49,7 @@ impl<T: Element> Window<T> {
         let Some(offset) = shared.own().offset_of(&buffer) else {
             return Err(comm.invalid("open a window", "the buffer was allocated by another end"));
         };
-        let mut all = vec![0_u64; 2 * comm.num_members()];
+        let mut all = vec![0_u64; 2 * comm.group_size()];
         comm.all_gather(&[offset as u64, buffer.len() as u64], &mut all)?;
         let (pairs, _) = all.as_chunks::<2>();
         let place = |(&rank, &[offset, len]): (&Rank, &[u64; 2])| {
@@ -57,7 +57,7 @@ impl<T: Element> Window<T> {
             shared.segment(rank).try_target::<T>(offset, len)?;
             Some((rank, offset, len))
         };
-        let places: Option<_> = comm.members().iter().zip(pairs).map(place).collect();
+        let places: Option<_> = comm.ranks().iter().zip(pairs).map(place).collect();
         let Some(places) = places else {
             return Err(comm.invalid("open a window", "a buffer lies outside its rank's memory"));
         };

@@ -43,7 +43,7 @@ fn messages_are_under_way_together_and_none_arrives_early() {
         let start = world.clock().now();
         let mut data = [0_u64; 4];
         for tag in 0..NUM_MESSAGES {
-            if comm.position() == 0 {
+            if comm.group_rank() == 0 {
                 comm.send(&[tag; 4], 1, tag).unwrap();
             } else {
                 comm.recv(&mut data, 0, tag).unwrap();
@@ -51,7 +51,7 @@ fn messages_are_under_way_together_and_none_arrives_early() {
             }
         }
         let took = world.clock().since(start);
-        if comm.position() == 1 {
+        if comm.group_rank() == 1 {
             // The sender may have left the barrier up to a latency before.
             assert!(took < LATENCY * NUM_MESSAGES as u32 / 2, "one after the other: {took:?}");
             comm.send(&[0_u8], 0, 100).unwrap();
@@ -74,10 +74,10 @@ fn one_bad_link_among_good_ones_is_the_only_one_that_waits() {
     run_emulated(3, &emulate, |comm| {
         let world = real();
         let start = world.clock().now();
-        let mut data = vec![comm.position() as f32; 50_000];
+        let mut data = vec![comm.group_rank() as f32; 50_000];
         comm.all_reduce(&mut data, Reduction::Sum).unwrap();
         assert!(data.iter().all(|x| x.to_bits() == 3_f32.to_bits()));
-        if comm.position() != 0 {
+        if comm.group_rank() != 0 {
             assert!(world.clock().since(start) >= Duration::from_millis(50));
         }
     });

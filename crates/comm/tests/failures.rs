@@ -53,7 +53,7 @@ fn go_on(comm: &Comm, culprit: Rank) {
         return;
     }
     let survivors: Vec<Rank> =
-        comm.members().iter().copied().filter(|&rank| rank != culprit).collect();
+        comm.ranks().iter().copied().filter(|&rank| rank != culprit).collect();
     let comm = comm.within(Duration::from_secs(20)).reform(&survivors).expect("the others come");
     assert_eq!(comm.epoch(), 1);
     let mut buffer = comm.allocate::<f32>(70_000).expect("the arena has room");
@@ -77,7 +77,7 @@ fn go_on(comm: &Comm, culprit: Rank) {
 fn random_call(comm: &Comm, random: &mut Random, step: u64) -> Result<(), CommError> {
     let comm = comm.about(Label::bucket(3, step));
     let count = [1, 64, 1000, 20_000, 100_000][random.below(5)];
-    let n = comm.num_members();
+    let n = comm.group_size();
     let root = random.below(n);
     let mut data = vec![1.0_f32; count * n];
     match random.below(6) {

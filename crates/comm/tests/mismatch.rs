@@ -59,7 +59,7 @@ fn a_rank_that_does_not_come_is_named_with_the_call() {
     let errors = Mutex::new(Vec::new());
     run_threads_within(3, Duration::from_millis(200), |comm| {
         // Rank 2 is there all the time, and does not make the call.
-        if comm.position() != 2 {
+        if comm.group_rank() != 2 {
             let mut data = [1.0_f32; 10];
             let error = comm.all_reduce(&mut data, Reduction::Sum).expect_err("2 does not come");
             errors.lock().expect("no thread panicked").push(error);
@@ -78,7 +78,7 @@ fn a_rank_that_does_not_come_is_named_with_the_call() {
 fn a_rank_that_has_left_is_named_with_the_call_before_the_deadline() {
     let errors = Mutex::new(Vec::new());
     run_threads_within(3, Duration::from_hours(1), |comm| {
-        if comm.position() == 2 {
+        if comm.group_rank() == 2 {
             return;
         }
         let error = comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum).expect_err("2 has left");

@@ -61,7 +61,7 @@ fn reduced(case: &Case, n: usize, index: usize) -> i64 {
 
 /// Makes the call of a case and returns what this rank is left with, and what it should be.
 fn carry_out(comm: &Comm, case: &Case) -> (Vec<i64>, Vec<i64>) {
-    let (n, me) = (comm.num_members(), comm.position());
+    let (n, me) = (comm.group_size(), comm.group_rank());
     let count = if case.op == Op::AllToAll { case.count / n * n } else { case.count };
     let own = comm.part_of(count, me);
     let whole: Vec<i64> = (0..count).map(|index| value(case.seed, me, index)).collect();

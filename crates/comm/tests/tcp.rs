@@ -111,7 +111,7 @@ fn a_rank_that_is_late_is_named_after_the_deadline() {
 fn signals_are_heard_as_they_come(comm: &Comm) {
     const GO: u64 = 3;
     const THERE: u64 = 4;
-    if comm.position() > 0 {
+    if comm.group_rank() > 0 {
         for _ in 0..2 {
             comm.wait_for(0, GO).expect("nobody fails");
             comm.signal(0, THERE).expect("nobody fails");
@@ -123,7 +123,7 @@ fn signals_are_heard_as_they_come(comm: &Comm) {
         let all = comm
             .start_wait_for_each(THERE, move |from| sender.send(from).expect("nobody fails"))
             .expect("nobody fails");
-        for late in (1..comm.num_members()).rev() {
+        for late in (1..comm.group_size()).rev() {
             comm.signal(late, GO).expect("nobody fails");
             assert_eq!(heard.recv_timeout(OPTIONS.timeout).expect("it signals"), late);
         }

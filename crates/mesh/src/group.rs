@@ -46,13 +46,13 @@ impl Group {
     }
 
     /// Where `rank` stands in the group, if it is a member.
-    pub fn position(&self, rank: Rank) -> Option<usize> {
+    pub fn group_rank(&self, rank: Rank) -> Option<usize> {
         self.ranks.iter().position(|&member| member == rank)
     }
 
     /// Whether `rank` is a member.
     pub fn contains(&self, rank: Rank) -> bool {
-        self.position(rank).is_some()
+        self.group_rank(rank).is_some()
     }
 
     /// The members at `positions`, in that order, as a group of their own.
@@ -76,9 +76,9 @@ mod tests {
     fn positions_and_ranks_invert_each_other() {
         let group = Group::new(vec![Rank(5), Rank(1), Rank(9)]);
         for position in 0..group.len() {
-            assert_eq!(group.position(group.rank(position)), Some(position));
+            assert_eq!(group.group_rank(group.rank(position)), Some(position));
         }
-        assert_eq!(group.position(Rank(2)), None);
+        assert_eq!(group.group_rank(Rank(2)), None);
         assert!(group.contains(Rank(9)));
         assert_eq!(group.to_string(), "[5 1 9]");
     }

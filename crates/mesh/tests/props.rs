@@ -62,7 +62,7 @@ proptest! {
             for axis in Axis::ALL {
                 let group = mesh.group(axis, rank);
                 prop_assert_eq!(group.len(), mesh.degree(axis));
-                prop_assert_eq!(group.position(rank), Some(mesh.index(axis, rank)));
+                prop_assert_eq!(group.group_rank(rank), Some(mesh.index(axis, rank)));
             }
         }
     }

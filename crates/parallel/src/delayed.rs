@@ -37,7 +37,7 @@ impl WorkerStore {
         sparse: Option<SparseTable>,
     ) -> Result<Delayed, CommError> {
         let Shares::Contiguous(runs) = shares else { unreachable!("gradients are whole") };
-        let (mine, overlap) = (&runs[self.overlap.comm().position()], &self.overlap);
+        let (mine, overlap) = (&runs[self.overlap.comm().group_rank()], &self.overlap);
         let mut sums = WholeGradients::new(&trained.grads, leaves, mine, false, sparse, overlap)?;
         sums.abandon();
         sums.put_back();

@@ -24,7 +24,7 @@ pub struct Groups {
 impl Groups {
     /// Divides the workers of `world` as the mesh says; all of them do so together.
     pub fn new(world: &Comm, mesh: Mesh) -> Result<Self, CommError> {
-        assert_eq!(mesh.num_ranks(), world.num_members(), "a place in the mesh for every worker");
+        assert_eq!(mesh.num_ranks(), world.group_size(), "a place in the mesh for every worker");
         let along = |axis: Axis| world.split(&mesh.groups(&[axis]), &axis.to_string());
         Ok(Self {
             mesh,
@@ -62,13 +62,13 @@ impl Groups {
 
     /// The same workers once more, for what is counted by itself; all of them ask together.
     pub fn messages(&self) -> Result<Comm, CommError> {
-        let devices: Vec<_> = (0..self.pipeline.num_members()).map(|d| d..d + 1).collect();
+        let devices: Vec<_> = (0..self.pipeline.group_size()).map(|d| d..d + 1).collect();
         self.pipeline.summing(&devices, &Axis::Pipeline.to_string())
     }
 
     /// This worker's number.
     pub fn rank(&self) -> usize {
-        self.world.position()
+        self.world.group_rank()
     }
 
     /// Which device of its pipeline a worker is.

@@ -81,7 +81,7 @@ impl Replica {
             [numbers[index], usize::MAX - block, param, element].map(|number| number as u64)
         });
         let control = self.store.overlap.control();
-        let mut all = vec![u64::MAX; 4 * control.num_members()];
+        let mut all = vec![u64::MAX; 4 * control.group_size()];
         control.all_gather(&first.unwrap_or([u64::MAX; 4]), &mut all)?;
         let (found, _) = all.as_chunks::<4>();
         let found = found.iter().enumerate().min_by_key(|(_, at)| **at);
@@ -122,7 +122,7 @@ impl Replica {
             Ok(())
         })?;
         let control = self.store.overlap.control();
-        let mut all = vec![0; hashes.len() * control.num_members()];
+        let mut all = vec![0; hashes.len() * control.group_size()];
         control.all_gather(&hashes, &mut all)?;
         let by_worker: Vec<&[u64]> = all.chunks_exact(hashes.len()).collect();
         let differs = names.into_iter().enumerate().find_map(|(tensor, name)| {

@@ -48,7 +48,7 @@ pub struct Parcel {
 impl Link {
     /// Wires on the group of a pipeline, for messages of up to `len` elements.
     pub fn new(comm: Comm, world: World, len: usize) -> Self {
-        let free = (0..Self::num_buffers(comm.num_members())).map(|_| Vec::with_capacity(len));
+        let free = (0..Self::num_buffers(comm.group_size())).map(|_| Vec::with_capacity(len));
         Self {
             free: free.collect(),
             on_their_way: VecDeque::with_capacity(NUM_SEND_BUFFERS),
@@ -71,7 +71,7 @@ impl Link {
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
-        Self::planned_len(self.comm.num_members(), self.len)
+        Self::planned_len(self.comm.group_size(), self.len)
     }
 
     /// Says which step is at work.

@@ -94,7 +94,7 @@ impl Replica {
         assert!(self.plan.is_replicated(), "a worker that steps alone has all of the model");
         let RoundPlan { rule, averages_state, group } = plan;
         let (data, shares) = (self.groups.data(), &self.plan.shares);
-        let (worker, num_workers) = (data.position(), data.num_members());
+        let (worker, num_workers) = (data.group_rank(), data.group_size());
         let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
         let circle = |comm: Comm, members: std::ops::Range<usize>| Circle {
             comm: comm.canonical(),
@@ -104,7 +104,7 @@ impl Replica {
             0 | 1 => None,
             size => {
                 let members = |first: usize| first..(first + size).min(num_workers);
-                let ranks = |first| members(first).map(|worker| data.members()[worker]);
+                let ranks = |first| members(first).map(|worker| data.ranks()[worker]);
                 let partition = (0..num_workers).step_by(size);
                 let partition: Vec<_> = partition.map(|n| Group::new(ranks(n).collect())).collect();
                 let comm = data.split(&partition, "close")?;
@@ -252,7 +252,7 @@ impl Replica {
         if apart.is_none() {
             return Ok(None);
         }
-        let mut all = vec![0.0; rounds.all.comm.num_members()];
+        let mut all = vec![0.0; rounds.all.comm.group_size()];
         self.store.overlap.call(|comm| comm.all_gather(&[distance], &mut all))?;
         let by_size = all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         let (worker, &max) = by_size.expect("at least one worker");

@@ -112,7 +112,7 @@ mod tests {
         for num_workers in 1..=8 {
             for shares in [Shares::even(8, num_workers), Shares::Cyclic { num_workers }] {
                 let sums = on_workers(num_workers, false, |mut overlap| {
-                    let worker = overlap.comm().position();
+                    let worker = overlap.comm().group_rank();
                     let tellers: Vec<_> = (0..num_workers).map(Some).collect();
                     let at = (worker, worker);
                     let mut losses = MicrobatchLosses::new(&shares, leaves, &tellers, at);

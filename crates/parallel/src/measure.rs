@@ -31,7 +31,7 @@ pub fn block_costs(
     world: &World,
 ) -> Result<Vec<u64>, CommError> {
     let mut costs = vec![0; blueprint.blocks.len()];
-    if groups.rank() == 0 && groups.pipeline().num_members() > 1 {
+    if groups.rank() == 0 && groups.pipeline().group_size() > 1 {
         measure(blueprint, microbatch, cpu, world, &mut costs);
     }
     groups.world().broadcast(&mut costs, 0)?;

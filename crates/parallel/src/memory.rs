@@ -21,7 +21,7 @@ pub type Floats = Buffer<f32>;
 impl<T: Element> Buffer<T> {
     /// `len` zeros that take part in calls on `comm`.
     pub fn exchanged(comm: &Comm, len: usize) -> Result<Self, CommError> {
-        if comm.num_members() > 1 && comm.shares_memory() {
+        if comm.group_size() > 1 && comm.shares_memory() {
             Ok(Self::Shared(comm.allocate(len)?))
         } else {
             Ok(Self::private(len))

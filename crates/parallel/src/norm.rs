@@ -43,7 +43,7 @@ impl PartedNorm {
         let mut chunks = Vec::new();
         let mut lens = Vec::new();
         let (mut num_elements, mut end) = (0, 0);
-        for worker in 0..comm.num_members() {
+        for worker in 0..comm.group_size() {
             let first = chunks.len();
             for slot in sorted(slots_of(worker)) {
                 let offsets = (0..slot.range.len()).step_by(CHUNK_LEN);
@@ -59,7 +59,7 @@ impl PartedNorm {
         // A worker's count lies behind its chunks, so those of later workers come later.
         let place = |index: usize| (index + chunks[index].2, chunks[index].0);
         let order: Vec<_> = order.into_iter().map(place).collect();
-        let own = GlobalNorm::new(&slots_of(comm.position()));
+        let own = GlobalNorm::new(&slots_of(comm.group_rank()));
         let (lens, gathered) = (Some(lens), vec![0.0; end]);
         Self { own, lens, gathered, order, own_lost: 0, lost: 0, num_elements }
     }
@@ -122,7 +122,7 @@ impl PartedNorm {
             self.lost = self.own_lost;
             return Ok(());
         };
-        let start: usize = lens[..overlap.control().position()].iter().sum();
+        let start: usize = lens[..overlap.control().group_rank()].iter().sum();
         gathered[start..start + own.len()].copy_from_slice(own);
         gathered[start + own.len()] = self.own_lost as f64;
         overlap.call(|comm| comm.all_gather_parts(gathered, lens))?;
@@ -180,7 +180,7 @@ mod tests {
             for num_workers in 1..=5 {
                 let buckets = Buckets::new(&blueprint, min_len, num_workers);
                 let clips = on_workers(num_workers, false, |mut overlap| {
-                    let worker = overlap.comm().position();
+                    let worker = overlap.comm().group_rank();
                     let slots_of = |w| buckets.slots(&blueprint, |b: &Bucket| b.part(w));
                     let mut norm = PartedNorm::parted(slots_of, &overlap);
                     norm.measure_grads(&Cpu::single(Isa::detect()), |bucket| {

@@ -37,7 +37,7 @@ impl Overlap {
     /// what they weigh is not counted as the model's. Alone there is nothing to wait for, and
     /// every call is over at once.
     pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
-        let is_on = is_on && comm.num_members() > 1;
+        let is_on = is_on && comm.group_size() > 1;
         Self { comm, control, world, is_on, exposed: Duration::ZERO, step: 0, wire: Precision::F32 }
     }
 

@@ -198,8 +198,8 @@ impl Replica {
     ) -> Result<Self, CommError> {
         let shares = plan.leaf_shares();
         assert_eq!(shares.num_workers(), plan.mesh.degree(Axis::Data), "a share for every part");
-        let (rank, part) = (groups.rank(), groups.data().position());
-        let device = groups.pipeline().position();
+        let (rank, part) = (groups.rank(), groups.data().group_rank());
+        let device = groups.pipeline().group_rank();
         let addends: Vec<_> = match &shares {
             Shares::Contiguous(leaves) => leaves.clone(),
             Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
@@ -270,7 +270,7 @@ impl Replica {
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
         self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
         let (at, tellers) =
-            ((groups.rank(), groups.data().position()), tellers(&plan.stages, groups));
+            ((groups.rank(), groups.data().group_rank()), tellers(&plan.stages, groups));
         self.losses = MicrobatchLosses::new(shares, plan.leaves, &tellers, at);
         self.device.renew(&plan.sizes(blueprint, at.1));
         Ok(())
@@ -290,7 +290,7 @@ impl Replica {
     pub fn microbatches_by_worker(&self) -> Vec<usize> {
         let microbatches =
             |rank| self.shares.microbatches_of(self.groups.part_of(rank), self.plan.leaves).len();
-        (0..self.groups.world().num_members()).map(microbatches).collect()
+        (0..self.groups.world().group_size()).map(microbatches).collect()
     }
 
     /// Runs micro-batches forward, without dropout, divided among the workers, and returns the sum of
@@ -302,7 +302,7 @@ impl Replica {
         microbatch: &dyn Fn(usize) -> Microbatch<'a>,
     ) -> Result<f64, CommError> {
         let data = self.groups.data();
-        let (num_parts, part, depth) = (data.num_members(), data.position(), self.device.depth());
+        let (num_parts, part, depth) = (data.group_size(), data.group_rank(), self.device.depth());
         let mut total = 0.0;
         for first in (0..num_microbatches).step_by(num_parts * depth) {
             let number = |index: usize| first + index * num_parts + part;
@@ -453,7 +453,7 @@ fn tellers(stages: &Stages, groups: &Groups) -> Vec<Option<usize>> {
     let last = (stages.num_stages() - 1) % stages.num_devices();
     let is_teller = |rank| groups.device_of(rank) == last && groups.holder_of(rank) == 0;
     let told = |rank| is_teller(rank).then(|| groups.part_of(rank));
-    (0..groups.world().num_members()).map(told).collect()
+    (0..groups.world().group_size()).map(told).collect()
 }
 
 /// Measures what is trained. Every piece of a parameter is measured by one worker: where several

@@ -33,10 +33,10 @@ impl Replica {
     ) -> Result<(), E> {
         // Weights that are on their way lie with the call that brings them.
         self.settle()?;
-        let part = self.groups.data().position();
+        let part = self.groups.data().group_rank();
         assert_eq!(self.plan.mesh.degree(Axis::Data), self.plan.shares.len(), "a part for each");
         let store = &self.store;
-        let is_first_holder = self.groups.tensor().position() == 0;
+        let is_first_holder = self.groups.tensor().group_rank() == 0;
         for (block, param) in self.blueprint.owned_params() {
             // What all holders of slices have, the first of them saves.
             if param.piece.num == 1 && !is_first_holder {

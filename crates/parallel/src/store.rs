@@ -71,7 +71,7 @@ impl Gradients {
     ) -> Result<Self, CommError> {
         match shares {
             Shares::Contiguous(shares) => {
-                let (mine, is_scattered) = (&shares[overlap.comm().position()], stage > 0);
+                let (mine, is_scattered) = (&shares[overlap.comm().group_rank()], stage > 0);
                 WholeGradients::new(buckets, leaves, mine, is_scattered, sparse, overlap)
                     .map(Self::Whole)
             }
@@ -96,7 +96,7 @@ impl WorkerStore {
         stages: Stages,
     ) -> Result<Self, CommError> {
         let buckets = Arc::new(buckets);
-        let worker = overlap.comm().position();
+        let worker = overlap.comm().group_rank();
         let weights = match stage {
             3 => Weights::Sharded(ShardedWeights::new(&buckets, &overlap)?),
             _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),

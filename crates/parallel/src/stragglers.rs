@@ -105,7 +105,7 @@ pub struct Agreement {
 impl Agreement {
     /// For the workers of a group, all of which make one together.
     pub fn new(data: &Comm, world: &World, rule: LateRule) -> Result<Self, CommError> {
-        let num_workers = data.num_members();
+        let num_workers = data.group_size();
         assert!(num_workers <= 64, "a bit for every worker");
         let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
         let there = Mutex::new(Vec::with_capacity(num_workers));
@@ -124,7 +124,7 @@ impl Agreement {
     }
 
     fn is_first(&self) -> bool {
-        self.comm.position() == 0
+        self.comm.group_rank() == 0
     }
 
     fn now(&self) -> Duration {
@@ -135,7 +135,7 @@ impl Agreement {
     pub fn begin(&mut self) -> Result<(), CommError> {
         self.began = self.world.clock().now();
         self.decided = None;
-        if self.comm.num_members() == 1 {
+        if self.comm.group_size() == 1 {
             return Ok(());
         }
         if !self.is_first() {
@@ -175,7 +175,7 @@ impl Agreement {
         }
         let there = self.board.lock().iter().fold(0, |set, (worker, _)| set | 1_u64 << worker);
         self.decided = Some(there);
-        for worker in 1..self.comm.num_members() {
+        for worker in 1..self.comm.group_size() {
             self.told.push(self.comm.start_send(vec![there], worker, DECIDED)?);
         }
         Ok(())
@@ -184,13 +184,13 @@ impl Agreement {
     fn due(&self) -> Option<Duration> {
         let there = self.board.lock();
         let arrivals: Vec<Duration> = there.iter().map(|(_, at)| *at).collect();
-        self.rule.due(&arrivals, self.comm.num_members())
+        self.rule.due(&arrivals, self.comm.group_size())
     }
 
     /// This worker has run its micro-batches, or knows that it need not: waits until all agree, and says
     /// whether its gradients count.
     pub fn conclude(&mut self) -> Result<bool, CommError> {
-        if self.comm.num_members() == 1 {
+        if self.comm.group_size() == 1 {
             return Ok(true);
         }
         if let Some(failed) = self.failed.take() {
@@ -200,7 +200,7 @@ impl Agreement {
             let signal = self.comm.start_signal(0, ARRIVED)?;
             let there = hears.finish()?[0];
             signal.finish()?;
-            return Ok(there >> self.comm.position() & 1 == 1);
+            return Ok(there >> self.comm.group_rank() & 1 == 1);
         }
         if self.decided.is_none() {
             self.board.add(0, self.now());

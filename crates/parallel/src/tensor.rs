@@ -63,7 +63,7 @@ impl Slicing {
     }
 
     fn call(&mut self, run: impl FnOnce(&Comm) -> Result<(), CommError>) {
-        if self.failed.is_some() || self.comm.num_members() == 1 {
+        if self.failed.is_some() || self.comm.group_size() == 1 {
             return;
         }
         let start = self.world.clock().now();

@@ -46,7 +46,7 @@ fn tried(comm: &Comm, world: &World, num_params: usize) -> Result<usize, CommErr
     for bytes in CANDIDATES {
         let len = bytes / size_of::<f32>();
         // A bucket is worth its call only where the model has several of them.
-        let is_wanted = comm.num_members() > 1 && 2 * len <= num_params;
+        let is_wanted = comm.group_size() > 1 && 2 * len <= num_params;
         let mut goes_on = [u8::from(is_wanted && world.clock().since(started) < BUDGET)];
         comm.broadcast(&mut goes_on, 0)?;
         if goes_on == [0] {

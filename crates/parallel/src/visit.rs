@@ -48,11 +48,11 @@ impl Replica {
     ) -> Result<(), E> {
         for (block, param) in self.blueprint.tensors() {
             let (device, pipeline) = (self.plan.stages.device_of(block), self.groups.pipeline());
-            let is_here = device == pipeline.position();
+            let is_here = device == pipeline.group_rank();
             if is_here {
                 self.store.fetch(block, None)?;
             }
-            if pipeline.num_members() == 1 && param.piece.num == 1 {
+            if pipeline.group_size() == 1 && param.piece.num == 1 {
                 visit(param, &self.store.params(block)[param.range()])?;
                 continue;
             }
@@ -133,7 +133,7 @@ impl Replica {
                 _ => parts[part],
             }
         };
-        (0..self.groups.world().num_members()).map(len).collect()
+        (0..self.groups.world().group_size()).map(len).collect()
     }
 
     /// The parameters of a slot of this worker's optimizer.

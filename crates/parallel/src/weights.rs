@@ -131,7 +131,7 @@ impl WholeWeights {
 impl ShardedWeights {
     /// Zeros.
     pub fn new(buckets: &Buckets, overlap: &Overlap) -> Result<Self, CommError> {
-        let worker = overlap.comm().position();
+        let worker = overlap.comm().group_rank();
         let window = || -> Result<_, CommError> {
             let room = Floats::exchanged(overlap.comm(), buckets.max_len())?;
             Ok(Window { bucket: None, state: State::Here(room) })
@@ -214,7 +214,7 @@ impl ShardedWeights {
         window.arrive(overlap)?;
         window.bucket = Some(bucket);
         let State::Here(room) = &mut window.state else { unreachable!("it has arrived") };
-        let part = buckets.list[bucket].part(overlap.comm().position());
+        let part = buckets.list[bucket].part(overlap.comm().group_rank());
         room[part].copy_from_slice(&self.own[bucket]);
         let room = std::mem::take(room);
         let (len, lens) = (buckets.list[bucket].len, buckets.list[bucket].part_lens());
@@ -274,7 +274,7 @@ mod tests {
         for num_workers in [1, 2, 3] {
             for is_overlapped in [false, true] {
                 on_workers(num_workers, is_overlapped, |mut overlap| {
-                    let worker = overlap.comm().position();
+                    let worker = overlap.comm().group_rank();
                     let buckets = Arc::new(Buckets::new(&blueprint, 0, num_workers));
                     let mut weights = ShardedWeights::new(&buckets, &overlap).unwrap();
                     for (version, order) in orders.into_iter().cycle().take(4).enumerate() {
@@ -295,7 +295,7 @@ mod tests {
         let blueprint = describe(&MODEL);
         for is_overlapped in [false, true] {
             on_workers(3, is_overlapped, |mut overlap| {
-                let worker = overlap.comm().position();
+                let worker = overlap.comm().group_rank();
                 let buckets = Buckets::new(&blueprint, 40_000, 3);
                 let mut weights = WholeWeights::new(&buckets, true, &overlap).unwrap();
                 for version in 0..2 {

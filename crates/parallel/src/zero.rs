@@ -68,7 +68,7 @@ impl ShardedGradients {
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let comm = overlap.comm();
-        let (num_workers, worker) = (comm.num_members(), comm.position());
+        let (num_workers, worker) = (comm.group_size(), comm.group_rank());
         let list = &buckets.list;
         let tree = |bucket: &Bucket| {
             let tree = ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers);
@@ -325,7 +325,7 @@ mod tests {
     /// The gradients of a model.
     fn gradients(model: &Model, leaves: Leaves, overlap: &Overlap) -> ShardedGradients {
         let blueprint = describe(model);
-        let buckets = Arc::new(Buckets::new(&blueprint, 0, overlap.comm().num_members()));
+        let buckets = Arc::new(Buckets::new(&blueprint, 0, overlap.comm().group_size()));
         ShardedGradients::new(&buckets, leaves, overlap).unwrap()
     }
 

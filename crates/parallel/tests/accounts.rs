@@ -214,7 +214,7 @@ fn held(model: &Model, layout: &Layout) -> Vec<Footprint> {
     let microbatch = MicrobatchShape { tokens: 8, ..MICROBATCH };
     let plan = ReplicaPlan { microbatch, ..layout.plan(1) };
     let held = on_ranks(layout.num_workers(), |worker| {
-        let rank = worker.comm.position();
+        let rank = worker.comm.group_rank();
         let blueprint = layout.blueprint(model, rank);
         let planned = Footprint::plan(&blueprint, &plan, OptimName::AdamW, rank);
         let (cpu, plan) = (&worker.cpu, plan.clone());

@@ -109,7 +109,7 @@ fn a_worker_whose_weights_part_is_found() {
             assert_eq!(replica.find_difference().expect("all compare together"), None);
             let mut params = all_params(&mut replica).expect("all visit together");
             let name = "model.layers.0.mlp.up_proj.weight";
-            if worker.comm.position() == 1 {
+            if worker.comm.group_rank() == 1 {
                 let spoiled = params.iter_mut().find(|(other, _)| other == name);
                 spoiled.expect("a parameter").1[7] += 1.0;
             }
@@ -184,7 +184,7 @@ fn a_worker_that_does_something_else_ends_the_step_of_all_with_an_error() {
                 let mut step =
                     |number: u64| train_step(worker, &mut replica, &mut optimizer, &batch, number);
                 step(0).expect("the first step goes well");
-                if worker.comm.position() == 1 {
+                if worker.comm.group_rank() == 1 {
                     return replica.comm().all_gather(&[1], &mut vec![0; num_workers]).is_err();
                 }
                 step(1).is_err()

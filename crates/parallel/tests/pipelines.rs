@@ -27,7 +27,7 @@ fn a_stage_that_does_not_go_on_is_named_with_its_microbatch() {
         let replica = Replica::materialize(blueprint, 1, &worker.cpu, plan, &comm, worker.world);
         let mut replica = replica.expect("room");
         let microbatch = |microbatch: usize| batch.microbatch(microbatch);
-        let is_first = worker.comm.position() == 0;
+        let is_first = worker.comm.group_rank() == 0;
         is_first.then(|| {
             replica.run_microbatches(&worker.cpu, 1, 7, &microbatch).unwrap_err().to_string()
         })
@@ -45,7 +45,7 @@ fn a_worker_whose_weights_part_is_found_on_any_stage() {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
             assert_eq!(replica.find_difference().expect("all compare together"), None);
             let mut params = all_params(&mut replica).expect("all visit together");
-            if worker.comm.position() == culprit {
+            if worker.comm.group_rank() == culprit {
                 let spoiled = params.iter_mut().find(|(other, _)| other == name);
                 spoiled.expect("a parameter").1[3] += 1.0;
             }

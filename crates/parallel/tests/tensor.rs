@@ -26,7 +26,7 @@ struct Outcome {
 }
 
 fn train(worker: &Worker<'_>, model: &Model, optim: OptimName, layout: &Layout) -> Outcome {
-    let blueprint = layout.blueprint(model, worker.comm.position());
+    let blueprint = layout.blueprint(model, worker.comm.group_rank());
     let (cpu, plan) = (&worker.cpu, layout.plan(2));
     let mut replica =
         Replica::materialize(blueprint, 1, cpu, plan, worker.comm, worker.world).expect("room");

@@ -126,9 +126,9 @@ impl Pool {
         if shared.busy.swap(true, Ordering::Acquire) {
             return (0..num_tasks).for_each(task);
         }
-        let num_members = shared.shares.len();
+        let group_size = shared.shares.len();
         for (member, share) in shared.shares.iter().enumerate() {
-            let [first, end] = [member, member + 1].map(|m| (m * num_tasks / num_members) as u64);
+            let [first, end] = [member, member + 1].map(|m| (m * num_tasks / group_size) as u64);
             share.0.store(first << 32 | end, Ordering::Relaxed);
         }
         // SAFETY: only the type changes; `Closing` keeps the caller here until no helper can use
@@ -223,11 +223,11 @@ impl Shared {
 
     /// Runs the member's own share, then what others have left.
     fn work(&self, member: usize, task: &(dyn Fn(usize) + Sync)) {
-        let num_members = self.shares.len();
+        let group_size = self.shares.len();
         while let Some(index) = self.take(member, |first, end| (first, (first + 1, end))) {
             task(index);
         }
-        for other in (member + 1..num_members).chain(0..member) {
+        for other in (member + 1..group_size).chain(0..member) {
             while let Some(index) = self.take(other, |first, end| (end - 1, (first, end - 1))) {
                 task(index);
             }

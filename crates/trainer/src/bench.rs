@@ -46,7 +46,7 @@ pub fn bench_train(
 ) -> Result<Option<BenchTrain>, TrainError> {
     let cpu = device::open(recipe, world)?;
     let bench = bench_on(&cpu, recipe, world, comm, num_steps)?;
-    Ok((comm.position() == 0).then_some(bench))
+    Ok((comm.group_rank() == 0).then_some(bench))
 }
 
 fn bench_on(
@@ -88,7 +88,7 @@ fn bench_on(
     let gflops = tokens_per_second * (flops.forward + flops.backward) as f64 / 1e9;
     // All workers burst at once, each on its own threads.
     comm.barrier()?;
-    let fma_peak_gflops = fma_peak_gflops(cpu, world) * comm.num_members() as f64;
+    let fma_peak_gflops = fma_peak_gflops(cpu, world) * comm.group_size() as f64;
     Ok(BenchTrain {
         tokens_per_second,
         gflops,

@@ -118,7 +118,7 @@ pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainE
     let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
     let hash = blake3::hash(text.as_bytes());
     let (words, _) = hash.as_bytes().as_chunks::<8>();
-    let mut all = vec![0; comm.num_members()];
+    let mut all = vec![0; comm.group_size()];
     comm.all_gather(&[u64::from_le_bytes(words[0])], &mut all)?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(()),

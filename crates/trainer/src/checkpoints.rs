@@ -172,7 +172,7 @@ impl Saver {
     /// What all workers do after a step.
     fn agree(&self, num_steps: u64) -> Result<u32, TrainError> {
         let is_due = self.recipe.is_due_every(self.recipe.checkpoint.every, num_steps);
-        let is_late = self.comm.position() == 0
+        let is_late = self.comm.group_rank() == 0
             && self.interval().is_some_and(|seconds| self.since_last() >= seconds);
         let mut wish = [if self.world.processes().is_termination_asked() {
             SAVE_AND_LEAVE
@@ -232,7 +232,7 @@ impl Saver {
         };
         let position = self.position(num_steps, learner, cursor);
         take(&self.recipe, &mut self.room, learner)?;
-        let is_first = self.comm.position() == 0;
+        let is_first = self.comm.group_rank() == 0;
         if is_first {
             self.room.set_losses(&journal.losses);
         }
@@ -261,7 +261,7 @@ impl Saver {
         commit: Option<Commit>,
     ) -> Result<(), TrainError> {
         let (room, landed) = (std::mem::take(&mut self.room), Arc::new(Mutex::new(None)));
-        let (num_ranks, world) = (self.comm.num_members(), self.world.clone());
+        let (num_ranks, world) = (self.comm.group_size(), self.world.clone());
         let there = Arc::clone(&landed);
         let body = move || {
             let began = world.clock().now();
@@ -311,7 +311,7 @@ impl Saver {
 
     /// Becomes the only life of the run that writes checkpoints.
     fn take_over(&mut self) -> Result<Writer, TrainError> {
-        let position = self.comm.position();
+        let position = self.comm.group_rank();
         let mut generation = [0];
         if position == 0 {
             generation[0] = self.store.take_over().map_err(|error| match error {
@@ -337,7 +337,7 @@ impl Saver {
             recipe_hash: self.recipe.hash(),
             kernel_class: kernel_class(&self.recipe).to_owned(),
             program: format!("lockstep {}", env!("CARGO_PKG_VERSION")),
-            workers: self.comm.num_members(),
+            workers: self.comm.group_size(),
         }
     }
 }

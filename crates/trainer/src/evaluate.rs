@@ -43,7 +43,7 @@ pub struct Examination {
 impl Examiner {
     /// Takes what is held out of the corpus; the first worker computes a problem's optimum too.
     pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm) -> Self {
-        let judge = if comm.position() == 0 { Judge::of(&recipe.model) } else { None };
+        let judge = if comm.group_rank() == 0 { Judge::of(&recipe.model) } else { None };
         Self { validation, judge }
     }
 

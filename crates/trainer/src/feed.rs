@@ -13,7 +13,7 @@ use lockstep_platform::World;
 /// Opens the text of this worker. Where workers have texts of their own, what the run learns from
 /// is all of them together.
 pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainError> {
-    let (worker, num_workers) = (comm.position(), comm.num_members());
+    let (worker, num_workers) = (comm.group_rank(), comm.group_size());
     let leaves = saved::leaves_of(recipe, worker);
     let mut feed = Feed::open(recipe, world, &Seat { worker, num_workers, leaves })?;
     if recipe.has_parts() && recipe.model.family.is_problem() {
@@ -30,7 +30,7 @@ pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainEr
 
 /// The micro-batches that the model is judged by: the same everywhere, or each worker's own.
 pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Validation, TrainError> {
-    let (worker, num_workers) = (comm.position(), comm.num_members());
+    let (worker, num_workers) = (comm.group_rank(), comm.group_size());
     let own = feed.validation(num_workers)?;
     if !feed.depends_on_workers() {
         return Ok(own);
@@ -53,7 +53,7 @@ pub struct Targets<'a> {
 impl<'a> Targets<'a> {
     /// For the batches of a feed.
     pub fn new(feed: &Feed, comm: &'a Comm) -> Self {
-        let room = || (comm, vec![0; comm.num_members()]);
+        let room = || (comm, vec![0; comm.group_size()]);
         Self { others: feed.depends_on_workers().then(room) }
     }
 

@@ -363,7 +363,7 @@ impl Journal {
             corpus_bytes as u64,
             self.pace.microbatch_seconds().to_bits(),
         ];
-        let mut all = vec![0; own.len() * comm.num_members()];
+        let mut all = vec![0; own.len() * comm.group_size()];
         comm.all_gather(&own, &mut all)?;
         let mut figures = FiguresByWorker::default();
         for &[
@@ -396,7 +396,7 @@ impl Journal {
     pub fn pause(&mut self, replica: &mut Replica, comm: &Comm) -> Result<(), CommError> {
         replica.settle()?;
         self.moved_bytes += moved_bytes(replica) - self.mark;
-        let all = &mut self.moved_by_worker[..comm.num_members()];
+        let all = &mut self.moved_by_worker[..comm.group_size()];
         comm.all_gather(&[self.moved_bytes], all)?;
         self.moved_by_all = all.iter().sum();
         Ok(())

@@ -66,7 +66,7 @@ pub(crate) fn settled<'a>(
     }
     // One worker's word, since not all of them need see the folder.
     let mut before = [0];
-    if comm.position() == 0 {
+    if comm.group_rank() == 0 {
         let known = as_before(recipe, options, world);
         before[0] = if known.sync.local_steps_is_auto { 0 } else { known.sync.local_steps };
     }
@@ -98,7 +98,7 @@ fn measured(
     cpu: &Cpu,
     comm: &Comm,
 ) -> Result<(f64, f64), TrainError> {
-    let (blueprint, worker) = (describe(&recipe.model), comm.position());
+    let (blueprint, worker) = (describe(&recipe.model), comm.group_rank());
     let microbatch = microbatch_cost(&blueprint, microbatch_shape(recipe), cpu, world) as f64 / 1e9;
     let slowness = recipe.emulate.slowness(worker).map_or(1.0, |slow| slow.factor);
     let microbatches = recipe.leaf_shares()[worker] * recipe.microbatches_per_leaf();

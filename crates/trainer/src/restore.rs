@@ -218,7 +218,7 @@ fn newest_sound(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Reader>, TrainError> {
     // One worker looks, so that all try the same.
-    let is_first = comm.position() == 0;
+    let is_first = comm.group_rank() == 0;
     let own = if is_first { store.steps()? } else { Vec::new() };
     let mut steps = Vec::new();
     comm.all_gather_v(&own, &mut steps)?;
@@ -226,7 +226,7 @@ fn newest_sound(
     for (index, step) in steps.iter().enumerate() {
         let opened = store.open(*step);
         let found = opened.and_then(|reader| {
-            let mine = (comm.position()..reader.manifest().files.len()).step_by(comm.num_members());
+            let mine = (comm.group_rank()..reader.manifest().files.len()).step_by(comm.group_size());
             mine.into_iter().try_for_each(|file| reader.verify(file)).map(|()| reader)
         });
         let fault = found.as_ref().err().map_or_else(String::new, |error| format!("{error}\n"));

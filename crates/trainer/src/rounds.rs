@@ -149,13 +149,13 @@ fn factor(recipe: &Recipe, step: u64, replica: &Replica) -> f32 {
     let taken =
         |worker| recipe.steps_taken(worker, round.end) - recipe.steps_taken(worker, round.start);
     let mean: f64 = replica.parts().enumerate().map(|(n, part)| part * taken(n) as f64).sum();
-    let own = taken(replica.groups().data().position());
+    let own = taken(replica.groups().data().group_rank());
     if recipe.sync.worker_steps.is_empty() { 1.0 } else { (mean / own as f64) as f32 }
 }
 
 /// The number of this worker's step, where it takes it.
 pub(crate) fn count(recipe: &Recipe, step: u64, learner: &Learner) -> Option<u64> {
-    let worker = learner.replica.groups().data().position();
+    let worker = learner.replica.groups().data().group_rank();
     let count = recipe.steps_taken(worker, step) + 1;
     let count = count.saturating_sub(learner.num_skipped_in_phase).max(1);
     recipe.is_taken_by(worker, step).then_some(count)

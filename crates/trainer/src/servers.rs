@@ -45,7 +45,7 @@ pub(crate) fn train(
     let workers = recipe.run.workers;
     let ends = Ends::new(comm, workers, workers / recipe.num_pushers())?;
     let joined = joined(recipe, world, comm)?;
-    if comm.position() < workers {
+    if comm.group_rank() < workers {
         let mut served = Served { everybody: comm, ends: &ends, joined, walk: Walk::default() };
         let groups = [&ends.workers, comm];
         return learn(cpu, recipe, None, world, groups, options, &mut served);
@@ -57,7 +57,7 @@ pub(crate) fn train(
 /// Who is who.
 fn joined(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, CommError> {
     let own = [u64::from(world.processes().own_id())];
-    let mut processes = vec![0; comm.num_members()];
+    let mut processes = vec![0; comm.group_size()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
     let holdings = holdings(recipe, &blueprint_on(recipe, 0));
@@ -86,7 +86,7 @@ fn serve(
     link: &Comm,
 ) -> Result<(), TrainError> {
     let blueprint = blueprint_on(recipe, 0);
-    let (server, part) = part_of(recipe, link.position());
+    let (server, part) = part_of(recipe, link.group_rank());
     let holdings = holdings(recipe, &blueprint);
     let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
@@ -244,16 +244,16 @@ fn give_start(
         learner.replica.squeeze_pushes(squeeze);
     }
     learner.replica.work_by_rows(recipe);
-    learner.replica.lie_as(gossip::liar_of(recipe, workers.position()));
+    learner.replica.lie_as(gossip::liar_of(recipe, workers.group_rank()));
     let reader = saved.map(|folder| Reader::open(world, folder)).transpose()?;
     if let Some(reader) = &reader {
-        let worker = workers.position();
+        let worker = workers.group_rank();
         learner.replica.visit_squeezed(|name, values| {
             let name = rounds::of_worker(worker, name, "residual");
             reader.read(&name, &[values.len()], 0, values).map_err(TrainError::from)
         })?;
     }
-    if workers.position() > 0 {
+    if workers.group_rank() > 0 {
         return Ok(workers.barrier()?);
     }
     learner.replica.load()?;

@@ -108,7 +108,7 @@ pub(crate) fn learn(
 
     // Everything that could be refused has been; only now does the run leave a trace.
     let life = &options.life;
-    let folder = RunFolder::of_worker(comm.position(), recipe, world, life)?;
+    let folder = RunFolder::of_worker(comm.group_rank(), recipe, world, life)?;
     saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
     let run_dir = run_folder::record_failures(everybody, folder.as_ref())?;
     let mut saver = Saver::open(recipe, world, comm, &run_dir, &start, life)?;

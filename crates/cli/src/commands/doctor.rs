@@ -48,7 +48,7 @@ struct Dump {
 struct Group {
     id: u64,
     name: String,
-    num_members: u64,
+    group_size: u64,
     first_member: u64,
 }
 
@@ -194,7 +194,7 @@ type Key = (u64, String, u64);
 fn late(dumps: &[Dump]) -> Vec<Late> {
     let mut last: BTreeMap<Key, Vec<(usize, &Call)>> = BTreeMap::new();
     for dump in dumps {
-        for group in dump.groups.iter().filter(|group| group.num_members > 1) {
+        for group in dump.groups.iter().filter(|group| group.group_size > 1) {
             let calls = dump.calls.iter().filter(|call| call.group == group.id && !call.message);
             if let Some(newest) = calls.max_by_key(|call| call.number) {
                 let key = (group.id, group.name.clone(), group.first_member);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn dump(rank: usize, written_by: usize, calls: Vec<Call>) -> Dump {
-        let group = Group { id: 0, name: "world".to_owned(), num_members: 3, first_member: 0 };
+        let group = Group { id: 0, name: "world".to_owned(), group_size: 3, first_member: 0 };
         Dump {
             version: 1,
             rank,

@@ -42,7 +42,7 @@ fn contest_as<T: Element>(
     budget: Duration,
 ) -> Result<Point, BenchError> {
     let &Case { kind, bytes, buffers, .. } = case;
-    let (rank, n) = (comm.position(), comm.num_members());
+    let (rank, n) = (comm.group_rank(), comm.group_size());
     let count = bytes / size_of::<T>();
     let whole_count = if kind.op() == lockstep_schedule::Op::AllToAll { count * n } else { count };
     let chosen = comm.choice::<T>(kind.op(), whole_count)?;

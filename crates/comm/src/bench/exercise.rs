@@ -166,7 +166,7 @@ impl<T: Element> Exercise<T> {
         count: usize,
         buffers: Buffers,
     ) -> Result<Self, CommError> {
-        let part = comm.part_of(count, comm.position()).len();
+        let part = comm.part_of(count, comm.group_rank()).len();
         let runs = runs(&comm, kind, count);
         let input_len = match kind {
             Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::Barrier => 0,
@@ -190,7 +190,7 @@ impl<T: Element> Exercise<T> {
         let is_vec = kind == Kind::AllToAllV;
         let output = memory(output_len, if is_vec { Buffers::Private } else { buffers })?;
         let input = memory(input_len, buffers)?;
-        let send_counts = counts(&comm, comm.position(), count);
+        let send_counts = counts(&comm, comm.group_rank(), count);
         Ok(Self { comm, kind, count, input, output, send_counts, runs })
     }
 
@@ -206,7 +206,7 @@ impl<T: Element> Exercise<T> {
 
     /// What the rank has afterwards, as far as the operation says what it is.
     pub(super) fn result(&self) -> &[T] {
-        let is_root = self.comm.position() == ROOT;
+        let is_root = self.comm.group_rank() == ROOT;
         if self.kind == Kind::Gather && !is_root { &[] } else { &self.output }
     }
 
@@ -245,7 +245,7 @@ impl<T: Element> Exercise<T> {
 /// How much a rank sends to each other in an uneven all-to-all of `count` elements: once, twice
 /// and three times as much in turn.
 fn counts(comm: &Comm, rank: usize, count: usize) -> Vec<usize> {
-    let n = comm.num_members();
+    let n = comm.group_size();
     let weight = |other: usize| 1 + (rank + other) % 3;
     let total: usize = (0..n).map(weight).sum();
     let mut counts: Vec<usize> = (0..n).map(|other| count / total * weight(other)).collect();
@@ -255,7 +255,7 @@ fn counts(comm: &Comm, rank: usize, count: usize) -> Vec<usize> {
 
 /// What this rank must have afterwards.
 fn runs(comm: &Comm, kind: Kind, count: usize) -> Vec<Run> {
-    let (n, me) = (comm.num_members(), comm.position());
+    let (n, me) = (comm.group_size(), comm.group_rank());
     let is_root = me == ROOT;
     let part = comm.part_of(count, me);
     let of_rank = |rank, start, len| Run { origin: Origin::Rank(rank), start, len };

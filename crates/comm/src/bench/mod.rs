@@ -163,7 +163,7 @@ fn measure_as<T: Element>(
     budget: Duration,
 ) -> Result<Point, BenchError> {
     let &Case { kind, bytes, algorithm, buffers, .. } = case;
-    let (rank, n) = (comm.position(), comm.num_members());
+    let (rank, n) = (comm.group_rank(), comm.group_size());
     let count = bytes / size_of::<T>();
     let by_algorithm = match algorithm {
         Some(algorithm) => comm.using(algorithm),

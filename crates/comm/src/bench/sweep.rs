@@ -37,7 +37,7 @@ impl<'a> Sweep<'a> {
         buffers: Buffers,
         measured: &[T],
     ) -> Result<Self, BenchError> {
-        let (rank, n) = (comm.position(), comm.num_members());
+        let (rank, n) = (comm.group_rank(), comm.group_size());
         let bytes = size_of_val(measured);
         let part = comm.part_of(measured.len(), rank);
         let part = part.start * size_of::<T>()..part.end * size_of::<T>();
@@ -46,7 +46,7 @@ impl<'a> Sweep<'a> {
                 let offset = shared.own().offset_of(measured).expect("it is in the arena");
                 let offsets = board.exchange(rank, offset as u64)?;
                 [rank, (rank + 1) % n].map(|position| {
-                    window(shared, comm.members()[position].0, offsets[position], bytes)
+                    window(shared, comm.ranks()[position].0, offsets[position], bytes)
                 })
             }
             _ => [rank, (rank + 1) % n.max(2)].map(|position| board.room(position, bytes)),

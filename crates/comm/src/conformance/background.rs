@@ -14,9 +14,9 @@ pub(super) const CHECKS: &[Row] = &[
 ];
 
 fn several_in_flight(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     let start = |k: u32| {
-        let buffer = vec![k + comm.position() as u32; 1000];
+        let buffer = vec![k + comm.group_rank() as u32; 1000];
         comm.start_all_reduce(buffer, Reduction::Sum).expect("start")
     };
     let handles: Vec<_> = (0..8).map(start).collect();
@@ -31,13 +31,13 @@ fn direct_after_started(comm: &Comm, _: Effort) {
     let mut small = [1_u8];
     comm.all_reduce(&mut small, Reduction::Sum).expect("direct");
     assert!(handle.is_done(), "the direct call came after it");
-    assert_eq!(usize::from(small[0]), comm.num_members());
-    let n = comm.num_members() as f64;
+    assert_eq!(usize::from(small[0]), comm.group_size());
+    let n = comm.group_size() as f64;
     assert_same(&handle.finish().expect("started"), &vec![n; 5000], "started");
 }
 
 fn every_operation(comm: &Comm, _: Effort) {
-    let (n, me) = (comm.num_members(), comm.position());
+    let (n, me) = (comm.group_size(), comm.group_rank());
     let gathered = comm.start_all_gather((vec![me as u32; 3], vec![0; 3 * n])).expect("start");
     let moved = comm.start_all_to_all((data::<u32>(me, 0, n), vec![0; n])).expect("start");
     let spread = comm.start_broadcast(vec![me as u16; 5], n - 1).expect("start");
@@ -72,7 +72,7 @@ fn every_operation(comm: &Comm, _: Effort) {
 }
 
 fn deadline(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     let handle = comm.start_all_reduce(vec![2_u32; 10], Reduction::Sum).expect("start");
     // Nobody has to be late for this: no time at all is never enough, or the call is done.
     let result = match handle.wait(Duration::ZERO) {

@@ -33,20 +33,20 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 }
 
 fn canonical_bits(comm: &Comm, _: Effort) {
-    let tree = SumTree::canonical(comm.num_members());
+    let tree = SumTree::canonical(comm.group_size());
     for count in [1, 10, 1000] {
         let expected: Vec<u32> = (0..count).map(|index| add_up(&tree, index).to_bits()).collect();
-        let mut buffer: Vec<f32> = (0..count).map(|index| rough(comm.position(), index)).collect();
+        let mut buffer: Vec<f32> = (0..count).map(|index| rough(comm.group_rank(), index)).collect();
         let input = buffer.clone();
         comm.canonical().all_reduce(&mut buffer, Reduction::Sum).expect("all-reduce");
         assert_same(&bits(&buffer), &expected, "canonical sum");
-        let own = comm.part_of(count, comm.position());
+        let own = comm.part_of(count, comm.group_rank());
         let mut part = vec![0.0; own.len()];
         comm.canonical().reduce_scatter(&input, &mut part, Reduction::Sum).expect("reduce-scatter");
         assert_same(&bits(&part), &expected[own], "canonical part");
         let mut whole = input;
         comm.canonical().reduce(&mut whole, 0, Reduction::Sum).expect("reduce");
-        if comm.position() == 0 {
+        if comm.group_rank() == 0 {
             assert_same(&bits(&whole), &expected, "canonical sum at the root");
         }
     }
@@ -54,7 +54,7 @@ fn canonical_bits(comm: &Comm, _: Effort) {
 
 /// The bits of a sparse sum, whichever way it was made, are those of the dense one.
 fn sparse_bits(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     let table = Table { num_rows: 97, row_len: 3 };
     // Few rows travel as rows, all rows as the table; one rank has none at all.
     for (step, is_sparse) in [(31, true), (1, n == 1)] {
@@ -64,7 +64,7 @@ fn sparse_bits(comm: &Comm, _: Effort) {
         let element = |position: usize, row: u64, column: usize| {
             if has(position, row) { rough(position, 3 * row as usize + column) } else { 0.0 }
         };
-        let me = comm.position();
+        let me = comm.group_rank();
         let rows: Vec<u64> = (0..97).filter(|&row| has(me, row)).collect();
         let values: Vec<f32> =
             rows.iter().flat_map(|&row| (0..3).map(move |k| element(me, row, k))).collect();
@@ -85,7 +85,7 @@ fn sparse_bits(comm: &Comm, _: Effort) {
 }
 
 fn same_bits_every_time(comm: &Comm, _: Effort) {
-    let input: Vec<f32> = (0..100).map(|index| rough(comm.position(), index)).collect();
+    let input: Vec<f32> = (0..100).map(|index| rough(comm.group_rank(), index)).collect();
     let mut first = Vec::new();
     for repetition in 0..1000 {
         let mut buffer = input.clone();
@@ -98,9 +98,9 @@ fn same_bits_every_time(comm: &Comm, _: Effort) {
 }
 
 fn same_bits_everywhere(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     each_algorithm(comm, Op::AllReduce, |by_algorithm, name| {
-        let mut buffer: Vec<f32> = (0..100).map(|index| rough(comm.position(), index)).collect();
+        let mut buffer: Vec<f32> = (0..100).map(|index| rough(comm.group_rank(), index)).collect();
         by_algorithm.all_reduce(&mut buffer, Reduction::Sum).expect(name);
         let own = bits(&buffer);
         let mut all = vec![0; 100 * n];

@@ -34,7 +34,7 @@ fn all_gather(comm: &Comm, effort: Effort) {
         for &count in counts(comm, effort) {
             let what = format!("all-gather of {count} in place by {name}");
             let mut own = vec![u32::MAX; count];
-            let part = comm.part_of(count, comm.position());
+            let part = comm.part_of(count, comm.group_rank());
             own[part.clone()].copy_from_slice(&data::<u32>(0, part.start, part.len()));
             let all = data::<u32>(0, 0, count);
             in_both_memories(comm, (&own, &all), &what, |data| comm.all_gather_in_place(data));
@@ -43,13 +43,13 @@ fn all_gather(comm: &Comm, effort: Effort) {
 }
 
 fn reduce_scatter(comm: &Comm, effort: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     each_algorithm(comm, Op::ReduceScatter, |comm, name| {
         for &count in counts(comm, effort) {
             let what = format!("reduce-scatter of {count} in place by {name}");
-            let own = data::<i64>(comm.position(), 0, count);
+            let own = data::<i64>(comm.group_rank(), 0, count);
             let mut expected = own.clone();
-            for index in comm.part_of(count, comm.position()) {
+            for index in comm.part_of(count, comm.group_rank()) {
                 expected[index] = (0..n).map(|p| value::<i64>(p, index)).sum();
             }
             let sum = |data: &mut [i64]| comm.reduce_scatter_in_place(data, Reduction::Sum);
@@ -63,7 +63,7 @@ fn scatter_and_gather(comm: &Comm, effort: Effort) {
         each_algorithm(comm, Op::Gather { root }, |comm, name| {
             for count in [0, 1, 10, 1000] {
                 let what = format!("scatter and gather of {count} in place, root {root}, {name}");
-                let me = comm.position();
+                let me = comm.group_rank();
                 let whole = data::<u8>(root, 0, count);
                 let part = comm.part_of(count, me);
                 let mut scattered = vec![0; count];

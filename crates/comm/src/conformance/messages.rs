@@ -17,13 +17,13 @@ pub(super) const CHECKS: &[Row] = &[
 ];
 
 fn tags(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n == 1 {
         return;
     }
-    let (next, before) = ((comm.position() + 1) % n, (comm.position() + n - 1) % n);
+    let (next, before) = ((comm.group_rank() + 1) % n, (comm.group_rank() + n - 1) % n);
     for (tag, content) in [(7, 70_u32), (8, 80), (7, 71)] {
-        comm.send(&[content + comm.position() as u32], next, tag).expect("send");
+        comm.send(&[content + comm.group_rank() as u32], next, tag).expect("send");
     }
     comm.signal(next, 7).expect("signal");
     for (tag, content) in [(8, 80), (7, 70), (7, 71)] {
@@ -35,23 +35,23 @@ fn tags(comm: &Comm, _: Effort) {
 }
 
 fn long_messages(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n == 1 {
         return;
     }
-    let (next, before) = ((comm.position() + 1) % n, (comm.position() + n - 1) % n);
-    let leaving = data::<u64>(comm.position(), 0, 100_003);
+    let (next, before) = ((comm.group_rank() + 1) % n, (comm.group_rank() + n - 1) % n);
+    let leaving = data::<u64>(comm.group_rank(), 0, 100_003);
     let mut arriving = vec![0; leaving.len()];
     comm.send_recv(&leaving, next, &mut arriving, before, 1).expect("send and receive");
     assert_same(&arriving, &data::<u64>(before, 0, leaving.len()), "long message");
 }
 
 fn long_early_messages(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n == 1 {
         return;
     }
-    let me = comm.position();
+    let me = comm.group_rank();
     let (next, before) = ((me + 1) % n, (me + n - 1) % n);
     // Asked for in the opposite order, while the sender sends; the longest does not fit any ring.
     let len = |tag: u64| 60_000 / (1 + 10 * tag as usize);
@@ -71,11 +71,11 @@ fn long_early_messages(comm: &Comm, _: Effort) {
 }
 
 fn in_the_background(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n == 1 {
         return;
     }
-    let me = comm.position();
+    let me = comm.group_rank();
     let (next, before) = ((me + 1) % n, (me + n - 1) % n);
     // Started here and received directly there, and the other way round, while a call is under way.
     let call = comm.start_all_reduce(vec![1_u32; 100], Reduction::Sum).expect("start");
@@ -92,13 +92,13 @@ fn in_the_background(comm: &Comm, _: Effort) {
 }
 
 fn whoever_is_first(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n == 1 {
         return;
     }
-    if comm.position() > 0 {
+    if comm.group_rank() > 0 {
         for round in 0..ROUNDS {
-            let me = comm.position() as u32;
+            let me = comm.group_rank() as u32;
             comm.send(&[me, round], 0, 1).expect("ask");
             comm.send(&vec![me + round; 40_000], 0, 2).expect("bring");
             let mut answer = [0];
@@ -128,11 +128,11 @@ fn whoever_is_first(comm: &Comm, _: Effort) {
 }
 
 fn signals(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n == 1 {
         return;
     }
-    let me = comm.position();
+    let me = comm.group_rank();
     let (next, before) = ((me + 1) % n, (me + n - 1) % n);
     let waiting = comm.start_wait_for(before, 9).expect("start");
     comm.barrier().expect("barrier");

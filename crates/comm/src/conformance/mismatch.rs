@@ -25,7 +25,7 @@ pub const MISMATCHES: &[Mismatch] = &[
     Mismatch {
         name: "operation",
         others: |comm| comm.all_reduce(&mut [1.0_f32; 10], Reduction::Sum),
-        odd_one: |comm| comm.all_gather(&[1_u8], &mut vec![0; comm.num_members()]),
+        odd_one: |comm| comm.all_gather(&[1_u8], &mut vec![0; comm.group_size()]),
         words: ["all-reduce of 10 f32", "all-gather of"],
     },
     Mismatch {
@@ -55,7 +55,7 @@ pub const MISMATCHES: &[Mismatch] = &[
     Mismatch {
         name: "root",
         others: |comm| comm.broadcast(&mut [1_u8; 10], 0),
-        odd_one: |comm| comm.broadcast(&mut [1_u8; 10], comm.num_members() - 1),
+        odd_one: |comm| comm.broadcast(&mut [1_u8; 10], comm.group_size() - 1),
         words: ["root 0", "root "],
     },
     Mismatch {
@@ -84,7 +84,7 @@ pub const MISMATCHES: &[Mismatch] = &[
     },
     Mismatch {
         name: "type of a message",
-        others: |comm| match comm.position() {
+        others: |comm| match comm.group_rank() {
             0 => comm.send(&[1.0_f32; 5], 1, 3),
             _ => Ok(()),
         },
@@ -96,7 +96,7 @@ pub const MISMATCHES: &[Mismatch] = &[
 impl Mismatch {
     /// Makes the calls, the odd one on member 1, with this member's end of a new group.
     pub fn check(&self, comm: &Comm) {
-        let call = if comm.position() == 1 { self.odd_one } else { self.others };
+        let call = if comm.group_rank() == 1 { self.odd_one } else { self.others };
         // A rank that nobody waited for may get away with this call, and fails in the next; one
         // that is slow to leave the first barrier may hear of the failure there.
         let all = comm.barrier().and_then(|()| call(comm)).and_then(|()| comm.barrier());

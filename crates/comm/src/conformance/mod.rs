@@ -64,7 +64,7 @@ pub fn checks() -> Vec<Check> {
 /// Runs every check, or, to be quick, those that suit the size of the group.
 pub fn run_all(comm: &Comm, effort: Effort) {
     for check in checks() {
-        if comm.num_members() <= check.max_members || effort == Effort::Thorough {
+        if comm.group_size() <= check.max_members || effort == Effort::Thorough {
             (check.run)(comm, effort);
             comm.barrier().unwrap_or_else(|error| panic!("after `{}`: {error}", check.name));
         }
@@ -83,7 +83,7 @@ const COUNTS: [usize; 9] = [0, 1, 4, 10, 64, 100, 1000, 10_000, LONG];
 /// The lengths for a group of a size: large groups of threads share few cores. The longest has a
 /// check of its own where it is not in the list.
 fn counts(comm: &Comm, effort: Effort) -> &'static [usize] {
-    match (comm.num_members(), effort) {
+    match (comm.group_size(), effort) {
         (..=5, Effort::Thorough) => &COUNTS,
         (..=5, Effort::Quick) | (_, Effort::Thorough) => &COUNTS[..8],
         (6..=8, Effort::Quick) => &[0, 4, 10, 100, 1000],
@@ -94,7 +94,7 @@ fn counts(comm: &Comm, effort: Effort) -> &'static [usize] {
 
 /// The roots that are tried: all of them in small groups, else the ends and the middle.
 fn roots(comm: &Comm, effort: Effort) -> Vec<usize> {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if n <= 5 || effort == Effort::Thorough { (0..n).collect() } else { vec![0, n / 2, n - 1] }
 }
 

@@ -24,7 +24,7 @@ fn all_gather(comm: &Comm, effort: Effort) {
         for &count in counts(comm, effort) {
             let what = format!("all-gather of {count} by {name}");
             // Element i of the result is known to everybody, whoever brings it.
-            let part = comm.part_of(count, comm.position());
+            let part = comm.part_of(count, comm.group_rank());
             let input = data::<u16>(0, part.start, part.len());
             let mut output = vec![0; count];
             comm.all_gather(&input, &mut output).expect(&what);
@@ -38,7 +38,7 @@ fn broadcast(comm: &Comm, effort: Effort) {
         each_algorithm(comm, Op::Broadcast { root }, |comm, name| {
             for &count in counts(comm, effort) {
                 let what = format!("broadcast of {count} from {root} by {name}");
-                let mut buffer = data::<f64>(comm.position(), 0, count);
+                let mut buffer = data::<f64>(comm.group_rank(), 0, count);
                 comm.broadcast(&mut buffer, root).expect(&what);
                 assert_same(&buffer, &data::<f64>(root, 0, count), &what);
             }
@@ -51,9 +51,9 @@ fn scatter_and_gather(comm: &Comm, effort: Effort) {
         each_algorithm(comm, Op::Scatter { root }, |comm, name| {
             for &count in counts(comm, effort) {
                 let what = format!("scatter and gather of {count}, root {root}, by {name}");
-                let part = comm.part_of(count, comm.position());
+                let part = comm.part_of(count, comm.group_rank());
                 let mut whole = vec![0_i16; count];
-                if comm.position() == root {
+                if comm.group_rank() == root {
                     whole = data(root, 0, count);
                 }
                 let mut own = vec![-1; part.len()];
@@ -62,7 +62,7 @@ fn scatter_and_gather(comm: &Comm, effort: Effort) {
                 let mut back = vec![-1; count];
                 comm.gather(&own, &mut back, root).expect(&what);
                 let expected =
-                    if comm.position() == root { whole.clone() } else { vec![-1; count] };
+                    if comm.group_rank() == root { whole.clone() } else { vec![-1; count] };
                 assert_same(&back, &expected, &what);
             }
         });
@@ -70,27 +70,27 @@ fn scatter_and_gather(comm: &Comm, effort: Effort) {
 }
 
 fn all_to_all(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     each_algorithm(comm, Op::AllToAll, |comm, name| {
         for each in [0, 1, 10, 333] {
             let what = format!("all-to-all of {each} for each by {name}");
-            let input = data::<u32>(comm.position(), 0, each * n);
+            let input = data::<u32>(comm.group_rank(), 0, each * n);
             let mut output = vec![0; each * n];
             comm.all_to_all(&input, &mut output).expect(&what);
             let expected: Vec<u32> =
-                (0..n).flat_map(|source| data(source, comm.position() * each, each)).collect();
+                (0..n).flat_map(|source| data(source, comm.group_rank() * each, each)).collect();
             assert_same(&output, &expected, &what);
         }
     });
 }
 
 fn all_to_all_v(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     // Some pairs exchange nothing, others a lot.
     let count = |source: usize, target: usize| (source * 3 + target * 5) % 4 * 25;
     let start = |source: usize, target: usize| (0..target).map(|t| count(source, t)).sum();
     each_algorithm(comm, Op::AllToAll, |comm, name| {
-        let me = comm.position();
+        let me = comm.group_rank();
         let counts: Vec<usize> = (0..n).map(|target| count(me, target)).collect();
         let input = data::<i32>(me, 0, counts.iter().sum());
         let mut output = Vec::new();
@@ -103,7 +103,7 @@ fn all_to_all_v(comm: &Comm, _: Effort) {
 }
 
 fn all_gather_v(comm: &Comm, _: Effort) {
-    let (n, me) = (comm.num_members(), comm.position());
+    let (n, me) = (comm.group_size(), comm.group_rank());
     let count = |position: usize| position * 7 % 5 * 30;
     let expected: Vec<f64> =
         (0..n).flat_map(|position| data(position, 0, count(position))).collect();
@@ -116,7 +116,7 @@ fn all_gather_v(comm: &Comm, _: Effort) {
 }
 
 fn long_vector(comm: &Comm, _: Effort) {
-    let (n, me) = (comm.num_members(), comm.position());
+    let (n, me) = (comm.group_size(), comm.group_rank());
     let own = comm.part_of(LONG, me);
     let whole = data::<u16>(0, 0, LONG);
     let mut all = vec![0; LONG];
@@ -148,21 +148,21 @@ fn barrier(comm: &Comm, _: Effort) {
 }
 
 fn groups(comm: &Comm, _: Effort) {
-    let members = comm.members();
+    let members = comm.ranks();
     let half =
         |parity: usize| -> Vec<_> { members.iter().copied().skip(parity).step_by(2).collect() };
     let partition: Vec<Group> =
         [half(0), half(1)].into_iter().filter(|ranks| !ranks.is_empty()).map(Group::new).collect();
     let own = comm.split(&partition, "parity").expect("split");
-    assert_eq!(own.position(), comm.position() / 2);
+    assert_eq!(own.group_rank(), comm.group_rank() / 2);
     for _ in 0..50 {
-        let mut small = [comm.position() as u32];
+        let mut small = [comm.group_rank() as u32];
         own.all_reduce(&mut small, Reduction::Sum).expect("all-reduce of the half");
-        let parity = comm.position() % 2;
-        let expected: usize = (0..comm.num_members()).skip(parity).step_by(2).sum();
+        let parity = comm.group_rank() % 2;
+        let expected: usize = (0..comm.group_size()).skip(parity).step_by(2).sum();
         assert_eq!(small, [expected as u32]);
         let mut all = [1_u32];
         comm.all_reduce(&mut all, Reduction::Sum).expect("all-reduce of the whole");
-        assert_eq!(all, [comm.num_members() as u32]);
+        assert_eq!(all, [comm.group_size() as u32]);
     }
 }

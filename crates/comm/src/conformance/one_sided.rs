@@ -18,8 +18,8 @@ fn put_and_get(comm: &Comm, _: Effort) {
     if !comm.shares_memory() {
         return;
     }
-    let n = comm.num_members();
-    let me = comm.position();
+    let n = comm.group_size();
+    let me = comm.group_rank();
     let mut buffer = comm.allocate::<u32>(n + 1).expect("the arena has room");
     buffer[n] = 1000 + me as u32;
     let mut window = Window::open(comm, buffer).expect("open");
@@ -48,11 +48,11 @@ fn put_and_get(comm: &Comm, _: Effort) {
 
 /// Puts and gets in the background keep their order with signals.
 fn put_then_signal(comm: &Comm, _: Effort) {
-    let n = comm.num_members();
+    let n = comm.group_size();
     if !comm.shares_memory() || n == 1 {
         return;
     }
-    let me = comm.position();
+    let me = comm.group_rank();
     let (next, before) = ((me + 1) % n, (me + n - 1) % n);
     let buffer = comm.allocate::<u64>(5000).expect("the arena has room");
     let window = Window::open(comm, buffer).expect("open");
@@ -68,7 +68,7 @@ fn put_then_signal(comm: &Comm, _: Effort) {
 }
 
 fn counters(comm: &Comm, _: Effort) {
-    let last = comm.num_members() - 1;
+    let last = comm.group_size() - 1;
     let ops = [
         Op::AllReduce,
         Op::ReduceScatter,
@@ -81,7 +81,7 @@ fn counters(comm: &Comm, _: Effort) {
         Op::Barrier,
     ];
     for (op, &algorithm) in ops.iter().flat_map(|op| algorithms(*op).iter().map(move |a| (op, a))) {
-        let Ok(schedule) = build(*op, algorithm, &Team::new(comm.num_members())) else { continue };
+        let Ok(schedule) = build(*op, algorithm, &Team::new(comm.group_size())) else { continue };
         if comm.offers(*op, algorithm) {
             count_one(comm, *op, algorithm, &schedule);
         }
@@ -90,10 +90,10 @@ fn counters(comm: &Comm, _: Effort) {
 
 fn count_one(comm: &Comm, op: Op, algorithm: Algorithm, schedule: &Schedule) {
     let report = verify(schedule).expect("every schedule is proven");
-    let n = comm.num_members();
+    let n = comm.group_size();
     let count = if op == Op::AllToAll { 100 * n * n } else { 1001 };
     let layout = Layout::even(schedule, count);
-    let said = &report.ranks[comm.position()];
+    let said = &report.ranks[comm.group_rank()];
     let before = comm.counters().of(op);
     call(&comm.using(algorithm), op, count);
     let after = comm.counters().of(op);
@@ -122,8 +122,8 @@ fn count_one(comm: &Comm, op: Op, algorithm: Algorithm, schedule: &Schedule) {
 
 /// Carries out an operation on a vector of `count` elements, as a layout counts them.
 fn call(comm: &Comm, op: Op, count: usize) {
-    let own = comm.part_of(count, comm.position()).len();
-    let mut whole = data::<f32>(comm.position(), 0, count);
+    let own = comm.part_of(count, comm.group_rank()).len();
+    let mut whole = data::<f32>(comm.group_rank(), 0, count);
     let mut part = vec![0.0; own];
     let result = match op {
         Op::AllReduce => comm.all_reduce(&mut whole, Reduction::Sum),

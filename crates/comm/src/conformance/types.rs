@@ -30,14 +30,14 @@ macro_rules! for_every_type {
 }
 
 fn every_type_adds(comm: &Comm, effort: Effort) {
-    let is_small = comm.num_members() <= 5 || effort == Effort::Thorough;
+    let is_small = comm.group_size() <= 5 || effort == Effort::Thorough;
     let counts: &[usize] = if is_small { &[1, 17, 100, 1000] } else { &[19] };
     for_every_type!(adds(comm, counts));
 }
 
 /// What the reduction of all members' element `index` is.
 fn reduced<T: Element>(comm: &Comm, reduction: Reduction, index: usize) -> T {
-    let n = comm.num_members();
+    let n = comm.group_size();
     let combine = |a: T, b: T| match reduction {
         Reduction::Sum | Reduction::Mean => T::add(a, b),
         Reduction::Max => T::max(a, b),
@@ -48,7 +48,7 @@ fn reduced<T: Element>(comm: &Comm, reduction: Reduction, index: usize) -> T {
 }
 
 fn adds<T: Element>(comm: &Comm, counts: &[usize]) {
-    let (n, me) = (comm.num_members(), comm.position());
+    let (n, me) = (comm.group_size(), comm.group_rank());
     for reduction in Reduction::ALL {
         for &count in counts {
             let what = format!("{reduction} of {count} {}", T::DTYPE);
@@ -73,7 +73,7 @@ fn every_type_moves(comm: &Comm, _: Effort) {
 }
 
 fn moves<T: Element>(comm: &Comm) {
-    let (n, me, name) = (comm.num_members(), comm.position(), T::DTYPE.name());
+    let (n, me, name) = (comm.group_size(), comm.group_rank(), T::DTYPE.name());
     let zeros = |count: usize| vec![T::from_small(0); count];
     let each = 7;
     let mut buffer = data::<T>(me, 0, each);

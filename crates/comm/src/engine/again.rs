@@ -394,9 +394,9 @@ mod tests {
 
     /// Adds up and checks every element.
     fn add_up(comm: &Comm, buffer: &mut ArenaBuffer<f32>, call: usize) {
-        let n = comm.num_members();
+        let n = comm.group_size();
         for (index, x) in buffer.iter_mut().enumerate() {
-            *x = (call + index + comm.position()) as f32;
+            *x = (call + index + comm.group_rank()) as f32;
         }
         comm.all_reduce(buffer, Reduction::Sum).unwrap();
         for (index, &x) in buffer.iter().enumerate() {
@@ -412,11 +412,11 @@ mod tests {
                 let mut buffers = [0; 3].map(|_| comm.allocate::<f32>(100).unwrap());
                 for call in 0..60 {
                     // Rank 0 stays; the others change at times of their own, and stay for a while.
-                    let which = (call / (1 + 3 * comm.position())) * comm.position() % 3;
+                    let which = (call / (1 + 3 * comm.group_rank())) * comm.group_rank() % 3;
                     add_up(&comm, &mut buffers[which], call);
                     if call % 7 == 6 {
                         // A call that lets ranks run ahead, in between.
-                        comm.broadcast(&mut buffers[which], call % comm.num_members()).unwrap();
+                        comm.broadcast(&mut buffers[which], call % comm.group_size()).unwrap();
                     }
                 }
                 let count = comm.counters().of(lockstep_schedule::Op::AllReduce);
@@ -449,7 +449,7 @@ mod tests {
                     (Reduction::Max, 3.0),
                     (Reduction::Min, 1.0),
                 ] {
-                    buffer.fill(1.0 + comm.position() as f32);
+                    buffer.fill(1.0 + comm.group_rank() as f32);
                     comm.all_reduce(&mut buffer, reduction).unwrap();
                     assert!(buffer.iter().all(|x| x.to_bits() == expected.to_bits()));
                 }
@@ -464,7 +464,7 @@ mod tests {
             for call in 0..10 {
                 add_up(&comm, &mut buffer, call);
             }
-            let count = if comm.position() == 0 { 50 } else { 49 };
+            let count = if comm.group_rank() == 0 { 50 } else { 49 };
             let error = comm.all_reduce(&mut buffer[..count], Reduction::Sum).unwrap_err();
             let verdict = error.verdict().expect("the ranks settle on something");
             assert!(matches!(verdict.cause, Cause::Mismatch { .. }), "{error}");
@@ -478,7 +478,7 @@ mod tests {
             for call in 0..10 {
                 add_up(&comm, &mut buffer, call);
             }
-            if comm.position() == 0 {
+            if comm.group_rank() == 0 {
                 let hasty = comm.within(Duration::from_millis(50));
                 let error = hasty.all_reduce(&mut buffer, Reduction::Sum).unwrap_err();
                 let text = error.to_string();

@@ -37,10 +37,10 @@ fn carry_out(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
                 comm.lock().planner.follow(&wanted, schedule.clone());
                 let mut output = vec![f32::from_small(0); COUNT];
                 let result =
-                    comm.all_reduce_into(&input(comm.position()), &mut output, Reduction::Sum);
+                    comm.all_reduce_into(&input(comm.group_rank()), &mut output, Reduction::Sum);
                 let traffic = comm.counters().of(Op::AllReduce).traffic;
                 let outcome = (traffic, result.is_ok().then_some(output));
-                outcomes.lock().unwrap()[comm.position()] = Some(outcome);
+                outcomes.lock().unwrap()[comm.group_rank()] = Some(outcome);
             });
         }
     });

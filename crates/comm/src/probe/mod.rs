@@ -65,14 +65,14 @@ impl Comm {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        if self.num_members() < 2 || !state.planner.has_links() {
+        if self.group_size() < 2 || !state.planner.has_links() {
             return Ok(None);
         }
         let mut measured = self.measure_links()?;
         state.planner.reprice(&measured);
         drop(state);
         measured.rehearsal = self.rehearse()?;
-        if self.members().len() == self.core.node.num_ranks() {
+        if self.ranks().len() == self.core.node.num_ranks() {
             self.core.node.keep_measured(&measured);
         }
         Ok(Some(measured))
@@ -179,14 +179,14 @@ impl<'a> Prober<'a> {
     }
 
     fn measure(&mut self) -> Result<Measured, Interruption> {
-        let num_members = self.team.members.len();
-        let mut row = Row::new(num_members, self.node.world());
-        let num_meetings = num_members.next_multiple_of(2) - 1;
+        let group_size = self.team.members.len();
+        let mut row = Row::new(group_size, self.node.world());
+        let num_meetings = group_size.next_multiple_of(2) - 1;
         // The first meeting takes place twice, and the first time is practice: ranks that share
         // cores are still being dealt out to them.
         for meeting in 0..=num_meetings {
             self.number = (meeting as u64) << 32;
-            if let Some(partner) = opponent(num_members, meeting, self.team.position) {
+            if let Some(partner) = opponent(group_size, meeting, self.team.position) {
                 let time = PAIRS_TIME / (num_meetings + 1) as u32;
                 let driver = (self.team.position < partner).then(|| Driver::new(self.now(), time));
                 row.links[partner] = self.meet(&[partner], driver)?;
@@ -195,7 +195,7 @@ impl<'a> Prober<'a> {
         self.number = 1 << 48;
         let mut others = self.others();
         // What one message more costs shows only where there is one.
-        if num_members == 2 {
+        if group_size == 2 {
             others.push(others[0]);
         }
         let driver = (self.team.position == 0).then(|| Driver::new(self.now(), ALL_TIME));
@@ -257,23 +257,23 @@ impl<'a> Prober<'a> {
 
     /// Tells rank 0 what was measured, and takes from it what holds.
     fn agree(&mut self, row: &Row) -> Result<Measured, Interruption> {
-        let (num_members, me) = (self.team.members.len(), self.team.position);
+        let (group_size, me) = (self.team.members.len(), self.team.position);
         let row_bytes = row.encode();
-        let mut rows = vec![0; row_bytes.len() * num_members];
+        let mut rows = vec![0; row_bytes.len() * group_size];
         rows[..row_bytes.len()].copy_from_slice(&row_bytes);
         self.gather(&row_bytes, &mut rows)?;
         let mut table =
-            if me == 0 { Measured::of(&rows, num_members).encode() } else { Vec::new() };
-        table.resize(Measured::num_bytes(num_members), 0);
+            if me == 0 { Measured::of(&rows, group_size).encode() } else { Vec::new() };
+        table.resize(Measured::num_bytes(group_size), 0);
         self.spread(&mut table)?;
-        Ok(Measured::decode(&table, num_members))
+        Ok(Measured::decode(&table, group_size))
     }
 
     /// Brings the rows of all members to the first.
     fn gather(&mut self, row: &[u8], rows: &mut [u8]) -> Result<(), Interruption> {
-        let (num_members, len) = (self.team.members.len(), row.len());
+        let (group_size, len) = (self.team.members.len(), row.len());
         let all = Target::of(rows);
-        let others = 1..num_members;
+        let others = 1..group_size;
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         if self.team.position == 0 {
             let piece = |member: usize| all.part(member * len..(member + 1) * len);
@@ -286,12 +286,12 @@ impl<'a> Prober<'a> {
 
     /// Brings the table of the first member to all.
     fn spread(&mut self, table: &mut [u8]) -> Result<(), Interruption> {
-        let (num_members, len) = (self.team.members.len(), table.len());
+        let (group_size, len) = (self.team.members.len(), table.len());
         let table = Target::of(table);
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         if self.team.position == 0 {
             let to = |member: usize| (self.team.members[member], table.as_source());
-            sends.extend((1..num_members).map(to));
+            sends.extend((1..group_size).map(to));
         } else {
             recvs.push((self.team.members[0], table));
         }

@@ -134,7 +134,7 @@ impl Comm {
 
     /// The largest of what the ranks have found, for each figure.
     fn slowest(&self, own: &[f64]) -> Result<Vec<f64>, CommError> {
-        let mut of_all = vec![0.0; own.len() * self.num_members()];
+        let mut of_all = vec![0.0; own.len() * self.group_size()];
         self.all_gather(own, &mut of_all)?;
         let of_one = |index| of_all.iter().skip(index).step_by(own.len());
         Ok((0..own.len()).map(|index| of_one(index).copied().fold(0.0, f64::max)).collect())

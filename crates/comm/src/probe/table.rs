@@ -82,13 +82,13 @@ const NUM_EACH: usize = 4;
 const NUM_OTHERS: usize = NUM_EACH + 4;
 
 impl Row {
-    pub(super) fn new(num_members: usize, world: &World) -> Self {
+    pub(super) fn new(group_size: usize, world: &World) -> Self {
         let host = crate::signature::hash(
             &world.host().name().bytes().map(usize::from).collect::<Vec<_>>(),
         );
         let num_cores = world.threads().available() as u64;
         Self {
-            links: vec![Times::default(); num_members],
+            links: vec![Times::default(); group_size],
             all: Times::default(),
             local: [0.0; 2],
             host,
@@ -108,7 +108,7 @@ impl Row {
 /// A row as rank 0 reads it.
 struct Told<'a> {
     words: &'a [u8],
-    num_members: usize,
+    group_size: usize,
 }
 
 impl Told<'_> {
@@ -129,23 +129,23 @@ impl Told<'_> {
     }
 
     fn local(&self) -> [f64; 2] {
-        [0, 1].map(|at| self.number(NUM_EACH * (self.num_members + 1) + at))
+        [0, 1].map(|at| self.number(NUM_EACH * (self.group_size + 1) + at))
     }
 
     fn host(&self) -> (u64, u64) {
-        let at = NUM_EACH * (self.num_members + 1) + 2;
+        let at = NUM_EACH * (self.group_size + 1) + 2;
         (self.word(at), self.word(at + 1))
     }
 }
 
 impl Measured {
     /// What follows from all rows.
-    pub(super) fn of(rows: &[u8], num_members: usize) -> Self {
-        let row_bytes = rows.len() / num_members;
-        debug_assert_eq!(row_bytes, 8 * (NUM_EACH * num_members + NUM_OTHERS), "rows are alike");
+    pub(super) fn of(rows: &[u8], group_size: usize) -> Self {
+        let row_bytes = rows.len() / group_size;
+        debug_assert_eq!(row_bytes, 8 * (NUM_EACH * group_size + NUM_OTHERS), "rows are alike");
         let told: Vec<Told<'_>> =
-            rows.chunks(row_bytes).map(|words| Told { words, num_members }).collect();
-        let links = Links::new(num_members, |from, to| {
+            rows.chunks(row_bytes).map(|words| Told { words, group_size }).collect();
+        let links = Links::new(group_size, |from, to| {
             // Both ends have measured the same exchanges: what one waited, the other was late.
             let (one, other) = (told[from].ends(to), told[to].ends(from));
             let [short, near, bytes, long] =
@@ -154,13 +154,13 @@ impl Measured {
             Link { latency: Seconds(short), bandwidth: BytesPerSecond(bandwidth) }
         });
         let mean =
-            |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).sum::<f64>() / num_members as f64;
+            |of: &dyn Fn(&Told<'_>) -> f64| told.iter().map(of).sum::<f64>() / group_size as f64;
         // Two ranks exchange two messages each way.
-        let num_messages = (num_members - 1).max(2) as f64;
-        let all = [0, 1, 2, 3].map(|at| mean(&|row| row.ends(num_members)[at]));
+        let num_messages = (group_size - 1).max(2) as f64;
+        let all = [0, 1, 2, 3].map(|at| mean(&|row| row.ends(group_size)[at]));
         let port = BytesPerSecond(2.0 * num_messages * far_speed(all));
         let all_short = all[0];
-        let mut latencies: Vec<f64> = (0..num_members)
+        let mut latencies: Vec<f64> = (0..group_size)
             .flat_map(|from| (0..from).map(move |to| (from, to)))
             .filter_map(|(from, to)| links.between(from, to).map(|link| link.latency.0))
             .collect();
@@ -178,11 +178,11 @@ impl Measured {
             wire: wire.clamp(1.0, MOST_NEAR),
             local: (near_sum / far_sum).clamp(1.0, MOST_NEAR_SUM),
         };
-        let num_all = num_members as f64 * num_messages;
+        let num_all = group_size as f64 * num_messages;
         let is_far = usual > FAR;
         let shared = Seconds(if is_far { 0.0 } else { all_short / num_all });
         let crowd = (crowd > 1.0).then_some(shared);
-        let links = if crowd.is_some() { evened_out(&links, num_members) } else { links };
+        let links = if crowd.is_some() { evened_out(&links, group_size) } else { links };
         let rehearsal = Rehearsal::NONE;
         Self { links, port, per_message, local, near, crowd, rehearsal }
     }
@@ -196,13 +196,13 @@ impl Measured {
         linked.max_by(|a, b| a.2.seconds(bytes).0.total_cmp(&b.2.seconds(bytes).0))
     }
 
-    pub(super) fn num_bytes(num_members: usize) -> usize {
-        8 * (2 * num_members * num_members + 6)
+    pub(super) fn num_bytes(group_size: usize) -> usize {
+        8 * (2 * group_size * group_size + 6)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let num_members = self.links.num_ranks();
-        let pairs = (0..num_members * num_members).map(|at| (at / num_members, at % num_members));
+        let group_size = self.links.num_ranks();
+        let pairs = (0..group_size * group_size).map(|at| (at / group_size, at % group_size));
         let links = pairs.filter_map(|(from, to)| self.links.between(from, to));
         let numbers = links.flat_map(|link| [link.latency.0, link.bandwidth.0]);
         let Near { wire, local, .. } = self.near;
@@ -211,14 +211,14 @@ impl Measured {
         numbers.chain(others).flat_map(|number| number.to_bits().to_le_bytes()).collect()
     }
 
-    pub(super) fn decode(bytes: &[u8], num_members: usize) -> Self {
+    pub(super) fn decode(bytes: &[u8], group_size: usize) -> Self {
         let (words, _) = bytes.as_chunks::<8>();
         let number = |index: usize| f64::from_bits(u64::from_le_bytes(words[index]));
-        let links = Links::new(num_members, |from, to| {
-            let at = 2 * (from * num_members + to);
+        let links = Links::new(group_size, |from, to| {
+            let at = 2 * (from * group_size + to);
             Link { latency: Seconds(number(at)), bandwidth: BytesPerSecond(number(at + 1)) }
         });
-        let last = 2 * num_members * num_members;
+        let last = 2 * group_size * group_size;
         let (port, local) = (BytesPerSecond(number(last)), BytesPerSecond(number(last + 2)));
         let (wire, near_local) = (number(last + 3), number(last + 4));
         let near = Near { bytes: Bytes(NEAR_BYTES as u64), wire, local: near_local };
@@ -236,11 +236,11 @@ const CORE_WAIT: f64 = 100e-6;
 
 /// Where ranks share cores it depends on their turns which link seems to be slower by a little: the
 /// same latency for all but those that are slower by more.
-fn evened_out(links: &Links, num_members: usize) -> Links {
-    let pairs = (0..num_members).flat_map(|from| (0..from).map(move |to| (from, to)));
+fn evened_out(links: &Links, group_size: usize) -> Links {
+    let pairs = (0..group_size).flat_map(|from| (0..from).map(move |to| (from, to)));
     let latencies = pairs.filter_map(|(from, to)| Some(links.between(from, to)?.latency.0));
     let least = latencies.fold(f64::INFINITY, f64::min);
-    Links::new(num_members, |from, to| {
+    Links::new(group_size, |from, to| {
         let link = *links.between(from, to).expect("there is one for every pair");
         let is_little = link.latency.0 < least + CORE_WAIT;
         Link { latency: Seconds(if is_little { least } else { link.latency.0 }), ..link }

@@ -36,7 +36,7 @@ fn all_ranks_know_the_same_links_and_groups_made_later_know_them_too() {
             lockstep_mesh::Group::new(ranks.into_iter().map(lockstep_mesh::Rank).collect())
         });
         let pair = comm.split(&pairs, "pair").unwrap();
-        if pair.num_members() == 2 {
+        if pair.group_size() == 2 {
             let forecast = pair.forecast::<f32>(Op::AllReduce, 10).unwrap();
             assert!(forecast[0].seconds.0 >= 3e-3, "{forecast:?}");
         }
@@ -77,7 +77,7 @@ fn a_ring_goes_around_a_slow_link() {
         let is_it = |pair: (&usize, &usize)| pair == (&1, &2) || pair == (&2, &1);
         assert!(!ring.iter().zip(next).any(is_it), "{ring:?}");
         // And what goes around it is right.
-        let mut data: Vec<f32> = (0..1000).map(|i| (i % 7 + comm.position()) as f32).collect();
+        let mut data: Vec<f32> = (0..1000).map(|i| (i % 7 + comm.group_rank()) as f32).collect();
         comm.using(Algorithm::RING).all_reduce(&mut data, Reduction::Sum).unwrap();
         let expected = |i: usize| (4 * (i % 7) + 6) as f32;
         assert!(data.iter().enumerate().all(|(i, x)| x.to_bits() == expected(i).to_bits()));

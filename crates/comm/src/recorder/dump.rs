@@ -49,10 +49,10 @@ impl Dump<'_> {
         );
         for (index, group) in groups.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let Known { id, name, num_members, first_member } = group;
+            let Known { id, name, group_size, first_member } = group;
             let _ = write!(
                 json,
-                "{comma}\n{{\"id\": {id}, \"name\": {}, \"num_members\": {num_members}, \
+                "{comma}\n{{\"id\": {id}, \"name\": {}, \"group_size\": {group_size}, \
                  \"first_member\": {first_member}}}",
                 text(name)
             );

@@ -113,7 +113,7 @@ pub(crate) struct Record {
 pub(crate) struct Known {
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) num_members: u64,
+    pub(crate) group_size: u64,
     pub(crate) first_member: u64,
 }
 
@@ -175,12 +175,12 @@ impl Recorder {
     }
 
     /// Keeps the name of a group, while there is room.
-    pub(crate) fn name(&self, id: u64, name: &str, num_members: usize, first_member: usize) {
+    pub(crate) fn name(&self, id: u64, name: &str, group_size: usize, first_member: usize) {
         if id < MAX_GROUPS as u64 {
             let (segment, offset) = (&self.place.segment, self.place.group(id));
             let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
             segment.target::<u8>(offset + 24, name.len()).copy_from_slice(name.as_bytes());
-            segment.word(offset + 8).store(num_members as u64, Ordering::Relaxed);
+            segment.word(offset + 8).store(group_size as u64, Ordering::Relaxed);
             segment.word(offset + 16).store(first_member as u64, Ordering::Relaxed);
             segment.word(offset).store(name.len() as u64 + 1, Ordering::Release);
         }
@@ -281,7 +281,7 @@ impl Place {
         let mut bytes = vec![0; len];
         self.segment.source::<u8>(offset + 24, len).copy_to(&mut bytes);
         let name = String::from_utf8_lossy(&bytes).into_owned();
-        Some(Known { id, name, num_members: word(8), first_member: word(16) })
+        Some(Known { id, name, group_size: word(8), first_member: word(16) })
     }
 }
 
@@ -366,7 +366,7 @@ mod tests {
         let recorder = Recorder::new(Place::private());
         recorder.name(3, "data", 4, 2);
         recorder.name(9999, "too many", 1, 0);
-        let known = Known { id: 3, name: "data".to_owned(), num_members: 4, first_member: 2 };
+        let known = Known { id: 3, name: "data".to_owned(), group_size: 4, first_member: 2 };
         assert_eq!(recorder.place().groups(), [known]);
     }
 }

@@ -76,7 +76,7 @@ impl Replica {
     ) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "gradients are whole");
         let tiers = Tiers::new(self.groups.data(), plan.group)?;
-        let num_workers = tiers.between.num_members();
+        let num_workers = tiers.between.group_size();
         let (mut start, mut power) = (0, Vec::new());
         let mut tensors = Vec::new();
         for slot in self.slots() {
@@ -141,7 +141,7 @@ impl Replica {
     pub fn follow_uncompressed(&mut self) {
         let Self { compression: Some(compression), store, .. } = self else { return };
         let Compression { plan, tensors, momentum, tiers, .. } = compression;
-        let num_workers = tiers.between.num_members();
+        let num_workers = tiers.between.group_size();
         if momentum.is_empty() {
             return;
         }
@@ -162,12 +162,12 @@ impl Replica {
     }
 
     fn over_workers(&mut self, own: [f64; 3]) -> Result<Observed, CommError> {
-        let mut all = vec![0.0; 3 * self.groups.world().num_members()];
+        let mut all = vec![0.0; 3 * self.groups.world().group_size()];
         self.store.overlap.call(|comm| comm.all_gather(&own, &mut all))?;
         let (all, _) = all.as_chunks::<3>();
         let sum = |index: usize| all.iter().fold(0.0, |sum, own| sum + own[index]);
         let compression = self.compression.as_ref().expect("it was put back");
-        let num_writers = compression.tiers.between.num_members();
+        let num_writers = compression.tiers.between.group_size();
         Ok(Observed {
             delta: if sum(1) > 0.0 { sum(0) / sum(1) } else { 0.0 },
             residual_norm: all.iter().map(|own| own[2].sqrt()).sum::<f64>() / num_writers as f64,
@@ -186,7 +186,7 @@ impl Replica {
 impl Compression {
     /// From `wanted` to `total`; what is left out is the new residual.
     fn run(&mut self, step: u64) -> Result<(), CommError> {
-        let num_workers = self.tiers.between.num_members();
+        let num_workers = self.tiers.between.group_size();
         let feedback = self.plan.error_feedback;
         for tensor in &mut self.tensors {
             let now = |method: Method| method.of_tensor_in(step, &tensor.shape, num_workers);
@@ -272,7 +272,7 @@ impl Compression {
     /// Methods whose messages go from everybody to everybody.
     fn messages(&mut self, step: u64) -> Result<(), CommError> {
         let Self { plan, tensors, wanted, sent, total, own, all, tiers, .. } = self;
-        let key = Key::new(plan.seed, "compress").with(step).with(tiers.between.position() as u64);
+        let key = Key::new(plan.seed, "compress").with(step).with(tiers.between.group_rank() as u64);
         own.clear();
         for tensor in &*tensors {
             let Some(method) = tensor.now else { continue };
@@ -284,7 +284,7 @@ impl Compression {
         if own.is_empty() {
             return Ok(());
         }
-        all.resize(own.len() * tiers.between.num_members(), 0);
+        all.resize(own.len() * tiers.between.group_size(), 0);
         tiers.between.all_gather(own, all)?;
         let is_vote = plan.method == Method::Sign && !plan.error_feedback;
         let mut start = 0;

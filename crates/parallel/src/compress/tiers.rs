@@ -19,14 +19,14 @@ pub(super) struct Tiers {
 impl Tiers {
     /// For groups of `size` consecutive workers; below 2 everybody writes to everybody.
     pub(super) fn new(data: &Comm, size: usize) -> Result<Self, CommError> {
-        let num_workers = data.num_members();
+        let num_workers = data.group_size();
         if size < 2 {
             let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
             let between = data.summing(&each, "compressed")?.canonical();
             return Ok(Self { between, close: None });
         }
         let group = |members: &mut dyn Iterator<Item = usize>| {
-            Group::new(members.map(|worker| data.members()[worker]).collect())
+            Group::new(members.map(|worker| data.ranks()[worker]).collect())
         };
         let firsts = (0..num_workers).step_by(size);
         let close: Vec<_> = firsts.map(|first| group(&mut (first..first + size))).collect();
@@ -41,14 +41,14 @@ impl Tiers {
 
     /// Whether this worker writes for its group.
     pub(super) fn writes(&self) -> bool {
-        self.close.as_ref().is_none_or(|close| close.position() == 0)
+        self.close.as_ref().is_none_or(|close| close.group_rank() == 0)
     }
 
     /// Adds up what those have that are close. Who does not write has nothing left.
     pub(super) fn gather(&self, values: &mut [f32]) -> Result<(), CommError> {
         let Some(close) = &self.close else { return Ok(()) };
         close.reduce(values, 0, Reduction::Sum)?;
-        if close.position() > 0 {
+        if close.group_rank() > 0 {
             values.fill(0.0);
         }
         Ok(())

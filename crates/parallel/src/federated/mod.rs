@@ -160,7 +160,7 @@ impl Federation {
         world: &World,
     ) -> Result<Self, CommError> {
         assert!(replica.plan.is_replicated(), "a client has all of the model");
-        let all = Group::all(replica.groups.world().num_members());
+        let all = Group::all(replica.groups.world().group_size());
         let comm = replica.groups.world().split(&[all], "federated")?;
         // Clients know nobody.
         let own = Comm::threads(world, 1, &Options::default())?.remove(0);
@@ -174,7 +174,7 @@ impl Federation {
             places.insert(param.name.clone(), len..len + param.len());
             len += param.len();
         }
-        let is_coordinator = comm.position() == COORDINATOR;
+        let is_coordinator = comm.group_rank() == COORDINATOR;
         let zeros = |wanted: bool| vec![0.0; if wanted { len } else { 0 }];
         let has_controls = plan.correction == Correction::Scaffold;
         let mut moments: Vec<_> =
@@ -182,7 +182,7 @@ impl Federation {
         if let Some(second) = moments.get_mut(1) {
             second.fill(plan.server.first_second_moment());
         }
-        let own_clients = Self::own_clients(&plan, comm.position());
+        let own_clients = Self::own_clients(&plan, comm.group_rank());
         let controls = own_clients.filter(|_| has_controls).map(|c| (c, zeros(true))).collect();
         let mut federation = Self {
             before: zeros(plan.arrivals.may_be_stale()),
@@ -223,7 +223,7 @@ impl Federation {
         &mut self,
         mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let is_coordinator = self.comm.position() == COORDINATOR;
+        let is_coordinator = self.comm.group_rank() == COORDINATOR;
         for (name, values) in [("control", &mut self.control), ("before", &mut self.before)] {
             if !values.is_empty() {
                 visit(&format!("federated.{name}"), is_coordinator, values)?;

@@ -44,7 +44,7 @@ pub struct LocalLoss {
 impl Federation {
     /// Gives every client of the round that lives here the weights of all.
     pub fn begin_round(&mut self, round: u64, clients: &[usize], num_steps: u64) {
-        let own = Self::own_clients(&self.plan, self.comm.position());
+        let own = Self::own_clients(&self.plan, self.comm.group_rank());
         let Self { plan, seats, anchor, before, solo, .. } = self;
         let here = clients.iter().enumerate().filter(|(_, client)| own.contains(client));
         let slots = solo.slots();
@@ -174,7 +174,7 @@ impl Federation {
             outcome = self.gather_hidden(round, clients, &arrivals, &seats, &mut change)?;
         } else {
             let room = self.gather(clients, &arrivals, &seats)?;
-            if self.comm.position() == COORDINATOR {
+            if self.comm.group_rank() == COORDINATOR {
                 outcome = self.combine_all(round, clients, &arrivals, &room, &mut change);
             }
         }
@@ -234,7 +234,7 @@ impl Federation {
         first_tag: usize,
         own: impl Fn(usize) -> Option<&'a [T]>,
     ) -> Result<Vec<Vec<T>>, CommError> {
-        let is_coordinator = self.comm.position() == COORDINATOR;
+        let is_coordinator = self.comm.group_rank() == COORDINATOR;
         let mut room = Vec::new();
         for (index, &client) in clients.iter().enumerate() {
             if arrivals[index] == Arrival::Never {
@@ -298,7 +298,7 @@ impl Federation {
             messages[seat.index] = Some(message);
         }
         let room = self.collect(clients, arrivals, 0, |index| messages[index].as_deref())?;
-        if self.comm.position() != COORDINATOR || room.is_empty() {
+        if self.comm.group_rank() != COORDINATOR || room.is_empty() {
             return Ok(None);
         }
         let mut sum = vec![0_u64; change.len()];

@@ -25,14 +25,14 @@ pub struct Mixer {
 impl Mixer {
     /// For the members of `comm`, which stand as the graph says.
     pub fn new(comm: Comm, graph: Graph) -> Self {
-        assert_eq!(graph.num_workers(), comm.num_members(), "a place for every worker");
+        assert_eq!(graph.num_workers(), comm.group_size(), "a place for every worker");
         Self { comm, graph, leaving: Vec::new(), heard: Vec::new(), sums: Vec::new() }
     }
 
     /// Replaces a vector by what this worker takes of its neighbours' and its own; all workers call
     /// this with vectors of one length.
     pub fn mix(&mut self, step: u64, values: &mut [f32]) -> Result<(), CommError> {
-        let (own, n) = (self.comm.position(), self.comm.num_members());
+        let (own, n) = (self.comm.group_rank(), self.comm.group_size());
         for chunk in values.chunks_mut(CHUNK) {
             let mut handles = Vec::with_capacity(self.leaving.len());
             for to in (1..n).map(|away| (own + away) % n) {
@@ -74,7 +74,7 @@ impl Mixer {
     /// Tells all neighbours a vector, and gives what they told with the weight of each, in the
     /// order of workers.
     pub fn hear(&mut self, step: u64, told: &[f32]) -> Result<Vec<(Vec<f32>, f64)>, CommError> {
-        let (own, n) = (self.comm.position(), self.comm.num_members());
+        let (own, n) = (self.comm.group_rank(), self.comm.group_size());
         let mut heard = vec![Vec::new(); n];
         let bounds = (0..told.len()).step_by(CHUNK);
         for chunk in bounds.map(|start| &told[start..(start + CHUNK).min(told.len())]) {
@@ -101,7 +101,7 @@ impl Mixer {
 
     /// The same for one number.
     pub fn mix_weight(&mut self, step: u64, value: f64) -> Result<f64, CommError> {
-        let (own, n) = (self.comm.position(), self.comm.num_members());
+        let (own, n) = (self.comm.group_rank(), self.comm.group_size());
         let receivers = (1..n).map(|away| (own + away) % n);
         let receivers = receivers.filter(|to| self.graph.has_edge(step, own, *to));
         let send = |to| start(&self.comm, value, to, step);
@@ -172,7 +172,7 @@ mod tests {
         let world = lockstep_platform::real();
         let ends = Comm::threads(&world, graph.num_workers(), &Options::default()).expect("ends");
         let each = |end: Comm| {
-            let mut values = start_of(end.position());
+            let mut values = start_of(end.group_rank());
             let mut push = PushSum::new(vec![vec![0.0; LEN]]);
             let mut mixer = Mixer::new(end, graph.clone());
             let step = |step| {

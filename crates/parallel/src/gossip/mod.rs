@@ -69,8 +69,8 @@ impl Replica {
     pub fn gossip(&mut self, graph: Graph) -> Result<(), CommError> {
         assert!(self.plan.is_replicated(), "a worker that gossips has all of the model");
         let data = self.groups.data();
-        assert_eq!(graph.num_workers(), data.num_members(), "a place for every worker");
-        let each: Vec<_> = (0..data.num_members()).map(|worker| worker..worker + 1).collect();
+        assert_eq!(graph.num_workers(), data.group_size(), "a place for every worker");
+        let each: Vec<_> = (0..data.group_size()).map(|worker| worker..worker + 1).collect();
         let zeros = || self.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
         self.gossip = Some(Gossip {
             guard: None,
@@ -136,7 +136,7 @@ impl Replica {
         if std::mem::replace(&mut gossip.is_mean_in, true) {
             return Ok(());
         }
-        let (n, mut apart) = (gossip.comm.num_members(), 0.0);
+        let (n, mut apart) = (gossip.comm.group_size(), 0.0);
         for (bucket, own) in gossip.aside.iter_mut().enumerate() {
             let params = store.own_params_mut(bucket);
             own.copy_from_slice(params);

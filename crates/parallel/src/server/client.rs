@@ -67,7 +67,7 @@ impl Replica {
         let ranges = ranges(&self.blueprint, num_servers);
         let lens = |buckets: &Buckets| buckets.list.iter().map(|b| b.len).collect::<Vec<_>>();
         assert_eq!(lens(&ranges), lens(&self.all), "the same buckets, cut otherwise");
-        let num_workers = comm.num_members() - num_servers * (1 + copies);
+        let num_workers = comm.group_size() - num_servers * (1 + copies);
         let holders = |server| Holders::new(num_workers + server, copies, num_servers);
         self.store.set_alone(true);
         self.client = Some(Client {
@@ -189,7 +189,7 @@ impl Replica {
             }
         }
         if let Some(writer) = client.writer.as_mut().filter(|_| clip.is_some()) {
-            let worker = client.comm.position();
+            let worker = client.comm.group_rank();
             writer.begin();
             for server in 0..client.holders.len() {
                 for (bucket, cut) in client.ranges.list.iter().enumerate() {
@@ -343,7 +343,7 @@ impl Client {
     }
 
     pub(super) fn request(&self, ask: Ask) -> Request {
-        Request::of(ask, self.comm.position())
+        Request::of(ask, self.comm.group_rank())
     }
 
     pub(super) fn ask(&self, rank: usize, request: Request) -> Result<(), CommError> {

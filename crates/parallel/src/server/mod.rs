@@ -203,7 +203,7 @@ impl Ends {
     /// Divides all members: the first `num_workers` work, in groups of so many, the others serve.
     /// All of them ask together.
     pub fn new(comm: &Comm, num_workers: usize, group_len: usize) -> Result<Self, CommError> {
-        let all = comm.num_members();
+        let all = comm.group_size();
         let servers = || (num_workers..all).collect();
         let (pushers, others): (Vec<usize>, Vec<usize>) =
             (0..num_workers).partition(|rank| rank.is_multiple_of(group_len));
@@ -224,6 +224,6 @@ impl Ends {
 
     /// Whether this worker pulls and pushes, for itself or for its group.
     pub fn pushes(&self) -> bool {
-        self.near.position() == 0
+        self.near.group_rank() == 0
     }
 }

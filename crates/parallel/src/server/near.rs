@@ -22,7 +22,7 @@ impl Replica {
     pub fn work_beside(&mut self, comm: Comm) {
         self.store.set_alone(true);
         let near = |comm: Comm| Near { comm: comm.canonical(), exposed: Duration::ZERO };
-        self.near = (comm.num_members() > 1).then(|| near(comm));
+        self.near = (comm.group_size() > 1).then(|| near(comm));
     }
 
     /// Gives the weights that the first of the group has taken, and their version, to all of it.

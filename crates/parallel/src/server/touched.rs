@@ -61,7 +61,7 @@ impl Replica {
             Consistency::Bounded => keys.rows.spread_age.min(keys.staleness),
             Consistency::Async | Consistency::Elastic => keys.rows.spread_age,
         };
-        let home = client.comm.position() % num_servers;
+        let home = client.comm.group_rank() % num_servers;
         let spread = SpreadRows::new(table.num_rows(), keys.rows.spread, age, home);
         let [requests, bytes] = [(); 2].map(|()| vec![0; num_servers]);
         let counts = RowCounts { requests, bytes, ..RowCounts::default() };

@@ -63,8 +63,8 @@ impl Nodes {
 }
 
 /// A reduce-scatter or an all-gather of one level.
-const fn exchange(num_members: usize) -> ClosedForm {
-    let n = num_members as u64;
-    let rounds = if num_members.is_power_of_two() { num_members.ilog2() as u64 } else { n - 1 };
+const fn exchange(group_size: usize) -> ClosedForm {
+    let n = group_size as u64;
+    let rounds = if group_size.is_power_of_two() { group_size.ilog2() as u64 } else { n - 1 };
     ClosedForm { rounds, parts: n - 1, of: n }
 }

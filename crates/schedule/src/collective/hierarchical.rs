@@ -195,8 +195,8 @@ impl Climb {
 impl Way {
     /// Halving needs a power of two of members whose sum is a perfect tree.
     fn new(medium: Medium, order: &SumTree<usize>) -> Self {
-        let num_members = order.leaves().len();
-        let is_perfect = num_members.is_power_of_two() && *order == SumTree::canonical(num_members);
+        let group_size = order.leaves().len();
+        let is_perfect = group_size.is_power_of_two() && *order == SumTree::canonical(group_size);
         match medium {
             Medium::Memory => Self::Memory,
             Medium::Messages if is_perfect => Self::Halving,

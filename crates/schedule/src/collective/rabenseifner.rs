@@ -49,11 +49,11 @@ pub fn reduce_scatter(num_ranks: usize) -> Schedule {
 
 /// The vector in one share per member, numbered so that the shares that travel together in a round
 /// lie side by side: member i owns the part whose number is i with its bits reversed.
-pub(crate) fn contiguous_shares(chunks: Chunks, num_members: usize) -> Vec<Chunks> {
-    let num_bits = num_members.trailing_zeros();
+pub(crate) fn contiguous_shares(chunks: Chunks, group_size: usize) -> Vec<Chunks> {
+    let num_bits = group_size.trailing_zeros();
     let reversed =
         |index: usize| index.reverse_bits().checked_shr(usize::BITS - num_bits).unwrap_or(0);
-    (0..num_members).map(|index| chunks.part(num_members, reversed(index))).collect()
+    (0..group_size).map(|index| chunks.part(group_size, reversed(index))).collect()
 }
 
 /// Halving from slot `start` on: member i ends with the sum of `shares[i]` in its output. A member

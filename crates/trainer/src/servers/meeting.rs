@@ -34,7 +34,7 @@ pub(super) fn tell_losses(step: u64, served: &Served<'_>, worker: &mut Worker<'_
     let Event::ServersJoined { worker_processes, server_processes, .. } = &served.joined else {
         return;
     };
-    let rank_at = |position: usize| served.ends.link.members()[position].0;
+    let rank_at = |position: usize| served.ends.link.ranks()[position].0;
     for loss in learner.replica.take_lost_servers() {
         let (rank, successor) = (rank_at(loss.position), rank_at(loss.successor));
         journal.served.lost.push(rank);
@@ -54,7 +54,7 @@ pub(super) fn meet(
     let workers = &ends.workers;
     workers.barrier()?;
     learner.replica.read()?;
-    let own = [journal.pace.missed[workers.position()]];
+    let own = [journal.pace.missed[workers.group_rank()]];
     workers.all_gather(&own, &mut journal.pace.missed)?;
     if ends.pushes() {
         tell_pushes(&ends.pushers, step, learner, journal)?;
@@ -70,11 +70,11 @@ fn tell_pushes(
     journal: &mut Journal,
 ) -> Result<(), TrainError> {
     let own = learner.replica.staleness().into_iter().flatten();
-    let place = pushers.position() as u64;
+    let place = pushers.group_rank() as u64;
     let own: Vec<u64> = own.flat_map(|(staleness, count)| [place, *staleness, *count]).collect();
     let mut all = Vec::new();
     pushers.all_gather_v(&own, &mut all)?;
-    let mut by_pusher = vec![BTreeMap::new(); pushers.num_members()];
+    let mut by_pusher = vec![BTreeMap::new(); pushers.group_size()];
     for &[pusher, staleness, count] in all.as_chunks().0 {
         by_pusher[pusher as usize].insert(staleness, count);
     }
@@ -143,7 +143,7 @@ fn time_requests(
     let Some(client) = learner.replica.client() else { return Ok(()) };
     let found = client.latencies();
     let own = [found.pull.counts(), found.push.counts()].concat();
-    let mut all = vec![0; own.len() * pushers.num_members()];
+    let mut all = vec![0; own.len() * pushers.group_size()];
     pushers.all_gather(&own, &mut all)?;
     let (mut pull, mut push) = (Latency::default(), Latency::default());
     for of_worker in all.chunks(own.len()) {
@@ -181,12 +181,12 @@ fn count_pushes(
     journal.served.taken = learner.replica.count_taken()?;
     let Some(client) = learner.replica.client() else { return Ok(()) };
     let own = client.acknowledged();
-    let mut all = vec![0; own.len() * pushers.num_members()];
+    let mut all = vec![0; own.len() * pushers.group_size()];
     pushers.all_gather(own, &mut all)?;
     let by_server = |server: usize| all.iter().skip(server).step_by(own.len()).copied().collect();
     journal.served.acknowledged = (0..own.len()).map(by_server).collect();
     journal.served.switch = client.switch();
-    let mut discarded = vec![0; pushers.num_members()];
+    let mut discarded = vec![0; pushers.group_size()];
     pushers.all_gather(&[client.num_discarded()], &mut discarded)?;
     journal.served.discarded = discarded;
     Ok(())

@@ -25,7 +25,7 @@ pub(super) struct Rank<'a> {
 impl Rank<'_> {
     /// Its number.
     pub(super) fn index(&self) -> usize {
-        self.comm.position()
+        self.comm.group_rank()
     }
 
     /// Computes for so long, by sleeping.

@@ -70,7 +70,7 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
 
 fn two_levels(inside: &Comm, across: &Comm, len: usize) -> Result<(), CommError> {
     let mut vector = vec![1.0_f32; len];
-    let mut part = vec![0.0_f32; len / inside.num_members()];
+    let mut part = vec![0.0_f32; len / inside.group_size()];
     inside.using(Algorithm::RING).reduce_scatter(&vector, &mut part, Reduction::Sum)?;
     across.using(Algorithm::RING).all_reduce(&mut part, Reduction::Sum)?;
     inside.using(Algorithm::RING).all_gather(&part, &mut vector)

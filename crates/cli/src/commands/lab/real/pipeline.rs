@@ -66,7 +66,7 @@ fn tag(pipeline: &Pipeline, stage: usize, pass: Pass, microbatch: usize) -> u64 
 fn receive(comm: &Comm, pipeline: &Pipeline, stage: usize, task: Task) -> Result<(), CommError> {
     for (needed, pass) in needs(pipeline.shape, stage, task.pass).into_iter().flatten() {
         let device = pipeline.device(needed, task.microbatch);
-        if device != comm.position() {
+        if device != comm.group_rank() {
             let tag = tag(pipeline, needed, pass, task.microbatch);
             comm.recv(&mut [0.0_f32; LEN], device, tag)?;
         }
@@ -88,7 +88,7 @@ fn send(
         _ => return Ok(None),
     };
     let device = pipeline.device(neighbour, task.microbatch);
-    if device == comm.position() {
+    if device == comm.group_rank() {
         return Ok(None);
     }
     let tag = tag(pipeline, stage, pass, task.microbatch);
