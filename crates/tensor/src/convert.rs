@@ -11,7 +11,7 @@
 use crate::Cpu;
 use crate::gemm::Precision;
 use crate::reduce::ELEMENTS;
-use crate::simd::{Kernel, LANES, Simd, round_bf16, widen_bf16};
+use crate::simd::{Kernel, VECTOR_LEN, Simd, round_bf16, widen_bf16};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::AddAssign;
@@ -108,12 +108,12 @@ impl Tally {
 
 /// A type that numbers are rounded to.
 trait Narrow: Copy + Default + Send + Sync {
-    fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; LANES]);
-    fn load<S: Simd>(self, s: S, x: &[u16; LANES]) -> S::V;
+    fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; VECTOR_LEN]);
+    fn load<S: Simd>(self, s: S, x: &[u16; VECTOR_LEN]) -> S::V;
     /// There and back again.
     #[inline(always)]
     fn round<S: Simd>(self, s: S, v: S::V) -> S::V {
-        let mut bits = [0; LANES];
+        let mut bits = [0; VECTOR_LEN];
         self.store(s, v, &mut bits);
         self.load(s, &bits)
     }
@@ -127,10 +127,10 @@ struct Bf16;
 struct F16;
 
 impl Narrow for F32 {
-    fn store<S: Simd>(self, _: S, _: S::V, _: &mut [u16; LANES]) {
+    fn store<S: Simd>(self, _: S, _: S::V, _: &mut [u16; VECTOR_LEN]) {
         unreachable!("f32 is not narrow")
     }
-    fn load<S: Simd>(self, _: S, _: &[u16; LANES]) -> S::V {
+    fn load<S: Simd>(self, _: S, _: &[u16; VECTOR_LEN]) -> S::V {
         unreachable!("f32 is not narrow")
     }
     #[inline(always)]
@@ -141,11 +141,11 @@ impl Narrow for F32 {
 
 impl Narrow for Bf16 {
     #[inline(always)]
-    fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; LANES]) {
+    fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; VECTOR_LEN]) {
         s.store_u16(s.shift_right::<16>(round_bf16(s, v)), out);
     }
     #[inline(always)]
-    fn load<S: Simd>(self, s: S, x: &[u16; LANES]) -> S::V {
+    fn load<S: Simd>(self, s: S, x: &[u16; VECTOR_LEN]) -> S::V {
         let [v, _] = widen_bf16(s, s.load_u16(x));
         v
     }
@@ -153,11 +153,11 @@ impl Narrow for Bf16 {
 
 impl Narrow for F16 {
     #[inline(always)]
-    fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; LANES]) {
+    fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; VECTOR_LEN]) {
         s.store_f16(v, out);
     }
     #[inline(always)]
-    fn load<S: Simd>(self, s: S, x: &[u16; LANES]) -> S::V {
+    fn load<S: Simd>(self, s: S, x: &[u16; VECTOR_LEN]) -> S::V {
         s.load_f16(x)
     }
 }
@@ -210,7 +210,7 @@ impl<T: Narrow> Kernel for ToNarrow<'_, T> {
             self.by.store(s, before, to);
             counts.add(s, before, self.by.load(s, to));
         }
-        let (before, mut bits) = (s.load_partial(from_tail), [0; LANES]);
+        let (before, mut bits) = (s.load_partial(from_tail), [0; VECTOR_LEN]);
         self.by.store(s, before, &mut bits);
         counts.add(s, before, self.by.load(s, &bits));
         to_tail.copy_from_slice(&bits[..to_tail.len()]);
@@ -232,7 +232,7 @@ impl<T: Narrow> Kernel for FromNarrow<'_, T> {
         for (from, to) in from.iter().zip(to) {
             s.store(self.by.load(s, from), to);
         }
-        let mut bits = [0; LANES];
+        let mut bits = [0; VECTOR_LEN];
         bits[..from_tail.len()].copy_from_slice(from_tail);
         s.store_partial(self.by.load(s, &bits), to_tail);
     }
@@ -259,7 +259,7 @@ impl<T: Narrow> Kernel for Scale<'_, T> {
         let before = s.load_partial(tail);
         let after = self.to.round(s, s.mul(before, factor));
         // Lanes behind the tail are zero, but zero times an infinite factor is not.
-        let mut kept = [0.0; LANES];
+        let mut kept = [0.0; VECTOR_LEN];
         kept[..tail.len()].copy_from_slice(&s.to_array(after)[..tail.len()]);
         counts.add(s, before, s.load(&kept));
         tail.copy_from_slice(&kept[..tail.len()]);

@@ -7,7 +7,7 @@
 
 use crate::amx::Amx;
 use crate::pool::Pool;
-use crate::simd::{Isa, Kernel, LANES, Simd, dispatch, dispatch_tiles};
+use crate::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch, dispatch_tiles};
 use std::marker::PhantomData;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -256,7 +256,7 @@ impl Block<'_> {
     /// Hints that a row is written soon.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(&mut self, s: S, row: usize) {
-        for line in self.row(row).chunks(LANES) {
+        for line in self.row(row).chunks(VECTOR_LEN) {
             s.prefetch(line.as_ptr());
         }
     }

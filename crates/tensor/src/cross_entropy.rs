@@ -19,7 +19,7 @@ pub mod slices;
 use crate::Cpu;
 use crate::math::{exp, scalar};
 use crate::reduce::groups::{num_groups, store};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 
 /// The target of a token that counts for nothing: loss 0, gradient 0.
 pub const IGNORE: u32 = u32::MAX;
@@ -170,11 +170,11 @@ fn token_loss(max: f32, sum: f32, target_logit: f32) -> f32 {
 /// Group `i` of a row, with −∞ in the place of missing columns.
 #[inline(always)]
 fn load<S: Simd>(s: S, logits: &[f32], i: usize) -> S::V {
-    let (groups, tail) = logits.as_chunks::<LANES>();
+    let (groups, tail) = logits.as_chunks::<VECTOR_LEN>();
     if let Some(group) = groups.get(i) {
         return s.load(group);
     }
-    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut lanes = [f32::NEG_INFINITY; VECTOR_LEN];
     lanes[..tail.len()].copy_from_slice(tail);
     s.load(&lanes)
 }

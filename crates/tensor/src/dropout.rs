@@ -6,7 +6,7 @@
 
 use crate::Cpu;
 use crate::random::Key;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 
 /// Which elements live: a function of the key and the global element number only.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub fn apply(cpu: &Cpu, mask: &DropoutMask, first_element: u64, x: &mut [f32]) {
 const TASK: usize = 16_384;
 
 /// Elements whose words are made at once: four from each of sixteen blocks.
-const GROUP: usize = 4 * LANES;
+const GROUP: usize = 4 * VECTOR_LEN;
 
 struct Apply<'a> {
     key: Key,
@@ -78,9 +78,9 @@ impl Kernel for Apply<'_> {
         keep(head, &block[started..], self.threshold, self.scale);
         let first_block = self.first.div_ceil(4);
         for (i, x) in (0u64..).zip(body.chunks_mut(GROUP)) {
-            let [a, b, c, d] = self.key.blocks::<LANES>(first_block + i * LANES as u64);
-            let mut words = [[0; 4]; LANES];
-            for i in 0..LANES {
+            let [a, b, c, d] = self.key.blocks::<VECTOR_LEN>(first_block + i * VECTOR_LEN as u64);
+            let mut words = [[0; 4]; VECTOR_LEN];
+            for i in 0..VECTOR_LEN {
                 words[i] = [a[i], b[i], c[i], d[i]];
             }
             keep(x, &words.as_flattened()[..x.len()], self.threshold, self.scale);

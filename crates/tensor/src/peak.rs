@@ -5,7 +5,7 @@
 
 use crate::Cpu;
 use crate::gemm::tiles::Engine;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Independent chains, enough to hide the latency of two units on every instruction set.
@@ -18,7 +18,7 @@ pub fn fma_burst(cpu: &Cpu, num_rounds: usize) -> f64 {
         let sum = cpu.run(Burst { num_rounds });
         assert!(sum.is_finite(), "the chains stay bounded");
     });
-    2.0 * (num_threads * num_rounds * CHAINS * LANES) as f64
+    2.0 * (num_threads * num_rounds * CHAINS * VECTOR_LEN) as f64
 }
 
 /// The same with products of bf16 tiles, if the CPU has units for them.

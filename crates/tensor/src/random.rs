@@ -8,7 +8,7 @@
 
 use crate::Cpu;
 use crate::math::scalar;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 
 /// One stream of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +107,11 @@ impl Kernel for FillNormal<'_> {
         for x in head {
             *x = self.key.normal(self.first) * self.std;
         }
-        for (i, out) in (0u64..).zip(pairs.chunks_mut(2 * LANES)) {
-            let first_block = self.first.div_ceil(2) + i * LANES as u64;
-            let [a, b, c, d] = self.key.blocks::<LANES>(first_block);
-            let mut normal = [[0.0; 2]; LANES];
-            for i in 0..LANES {
+        for (i, out) in (0u64..).zip(pairs.chunks_mut(2 * VECTOR_LEN)) {
+            let first_block = self.first.div_ceil(2) + i * VECTOR_LEN as u64;
+            let [a, b, c, d] = self.key.blocks::<VECTOR_LEN>(first_block);
+            let mut normal = [[0.0; 2]; VECTOR_LEN];
+            for i in 0..VECTOR_LEN {
                 normal[i] = normal_pair(a[i], b[i], c[i], d[i]);
             }
             for (x, normal) in out.iter_mut().zip(normal.as_flattened()) {

@@ -15,7 +15,7 @@ pub(crate) mod groups;
 pub(crate) mod testing;
 
 use crate::Cpu;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 use columns::{Terms, add_column_sums, row_part};
 use groups::{load, num_groups, store};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -161,7 +161,7 @@ impl Kernel for HasNonFinite<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> bool {
         let mut sums = [s.zero(); 4];
-        for part in self.x.chunks(4 * LANES) {
+        for part in self.x.chunks(4 * VECTOR_LEN) {
             for (i, sum) in sums.iter_mut().enumerate().take(num_groups(part)) {
                 *sum = s.fma(load(s, part, i), s.zero(), *sum);
             }

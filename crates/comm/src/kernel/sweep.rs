@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::SumTree;
-use lockstep_tensor::simd::{Kernel, LANES, Simd};
+use lockstep_tensor::simd::{Kernel, VECTOR_LEN, Simd};
 
 use super::Job;
 use super::order::{MAX_LEVELS, OrderStep};
@@ -128,9 +128,9 @@ fn two_to_one<S: Copy, T: Vector<S>, R: Which>(
     b: Source<'_, T>,
     target: Target<'_, T>,
 ) {
-    let (a, a_tail) = a.as_chunks::<LANES>();
-    let (b, b_tail) = b.as_chunks::<LANES>();
-    let (target, tail) = target.as_chunks::<LANES>();
+    let (a, a_tail) = a.as_chunks::<VECTOR_LEN>();
+    let (b, b_tail) = b.as_chunks::<VECTOR_LEN>();
+    let (target, tail) = target.as_chunks::<VECTOR_LEN>();
     for i in 0..target.len() {
         let sum = T::combine(s, r.which(), T::load(s, a.get(i)), T::load(s, b.get(i)));
         target.set(i, T::store(s, sum));
@@ -149,10 +149,10 @@ fn two_to_two<S: Copy, T: Vector<S>, R: Which>(
     first: Target<'_, T>,
     second: Target<'_, T>,
 ) {
-    let (a, a_tail) = a.as_chunks::<LANES>();
-    let (b, b_tail) = b.as_chunks::<LANES>();
-    let (first, first_tail) = first.as_chunks::<LANES>();
-    let (second, second_tail) = second.as_chunks::<LANES>();
+    let (a, a_tail) = a.as_chunks::<VECTOR_LEN>();
+    let (b, b_tail) = b.as_chunks::<VECTOR_LEN>();
+    let (first, first_tail) = first.as_chunks::<VECTOR_LEN>();
+    let (second, second_tail) = second.as_chunks::<VECTOR_LEN>();
     for i in 0..AHEAD.min(first.len()) {
         first.fetch_for_writing(i);
         second.fetch_for_writing(i);
@@ -184,10 +184,10 @@ fn one<T: Element, R: Which>(r: R, a: T, b: T) -> T {
 #[inline(always)]
 fn blockwise<S: Copy, T: Vector<S>, R: Which>(s: S, r: R, job: &Job<'_>) {
     let count = job.targets.first().map_or(0, |target| target.len() / size_of::<T>());
-    let (blocks, groups) = (count / (BLOCK * LANES), count / LANES);
+    let (blocks, groups) = (count / (BLOCK * VECTOR_LEN), count / VECTOR_LEN);
     by_groups::<S, T, R, BLOCK>(s, r, job, 0, blocks);
-    by_groups::<S, T, R, 1>(s, r, job, blocks * BLOCK * LANES, groups - blocks * BLOCK);
-    for index in groups * LANES..count {
+    by_groups::<S, T, R, 1>(s, r, job, blocks * BLOCK * VECTOR_LEN, groups - blocks * BLOCK);
+    for index in groups * VECTOR_LEN..count {
         let sum = add_up::<T, R>(r, job, &job.order.tree, index);
         let sum = job.divide_by.map_or(sum, |by| T::divide(sum, by));
         for target in job.targets {
@@ -205,10 +205,10 @@ fn by_groups<S: Copy, T: Vector<S>, R: Which, const B: usize>(
     start: usize,
     num_blocks: usize,
 ) {
-    let zero = T::load(s, [T::from_small(0); LANES]);
+    let zero = T::load(s, [T::from_small(0); VECTOR_LEN]);
     let mut levels = [[zero; B]; MAX_LEVELS];
     for block in 0..num_blocks {
-        let range = start + block * B * LANES..start + (block + 1) * B * LANES;
+        let range = start + block * B * VECTOR_LEN..start + (block + 1) * B * VECTOR_LEN;
         for step in &job.order.steps {
             match *step {
                 OrderStep::Load(level, source) => {
@@ -270,7 +270,7 @@ impl<'a, T: Element> Divide<'a, T> {
 
 #[inline(always)]
 fn divide<S: Copy, T: Vector<S>>(s: S, window: Target<'_, T>, by: usize) {
-    let (body, tail) = window.as_chunks::<LANES>();
+    let (body, tail) = window.as_chunks::<VECTOR_LEN>();
     let source = body.as_source();
     for i in 0..body.len() {
         body.set(i, T::store(s, T::divide_all(s, T::load(s, source.get(i)), by)));

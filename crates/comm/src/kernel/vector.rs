@@ -6,12 +6,12 @@
 //! every sixteen of `f16`, without vector instructions.
 
 use half::{bf16, f16};
-use lockstep_tensor::simd::{LANES, Simd};
+use lockstep_tensor::simd::{VECTOR_LEN, Simd};
 
 use crate::element::{Element, Reduction};
 
 /// Sixteen elements.
-pub(super) type Group<T> = [T; LANES];
+pub(super) type Group<T> = [T; VECTOR_LEN];
 
 /// What kernels do with sixteen elements under the instruction set `S`, if it matters.
 pub(super) trait Vector<S>: Element {
@@ -66,17 +66,17 @@ macro_rules! array_vector {
                 let mut result = a;
                 match reduction {
                     Reduction::Sum | Reduction::Mean => {
-                        for i in 0..LANES {
+                        for i in 0..VECTOR_LEN {
                             result[i] = Element::add(a[i], b[i]);
                         }
                     }
                     Reduction::Max => {
-                        for i in 0..LANES {
+                        for i in 0..VECTOR_LEN {
                             result[i] = Element::max(a[i], b[i]);
                         }
                     }
                     Reduction::Min => {
-                        for i in 0..LANES {
+                        for i in 0..VECTOR_LEN {
                             result[i] = Element::min(a[i], b[i]);
                         }
                     }

@@ -5,7 +5,7 @@
 
 use super::bits::take_f32;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::simd::{Isa, Kernel, LANES, Simd, dispatch};
+use lockstep_tensor::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch};
 
 /// Bytes of a tensor.
 pub const fn message_len(len: usize) -> usize {
@@ -32,9 +32,9 @@ impl Kernel for Encode<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let values = self.values.chunks(2 * LANES).zip(self.out.chunks_mut(2 * LANES));
+        let values = self.values.chunks(2 * VECTOR_LEN).zip(self.out.chunks_mut(2 * VECTOR_LEN));
         for (number, (values, out)) in (0..).zip(values) {
-            let chances = self.key.uniform_pairs::<LANES>(number * LANES as u64);
+            let chances = self.key.uniform_pairs::<VECTOR_LEN>(number * VECTOR_LEN as u64);
             let chances = chances.as_flattened();
             for (i, (value, out)) in values.iter().zip(out).enumerate() {
                 // A unit of zero, or one that is no number, makes every element the same.

@@ -8,7 +8,7 @@
 use super::bits::{pack_bytes, packed_len, take_f32, unpack_bytes};
 use super::int8::largest;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::simd::{Isa, Kernel, LANES, Simd, dispatch};
+use lockstep_tensor::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch};
 
 /// Elements that share a scale.
 pub const STRETCH: usize = 512;
@@ -52,10 +52,10 @@ impl Kernel for Encode<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let values = self.stretch.chunks(2 * LANES).zip(self.out.chunks_mut(2 * LANES));
+        let values = self.stretch.chunks(2 * VECTOR_LEN).zip(self.out.chunks_mut(2 * VECTOR_LEN));
         for (number, (values, out)) in (0..).zip(values) {
-            let first = self.first_pair + number * LANES as u64;
-            let chances = self.key.uniform_pairs::<LANES>(first);
+            let first = self.first_pair + number * VECTOR_LEN as u64;
+            let chances = self.key.uniform_pairs::<VECTOR_LEN>(first);
             let chances = chances.as_flattened();
             for (i, (value, out)) in values.iter().zip(out).enumerate() {
                 let levels = f64::from(self.levels);

@@ -8,7 +8,7 @@ use crate::Cpu;
 use crate::cpu::{Block, Blocks};
 use crate::gemm::{Precision, Write};
 use crate::math;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 
 /// The gradients of q, k and v from the gradient of the output.
 ///
@@ -117,7 +117,7 @@ pub(super) fn region_len(precision: Precision, shape: Shape) -> usize {
     room_len(precision)
         + work_len(precision, shape)
         + (shape.group() + 2) * shape.tokens * shape.head_dim
-        + LANES
+        + VECTOR_LEN
 }
 
 /// A tile of keys in two forms, of values, of probabilities, kept probabilities and score gradients
@@ -295,10 +295,10 @@ fn step<S: Simd>(
 /// Turns scores into probabilities, hidden ones into zero.
 #[inline(always)]
 fn probabilities<S: Simd>(s: S, tile: &Tile, scale: f32, lse: &[f32], p: &mut [f32]) {
-    let ((p, _), (lse, _)) = (p.as_chunks_mut::<LANES>(), lse.as_chunks::<LANES>());
+    let ((p, _), (lse, _)) = (p.as_chunks_mut::<VECTOR_LEN>(), lse.as_chunks::<VECTOR_LEN>());
     let (scale, lanes) = (s.splat(scale), lane_numbers(s));
     for column in tile.vectors() {
-        let v = column / LANES;
+        let v = column / VECTOR_LEN;
         let [visible_to_all, visible_to_some] = tile.rows(column);
         let minus_lse = s.neg(s.load(&lse[v]));
         for row in 0..visible_to_all {
@@ -325,11 +325,11 @@ fn score_gradients<S: Simd>(
     kept: &[f32],
     ds: &mut [f32],
 ) {
-    let ((p, _), (kept, _)) = (p.as_chunks::<LANES>(), kept.as_chunks::<LANES>());
-    let ((ds, _), (delta, _)) = (ds.as_chunks_mut::<LANES>(), delta.as_chunks::<LANES>());
+    let ((p, _), (kept, _)) = (p.as_chunks::<VECTOR_LEN>(), kept.as_chunks::<VECTOR_LEN>());
+    let ((ds, _), (delta, _)) = (ds.as_chunks_mut::<VECTOR_LEN>(), delta.as_chunks::<VECTOR_LEN>());
     let scale = s.splat(scale);
     for column in tile.vectors() {
-        let v = column / LANES;
+        let v = column / VECTOR_LEN;
         let [_, visible_to_some] = tile.rows(column);
         let delta = s.load(&delta[v]);
         for at in (0..visible_to_some).map(|row| row * PER_ROW + v) {
@@ -343,7 +343,7 @@ fn score_gradients<S: Simd>(
 /// The product of two rows by sixteen lanes.
 #[inline(always)]
 fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<VECTOR_LEN>(), b.as_chunks::<VECTOR_LEN>());
     let mut sum = s.fma(s.load_partial(a_tail), s.load_partial(b_tail), s.zero());
     for (a, b) in a.iter().zip(b) {
         sum = s.fma(s.load(a), s.load(b), sum);

@@ -9,7 +9,7 @@ use super::tile::Tile;
 use super::{PER_ROW, Shape, TILE};
 use crate::dropout::DropoutMask;
 use crate::random::Key;
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// Which probabilities to drop.
 #[derive(Clone, Copy, Debug)]
@@ -85,22 +85,22 @@ impl HeadMask {
         tile: &Tile,
         factors: &mut [f32],
     ) {
-        let (factors, _) = factors.as_chunks_mut::<LANES>();
+        let (factors, _) = factors.as_chunks_mut::<VECTOR_LEN>();
         for column in tile.vectors() {
             let [_, visible] = tile.rows(column);
-            let mut by_query = [[0.0; TILE]; LANES];
+            let mut by_query = [[0.0; TILE]; VECTOR_LEN];
             for (i, factors) in by_query.iter_mut().enumerate() {
                 let query = (first_query + column + i) as u64;
                 self.of_keys(self.first_element + query * self.tokens + first_key as u64, factors);
             }
-            for key in (0..visible).step_by(LANES) {
-                let mut square = [s.zero(); LANES];
+            for key in (0..visible).step_by(VECTOR_LEN) {
+                let mut square = [s.zero(); VECTOR_LEN];
                 for (vector, factors) in square.iter_mut().zip(&by_query) {
-                    *vector = s.load_partial(&factors[key..key + LANES]);
+                    *vector = s.load_partial(&factors[key..key + VECTOR_LEN]);
                 }
                 let square = s.transpose(square);
                 for (i, &vector) in square.iter().enumerate() {
-                    s.store(vector, &mut factors[(key + i) * PER_ROW + column / LANES]);
+                    s.store(vector, &mut factors[(key + i) * PER_ROW + column / VECTOR_LEN]);
                 }
             }
         }

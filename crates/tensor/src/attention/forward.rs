@@ -9,7 +9,7 @@ use crate::cpu::{Block, Blocks};
 use crate::gemm::{Precision, Write};
 use crate::math;
 use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// Attention of `tokens` queries of each sequence to the keys at or before their positions.
 ///
@@ -93,7 +93,7 @@ pub(super) fn region_len(precision: Precision, shape: Shape) -> usize {
         + 2 * (operand_len + TILE * TILE)
         + num_tiles * (operand_len + 2 * TILE)
         + shape.tokens * shape.head_dim
-        + LANES
+        + VECTOR_LEN
 }
 
 /// One head of one sequence.
@@ -188,8 +188,8 @@ impl Queries<'_> {
         tile: &Tile,
     ) {
         by.pack_queries(s, head_dim, q, tile, self.columns);
-        self.softmax.max.fill([f32::NEG_INFINITY; LANES]);
-        self.softmax.sum.fill([0.0; LANES]);
+        self.softmax.max.fill([f32::NEG_INFINITY; VECTOR_LEN]);
+        self.softmax.sum.fill([0.0; VECTOR_LEN]);
     }
 
     /// Takes in one more tile of keys; `factors` are those of dropout.
@@ -248,7 +248,7 @@ fn scale_rows<S: Simd>(s: S, head_dim: usize, factors: &[f32], rows: &mut [f32])
             continue;
         }
         let factor = s.splat(factor);
-        let (body, tail) = row.as_chunks_mut::<LANES>();
+        let (body, tail) = row.as_chunks_mut::<VECTOR_LEN>();
         for x in body {
             s.store(s.mul(s.load(x), factor), x);
         }
@@ -259,17 +259,17 @@ fn scale_rows<S: Simd>(s: S, head_dim: usize, factors: &[f32], rows: &mut [f32])
 }
 
 /// One number per column of a tile.
-type Columns = [[f32; LANES]; PER_ROW];
+type Columns = [[f32; VECTOR_LEN]; PER_ROW];
 
 /// The softmax of a tile of queries so far.
 struct Softmax<'a> {
-    max: &'a mut [[f32; LANES]],
-    sum: &'a mut [[f32; LANES]],
+    max: &'a mut [[f32; VECTOR_LEN]],
+    sum: &'a mut [[f32; VECTOR_LEN]],
 }
 
 impl<'a> Softmax<'a> {
     fn of(state: &'a mut [f32]) -> Self {
-        let (max, sum) = state.as_chunks_mut::<LANES>().0.split_at_mut(PER_ROW);
+        let (max, sum) = state.as_chunks_mut::<VECTOR_LEN>().0.split_at_mut(PER_ROW);
         Self { max, sum }
     }
 
@@ -277,11 +277,11 @@ impl<'a> Softmax<'a> {
     /// Returns what the outputs so far must be multiplied by.
     #[inline(always)]
     fn add<S: Simd>(&mut self, s: S, tile: &Tile, scale: f32, scores: &mut [f32]) -> Columns {
-        let mut rescales = [[0.0; LANES]; PER_ROW];
-        let (scores, _) = scores.as_chunks_mut::<LANES>();
+        let mut rescales = [[0.0; VECTOR_LEN]; PER_ROW];
+        let (scores, _) = scores.as_chunks_mut::<VECTOR_LEN>();
         let scale = s.splat(scale);
         for column in tile.vectors() {
-            let v = column / LANES;
+            let v = column / VECTOR_LEN;
             let rows = tile.rows(column);
             let tile_max = s.mul(column_max(s, scores, v, rows), scale);
             let old_max = s.load(&self.max[v]);
@@ -299,7 +299,7 @@ impl<'a> Softmax<'a> {
     /// The last factors, and the logarithms of the sums.
     #[inline(always)]
     fn finish<S: Simd>(&self, s: S) -> (Columns, Columns) {
-        let (mut last, mut lse) = ([[0.0; LANES]; PER_ROW], [[0.0; LANES]; PER_ROW]);
+        let (mut last, mut lse) = ([[0.0; VECTOR_LEN]; PER_ROW], [[0.0; VECTOR_LEN]; PER_ROW]);
         for v in 0..PER_ROW {
             let sum = s.load(&self.sum[v]);
             s.store(s.div(s.splat(1.0), sum), &mut last[v]);
@@ -313,7 +313,7 @@ impl<'a> Softmax<'a> {
 #[inline(always)]
 fn column_max<S: Simd>(
     s: S,
-    scores: &[[f32; LANES]],
+    scores: &[[f32; VECTOR_LEN]],
     v: usize,
     [visible_to_all, visible_to_some]: [usize; 2],
 ) -> S::V {
@@ -339,7 +339,7 @@ fn column_max<S: Simd>(
 #[inline(always)]
 fn exponentials<S: Simd>(
     s: S,
-    scores: &mut [[f32; LANES]],
+    scores: &mut [[f32; VECTOR_LEN]],
     v: usize,
     [visible_to_all, visible_to_some]: [usize; 2],
     scale: S::V,

@@ -47,12 +47,12 @@ pub use dropout::{Dropout, Heads};
 pub use forward::{forward, forward_in};
 
 use crate::gemm::Precision;
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// Queries, and keys, of one tile.
 const TILE: usize = crate::gemm::tile::SCORE_STRIDE;
 /// Vectors in a row of a tile.
-const PER_ROW: usize = TILE / LANES;
+const PER_ROW: usize = TILE / VECTOR_LEN;
 
 /// How many rows ahead of a copy a row is fetched into the cache: rows lie kilobytes apart, where
 /// no hardware expects the next access, and without the hint each is a wait for the shared cache.
@@ -128,7 +128,7 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     fn prefetch<S: Simd>(self, s: S, row: usize, len: usize) {
         let start = self.data.as_ptr().wrapping_add(row * self.stride);
-        for line in (0..len).step_by(LANES) {
+        for line in (0..len).step_by(VECTOR_LEN) {
             s.prefetch(start.wrapping_add(line));
         }
     }
@@ -156,9 +156,9 @@ pub fn scratch_len_in(precision: Precision, shape: Shape) -> usize {
 }
 
 /// A task's scratch from the start of a cache line on, cut behind its first `len` words; a region
-/// has [`LANES`] words to spare for it.
+/// has [`VECTOR_LEN`] words to spare for it.
 fn split_aligned(region: &mut [f32], len: usize) -> (&mut [f32], &mut [f32]) {
-    let start = region.as_ptr().align_offset(LANES * size_of::<f32>());
+    let start = region.as_ptr().align_offset(VECTOR_LEN * size_of::<f32>());
     region[start..].split_at_mut(len)
 }
 

@@ -5,7 +5,7 @@
 
 use super::products::Products;
 use super::tile::{Tile, pack, transpose};
-use super::{LANES, Rows, TILE, packed_stride};
+use super::{VECTOR_LEN, Rows, TILE, packed_stride};
 use crate::gemm::{Write, tile};
 use crate::simd::Simd;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(super) struct InF32;
 /// Products with the tile skip what is hidden in steps of this many rows and columns.
 #[inline(always)]
 fn step(tile: &Tile) -> usize {
-    if tile.diagonal { LANES } else { TILE }
+    if tile.diagonal { VECTOR_LEN } else { TILE }
 }
 
 impl<S: Simd> Products<S> for InF32 {
@@ -53,9 +53,9 @@ impl<S: Simd> Products<S> for InF32 {
         out: &mut [f32],
     ) {
         let (stride, step) = (packed_stride(head_dim), step(tile));
-        let end = tile.queries.end.next_multiple_of(LANES);
+        let end = tile.queries.end.next_multiple_of(VECTOR_LEN);
         for key in (0..tile.num_keys).step_by(step) {
-            let start = key.max(tile.queries.start / LANES * LANES);
+            let start = key.max(tile.queries.start / VECTOR_LEN * VECTOR_LEN);
             if start < end {
                 let dims = (step.min(tile.num_keys - key), end - start, head_dim);
                 let (keys, queries) = (&keys[key * stride..], &queries[start..]);

@@ -11,7 +11,7 @@ use super::{Rows, TILE};
 use crate::gemm::tiles::pack::{self, Side};
 use crate::gemm::tiles::{self, Engine, LINES, STEP, STEP_WORDS, TILE_WORDS, panel_words};
 use crate::gemm::{Mat, Write};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 use std::ops::Range;
 
 /// Words of a panel over the keys or queries of a tile.
@@ -305,14 +305,14 @@ fn by_query<S: Simd>(
     out: &mut [f32; TILE_WORDS],
 ) {
     let [_, visible] = tile.rows(line);
-    let mut square = [s.zero(); LANES];
+    let mut square = [s.zero(); VECTOR_LEN];
     for (pair, row) in square.iter_mut().enumerate() {
         let key = step * STEP + 2 * pair;
         let even = load_if(s, key < visible, factors, key * TILE + line);
         let odd = load_if(s, key + 1 < visible, factors, (key + 1) * TILE + line);
         *row = s.from_bits(s.pair_lanes(even, odd));
     }
-    let (out, _) = out.as_chunks_mut::<LANES>();
+    let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
     for (row, out) in s.transpose(square).into_iter().zip(out) {
         s.store(row, out);
     }
@@ -330,12 +330,12 @@ fn by_key<S: Simd>(
     out: &mut [f32; TILE_WORDS],
 ) {
     let first = if tile.diagonal { line } else { 0 };
-    let (out, _) = out.as_chunks_mut::<LANES>();
+    let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
     for (row, out) in out.iter_mut().enumerate() {
         let factors = &factors[(line + row) * TILE..][..tile.queries.end];
         let query = step * STEP;
         let a = load_some(s, first <= query, factors, query);
-        let b = load_some(s, first <= query + LANES, factors, query + LANES);
+        let b = load_some(s, first <= query + VECTOR_LEN, factors, query + VECTOR_LEN);
         s.store(s.from_bits(s.pair_neighbours(a, b)), out);
     }
 }

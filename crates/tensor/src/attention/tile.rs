@@ -2,7 +2,7 @@
 
 use super::{PER_ROW, ROWS_AHEAD, Rows, TILE};
 use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 use std::ops::Range;
 
 /// One tile of the causal matrix, and how much of it there is.
@@ -20,14 +20,14 @@ impl Tile {
     /// The vectors of columns that hold the queries, by their first column.
     #[inline(always)]
     pub(super) fn vectors(&self) -> std::iter::StepBy<Range<usize>> {
-        (self.queries.start / LANES * LANES..self.queries.end).step_by(LANES)
+        (self.queries.start / VECTOR_LEN * VECTOR_LEN..self.queries.end).step_by(VECTOR_LEN)
     }
 
     /// For the vector from `column` on: rows visible to all its lanes, and rows visible to some.
     #[inline(always)]
     pub(super) fn rows(&self, column: usize) -> [usize; 2] {
         if self.diagonal {
-            [column, column + LANES].map(|row| row.min(self.num_keys))
+            [column, column + VECTOR_LEN].map(|row| row.min(self.num_keys))
         } else {
             [self.num_keys; 2]
         }
@@ -36,10 +36,10 @@ impl Tile {
     /// `tile *= factors` wherever a query sees a key.
     #[inline(always)]
     pub(super) fn multiply_visible<S: Simd>(&self, s: S, factors: &[f32], tile: &mut [f32]) {
-        let ((tile, _), (factors, _)) = (tile.as_chunks_mut::<LANES>(), factors.as_chunks());
+        let ((tile, _), (factors, _)) = (tile.as_chunks_mut::<VECTOR_LEN>(), factors.as_chunks());
         for column in self.vectors() {
             let [_, visible] = self.rows(column);
-            for at in (0..visible).map(|row| row * PER_ROW + column / LANES) {
+            for at in (0..visible).map(|row| row * PER_ROW + column / VECTOR_LEN) {
                 s.store(s.mul(s.load(&tile[at]), s.load(&factors[at])), &mut tile[at]);
             }
         }
@@ -87,18 +87,18 @@ pub(super) fn transpose<S: Simd>(
     queries: &Range<usize>,
     columns: &mut [f32],
 ) {
-    let (columns, _) = columns.as_chunks_mut::<LANES>();
-    for column in (0..TILE).step_by(LANES) {
-        for row in column..column + LANES {
-            rows.prefetch(s, row + LANES, head_dim);
+    let (columns, _) = columns.as_chunks_mut::<VECTOR_LEN>();
+    for column in (0..TILE).step_by(VECTOR_LEN) {
+        for row in column..column + VECTOR_LEN {
+            rows.prefetch(s, row + VECTOR_LEN, head_dim);
         }
-        for p in (0..head_dim).step_by(LANES) {
-            let len = LANES.min(head_dim - p);
-            let mut square = [s.zero(); LANES];
+        for p in (0..head_dim).step_by(VECTOR_LEN) {
+            let len = VECTOR_LEN.min(head_dim - p);
+            let mut square = [s.zero(); VECTOR_LEN];
             for (i, vector) in square.iter_mut().enumerate() {
                 if queries.contains(&(column + i)) {
                     let part = &rows.data[(column + i - queries.start) * rows.stride + p..][..len];
-                    *vector = match part.as_array::<LANES>() {
+                    *vector = match part.as_array::<VECTOR_LEN>() {
                         Some(part) => s.load(part),
                         None => s.load_partial(part),
                     };
@@ -106,7 +106,7 @@ pub(super) fn transpose<S: Simd>(
             }
             let square = s.transpose(square);
             for (i, &vector) in square[..len].iter().enumerate() {
-                s.store(vector, &mut columns[(p + i) * PER_ROW + column / LANES]);
+                s.store(vector, &mut columns[(p + i) * PER_ROW + column / VECTOR_LEN]);
             }
         }
     }

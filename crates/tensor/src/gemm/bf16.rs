@@ -10,7 +10,7 @@ use super::tiles::pack::{self, Side};
 use super::tiles::{Engine, LINES, STEP, TILE, panel_words};
 use super::{Mat, Target, Write};
 use crate::Cpu;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 use std::mem::MaybeUninit;
 
 /// Products of the longest block: with them a panel of either operand is a few percent of the
@@ -105,8 +105,8 @@ impl Columns {
 /// Stores that straddle two cache lines cost more than a panel with a few columns too many, unless
 /// the product is long.
 fn shift(target: Target, n: usize, k: usize) -> usize {
-    let straddles = target.data.addr() / size_of::<f32>() % LANES;
-    if target.row_stride.is_multiple_of(LANES) && 4 * n > k { straddles } else { 0 }
+    let straddles = target.data.addr() / size_of::<f32>() % VECTOR_LEN;
+    if target.row_stride.is_multiple_of(VECTOR_LEN) && 4 * n > k { straddles } else { 0 }
 }
 
 /// Packs a few panels of the right operand.
@@ -223,7 +223,7 @@ impl Sweep<'_> {
 /// `out = a + b` for a row of a corner.
 #[inline(always)]
 fn add_row<S: Simd>(s: S, a: &[f32], b: &[f32], out: &mut [f32]) {
-    for ((a, b), out) in a.chunks(LANES).zip(b.chunks(LANES)).zip(out.chunks_mut(LANES)) {
+    for ((a, b), out) in a.chunks(VECTOR_LEN).zip(b.chunks(VECTOR_LEN)).zip(out.chunks_mut(VECTOR_LEN)) {
         let sum = s.add(s.load_partial(&a[..b.len()]), s.load_partial(b));
         s.store_partial(sum, out);
     }

@@ -4,7 +4,7 @@
 //! network, and a product in bf16 rounds the former and takes the latter as it is. Both happen
 //! while the operand is packed, so there is no pass over memory for it.
 
-use crate::simd::{LANES, Simd, widen_bf16};
+use crate::simd::{VECTOR_LEN, Simd, widen_bf16};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::fmt;
@@ -106,7 +106,7 @@ impl Elements<'_> {
 /// A type that operands can be stored as.
 pub(crate) trait Element: Copy {
     /// Sixteen of them, widened.
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V;
+    fn load<S: Simd>(s: S, x: &[Self; VECTOR_LEN]) -> S::V;
     /// Up to sixteen; missing lanes are zero.
     fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V;
     /// The elements themselves, if they are `f32` and need no conversion.
@@ -118,7 +118,7 @@ pub(crate) trait Element: Copy {
 
 impl Element for f32 {
     #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
+    fn load<S: Simd>(s: S, x: &[Self; VECTOR_LEN]) -> S::V {
         s.load(x)
     }
     #[inline(always)]
@@ -133,11 +133,11 @@ impl Element for f32 {
 
 /// Up to sixteen two-byte floats by their bits, with zeros behind them.
 #[inline(always)]
-fn bits<T>(x: &[T]) -> [u16; LANES]
+fn bits<T>(x: &[T]) -> [u16; VECTOR_LEN]
 where
     [T]: HalfFloatSliceExt,
 {
-    let mut lanes = [0; LANES];
+    let mut lanes = [0; VECTOR_LEN];
     let x = x.reinterpret_cast();
     lanes[..x.len()].copy_from_slice(x);
     lanes
@@ -145,7 +145,7 @@ where
 
 impl Element for bf16 {
     #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
+    fn load<S: Simd>(s: S, x: &[Self; VECTOR_LEN]) -> S::V {
         let x = x.reinterpret_cast().first_chunk().expect("as many");
         let [v, _] = widen_bf16(s, s.load_u16(x));
         v
@@ -159,7 +159,7 @@ impl Element for bf16 {
 
 impl Element for f16 {
     #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
+    fn load<S: Simd>(s: S, x: &[Self; VECTOR_LEN]) -> S::V {
         s.load_f16(x.reinterpret_cast().first_chunk().expect("as many"))
     }
     #[inline(always)]
@@ -171,7 +171,7 @@ impl Element for f16 {
 /// Rounds to the nearest `f16` and widens again.
 #[inline(always)]
 pub(crate) fn through_f16<S: Simd>(s: S, v: S::V) -> S::V {
-    let mut bits = [0; LANES];
+    let mut bits = [0; VECTOR_LEN];
     s.store_f16(v, &mut bits);
     s.load_f16(&bits)
 }

@@ -9,7 +9,7 @@
 
 use super::Mat;
 use super::tile::{TILE_COLS, TILE_ROWS};
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// Steps of k between two rounds of hints.
 pub(super) const STEPS: usize = 32;
@@ -52,7 +52,7 @@ impl Hints {
     ) -> Self {
         let (row, product, left_line, left_round) = if a.col_stride == 1 {
             // One row a tile, and beyond the twelfth again the last.
-            (next_row + index.min(TILE_ROWS - 1), first, LANES, STEPS)
+            (next_row + index.min(TILE_ROWS - 1), first, VECTOR_LEN, STEPS)
         } else {
             // A column is shorter than a cache line and the one above it was just packed, so its
             // last element is in the only line that can be missing.
@@ -70,7 +70,7 @@ impl Hints {
             return;
         }
         for _ in 0..TARGET_ROWS {
-            for column in [0, LANES, TILE_COLS - 1] {
+            for column in [0, VECTOR_LEN, TILE_COLS - 1] {
                 s.prefetch(self.target.wrapping_add(column));
             }
             self.target = self.target.wrapping_add(self.target_row);

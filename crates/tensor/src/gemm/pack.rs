@@ -7,7 +7,7 @@
 use super::Mat;
 use super::elements::{Element, of_any_type, through_f16};
 use super::tile::{PANEL_STRIDE, TILE_COLS, TILE_ROWS};
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 use std::mem::MaybeUninit;
 
 /// Room for one left panel, in either layout. It lives on the stack of a task and is not cleared
@@ -71,7 +71,7 @@ fn copy<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [MaybeUnin
             to.write_copy_of_slice(from);
         }
         _ => {
-            for (from, to) in from.chunks(LANES).zip(to.chunks_mut(LANES)) {
+            for (from, to) in from.chunks(VECTOR_LEN).zip(to.chunks_mut(VECTOR_LEN)) {
                 let lanes = s.to_array(rounded(s, T::load_partial(s, from), to_f16));
                 to.write_copy_of_slice(&lanes[..from.len()]);
             }
@@ -124,7 +124,7 @@ fn copy_row<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, row: &mut [f32]
             }
         }
         _ => {
-            for (from, to) in from.chunks(LANES).zip(row.chunks_mut(LANES)) {
+            for (from, to) in from.chunks(VECTOR_LEN).zip(row.chunks_mut(VECTOR_LEN)) {
                 let v = rounded(s, T::load_partial(s, from), to_f16);
                 s.store_partial(v, &mut to[..from.len()]);
             }
@@ -142,13 +142,13 @@ fn transpose<S: Simd, T: Element>(
     to_f16: bool,
     panel: &mut [f32],
 ) {
-    for c in (0..n).step_by(LANES) {
-        let columns = LANES.min(n - c);
-        for q in (0..k).step_by(LANES) {
-            let depth = LANES.min(k - q);
-            let mut square = [s.zero(); LANES];
+    for c in (0..n).step_by(VECTOR_LEN) {
+        let columns = VECTOR_LEN.min(n - c);
+        for q in (0..k).step_by(VECTOR_LEN) {
+            let depth = VECTOR_LEN.min(k - q);
+            let mut square = [s.zero(); VECTOR_LEN];
             let start = |r: usize| (c + r) * stride + q;
-            if columns == LANES && depth == LANES {
+            if columns == VECTOR_LEN && depth == VECTOR_LEN {
                 for (r, row) in square.iter_mut().enumerate() {
                     let numbers = data[start(r)..].first_chunk().expect("sixteen products");
                     *row = rounded(s, T::load(s, numbers), to_f16);

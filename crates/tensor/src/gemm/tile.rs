@@ -6,7 +6,7 @@
 
 use super::Write;
 use super::hints::{self, Hints};
-use crate::simd::{Isa, Kernel, LANES, Simd};
+use crate::simd::{Isa, Kernel, VECTOR_LEN, Simd};
 
 /// Rows of the tallest tile; packed panels have this many rows.
 pub(super) const TILE_ROWS: usize = 12;
@@ -14,7 +14,7 @@ pub(super) const TILE_ROWS: usize = 12;
 pub(super) const TILE_COLS: usize = 32;
 /// Distance between the rows of a packed left panel: a block of k plus one cache line, so that
 /// the rows do not fall into the same sets of the first-level cache.
-pub(super) const PANEL_STRIDE: usize = super::K_BLOCK + LANES;
+pub(super) const PANEL_STRIDE: usize = super::K_BLOCK + VECTOR_LEN;
 /// How many rows ahead of the products a panel is fetched into the first-level cache: about a
 /// hundred cycles' worth, several times what the second level takes to answer.
 const AHEAD: usize = 8;
@@ -211,13 +211,13 @@ impl Tile {
         let mut j = 0;
         // SAFETY: each branch takes at most n - j columns.
         unsafe {
-            while n - j >= V * LANES {
-                self.one::<S, A_ROW, R, V>(s, LANES, a, b.add(j), c.add(j));
-                j += V * LANES;
+            while n - j >= V * VECTOR_LEN {
+                self.one::<S, A_ROW, R, V>(s, VECTOR_LEN, a, b.add(j), c.add(j));
+                j += V * VECTOR_LEN;
             }
-            while n - j >= LANES {
-                self.one::<S, A_ROW, R, 1>(s, LANES, a, b.add(j), c.add(j));
-                j += LANES;
+            while n - j >= VECTOR_LEN {
+                self.one::<S, A_ROW, R, 1>(s, VECTOR_LEN, a, b.add(j), c.add(j));
+                j += VECTOR_LEN;
             }
             if j < n {
                 self.one::<S, A_ROW, R, 1>(s, n - j, a, b.add(j), c.add(j));
@@ -249,11 +249,11 @@ impl Tile {
                     let b = b.add(p * self.b_row);
                     let a = a.add(p * self.a_col);
                     for v in 0..V {
-                        s.prefetch(b.wrapping_add(AHEAD * self.b_row + v * LANES));
+                        s.prefetch(b.wrapping_add(AHEAD * self.b_row + v * VECTOR_LEN));
                     }
                     let mut right = [s.zero(); V];
                     for (v, right) in right.iter_mut().enumerate() {
-                        *right = load(s, b.add(v * LANES), lanes);
+                        *right = load(s, b.add(v * VECTOR_LEN), lanes);
                     }
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let left = s.splat(*a.add(r * a_row));
@@ -268,7 +268,7 @@ impl Tile {
             for (v, &sum) in sums.iter().enumerate() {
                 // SAFETY: row r and vector v of c are inside (caller).
                 unsafe {
-                    let c = c.add(r * self.c_row + v * LANES);
+                    let c = c.add(r * self.c_row + v * VECTOR_LEN);
                     let sum = if self.add { s.add(load(s, c, lanes), sum) } else { sum };
                     store(s, sum, c, lanes);
                 }
@@ -283,8 +283,8 @@ impl Tile {
 unsafe fn load<S: Simd>(s: S, x: *const f32, lanes: usize) -> S::V {
     // SAFETY: passed on from the caller.
     unsafe {
-        if lanes == LANES {
-            s.load(&*x.cast::<[f32; LANES]>())
+        if lanes == VECTOR_LEN {
+            s.load(&*x.cast::<[f32; VECTOR_LEN]>())
         } else {
             s.load_partial(std::slice::from_raw_parts(x, lanes))
         }
@@ -297,8 +297,8 @@ unsafe fn load<S: Simd>(s: S, x: *const f32, lanes: usize) -> S::V {
 unsafe fn store<S: Simd>(s: S, v: S::V, x: *mut f32, lanes: usize) {
     // SAFETY: passed on from the caller.
     unsafe {
-        if lanes == LANES {
-            s.store(v, &mut *x.cast::<[f32; LANES]>());
+        if lanes == VECTOR_LEN {
+            s.store(v, &mut *x.cast::<[f32; VECTOR_LEN]>());
         } else {
             s.store_partial(v, std::slice::from_raw_parts_mut(x, lanes));
         }

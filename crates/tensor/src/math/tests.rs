@@ -1,14 +1,14 @@
 //! Accuracy in ulps against the standard library's `f64`, special values, and equal bits.
 
 use super::{erf, exp, ln, scalar, sigmoid, sigmoid_and_slope, tanh};
-use crate::simd::{Isa, Kernel, LANES, Simd, dispatch};
+use crate::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch};
 
 /// Applies `f` to every vector of `x` and writes `y`; the tail goes through the same operations.
 #[inline(always)]
 fn map<S: Simd>(s: S, x: &[f32], y: &mut [f32], f: impl Fn(S::V) -> S::V) {
     assert_eq!(x.len(), y.len());
-    let (x_body, x_tail) = x.as_chunks::<LANES>();
-    let (y_body, y_tail) = y.as_chunks_mut::<LANES>();
+    let (x_body, x_tail) = x.as_chunks::<VECTOR_LEN>();
+    let (y_body, y_tail) = y.as_chunks_mut::<VECTOR_LEN>();
     for (x, y) in x_body.iter().zip(y_body) {
         s.store(f(s.load(x)), y);
     }

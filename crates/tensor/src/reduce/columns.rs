@@ -7,14 +7,14 @@
 
 use super::groups::{load, store};
 use crate::Cpu;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, VECTOR_LEN, Simd};
 use std::ops::Range;
 
 /// Vectors of columns that one task keeps in registers.
 const GROUPS: usize = 4;
 
 /// Columns of a task.
-pub(crate) const COLUMNS: usize = GROUPS * LANES;
+pub(crate) const COLUMNS: usize = GROUPS * VECTOR_LEN;
 
 /// What each row adds to `K` column sums that are formed in one walk.
 pub(crate) trait Terms<const K: usize>: Copy + Send + Sync {
@@ -70,8 +70,8 @@ impl<const K: usize, T: Terms<K>> Kernel for ColumnBlock<'_, T, K> {
             add_totals(s, total, &mut sums, 0);
             return;
         }
-        for group in 0..num_columns.div_ceil(LANES) {
-            let columns = first + group * LANES..first + num_columns.min((group + 1) * LANES);
+        for group in 0..num_columns.div_ceil(VECTOR_LEN) {
+            let columns = first + group * VECTOR_LEN..first + num_columns.min((group + 1) * VECTOR_LEN);
             let mut total = [[s.zero(); 1]; K];
             for row in 0..num_rows {
                 terms.add(s, row, columns.clone(), &mut total);

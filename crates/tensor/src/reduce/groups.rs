@@ -4,18 +4,18 @@
 //! through the same operations, and only its own elements are stored. A sum over groups must
 //! therefore be one to which sixteen zeros add nothing.
 
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// How many groups a slice has.
 #[inline(always)]
 pub(crate) fn num_groups(x: &[f32]) -> usize {
-    x.len().div_ceil(LANES)
+    x.len().div_ceil(VECTOR_LEN)
 }
 
 /// Group `i` of `x`, with zeros in the place of missing elements.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(s: S, x: &[f32], i: usize) -> S::V {
-    let (groups, tail) = x.as_chunks::<LANES>();
+    let (groups, tail) = x.as_chunks::<VECTOR_LEN>();
     match groups.get(i) {
         Some(group) => s.load(group),
         None => s.load_partial(tail),
@@ -25,7 +25,7 @@ pub(crate) fn load<S: Simd>(s: S, x: &[f32], i: usize) -> S::V {
 /// Writes group `i` of `x`; lanes behind its end are dropped.
 #[inline(always)]
 pub(crate) fn store<S: Simd>(s: S, v: S::V, x: &mut [f32], i: usize) {
-    let (groups, tail) = x.as_chunks_mut::<LANES>();
+    let (groups, tail) = x.as_chunks_mut::<VECTOR_LEN>();
     match groups.get_mut(i) {
         Some(group) => s.store(v, group),
         None => s.store_partial(v, tail),

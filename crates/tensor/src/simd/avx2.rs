@@ -1,6 +1,6 @@
 //! Sixteen lanes in two 256-bit registers.
 
-use super::{Isa, Kernel, LANES, Simd};
+use super::{Isa, Kernel, VECTOR_LEN, Simd};
 use std::arch::x86_64::{
     __m128i, __m256, __m256d, __m256i, _CMP_LT_OQ, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_loadu_si128, _mm_prefetch, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_pd,
@@ -36,7 +36,7 @@ macro_rules! with_avx2 {
 
 /// Where the two halves of sixteen 16-bit numbers start.
 #[inline(always)]
-fn halves(x: &[u16; LANES]) -> [*const __m128i; 2] {
+fn halves(x: &[u16; VECTOR_LEN]) -> [*const __m128i; 2] {
     [x[..8].as_ptr().cast(), x[8..].as_ptr().cast()]
 }
 
@@ -73,11 +73,11 @@ impl Simd for Avx2 {
         with_avx2!([_mm256_set1_ps(x); 2])
     }
     #[inline(always)]
-    fn load(self, x: &[f32; LANES]) -> Self::V {
+    fn load(self, x: &[f32; VECTOR_LEN]) -> Self::V {
         with_avx2!([_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x[8..].as_ptr())])
     }
     #[inline(always)]
-    fn store(self, v: Self::V, out: &mut [f32; LANES]) {
+    fn store(self, v: Self::V, out: &mut [f32; VECTOR_LEN]) {
         with_avx2!(_mm256_storeu_ps(out.as_mut_ptr(), v[0]));
         with_avx2!(_mm256_storeu_ps(out[8..].as_mut_ptr(), v[1]));
     }
@@ -142,7 +142,7 @@ impl Simd for Avx2 {
         with_avx2!([_mm256_set1_epi32(x); 2])
     }
     #[inline(always)]
-    fn load_int(self, x: &[i32; LANES]) -> Self::I {
+    fn load_int(self, x: &[i32; VECTOR_LEN]) -> Self::I {
         with_avx2!([
             _mm256_loadu_si256(x.as_ptr().cast()),
             _mm256_loadu_si256(x[8..].as_ptr().cast()),
@@ -179,7 +179,7 @@ impl Simd for Avx2 {
         both!(_mm256_srlv_epi32(a, count))
     }
     #[inline(always)]
-    fn load_u16(self, x: &[u16; LANES]) -> Self::I {
+    fn load_u16(self, x: &[u16; VECTOR_LEN]) -> Self::I {
         let [a, b] = halves(x);
         with_avx2!([
             _mm256_cvtepu16_epi32(_mm_loadu_si128(a)),
@@ -187,7 +187,7 @@ impl Simd for Avx2 {
         ])
     }
     #[inline(always)]
-    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
+    fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]) {
         with_avx2!({
             // Packing works within each half of a register: put its four quarters in order.
             let packed = _mm256_permute4x64_epi64::<0xD8>(_mm256_packus_epi32(a[0], a[1]));
@@ -195,13 +195,13 @@ impl Simd for Avx2 {
         });
     }
     #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> Self::V {
+    fn load_f16(self, x: &[u16; VECTOR_LEN]) -> Self::V {
         let [a, b] = halves(x);
         with_avx2!([_mm256_cvtph_ps(_mm_loadu_si128(a)), _mm256_cvtph_ps(_mm_loadu_si128(b)),])
     }
     #[inline(always)]
-    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
-        let (first, second) = out.split_at_mut(LANES / 2);
+    fn store_f16(self, v: Self::V, out: &mut [u16; VECTOR_LEN]) {
+        let (first, second) = out.split_at_mut(VECTOR_LEN / 2);
         with_avx2!({
             let a = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[0]);
             let b = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[1]);
@@ -241,8 +241,8 @@ impl Simd for Avx2 {
         ])
     }
     #[inline(always)]
-    fn to_array_f64(self, a: Self::D) -> [f64; LANES] {
-        let mut out = [0.0; LANES];
+    fn to_array_f64(self, a: Self::D) -> [f64; VECTOR_LEN] {
+        let mut out = [0.0; VECTOR_LEN];
         for (out, a) in out.as_chunks_mut::<4>().0.iter_mut().zip(a) {
             with_avx2!(_mm256_storeu_pd(out.as_mut_ptr(), a));
         }

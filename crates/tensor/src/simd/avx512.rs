@@ -1,6 +1,6 @@
 //! Sixteen lanes in one 512-bit register.
 
-use super::{Isa, Kernel, LANES, Simd, halves};
+use super::{Isa, Kernel, VECTOR_LEN, Simd, halves};
 use std::arch::x86_64::{
     __m512, __m512bh, __m512d, __m512i, _CMP_LT_OQ, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_prefetch, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_add_epi32, _mm512_add_pd,
@@ -76,11 +76,11 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
         with_avx512!(_mm512_set1_ps(x))
     }
     #[inline(always)]
-    fn load(self, x: &[f32; LANES]) -> Self::V {
+    fn load(self, x: &[f32; VECTOR_LEN]) -> Self::V {
         with_avx512!(_mm512_loadu_ps(x.as_ptr()))
     }
     #[inline(always)]
-    fn store(self, v: Self::V, out: &mut [f32; LANES]) {
+    fn store(self, v: Self::V, out: &mut [f32; VECTOR_LEN]) {
         with_avx512!(_mm512_storeu_ps(out.as_mut_ptr(), v));
     }
     #[inline(always)]
@@ -140,7 +140,7 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
         with_avx512!(_mm512_set1_epi32(x))
     }
     #[inline(always)]
-    fn load_int(self, x: &[i32; LANES]) -> Self::I {
+    fn load_int(self, x: &[i32; VECTOR_LEN]) -> Self::I {
         with_avx512!(_mm512_loadu_si512(x.as_ptr().cast()))
     }
     #[inline(always)]
@@ -172,19 +172,19 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
         with_avx512!(_mm512_srli_epi32::<N>(a))
     }
     #[inline(always)]
-    fn load_u16(self, x: &[u16; LANES]) -> Self::I {
+    fn load_u16(self, x: &[u16; VECTOR_LEN]) -> Self::I {
         with_avx512!(_mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast())))
     }
     #[inline(always)]
-    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
+    fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]) {
         with_avx512!(_mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(a)));
     }
     #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> Self::V {
+    fn load_f16(self, x: &[u16; VECTOR_LEN]) -> Self::V {
         with_avx512!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
     }
     #[inline(always)]
-    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
+    fn store_f16(self, v: Self::V, out: &mut [u16; VECTOR_LEN]) {
         with_avx512!(_mm256_storeu_si256(
             out.as_mut_ptr().cast(),
             _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v),
@@ -231,37 +231,37 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
         with_avx512!([_mm512_fmadd_pd(a[0], b[0], c[0]), _mm512_fmadd_pd(a[1], b[1], c[1])])
     }
     #[inline(always)]
-    fn to_array_f64(self, a: Self::D) -> [f64; LANES] {
-        let mut out = [0.0; LANES];
+    fn to_array_f64(self, a: Self::D) -> [f64; VECTOR_LEN] {
+        let mut out = [0.0; VECTOR_LEN];
         with_avx512!(_mm512_storeu_pd(out.as_mut_ptr(), a[0]));
         with_avx512!(_mm512_storeu_pd(out[8..].as_mut_ptr(), a[1]));
         out
     }
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
-        assert!(x.len() <= LANES);
+        assert!(x.len() <= VECTOR_LEN);
         let mask = ((1u32 << x.len()) - 1) as u16;
         with_avx512!(_mm512_maskz_loadu_ps(mask, x.as_ptr()))
     }
     #[inline(always)]
     fn store_partial(self, v: Self::V, out: &mut [f32]) {
-        assert!(out.len() <= LANES);
+        assert!(out.len() <= VECTOR_LEN);
         let mask = ((1u32 << out.len()) - 1) as u16;
         with_avx512!(_mm512_mask_storeu_ps(out.as_mut_ptr(), mask, v));
     }
     #[inline(always)]
-    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+    fn transpose(self, rows: [Self::V; VECTOR_LEN]) -> [Self::V; VECTOR_LEN] {
         // Four rounds, each doubling the size of the squares that are already in place: pairs of
         // lanes, pairs of pairs, then whole quarters of the registers, twice.
         let mut a = rows;
-        for i in (0..LANES).step_by(2) {
+        for i in (0..VECTOR_LEN).step_by(2) {
             with_avx512!({
                 a[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
                 a[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
             });
         }
         let mut b = a;
-        for i in (0..LANES).step_by(4) {
+        for i in (0..VECTOR_LEN).step_by(4) {
             with_avx512!({
                 b[i] = _mm512_shuffle_ps::<0x44>(a[i], a[i + 2]);
                 b[i + 1] = _mm512_shuffle_ps::<0xEE>(a[i], a[i + 2]);

@@ -4,7 +4,7 @@
 //! addition: half of the last place that is kept, less one where that place is even already. The
 //! carry runs into the exponent by itself, also from the largest number to infinity.
 
-use super::{LANES, Simd};
+use super::{VECTOR_LEN, Simd};
 
 /// The nearest bf16 of each lane, ties to even, in the upper half of the lane; the lower is zero.
 /// A NaN stays one and turns quiet; subnormal numbers are rounded like all others.
@@ -49,8 +49,8 @@ pub(super) fn pair_lanes<S: Simd>(s: S, even: S::V, odd: S::V) -> S::I {
 pub(super) fn pair_neighbours<S: Simd>(s: S, first: S::V, second: S::V) -> S::I {
     let numbers = [s.to_array(first), s.to_array(second)];
     let numbers = numbers.as_flattened();
-    let even: [f32; LANES] = std::array::from_fn(|i| numbers[2 * i]);
-    let odd: [f32; LANES] = std::array::from_fn(|i| numbers[2 * i + 1]);
+    let even: [f32; VECTOR_LEN] = std::array::from_fn(|i| numbers[2 * i]);
+    let odd: [f32; VECTOR_LEN] = std::array::from_fn(|i| numbers[2 * i + 1]);
     pair_lanes(s, s.load(&even), s.load(&odd))
 }
 

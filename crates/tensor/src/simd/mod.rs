@@ -22,7 +22,7 @@ pub(crate) use halves::{flush, round_bf16, widen_bf16};
 use std::fmt;
 
 /// Number of virtual lanes of a vector, on every instruction set.
-pub const LANES: usize = 16;
+pub const VECTOR_LEN: usize = 16;
 
 /// An instruction set that kernels can be compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,8 +104,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     const AMX: bool = false;
 
     fn splat(self, x: f32) -> Self::V;
-    fn load(self, x: &[f32; LANES]) -> Self::V;
-    fn store(self, v: Self::V, out: &mut [f32; LANES]);
+    fn load(self, x: &[f32; VECTOR_LEN]) -> Self::V;
+    fn store(self, v: Self::V, out: &mut [f32; VECTOR_LEN]);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
@@ -123,7 +123,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn bits(self, a: Self::V) -> Self::I;
     fn from_bits(self, a: Self::I) -> Self::V;
     fn splat_int(self, x: i32) -> Self::I;
-    fn load_int(self, x: &[i32; LANES]) -> Self::I;
+    fn load_int(self, x: &[i32; VECTOR_LEN]) -> Self::I;
     fn add_int(self, a: Self::I, b: Self::I) -> Self::I;
     fn sub_int(self, a: Self::I, b: Self::I) -> Self::I;
     fn and_int(self, a: Self::I, b: Self::I) -> Self::I;
@@ -134,13 +134,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn shift_right<const N: u32>(self, a: Self::I) -> Self::I;
 
     /// Sixteen unsigned numbers, widened.
-    fn load_u16(self, x: &[u16; LANES]) -> Self::I;
+    fn load_u16(self, x: &[u16; VECTOR_LEN]) -> Self::I;
     /// Stores sixteen numbers below 2^16.
-    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]);
+    fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]);
     /// Sixteen `f16` by their bits, widened.
-    fn load_f16(self, x: &[u16; LANES]) -> Self::V;
+    fn load_f16(self, x: &[u16; VECTOR_LEN]) -> Self::V;
     /// The bits of the nearest `f16`, ties to even.
-    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]);
+    fn store_f16(self, v: Self::V, out: &mut [u16; VECTOR_LEN]);
     /// Thirty-two numbers as bf16: lane i holds numbers 2i (lower half) and 2i + 1 of `first`
     /// followed by `second`. Rounded to nearest even; a subnormal number counts as zero.
     #[inline(always)]
@@ -158,7 +158,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn widen(self, v: Self::V) -> Self::D;
     fn add_f64(self, a: Self::D, b: Self::D) -> Self::D;
     fn fma_f64(self, a: Self::D, b: Self::D, c: Self::D) -> Self::D;
-    fn to_array_f64(self, a: Self::D) -> [f64; LANES];
+    fn to_array_f64(self, a: Self::D) -> [f64; VECTOR_LEN];
 
     /// Runs another kernel as a function of its own, compiled once however many callers it has.
     fn call<K: Kernel>(self, kernel: K) -> K::Out;
@@ -183,8 +183,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
 
     #[inline(always)]
-    fn to_array(self, v: Self::V) -> [f32; LANES] {
-        let mut out = [0.0; LANES];
+    fn to_array(self, v: Self::V) -> [f32; VECTOR_LEN] {
+        let mut out = [0.0; VECTOR_LEN];
         self.store(v, &mut out);
         out
     }
@@ -192,7 +192,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Up to sixteen elements; missing lanes are zero.
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
-        let mut lanes = [0.0; LANES];
+        let mut lanes = [0.0; VECTOR_LEN];
         lanes[..x.len()].copy_from_slice(x);
         self.load(&lanes)
     }
@@ -206,7 +206,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The transpose of a square: lane j of row i becomes lane i of row j.
     #[inline(always)]
-    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+    fn transpose(self, rows: [Self::V; VECTOR_LEN]) -> [Self::V; VECTOR_LEN] {
         let rows = rows.map(|row| self.to_array(row));
         std::array::from_fn(|j| self.load(&std::array::from_fn(|i| rows[i][j])))
     }

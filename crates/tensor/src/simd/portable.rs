@@ -1,6 +1,6 @@
 //! Sixteen lanes as an array: the reference that the vector units must equal.
 
-use super::{Isa, Kernel, LANES, Simd};
+use super::{Isa, Kernel, VECTOR_LEN, Simd};
 use half::f16;
 
 /// Proof of nothing: any CPU runs this.
@@ -14,14 +14,14 @@ impl Portable {
 }
 
 #[inline(always)]
-fn zip<A: Copy, B: Copy, C>(a: [A; LANES], b: [B; LANES], f: impl Fn(A, B) -> C) -> [C; LANES] {
+fn zip<A: Copy, B: Copy, C>(a: [A; VECTOR_LEN], b: [B; VECTOR_LEN], f: impl Fn(A, B) -> C) -> [C; VECTOR_LEN] {
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
 impl Simd for Portable {
-    type V = [f32; LANES];
-    type I = [i32; LANES];
-    type D = [f64; LANES];
+    type V = [f32; VECTOR_LEN];
+    type I = [i32; VECTOR_LEN];
+    type D = [f64; VECTOR_LEN];
     const ISA: Isa = Isa::Portable;
 
     #[inline(never)]
@@ -31,14 +31,14 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
-        [x; LANES]
+        [x; VECTOR_LEN]
     }
     #[inline(always)]
-    fn load(self, x: &[f32; LANES]) -> Self::V {
+    fn load(self, x: &[f32; VECTOR_LEN]) -> Self::V {
         *x
     }
     #[inline(always)]
-    fn store(self, v: Self::V, out: &mut [f32; LANES]) {
+    fn store(self, v: Self::V, out: &mut [f32; VECTOR_LEN]) {
         *out = v;
     }
     #[inline(always)]
@@ -95,10 +95,10 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn splat_int(self, x: i32) -> Self::I {
-        [x; LANES]
+        [x; VECTOR_LEN]
     }
     #[inline(always)]
-    fn load_int(self, x: &[i32; LANES]) -> Self::I {
+    fn load_int(self, x: &[i32; VECTOR_LEN]) -> Self::I {
         *x
     }
     #[inline(always)]
@@ -130,24 +130,24 @@ impl Simd for Portable {
         a.map(|a| (a.cast_unsigned() >> N).cast_signed())
     }
     #[inline(always)]
-    fn load_u16(self, x: &[u16; LANES]) -> Self::I {
+    fn load_u16(self, x: &[u16; VECTOR_LEN]) -> Self::I {
         x.map(i32::from)
     }
     #[inline(always)]
-    fn store_u16(self, a: Self::I, out: &mut [u16; LANES]) {
+    fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]) {
         *out = a.map(|a| a as u16);
     }
     #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> Self::V {
+    fn load_f16(self, x: &[u16; VECTOR_LEN]) -> Self::V {
         x.map(|x| f16::from_bits(x).to_f32())
     }
     #[inline(always)]
-    fn store_f16(self, v: Self::V, out: &mut [u16; LANES]) {
+    fn store_f16(self, v: Self::V, out: &mut [u16; VECTOR_LEN]) {
         *out = v.map(|x| f16::from_f32(x).to_bits());
     }
     #[inline(always)]
     fn splat_f64(self, x: f64) -> Self::D {
-        [x; LANES]
+        [x; VECTOR_LEN]
     }
     #[inline(always)]
     fn widen(self, v: Self::V) -> Self::D {
@@ -162,7 +162,7 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
-    fn to_array_f64(self, a: Self::D) -> [f64; LANES] {
+    fn to_array_f64(self, a: Self::D) -> [f64; VECTOR_LEN] {
         a
     }
 }

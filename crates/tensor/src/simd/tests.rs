@@ -3,9 +3,9 @@
 use super::*;
 
 struct AllOperations<'a> {
-    a: &'a [f32; LANES],
-    b: &'a [f32; LANES],
-    c: &'a [f32; LANES],
+    a: &'a [f32; VECTOR_LEN],
+    b: &'a [f32; VECTOR_LEN],
+    c: &'a [f32; VECTOR_LEN],
 }
 
 impl Kernel for AllOperations<'_> {
@@ -41,7 +41,7 @@ impl Kernel for AllOperations<'_> {
         let wide = s.fma_f64(s.widen(a), s.widen(b), s.add_f64(s.widen(c), s.splat_f64(0.1)));
         out.extend(s.to_array_f64(wide).map(f64::to_bits));
         out.push(s.reduce_add_f64(wide).to_bits());
-        let mut partial = [9.0; LANES];
+        let mut partial = [9.0; VECTOR_LEN];
         s.store_partial(a, &mut partial[..11]);
         out.extend(partial.map(|x| u64::from(x.to_bits())));
         out
@@ -65,10 +65,10 @@ fn every_instruction_set_gives_the_portable_bits() {
     }
 }
 
-struct Transpose<'a>(&'a [[f32; LANES]; LANES]);
+struct Transpose<'a>(&'a [[f32; VECTOR_LEN]; VECTOR_LEN]);
 
 impl Kernel for Transpose<'_> {
-    type Out = [[f32; LANES]; LANES];
+    type Out = [[f32; VECTOR_LEN]; VECTOR_LEN];
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Self::Out {
         s.transpose(self.0.map(|row| s.load(&row))).map(|row| s.to_array(row))
@@ -77,7 +77,7 @@ impl Kernel for Transpose<'_> {
 
 #[test]
 fn a_transposed_square_swaps_rows_and_lanes() {
-    let square: [[f32; LANES]; LANES] =
+    let square: [[f32; VECTOR_LEN]; VECTOR_LEN] =
         std::array::from_fn(|i| std::array::from_fn(|j| (i * 100 + j) as f32));
     for isa in Isa::available() {
         let transposed = dispatch(isa, Transpose(&square));

@@ -7,7 +7,7 @@
 //! itself no subnormal number then nothing but zero lies below it. Other tiles, which are rare, are
 //! computed number by number.
 
-use super::{LANES, STEP_WORDS, TILE, TILE_WORDS, exact};
+use super::{VECTOR_LEN, STEP_WORDS, TILE, TILE_WORDS, exact};
 use crate::simd::{Isa, Kernel, Simd, flush, widen_bf16};
 
 /// A product of two panels whose buffers are known to hold it.
@@ -46,13 +46,13 @@ impl Kernel for Multiply {
                 break;
             }
             // SAFETY: whoever made `self` promised that the rows are there, for nobody else.
-            let mut rows: [&mut [f32; LANES]; TILE] = std::array::from_fn(|r| unsafe {
+            let mut rows: [&mut [f32; VECTOR_LEN]; TILE] = std::array::from_fn(|r| unsafe {
                 let start = (row * TILE + r) * self.c_row + column * TILE;
                 &mut *self.c.add(start).cast()
             });
             if !self.add {
                 for row in &mut rows {
-                    **row = [0.0; LANES];
+                    **row = [0.0; VECTOR_LEN];
                 }
             }
             for step in 0..self.num_steps {
@@ -69,15 +69,15 @@ impl Kernel for Multiply {
 }
 
 /// Sixteen rows of sixteen words.
-type Tile = [[f32; LANES]; TILE];
+type Tile = [[f32; VECTOR_LEN]; TILE];
 
 /// A tile of a left operand widened: for each row its even numbers, then its odd ones.
-type Wide = [[[f32; LANES]; 2]; TILE];
+type Wide = [[[f32; VECTOR_LEN]; 2]; TILE];
 
 /// One step of one tile of the target.
 #[inline(always)]
-fn one_step<S: Simd>(s: S, left: &Tile, right: &Tile, target: &mut [&mut [f32; LANES]; TILE]) {
-    let mut wide: Wide = [[[0.0; LANES]; 2]; TILE];
+fn one_step<S: Simd>(s: S, left: &Tile, right: &Tile, target: &mut [&mut [f32; VECTOR_LEN]; TILE]) {
+    let mut wide: Wide = [[[0.0; VECTOR_LEN]; 2]; TILE];
     for (wide, row) in wide.iter_mut().zip(left) {
         let numbers = widen_bf16(s, s.bits(s.load(row)));
         for (wide, numbers) in wide.iter_mut().zip(numbers) {
@@ -116,7 +116,7 @@ fn chains<S: Simd, const R: usize>(
     s: S,
     left: &Wide,
     right: &Tile,
-    target: &mut [&mut [f32; LANES]; TILE],
+    target: &mut [&mut [f32; VECTOR_LEN]; TILE],
 ) {
     for (left, target) in left.chunks_exact(R).zip(target.chunks_exact_mut(R)) {
         let mut sums = [[s.zero(); 2]; R];
@@ -137,7 +137,7 @@ fn chains<S: Simd, const R: usize>(
 
 /// What [`chains`] would give if it replaced subnormal results by zero.
 #[inline(never)]
-fn number_by_number(left: &Tile, right: &Tile, target: &mut [&mut [f32; LANES]; TILE]) {
+fn number_by_number(left: &Tile, right: &Tile, target: &mut [&mut [f32; VECTOR_LEN]; TILE]) {
     let half = |word: f32, k: usize| match k % 2 {
         0 => f32::from_bits(word.to_bits() << 16),
         _ => f32::from_bits(word.to_bits() & 0xFFFF_0000),

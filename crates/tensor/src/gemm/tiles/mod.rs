@@ -23,14 +23,14 @@ pub(crate) mod exact;
 pub(crate) mod pack;
 
 use crate::amx::Tiles;
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// Rows, and columns, of one tile.
-pub(crate) const TILE: usize = LANES;
+pub(crate) const TILE: usize = VECTOR_LEN;
 /// Products of one step.
-pub(crate) const STEP: usize = 2 * LANES;
+pub(crate) const STEP: usize = 2 * VECTOR_LEN;
 /// Words of one tile.
-pub(crate) const TILE_WORDS: usize = TILE * LANES;
+pub(crate) const TILE_WORDS: usize = TILE * VECTOR_LEN;
 /// Rows, or columns, of a panel.
 pub(crate) const LINES: usize = 2 * TILE;
 /// Words of one step of a panel.

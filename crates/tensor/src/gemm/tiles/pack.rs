@@ -9,7 +9,7 @@
 use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS, panel_words};
 use crate::gemm::Mat;
 use crate::gemm::elements::{Element, of_any_type};
-use crate::simd::{LANES, Simd};
+use crate::simd::{VECTOR_LEN, Simd};
 
 /// How many steps ahead of a line it is fetched into the cache.
 const AHEAD: usize = 4;
@@ -71,7 +71,7 @@ fn side_by_side<S: Simd, T: Element>(
     side: Side,
     panels: &mut [f32],
 ) {
-    for pair in 0..LANES {
+    for pair in 0..VECTOR_LEN {
         let (even, odd) = (&data[2 * pair * stride..], &data[(2 * pair + 1) * stride..]);
         for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
             let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
@@ -81,7 +81,7 @@ fn side_by_side<S: Simd, T: Element>(
                 s.prefetch(odd.as_ptr().wrapping_add(PRODUCTS_AHEAD * stride + line).cast());
                 let even = T::load(s, even[line..].first_chunk().expect("sixteen lines"));
                 let odd = T::load(s, odd[line..].first_chunk().expect("sixteen lines"));
-                let (out, _) = out.as_chunks_mut::<LANES>();
+                let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
                 s.store(s.from_bits(s.pair_lanes(even, odd)), &mut out[pair]);
             }
         }
@@ -98,8 +98,8 @@ fn side_by_side<S: Simd, T: Element>(
 
 /// Turns a square of words around.
 #[inline(always)]
-fn transpose<S: Simd>(s: S, tile: &mut [[f32; LANES]; TILE]) {
-    let mut square = [s.zero(); LANES];
+fn transpose<S: Simd>(s: S, tile: &mut [[f32; VECTOR_LEN]; TILE]) {
+    let mut square = [s.zero(); VECTOR_LEN];
     for (row, words) in square.iter_mut().zip(&*tile) {
         *row = s.load(words);
     }
@@ -120,10 +120,10 @@ struct Lines<'a, T> {
 impl<T: Element> Lines<'_, T> {
     #[inline(always)]
     fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32; TILE_WORDS]) {
-        let (out, _) = out.as_chunks_mut::<LANES>();
+        let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
         let out = out.first_chunk_mut().expect("the rows of a tile");
         if num < TILE || self.k.1 < STEP {
-            *out = [[0.0; LANES]; TILE];
+            *out = [[0.0; VECTOR_LEN]; TILE];
         }
         let found = if self.strides.1 == 1 {
             self.by_line(s, num, out);
@@ -142,22 +142,22 @@ impl<T: Element> Lines<'_, T> {
 
     /// Row i is line i, a lane each pair.
     #[inline(always)]
-    fn by_line<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; LANES]; TILE]) {
+    fn by_line<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
         let (p, k) = self.k;
         let start = |line: usize| (self.first + line) * self.strides.0 + p;
         if num == TILE && k == STEP {
             for (line, row) in out.iter_mut().enumerate() {
                 let numbers: &[T; STEP] = self.data[start(line)..].first_chunk().expect("a step");
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP).cast());
-                s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + LANES).cast());
-                let (halves, _) = numbers.as_chunks::<LANES>();
+                s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + VECTOR_LEN).cast());
+                let (halves, _) = numbers.as_chunks::<VECTOR_LEN>();
                 // No closures here: one that is not inlined loses the kernel's instructions.
                 let (a, b) = (T::load(s, &halves[0]), T::load(s, &halves[1]));
                 s.store(s.from_bits(s.pair_neighbours(a, b)), row);
             }
         } else {
             for (line, row) in out.iter_mut().enumerate().take(num) {
-                let (a, b) = self.data[start(line)..][..k].split_at(k.min(LANES));
+                let (a, b) = self.data[start(line)..][..k].split_at(k.min(VECTOR_LEN));
                 let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
                 s.store(s.from_bits(s.pair_neighbours(a, b)), row);
             }
@@ -166,7 +166,7 @@ impl<T: Element> Lines<'_, T> {
 
     /// Row i is pair i, a lane each line.
     #[inline(always)]
-    fn by_pair<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; LANES]; TILE]) {
+    fn by_pair<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
         if num == TILE && self.k.1 == STEP {
             for (pair, row) in out.iter_mut().enumerate() {
                 let (even, odd) = (self.side_by_side(2 * pair), self.side_by_side(2 * pair + 1));
@@ -185,7 +185,7 @@ impl<T: Element> Lines<'_, T> {
 
     /// Sixteen lines of one product.
     #[inline(always)]
-    fn side_by_side(&self, product: usize) -> &[T; LANES] {
+    fn side_by_side(&self, product: usize) -> &[T; VECTOR_LEN] {
         let start = (self.k.0 + product) * self.strides.1 + self.first;
         self.data[start..].first_chunk().expect("sixteen lines")
     }
@@ -199,15 +199,15 @@ impl<T: Element> Lines<'_, T> {
 
     /// Row i is line i, of a matrix that is contiguous in neither direction.
     #[inline(always)]
-    fn one_by_one<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; LANES]; TILE]) {
+    fn one_by_one<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
         let (p, k) = self.k;
         for (line, row) in out.iter_mut().enumerate().take(num) {
             let start = (self.first + line) * self.strides.0;
-            let mut numbers = [[self.data[0]; LANES]; 2];
+            let mut numbers = [[self.data[0]; VECTOR_LEN]; 2];
             for (i, number) in numbers.as_flattened_mut()[..k].iter_mut().enumerate() {
                 *number = self.data[start + (p + i) * self.strides.1];
             }
-            let (a, b) = numbers.as_flattened()[..k].split_at(k.min(LANES));
+            let (a, b) = numbers.as_flattened()[..k].split_at(k.min(VECTOR_LEN));
             let (a, b) = (T::load_partial(s, a), T::load_partial(s, b));
             s.store(s.from_bits(s.pair_neighbours(a, b)), row);
         }

@@ -56,7 +56,7 @@ impl Case {
             words.fill(0.0);
         }
         for tile in 0..2 {
-            for (pair, line) in (0..LANES).flat_map(|pair| (0..TILE).map(move |line| (pair, line)))
+            for (pair, line) in (0..VECTOR_LEN).flat_map(|pair| (0..TILE).map(move |line| (pair, line)))
             {
                 let sign = (pair as u32 / 2 + line as u32) % 2;
                 // One times the smallest number, then its opposite times about 2^-24.
@@ -72,7 +72,7 @@ impl Case {
                     }
                     _ => (0, 0),
                 };
-                case.left[tile * TILE_WORDS + line * LANES + pair] = f32::from_bits(left);
+                case.left[tile * TILE_WORDS + line * VECTOR_LEN + pair] = f32::from_bits(left);
                 case.right[tile * TILE_WORDS + pair * TILE + line] = f32::from_bits(right);
             }
         }
@@ -89,7 +89,7 @@ impl Case {
             let start = if add { self.target[i] } else { 0.0 };
             (0..self.left.len() / STEP_WORDS).fold(start, |sum, step| {
                 let tile = |line: usize| step * STEP_WORDS + line / TILE * TILE_WORDS;
-                let left = |k: usize| half(&self.left, tile(row) + row % TILE * LANES + k / 2, k);
+                let left = |k: usize| half(&self.left, tile(row) + row % TILE * VECTOR_LEN + k / 2, k);
                 let right =
                     |k: usize| half(&self.right, tile(column) + k / 2 * TILE + column % TILE, k);
                 exact::step(sum, left, right)
