@@ -47,7 +47,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The steps asked for, in the order of the table whatever the order of the names.
+/// The requested steps, in the order of the table whatever the order of the names.
 fn select(names: &[&str]) -> Result<Vec<&'static Step>> {
     for name in names {
         if !STEPS.iter().any(|step| step.name == *name) {

@@ -1,8 +1,7 @@
-//! Ours against `transformers`: folders that one writes, the other must read.
+//! Exchange of model folders with Hugging Face's `transformers`, in both directions.
 //!
 //! The script needs torch and transformers, which the project itself does not and which are large;
-//! so it runs only where `LOCKSTEP_INTEROP=1` asks for it. Elsewhere the golden folders stand in
-//! for it, in the ordinary tests.
+//! so it runs only with `LOCKSTEP_INTEROP=1`. The ordinary tests read recorded folders instead.
 
 use std::process::Command;
 
@@ -12,13 +11,13 @@ use crate::shell;
 
 const SCRIPT: &str = "scripts/interop/interop.py";
 
-/// What asks for this step.
-const ASKED: &str = "LOCKSTEP_INTEROP";
+/// The environment variable that enables this step.
+const SWITCH: &str = "LOCKSTEP_INTEROP";
 
-/// Builds the program and holds it against `transformers`, where that is asked for.
+/// Builds the program and compares it with `transformers`, where the switch is set.
 pub(crate) fn run() -> Result<()> {
-    if std::env::var_os(ASKED).is_none_or(|value| value != "1") {
-        shell::say(&format!("   left out: {ASKED}=1 compares with transformers"));
+    if std::env::var_os(SWITCH).is_none_or(|value| value != "1") {
+        shell::say(&format!("   left out: {SWITCH}=1 compares with transformers"));
         return Ok(());
     }
     shell::run(&mut shell::cargo("build --package lockstep-cli"))?;

@@ -1,6 +1,7 @@
 //! The project's chores, as `cargo xtask <command>`: no tool to install but cargo itself.
 //!
 //! *Layout*
+//! - `budget`: measured times and sizes against their limits.
 //! - `ci`: the checks every change must pass, each runnable alone by name.
 //! - `tidy`: what the compiler and clippy cannot see: crate edges, lengths, links, fresh pages.
 //! - `soak`: the suites that are too long for every change.
@@ -8,6 +9,7 @@
 //! - `interop`: ours against Hugging Face's transformers.
 //! - `shell`: the one place that starts other programs.
 
+mod budget;
 mod ci;
 mod golden;
 mod interop;
@@ -25,7 +27,10 @@ usage: cargo xtask <command>
 commands:
   ci [STEP...]   the checks of a change, in order: fmt, clippy, test, doc, tidy, interop
                  with step names, only those: cargo xtask ci fmt tidy
-  tidy           crate edges, file and function lengths, module docs, links, generated pages
+  tidy           vocabulary, circles, crate edges, lengths, module docs, links, generated pages
+  budget [NAME...] [--write]
+                 measure build time, binary size, test time and incremental check against
+                 xtask/budget.toml; --write keeps the table in docs/book/internals/budget.md
   soak [ARG...]  the long suites, in release; arguments go to the test binary
   golden [--python PATH] [--check]
                  make the files recorded from PyTorch again, or check them;
@@ -48,6 +53,7 @@ fn dispatch(args: &[&str]) -> Result<()> {
     match args {
         ["ci", steps @ ..] => ci::run(steps),
         ["tidy"] => tidy::run(),
+        ["budget", args @ ..] => budget::run(args),
         ["soak", test_args @ ..] => soak::run(test_args),
         ["golden", options @ ..] => golden::run(options),
         [] | ["help" | "-h" | "--help"] => {

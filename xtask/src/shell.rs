@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 /// The root of the repository, which is the folder above this crate.
 pub(crate) fn root() -> PathBuf {
-    // Asked when it runs, not when it is compiled: clones that share one build folder may share
+    // Read when it runs, not when it is compiled: clones that share one build folder may share
     // this binary too, and each must check its own files.
     let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR");
     let manifest_dir = manifest_dir.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
@@ -75,9 +75,9 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 /// The command as a person would type it: the program's file name, then its arguments.
 fn display(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
-    let mut words = vec![program.to_string_lossy()];
-    words.extend(command.get_args().map(std::ffi::OsStr::to_string_lossy));
-    words.join(" ")
+    let mut parts = vec![program.to_string_lossy()];
+    parts.extend(command.get_args().map(std::ffi::OsStr::to_string_lossy));
+    parts.join(" ")
 }
 
 #[cfg(test)]

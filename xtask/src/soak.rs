@@ -1,7 +1,7 @@
-//! The long suites: the same tests as every day, told by `LOCKSTEP_SOAK=1` to try many more cases.
+//! The long suites: the tests of every change with many more cases, by `LOCKSTEP_SOAK=1`.
 //!
-//! They run in release, because a case is worth more than a debug assertion here, and print as
-//! they go, because nobody waits an hour in front of a silent screen.
+//! They run in release, because a case is worth more than a debug assertion here, and print
+//! progress, because they take an hour.
 
 #![expect(clippy::disallowed_methods, reason = "a chore times itself; no run depends on it")]
 

@@ -1,9 +1,12 @@
-//! What the compiler and clippy cannot see, as plain text scans over the repository.
+//! Checks that the compiler and clippy cannot make, as text scans over the repository.
 //!
 //! The tree is read once into memory; each check is a pure function from that tree to findings,
 //! so that a test can hand it a tree of three lines. All findings are printed together.
 //!
 //! *Layout*
+//! - `vocabulary`: the words of the field, `xtask/tidy/vocabulary.txt`.
+//! - `circles`: files of a crate that use each other in a circle.
+//! - `commits`: the length of commit subjects.
 //! - `edges`: which crate may depend on which, and the workspace lints in every member.
 //! - `lexer`: splits Rust text into code and comments, so that scans do not trip over strings.
 //! - `lengths`: files, functions and lines.
@@ -11,12 +14,15 @@
 //! - `links`: Markdown links between files of the repository.
 //! - `generated`: reference pages that a command prints.
 
+mod circles;
+mod commits;
 mod edges;
 mod generated;
 mod lengths;
 mod lexer;
 mod links;
 mod source;
+mod vocabulary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -75,9 +81,18 @@ pub(crate) fn run() -> Result<()> {
     let mut tree = Tree::default();
     read_folder(&shell::root(), "", &mut tree)?;
     let mut findings = Vec::new();
-    for check in [edges::check, lengths::check, source::check, links::check] {
+    let checks = [
+        edges::check,
+        circles::check,
+        lengths::check,
+        source::check,
+        vocabulary::check,
+        links::check,
+    ];
+    for check in checks {
         findings.extend(check(&tree));
     }
+    findings.extend(commits::check());
     findings.extend(generated::check(&tree)?);
     findings.sort();
     for finding in &findings {

@@ -15,12 +15,15 @@ const EDGES: &[(&str, &str)] = &[
     ("timeline", "config schedule"),
     ("estimate", "config schedule timeline"),
     ("tensor", ""),
-    ("comm", "config platform mesh schedule tensor"),
-    ("cluster", "config platform mesh comm"),
+    ("auth", "platform"),
+    ("comm", "config platform mesh schedule tensor auth"),
+    ("bench", "config platform schedule comm"),
+    ("conformance", "platform mesh schedule comm"),
+    ("cluster", "config platform mesh auth comm"),
     ("telemetry", "platform"),
     ("model", "config tensor"),
     ("optim", "config platform tensor"),
-    ("data", "config platform tensor"),
+    ("data", "config platform tensor auth"),
     ("checkpoint", "config platform tensor"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),
@@ -28,12 +31,12 @@ const EDGES: &[(&str, &str)] = &[
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
-        "config platform mesh schedule tensor comm cluster telemetry model optim data checkpoint \
-         parallel planner estimate lab trainer",
+        "config platform mesh schedule tensor comm bench cluster telemetry model optim data \
+         checkpoint parallel planner estimate lab trainer",
     ),
     (
         "harness",
-        "config platform tensor comm cluster telemetry model optim data checkpoint parallel \
+        "config platform tensor comm conformance cluster telemetry model optim data checkpoint parallel \
          planner trainer cli",
     ),
 ];

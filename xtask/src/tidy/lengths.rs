@@ -1,14 +1,17 @@
-//! A reader takes in one screen at a time: limits for files, functions and lines.
+//! Limits for the lengths of files, functions and lines.
+//!
+//! Functions are mostly under 70 lines and files under 600 (STYLE.md); a file is split by concept,
+//! never by length, so the limits here leave room above that.
 //!
 //! A function is counted from the line of its `fn` to the line of its closing brace, by counting
-//! braces in the masked source. Tests may run longer than the limit, since they tell a story
-//! from top to bottom; their files and lines may not.
+//! braces in the masked source. Functions of tests are exempt; their files and lines are
+//! not.
 
 use super::lexer::{is_word, mask};
 use super::{Finding, Tree};
 
-const FILE_LINES_MAX: usize = 500;
-const FUNCTION_LINES_MAX: usize = 70;
+const FILE_LINES_MAX: usize = 800;
+const FUNCTION_LINES_MAX: usize = 90;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// All three limits, over every Rust file.
@@ -56,7 +59,7 @@ fn long_functions(text: &str) -> Vec<Function> {
     let tests = test_modules(&code);
     let line_of = |at: usize| 1 + code[..at].iter().filter(|&&c| c == '\n').count();
     let mut found = Vec::new();
-    for at in words(&code, "fn") {
+    for at in occurrences(&code, "fn") {
         let after = code[at + 2..].iter().skip_while(|c| c.is_whitespace());
         let name: String = after.take_while(|&&c| is_word(c)).collect();
         // `fn(usize) -> f32` is a type and has no name; a trait's declaration has no body.
@@ -71,7 +74,7 @@ fn long_functions(text: &str) -> Vec<Function> {
 
 /// Where the modules under `#[cfg(test)]` lie.
 fn test_modules(code: &[char]) -> Vec<std::ops::Range<usize>> {
-    words(code, "cfg")
+    occurrences(code, "cfg")
         .filter(|&at| {
             let condition: String = code[at..].iter().take_while(|&&c| c != ']').collect();
             condition == "cfg(test)" || condition.starts_with("cfg(all(test,")
@@ -85,7 +88,7 @@ fn test_modules(code: &[char]) -> Vec<std::ops::Range<usize>> {
 }
 
 /// The places where `word` stands alone.
-fn words<'a>(code: &'a [char], word: &'a str) -> impl Iterator<Item = usize> + 'a {
+fn occurrences<'a>(code: &'a [char], word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let letters: Vec<char> = word.chars().collect();
     let len = letters.len();
     let alone = move |at: usize| {
@@ -133,9 +136,9 @@ mod tests {
 
     #[test]
     fn a_function_at_the_limit_passes_and_one_line_more_does_not() {
-        assert_eq!(found("src/a.rs", &function("fits", 70)), []);
-        let text = format!("//! Doc.\n\n{}", function("long", 71));
-        assert_eq!(found("src/a.rs", &text), [(3, "fn long has 71 lines; at most 70".to_owned())]);
+        assert_eq!(found("src/a.rs", &function("fits", 90)), []);
+        let text = format!("//! Doc.\n\n{}", function("long", 91));
+        assert_eq!(found("src/a.rs", &text), [(3, "fn long has 91 lines; at most 90".to_owned())]);
     }
 
     #[test]
@@ -180,8 +183,8 @@ mod tests {
     #[test]
     fn files_and_lines_have_limits_in_tests_too() {
         let path = "crates/a/tests/props.rs";
-        assert_eq!(found(path, &"x\n".repeat(500)), []);
-        assert_eq!(found(path, &"x\n".repeat(501)).len(), 1);
+        assert_eq!(found(path, &"x\n".repeat(800)), []);
+        assert_eq!(found(path, &"x\n".repeat(801)).len(), 1);
         assert_eq!(found(path, &"é".repeat(100)), []);
         let rule = "the line has 101 columns; at most 100".to_owned();
         assert_eq!(found(path, &format!("\n{}", "é".repeat(101))), [(2, rule)]);

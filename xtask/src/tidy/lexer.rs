@@ -1,17 +1,19 @@
-//! Splits Rust text into code and comments, line by line in step with the source.
+//! Splits Rust text into code, comments and literals, with lines and columns unchanged.
 //!
-//! A scan for `fn` or for a macro must not see what stands in a string, and a scan for notes must
-//! see comments only. So the source is copied twice, each copy with everything else blanked:
-//! columns and line numbers stay true. This knows strings, raw strings, characters, lifetimes and
-//! nested comments, and nothing more of Rust.
+//! A scan for `fn` or for a macro must not read strings, and a scan for notes must read comments
+//! only. The source is therefore copied three times, each copy with everything else blanked.
+//! The lexer knows strings, raw strings, characters, lifetimes and nested comments, and nothing
+//! more of Rust.
 
-/// The two readings of one source; both have its lines and columns.
+/// Three copies of one source, each with its lines and columns.
 #[derive(Debug, Default)]
 pub(super) struct Masked {
     /// Everything but comments and the contents of literals.
     pub(super) code: String,
     /// Comments only, documentation included.
     pub(super) comments: String,
+    /// String and character literals only, with their quotes.
+    pub(super) literals: String,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -21,7 +23,7 @@ enum Kind {
     Literal,
 }
 
-/// Reads a source once, token by token, into its two copies.
+/// Reads a source once, token by token, into its three copies.
 pub(super) fn mask(source: &str) -> Masked {
     let chars: Vec<char> = source.chars().collect();
     let mut masked = Masked::default();
@@ -33,6 +35,7 @@ pub(super) fn mask(source: &str) -> Masked {
             let blank = if c == '\n' { '\n' } else { ' ' };
             masked.code.push(if kind == Kind::Code { c } else { blank });
             masked.comments.push(if kind == Kind::Comment { c } else { blank });
+            masked.literals.push(if kind == Kind::Literal { c } else { blank });
         }
         at += len;
     }
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_end_in_a_prefix_letter_are_no_literals() {
+    fn identifiers_that_end_in_a_prefix_letter_are_no_literals() {
         assert_eq!(code("for x in var { r#fn(); }"), "for x in var { r#fn(); }");
         assert_eq!(code("attr\"s\" x"), "attr x");
     }
@@ -155,13 +158,14 @@ mod tests {
         assert_eq!(masked.code.split_whitespace().collect::<Vec<_>>(), ["a", "e"]);
         let comments: Vec<&str> = masked.comments.split_whitespace().collect();
         assert_eq!(comments.join(" "), "/* b /* c */ d */ // f");
+        assert_eq!(masked.literals.trim(), "\"// g\"");
     }
 
     #[test]
-    fn both_copies_keep_every_line_and_column() {
+    fn all_copies_keep_every_line_and_column() {
         let source = "let é = \"one\ntwo\"; // x\n/* y\n*/ z";
         let masked = mask(source);
-        for copy in [&masked.code, &masked.comments] {
+        for copy in [&masked.code, &masked.comments, &masked.literals] {
             let widths = |text: &str| text.lines().map(|l| l.chars().count()).collect::<Vec<_>>();
             assert_eq!(widths(copy), widths(source));
         }

@@ -1,7 +1,7 @@
 //! Markdown links between files of the repository lead somewhere.
 //!
 //! Checked are inline links and images, reference definitions and the `src` and `href` of HTML.
-//! Addresses of other hosts are left alone: a check must not depend on somebody's server. A
+//! Addresses of other hosts are left alone: a check must not depend on another server. A
 //! fragment must be a heading of the page it points into.
 
 use std::collections::BTreeSet;
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(broken_links(good), [] as [&str; 0]);
         let bad = "[a](#there) [b](../README.md#notes-2)";
         assert_eq!(broken_links(bad).len(), 2);
-        // A line of a source file is no heading, and nobody checks it.
+        // A line of a source file is no heading and is not checked.
         assert_eq!(broken_links("[a](../crates/a/src/lib.rs#L1)"), [] as [&str; 0]);
     }
 

@@ -66,10 +66,10 @@ fn has_owner(after: &str) -> bool {
 fn pretenders(path: &str, code: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in code.lines().enumerate() {
-        let squeezed: String = line.split_whitespace().collect();
+        let compact: String = line.split_whitespace().collect();
         for placeholder in PLACEHOLDERS {
-            if squeezed.match_indices(placeholder).any(|(at, _)| {
-                let before = squeezed[..at].chars().next_back();
+            if compact.match_indices(placeholder).any(|(at, _)| {
+                let before = compact[..at].chars().next_back();
                 !before.is_some_and(is_word)
             }) {
                 let rule = format!("{placeholder} stands where code should");
@@ -77,15 +77,15 @@ fn pretenders(path: &str, code: &str) -> Vec<Finding> {
             }
         }
         let attribute = concat!("#[", "ignore");
-        let conditional = squeezed.contains("cfg_attr(") && squeezed.contains(",ignore");
-        if squeezed.contains(attribute) || conditional {
+        let conditional = compact.contains("cfg_attr(") && compact.contains(",ignore");
+        if compact.contains(attribute) || conditional {
             findings.push(Finding::new(path, index + 1, "an ignored test does not test"));
         }
     }
     findings
 }
 
-/// Doc examples that rustdoc is told not to compile: what is shown must run.
+/// Doc examples that rustdoc does not compile: what is shown must run.
 fn skipped_examples(path: &str, comments: &str) -> Vec<Finding> {
     let fence = |line: &str| {
         let text = line.trim_start().trim_start_matches(['/', '!']).trim_start();
