@@ -20,6 +20,7 @@ struct Step {
 const STEPS: &[Step] = &[
     Step { name: "fmt", run: fmt },
     Step { name: "tidy", run: tidy::run },
+    Step { name: "deny", run: deny },
     Step { name: "clippy", run: clippy },
     Step { name: "test", run: test },
     Step { name: "model-check", run: model_check },
@@ -69,6 +70,15 @@ fn fmt() -> Result<()> {
     shell::run(&mut shell::cargo("fmt --all -- --check"))
 }
 
+/// Licences, bans and sources; the advisory database may be out of reach.
+fn deny() -> Result<()> {
+    if !shell::succeeds(&mut shell::cargo("deny --version")) {
+        shell::say("   skipped: cargo-deny is not installed");
+        return Ok(());
+    }
+    shell::run(&mut shell::cargo("deny --offline check licenses bans sources"))
+}
+
 fn clippy() -> Result<()> {
     shell::run(&mut shell::cargo("clippy --workspace --all-targets -- -D warnings"))
 }
@@ -111,7 +121,7 @@ mod tests {
     fn no_name_means_every_step() {
         assert_eq!(
             names(&select(&[]).unwrap()),
-            ["fmt", "tidy", "clippy", "test", "model-check", "doc", "interop"]
+            ["fmt", "tidy", "deny", "clippy", "test", "model-check", "doc", "interop"]
         );
     }
 
@@ -125,7 +135,7 @@ mod tests {
         let error = select(&["fmt", "lint"]).err().unwrap().to_string();
         assert_eq!(
             error,
-            "no step `lint`; the steps are fmt, tidy, clippy, test, model-check, doc, interop"
+            "no step `lint`; the steps are fmt, tidy, deny, clippy, test, model-check, doc, interop"
         );
     }
 

@@ -5,6 +5,7 @@
 //! - `ci`: the checks every change must pass, each runnable alone by name.
 //! - `tidy`: what the compiler and clippy cannot see: crate edges, lengths, links, fresh pages.
 //! - `soak`: the suites that are too long for every change.
+//! - `reference`: the generated pages of the book.
 //! - `golden`: how the files recorded from PyTorch are made again.
 //! - `interop`: ours against Hugging Face's transformers.
 //! - `shell`: the one place that starts other programs.
@@ -13,6 +14,7 @@ mod budget;
 mod ci;
 mod golden;
 mod interop;
+mod reference;
 mod shell;
 mod soak;
 mod tidy;
@@ -28,6 +30,7 @@ commands:
   ci [STEP...]   the checks of a change, in order: fmt, clippy, test, doc, tidy, interop
                  with step names, only those: cargo xtask ci fmt tidy
   tidy           vocabulary, circles, crate edges, lengths, module docs, links, generated pages
+  reference      write the generated pages of docs/book/reference
   budget [NAME...] [--write]
                  measure build time, binary size, test time and incremental check against
                  xtask/budget.toml; --write keeps the table in docs/book/internals/budget.md
@@ -53,6 +56,7 @@ fn dispatch(args: &[&str]) -> Result<()> {
     match args {
         ["ci", steps @ ..] => ci::run(steps),
         ["tidy"] => tidy::run(),
+        ["reference"] => reference::run(),
         ["budget", args @ ..] => budget::run(args),
         ["soak", test_args @ ..] => soak::run(test_args),
         ["golden", options @ ..] => golden::run(options),

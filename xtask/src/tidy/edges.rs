@@ -25,6 +25,7 @@ const EDGES: &[(&str, &str)] = &[
     ("optim", "config platform tensor"),
     ("data", "config platform tensor auth"),
     ("checkpoint", "config platform tensor"),
+    ("sweep", "config platform tensor checkpoint"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),
     ("lab", "config schedule tensor optim planner"),
@@ -32,7 +33,7 @@ const EDGES: &[(&str, &str)] = &[
     (
         "cli",
         "config platform mesh schedule tensor comm bench cluster telemetry model optim data \
-         checkpoint parallel planner estimate lab trainer",
+         checkpoint parallel planner estimate lab sweep trainer",
     ),
     (
         "harness",

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn braces_in_strings_and_comments_do_not_end_a_function() {
-        let body = "    a(\"}\"); // }\n    b('}');\n".repeat(35);
+        let body = "    a(\"}\"); // }\n    b('}');\n".repeat(FUNCTION_LINES_MAX / 2);
         assert_eq!(found("src/a.rs", &format!("fn f() {{\n{body}}}\n")).len(), 1);
     }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn declarations_types_and_raw_names_are_no_functions() {
-        let tail = "    work();\n".repeat(80);
+        let tail = "    work();\n".repeat(FUNCTION_LINES_MAX + 10);
         for head in ["fn f(x: [u8; 4]);", "type F = fn(u8) -> u8;", "r#fn();", "let fnord = 1;"] {
             let text = format!("{head}\nstatic S: X = {{\n{tail}}};\n");
             assert_eq!(found("src/a.rs", &text), [], "{head}");
@@ -164,13 +164,14 @@ mod tests {
 
     #[test]
     fn a_long_method_inside_nested_items_is_found() {
-        let text = format!("mod a {{\nimpl B {{\n{}}}\n}}\n", function("deep", 71));
+        let text =
+            format!("mod a {{\nimpl B {{\n{}}}\n}}\n", function("deep", FUNCTION_LINES_MAX + 1));
         assert_eq!(found("src/a.rs", &text).len(), 1);
     }
 
     #[test]
     fn test_modules_and_test_files_may_have_long_functions() {
-        let long = function("story", 90);
+        let long = function("story", FUNCTION_LINES_MAX + 20);
         let module = format!("#[cfg(test)]\nmod tests {{\n{long}}}\n");
         assert_eq!(found("src/a.rs", &module), []);
         assert_eq!(found("crates/a/tests/props.rs", &long), []);

@@ -11,7 +11,7 @@ use super::{Finding, Tree};
 
 /// Every relative link of every page.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = unlisted(tree);
     for (path, text) in tree.texts_ending(".md") {
         for (line, target) in links(text) {
             if let Some(reason) = broken(tree, path, &target) {
@@ -20,6 +20,18 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Pages of the book that its table of contents does not list: mdBook would leave them out.
+fn unlisted(tree: &Tree) -> Vec<Finding> {
+    const BOOK: &str = "docs/book/";
+    let Some(summary) = tree.texts.get("docs/book/SUMMARY.md") else { return Vec::new() };
+    let listed: BTreeSet<String> = links(summary).into_iter().map(|(_, target)| target).collect();
+    let pages = tree.texts_ending(".md").filter_map(|(path, _)| path.strip_prefix(BOOK));
+    pages
+        .filter(|page| *page != "SUMMARY.md" && !listed.contains(*page))
+        .map(|page| Finding::new(&format!("{BOOK}{page}"), 1, "not listed in SUMMARY.md"))
+        .collect()
 }
 
 /// Why a link leads nowhere, if it does.
@@ -152,6 +164,18 @@ mod tests {
         }
         let outside = broken_links("[a](../../shared/x.md)");
         assert_eq!(outside, ["link to ../../shared/x.md: leaves the repository"]);
+    }
+
+    #[test]
+    fn every_page_of_the_book_is_listed() {
+        let files = [
+            ("docs/book/SUMMARY.md", "- [A](guide/a.md)\n"),
+            ("docs/book/guide/a.md", "# A\n"),
+            ("docs/book/guide/b.md", "# B\n"),
+        ];
+        let found = check(&tree(&files));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].path, "docs/book/guide/b.md");
     }
 
     #[test]
