@@ -3,7 +3,7 @@
 //! its numbers, E56, E63 and O127 what is often told wrongly about it.
 
 use half::f16;
-use lockstep_tensor::convert::{self, Lost};
+use lockstep_tensor::convert::{self, RangeErrors};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -20,7 +20,7 @@ fn gradients(cpu: &Cpu) -> Vec<f32> {
 /// Shares of gradients that overflow and that become zero at a scale.
 fn lost_at(cpu: &Cpu, gradients: &[f32], scale: f32) -> (f64, f64) {
     let mut scaled = gradients.to_vec();
-    let Lost { num_non_finite, num_zeroed } =
+    let RangeErrors { num_non_finite, num_zeroed } =
         convert::scale(cpu, &mut scaled, scale, Precision::F16);
     let share = |count: u64| count as f64 / gradients.len() as f64;
     (share(num_non_finite), share(num_zeroed))

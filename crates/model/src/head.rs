@@ -7,7 +7,7 @@
 //! what is kept.
 //!
 //! The vocabulary is cut into slices, which follow each other, each with all rows. Where there is
-//! more than one, nobody looks at a whole row of logits ([`cross_entropy::slices`]).
+//! more than one, nobody looks at a whole row of logits ([`cross_entropy::vocab_parallel`]).
 
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
@@ -20,7 +20,7 @@ use crate::scratch::Frame;
 use crate::tree;
 use lockstep_config::LossScale;
 use lockstep_tensor::convert;
-use lockstep_tensor::cross_entropy::{self, slices};
+use lockstep_tensor::cross_entropy::{self, vocab_parallel};
 use lockstep_tensor::gemm::{Precision, Write};
 use std::slice;
 
@@ -67,7 +67,7 @@ impl Head {
         let max_t = frame.take(t);
         max_t.fill(f32::NEG_INFINITY);
         for logits_tv in logits_tv.chunks_exact(t * vocab) {
-            slices::raise_maxima(cpu, logits_tv, max_t);
+            vocab_parallel::raise_maxima(cpu, logits_tv, max_t);
         }
         exchange.max(max_t);
 
@@ -76,7 +76,7 @@ impl Head {
         let (sums_t, target_logits_t) = known.split_at_mut(t);
         target_logits_t.fill(-0.0);
         for (slice, logits_tv) in held.clone().zip(logits_tv.chunks_exact(t * vocab)) {
-            slices::target_logits(logits_tv, columns(slice), targets, target_logits_t);
+            vocab_parallel::target_logits(logits_tv, columns(slice), targets, target_logits_t);
         }
         let spare = frame.take(t * tree::num_spare(held.len(), false));
         let trains = ctx.mode != Mode::Evaluate;
@@ -84,9 +84,9 @@ impl Head {
             debug_assert_eq!(write, Write::Set, "sums are not fused");
             let logits_tv = &mut logits_tv[slice * t * vocab..][..t * vocab];
             if trains {
-                slices::exponentials(cpu, logits_tv, targets, max_t, sums_t);
+                vocab_parallel::exponentials(cpu, logits_tv, targets, max_t, sums_t);
             } else {
-                slices::exponential_sums(cpu, logits_tv, targets, max_t, sums_t);
+                vocab_parallel::exponential_sums(cpu, logits_tv, targets, max_t, sums_t);
             }
         });
         exchange.sum(known);
@@ -95,10 +95,10 @@ impl Head {
         if trains {
             for (slice, logits_tv) in held.zip(logits_tv.chunks_exact_mut(t * vocab)) {
                 let (columns, num_targets) = (columns(slice), microbatch.num_targets);
-                slices::gradients(cpu, logits_tv, columns, targets, num_targets, sums_t);
+                vocab_parallel::gradients(cpu, logits_tv, columns, targets, num_targets, sums_t);
             }
         }
-        slices::losses(targets, max_t, sums_t, target_logits_t, losses_t)
+        vocab_parallel::losses(targets, max_t, sums_t, target_logits_t, losses_t)
     }
 }
 

@@ -1,10 +1,10 @@
-//! Times products in bf16 beside the same in `f32` and what the matrix units could do at best.
+//! Times matrix products in bf16 and in `f32`, beside the peak rate of the matrix units.
 //!
 //! `cargo run --release -p lockstep-tensor --example bf16 -- [SECONDS] [THREADS] [PART OF A NAME]`
 //!
-//! The shapes are large squares and those of `lockstep bench train`; operands lie in memory as
-//! `f32`, and once more as bf16 ("stored"). Printed is the fastest of many
-//! runs, which is close to the truth even on a machine that others use, too.
+//! The shapes are large squares and those of `lockstep bench train`; operands are stored as `f32`,
+//! and once more as bf16 ("stored"). The output is the fastest of many runs, which is robust on a
+//! shared machine.
 
 use half::bf16;
 use lockstep_tensor::gemm::{Elements, Mat, MatMut, Precision, Write, product};
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-/// What is timed: `f32`; bf16 from operands in `f32`; bf16 from operands in bf16.
+/// Variants: `f32`; bf16 from operands in `f32`; bf16 from operands in bf16.
 #[derive(Clone, Copy)]
 enum Kind {
     F32,

@@ -1,12 +1,12 @@
-//! Times every kernel of a training step by itself, beside what the machine could do at best.
+//! Times every kernel of a training step, beside the peak rate of the machine.
 //!
 //! `cargo run --release -p lockstep-tensor --example kernels -- [SECONDS] [PRECISION] [PART OF A
 //! NAME]`, the precision of products being `f32`, `bf16` or `f16`.
 //!
-//! The shapes are those of `lockstep bench train`: six layers of width 384, lanes of 8 x 256
-//! tokens. Printed is the fastest of many short runs on one thread, which is close to the truth
-//! even on a machine that others use, too; between runs some other memory is read, so that a
-//! kernel finds its operands as far away as in a step.
+//! The shapes are those of `lockstep bench train`: six layers of width 384, micro-batches of 8 x
+//! 256 tokens. The output is the fastest of many short runs on one thread, which is robust on a
+//! shared machine; other memory is read between runs, so that operands are as cold as in a training
+//! step.
 
 use lockstep_tensor::attention::{self, Rows, Shape};
 use lockstep_tensor::gemm::{Mat, MatMut, Precision, Write, product};
@@ -14,13 +14,13 @@ use lockstep_tensor::{Cpu, Isa, cross_entropy, norm_rms, peak, reduce, rope, swi
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Tokens of a lane, of a sequence, width, feed-forward width, vocabulary.
+/// Tokens of a micro-batch, of a sequence, width, feed-forward width, vocabulary.
 const T: usize = 2048;
 const L: usize = 256;
 const C: usize = 384;
 const F: usize = 1024;
 const V: usize = 256;
-/// Lanes of a step, times layers.
+/// Micro-batches of a step, times layers.
 const CALLS: usize = 2 * 6;
 /// Elements that are read between two runs: four times a second-level cache.
 const OTHER: usize = 2 << 20;
@@ -178,7 +178,7 @@ fn attentions(precision: Precision) -> [Row; 2] {
     [Row { flops: 2 * flops, ..forward }, Row { flops: 5 * flops, ..backward }]
 }
 
-/// Everything that is bound by memory.
+/// Memory-bound kernels.
 fn passes() -> Vec<Row> {
     let (gate_up, mut act) = (numbers(T * 2 * F), numbers(T * F));
     let swiglu_forward = row("swiglu forward", move |cpu| {

@@ -1,4 +1,4 @@
-//! Adam on flat buffers, with weight decay as part of the gradient.
+//! Adam (Kingma and Ba 2015) on flat buffers, with weight decay as part of the gradient (L2).
 //!
 //! The formulas are PyTorch's `torch.optim.Adam`, with g the scaled gradient:
 //! ```text
@@ -8,11 +8,11 @@
 //! p ← p − lr / bias1 · m / (sqrt(v) / sqrt(bias2) + eps)
 //! ```
 //! Unlike in [`crate::adamw`] the decay passes through the moments, so parameters with large
-//! gradients decay less. An element's result depends on that element alone, so any cut of the
-//! buffers (tasks, shards) gives the same bits.
+//! gradients decay less. An element's result depends on that element alone, so any division of the
+//! buffers (tasks, shards) gives equal bits.
 
 use crate::Cpu;
-use crate::adamw::AdamwStep;
+use crate::moments::AdamStep;
 use crate::moments::Moments;
 use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
@@ -20,7 +20,7 @@ use crate::simd::{Kernel, Simd};
 
 /// One step: updates parameters `p` and moments `m` and `v` from gradients `g`. The decay of
 /// `step` is that of the gradient.
-pub fn step(cpu: &Cpu, step: &AdamwStep, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+pub fn step(cpu: &Cpu, step: &AdamStep, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
     assert_eq!(p.len(), g.len(), "one gradient for each parameter");
     assert_eq!(p.len(), m.len(), "one first moment for each parameter");
     assert_eq!(p.len(), v.len(), "one second moment for each parameter");
@@ -31,7 +31,7 @@ pub fn step(cpu: &Cpu, step: &AdamwStep, p: &mut [f32], g: &[f32], m: &mut [f32]
     });
 }
 
-/// What the loop multiplies with, each rounded once.
+/// Factors of the loop, each rounded once.
 #[derive(Clone, Copy)]
 struct Factors {
     moments: Moments,
@@ -41,7 +41,7 @@ struct Factors {
 }
 
 impl Factors {
-    fn new(step: &AdamwStep) -> Self {
+    fn new(step: &AdamStep) -> Self {
         Self {
             moments: Moments::new(step),
             weight_decay: step.weight_decay as f32,
@@ -70,7 +70,7 @@ impl Kernel for Update<'_> {
         for i in 0..num_groups(p) {
             let old_p = load(s, p, i);
             let g = s.fma(old_p, weight_decay, s.mul(load(s, g, i), grad_scale));
-            let (m, denominator) = factors.moments.take_up(s, g, m, v, i);
+            let (m, denominator) = factors.moments.update(s, g, m, v, i);
             store(s, s.fma(s.div(m, denominator), minus_step_size, old_p), p, i);
         }
     }
@@ -84,11 +84,11 @@ mod tests {
 
     const LENGTHS: [usize; 6] = [0, 1, 16, 17, 257, 2 * ELEMENTS + 3];
 
-    type Rule = fn(&Cpu, &AdamwStep, &mut [f32], &[f32], &mut [f32], &mut [f32]);
+    type Rule = fn(&Cpu, &AdamStep, &mut [f32], &[f32], &mut [f32], &mut [f32]);
 
-    fn scalars(t: i32) -> AdamwStep {
+    fn scalars(t: i32) -> AdamStep {
         let (beta1, beta2) = (0.9f64, 0.95f64);
-        AdamwStep {
+        AdamStep {
             lr: 3e-3,
             beta1,
             beta2,
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn without_decay_it_is_adamw_to_the_bit() {
         let (p, g) = (numbers(3, 100), numbers(4, 100));
-        let scalars = AdamwStep { weight_decay: 0.0, ..scalars(3) };
+        let scalars = AdamStep { weight_decay: 0.0, ..scalars(3) };
         same_bits_everywhere(|cpu| {
             let run = |rule: Rule| {
                 let (mut p, mut m, mut v) = (p.clone(), vec![0.5; 100], vec![0.25; 100]);

@@ -1,4 +1,5 @@
-//! AdamW on flat buffers: one fused pass over parameters, gradients and both moments.
+//! AdamW (Loshchilov and Hutter 2019) on flat buffers: one fused pass over parameters, gradients
+//! and both moments.
 //!
 //! The formula is PyTorch's `torch.optim.AdamW`, with g the scaled gradient:
 //! ```text
@@ -7,10 +8,13 @@
 //! v ← beta2 · v + (1 − beta2) · g · g
 //! p ← p − lr / bias1 · m / (sqrt(v) / sqrt(bias2) + eps)
 //! ```
-//! The step is bound by memory: seven streams of four bytes an element, and a dozen operations. So
-//! everything happens while an element is in a register, and clipping is not a pass of its own but
-//! the factor `grad_scale`. Scalars are combined in `f64` and rounded once. An element's result
-//! depends on that element alone, so any cut of the buffers (tasks, shards) gives the same bits.
+//! The step is memory-bound: seven streams of four bytes per element, and a dozen operations. All
+//! operations therefore run while an element is in a register, and clipping is the factor
+//! `grad_scale` instead of a separate pass. Scalars are combined in `f64` and rounded once. An
+//! element's result depends on that element alone, so any division of the buffers (tasks, shards)
+//! gives equal bits.
+
+pub use crate::moments::AdamStep;
 
 use crate::Cpu;
 use crate::moments::Moments;
@@ -18,29 +22,8 @@ use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
 
-/// The scalars of one optimizer step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamwStep {
-    /// Learning rate of this step.
-    pub lr: f64,
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Keeps the denominator away from zero.
-    pub eps: f64,
-    /// Decoupled weight decay; zero for parameters that do not decay.
-    pub weight_decay: f64,
-    /// Bias correction of the first moment: 1 − beta1 to the number of steps (this one included).
-    pub bias1: f64,
-    /// Bias correction of the second moment: 1 − beta2 to the number of steps.
-    pub bias2: f64,
-    /// Factor on every gradient; clipping sets it below one.
-    pub grad_scale: f32,
-}
-
 /// One step: updates parameters `p` and moments `m` and `v` from gradients `g`.
-pub fn step(cpu: &Cpu, step: &AdamwStep, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+pub fn step(cpu: &Cpu, step: &AdamStep, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
     assert_eq!(p.len(), g.len(), "one gradient for each parameter");
     assert_eq!(p.len(), m.len(), "one first moment for each parameter");
     assert_eq!(p.len(), v.len(), "one second moment for each parameter");
@@ -51,7 +34,7 @@ pub fn step(cpu: &Cpu, step: &AdamwStep, p: &mut [f32], g: &[f32], m: &mut [f32]
     });
 }
 
-/// What the loop multiplies with, each rounded once.
+/// Factors of the loop, each rounded once.
 #[derive(Clone, Copy)]
 struct Factors {
     moments: Moments,
@@ -61,7 +44,7 @@ struct Factors {
 }
 
 impl Factors {
-    fn new(step: &AdamwStep) -> Self {
+    fn new(step: &AdamStep) -> Self {
         Self {
             moments: Moments::new(step),
             keep: (1.0 - step.lr * step.weight_decay) as f32,
@@ -88,7 +71,7 @@ impl Kernel for Update<'_> {
         let minus_step_size = s.splat(factors.minus_step_size);
         for i in 0..num_groups(p) {
             let g = s.mul(load(s, g, i), grad_scale);
-            let (m, denominator) = factors.moments.take_up(s, g, m, v, i);
+            let (m, denominator) = factors.moments.update(s, g, m, v, i);
             let kept = s.mul(load(s, p, i), keep);
             store(s, s.fma(s.div(m, denominator), minus_step_size, kept), p, i);
         }

@@ -1,23 +1,23 @@
-//! The matrix units of the CPU (AMX), reached through `asm!` because stable Rust has no intrinsics.
+//! Matrix units of the CPU (Intel AMX), through `asm!` because stable Rust has no intrinsics.
 //!
 //! A tile is sixteen rows of 64 bytes. One instruction multiplies a tile of sixteen rows of 32 bf16
 //! by one of sixteen columns of 32 and adds the product to a tile of `f32`; see
 //! [`crate::gemm::tiles`] for the order of its additions. The right tile holds *pairs*: its row p
 //! has numbers 2p and 2p + 1 of each column side by side.
 //!
-//! Linux asks for permission once a process, since tiles make every thread's saved state eight
-//! kilobytes larger; each thread then says how it divides its tiles, and should give them back.
+//! Linux requires a permission request once per process, since tiles enlarge every thread's saved
+//! state by 8 KiB; each thread then configures its tiles and should release them.
 #![expect(unsafe_code, reason = "instructions without intrinsics, and one system call")]
 
 use std::sync::OnceLock;
 
-/// Proof that this CPU has AMX with bf16, that it has the AVX-512 to feed it, and that this process
-/// may use it.
+/// Proof that this CPU has AMX with bf16 and the AVX-512 that packing needs, and that this process
+/// may use both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amx(());
 
 impl Amx {
-    /// Asks the CPU and the system, once a process.
+    /// Queries the CPU and the operating system, once per process.
     pub(crate) fn detect() -> Option<Self> {
         static FOUND: OnceLock<bool> = OnceLock::new();
         FOUND.get_or_init(is_usable).then_some(Self(()))
@@ -29,7 +29,7 @@ fn is_usable() -> bool {
     false
 }
 
-/// Leaf 7, EDX: bit 22 says bf16 tiles, bit 24 says tiles.
+/// Leaf 7, EDX: bit 22 means bf16 tiles, bit 24 tiles.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 const TILES: u32 = 1 << 22 | 1 << 24;
 
@@ -37,20 +37,20 @@ const TILES: u32 = 1 << 22 | 1 << 24;
 fn is_usable() -> bool {
     use std::arch::x86_64::__cpuid_count;
     let has_vectors =
-        crate::Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512bf16");
-    has_vectors && __cpuid_count(7, 0).edx & TILES == TILES && ask_permission()
+        crate::isa::Isa::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512bf16");
+    has_vectors && __cpuid_count(7, 0).edx & TILES == TILES && request_permission()
 }
 
 /// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn ask_permission() -> bool {
-    let answer: i64;
-    // SAFETY: the call reads no memory of ours and changes only what later calls are allowed to;
-    // a kernel that does not know it, or refuses, says so in the answer.
+fn request_permission() -> bool {
+    let status: i64;
+    // SAFETY: the call reads no user memory and changes only permissions of later calls; a kernel
+    // that does not support it, or refuses, returns an error.
     unsafe {
         std::arch::asm!(
             "syscall",
-            inlateout("rax") 158i64 => answer,
+            inlateout("rax") 158i64 => status,
             in("rdi") 0x1023i64,
             in("rsi") 18i64,
             out("rcx") _,
@@ -58,7 +58,7 @@ fn ask_permission() -> bool {
             options(nostack),
         );
     }
-    answer == 0
+    status == 0
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -66,10 +66,10 @@ pub(crate) use no_tiles::Tiles;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::Tiles;
 
-/// What other processors have instead: nothing, and no `Amx` to reach it.
+/// Stub for other processors, on which no [`Amx`] exists.
 #[cfg(not(target_arch = "x86_64"))]
 mod no_tiles {
-    /// Never made.
+    /// Never constructed.
     pub(crate) enum Tiles {}
 
     impl Tiles {
@@ -99,14 +99,14 @@ mod tiles {
     use std::arch::asm;
     use std::marker::PhantomData;
 
-    /// From a block of the target to the next: the 32 words of this one, and then so far that this
-    /// place and 64 bytes further on are in the two cache lines that only the next one touches,
-    /// wherever a line begins.
+    /// Bytes from a block of the target to the prefetch of the next one: the 32 words of this
+    /// block, plus an offset at which this address and the one 64 bytes later are in the two cache
+    /// lines that only the next block touches, for any alignment.
     const NEXT: usize = 32 * 4 + 48;
-    /// Rows of it that one step asks for.
+    /// Rows of the next block that one step prefetches.
     const NEXT_ROWS: usize = 3;
 
-    /// How a thread divides its tiles: all eight whole.
+    /// Tile configuration: eight tiles of full size.
     #[repr(C, align(64))]
     struct Config([u8; 64]);
 
@@ -122,19 +122,19 @@ mod tiles {
         Config(config)
     };
 
-    /// The tiles of the calling thread, ready for use; given back when dropped.
+    /// Configured tiles of the calling thread; released when dropped.
     pub(crate) struct Tiles(PhantomData<*const ()>);
 
     #[expect(clippy::unused_self, reason = "`self` is the proof, not an operand")]
     impl Tiles {
-        /// Divides the tiles.
+        /// Configures the tiles.
         ///
         /// # Safety
         /// There must be an [`super::Amx`], and no other `Tiles` on this thread.
         #[inline(always)]
         pub(crate) unsafe fn new() -> Self {
-            // SAFETY: the configuration is 64 bytes of a valid division, and the caller promises
-            // that the instruction is there.
+            // SAFETY: the configuration is 64 valid bytes, and the caller guarantees the
+            // instruction.
             unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE, options(nostack)) };
             Self(PhantomData)
         }
@@ -142,7 +142,7 @@ mod tiles {
         /// Four independent products of tiles, `num_rounds` times.
         #[inline(always)]
         pub(crate) fn burst(&self, num_rounds: usize) {
-            // SAFETY: the tiles are divided as the instructions expect; they touch no memory.
+            // SAFETY: the tiles are configured as the instructions expect; they touch no memory.
             unsafe {
                 asm!(
                     "tilezero tmm4",
@@ -172,7 +172,7 @@ mod tiles {
         ///
         /// # Safety
         /// `a` and `b` must be readable for `num_steps` (not zero) times 512 words, and the 32 (or
-        /// 16) rows of `c` readable and writable for 32 words each, by nobody else meanwhile.
+        /// 16) rows of `c` readable and writable for 32 words each, by no other thread meanwhile.
         #[inline(always)]
         pub(crate) unsafe fn multiply(
             &self,
@@ -186,8 +186,8 @@ mod tiles {
         ) {
             debug_assert!(num_steps > 0);
             let c_row = c_row * size_of::<f32>();
-            // SAFETY: the tiles are divided as the instructions expect, and the caller promises
-            // the memory that they touch.
+            // SAFETY: the tiles are configured as the instructions expect, and the caller
+            // guarantees the memory that they touch.
             unsafe {
                 if both_rows {
                     multiply_2x2(num_steps, a, b, c, c_row, add);
@@ -200,7 +200,7 @@ mod tiles {
 
     impl Drop for Tiles {
         fn drop(&mut self) {
-            // SAFETY: whoever made `self` promised that the instruction is there.
+            // SAFETY: the caller of `new` guaranteed the instruction.
             unsafe { asm!("tilerelease", options(nomem, nostack)) };
         }
     }
@@ -216,7 +216,7 @@ mod tiles {
         c_row: usize,
         add: bool,
     ) {
-        // SAFETY: passed on from the caller; what is fetched ahead may be anywhere.
+        // SAFETY: guaranteed by the caller; prefetched addresses may be invalid.
         unsafe {
             asm!(
                 "test {add:e}, {add:e}",
@@ -279,7 +279,7 @@ mod tiles {
         c_row: usize,
         add: bool,
     ) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             asm!(
                 "test {add:e}, {add:e}",

@@ -1,8 +1,8 @@
-//! A bias: one learned number a column, added to every row.
+//! Bias: one learned value per column, added to every row.
 //!
-//! The gradient of the bias is the sum of the rows of the output gradient, one chain a column with
-//! rows ascending (see [`crate::reduce::column_sums`]); the gradient of the input is the output
-//! gradient itself, so there is nothing to compute.
+//! The gradient of the bias is the sum of the rows of the output gradient, one chain per column
+//! with rows ascending (see [`crate::reduce::column_sums`]); the gradient of the input is the
+//! output gradient itself.
 //!
 //! Shapes: t tokens (rows), n features (columns).
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "whole rows of 3 columns")]
-    fn a_broken_row_is_refused() {
+    fn an_incomplete_row_is_refused() {
         add(&Cpu::single(crate::Isa::Portable), &mut [0.0; 7], &[0.0; 3]);
     }
 }

@@ -1,32 +1,33 @@
-//! Flat buffers between `f32` and two-byte floats, and what gets lost on the way.
+//! Conversion of flat buffers between `f32`, bf16 and `f16`, with counts of overflows and
+//! underflows.
 //!
-//! All roundings are to nearest, ties to even, as IEEE 754 says: what is too large becomes
-//! infinite, what is too small becomes a subnormal number or zero, and a NaN stays one.
+//! All roundings are to nearest, ties to even (IEEE 754): overflows become infinite, underflows
+//! become subnormal or zero, and a NaN stays NaN.
 //!
 //! Training in `f16` multiplies the loss by a scale, so that small gradients do not round to zero,
-//! and divides the gradients by it afterwards. Whether the scale is too large shows as numbers that
-//! are not finite, whether it is too small as numbers that became zero: every pass that rounds or
-//! scales counts both as it goes, in [`Lost`], whole numbers that no order of tasks can change.
+//! and divides the gradients by it afterwards. Too large a scale makes values infinite, too small a
+//! scale makes them zero: every pass that rounds or scales counts both, in [`RangeErrors`]. The
+//! counts are integers, so they do not depend on the order of tasks.
 
 use crate::Cpu;
 use crate::gemm::Precision;
 use crate::reduce::ELEMENTS;
-use crate::simd::{Kernel, VECTOR_LEN, Simd, round_bf16, widen_bf16};
+use crate::simd::{Kernel, Simd, VECTOR_LEN, round_bf16, widen_bf16};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much of a buffer a pass has lost.
+/// Overflows and underflows of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct RangeErrors {
     /// Numbers that are infinite or NaN after the pass.
     pub num_non_finite: u64,
     /// Numbers that were not zero before the pass and are after it.
     pub num_zeroed: u64,
 }
 
-impl AddAssign for Lost {
+impl AddAssign for RangeErrors {
     fn add_assign(&mut self, other: Self) {
         self.num_non_finite += other.num_non_finite;
         self.num_zeroed += other.num_zeroed;
@@ -34,12 +35,12 @@ impl AddAssign for Lost {
 }
 
 /// Rounds to bf16.
-pub fn to_bf16(cpu: &Cpu, from: &[f32], to: &mut [bf16]) -> Lost {
+pub fn to_bf16(cpu: &Cpu, from: &[f32], to: &mut [bf16]) -> RangeErrors {
     narrow::<Bf16>(cpu, from, to.reinterpret_cast_mut())
 }
 
 /// Rounds to `f16`.
-pub fn to_f16(cpu: &Cpu, from: &[f32], to: &mut [f16]) -> Lost {
+pub fn to_f16(cpu: &Cpu, from: &[f32], to: &mut [f16]) -> RangeErrors {
     narrow::<F16>(cpu, from, to.reinterpret_cast_mut())
 }
 
@@ -55,54 +56,54 @@ pub fn from_f16(cpu: &Cpu, from: &[f16], to: &mut [f32]) {
 
 /// Multiplies by `factor`, rounds to `precision` and widens again, in place.
 ///
-/// With a factor of one, what a buffer of that type would hold; with the inverse of the scale of
-/// the loss, and in [`Precision::F32`], the gradients themselves.
-pub fn scale(cpu: &Cpu, x: &mut [f32], factor: f32, precision: Precision) -> Lost {
-    let tally = Tally::default();
+/// A factor of one rounds the buffer to that type; the inverse loss scale in [`Precision::F32`]
+/// unscales gradients.
+pub fn scale(cpu: &Cpu, x: &mut [f32], factor: f32, precision: Precision) -> RangeErrors {
+    let counts = AtomicCounts::default();
     cpu.for_each_part(x, ELEMENTS, |_, x| match precision {
-        Precision::F32 => tally.add(cpu.run(Scale::<F32> { x, factor, to: F32 })),
-        Precision::Bf16 => tally.add(cpu.run(Scale::<Bf16> { x, factor, to: Bf16 })),
-        Precision::F16 => tally.add(cpu.run(Scale::<F16> { x, factor, to: F16 })),
+        Precision::F32 => counts.add(cpu.run(Scale::<F32> { x, factor, to: F32 })),
+        Precision::Bf16 => counts.add(cpu.run(Scale::<Bf16> { x, factor, to: Bf16 })),
+        Precision::F16 => counts.add(cpu.run(Scale::<F16> { x, factor, to: F16 })),
     });
-    tally.total()
+    counts.total()
 }
 
-fn narrow<T: Narrow>(cpu: &Cpu, from: &[f32], to: &mut [u16]) -> Lost {
-    assert_eq!(from.len(), to.len(), "as many numbers before as after");
-    let tally = Tally::default();
+fn narrow<T: Narrow>(cpu: &Cpu, from: &[f32], to: &mut [u16]) -> RangeErrors {
+    assert_eq!(from.len(), to.len(), "as many inputs as outputs");
+    let counts = AtomicCounts::default();
     cpu.for_each_part(to, ELEMENTS, |i, to| {
         let from = &from[i * ELEMENTS..][..to.len()];
-        tally.add(cpu.run(ToNarrow { from, to, by: T::default() }));
+        counts.add(cpu.run(ToNarrow { from, to, by: T::default() }));
     });
-    tally.total()
+    counts.total()
 }
 
 fn widen<T: Narrow>(cpu: &Cpu, from: &[u16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "as many numbers before as after");
+    assert_eq!(from.len(), to.len(), "as many inputs as outputs");
     cpu.for_each_part(to, ELEMENTS, |i, to| {
         let from = &from[i * ELEMENTS..][..to.len()];
         cpu.run(FromNarrow { from, to, by: T::default() });
     });
 }
 
-/// What the tasks of one pass have lost together.
+/// Counts of all tasks of one pass.
 #[derive(Default)]
-struct Tally {
+struct AtomicCounts {
     num_non_finite: AtomicU64,
     num_zeroed: AtomicU64,
 }
 
-impl Tally {
-    fn add(&self, lost: Lost) {
-        // Relaxed is enough: sums of whole numbers, read after the last task.
-        self.num_non_finite.fetch_add(lost.num_non_finite, Ordering::Relaxed);
-        self.num_zeroed.fetch_add(lost.num_zeroed, Ordering::Relaxed);
+impl AtomicCounts {
+    fn add(&self, errors: RangeErrors) {
+        // Relaxed is enough: sums of integers, read after the last task.
+        self.num_non_finite.fetch_add(errors.num_non_finite, Ordering::Relaxed);
+        self.num_zeroed.fetch_add(errors.num_zeroed, Ordering::Relaxed);
     }
 
-    fn total(self) -> Lost {
+    fn total(self) -> RangeErrors {
         let [num_non_finite, num_zeroed] =
             [self.num_non_finite, self.num_zeroed].map(AtomicU64::into_inner);
-        Lost { num_non_finite, num_zeroed }
+        RangeErrors { num_non_finite, num_zeroed }
     }
 }
 
@@ -110,7 +111,7 @@ impl Tally {
 trait Narrow: Copy + Default + Send + Sync {
     fn store<S: Simd>(self, s: S, v: S::V, out: &mut [u16; VECTOR_LEN]);
     fn load<S: Simd>(self, s: S, x: &[u16; VECTOR_LEN]) -> S::V;
-    /// There and back again.
+    /// Rounds and widens.
     #[inline(always)]
     fn round<S: Simd>(self, s: S, v: S::V) -> S::V {
         let mut bits = [0; VECTOR_LEN];
@@ -162,7 +163,8 @@ impl Narrow for F16 {
     }
 }
 
-/// Counts what is lost, a lane each. A task has far fewer numbers than an `f32` can count.
+/// Counts overflows and underflows per vector element. A task has far fewer numbers than an `f32`
+/// can count.
 struct Counts<S: Simd> {
     non_finite: S::V,
     zeroed: S::V,
@@ -180,16 +182,17 @@ impl<S: Simd> Counts<S> {
         let size = s.abs(after);
         let non_finite = s.select_lt(size, s.splat(f32::INFINITY), zero, one);
         self.non_finite = s.add(self.non_finite, non_finite);
-        // A NaN is less than nothing: it counts as zero after the pass, but not before it.
-        let was_something = s.select_lt(zero, s.abs(before), one, zero);
-        self.zeroed = s.add(self.zeroed, s.select_lt(zero, size, zero, was_something));
+        // Comparisons with NaN are false, so a NaN counts as zero after the pass, but not before
+        // it.
+        let was_nonzero = s.select_lt(zero, s.abs(before), one, zero);
+        self.zeroed = s.add(self.zeroed, s.select_lt(zero, size, zero, was_nonzero));
     }
 
     #[inline(always)]
-    fn lost(self, s: S) -> Lost {
+    fn errors(self, s: S) -> RangeErrors {
         let [num_non_finite, num_zeroed] =
             [self.non_finite, self.zeroed].map(|counts| s.reduce_add(counts) as u64);
-        Lost { num_non_finite, num_zeroed }
+        RangeErrors { num_non_finite, num_zeroed }
     }
 }
 
@@ -200,9 +203,9 @@ struct ToNarrow<'a, T> {
 }
 
 impl<T: Narrow> Kernel for ToNarrow<'_, T> {
-    type Out = Lost;
+    type Out = RangeErrors;
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> Lost {
+    fn run<S: Simd>(self, s: S) -> RangeErrors {
         let mut counts = Counts::new(s);
         let ((from, from_tail), (to, to_tail)) = (self.from.as_chunks(), self.to.as_chunks_mut());
         for (from, to) in from.iter().zip(to) {
@@ -214,7 +217,7 @@ impl<T: Narrow> Kernel for ToNarrow<'_, T> {
         self.by.store(s, before, &mut bits);
         counts.add(s, before, self.by.load(s, &bits));
         to_tail.copy_from_slice(&bits[..to_tail.len()]);
-        counts.lost(s)
+        counts.errors(s)
     }
 }
 
@@ -245,9 +248,9 @@ struct Scale<'a, T> {
 }
 
 impl<T: Narrow> Kernel for Scale<'_, T> {
-    type Out = Lost;
+    type Out = RangeErrors;
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> Lost {
+    fn run<S: Simd>(self, s: S) -> RangeErrors {
         let (mut counts, factor) = (Counts::new(s), s.splat(self.factor));
         let (body, tail) = self.x.as_chunks_mut();
         for x in body {
@@ -258,12 +261,12 @@ impl<T: Narrow> Kernel for Scale<'_, T> {
         }
         let before = s.load_partial(tail);
         let after = self.to.round(s, s.mul(before, factor));
-        // Lanes behind the tail are zero, but zero times an infinite factor is not.
+        // Elements behind the tail are zero, but zero times an infinite factor is not.
         let mut kept = [0.0; VECTOR_LEN];
         kept[..tail.len()].copy_from_slice(&s.to_array(after)[..tail.len()]);
         counts.add(s, before, s.load(&kept));
         tail.copy_from_slice(&kept[..tail.len()]);
-        counts.lost(s)
+        counts.errors(s)
     }
 }
 

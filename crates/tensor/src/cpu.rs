@@ -1,13 +1,12 @@
-//! The device every kernel runs on: an instruction set, a pool of threads, and reused buffers.
+//! Device of every kernel: an instruction set, a thread pool and reused buffers.
 //!
-//! One `Cpu` belongs to one rank, so that a process can host many ranks with a pool each. Work is
-//! always cut into tasks that do not depend on the number of threads; threads only decide who
-//! runs which task.
+//! One `Cpu` belongs to one rank, so that a process can host many ranks with a pool each. The
+//! division of work into tasks does not depend on the number of threads.
 #![expect(unsafe_code, reason = "tasks borrow disjoint parts of one slice")]
 
 use crate::amx::Amx;
 use crate::pool::Pool;
-use crate::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch, dispatch_tiles};
+use crate::simd::{Isa, Kernel, Simd, VECTOR_LEN, dispatch, dispatch_tiles};
 use std::marker::PhantomData;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Elements in one cache line.
 const CACHE_LINE: usize = 16;
 
-/// Elements that the packing buffer has room for at least: two MiB, the size from which memory can
-/// come in large pages.
-const PACKING_ROOM: usize = 512 * 1024;
+/// Smallest capacity of the packing buffer in elements: 2 MiB, the size from which memory can come
+/// in huge pages.
+const MIN_PACKING_LEN: usize = 512 * 1024;
 
-/// Starts one thread; the platform supplies it, so that a simulated world can supply another.
+/// Starts one thread; supplied by the platform, so that simulations can replace it.
 pub type Spawn<'a> = &'a dyn Fn(usize, Box<dyn FnOnce() + Send>);
 
-/// A rank's compute device.
+/// Compute device of a rank.
 pub struct Cpu {
     isa: Isa,
     amx: Option<Amx>,
@@ -32,13 +31,13 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A device with `num_threads` threads: the caller, and others started by `spawn`.
+    /// Makes a device with `num_threads` threads: the caller, and others started by `spawn`.
     ///
     /// # Panics
     /// When the CPU lacks `isa`.
     pub fn new(isa: Isa, num_threads: usize, spawn: Spawn<'_>) -> Self {
         assert!(isa.is_available(), "this CPU has no {isa}");
-        assert!(num_threads > 0, "somebody has to do the work");
+        assert!(num_threads > 0, "at least one thread");
         let pool = (num_threads > 1).then(|| {
             let (pool, helpers) = Pool::new(num_threads - 1);
             for (index, helper) in helpers.into_iter().enumerate() {
@@ -50,17 +49,17 @@ impl Cpu {
         Self { isa, amx, num_threads, pool, packed: Mutex::new(Vec::new()) }
     }
 
-    /// A device that runs everything on the calling thread.
+    /// Makes a device that runs everything on the calling thread.
     pub fn single(isa: Isa) -> Self {
         Self::new(isa, 1, &|_, _| unreachable!("one thread needs no spawn"))
     }
 
-    /// The instruction set of every kernel on this device.
+    /// Instruction set of every kernel on this device.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The same device without the CPU's matrix units: slower, with the same bits.
+    /// Disables the CPU's matrix units: slower, with equal results.
     #[must_use]
     pub fn without_matrix_units(mut self) -> Self {
         self.amx = None;
@@ -72,7 +71,7 @@ impl Cpu {
         self.amx.is_some()
     }
 
-    /// How many threads share the work.
+    /// Number of threads.
     pub fn num_threads(&self) -> usize {
         self.num_threads
     }
@@ -121,26 +120,27 @@ impl Cpu {
         });
     }
 
-    /// Runs `task(0, room)` to `task(num_tasks - 1, room)` in any order on any thread; tasks that
-    /// run at the same time get different runs of `room_len` elements of `scratch`, which hold
-    /// whatever an earlier task left there. A thread keeps its room, and so its cache stays warm.
-    pub(crate) fn for_each_in_room(
+    /// Runs `task(0, workspace)` to `task(num_tasks - 1, workspace)` in any order on any thread;
+    /// tasks that run at the same time get different runs of `workspace_len` elements of `scratch`,
+    /// with the contents that an earlier task left. A thread keeps its workspace, so its cache
+    /// stays warm.
+    pub(crate) fn for_each_with_workspace(
         &self,
         num_tasks: usize,
         scratch: &mut [f32],
-        room_len: usize,
+        workspace_len: usize,
         task: impl Fn(usize, &mut [f32]) + Sync,
     ) {
-        let rooms = &mut scratch[..num_tasks.min(self.num_threads) * room_len];
+        let workspaces = &mut scratch[..num_tasks.min(self.num_threads) * workspace_len];
         let next = AtomicUsize::new(0);
-        self.for_each_part(rooms, room_len, |_, room| {
+        self.for_each_part(workspaces, workspace_len, |_, workspace| {
             loop {
-                // Relaxed is enough: the counter only says who runs a task.
+                // Relaxed is enough: the counter only assigns tasks to threads.
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= num_tasks {
                     return;
                 }
-                task(index, room);
+                task(index, workspace);
             }
         });
     }
@@ -150,20 +150,20 @@ impl Cpu {
         dispatch(self.isa, kernel)
     }
 
-    /// The same for a kernel that multiplies tiles of bf16, on the matrix units if there are any.
+    /// Runs a kernel that multiplies tiles of bf16, on the matrix units if there are any.
     pub(crate) fn run_tiles<K: Kernel>(&self, kernel: K) -> K::Out {
         dispatch_tiles(self.isa, self.amx, kernel)
     }
 
-    /// Lends `body` the buffer that matrix products pack into: `len` elements from the start of a
-    /// cache line on, because vector loads that straddle two lines cost twice.
+    /// Calls `body` with the buffer that matrix products pack into: `len` elements aligned to a
+    /// cache line, because vector loads that straddle two lines cost twice.
     ///
-    /// Only one product runs on a device at a time: it spreads over all threads by itself. One that
-    /// starts inside another's task would wait for a buffer its own thread holds, hence the panic.
+    /// Only one product runs on a device at a time, on all threads. A product inside another's task
+    /// would wait for a buffer that its own thread holds, hence the panic.
     pub(crate) fn with_packing_buffer(&self, len: usize, body: impl FnOnce(&mut [f32])) {
         let mut buffer = self.packed.try_lock().expect("no product starts inside another's task");
         if buffer.len() < len + CACHE_LINE {
-            let missing = PACKING_ROOM.saturating_sub(buffer.len());
+            let missing = MIN_PACKING_LEN.saturating_sub(buffer.len());
             buffer.reserve_exact(missing);
             buffer.resize(len + CACHE_LINE, 0.0);
         }
@@ -172,7 +172,7 @@ impl Cpu {
     }
 }
 
-/// A slice cut into runs of equal length (the last may be shorter), to be lent out one by one.
+/// A slice divided into runs of equal length (the last may be shorter), borrowed one by one.
 struct Parts<'a, T> {
     data: *mut T,
     len: usize,
@@ -180,7 +180,7 @@ struct Parts<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: whoever lends a part out promises that nobody else has it, so sharing `Parts` between
+// SAFETY: callers of `part` guarantee that each part is borrowed once, so sharing `Parts` between
 // threads only sends disjoint parts to them.
 unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
@@ -196,19 +196,19 @@ impl<'a, T> Parts<'a, T> {
     }
 
     /// # Safety
-    /// No index may be asked for twice while an earlier answer is alive.
+    /// No index may be borrowed twice at a time.
     unsafe fn part(&self, index: usize) -> &'a mut [T] {
         let start = index * self.part_len;
         assert!(start < self.len, "part {index} of {}", self.count());
         let len = self.part_len.min(self.len - start);
-        // SAFETY: the range lies inside the slice that `new` borrowed, and the caller promises
-        // that it is lent out once.
+        // SAFETY: the range is inside the slice that `new` borrowed, and the caller guarantees that
+        // it is borrowed once.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), len) }
     }
 }
 
-/// A matrix of contiguous rows cut into blocks of equal shape, to be lent out one by one: block i
-/// is the i-th in reading order.
+/// A matrix of contiguous rows divided into blocks of equal shape, borrowed one by one: block i is
+/// the i-th in row-major order.
 pub(crate) struct Blocks<'a> {
     data: *mut f32,
     len: usize,
@@ -222,7 +222,7 @@ pub(crate) struct Blocks<'a> {
 unsafe impl Sync for Blocks<'_> {}
 
 impl<'a> Blocks<'a> {
-    /// Cuts `data`, rows of `width` elements, into blocks of so many rows and columns.
+    /// Divides `data`, rows of `width` elements, into blocks of `block` rows and columns.
     ///
     /// # Panics
     /// When the shape does not divide the matrix.
@@ -235,12 +235,12 @@ impl<'a> Blocks<'a> {
     }
 
     /// # Safety
-    /// No index may be asked for twice while an earlier answer is alive.
+    /// No index may be borrowed twice at a time.
     pub(crate) unsafe fn block(&self, index: usize) -> Block<'_> {
         let per_row = self.width / self.block_cols;
         let start = index / per_row * self.block_rows * self.width;
         assert!(start < self.len, "block {index} of a matrix of {} elements", self.len);
-        // SAFETY: the start of the block lies inside the matrix.
+        // SAFETY: the start of the block is inside the matrix.
         let data = unsafe { self.data.add(start + index % per_row * self.block_cols) };
         Block { blocks: self, data }
     }
@@ -253,7 +253,7 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Hints that a row is written soon.
+    /// Prefetches a row that is written soon.
     #[inline(always)]
     pub(crate) fn prefetch<S: Simd>(&mut self, s: S, row: usize) {
         for line in self.row(row).chunks(VECTOR_LEN) {
@@ -265,7 +265,7 @@ impl Block<'_> {
     #[inline(always)]
     pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.blocks.block_rows, "row {row} of {}", self.blocks.block_rows);
-        // SAFETY: the row lies inside the block, which `Blocks` lent out once.
+        // SAFETY: the row is inside the block, which `Blocks` lends once.
         unsafe {
             let start = self.data.add(row * self.blocks.width);
             std::slice::from_raw_parts_mut(start, self.blocks.block_cols)

@@ -1,4 +1,4 @@
-//! Softmax and cross-entropy in one pass over the logits, with the gradient in their place.
+//! Fused softmax and cross-entropy: the gradient overwrites the logits.
 //!
 //! The loss of a token is `ln(sum of e^x) − x[target]`, and the gradient of its logits is the
 //! softmax minus one at the target. With the row's maximum taken off first no exponential
@@ -6,22 +6,22 @@
 //! once: forward leaves them where the logits were, and a second pass over the row, which is still
 //! in the cache, scales them to probabilities over the number of targets in the whole batch.
 //!
-//! The sum goes through sixteen lanes (column j to lane j % 16, ascending) and one fixed tree;
-//! missing columns of the last group count as −∞, whose exponential is 0. Losses are added in
+//! The sum uses sixteen accumulators (column j to accumulator j % 16, ascending) and one fixed
+//! tree; missing columns of the last group are −∞, whose exponential is 0. Losses are added in
 //! `f64`, tokens ascending.
 //!
 //! Shapes: t tokens (rows), v vocabulary (columns).
 //!
-//! - [`slices`]: the same for a vocabulary in slices.
+//! - [`vocab_parallel`]: the loss over a sharded vocabulary.
 
-pub mod slices;
+pub mod vocab_parallel;
 
 use crate::Cpu;
 use crate::math::{exp, scalar};
 use crate::reduce::groups::{num_groups, store};
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 
-/// The target of a token that counts for nothing: loss 0, gradient 0.
+/// Target of an ignored token: loss 0, gradient 0.
 pub const IGNORE: u32 = u32::MAX;
 
 /// Sets `losses_t` to the loss of each token and returns their sum.
@@ -44,7 +44,7 @@ pub fn forward(
 /// As [`forward`], with the same bits, and turns the logits into their gradient:
 /// `(softmax − one-hot) / num_targets`, or 0 in ignored rows.
 ///
-/// `num_targets` counts the targets of the whole batch, over all lanes and workers.
+/// `num_targets` counts the targets of the whole batch, over all micro-batches and workers.
 pub fn forward_backward(
     cpu: &Cpu,
     logits_tv: &mut [f32],
@@ -167,16 +167,16 @@ fn token_loss(max: f32, sum: f32, target_logit: f32) -> f32 {
     (scalar::ln(f64::from(sum)) + (f64::from(max) - f64::from(target_logit))) as f32
 }
 
-/// Group `i` of a row, with −∞ in the place of missing columns.
+/// Loads group `i` of a row; missing columns are −∞.
 #[inline(always)]
 fn load<S: Simd>(s: S, logits: &[f32], i: usize) -> S::V {
     let (groups, tail) = logits.as_chunks::<VECTOR_LEN>();
     if let Some(group) = groups.get(i) {
         return s.load(group);
     }
-    let mut lanes = [f32::NEG_INFINITY; VECTOR_LEN];
-    lanes[..tail.len()].copy_from_slice(tail);
-    s.load(&lanes)
+    let mut values = [f32::NEG_INFINITY; VECTOR_LEN];
+    values[..tail.len()].copy_from_slice(tail);
+    s.load(&values)
 }
 
 #[cfg(test)]

@@ -1,24 +1,25 @@
-//! Dropout: zeroes a random share of the elements and scales up the rest, so that the mean stays.
+//! Dropout (Srivastava et al. 2014): zeroes a random fraction of the elements and scales up the
+//! rest, so that the mean is unchanged.
 //!
-//! Nothing is stored. Whether element `e` lives is word `e % 4` of Philox block `e / 4` under the
-//! mask's key, so the backward pass, a recompute or another worker that holds part of the tensor
-//! asks again and gets the same answer.
+//! No mask is stored. Word `e % 4` of Philox block `e / 4` under the mask's key decides whether
+//! element `e` is kept, so the backward pass, a recomputation or another rank with part of the
+//! tensor computes the same mask.
 
 use crate::Cpu;
 use crate::random::Key;
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 
-/// Which elements live: a function of the key and the global element number only.
+/// Dropout mask: a function of the key and the global element index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DropoutMask {
-    /// The stream that decides; callers mix in what makes it unique (step, layer, place).
+    /// Random stream; callers mix in what makes it unique (step, layer, place).
     pub key: Key,
-    /// The share that is zeroed, at least 0 and less than 1.
+    /// Fraction that is zeroed, at least 0 and less than 1.
     pub rate: f32,
 }
 
 impl DropoutMask {
-    /// An element lives when its random word is not below this.
+    /// Threshold of the random word from which an element is kept.
     #[inline]
     pub fn threshold(&self) -> u32 {
         assert!((0.0..1.0).contains(&self.rate), "dropout rate {} is not in [0, 1)", self.rate);
@@ -26,21 +27,21 @@ impl DropoutMask {
         (f64::from(self.rate) * 4_294_967_296.0) as u32
     }
 
-    /// What the living elements are multiplied by.
+    /// Factor on kept elements.
     #[inline]
     pub fn scale(&self) -> f32 {
         1.0 / (1.0 - self.rate)
     }
 
-    /// Whether an element lives. Slow, for one element; [`apply`] asks for many at once.
+    /// Whether an element is kept. Slow, for one element; [`apply`] computes many at once.
     pub fn keeps(&self, element: u64) -> bool {
         self.key.block(element / 4)[(element % 4) as usize] >= self.threshold()
     }
 }
 
-/// Zeroes and scales `x` in place; its first element has the global number `first_element`.
+/// Zeroes and scales `x` in place; its first element has the global index `first_element`.
 ///
-/// The same call on the gradient is the backward pass. At rate 0 nothing changes.
+/// Applying the mask to the gradient is the backward pass. Rate 0 changes nothing.
 pub fn apply(cpu: &Cpu, mask: &DropoutMask, first_element: u64, x: &mut [f32]) {
     let (threshold, scale) = (mask.threshold(), mask.scale());
     if threshold == 0 {
@@ -55,7 +56,7 @@ pub fn apply(cpu: &Cpu, mask: &DropoutMask, first_element: u64, x: &mut [f32]) {
 /// Elements in one task.
 const TASK: usize = 16_384;
 
-/// Elements whose words are made at once: four from each of sixteen blocks.
+/// Elements whose random words are computed at once: four from each of sixteen blocks.
 const GROUP: usize = 4 * VECTOR_LEN;
 
 struct Apply<'a> {
@@ -70,7 +71,7 @@ impl Kernel for Apply<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        // Up to three elements until a block begins, then whole blocks.
+        // Up to three elements before the first whole block, then whole blocks.
         let started = (self.first % 4) as usize;
         let head_len = ((4 - started) % 4).min(self.x.len());
         let (head, body) = self.x.split_at_mut(head_len);
@@ -79,20 +80,20 @@ impl Kernel for Apply<'_> {
         let first_block = self.first.div_ceil(4);
         for (i, x) in (0u64..).zip(body.chunks_mut(GROUP)) {
             let [a, b, c, d] = self.key.blocks::<VECTOR_LEN>(first_block + i * VECTOR_LEN as u64);
-            let mut words = [[0; 4]; VECTOR_LEN];
+            let mut random_bits = [[0; 4]; VECTOR_LEN];
             for i in 0..VECTOR_LEN {
-                words[i] = [a[i], b[i], c[i], d[i]];
+                random_bits[i] = [a[i], b[i], c[i], d[i]];
             }
-            keep(x, &words.as_flattened()[..x.len()], self.threshold, self.scale);
+            keep(x, &random_bits.as_flattened()[..x.len()], self.threshold, self.scale);
         }
     }
 }
 
 /// Scales the elements whose word is not below the threshold and zeroes the others.
 #[inline(always)]
-fn keep(x: &mut [f32], words: &[u32], threshold: u32, scale: f32) {
-    for (x, word) in x.iter_mut().zip(words) {
-        *x = if *word >= threshold { *x * scale } else { 0.0 };
+fn keep(x: &mut [f32], random_bits: &[u32], threshold: u32, scale: f32) {
+    for (x, bits) in x.iter_mut().zip(random_bits) {
+        *x = if *bits >= threshold { *x * scale } else { 0.0 };
     }
 }
 
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may start its own threads")]
-    fn an_element_lives_by_its_number_wherever_the_call_starts_and_whoever_runs_it() {
+    fn the_mask_depends_on_the_element_index_only() {
         let mask = mask(0.3);
         for isa in Isa::available() {
             let threads = Cpu::new(isa, 2, &|_, run| {
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_that_lives_is_one_minus_the_rate_and_the_mean_stays() {
+    fn the_kept_fraction_is_one_minus_the_rate_and_the_mean_is_unchanged() {
         let cpu = Cpu::single(Isa::detect());
         let n = 400_000;
         for rate in [0.001, 0.1, 0.5, 0.9] {

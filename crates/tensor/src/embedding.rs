@@ -1,12 +1,12 @@
-//! Embeddings: a table with one row for each token of the vocabulary, and one for each position.
+//! Token and position embeddings.
 //!
-//! Forward copies rows. Backward adds the gradient of every token to the row of its id, and many
-//! tokens share a row, so the order of the additions matters: it is the order of the tokens. Each
-//! task owns a run of table rows, reads all ids and takes those of its rows: no atomics, no locks,
-//! and a chain of additions that no number of threads can change. The gradient of a token goes
-//! straight into the table, as one more link of that row's chain; a lane's own sum is never formed.
+//! Forward copies rows. Backward adds the gradient of every token to the row of its id, tokens
+//! ascending; many tokens share a row, so the order matters. Each task owns a run of table rows,
+//! reads all ids and takes those of its rows: no atomics, no locks, and an order of additions that
+//! does not depend on the number of threads. The gradient of a token is added directly to the
+//! table, as one more link of that row's chain; a micro-batch has no sum of its own.
 //!
-//! Position p of every sequence shares one row of the position table; its gradient is summed from
+//! Position p of all sequences shares one row of the position table; its gradient is summed from
 //! zero with sequences ascending, then added once.
 //!
 //! Shapes: t tokens, v vocabulary, s positions, c width.
@@ -19,8 +19,8 @@ use crate::simd::{Kernel, Simd};
 /// Rows of a task that writes rows of tokens or of positions.
 const ROWS: usize = 16;
 
-/// Into how many tasks the table's rows are cut. Every task reads all ids, which bounds their
-/// number from above; text uses few rows very often, which bounds it from below.
+/// Tasks over the table's rows. Every task reads all ids, which bounds their number from above;
+/// text uses few rows very often, which bounds it from below.
 const TABLE_TASKS: usize = 64;
 
 /// Sets each row of `out_tc` to the table's row of its id.
@@ -29,8 +29,8 @@ pub fn forward(cpu: &Cpu, ids: &[u32], table_vc: &[f32], width: usize, out_tc: &
     forward_part(cpu, ids, table_vc, 0, width, out_tc);
 }
 
-/// As [`forward`] with some rows of a table, the first of which is row `first_row`. A token whose
-/// row is elsewhere gets −0, which changes nothing that it is added to, not even a zero's sign.
+/// As [`forward`] with a shard of a table that starts at row `first_row`. A token whose row is
+/// outside the shard gets −0, which changes no addend, not even a zero's sign.
 pub fn forward_part(
     cpu: &Cpu,
     ids: &[u32],
@@ -57,8 +57,8 @@ pub fn backward(cpu: &Cpu, ids: &[u32], dout_tc: &[f32], width: usize, dtable_vc
     backward_part(cpu, ids, dout_tc, 0, width, dtable_vc);
 }
 
-/// As [`backward`] for some rows of a table, the first of which is row `first_row`; tokens whose
-/// rows are elsewhere are passed over.
+/// As [`backward`] for a shard of a table that starts at row `first_row`; tokens whose rows are
+/// outside are skipped.
 pub fn backward_part(
     cpu: &Cpu,
     ids: &[u32],
@@ -112,7 +112,7 @@ pub fn positions_backward(
     });
 }
 
-/// Names the first id that has no row.
+/// Panics with the first id that has no row.
 fn check_ids(ids: &[u32], table_vc: &[f32], width: usize) {
     assert!(width > 0 && table_vc.len().is_multiple_of(width), "whole rows of {width} columns");
     let vocab = table_vc.len() / width;
@@ -134,7 +134,7 @@ fn check_sequences(x_tc: &[f32], tokens_per_sequence: usize, width: usize) {
     );
 }
 
-/// Adds the tokens whose ids lie in one run of table rows.
+/// Adds the tokens whose ids are in one run of table rows.
 struct Scatter<'a> {
     ids: &'a [u32],
     dout_tc: &'a [f32],
@@ -176,7 +176,7 @@ impl Kernel for AddPositions<'_> {
     }
 }
 
-/// Sums a run of elements, the same in every sequence, over sequences.
+/// Sums one run of elements over sequences.
 struct SumSequences<'a> {
     dx_tc: &'a [f32],
     sequence_len: usize,

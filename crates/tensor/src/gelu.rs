@@ -1,4 +1,4 @@
-//! GELU in its tanh form, the activation of the GPT-2 family.
+//! GELU (Hendrycks and Gimpel 2016) in its tanh approximation, the activation of the GPT-2 family.
 //!
 //! The definition is `x/2 · (1 + tanh(u))` with `u = sqrt(2/π) · (x + 0.044715 x³)`. Because
 //! `(1 + tanh(u)) / 2 = sigmoid(2u)`, it is also `x · sigmoid(v)` with `v = 2u`, which does not
@@ -44,8 +44,8 @@ impl Function for Gelu {
 /// The sigmoid's argument `v` and its derivative by `x`.
 #[inline(always)]
 fn argument<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
-    // Beyond 12 the sigmoid is exactly 0 or 1 and its slope exactly 0; stopping there keeps the
-    // cube of a huge x from becoming infinite, which times 0 would be NaN.
+    // Beyond 12 the sigmoid is exactly 0 or 1 and its slope exactly 0; clamping keeps the cube of a
+    // huge x finite, because infinity times 0 would be NaN.
     let x = s.min(s.splat(12.0), s.max(s.splat(-12.0), x));
     let square = s.mul(x, x);
     let v = s.mul(x, s.fma(square, s.splat(SLOPE * CUBIC), s.splat(SLOPE)));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_inputs_pass_or_stop_and_nan_goes_through() {
+    fn huge_inputs_saturate_and_nan_propagates() {
         let cpu = Cpu::single(Isa::detect());
         let x = [20.0, -20.0, 1e20, -1e20, f32::MAX, f32::MIN];
         assert_eq!(run_forward(&cpu, &x), [20.0, 0.0, 1e20, 0.0, f32::MAX, 0.0]);

@@ -1,6 +1,6 @@
-//! LAMB on flat buffers: AdamW whose steps are as long as the tensor they change.
+//! LAMB on flat buffers: AdamW with a layerwise trust ratio.
 //!
-//! You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2019),
+//! You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020),
 //! algorithm 2, with bias correction and g the scaled gradient:
 //! ```text
 //! m ← m + (g − m) · (1 − beta1)
@@ -8,14 +8,14 @@
 //! u ← (m / bias1) / (sqrt(v) / sqrt(bias2) + eps) + weight_decay · p
 //! p ← p − lr · ‖p‖ / ‖u‖ · u
 //! ```
-//! A step needs the norm of its own direction u over the whole tensor, which may lie on several
-//! workers. So it comes in two halves: [`direction`] updates the moments and puts u where the
-//! gradient was, then the caller measures both and steps along u ([`crate::sgd::step`]). Nothing
-//! but the gradient's memory is needed. An element's result depends on that element alone, so any
-//! cut of the buffers gives the same bits.
+//! A step needs the norm of its direction u over the whole tensor, which may be sharded over
+//! several ranks. It therefore has two halves: [`direction`] updates the moments and overwrites the
+//! gradient with u, then the caller computes both norms and steps along u ([`crate::sgd::step`]).
+//! No memory beyond the gradient's is needed. An element's result depends on that element alone, so
+//! any division of the buffers gives equal bits.
 
 use crate::Cpu;
-use crate::adamw::AdamwStep;
+use crate::moments::AdamStep;
 use crate::moments::Moments;
 use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
@@ -25,7 +25,7 @@ use crate::simd::{Kernel, Simd};
 /// The learning rate of `step` is not used.
 pub fn direction(
     cpu: &Cpu,
-    step: &AdamwStep,
+    step: &AdamStep,
     p: &[f32],
     g: &mut [f32],
     m: &mut [f32],
@@ -41,7 +41,7 @@ pub fn direction(
     });
 }
 
-/// What the loop multiplies with, each rounded once.
+/// Factors of the loop, each rounded once.
 #[derive(Clone, Copy)]
 struct Factors {
     moments: Moments,
@@ -51,7 +51,7 @@ struct Factors {
 }
 
 impl Factors {
-    fn new(step: &AdamwStep) -> Self {
+    fn new(step: &AdamStep) -> Self {
         Self {
             moments: Moments::new(step),
             weight_decay: step.weight_decay as f32,
@@ -79,7 +79,7 @@ impl Kernel for Direction<'_> {
         let unbias1 = s.splat(factors.unbias1);
         for i in 0..num_groups(g) {
             let scaled = s.mul(load(s, g, i), grad_scale);
-            let (m, denominator) = factors.moments.take_up(s, scaled, m, v, i);
+            let (m, denominator) = factors.moments.update(s, scaled, m, v, i);
             let adam = s.div(s.mul(m, unbias1), denominator);
             store(s, s.fma(load(s, p, i), weight_decay, adam), g, i);
         }
@@ -95,9 +95,9 @@ mod tests {
     const LENGTHS: [usize; 6] = [0, 1, 16, 17, 257, 2 * ELEMENTS + 3];
     const LR: f32 = 0.02;
 
-    fn scalars(t: i32) -> AdamwStep {
+    fn scalars(t: i32) -> AdamStep {
         let (beta1, beta2) = (0.9f64, 0.95f64);
-        AdamwStep {
+        AdamStep {
             lr: f64::NAN,
             beta1,
             beta2,
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_first_direction_is_the_sign_of_the_gradient() {
-        let scalars = AdamwStep { weight_decay: 0.0, ..scalars(1) };
+        let scalars = AdamStep { weight_decay: 0.0, ..scalars(1) };
         let g = numbers(30, 100);
         let u = same_bits_everywhere(|cpu| {
             let (mut u, mut m, mut v) = (g.clone(), vec![0.0; 100], vec![0.0; 100]);

@@ -1,4 +1,4 @@
-//! LARS on flat buffers: momentum whose steps are as long as the tensor they change.
+//! LARS on flat buffers: momentum with a layerwise trust ratio.
 //!
 //! You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks" (2017), algorithm 1,
 //! with g the scaled gradient and local the learning rate of the tensor:
@@ -7,14 +7,14 @@
 //! b ← mu · b + lr · local · (g + weight_decay · p)
 //! p ← p − b
 //! ```
-//! The learning rate is inside the velocity, as in the paper: a change of it does not rescale what
-//! the velocity already holds. Norms are over a whole tensor, which may lie on several workers, so
-//! they are the caller's business; here `local_lr` is lr · local. An element's result depends on
-//! that element and those scalars alone, so any cut of the buffers gives the same bits.
+//! The learning rate is inside the momentum buffer, as in the paper: a change of the rate does not
+//! rescale the buffer. Norms are over a whole tensor, which may be sharded over several ranks, so
+//! the caller computes them; `local_lr` is lr · local. An element's result depends on that element
+//! and those scalars alone, so any division of the buffers gives equal bits.
 
 use crate::Cpu;
+use crate::momentum::{self, Rates, Rule};
 use crate::simd::Simd;
-use crate::velocity::{self, Rates, Rule};
 
 /// One step with momentum `mu`; `buffer` is zero before the first.
 pub fn step(
@@ -27,14 +27,14 @@ pub fn step(
     g: &[f32],
     buffer: &mut [f32],
 ) {
-    velocity::step::<Lars>(cpu, local_lr, mu, weight_decay, grad_scale, p, g, buffer);
+    momentum::step::<Lars>(cpu, local_lr, mu, weight_decay, grad_scale, p, g, buffer);
 }
 
 struct Lars;
 
 impl Rule for Lars {
     #[inline(always)]
-    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
+    fn update<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
         let b = s.fma(b, rates.mu, s.mul(d, rates.lr));
         (b, s.sub(p, b))
     }

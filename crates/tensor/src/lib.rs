@@ -1,21 +1,23 @@
-//! Numeric kernels on plain slices: every operation the transformer needs, forward and backward.
+//! CPU kernels of a transformer on plain slices, forward and backward.
 //!
-//! A result never depends on the number of threads or on the instruction set: matrix products own
-//! their order of additions, reductions use sixteen virtual lanes everywhere, and transcendental
-//! functions are our own code. Every kernel has an oracle in [`mod@reference`], in `f64`.
+//! Results depend on neither the number of threads nor the instruction set: matrix products fix
+//! their order of additions, reductions use sixteen virtual accumulators everywhere, and
+//! transcendental functions are our own code. Every kernel has an oracle in [`mod@reference`], in
+//! `f64`.
 //!
 //! # Layout
-//! - [`cpu`]: the device handle every kernel takes: instruction set, threads, packing buffer.
-//! - [`simd`]: sixteen virtual lanes on AVX-512, AVX2 and portable Rust; [`math`] on top of them.
-//! - [`random`]: numbers that are a function of (seed, name, index) and of nothing else.
+//! - [`cpu`]: the device handle of every kernel: instruction set, threads, packing buffer.
+//! - [`simd`]: vectors of sixteen elements on AVX-512, AVX2 and portable Rust; [`math`]:
+//!   transcendental functions on them.
+//! - [`random`]: counter-based random numbers, a function of (seed, name, index).
 //! - [`gemm`]: matrix products with a fixed chain of additions, in f32, bf16 (on the CPU's matrix
-//!   units) and f16; [`convert`]: flat buffers between these types, and the scale of losses.
+//!   units) and f16; [`convert`]: conversion of flat buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`]: optimizer steps on flat
 //!   buffers; [`reduce`]: sums and checks.
-//! - [`peak`]: what the machine could do at best.
-//! - [`mod@reference`]: the slow and obvious `f64` oracle of all of the above.
+//! - [`peak`]: measures the peak FLOP rate of the machine.
+//! - [`mod@reference`]: plain `f64` oracles of all of the above.
 //!
 //! # Example
 //! ```
@@ -30,6 +32,7 @@
 
 mod amx;
 pub mod cpu;
+mod isa;
 mod pool;
 pub mod simd;
 
@@ -51,6 +54,7 @@ pub mod gelu;
 pub mod lamb;
 pub mod lars;
 mod moments;
+mod momentum;
 pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
@@ -60,10 +64,9 @@ pub mod relu;
 pub mod rope;
 pub mod sgd;
 pub mod swiglu;
-mod velocity;
 
 pub mod peak;
 pub mod reference;
 
 pub use cpu::Cpu;
-pub use simd::Isa;
+pub use isa::Isa;

@@ -1,11 +1,11 @@
-//! Transcendental functions on sixteen lanes, and their `f64` cousins in [`scalar`].
+//! Transcendental functions on vectors, and on one `f64` in [`scalar`].
 //!
-//! The system's mathematical library gives other bits on another version or CPU, so we bring our
-//! own. All follow one recipe: *reduce* the argument to a short interval with error-free steps,
-//! evaluate a polynomial there, and *rebuild* the result from powers of two. Only additions,
-//! products, fused products, divisions and bit operations are used, all of them exactly rounded,
-//! so every instruction set returns the same bits. There are no branches: special values follow
-//! from the arithmetic or from a select, and NaN propagates (its sign and payload are unspecified).
+//! Results of the system's mathematical library vary with its version and the CPU, so these are our
+//! own. All have the same three parts: *reduce* the argument to a short interval with error-free
+//! steps, evaluate a polynomial there, and *rebuild* the result from powers of two. Only additions,
+//! products, fused products, divisions and bit operations are used, all of them exactly rounded, so
+//! every instruction set returns the same bits. There are no branches: special values follow from
+//! the arithmetic or from a select, and NaN propagates (its sign and payload are unspecified).
 //!
 //! The polynomials are minimax fits (Remez) with weights that make the relative error even.
 
@@ -17,7 +17,7 @@ mod tests;
 use crate::simd::Simd;
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// What rounding `ln 2` to `f32` dropped.
+/// Error of rounding `ln 2` to `f32`.
 const LN_2_REST: f32 = -1.904_654_3e-9;
 
 /// Adding this leaves an integer `n` in the low bits of the sum's mantissa, as `n + 126`: nine bits
@@ -31,7 +31,7 @@ const ROUND_TO_EXPONENT: f32 = 12_582_912.0 + 126.0;
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // At the lower clamp the scale is exactly 0, at the upper one the product overflows. The
-    // constant comes first because `max` and `min` hand on a NaN in their second operand.
+    // constant comes first because `max` and `min` propagate a NaN in their second operand.
     let x = s.min(s.splat(89.0), s.max(s.splat(-87.2), x));
     let Reduced { rest, half_scale } = reduce(s, x);
     let two = s.splat(2.0);
@@ -67,7 +67,7 @@ pub fn ln<S: Simd>(s: S, x: S::V) -> S::V {
     let small = s.fma(q, s.add(half_square, series), s.mul(e, s.splat(LN_2_LOW)));
     let ln = s.fma(e, s.splat(LN_2_HIGH), s.sub(f, s.sub(half_square, small)));
 
-    // Zero times x is NaN where x is, and 0 elsewhere (infinity is put right below).
+    // Zero times x is NaN where x is, and 0 elsewhere (infinity is handled below).
     let ln = s.fma(x, s.zero(), ln);
     let ln = s.select_lt(s.splat(f32::MAX), x, x, ln);
     let not_positive = s.select_lt(x, s.zero(), s.splat(f32::NAN), s.splat(f32::NEG_INFINITY));
@@ -77,7 +77,7 @@ pub fn ln<S: Simd>(s: S, x: S::V) -> S::V {
 /// `tanh x` within 3 ulp; the sign of zero is kept.
 #[inline(always)]
 pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
-    // With t = e^(2|x|) - 1 it is t / (t + 2). t is put together so that nothing cancels near zero.
+    // With t = e^(2|x|) - 1 it is t / (t + 2). t is computed so that nothing cancels near zero.
     // From 10 on the result is exactly 1.
     let magnitude = s.min(s.splat(10.0), s.abs(x));
     let Reduced { rest, half_scale } = reduce(s, s.add(magnitude, magnitude));
@@ -99,7 +99,7 @@ pub fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
 #[inline(always)]
 pub fn sigmoid_and_slope<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
     // The exponential of -|x| cannot overflow. It gives the factor that is at most 1/2, and one
-    // less that factor is accurate.
+    // minus that factor is accurate.
     let one = s.splat(1.0);
     let e = exp(s, s.neg(s.abs(x)));
     let smaller = s.div(e, s.add(e, one));
@@ -144,9 +144,9 @@ struct Reduced<V> {
     half_scale: V,
 }
 
-/// Needs `-127 <= n <= 128`; `half_scale` is 0 for n = -126.
+/// Requires `-127 <= n <= 128`; `half_scale` is 0 for n = -126.
 ///
-/// Half of `2^n` because `2^128` is not a number while `2^128 * 0.9` is.
+/// Half of `2^n`, because `2^128` is not representable while `2^128 * 0.9` is.
 #[inline(always)]
 fn reduce<S: Simd>(s: S, x: S::V) -> Reduced<S::V> {
     let shifted = s.fma(x, s.splat(LOG2_E), s.splat(ROUND_TO_EXPONENT));
@@ -157,7 +157,7 @@ fn reduce<S: Simd>(s: S, x: S::V) -> Reduced<S::V> {
     Reduced { rest, half_scale: s.from_bits(s.shift_left::<23>(s.bits(shifted))) }
 }
 
-/// `2 (e^r - 1 - r) / r^2` for `|r| <= ln 2 / 2`, close enough for `e^r` to be off by `2^-28`.
+/// `2 (e^r - 1 - r) / r^2` for `|r| <= ln 2 / 2`, with an error of `e^r` of about `2^-28`.
 #[inline(always)]
 fn twice_tail<S: Simd>(s: S, r: S::V) -> S::V {
     const COEFFICIENTS: [f32; 5] = [

@@ -1,4 +1,4 @@
-//! What the rules with two running means share: [`crate::adamw`], [`crate::adam`], [`crate::lamb`].
+//! First and second moments, shared by [`crate::adamw`], [`crate::adam`] and [`crate::lamb`].
 //!
 //! ```text
 //! m ← m + (g − m) · (1 − beta1)
@@ -7,11 +7,31 @@
 //! and the denominator `sqrt(v) / sqrt(bias2) + eps`, with g the scaled gradient. Scalars are
 //! combined in `f64` and rounded once.
 
-use crate::adamw::AdamwStep;
 use crate::reduce::groups::{load, store};
 use crate::simd::Simd;
 
-/// What the moments multiply with, each rounded once.
+/// Scalars of one step of Adam, AdamW or LAMB.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamStep {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Keeps the denominator away from zero.
+    pub eps: f64,
+    /// Weight decay; zero for parameters that do not decay.
+    pub weight_decay: f64,
+    /// Bias correction of the first moment: 1 − beta1 to the number of steps (this one included).
+    pub bias1: f64,
+    /// Bias correction of the second moment: 1 − beta2 to the number of steps.
+    pub bias2: f64,
+    /// Factor on every gradient; clipping sets it below one.
+    pub grad_scale: f32,
+}
+
+/// Factors of the moments, each rounded once.
 #[derive(Clone, Copy)]
 pub(crate) struct Moments {
     toward_gradient: f32,
@@ -22,8 +42,8 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// The moments of a step.
-    pub(crate) fn new(step: &AdamwStep) -> Self {
+    /// Factors of a step.
+    pub(crate) fn new(step: &AdamStep) -> Self {
         Self {
             toward_gradient: (1.0 - step.beta1) as f32,
             beta2: step.beta2 as f32,
@@ -36,7 +56,7 @@ impl Moments {
     /// Updates group `i` of both moments by the scaled gradient; returns the first moment and the
     /// denominator.
     #[inline(always)]
-    pub(crate) fn take_up<S: Simd>(
+    pub(crate) fn update<S: Simd>(
         &self,
         s: S,
         g: S::V,

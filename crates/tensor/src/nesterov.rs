@@ -1,4 +1,4 @@
-//! Momentum that looks ahead (Nesterov), on flat buffers.
+//! SGD with Nesterov momentum (Sutskever et al. 2013) on flat buffers.
 //!
 //! The formula is PyTorch's `torch.optim.SGD(nesterov=True)`, where weight decay is part of the
 //! gradient, with g the scaled gradient:
@@ -7,13 +7,12 @@
 //! b ← mu · b + d
 //! p ← p − lr · (d + mu · b)
 //! ```
-//! The step is the one that the velocity would take next time, were the gradient the same: the
-//! velocity is corrected before it is followed. An element's result depends on that element alone,
-//! so any cut of the buffers (tasks, shards) gives the same bits.
+//! The step is the one that momentum would take next for an equal gradient. An element's result
+//! depends on that element alone, so any division of the buffers (tasks, shards) gives equal bits.
 
 use crate::Cpu;
+use crate::momentum::{self, Rates, Rule};
 use crate::simd::Simd;
-use crate::velocity::{self, Rates, Rule};
 
 /// One step with momentum `mu`; `buffer` is zero before the first.
 pub fn step(
@@ -26,14 +25,14 @@ pub fn step(
     g: &[f32],
     buffer: &mut [f32],
 ) {
-    velocity::step::<Nesterov>(cpu, lr, mu, weight_decay, grad_scale, p, g, buffer);
+    momentum::step::<Nesterov>(cpu, lr, mu, weight_decay, grad_scale, p, g, buffer);
 }
 
 struct Nesterov;
 
 impl Rule for Nesterov {
     #[inline(always)]
-    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
+    fn update<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
         let b = s.fma(b, rates.mu, d);
         (b, s.fma(s.fma(b, rates.mu, d), rates.minus_lr, p))
     }
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_velocity_is_that_of_momentum_and_the_step_is_longer() {
+    fn the_momentum_buffer_equals_plain_momentum_and_the_step_is_longer() {
         let (p, g) = (numbers(3, 100), numbers(4, 100));
         same_bits_everywhere(|cpu| {
             let (mut ahead, mut heavy) = (p.clone(), p.clone());

@@ -1,13 +1,15 @@
-//! LayerNorm: every row is centred, divided by its standard deviation, scaled and shifted.
+//! LayerNorm (Ba et al. 2016): every row is centred, divided by its standard deviation, scaled and
+//! shifted.
 //!
 //! With x̂ = (x − mean) · r and r = 1 / sqrt(variance + eps), the output is y = x̂ · weight + bias.
-//! The variance is the mean of the squares of the *centred* row, in a second walk over a row that
-//! still lies in the first-level cache: the shorter mean(x²) − mean² loses all its digits when the
-//! mean is large. Both means go through sixteen `f32` lanes (element i to lane i % 16, ascending)
-//! that one fixed tree adds.
+//! The variance is the mean of the squares of the *centred* row, in a second pass over a row that
+//! is still in the first-level cache: the shorter mean(x²) − mean² cancels when the mean is large.
+//! Both means use sixteen `f32` accumulators (element i to accumulator i % 16, ascending) that one
+//! fixed tree adds.
 //!
 //! Backward, with g = dy · weight: dx += r · (g − mean(g) − x̂ · mean(g · x̂)) for each row;
-//! dweight and dbias are the column sums of dy · x̂ and of dy, rows ascending, formed in one walk.
+//! dweight and dbias are the column sums of dy · x̂ and of dy, rows ascending, computed in one
+//! pass.
 //!
 //! Shapes: t tokens (rows), c width (columns).
 
@@ -21,7 +23,8 @@ use std::ops::Range;
 /// Rows of a task.
 const ROWS: usize = 16;
 
-/// Sets `y_tc` to the normalised rows of `x_tc`, and `mean_t` and `rstd_t` to what each row took.
+/// Sets `y_tc` to the normalised rows of `x_tc`, and `mean_t` and `rstd_t` to the mean and
+/// reciprocal standard deviation of each row.
 pub fn forward(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -43,7 +46,7 @@ pub fn forward(
     });
 }
 
-/// Computes forward's output again from the saved means and factors, bit for bit.
+/// Recomputes forward's output from the saved means and factors, bit for bit.
 pub fn normalize(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -64,8 +67,8 @@ pub fn normalize(
     });
 }
 
-/// Adds the gradients of input, weight and bias, given `dy_tc` and what forward saved. An empty one
-/// of the last two is not wanted.
+/// Adds the gradients of input, weight and bias, given `dy_tc` and the values that forward saved.
+/// An empty `dweight_c` or `dbias_c` skips that gradient.
 pub fn backward(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -80,16 +83,16 @@ pub fn backward(
     let width = check_shapes(x_tc, weight_c, mean_t, rstd_t);
     assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
     assert_eq!(dx_tc.len(), x_tc.len(), "input gradient and input have one shape");
-    let (wants_weight, wants_bias) = (!dweight_c.is_empty(), !dbias_c.is_empty());
-    assert!(!wants_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
-    assert!(!wants_bias || dbias_c.len() == width, "bias gradient and weight have one shape");
+    let (needs_weight, needs_bias) = (!dweight_c.is_empty(), !dbias_c.is_empty());
+    assert!(!needs_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
+    assert!(!needs_bias || dbias_c.len() == width, "bias gradient and weight have one shape");
     cpu.for_each_part(dx_tc, ROWS * width, |i, dx_tc| {
         let rows = i * ROWS * width..i * ROWS * width + dx_tc.len();
         let (x_tc, dy_tc) = (&x_tc[rows.clone()], &dy_tc[rows]);
         let (mean_t, rstd_t) = (&mean_t[i * ROWS..], &rstd_t[i * ROWS..]);
         cpu.run(InputGradient { x_tc, weight_c, mean_t, rstd_t, dy_tc, dx_tc });
     });
-    if wants_weight || wants_bias {
+    if needs_weight || needs_bias {
         weight_backward(cpu, x_tc, mean_t, rstd_t, dy_tc, dweight_c, dbias_c);
     }
 }
@@ -105,11 +108,11 @@ pub fn weight_backward(
     dweight_c: &mut [f32],
     dbias_c: &mut [f32],
 ) {
-    let (wants_weight, wants_bias) = (!dweight_c.is_empty(), !dbias_c.is_empty());
+    let (needs_weight, needs_bias) = (!dweight_c.is_empty(), !dbias_c.is_empty());
     let width = dweight_c.len().max(dbias_c.len());
     assert_eq!(x_tc.len(), rstd_t.len() * width, "one factor for each row of {width}");
     let terms = WeightTerms { width, x_tc, mean_t, rstd_t, dy_tc };
-    match (wants_weight, wants_bias) {
+    match (needs_weight, needs_bias) {
         (true, true) => add_column_sums(cpu, rstd_t.len(), terms, [dweight_c, dbias_c]),
         (true, false) => add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]),
         (false, true) => bias::backward(cpu, dy_tc, dbias_c),
@@ -117,7 +120,7 @@ pub fn weight_backward(
     }
 }
 
-/// Checks what every pass shares, and returns the width.
+/// Checks the shapes that all passes share and returns the width.
 fn check_shapes(x_tc: &[f32], weight_c: &[f32], mean_t: &[f32], rstd_t: &[f32]) -> usize {
     let width = weight_c.len();
     assert!(width > 0, "a row has at least one column");
@@ -154,8 +157,8 @@ impl Kernel for Forward<'_> {
                 sum = s.add(sum, load(s, x, i));
             }
             *mean = s.reduce_add(sum) / width as f32;
-            // The centred row is parked in the output: read back from there, the lanes behind its
-            // tail are zeros and add nothing to the squares.
+            // The output holds the centred row: loaded from there, the elements behind its tail are
+            // zeros and add nothing to the squares.
             let splat_mean = s.splat(*mean);
             let mut squares = s.zero();
             for i in 0..num_groups(x) {

@@ -1,13 +1,14 @@
-//! RMSNorm: every row is divided by its root mean square and scaled by a learned weight.
+//! RMSNorm (Zhang and Sennrich 2019): every row is divided by its root mean square and scaled by a
+//! learned weight.
 //!
-//! With r = 1 / sqrt(mean(x²) + eps), the output is y = (x · r) · weight. Only r is worth saving
-//! for the backward pass: one number a row. The mean of squares goes through sixteen `f32` lanes
-//! (element i to lane i % 16, one chain of fused multiply-adds a lane, ascending) that one fixed
-//! tree adds; the square root and the divisions are exact by IEEE, so every CPU agrees.
+//! With r = 1 / sqrt(mean(x²) + eps), the output is y = (x · r) · weight. Forward saves only r for
+//! the backward pass: one number per row. The mean of squares uses sixteen `f32` accumulators
+//! (element i to accumulator i % 16, each one chain of fused multiply-adds, ascending) that one
+//! fixed tree adds; IEEE rounds the square root and the divisions exactly, so every CPU agrees.
 //!
 //! Backward, with g = dy · weight and n the width: dx += r · (g − x · r² · dot(g, x) / n) for each
-//! row, and dweight += the column sums of dy · (x · r), rows ascending. The first is a task a block
-//! of rows, the second a task a block of columns, so no two tasks ever add to the same element.
+//! row, and dweight += the column sums of dy · (x · r), rows ascending. Tasks of the first are
+//! blocks of rows, tasks of the second blocks of columns, so no two tasks add to one element.
 //!
 //! Shapes: t tokens (rows), c width (columns).
 
@@ -37,7 +38,7 @@ pub fn forward(
     });
 }
 
-/// Computes forward's output again from the saved factors, bit for bit.
+/// Recomputes forward's output from the saved factors, bit for bit.
 pub fn normalize(cpu: &Cpu, x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32], y_tc: &mut [f32]) {
     let width = check_shapes(x_tc, weight_c, rstd_t);
     assert_eq!(y_tc.len(), x_tc.len(), "output and input have one shape");
@@ -47,8 +48,8 @@ pub fn normalize(cpu: &Cpu, x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32], y_tc
     });
 }
 
-/// Adds the gradients of the input and of the weight, given `dy_tc` and what forward saved. An
-/// empty `dweight_c` asks for that of the input only.
+/// Adds the gradients of the input and of the weight, given `dy_tc` and the factors that forward
+/// saved. An empty `dweight_c` skips the weight gradient.
 pub fn backward(
     cpu: &Cpu,
     x_tc: &[f32],
@@ -61,14 +62,14 @@ pub fn backward(
     let width = check_shapes(x_tc, weight_c, rstd_t);
     assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
     assert_eq!(dx_tc.len(), x_tc.len(), "input gradient and input have one shape");
-    let wants_weight = !dweight_c.is_empty();
-    assert!(!wants_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
+    let needs_weight = !dweight_c.is_empty();
+    assert!(!needs_weight || dweight_c.len() == width, "weight gradient and weight have one shape");
     cpu.for_each_part(dx_tc, ROWS * width, |i, dx_tc| {
         let rows = i * ROWS * width..i * ROWS * width + dx_tc.len();
         let (x_tc, dy_tc) = (&x_tc[rows.clone()], &dy_tc[rows]);
         cpu.run(InputGradient { x_tc, weight_c, rstd_t: &rstd_t[i * ROWS..], dy_tc, dx_tc });
     });
-    if wants_weight {
+    if needs_weight {
         weight_backward(cpu, x_tc, rstd_t, dy_tc, dweight_c);
     }
 }
@@ -88,7 +89,7 @@ pub fn weight_backward(
     add_column_sums(cpu, rstd_t.len(), terms, [dweight_c]);
 }
 
-/// Checks what every pass shares, and returns the width.
+/// Checks the shapes that all passes share and returns the width.
 fn check_shapes(x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32]) -> usize {
     let width = weight_c.len();
     assert!(width > 0, "a row has at least one column");

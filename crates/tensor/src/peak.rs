@@ -1,11 +1,11 @@
-//! How fast the machine could be: a loop of fused multiply-adds that touches no memory.
+//! Peak FLOP rate of the machine: loops of fused multiply-adds that touch no memory.
 //!
-//! The share of this peak that training reaches says how far the kernels are from the limit; the
-//! caller holds the clock.
+//! The fraction of this peak that training reaches is its hardware FLOP utilization. The caller
+//! measures the time.
 
 use crate::Cpu;
 use crate::gemm::tiles::Engine;
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Independent chains, enough to hide the latency of two units on every instruction set.
@@ -21,7 +21,8 @@ pub fn fma_burst(cpu: &Cpu, num_rounds: usize) -> f64 {
     2.0 * (num_threads * num_rounds * CHAINS * VECTOR_LEN) as f64
 }
 
-/// The same with products of bf16 tiles, if the CPU has units for them.
+/// Runs `num_rounds` rounds of products of bf16 tiles on every thread, if the CPU has matrix units,
+/// and returns the floating-point operations done.
 pub fn tile_burst(cpu: &Cpu, num_rounds: usize) -> Option<f64> {
     let num_threads = cpu.num_threads();
     let flops = AtomicU64::new(0);
@@ -73,7 +74,7 @@ mod tests {
     use crate::Isa;
 
     #[test]
-    fn a_burst_counts_two_operations_a_lane_and_round() {
+    fn a_burst_counts_two_operations_per_element_and_round() {
         for isa in Isa::available() {
             let cpu = Cpu::single(isa);
             assert!((fma_burst(&cpu, 10) - 2.0 * 10.0 * 12.0 * 16.0).abs() < 0.5);

@@ -1,4 +1,4 @@
-//! Functions of one element, forward and backward: [`crate::gelu`], [`crate::relu`].
+//! Elementwise activation functions, forward and backward: [`crate::gelu`], [`crate::relu`].
 
 use crate::Cpu;
 use crate::reduce::groups::{load, num_groups, store};
@@ -10,7 +10,7 @@ pub(crate) const ELEMENTS: usize = 8192;
 
 /// A function and its gradient; implementations must be `#[inline(always)]`.
 pub(crate) trait Function: Send + Sync {
-    /// Its value at `x`.
+    /// Value of the function at `x`.
     fn value<S: Simd>(s: S, x: S::V) -> S::V;
     /// The gradient of `x`, given that of the value.
     fn gradient<S: Simd>(s: S, x: S::V, dy: S::V) -> S::V;

@@ -1,15 +1,15 @@
-//! A team of threads that share the tasks of one kernel after another.
+//! Thread pool with work stealing: threads share the tasks of one kernel after another.
 //!
-//! A training step is thousands of kernels of a fraction of a millisecond. So handing one out must
-//! cost about a microsecond and allocate nothing: threads that have just worked spin for some tens
-//! of microseconds before they sleep, and whoever sleeps is not waited for. Every member starts
+//! A training step is thousands of kernels of a fraction of a millisecond, so starting one must
+//! cost about a microsecond and allocate nothing. Threads spin for some tens of microseconds after
+//! work before they sleep, and a kernel does not wait for sleeping threads. Every thread starts
 //! with its own contiguous share of the tasks, which keeps the rows of an activation in the cache
-//! of the core that wrote them; who is done takes from the end of another's share.
+//! of the core that wrote them; a thread that is done steals from the end of another's share.
 //!
-//! The *gate* is one word: a generation, whether its tasks may still be joined, and how many
-//! helpers are inside. A helper enters by raising the count while the gate is open; the caller
-//! closes the gate when no task is left and returns when the count is zero. Between the two no
-//! helper can see the caller's closure, which may therefore live on the caller's stack.
+//! The *gate* is one word: a generation, whether its kernel can still be joined, and the number of
+//! helpers inside. A helper enters by incrementing the count while the gate is open; the caller
+//! closes the gate when no task is left and returns when the count is zero. Outside of that span no
+//! helper can access the caller's closure, which may therefore be on the caller's stack.
 #![expect(unsafe_code, reason = "helpers borrow a closure from the caller's stack")]
 
 #[cfg(not(feature = "model-check"))]
@@ -19,7 +19,7 @@ mod sync {
     pub(super) use std::sync::{Arc, Condvar, Mutex};
     pub(super) use std::thread::yield_now;
 
-    /// The interface of loom's cell, which watches for races, around the real one.
+    /// `std`'s cell with the interface of loom's, which detects races.
     pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
     impl<T> UnsafeCell<T> {
@@ -48,7 +48,7 @@ mod sync {
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, UnsafeCell};
 
-/// How often a helper looks at the gate before it sleeps: some fifty microseconds.
+/// Polls of the gate before a helper sleeps: some fifty microseconds.
 #[cfg(not(feature = "model-check"))]
 const SPINS: usize = 1000;
 #[cfg(feature = "model-check")]
@@ -58,29 +58,29 @@ const SPINS: usize = 1;
 const OPEN: u64 = 1 << 15;
 const INSIDE: u64 = OPEN - 1;
 
-/// What a helper thread runs until its pool is dropped.
+/// Body of a helper thread; it returns when the pool is dropped.
 pub(crate) type Helper = Box<dyn FnOnce() + Send>;
 
-/// The caller and its helpers.
+/// Thread pool of the caller and its helpers.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     gate: AtomicU64,
-    /// Each member's tasks: first << 32 | end.
+    /// Remaining tasks of each thread: first << 32 | end.
     shares: Vec<Line>,
     task: UnsafeCell<Task>,
-    /// A kernel is being shared: another one (inside a task, say) runs on its own thread.
+    /// A kernel is running on the pool; a nested one runs on its own thread.
     busy: AtomicBool,
-    /// A task of a helper panicked.
+    /// Whether a task of a helper panicked.
     panicked: AtomicBool,
     num_asleep: AtomicUsize,
     stopped: Mutex<bool>,
     wake: Condvar,
 }
 
-/// A word with a cache line of its own, so that members do not slow each other down.
+/// A word on its own cache line, to avoid false sharing.
 #[repr(align(64))]
 struct Line(AtomicU64);
 
@@ -88,15 +88,15 @@ struct Line(AtomicU64);
 #[derive(Clone, Copy)]
 struct Task(Option<*const (dyn Fn(usize) + Sync)>);
 
-// SAFETY: `task` is written only while the gate is closed and nobody is inside, and read only by
-// threads inside; the closure it points to is Sync. All other fields are made for sharing.
+// SAFETY: `task` is written only while the gate is closed and no helper is inside, and read only by
+// threads inside; the closure it points to is Sync. All other fields are Sync.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Pool {
-    /// A pool of the caller and `num_helpers` threads, each of which must run one of the returned
-    /// bodies.
+    /// Makes a pool of the caller and `num_helpers` threads, each of which must run one of the
+    /// returned bodies.
     pub(crate) fn new(num_helpers: usize) -> (Self, Vec<Helper>) {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
@@ -108,15 +108,15 @@ impl Pool {
             stopped: Mutex::new(false),
             wake: Condvar::new(),
         });
-        let helper = |member: usize| -> Helper {
+        let helper = |thread: usize| -> Helper {
             let shared = Arc::clone(&shared);
-            Box::new(move || shared.help(member))
+            Box::new(move || shared.help(thread))
         };
         let helpers = (1..=num_helpers).map(helper).collect();
         (Self { shared }, helpers)
     }
 
-    /// Runs `task(0)` to `task(num_tasks - 1)`, each once, on any member; returns when all are
+    /// Runs `task(0)` to `task(num_tasks - 1)`, each once, on any thread; returns when all are
     /// done. Inside a task of the same pool everything runs on the calling thread.
     ///
     /// # Panics
@@ -126,9 +126,9 @@ impl Pool {
         if shared.busy.swap(true, Ordering::Acquire) {
             return (0..num_tasks).for_each(task);
         }
-        let group_size = shared.shares.len();
-        for (member, share) in shared.shares.iter().enumerate() {
-            let [first, end] = [member, member + 1].map(|m| (m * num_tasks / group_size) as u64);
+        let num_threads = shared.shares.len();
+        for (thread, share) in shared.shares.iter().enumerate() {
+            let [first, end] = [thread, thread + 1].map(|m| (m * num_tasks / num_threads) as u64);
             share.0.store(first << 32 | end, Ordering::Relaxed);
         }
         // SAFETY: only the type changes; `Closing` keeps the caller here until no helper can use
@@ -139,12 +139,12 @@ impl Pool {
                 *const (dyn Fn(usize) + Sync + 'static),
             >(task)
         };
-        // SAFETY: the gate is closed and nobody is inside (the last `Closing` saw to that), so this
-        // is the only access.
+        // SAFETY: the gate is closed and no helper is inside (the last `Closing` waited for that),
+        // so this is the only access.
         shared.task.with_mut(|cell| unsafe { *cell = Task(Some(task_forever)) });
         let generation = (shared.gate.load(Ordering::Relaxed) >> 16) + 1;
-        // Both sides of the agreement with sleepers are sequentially consistent: either the caller
-        // sees that a helper sleeps, or the helper sees the open gate before it does.
+        // Both sides are sequentially consistent: either the caller sees a sleeping helper, or the
+        // helper sees the open gate before it sleeps.
         shared.gate.store(generation << 16 | OPEN, Ordering::SeqCst);
         if shared.num_asleep.load(Ordering::SeqCst) > 0 {
             drop(shared.stopped.lock());
@@ -156,7 +156,7 @@ impl Pool {
     }
 }
 
-/// Closes the gate and waits for those inside, also when the caller's own task panics.
+/// Closes the gate and waits for the helpers inside, also when the caller's own task panics.
 struct Closing<'a>(&'a Shared);
 
 impl Drop for Closing<'_> {
@@ -183,8 +183,8 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// A helper's life.
-    fn help(&self, member: usize) {
+    /// Loop of a helper thread.
+    fn help(&self, thread: usize) {
         let mut last_generation = 0;
         let mut num_spins = 0;
         loop {
@@ -195,7 +195,7 @@ impl Shared {
                 if self.gate.compare_exchange(gate, entered, order.0, order.1).is_ok() {
                     last_generation = gate >> 16;
                     num_spins = 0;
-                    self.help_once(member);
+                    self.help_once(thread);
                 }
             } else if num_spins < SPINS {
                 num_spins += 1;
@@ -209,47 +209,47 @@ impl Shared {
         }
     }
 
-    /// Takes part in the kernel of the open gate, and leaves.
-    fn help_once(&self, member: usize) {
+    /// Runs tasks of the kernel behind the open gate, then leaves.
+    fn help_once(&self, thread: usize) {
         // SAFETY: this thread is inside, so the caller stays in `run` and does not write.
         let task = self.task.with(|cell| unsafe { *cell }.0.expect("an open gate has a task"));
         // SAFETY: as above, hence the closure is alive.
         let task = unsafe { &*task };
-        if catch_unwind(AssertUnwindSafe(|| self.work(member, task))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| self.work(thread, task))).is_err() {
             self.panicked.store(true, Ordering::Relaxed);
         }
         self.gate.fetch_sub(1, Ordering::Release);
     }
 
-    /// Runs the member's own share, then what others have left.
-    fn work(&self, member: usize, task: &(dyn Fn(usize) + Sync)) {
-        let group_size = self.shares.len();
-        while let Some(index) = self.take(member, |first, end| (first, (first + 1, end))) {
+    /// Runs the thread's own share, then steals from the others.
+    fn work(&self, thread: usize, task: &(dyn Fn(usize) + Sync)) {
+        let num_threads = self.shares.len();
+        while let Some(index) = self.take(thread, |first, end| (first, (first + 1, end))) {
             task(index);
         }
-        for other in (member + 1..group_size).chain(0..member) {
+        for other in (thread + 1..num_threads).chain(0..thread) {
             while let Some(index) = self.take(other, |first, end| (end - 1, (first, end - 1))) {
                 task(index);
             }
         }
     }
 
-    /// Takes a task out of a share; `choose` says which and what is left.
-    fn take(&self, member: usize, choose: fn(u64, u64) -> (u64, (u64, u64))) -> Option<usize> {
-        let share = &self.shares[member].0;
-        let mut seen = share.load(Ordering::Relaxed);
+    /// Takes a task from a share; `choose` returns the task and the remaining share.
+    fn take(&self, thread: usize, choose: fn(u64, u64) -> (u64, (u64, u64))) -> Option<usize> {
+        let share = &self.shares[thread].0;
+        let mut current = share.load(Ordering::Relaxed);
         loop {
-            let (first, end) = (seen >> 32, seen & u64::from(u32::MAX));
+            let (first, end) = (current >> 32, current & u64::from(u32::MAX));
             if first >= end {
                 return None;
             }
             let (index, (first, end)) = choose(first, end);
             let left = first << 32 | end;
-            // Relaxed is enough: a share only says who runs a task; what a task needs was made
-            // visible by entering the gate, and what it did is by leaving it.
-            match share.compare_exchange_weak(seen, left, Ordering::Relaxed, Ordering::Relaxed) {
+            // Relaxed is enough: a share only assigns tasks. Entering the gate makes the inputs of
+            // a task visible, and leaving it the results.
+            match share.compare_exchange_weak(current, left, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(index as usize),
-                Err(now) => seen = now,
+                Err(now) => current = now,
             }
         }
     }
@@ -258,7 +258,7 @@ impl Shared {
     fn sleep_until_open(&self, last_generation: u64) -> bool {
         let Ok(mut stopped) = self.stopped.lock() else { return false };
         self.num_asleep.fetch_add(1, Ordering::SeqCst);
-        // A generation that was missed, and is closed again, is nothing to wake up for.
+        // A missed generation that is already closed must not wake the helper.
         while !*stopped && !may_join(self.gate.load(Ordering::SeqCst), last_generation) {
             match self.wake.wait(stopped) {
                 Ok(guard) => stopped = guard,
@@ -270,12 +270,12 @@ impl Shared {
     }
 }
 
-/// Whether the gate is open to a helper that was inside last in this generation.
+/// Whether the gate is open to a helper whose last generation was this one.
 fn may_join(gate: u64, last_generation: u64) -> bool {
     gate & OPEN > 0 && gate >> 16 != last_generation
 }
 
-/// Waits a moment: first on the core, then by letting somebody else have it.
+/// Waits: first by spinning, then by yielding the core.
 fn pause(num_spins: &mut usize) {
     *num_spins += 1;
     if *num_spins < SPINS {

@@ -1,14 +1,13 @@
-//! Random numbers that are a function of (seed, name, index) and of nothing else.
+//! Counter-based random numbers: a function of (seed, name, index).
 //!
-//! A counter-based generator has no state to carry or to race for: block `i` of a stream is a
-//! keyed scramble of the number `i` (Philox4x32-10, Salmon et al., "Parallel random numbers: as
-//! easy as 1, 2, 3", SC 2011). So any thread, worker or layout can ask for the numbers of any
-//! element and gets the same ones. The seed is Philox's key; the name of the stream and the
-//! numbers mixed in by [`Key::with`] fill the upper half of its counter.
+//! Block `i` of a stream is a keyed bijection of the number `i` (Philox4x32-10, Salmon et al. 2011,
+//! "Parallel random numbers: as easy as 1, 2, 3"). Without state, any thread, worker or layout
+//! computes the same numbers for any element. The seed is Philox's key; the name of the stream and
+//! the numbers mixed in by [`Key::with`] fill the upper half of its counter.
 
 use crate::Cpu;
 use crate::math::scalar;
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 
 /// One stream of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,18 +17,18 @@ pub struct Key {
 }
 
 impl Key {
-    /// The stream called `stream` under a seed.
+    /// Stream named `stream` of a seed.
     pub fn new(seed: u64, stream: &str) -> Self {
         // FNV-1a, then a mix, because the raw hash of short names leaves the upper bits alike.
         let hash = stream.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        Self { seed: words(seed), stream: mix(hash) }
+        Self { seed: split_u64(seed), stream: mix(hash) }
     }
 
-    /// The sub-stream of a number, such as a step or a layer.
+    /// Sub-stream of a number, such as a step or a layer.
     pub fn with(self, number: u64) -> Self {
-        // The order of two calls matters: mixing lies between the old stream and the new number.
+        // The order of two calls matters: mixing separates the old stream from the new number.
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         Self { stream: mix(mix(self.stream.wrapping_add(GOLDEN)) ^ number), ..self }
     }
@@ -47,9 +46,9 @@ impl Key {
     pub fn blocks<const N: usize>(self, first: u64) -> [[u32; N]; 4] {
         let (mut low, mut high) = ([0; N], [0; N]);
         for b in 0..N {
-            [low[b], high[b]] = words(first.wrapping_add(b as u64));
+            [low[b], high[b]] = split_u64(first.wrapping_add(b as u64));
         }
-        let [stream_low, stream_high] = words(self.stream);
+        let [stream_low, stream_high] = split_u64(self.stream);
         philox([low, high, [stream_low; N], [stream_high; N]], self.seed)
     }
 
@@ -59,8 +58,8 @@ impl Key {
         if index.is_multiple_of(2) { one_to_two(a, b) - 1.0 } else { one_to_two(c, d) - 1.0 }
     }
 
-    /// Numbers `2 * first_pair` to `2 * (first_pair + N) - 1` of the stream, as [`uniform_f64`]
-    /// gives them, two by two. Inside a kernel the loops become vector instructions.
+    /// Numbers `2 * first_pair` to `2 * (first_pair + N) - 1` of the stream, equal to
+    /// [`uniform_f64`], in pairs. Inside a kernel the loops become vector instructions.
     ///
     /// [`uniform_f64`]: Self::uniform_f64
     #[inline(always)]
@@ -80,7 +79,8 @@ impl Key {
     }
 }
 
-/// Elements `first_element ..` of a stream of normal numbers with standard deviation `std`.
+/// Fills `out` with elements `first_element ..` of a stream of normal numbers with standard
+/// deviation `std`.
 pub fn fill_normal(cpu: &Cpu, key: Key, first_element: u64, std: f32, out: &mut [f32]) {
     cpu.for_each_part(out, FILL_TASK, |i, out| {
         cpu.run(FillNormal { key, first: first_element + (i * FILL_TASK) as u64, std, out });
@@ -121,7 +121,7 @@ impl Kernel for FillNormal<'_> {
     }
 }
 
-/// Box and Muller: a uniform point of the unit square gives two independent normal numbers.
+/// Box-Muller transform: a uniform point of the unit square gives two independent normal numbers.
 #[inline(always)]
 fn normal_pair(a: u32, b: u32, c: u32, d: u32) -> [f32; 2] {
     // The first coordinate lies in (0, 1], so that its logarithm is finite.
@@ -140,19 +140,19 @@ fn one_to_two(low: u32, high: u32) -> f64 {
 /// Philox4x32-10 on `N` counters at a time: ten rounds of two wide products, keys by a Weyl
 /// sequence.
 ///
-/// The words sit in 64-bit lanes whose upper halves are ignored, because vector units multiply
-/// the lower halves of such lanes; narrow lanes would have to be spread out in every round. Plain
-/// loops, because the closures of `map` are not always compiled into the kernel that calls.
+/// The words are 64-bit elements whose upper halves are ignored, because vector units multiply the
+/// lower halves of such elements; 32-bit elements would need widening in every round. Plain loops,
+/// because the closures of `map` are not always inlined into the calling kernel.
 #[inline(always)]
 fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
     const LOW: u64 = 0xffff_ffff;
-    let mut lanes = [[0; N]; 4];
+    let mut wide = [[0; N]; 4];
     for w in 0..4 {
         for i in 0..N {
-            lanes[w][i] = u64::from(counter[w][i]);
+            wide[w][i] = u64::from(counter[w][i]);
         }
     }
-    let [mut w0, mut w1, mut w2, mut w3] = lanes;
+    let [mut w0, mut w1, mut w2, mut w3] = wide;
     for _ in 0..10 {
         for i in 0..N {
             let product_0 = (w0[i] & LOW) * 0xd251_1f53;
@@ -166,8 +166,8 @@ fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N
     }
     let mut out = [[0; N]; 4];
     for i in 0..N {
-        for (out, lane) in out.iter_mut().zip([w0[i], w1[i], w2[i], w3[i]]) {
-            out[i] = lane as u32;
+        for (out, word) in out.iter_mut().zip([w0[i], w1[i], w2[i], w3[i]]) {
+            out[i] = word as u32;
         }
     }
     out
@@ -175,7 +175,7 @@ fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N
 
 /// The low and the high half.
 #[inline(always)]
-fn words(x: u64) -> [u32; 2] {
+fn split_u64(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 

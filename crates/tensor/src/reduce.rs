@@ -1,9 +1,8 @@
-//! Sums and checks over flat buffers, and the loops that the other memory-bound kernels share.
+//! Sums and checks over flat buffers, and loops shared by memory-bound kernels.
 //!
-//! Parallel sums usually change with the number of threads, because each thread keeps a partial
-//! sum. Here the *data* decides: [`sum_squares_chunks`] gives one `f64` for every 4,096 elements
-//! and leaves adding them to the caller, and [`column_sums`] gives every column to one task that
-//! adds the rows in ascending order. Threads only choose who runs which task.
+//! Sums do not depend on the number of threads: [`sum_squares_chunks`] returns one `f64` per 4,096
+//! elements for the caller to add, and [`column_sums`] assigns every column to one task that adds
+//! the rows in ascending order.
 //!
 //! # Layout
 //! - `groups`: reads and writes a slice sixteen elements at a time, the tail included.
@@ -15,7 +14,7 @@ pub(crate) mod groups;
 pub(crate) mod testing;
 
 use crate::Cpu;
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 use columns::{Terms, add_column_sums, row_part};
 use groups::{load, num_groups, store};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Elements of a tensor that share one sum of squares.
 pub const SQUARES_CHUNK: usize = 4096;
 
-/// Elements of a task of an elementwise kernel: 64 KiB of each buffer, so that a task is worth its
-/// hand-over and its buffers still fit the second-level cache together.
+/// Elements of a task of an elementwise kernel: 64 KiB of each buffer, so that a task outweighs its
+/// start-up cost and its buffers fit the second-level cache together.
 pub(crate) const ELEMENTS: usize = 1 << 14;
 
 /// Chunks of squares that one task sums.
@@ -64,8 +63,8 @@ pub fn sum_squares_chunks(cpu: &Cpu, x: &[f32], out: &mut [f64]) {
 
 /// The lowest index whose element is infinite or not a number.
 pub fn first_non_finite(cpu: &Cpu, x: &[f32]) -> Option<usize> {
-    // Tasks may finish in any order, and the minimum of what they found does not care. A task that
-    // lies behind a known hit has nothing to add.
+    // The minimum does not depend on the order in which tasks finish. A task behind a known hit is
+    // skipped.
     let first = AtomicUsize::new(usize::MAX);
     cpu.for_each(x.len().div_ceil(ELEMENTS), |i| {
         let start = i * ELEMENTS;
@@ -75,7 +74,7 @@ pub fn first_non_finite(cpu: &Cpu, x: &[f32]) -> Option<usize> {
         let part = &x[start..x.len().min(start + ELEMENTS)];
         if cpu.run(HasNonFinite { x: part }) {
             let offset = part.iter().position(|x| !x.is_finite());
-            first.fetch_min(start + offset.expect("the vector saw one"), Ordering::Relaxed);
+            first.fetch_min(start + offset.expect("the vector found one"), Ordering::Relaxed);
         }
     });
     let first = first.into_inner();
@@ -156,8 +155,8 @@ struct HasNonFinite<'a> {
 impl Kernel for HasNonFinite<'_> {
     type Out = bool;
     /// Zero times a finite number is a zero; zero times an infinity or a NaN is NaN, and a NaN
-    /// survives every addition. So one sum answers for the whole part. Four independent sums hide
-    /// the latency of the addition.
+    /// survives every addition, so one sum checks the whole part. Four independent sums hide the
+    /// latency of the addition.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> bool {
         let mut sums = [s.zero(); 4];
@@ -171,7 +170,7 @@ impl Kernel for HasNonFinite<'_> {
     }
 }
 
-/// The elements themselves as the terms of a column sum.
+/// Elements as the terms of a column sum.
 #[derive(Clone, Copy)]
 struct Elements<'a> {
     x_tn: &'a [f32],

@@ -1,7 +1,7 @@
-//! The positive part, the plainest activation.
+//! ReLU activation.
 //!
-//! `y = x` above zero and 0 elsewhere; the gradient passes where the input was above zero. What is
-//! not a number stays so, because a rectifier that hid it would hide a divergence.
+//! `y = x` above zero and 0 elsewhere; the gradient passes where the input was above zero. NaN
+//! propagates, because a ReLU that hid it would hide a divergence.
 
 use crate::Cpu;
 use crate::pointwise::{self, Function};
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_so() {
+    fn nan_propagates() {
         let cpu = Cpu::single(Isa::detect());
         let mut y = [0.0; 3];
         forward(&cpu, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], &mut y);

@@ -1,9 +1,9 @@
-//! RoPE: rotary position embedding, as the Llama family uses it.
+//! RoPE: rotary position embedding (Su et al. 2021) in the layout of the Llama family.
 //!
-//! Column `i` of a head and column `i + d/2` form a point of the plane, which is turned by the
+//! Column `i` of a head and column `i + d/2` form a point of the plane, which is rotated by the
 //! angle `position · theta^(−2i/d)`. The inner product of a query and a key then depends on the
-//! distance of their positions only. A rotation's gradient is the rotation back, so backward is the
-//! same call with [`Rotation::inverse`].
+//! distance of their positions only. The gradient of a rotation is the inverse rotation, so
+//! backward sets [`Rotation::inverse`].
 //!
 //! The cosines and sines are computed once, in `f64`, and rounded to `f32`.
 
@@ -41,28 +41,28 @@ impl Table {
         self.head_dim
     }
 
-    /// How many positions the table covers.
+    /// Number of positions in the table.
     pub fn num_positions(&self) -> usize {
         self.num_positions
     }
 }
 
-/// What to turn: rows are tokens, sequence after sequence.
+/// Layout of the rows to rotate: rows are tokens, sequence after sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
     /// Elements from the start of one row to the start of the next.
     pub row_stride: usize,
-    /// How many heads at the start of each row are turned; what lies behind them is left alone.
+    /// Number of heads at the start of each row that are rotated; the rest of the row is unchanged.
     pub num_heads: usize,
     /// Tokens in each sequence.
     pub tokens_per_sequence: usize,
-    /// The position of the first token of each sequence.
+    /// Position of the first token of each sequence.
     pub first_position: usize,
-    /// Turn backwards: the gradient, and the way back.
+    /// Rotate by the negated angle: the gradient, and the inverse.
     pub inverse: bool,
 }
 
-/// Turns the heads of `rows` in place.
+/// Rotates the heads of `rows` in place.
 pub fn rotate(cpu: &Cpu, table: &Table, rows: &mut [f32], rotation: &Rotation) {
     let Rotation { row_stride, num_heads, tokens_per_sequence, first_position, .. } = *rotation;
     assert!(row_stride > 0 && rows.len().is_multiple_of(row_stride), "whole rows of {row_stride}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_odd_shapes_match_the_reference_both_ways() {
+    fn rows_of_odd_shapes_match_the_reference_in_both_directions() {
         for head_dim in [2, 4, 30, 32, 34, 64, 126, 256] {
             for num_heads in [1, 3] {
                 for inverse in [false, true] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn position_zero_is_left_alone_and_a_row_knows_only_its_position() {
+    fn position_zero_is_unchanged_and_a_row_depends_on_its_position_only() {
         let cpu = Cpu::single(Isa::detect());
         let (table, x) = (Table::new(8, 12, THETA), numbers(4, 4 * 8));
         let all = Rotation {
@@ -182,7 +182,7 @@ mod tests {
         let mut together = x.clone();
         rotate(&cpu, &table, &mut together, &all);
         assert_eq!(together[..8], x[..8]);
-        // One row at a time, as generation with a cache does it.
+        // One row at a time, as in decoding with a key-value cache.
         for position in 0..4 {
             let mut row = x[8 * position..][..8].to_vec();
             let one = Rotation { tokens_per_sequence: 1, first_position: position, ..all };
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn far_positions_are_turned_by_the_angle_rounded_once() {
+    fn far_positions_are_rotated_by_the_angle_rounded_once() {
         let table = Table::new(128, 100_000, 500_000.0);
         assert_eq!((table.head_dim(), table.num_positions()), (128, 100_000));
         for position in [1, 4_095, 99_999] {

@@ -1,20 +1,20 @@
 //! Stochastic gradient descent on flat buffers, plain and with momentum.
 //!
 //! The formulas are PyTorch's `torch.optim.SGD` without dampening, where weight decay is part of
-//! the gradient, with g the scaled gradient ([`crate::nesterov`] is momentum that looks ahead):
+//! the gradient, with g the scaled gradient ([`crate::nesterov`] has the Nesterov variant):
 //! ```text
 //! plain     p ← p − lr · (g + weight_decay · p)
 //! momentum  b ← mu · b + (g + weight_decay · p);  p ← p − lr · b
 //! ```
 //! A buffer that starts at zero makes the first step of momentum equal to PyTorch's, which copies
-//! the gradient. An element's result depends on that element alone, so any cut of the buffers
-//! (tasks, shards) gives the same bits.
+//! the gradient. An element's result depends on that element alone, so any division of the buffers
+//! (tasks, shards) gives equal bits.
 
 use crate::Cpu;
+use crate::momentum::{self, Rates, Rule};
 use crate::reduce::ELEMENTS;
 use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
-use crate::velocity::{self, Rates, Rule};
 
 /// One step of plain gradient descent.
 pub fn step(cpu: &Cpu, lr: f32, weight_decay: f32, grad_scale: f32, p: &mut [f32], g: &[f32]) {
@@ -36,7 +36,7 @@ pub fn momentum(
     g: &[f32],
     buffer: &mut [f32],
 ) {
-    velocity::step::<Momentum>(cpu, lr, mu, weight_decay, grad_scale, p, g, buffer);
+    momentum::step::<Momentum>(cpu, lr, mu, weight_decay, grad_scale, p, g, buffer);
 }
 
 struct Plain<'a> {
@@ -65,7 +65,7 @@ struct Momentum;
 
 impl Rule for Momentum {
     #[inline(always)]
-    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
+    fn update<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V) {
         let b = s.fma(b, rates.mu, d);
         (b, s.fma(b, rates.minus_lr, p))
     }

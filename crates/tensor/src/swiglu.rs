@@ -1,13 +1,13 @@
-//! SwiGLU: the gated activation of the Llama family, `act = silu(gate) * up`.
+//! SwiGLU (Shazeer 2020), the gated activation of the Llama family: `act = silu(gate) * up`.
 //!
-//! One product makes gate and up side by side, so a row is the gate's columns, then up's. With
-//! s = sigmoid(gate) and silu(gate) = gate · s:
+//! One product computes gate and up, so a row has the gate's columns, then up's. With s =
+//! sigmoid(gate) and silu(gate) = gate · s:
 //!
 //! - d up = d act · silu(gate)
 //! - d gate = d act · up · (s + gate · s · (1 − s))
 //!
-//! Backward also writes `act` again, with forward's bits: the product behind it needs it for its
-//! weight gradient, and computing it here is cheaper than keeping it.
+//! Backward also recomputes `act` with forward's bits: the following product needs it for its
+//! weight gradient, and recomputing is cheaper than storing.
 //!
 //! Shapes: t tokens (rows), f width of the feed-forward layer.
 
@@ -144,10 +144,10 @@ mod tests {
                 assert_close(&act, &reference::swiglu::forward(&wide(&gate_up), ffn), 1);
 
                 let got = same_bits_everywhere(|cpu| run_backward(cpu, &gate_up, ffn, &dact));
-                let (dgate_up, again) = got.split_at(gate_up.len());
+                let (dgate_up, recomputed) = got.split_at(gate_up.len());
                 let expected = reference::swiglu::backward(&wide(&gate_up), ffn, &wide(&dact));
                 assert_close(dgate_up, &expected, 1);
-                assert_eq!(again, act, "backward repeats the bits of forward");
+                assert_eq!(recomputed, act, "backward repeats the bits of forward");
             }
         }
     }

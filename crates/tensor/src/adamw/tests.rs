@@ -6,10 +6,10 @@ use crate::{Isa, reference};
 
 const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 257, ELEMENTS, 2 * ELEMENTS + 3];
 
-/// The scalars of the t-th step (from one).
-fn scalars(t: i32) -> AdamwStep {
+/// Scalars of the t-th step (from one).
+fn scalars(t: i32) -> AdamStep {
     let (beta1, beta2) = (0.9f64, 0.95f64);
-    AdamwStep {
+    AdamStep {
         lr: 3e-3,
         beta1,
         beta2,
@@ -79,7 +79,7 @@ fn every_element_is_the_stated_formula_to_the_bit() {
 fn the_first_step_moves_every_parameter_by_the_learning_rate() {
     // With zero moments, m / bias1 is g and sqrt(v / bias2) is |g|: only the sign is left.
     let cpu = Cpu::single(Isa::detect());
-    let scalars = AdamwStep { weight_decay: 0.0, ..scalars(1) };
+    let scalars = AdamStep { weight_decay: 0.0, ..scalars(1) };
     let g = numbers(30, 100);
     let (mut p, mut m, mut v) = (vec![0.0; 100], vec![0.0; 100], vec![0.0; 100]);
     step(&cpu, &scalars, &mut p, &g, &mut m, &mut v);
@@ -92,7 +92,7 @@ fn the_first_step_moves_every_parameter_by_the_learning_rate() {
 }
 
 #[test]
-fn a_buffer_cut_in_two_gives_the_bits_of_the_whole() {
+fn two_halves_of_a_buffer_give_the_bits_of_the_whole() {
     let cpu = Cpu::single(Isa::detect());
     let (len, cut) = (100, 37);
     let whole = train(&cpu, len, 1);

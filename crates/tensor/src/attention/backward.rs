@@ -1,16 +1,17 @@
-//! Backward: every tile of probabilities is made again and used for all three gradients.
+//! Backward pass: recomputes every tile of probabilities and uses it for all three gradients.
 
+use super::dispatch::{self, operand_len, workspace_len};
 use super::dropout::{Dropout, HeadMask};
-use super::products::{self, Products, Work, operand_len, room_len};
-use super::tile::{Tile, copy, lane_numbers};
+use super::products::{Products, Work};
+use super::tile::{Tile, copy, element_indices};
 use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, split_aligned};
 use crate::Cpu;
 use crate::cpu::{Block, Blocks};
 use crate::gemm::{Precision, Write};
 use crate::math;
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 
-/// The gradients of q, k and v from the gradient of the output.
+/// Computes the gradients of q, k and v from the gradient of the output.
 ///
 /// `q`, `k`, `v`, `dropout` are those of [`super::forward`] with `first_query` zero, `out_thd` and
 /// `lse_bht` its results. Sets `dqkv`, a row of which holds the heads of q, then of k, then of v.
@@ -31,7 +32,7 @@ pub fn backward(
     backward_in(cpu, precision, shape, q, k, v, out_thd, lse_bht, dout_thd, dropout, dqkv, scratch);
 }
 
-/// [`backward`] with products in `precision`, which also decides how much scratch it needs.
+/// [`backward`] with products in `precision`, which also determines the size of the scratch memory.
 pub fn backward_in(
     cpu: &Cpu,
     precision: Precision,
@@ -57,15 +58,15 @@ pub fn backward_in(
     assert_eq!(lse_bht.len(), num_rows * heads, "lse for {shape:?}");
     assert_eq!(dqkv.len(), num_rows * (width + 2 * kv_width), "dqkv for {shape:?}");
 
-    let (room_len, region_len) = (room_len(precision), region_len(precision, shape));
+    let (workspace_len, region_len) = (workspace_len(precision), region_len(precision, shape));
     let gradients_at = work_len(precision, shape);
     check_scratch(precision, shape, scratch);
     let blocks_per_row = heads + 2 * kv_heads;
     let blocks = Blocks::new(dqkv, blocks_per_row * head_dim, (tokens, head_dim));
-    cpu.for_each_in_room(sequences * kv_heads, scratch, region_len, |task, region| {
+    cpu.for_each_with_workspace(sequences * kv_heads, scratch, region_len, |task, region| {
         let (sequence, kv_head) = (task / kv_heads, task % kv_heads);
         let (row, head) = (sequence * tokens, kv_head * shape.group());
-        let (room, region) = split_aligned(region, room_len);
+        let (workspace, region) = split_aligned(region, workspace_len);
         let group = GroupBackward {
             shape,
             q: q.from(row, head * head_dim),
@@ -80,20 +81,20 @@ pub fn backward_in(
             operand_len: operand_len(precision, shape),
             region: &mut *region,
         };
-        products::run(cpu, precision, group, room);
+        dispatch::run(cpu, precision, group, workspace);
         // A region ends with dQ of its query heads, then dK, then dV.
         let gradients = &region[gradients_at..];
         let query_heads = head..head + shape.group();
         let columns = query_heads.chain([heads + kv_head, heads + kv_heads + kv_head]);
         for (column, gradient) in columns.zip(gradients.chunks_exact(tokens * head_dim)) {
-            // SAFETY: every task comes once, and no other has its key head or its query heads.
+            // SAFETY: every task runs once, and no other has its key head or its query heads.
             let target = unsafe { blocks.block(sequence * blocks_per_row + column) };
             cpu.run(CopyOut { gradient, target });
         }
     });
 }
 
-/// The gradient of one head, row by row into its place among the others.
+/// Copies the gradient of one head, row by row, into its columns.
 struct CopyOut<'a> {
     gradient: &'a [f32],
     target: Block<'a>,
@@ -112,16 +113,16 @@ impl Kernel for CopyOut<'_> {
     }
 }
 
-/// Scratch of one task: what it works with, and the gradients of its heads.
+/// Scratch memory of one task: its tiles, and the gradients of its heads.
 pub(super) fn region_len(precision: Precision, shape: Shape) -> usize {
-    room_len(precision)
+    workspace_len(precision)
         + work_len(precision, shape)
         + (shape.group() + 2) * shape.tokens * shape.head_dim
         + VECTOR_LEN
 }
 
 /// A tile of keys in two forms, of values, of probabilities, kept probabilities and score gradients
-/// each; what [`prepare`] makes of each tile of queries.
+/// each; the output of [`prepare`] for each tile of queries.
 fn work_len(precision: Precision, shape: Shape) -> usize {
     let operand_len = operand_len(precision, shape);
     let num_tiles = shape.group() * shape.tokens.div_ceil(TILE);
@@ -146,7 +147,7 @@ struct GroupBackward<'a> {
 
 impl Work for GroupBackward<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S, by: &mut impl Products<S>) {
+    fn run<S: Simd>(self, s: S, products: &mut impl Products<S>) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (group, head_len) = (self.shape.group(), tokens * head_dim);
         let prepared_len = prepared_len(self.operand_len);
@@ -163,14 +164,14 @@ impl Work for GroupBackward<'_> {
             let [q, out, dout] =
                 [self.q, self.out, self.dout].map(|rows| rows.from(0, head * head_dim));
             let lse = &self.lse[head * tokens..][..tokens];
-            prepare(s, by, head_dim, q, out, dout, lse, prepared, self.operand_len);
+            prepare(s, products, head_dim, q, out, dout, lse, prepared, self.operand_len);
         }
         for first_key in (0..tokens).step_by(TILE) {
             let num_keys = TILE.min(tokens - first_key);
             let at_keys = first_key * head_dim..(first_key + num_keys) * head_dim;
-            by.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
-            by.pack_keys(s, head_dim, self.v.from(first_key, 0), num_keys, v);
-            by.pack_addends(s, head_dim, self.k.from(first_key, 0), num_keys, k_addends);
+            products.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
+            products.pack_keys(s, head_dim, self.v.from(first_key, 0), num_keys, v);
+            products.pack_addends(s, head_dim, self.k.from(first_key, 0), num_keys, k_addends);
             let mut keys = Keys {
                 k,
                 v,
@@ -193,7 +194,7 @@ impl Work for GroupBackward<'_> {
                     let tile = Tile { queries, num_keys, diagonal: first == first_key };
                     let mask = mask.as_ref().map(|mask| (mask, (first, first_key)));
                     let dq = (dq, write_dq);
-                    step(s, by, self.shape, &tile, &mut keys, prepared, dq, mask, tiles);
+                    step(s, products, self.shape, &tile, &mut keys, prepared, dq, mask, tiles);
                     keys.write = Write::Add;
                 }
             }
@@ -201,7 +202,7 @@ impl Work for GroupBackward<'_> {
     }
 }
 
-/// One tile of keys and what it collects.
+/// One tile of keys and its gradients.
 struct Keys<'a> {
     k: &'a [f32],
     v: &'a [f32],
@@ -211,17 +212,17 @@ struct Keys<'a> {
     write: Write,
 }
 
-/// Length of what [`prepare`] makes of one tile of queries.
+/// Elements that [`prepare`] writes for one tile of queries.
 fn prepared_len(operand_len: usize) -> usize {
     4 * operand_len + 2 * TILE
 }
 
-/// What every tile of keys asks of the tiles of queries of one head: queries and output gradients
-/// as columns, both as addends, lse and D, tile after tile.
+/// Prepares the operands of the tiles of queries of one head: queries and output gradients as
+/// columns, both as addends, lse and D, tile after tile.
 #[inline(always)]
 fn prepare<S: Simd>(
     s: S,
-    by: &mut impl Products<S>,
+    products: &mut impl Products<S>,
     head_dim: usize,
     q: Rows<'_>,
     out: Rows<'_>,
@@ -239,10 +240,10 @@ fn prepare<S: Simd>(
         let (q_addends, dout_addends) = addends.split_at_mut(operand_len);
         let (padded_lse, delta) = rest.split_at_mut(TILE);
         let tile = Tile { queries: 0..lse.len(), num_keys: TILE, diagonal: false };
-        by.pack_queries(s, head_dim, q, &tile, q_columns);
-        by.pack_queries(s, head_dim, dout, &tile, dout_columns);
-        by.pack_addends(s, head_dim, q, lse.len(), q_addends);
-        by.pack_addends(s, head_dim, dout, lse.len(), dout_addends);
+        products.pack_queries(s, head_dim, q, &tile, q_columns);
+        products.pack_queries(s, head_dim, dout, &tile, dout_columns);
+        products.pack_addends(s, head_dim, q, lse.len(), q_addends);
+        products.pack_addends(s, head_dim, dout, lse.len(), dout_addends);
         padded_lse[lse.len()..].fill(0.0);
         padded_lse[..lse.len()].copy_from_slice(lse);
         delta[lse.len()..].fill(0.0);
@@ -252,11 +253,11 @@ fn prepare<S: Simd>(
     }
 }
 
-/// All products of one tile.
+/// Computes all products of one tile.
 #[inline(always)]
 fn step<S: Simd>(
     s: S,
-    by: &mut impl Products<S>,
+    products: &mut impl Products<S>,
     shape: Shape,
     tile: &Tile,
     keys: &mut Keys<'_>,
@@ -275,7 +276,7 @@ fn step<S: Simd>(
     let (p, rest) = tiles.split_at_mut(TILE * TILE);
     let (kept, ds) = rest.split_at_mut(TILE * TILE);
 
-    by.dot(s, tile, head_dim, keys.k, q_columns, p);
+    products.dot(s, tile, head_dim, keys.k, q_columns, p);
     probabilities(s, tile, shape.scale(), lse, p);
     let kept: &[f32] = match mask {
         Some((mask, first)) => {
@@ -285,18 +286,18 @@ fn step<S: Simd>(
         }
         None => p,
     };
-    by.sum_over_queries(s, tile, head_dim, kept, dout, keys.dv, keys.write);
-    by.dot(s, tile, head_dim, keys.v, dout_columns, ds);
+    products.sum_over_queries(s, tile, head_dim, kept, dout, keys.dv, keys.write);
+    products.dot(s, tile, head_dim, keys.v, dout_columns, ds);
     score_gradients(s, tile, shape.scale(), delta, p, kept, ds);
-    by.sum_over_queries(s, tile, head_dim, ds, q, keys.dk, keys.write);
-    by.sum_over_keys(s, tile, head_dim, ds, keys.k_addends, dq, write_dq);
+    products.sum_over_queries(s, tile, head_dim, ds, q, keys.dk, keys.write);
+    products.sum_over_keys(s, tile, head_dim, ds, keys.k_addends, dq, write_dq);
 }
 
 /// Turns scores into probabilities, hidden ones into zero.
 #[inline(always)]
 fn probabilities<S: Simd>(s: S, tile: &Tile, scale: f32, lse: &[f32], p: &mut [f32]) {
     let ((p, _), (lse, _)) = (p.as_chunks_mut::<VECTOR_LEN>(), lse.as_chunks::<VECTOR_LEN>());
-    let (scale, lanes) = (s.splat(scale), lane_numbers(s));
+    let (scale, indices) = (s.splat(scale), element_indices(s));
     for column in tile.vectors() {
         let v = column / VECTOR_LEN;
         let [visible_to_all, visible_to_some] = tile.rows(column);
@@ -308,8 +309,8 @@ fn probabilities<S: Simd>(s: S, tile: &Tile, scale: f32, lse: &[f32], p: &mut [f
         for row in visible_to_all..visible_to_some {
             let p = &mut p[row * PER_ROW + v];
             let one = math::exp(s, s.fma(s.load(p), scale, minus_lse));
-            let first_lane = s.splat((row - visible_to_all) as f32);
-            s.store(s.select_lt(lanes, first_lane, s.zero(), one), p);
+            let first_visible = s.splat((row - visible_to_all) as f32);
+            s.store(s.select_lt(indices, first_visible, s.zero(), one), p);
         }
     }
 }
@@ -340,7 +341,7 @@ fn score_gradients<S: Simd>(
     }
 }
 
-/// The product of two rows by sixteen lanes.
+/// Inner product of two rows by sixteen accumulators.
 #[inline(always)]
 fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<VECTOR_LEN>(), b.as_chunks::<VECTOR_LEN>());

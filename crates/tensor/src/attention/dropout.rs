@@ -1,43 +1,43 @@
 //! Dropout of attention probabilities: a mask that is a function of the global element alone.
 //!
 //! The probability of (sample, head, query, key) is element `((sample * heads + head) * tokens +
-//! query) * tokens + key`, whichever worker, lane or tile computes it, forward or backward, where
-//! head and heads are those of the whole model. It is kept when its random number is at least `rate
+//! query) * tokens + key`, for every rank, micro-batch and tile, forward and backward, where head
+//! and heads are those of the whole model. It is kept when its random number is at least `rate
 //! * 2^32`, and then divided by `1 - rate`.
 
 use super::tile::Tile;
 use super::{PER_ROW, Shape, TILE};
 use crate::dropout::DropoutMask;
 use crate::random::Key;
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 
-/// Which probabilities to drop.
+/// Dropout of attention probabilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
-    /// A key for this step and layer.
+    /// Random stream of this step and layer.
     pub key: Key,
-    /// Share of probabilities that become zero; at least 0, below 1.
+    /// Fraction of probabilities that become zero; at least 0, below 1.
     pub rate: f32,
     /// Global index of the first sequence.
     pub first_sample: u64,
-    /// Which heads of the model these are.
+    /// Heads of the model in this call.
     pub heads: Heads,
 }
 
-/// Where the heads of a call lie among those of the model. A call may run several slices of heads,
-/// as if each were more sequences: first all sequences with the first slice, then with the next.
+/// Heads of a call among those of the model. A call may run several tensor-parallel shards of heads
+/// as additional sequences: first all sequences with the first shard, then with the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
-    /// Number of heads that the model has.
+    /// Number of heads of the model.
     pub num: usize,
-    /// The first head of the first slice.
+    /// First head of the first shard.
     pub first: usize,
-    /// Sequences that one slice has.
+    /// Sequences of one shard.
     pub sequences: usize,
 }
 
 impl Heads {
-    /// All heads of the model, in one slice.
+    /// All heads of the model, in one shard.
     pub const fn all(shape: &Shape) -> Self {
         Self { num: shape.heads, first: 0, sequences: shape.sequences }
     }
@@ -73,10 +73,10 @@ pub(super) struct HeadMask {
 }
 
 impl HeadMask {
-    /// Writes the factors of one tile, keys in rows: zero, or what a kept one is multiplied by.
+    /// Writes the factors of one tile, keys in rows: zero, or the factor of a kept one.
     ///
-    /// The tile's first query and first key are the positions given; what the causal mask hides
-    /// gets some factor, too.
+    /// `first` holds the positions of the tile's first query and first key; masked elements get a
+    /// factor, too.
     #[inline(always)]
     pub(super) fn fill<S: Simd>(
         &self,
@@ -109,25 +109,25 @@ impl HeadMask {
     /// The factors of 64 elements in a row.
     #[inline(always)]
     fn of_keys(&self, first_element: u64, factors: &mut [f32; TILE]) {
-        // Sixteen blocks are enough if the first element begins one; else the next is met as well.
+        // Sixteen blocks suffice if the first element begins one; else one more.
         const BLOCKS: usize = TILE / 4;
         let mut in_order = [0.0; TILE + 4];
-        let words = self.key.blocks::<BLOCKS>(first_element / 4);
+        let random_bits = self.key.blocks::<BLOCKS>(first_element / 4);
         for block in 0..BLOCKS {
             for word in 0..4 {
-                in_order[4 * block + word] = self.of_word(words[word][block]);
+                in_order[4 * block + word] = self.factor(random_bits[word][block]);
             }
         }
         let offset = (first_element % 4) as usize;
         if offset > 0 {
             let next = self.key.block(first_element / 4 + BLOCKS as u64);
-            in_order[TILE..].copy_from_slice(&next.map(|word| self.of_word(word)));
+            in_order[TILE..].copy_from_slice(&next.map(|word| self.factor(word)));
         }
         factors.copy_from_slice(&in_order[offset..][..TILE]);
     }
 
     #[inline(always)]
-    fn of_word(&self, word: u32) -> f32 {
+    fn factor(&self, word: u32) -> f32 {
         if word >= self.threshold { self.kept } else { 0.0 }
     }
 }

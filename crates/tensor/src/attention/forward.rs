@@ -1,22 +1,22 @@
-//! Forward: the online softmax over key tiles.
+//! Forward pass: online softmax over key tiles.
 
+use super::dispatch::{self, operand_len, workspace_len};
 use super::dropout::{Dropout, HeadMask};
-use super::products::{self, Products, Work, operand_len, room_len};
-use super::tile::{Tile, lane_numbers};
+use super::products::{Products, Work};
+use super::tile::{Tile, element_indices};
 use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, split_aligned};
 use crate::Cpu;
 use crate::cpu::{Block, Blocks};
 use crate::gemm::{Precision, Write};
 use crate::math;
 use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 
-/// Attention of `tokens` queries of each sequence to the keys at or before their positions.
+/// Attends from `tokens` queries of each sequence to the keys at or before their positions.
 ///
-/// Queries are the positions from `first_query` on: zero in training, the length of the cache
-/// when decoding. Keys and values have `first_query + tokens` rows per sequence. Writes the output
-/// (rows of all heads) and, by (sequence, head, query), what [`super::backward`] needs of the
-/// softmax.
+/// Queries are the positions from `first_query` on: zero in training, the length of the cache when
+/// decoding. Keys and values have `first_query + tokens` rows per sequence. Writes the output (rows
+/// of all heads) and, by (sequence, head, query), the log-sum-exp for [`super::backward`].
 pub fn forward(
     cpu: &Cpu,
     shape: Shape,
@@ -33,7 +33,7 @@ pub fn forward(
     forward_in(cpu, precision, shape, q, k, v, first_query, dropout, out_thd, lse_bht, scratch);
 }
 
-/// [`forward`] with products in `precision`, which also decides how much scratch it needs.
+/// [`forward`] with products in `precision`, which also determines the size of the scratch memory.
 pub fn forward_in(
     cpu: &Cpu,
     precision: Precision,
@@ -55,18 +55,18 @@ pub fn forward_in(
     v.check(sequences * num_keys, kv_heads * head_dim, "v");
     assert_eq!(out_thd.len(), sequences * tokens * width, "out for {shape:?}");
     assert_eq!(lse_bht.len(), sequences * heads * tokens, "lse for {shape:?}");
-    assert!(first_query == 0 || dropout.is_none(), "decoding does not drop");
+    assert!(first_query == 0 || dropout.is_none(), "no dropout while decoding");
 
-    let (room_len, region_len) = (room_len(precision), region_len(precision, shape));
+    let (workspace_len, region_len) = (workspace_len(precision), region_len(precision, shape));
     check_scratch(precision, shape, scratch);
     let outs = Blocks::new(out_thd, width, (tokens, head_dim));
     let lses = Blocks::new(lse_bht, tokens, (1, tokens));
-    cpu.for_each_in_room(sequences * heads, scratch, region_len, |task, region| {
+    cpu.for_each_with_workspace(sequences * heads, scratch, region_len, |task, region| {
         let (sequence, head) = (task / heads, task % heads);
         let kv_col = shape.kv_head(head) * head_dim;
-        // SAFETY: every task comes once, and its number is that of its blocks.
+        // SAFETY: every task runs once, and its index is that of its blocks.
         let (out, mut lse) = unsafe { (outs.block(task), lses.block(task)) };
-        let (room, region) = split_aligned(region, room_len);
+        let (workspace, region) = split_aligned(region, workspace_len);
         let head = HeadForward {
             shape,
             q: q.from(sequence * tokens, head * head_dim),
@@ -79,7 +79,7 @@ pub fn forward_in(
             operand_len: operand_len(precision, shape),
             region,
         };
-        products::run(cpu, precision, head, room);
+        dispatch::run(cpu, precision, head, workspace);
     });
 }
 
@@ -89,7 +89,7 @@ pub(super) fn region_len(precision: Precision, shape: Shape) -> usize {
     // The first query may be the last position of a tile.
     let num_tiles = (shape.tokens + TILE - 1).div_ceil(TILE);
     let operand_len = operand_len(precision, shape);
-    room_len(precision)
+    workspace_len(precision)
         + 2 * (operand_len + TILE * TILE)
         + num_tiles * (operand_len + 2 * TILE)
         + shape.tokens * shape.head_dim
@@ -112,7 +112,7 @@ struct HeadForward<'a> {
 
 impl Work for HeadForward<'_> {
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S, by: &mut impl Products<S>) {
+    fn run<S: Simd>(mut self, s: S, products: &mut impl Products<S>) {
         let Shape { tokens, head_dim, .. } = self.shape;
         let (first_query, end) = (self.first_query, self.first_query + tokens);
         let first_tile = first_query / TILE * TILE;
@@ -126,8 +126,8 @@ impl Work for HeadForward<'_> {
 
         for first_key in (0..end).step_by(TILE) {
             let num_keys = TILE.min(end - first_key);
-            by.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
-            by.pack_addends(s, head_dim, self.v.from(first_key, 0), num_keys, v);
+            products.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
+            products.pack_addends(s, head_dim, self.v.from(first_key, 0), num_keys, v);
             for base in (first_tile.max(first_key)..end).step_by(TILE) {
                 let tile = Tile {
                     queries: base.max(first_query) - base..TILE.min(end - base),
@@ -144,7 +144,7 @@ impl Work for HeadForward<'_> {
                     out: &mut out[done * head_dim..][..len * head_dim],
                 };
                 if first_key == 0 {
-                    queries.start(s, by, head_dim, self.q.from(done, 0), &tile);
+                    queries.start(s, products, head_dim, self.q.from(done, 0), &tile);
                 }
                 let factors = self.mask.map(|mask| {
                     mask.fill(s, (base, first_key), &tile, factors);
@@ -152,7 +152,7 @@ impl Work for HeadForward<'_> {
                 });
                 let keys = Keys { k, v };
                 let write = if first_key == 0 { Write::Set } else { Write::Add };
-                queries.add(s, by, self.shape, &tile, keys, factors, scores, write);
+                queries.add(s, products, self.shape, &tile, keys, factors, scores, write);
                 if tile.diagonal {
                     let lse = &mut self.lse[done..][..len];
                     queries.finish(s, head_dim, &tile, (&mut self.out, done), lse);
@@ -169,7 +169,7 @@ struct Keys<'a> {
     v: &'a [f32],
 }
 
-/// One tile of queries: what it asks, and what it knows so far.
+/// One tile of queries, with the softmax and the output so far.
 struct Queries<'a> {
     columns: &'a mut [f32],
     softmax: Softmax<'a>,
@@ -177,27 +177,27 @@ struct Queries<'a> {
 }
 
 impl Queries<'_> {
-    /// Before the first tile of keys.
+    /// Prepares for the first tile of keys.
     #[inline(always)]
     fn start<S: Simd>(
         &mut self,
         s: S,
-        by: &mut impl Products<S>,
+        products: &mut impl Products<S>,
         head_dim: usize,
         q: Rows<'_>,
         tile: &Tile,
     ) {
-        by.pack_queries(s, head_dim, q, tile, self.columns);
+        products.pack_queries(s, head_dim, q, tile, self.columns);
         self.softmax.max.fill([f32::NEG_INFINITY; VECTOR_LEN]);
         self.softmax.sum.fill([0.0; VECTOR_LEN]);
     }
 
-    /// Takes in one more tile of keys; `factors` are those of dropout.
+    /// Adds one tile of keys; `factors` are those of dropout.
     #[inline(always)]
     fn add<S: Simd>(
         &mut self,
         s: S,
-        by: &mut impl Products<S>,
+        products: &mut impl Products<S>,
         shape: Shape,
         tile: &Tile,
         keys: Keys<'_>,
@@ -205,7 +205,7 @@ impl Queries<'_> {
         scores: &mut [f32],
         write: Write,
     ) {
-        by.dot(s, tile, shape.head_dim, keys.k, self.columns, scores);
+        products.dot(s, tile, shape.head_dim, keys.k, self.columns, scores);
         let rescale = self.softmax.add(s, tile, shape.scale(), scores);
         if let Some(factors) = factors {
             tile.multiply_visible(s, factors, scores);
@@ -213,10 +213,10 @@ impl Queries<'_> {
         if write == Write::Add {
             scale_rows(s, shape.head_dim, &rescale.as_flattened()[tile.queries.clone()], self.out);
         }
-        by.sum_over_keys(s, tile, shape.head_dim, scores, keys.v, self.out, write);
+        products.sum_over_keys(s, tile, shape.head_dim, scores, keys.v, self.out, write);
     }
 
-    /// After the last tile of keys: the output goes to rows `first..` of its target.
+    /// Finishes after the last tile of keys: writes the output to rows `first..` of its target.
     #[inline(always)]
     fn finish<S: Simd>(
         &self,
@@ -243,7 +243,7 @@ impl Queries<'_> {
 #[inline(always)]
 fn scale_rows<S: Simd>(s: S, head_dim: usize, factors: &[f32], rows: &mut [f32]) {
     for (&factor, row) in factors.iter().zip(rows.chunks_exact_mut(head_dim)) {
-        // Most rows keep their maximum, and a factor of one changes no bit.
+        // Most rows keep their maximum, and multiplying by one changes no bit.
         if factor.to_bits() == 1.0f32.to_bits() {
             continue;
         }
@@ -273,8 +273,8 @@ impl<'a> Softmax<'a> {
         Self { max, sum }
     }
 
-    /// Turns the scores of one more tile into probabilities relative to the maximum so far.
-    /// Returns what the outputs so far must be multiplied by.
+    /// Turns the scores of one more tile into probabilities relative to the maximum so far. Returns
+    /// the factors on the outputs so far.
     #[inline(always)]
     fn add<S: Simd>(&mut self, s: S, tile: &Tile, scale: f32, scores: &mut [f32]) -> Columns {
         let mut rescales = [[0.0; VECTOR_LEN]; PER_ROW];
@@ -318,18 +318,18 @@ fn column_max<S: Simd>(
     [visible_to_all, visible_to_some]: [usize; 2],
 ) -> S::V {
     let hidden = s.splat(f32::NEG_INFINITY);
-    // Four maxima at once hide the latency; their order cannot matter.
+    // Four maxima at once hide the latency; a maximum does not depend on the order.
     let mut maxima = [hidden; 4];
     for row in 0..visible_to_all {
         let max = &mut maxima[row % 4];
         *max = s.max(s.load(&scores[row * PER_ROW + v]), *max);
     }
     let mut max = s.max(s.max(maxima[0], maxima[1]), s.max(maxima[2], maxima[3]));
-    let lanes = lane_numbers(s);
+    let indices = element_indices(s);
     for row in visible_to_all..visible_to_some {
-        let first_lane = s.splat((row - visible_to_all) as f32);
+        let first_visible = s.splat((row - visible_to_all) as f32);
         let score = s.load(&scores[row * PER_ROW + v]);
-        max = s.max(s.select_lt(lanes, first_lane, hidden, score), max);
+        max = s.max(s.select_lt(indices, first_visible, hidden, score), max);
     }
     max
 }
@@ -353,11 +353,11 @@ fn exponentials<S: Simd>(
         sum = s.add(sum, p);
         s.store(p, score);
     }
-    let lanes = lane_numbers(s);
+    let indices = element_indices(s);
     for row in visible_to_all..visible_to_some {
         let score = &mut scores[row * PER_ROW + v];
         let p = math::exp(s, s.fma(s.load(score), scale, minus_max));
-        let p = s.select_lt(lanes, s.splat((row - visible_to_all) as f32), s.zero(), p);
+        let p = s.select_lt(indices, s.splat((row - visible_to_all) as f32), s.zero(), p);
         sum = s.add(sum, p);
         s.store(p, score);
     }

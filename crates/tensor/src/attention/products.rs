@@ -1,25 +1,24 @@
-//! Who multiplies the tiles of attention: the vector units in `f32`, or the matrix units in bf16.
+//! Interface of the tile products of attention, in `f32` on the vector units or in bf16 on the
+//! matrix units.
 //!
-//! Keys, values, queries and gradients take part in many products each, so whoever multiplies says
-//! in which form it wants them, and they are brought into it once a tile.
+//! Keys, values, queries and gradients are operands of many products each, so an implementation
+//! packs them once per tile.
 
-use super::plain::InF32;
-use super::rounded::{self, InBf16};
+use super::Rows;
 use super::tile::Tile;
-use super::{Rows, Shape, TILE, packed_stride};
-use crate::Cpu;
-use crate::gemm::{Precision, Write};
-use crate::simd::{Kernel, Simd};
+use crate::gemm::Write;
+use crate::simd::Simd;
 
-/// The products of one tile of keys and one of queries. An operand is [`operand_len`] words.
+/// The products of one tile of keys and one of queries. An operand has
+/// [`operand_len`](super::dispatch::operand_len) elements.
 pub(super) trait Products<S: Simd> {
-    /// Up to 64 rows, as the keys of [`Self::dot`].
+    /// Packs up to 64 rows as the keys of [`Self::dot`].
     fn pack_keys(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]);
 
-    /// Rows as the queries of [`Self::dot`]: columns of the tile.
+    /// Packs rows as the queries of [`Self::dot`]: columns of the tile.
     fn pack_queries(&mut self, s: S, head_dim: usize, rows: Rows<'_>, tile: &Tile, out: &mut [f32]);
 
-    /// Up to 64 rows that sums are made of.
+    /// Packs up to 64 rows as the addends of sums.
     fn pack_addends(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]);
 
     /// `out[key][query] = keys[key] . queries[query]` wherever a query sees a key.
@@ -60,56 +59,7 @@ pub(super) trait Products<S: Simd> {
     );
 }
 
-/// Words of one operand in whichever form.
-pub(super) fn operand_len(precision: Precision, shape: Shape) -> usize {
-    match precision {
-        Precision::Bf16 => rounded::operand_len(shape.head_dim),
-        Precision::F32 | Precision::F16 => TILE * packed_stride(shape.head_dim),
-    }
-}
-
-/// Scratch of one task besides what the task itself needs, at the start of its region.
-pub(super) fn room_len(precision: Precision) -> usize {
-    match precision {
-        Precision::Bf16 => rounded::ROOM_LEN,
-        Precision::F32 | Precision::F16 => 0,
-    }
-}
-
-/// A task, whoever multiplies.
+/// A task that is generic over its products.
 pub(super) trait Work {
-    fn run<S: Simd>(self, s: S, by: &mut impl Products<S>);
-}
-
-/// Runs a task with products in `precision`; `room` has [`room_len`] words.
-pub(super) fn run(cpu: &Cpu, precision: Precision, work: impl Work, room: &mut [f32]) {
-    match precision {
-        Precision::Bf16 => cpu.run_tiles(Rounded { work, room }),
-        Precision::F32 | Precision::F16 => cpu.run(Plain(work)),
-    }
-}
-
-/// A task with products in `f32`.
-struct Plain<W>(W);
-
-impl<W: Work> Kernel for Plain<W> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.0.run(s, &mut InF32);
-    }
-}
-
-/// A task with operands of products rounded to bf16.
-struct Rounded<'a, W> {
-    work: W,
-    room: &'a mut [f32],
-}
-
-impl<W: Work> Kernel for Rounded<'_, W> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.work.run(s, &mut InBf16::new(s, self.room));
-    }
+    fn run<S: Simd>(self, s: S, products: &mut impl Products<S>);
 }

@@ -111,7 +111,7 @@ fn run_in(
     dout: &[f32],
     dropout: Option<&Dropout>,
 ) -> Results {
-    // Old contents must not matter.
+    // Results must not depend on old contents.
     let mut scratch = vec![f32::NAN; scratch_len_in(precision, shape)];
     let mut out = vec![f32::NAN; dout.len()];
     let mut lse = vec![f32::NAN; dout.len() / shape.head_dim];
@@ -138,7 +138,7 @@ fn run_in(
     Results { out, lse, dqkv }
 }
 
-/// Numbers in -scale..scale that look random.
+/// Pseudorandom numbers in -scale..scale.
 fn noise(seed: u64, len: usize, scale: f32) -> Vec<f32> {
     let key = Key::new(seed, "attention tests");
     (0..len as u64)
@@ -176,7 +176,7 @@ fn two_threads(isa: Isa) -> Cpu {
 
 /// Rounding errors grow with the square root of the number of additions, of the largest element.
 #[track_caller]
-fn assert_close(what: &str, shape: Shape, got: &[f32], expected: &[f64]) {
+fn assert_close(name: &str, shape: Shape, got: &[f32], expected: &[f64]) {
     let additions = (shape.head_dim + shape.tokens * (shape.heads / shape.kv_heads)) as f64;
     let largest = expected.iter().fold(1.0, |max: f64, x| max.max(x.abs()));
     let tolerance = 4.0 * f64::from(f32::EPSILON) * additions.sqrt().max(4.0) * largest;
@@ -185,7 +185,7 @@ fn assert_close(what: &str, shape: Shape, got: &[f32], expected: &[f64]) {
         let error = (f64::from(got) - expected).abs();
         assert!(
             error <= tolerance,
-            "{what}[{i}] of {shape:?}: {got} instead of {expected}, {error:.1e} > {tolerance:.1e}"
+            "{name}[{i}] of {shape:?}: {got} instead of {expected}, {error:.1e} > {tolerance:.1e}"
         );
     }
 }
@@ -353,7 +353,7 @@ fn decode(case: &Case, precision: Precision, full: &Results) {
 }
 
 #[test]
-fn a_sequence_gives_the_same_bits_alone_and_among_others() {
+fn a_sequence_gives_equal_bits_alone_and_in_a_batch() {
     let both = Case::new(2, 90, (2, 1), 10).dropping(0.2, 4);
     let got = both.run(&single());
     let mut second = Case::new(1, 90, (2, 1), 10).dropping(0.2, 5);
@@ -367,7 +367,7 @@ fn a_sequence_gives_the_same_bits_alone_and_among_others() {
 }
 
 #[test]
-fn the_future_counts_exactly_zero() {
+fn future_keys_contribute_exactly_zero() {
     for boundary in [1, 16, 17, 31, 40, 64, 70] {
         let mut case = Case::new(1, 90, (2, 1), 8);
         let before = case.run(&single());
@@ -385,7 +385,7 @@ fn the_future_counts_exactly_zero() {
 }
 
 #[test]
-fn large_scores_and_a_not_a_number_are_handled() {
+fn large_scores_stay_finite_and_nan_propagates() {
     let mut case = Case::new(1, 80, (1, 1), 16);
     for x in &mut case.q {
         *x *= 400.0;
@@ -398,7 +398,7 @@ fn large_scores_and_a_not_a_number_are_handled() {
     case.k[3 * 16] = f32::NAN;
     let got = case.run(&single());
     assert!(got.out[..3 * 16].iter().all(|x| x.is_finite()), "queries before it do not see it");
-    assert!(got.out[3 * 16..].iter().all(|x| x.is_nan()), "all others say so");
+    assert!(got.out[3 * 16..].iter().all(|x| x.is_nan()), "all later queries are NaN");
 }
 
 #[test]
@@ -419,10 +419,10 @@ fn a_buffer_that_is_too_short_is_refused() {
 }
 
 #[test]
-fn slices_of_heads_are_bit_for_bit_those_of_all_heads() {
+fn shards_of_heads_are_bit_for_bit_those_of_all_heads() {
     let case = Case::new(2, 70, (6, 2), 16).dropping(0.3, 5);
     let whole = case.run(&single());
-    let sliced = Shape { sequences: 2 * 2, heads: 3, kv_heads: 1, ..case.shape };
+    let sharded = Shape { sequences: 2 * 2, heads: 3, kv_heads: 1, ..case.shape };
     // Rows of all heads, as rows of the first half of them, then of the second.
     let halves = |x: &[f32], width: usize| -> Vec<f32> {
         let half = |i: usize| {
@@ -437,22 +437,22 @@ fn slices_of_heads_are_bit_for_bit_those_of_all_heads() {
         .map(|(data, width)| Rows { data, stride: width / 2 });
     let heads = Heads { num: 6, first: 0, sequences: 2 };
     let dropout = case.dropout.map(|dropout| Dropout { heads, ..dropout });
-    let got = run(&single(), sliced, rows, &dout, dropout.as_ref());
+    let got = run(&single(), sharded, rows, &dout, dropout.as_ref());
     assert_eq!(bits(&got.out), bits(&halves(&whole.out, q_width)));
-    let of_slice = |slice: usize| -> Vec<f32> {
+    let of_shard = |shard: usize| -> Vec<f32> {
         let widths = [q_width, kv_width, kv_width];
         let parts = |row: &[f32]| -> Vec<f32> {
             let starts = [0, q_width, q_width + kv_width];
-            let part = |i: usize| &row[starts[i] + slice * widths[i] / 2..][..widths[i] / 2];
+            let part = |i: usize| &row[starts[i] + shard * widths[i] / 2..][..widths[i] / 2];
             (0..3).flat_map(part).copied().collect()
         };
         whole.dqkv.chunks_exact(q_width + 2 * kv_width).flat_map(parts).collect()
     };
-    assert_eq!(bits(&got.dqkv), bits(&[of_slice(0), of_slice(1)].concat()));
+    assert_eq!(bits(&got.dqkv), bits(&[of_shard(0), of_shard(1)].concat()));
 }
 
 #[test]
-fn in_bf16_threads_instruction_sets_and_matrix_units_do_not_change_a_bit() {
+fn threads_instruction_sets_and_matrix_units_do_not_change_a_bf16_bit() {
     for (tokens, heads, head_dim) in [(1, (2, 1), 3), (65, (4, 2), 33), (150, (3, 1), 64)] {
         let case = Case::new(2, tokens, heads, head_dim).dropping(0.1, 9);
         let expected = case.run_in_bf16(&Cpu::single(Isa::Portable));
@@ -469,18 +469,19 @@ fn in_bf16_threads_instruction_sets_and_matrix_units_do_not_change_a_bit() {
 }
 
 #[test]
-fn in_bf16_the_error_is_that_of_operands_with_eight_bits() {
+fn bf16_errors_are_those_of_eight_bit_operands() {
     for (tokens, heads, head_dim) in [(65, (4, 2), 32), (150, (3, 1), 64)] {
         let case = Case::new(1, tokens, heads, head_dim).dropping(0.1, 3);
         let got = case.run_in_bf16(&single());
         // Scores are sums of many rounded products, and errors of scores are errors of exponents.
-        let far = |got: &[f32], expected: &[f64]| {
+        let relative_error = |got: &[f32], expected: &[f64]| {
             let pairs = || got.iter().map(|&x| f64::from(x)).zip(expected);
             let error: f64 = pairs().map(|(x, y)| (x - y).powi(2)).sum();
             (error / pairs().map(|(_, y)| y * y).sum::<f64>()).sqrt()
         };
         let (out, _) = case.expected_forward();
-        let errors = [far(&got.out, &out), far(&got.dqkv, &case.expected_backward())];
+        let errors =
+            [relative_error(&got.out, &out), relative_error(&got.dqkv, &case.expected_backward())];
         assert!(errors.iter().all(|error| (1e-4..3e-2).contains(error)), "{errors:?}");
     }
 }

@@ -1,18 +1,19 @@
-//! What forward and backward do alike with one tile of 64 keys (rows) by 64 queries (columns).
+//! Tile of 64 keys (rows) by 64 queries (columns): geometry and copies shared by forward and
+//! backward.
 
 use super::{PER_ROW, ROWS_AHEAD, Rows, TILE};
 use crate::reduce::groups::{load, num_groups, store};
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 use std::ops::Range;
 
-/// One tile of the causal matrix, and how much of it there is.
+/// One tile of the causal matrix, possibly partial.
 #[derive(Clone, Debug)]
 pub(super) struct Tile {
     /// Columns with a query.
     pub(super) queries: Range<usize>,
     /// Rows with a key.
     pub(super) num_keys: usize,
-    /// Whether it lies on the diagonal: then row r is visible to the columns from r on.
+    /// Whether the tile is on the diagonal: then row r is visible to the columns from r on.
     pub(super) diagonal: bool,
 }
 
@@ -23,7 +24,7 @@ impl Tile {
         (self.queries.start / VECTOR_LEN * VECTOR_LEN..self.queries.end).step_by(VECTOR_LEN)
     }
 
-    /// For the vector from `column` on: rows visible to all its lanes, and rows visible to some.
+    /// For the vector from `column` on: rows visible to all its elements, and rows visible to some.
     #[inline(always)]
     pub(super) fn rows(&self, column: usize) -> [usize; 2] {
         if self.diagonal {
@@ -46,7 +47,7 @@ impl Tile {
     }
 }
 
-/// Hints that the first elements of up to 64 rows are needed soon: they lie kilobytes apart.
+/// Prefetches the first elements of up to 64 rows, which are kilobytes apart.
 #[inline(always)]
 pub(super) fn prefetch<S: Simd>(s: S, head_dim: usize, rows: Rows<'_>, num_rows: usize) {
     for row in 0..num_rows {
@@ -54,7 +55,7 @@ pub(super) fn prefetch<S: Simd>(s: S, head_dim: usize, rows: Rows<'_>, num_rows:
     }
 }
 
-/// Copies up to 64 rows next to each other, so that no two lie in the same set of the cache.
+/// Copies up to 64 rows to contiguous memory, so that no two share a set of the cache.
 #[inline(always)]
 pub(super) fn pack<S: Simd>(
     s: S,
@@ -70,7 +71,7 @@ pub(super) fn pack<S: Simd>(
     }
 }
 
-/// Copies a row, which is too short to be worth a call.
+/// Copies a row inline, because a call costs more than the copy.
 #[inline(always)]
 pub(super) fn copy<S: Simd>(s: S, from: &[f32], to: &mut [f32]) {
     for group in 0..num_groups(from) {
@@ -112,8 +113,8 @@ pub(super) fn transpose<S: Simd>(
     }
 }
 
-/// The numbers 0 to 15, one per lane.
+/// The numbers 0 to 15.
 #[inline(always)]
-pub(super) fn lane_numbers<S: Simd>(s: S) -> S::V {
-    s.load(&std::array::from_fn(|lane| lane as f32))
+pub(super) fn element_indices<S: Simd>(s: S) -> S::V {
+    s.load(&std::array::from_fn(|index| index as f32))
 }

@@ -1,4 +1,4 @@
-//! Against the types of the `half` crate, number by number.
+//! Conversions against the types of the `half` crate.
 
 use super::*;
 use crate::Isa;
@@ -28,10 +28,10 @@ fn any_numbers(len: usize) -> Vec<f32> {
     special.into_iter().chain((special.len()..len).map(next)).collect()
 }
 
-/// What a slow loop says was lost.
-fn lost(before: &[f32], after: &[f32]) -> Lost {
+/// Counts by a plain loop.
+fn range_errors(before: &[f32], after: &[f32]) -> RangeErrors {
     let pairs = || before.iter().zip(after);
-    Lost {
+    RangeErrors {
         num_non_finite: pairs().filter(|(_, after)| !after.is_finite()).count() as u64,
         num_zeroed: pairs().filter(|(b, a)| **a == 0.0 && b.abs() > 0.0).count() as u64,
     }
@@ -42,27 +42,27 @@ fn same(got: f32, expected: f32) -> bool {
 }
 
 #[test]
-fn roundings_are_those_of_ieee_and_losses_are_counted() {
+fn roundings_follow_ieee_and_range_errors_are_counted() {
     let x = any_numbers(2 * ELEMENTS + 21);
     let by_bf16: Vec<f32> = x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
     let by_f16: Vec<f32> = x.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
-    assert!(lost(&x, &by_f16).num_zeroed > 1000, "the test has something to count");
+    assert!(range_errors(&x, &by_f16).num_zeroed > 1000, "the test has something to count");
     for cpu in cpus() {
         let mut back = vec![f32::NAN; x.len()];
         let mut narrow = vec![bf16::NAN; x.len()];
-        assert_eq!(to_bf16(&cpu, &x, &mut narrow), lost(&x, &by_bf16), "{}", cpu.isa());
+        assert_eq!(to_bf16(&cpu, &x, &mut narrow), range_errors(&x, &by_bf16), "{}", cpu.isa());
         from_bf16(&cpu, &narrow, &mut back);
         assert!(back.iter().zip(&by_bf16).all(|(a, b)| same(*a, *b)), "bf16 on {}", cpu.isa());
 
         let mut narrow = vec![f16::NAN; x.len()];
-        assert_eq!(to_f16(&cpu, &x, &mut narrow), lost(&x, &by_f16), "{}", cpu.isa());
+        assert_eq!(to_f16(&cpu, &x, &mut narrow), range_errors(&x, &by_f16), "{}", cpu.isa());
         from_f16(&cpu, &narrow, &mut back);
         assert!(back.iter().zip(&by_f16).all(|(a, b)| same(*a, *b)), "f16 on {}", cpu.isa());
     }
 }
 
 #[test]
-fn scaling_rounds_once_and_counts_what_overflows_and_vanishes() {
+fn scaling_rounds_once_and_counts_overflows_and_underflows() {
     let x = any_numbers(ELEMENTS + 5);
     for factor in [1.0, 1.0 / 65536.0, 1024.0] {
         for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
@@ -76,7 +76,7 @@ fn scaling_rounds_once_and_counts_what_overflows_and_vanishes() {
                 let mut got = x.clone();
                 let counted = scale(&cpu, &mut got, factor, precision);
                 let place = format!("{precision} times {factor} on {}", cpu.isa());
-                assert_eq!(counted, lost(&x, &expected), "{place}");
+                assert_eq!(counted, range_errors(&x, &expected), "{place}");
                 assert!(got.iter().zip(&expected).all(|(a, b)| same(*a, *b)), "{place}");
             }
         }

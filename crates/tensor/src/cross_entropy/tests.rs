@@ -85,7 +85,7 @@ fn huge_and_infinite_logits_are_safe() {
 }
 
 #[test]
-fn an_impossible_target_costs_infinity_and_nan_reaches_the_loss() {
+fn an_impossible_target_has_infinite_loss_and_nan_propagates() {
     let cpu = Cpu::single(Isa::detect());
     let mut losses = [0.0; 2];
     let logits = [f32::NEG_INFINITY, 0.0, f32::NAN, 0.0];
@@ -95,7 +95,7 @@ fn an_impossible_target_costs_infinity_and_nan_reaches_the_loss() {
 }
 
 #[test]
-fn ignored_rows_cost_nothing_whatever_they_hold() {
+fn ignored_rows_have_zero_loss_for_any_logits() {
     let mut logits = [f32::NAN, f32::INFINITY, 1.0, 2.0, 0.5, 0.5];
     let mut losses = [9.0; 3];
     let cpu = Cpu::single(Isa::detect());

@@ -122,20 +122,20 @@ fn positions_backward_matches_the_reference_and_central_differences() {
 
 #[test]
 #[should_panic(expected = "token 2 has id 9, but the table has 4 rows")]
-fn an_id_without_a_row_is_named() {
+fn an_id_without_a_row_is_reported() {
     let cpu = Cpu::single(Isa::Portable);
     forward(&cpu, &[0, 3, 9], &[0.0; 8], 2, &mut [0.0; 6]);
 }
 
 #[test]
 #[should_panic(expected = "5 positions, but the table has 4 rows")]
-fn a_position_without_a_row_is_named() {
+fn a_position_without_a_row_is_reported() {
     let cpu = Cpu::single(Isa::Portable);
     add_positions(&cpu, &[0.0; 8], 3, 2, 2, &mut [0.0; 6]);
 }
 
 #[test]
-fn parts_of_a_table_add_up_to_the_whole_with_the_sign_of_zero() {
+fn shards_of_a_table_add_up_to_the_whole_with_the_sign_of_zero() {
     let (vocab, width) = (12, 5);
     let mut table = numbers(1, vocab * width);
     table[3 * width] = -0.0;

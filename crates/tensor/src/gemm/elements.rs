@@ -1,31 +1,31 @@
-//! What an operand is stored as, and what it is rounded to before it is multiplied.
+//! Storage types of operands, and the precision of products.
 //!
-//! The two are apart: weights may lie in memory as `f32` masters or as the bf16 that came over the
-//! network, and a product in bf16 rounds the former and takes the latter as it is. Both happen
-//! while the operand is packed, so there is no pass over memory for it.
+//! The two are independent: weights may be stored as `f32` master weights or as the bf16 that came
+//! over the network, and a product in bf16 rounds the former and reads the latter directly. Packing
+//! converts the operand, so there is no extra pass over memory.
 
-use crate::simd::{VECTOR_LEN, Simd, widen_bf16};
+use crate::simd::{Simd, VECTOR_LEN, widen_bf16};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::fmt;
 
-/// What products compute in; sums are always `f32`.
+/// Precision of the operands of products; sums are always `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Operands as they are.
+    /// Unrounded operands.
     F32,
-    /// Operands rounded to bf16; on the CPU's matrix units where it has them, with the same bits
-    /// where it has not.
+    /// Operands rounded to bf16; on the CPU's matrix units if there are any, else with equal bits
+    /// on the vector units.
     Bf16,
     /// Operands rounded to `f16`, widened again and multiplied as `f32`.
     F16,
 }
 
 impl Precision {
-    /// The arithmetic by name: runs of one class give the same bits on every machine.
+    /// Name of the arithmetic: runs of one class give equal bits on every machine.
     ///
-    /// bf16 has one class, not one for each kind of CPU: without matrix units the same operations
-    /// are done in the same order by the vector units.
+    /// bf16 has one class for all CPUs: without matrix units, the vector units do the same
+    /// operations in the same order.
     pub fn kernel_class(self) -> &'static str {
         match self {
             Self::F32 => "f32-fma",
@@ -34,8 +34,8 @@ impl Precision {
         }
     }
 
-    /// Whether a product over `k` that is added to its target is one number before it is, as if it
-    /// had been stored and added afterwards.
+    /// Whether a product over `k` that is added to its target is first rounded to one number, as if
+    /// it had been stored and added afterwards.
     pub const fn fuses(self, k: usize) -> bool {
         match self {
             Self::F32 | Self::F16 => k <= super::K_BLOCK,
@@ -54,7 +54,7 @@ impl fmt::Display for Precision {
     }
 }
 
-/// The elements of a matrix as they lie in memory.
+/// Elements of a matrix by storage type.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
     /// Four bytes each.
@@ -78,17 +78,17 @@ macro_rules! of_any_type {
 pub(crate) use of_any_type;
 
 impl Elements<'_> {
-    /// How many there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         of_any_type!(self, x => x.len())
     }
 
-    /// Whether there is none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One of them, widened.
+    /// One element, widened.
     pub fn get(&self, index: usize) -> f32 {
         match self {
             Self::F32(x) => x[index],
@@ -97,7 +97,7 @@ impl Elements<'_> {
         }
     }
 
-    /// Where element `index` would be, for hints only.
+    /// Address of element `index`, for prefetches only; it may be out of bounds.
     pub(super) fn address(&self, index: usize) -> *const f32 {
         of_any_type!(self, x => x.as_ptr().wrapping_add(index).cast())
     }
@@ -105,9 +105,9 @@ impl Elements<'_> {
 
 /// A type that operands can be stored as.
 pub(crate) trait Element: Copy {
-    /// Sixteen of them, widened.
+    /// Loads sixteen elements, widened.
     fn load<S: Simd>(s: S, x: &[Self; VECTOR_LEN]) -> S::V;
-    /// Up to sixteen; missing lanes are zero.
+    /// Loads up to sixteen elements; missing ones are zero.
     fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V;
     /// The elements themselves, if they are `f32` and need no conversion.
     #[inline(always)]
@@ -131,16 +131,16 @@ impl Element for f32 {
     }
 }
 
-/// Up to sixteen two-byte floats by their bits, with zeros behind them.
+/// Bits of up to sixteen two-byte floats, padded with zeros.
 #[inline(always)]
 fn bits<T>(x: &[T]) -> [u16; VECTOR_LEN]
 where
     [T]: HalfFloatSliceExt,
 {
-    let mut lanes = [0; VECTOR_LEN];
+    let mut bits = [0; VECTOR_LEN];
     let x = x.reinterpret_cast();
-    lanes[..x.len()].copy_from_slice(x);
-    lanes
+    bits[..x.len()].copy_from_slice(x);
+    bits
 }
 
 impl Element for bf16 {

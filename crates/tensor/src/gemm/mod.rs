@@ -1,46 +1,47 @@
-//! Matrix products whose every element is a fixed chain of additions.
+//! Matrix products with a fixed order of additions.
 //!
 //! In `f32`, and in `f16` once its operands are widened, element (i, j) is computed block by block
 //! over k, in blocks of [`K_BLOCK`]: each block is one chain of fused multiply-adds from zero,
-//! ascending; blocks are added to the target in ascending order. This holds whatever the size,
-//! strides, instruction set or number of threads, so a row of a product is the same bits alone or
-//! among a thousand, and a shard of a product is the same bits as that part of the whole. Products
-//! in bf16 have a chain of their own, see `tiles`.
+//! ascending; blocks are added to the target in ascending order. This holds for any size, strides,
+//! instruction set and number of threads, so a row of a product has the same bits alone or among a
+//! thousand, and a shard of a product has the bits of that part of the whole. Products in bf16 have
+//! another chain, documented in `tiles`.
 //!
-//! The blocking is the usual one: as many columns of the right operand as the second-level cache
-//! holds are packed into panels, then tasks take a few rows of the left operand each and sweep the
-//! panels; then come the next columns, packed into the same memory, which is still in the cache.
-//! K-blocks follow each other; rows and columns inside one are independent.
+//! The blocking follows GotoBLAS (Goto and van de Geijn 2008): as many columns of the right operand
+//! as the second-level cache holds are packed into panels, then tasks take a few rows of the left
+//! operand each and sweep the panels; then come the next columns, packed into the same memory,
+//! which is still in the cache. K-blocks follow each other; rows and columns inside one are
+//! independent.
 #![expect(unsafe_code, reason = "register tiles read raw pointers; tasks write disjoint tiles")]
 
 mod bf16;
+mod blocking;
 mod elements;
-mod hints;
 mod pack;
+mod prefetch;
 pub(crate) mod tile;
 pub(crate) mod tiles;
 
+pub use blocking::K_BLOCK;
 pub use elements::{Elements, Precision};
 
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
-use hints::Hints;
+use blocking::{TILE_COLS, TILE_ROWS};
+use prefetch::Prefetch;
 use std::mem::MaybeUninit;
-use tile::{TILE_COLS, TILE_ROWS};
 
-/// Products in one chain.
-pub const K_BLOCK: usize = 512;
-/// Elements of packed panels that stay in the second-level cache while rows sweep over them:
-/// one MiB of the two that servers of the last years have. Only speed depends on it.
+/// Elements of packed panels that stay in the second-level cache while rows sweep over them: 1 MiB
+/// of the 2 MiB of recent servers. Affects only speed.
 const CACHED_ELEMENTS: usize = 256 * 1024;
 const _: () = assert!(CACHED_ELEMENTS >= TILE_COLS * K_BLOCK, "a sweep has at least one panel");
 
-/// How a product meets its target.
+/// Whether a product overwrites its target or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Overwrite.
     Set,
-    /// Add to what is there.
+    /// Add to the target.
     Add,
 }
 
@@ -71,12 +72,12 @@ impl<'a> Mat<'a> {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
-    /// Rows that are `row_stride` apart, as a part of something larger.
+    /// A matrix whose rows are `row_stride` apart, as a part of a larger one.
     pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         Self::strided_of(Elements::F32(data), rows, cols, row_stride)
     }
 
-    /// The same of elements of any type.
+    /// A matrix of elements of any type whose rows are `row_stride` apart.
     pub fn strided_of(data: Elements<'a>, rows: usize, cols: usize, row_stride: usize) -> Self {
         Self { data, rows, cols, row_stride, col_stride: 1 }.checked()
     }
@@ -123,7 +124,7 @@ impl<'a> MatMut<'a> {
         Self { data, rows, cols, row_stride: cols }
     }
 
-    /// Rows that are `row_stride` apart, as a part of something larger.
+    /// A matrix whose rows are `row_stride` apart, as a part of a larger one.
     pub fn strided(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         Self { data, rows, cols, row_stride }
     }
@@ -139,12 +140,12 @@ pub fn matmul(cpu: &Cpu, a: Mat<'_>, b: Mat<'_>, c: MatMut<'_>, write: Write) {
 
 /// `c (= or +=) a b`, plus `bias` in every row, with operands rounded to `precision`.
 ///
-/// A product in [`Precision::Bf16`] that is added starts from what is in the target, see
-/// [`Precision::fuses`]; the bias always comes last, as a number of its own.
+/// A product in [`Precision::Bf16`] that is added starts from the value in the target, see
+/// [`Precision::fuses`]; the bias is always added last.
 ///
 /// # Panics
-/// As for [`matmul`], and when the bias is not one number a column.
-#[expect(clippy::needless_pass_by_value, reason = "a target is handed over, not lent")]
+/// As for [`matmul`], and when the bias does not have one number per column.
+#[expect(clippy::needless_pass_by_value, reason = "the target is consumed")]
 pub fn product(
     cpu: &Cpu,
     precision: Precision,
@@ -200,7 +201,8 @@ fn one_block(
 ) {
     let (m, n) = (a.rows, b.cols);
     let num_row_tiles = m.div_ceil(TILE_ROWS);
-    // As few sweeps as the cache allows, because each packs the left operand again; all alike.
+    // As few sweeps as the cache allows, because each packs the left operand again; all of equal
+    // size.
     let panel_len = TILE_COLS * block.1;
     let num_panels = n.div_ceil(TILE_COLS);
     let num_sweeps = num_panels.div_ceil(CACHED_ELEMENTS / panel_len);
@@ -268,7 +270,10 @@ impl Kernel for Sweep<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (first_row, m) = self.rows;
-        #[expect(clippy::large_stack_arrays, reason = "25 KB that must be in the nearest cache")]
+        #[expect(
+            clippy::large_stack_arrays,
+            reason = "25 KiB that must be in the first-level cache"
+        )]
         let mut left: pack::LeftPanel = [const { MaybeUninit::uninit() }; pack::LEFT_LEN];
         let strides = pack::left(s, self.a, self.rows, self.block, self.to_f16, &mut left);
         let (first_col, num_cols) = self.cols;
@@ -277,16 +282,16 @@ impl Kernel for Sweep<'_> {
             let j = first_col + index * TILE_COLS;
             let n = TILE_COLS.min(first_col + num_cols - j);
             let c_row = self.target.row_stride;
-            // SAFETY: rows first_row..first_row + m and columns j..j + n lie inside the target
+            // SAFETY: rows first_row..first_row + m and columns j..j + n are inside the target
             // (`matmul` checked m, n and the stride), no other task has this pair of ranges, and
-            // `pack::left` has initialised what is read of the panel.
+            // `pack::left` has initialised the elements of the panel that are read.
             unsafe {
                 let c = self.target.data.add(first_row * c_row + j);
                 let next = (first_row + TILE_ROWS, self.block.0);
-                let hints = Hints::new((c, c_row), self.a, next, index);
+                let prefetch = Prefetch::new((c, c_row), self.a, next, index);
                 let (dims, left) = ((m, n, self.block.1), left.as_ptr().cast::<f32>());
                 tile::multiply_into(
-                    s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write, hints,
+                    s, dims, left, strides, panel, TILE_COLS, c, c_row, self.write, prefetch,
                 );
             }
         }

@@ -1,17 +1,17 @@
-//! Copies blocks of the operands into panels that the register tile reads in order.
+//! Packs blocks of the operands into panels that the register tile reads sequentially.
 //!
 //! A right panel is k rows of [`TILE_COLS`] columns, contiguous. A left panel keeps whichever
 //! direction is contiguous in memory, so that packing is a copy and not a gather: rows
 //! [`PANEL_STRIDE`] apart when k is contiguous, columns of [`TILE_ROWS`] when rows are.
 
 use super::Mat;
+use super::blocking::{PANEL_STRIDE, TILE_COLS, TILE_ROWS};
 use super::elements::{Element, of_any_type, through_f16};
-use super::tile::{PANEL_STRIDE, TILE_COLS, TILE_ROWS};
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 use std::mem::MaybeUninit;
 
-/// Room for one left panel, in either layout. It lives on the stack of a task and is not cleared
-/// first: that would cost as much as filling it.
+/// A left panel, in either layout. It is on the stack of a task and not cleared first: that would
+/// cost as much as filling it.
 pub(super) type LeftPanel = [MaybeUninit<f32>; LEFT_LEN];
 /// Elements of a left panel.
 pub(super) const LEFT_LEN: usize = TILE_ROWS * PANEL_STRIDE;
@@ -52,7 +52,7 @@ pub(super) fn left<S: Simd>(
     })
 }
 
-/// A full column has a known length, which the compiler turns into two vector moves.
+/// A full column has a constant length, which the compiler turns into two vector moves.
 #[inline(always)]
 fn copy_column<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [MaybeUninit<f32>]) {
     match T::as_f32(from).and_then(|from| from.as_array::<TILE_ROWS>()) {
@@ -63,7 +63,7 @@ fn copy_column<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [Ma
     }
 }
 
-/// Copies elements, widened where they are narrower, rounded to `f16` where that is asked for.
+/// Copies elements, widened where they are narrower, rounded to `f16` with `to_f16`.
 #[inline(always)]
 fn copy<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [MaybeUninit<f32>]) {
     match T::as_f32(from) {
@@ -72,8 +72,8 @@ fn copy<S: Simd, T: Element>(s: S, from: &[T], to_f16: bool, to: &mut [MaybeUnin
         }
         _ => {
             for (from, to) in from.chunks(VECTOR_LEN).zip(to.chunks_mut(VECTOR_LEN)) {
-                let lanes = s.to_array(rounded(s, T::load_partial(s, from), to_f16));
-                to.write_copy_of_slice(&lanes[..from.len()]);
+                let values = s.to_array(rounded(s, T::load_partial(s, from), to_f16));
+                to.write_copy_of_slice(&values[..from.len()]);
             }
         }
     }
@@ -84,8 +84,8 @@ fn rounded<S: Simd>(s: S, v: S::V, to_f16: bool) -> S::V {
     if to_f16 { through_f16(s, v) } else { v }
 }
 
-/// Packs products `p..p + k` and columns `j..j + n` of `b`; columns beyond `n` are left as they
-/// are, because the tile does not read them.
+/// Packs products `p..p + k` and columns `j..j + n` of `b`; columns beyond `n` are not written,
+/// because the tile does not read them.
 #[inline(always)]
 pub(super) fn right<S: Simd>(
     s: S,

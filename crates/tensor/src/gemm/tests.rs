@@ -1,4 +1,4 @@
-//! Every element of a product against the scalar chain it promises to be.
+//! Every element of a product against its documented scalar chain.
 
 use super::*;
 use crate::Isa;
@@ -13,7 +13,7 @@ fn numbers(len: usize, seed: u32) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The promise in words: blocks of 512, each one chain from zero, added ascending.
+/// The documented order: blocks of 512, each one chain from zero, added ascending.
 fn chain(a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize, start: Option<f32>) -> f32 {
     let mut total = start;
     for p in (0..k).step_by(K_BLOCK) {
@@ -82,7 +82,7 @@ fn layouts_and_accumulation_keep_the_chain() {
 }
 
 #[test]
-fn instruction_sets_and_threads_give_the_same_bits() {
+fn instruction_sets_and_threads_give_equal_bits() {
     let (m, n, k) = (65, 1061, 1030);
     let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
     let run = |cpu: &Cpu| {
@@ -99,7 +99,7 @@ fn instruction_sets_and_threads_give_the_same_bits() {
 }
 
 #[test]
-fn a_part_of_a_product_is_the_same_bits_as_in_the_whole() {
+fn a_part_of_a_product_has_the_bits_of_the_whole() {
     let cpu = two_threads(Isa::detect());
     let (m, n, k) = (70, 90, 700);
     let (a, b) = (numbers(m * k, 7), numbers(n * k, 8));

@@ -1,22 +1,16 @@
-//! The register tile: a small product whose sums never leave the registers.
+//! Register tile: a small product whose sums stay in registers.
 //!
 //! Each element of the tile is one chain of fused multiply-adds over k, from zero, ascending; the
-//! finished sum is then stored or added once. How many rows and columns share the registers is
-//! chosen per instruction set and cannot change a bit: chains of different elements never meet.
+//! finished sum is then stored or added once. The numbers of rows and columns depend on the
+//! instruction set and do not affect results: chains of different elements are independent.
 
 use super::Write;
-use super::hints::{self, Hints};
-use crate::simd::{Isa, Kernel, VECTOR_LEN, Simd};
+use super::blocking::PANEL_STRIDE;
+use super::prefetch::{self, Prefetch};
+use crate::simd::{Isa, Kernel, Simd, VECTOR_LEN};
 
-/// Rows of the tallest tile; packed panels have this many rows.
-pub(super) const TILE_ROWS: usize = 12;
-/// Columns of the widest tile; packed panels have this many columns.
-pub(super) const TILE_COLS: usize = 32;
-/// Distance between the rows of a packed left panel: a block of k plus one cache line, so that
-/// the rows do not fall into the same sets of the first-level cache.
-pub(super) const PANEL_STRIDE: usize = super::K_BLOCK + VECTOR_LEN;
-/// How many rows ahead of the products a panel is fetched into the first-level cache: about a
-/// hundred cycles' worth, several times what the second level takes to answer.
+/// Rows by which a panel is prefetched into the first-level cache: about a hundred cycles, several
+/// times the latency of the second level.
 const AHEAD: usize = 8;
 /// Distance between the rows of a square tile of attention scores.
 pub(crate) const SCORE_STRIDE: usize = 64;
@@ -44,17 +38,17 @@ pub(crate) fn multiply<S: Simd>(
     assert!((m - 1) * a_row + (k - 1) * a_col < a.len(), "a is too short");
     assert!((m - 1) * c_row + n <= c.len(), "c is too short");
     let (a, c) = (a.as_ptr(), c.as_mut_ptr());
-    // SAFETY: the assertions are what the function asks for, and `c` is ours alone.
+    // SAFETY: the assertions are the requirements of the function, and `c` is borrowed exclusively.
     unsafe {
-        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write, Hints::NONE);
+        multiply_into(s, (m, n, k), a, (a_row, a_col), b, b_row, c, c_row, write, Prefetch::NONE);
     }
 }
 
-/// The same from a panel of which only the m x k elements need be initialised, into a target that
-/// other threads write other elements of.
+/// As [`multiply`], from a panel of which only the m x k elements need be initialised, into a
+/// target whose other elements other threads write.
 ///
-/// The register tiles are a lot of code: every user reaches them through this one function, so
-/// that they are compiled once for each instruction set.
+/// All callers use this one function, so that the large code of the register tiles is compiled once
+/// per instruction set.
 ///
 /// # Safety
 /// m, n and k are not zero. The m x k elements of `a` must be valid for reads, the m x n elements
@@ -70,16 +64,16 @@ pub(super) unsafe fn multiply_into<S: Simd>(
     c: *mut f32,
     c_row: usize,
     write: Write,
-    hints: Hints,
+    prefetch: Prefetch,
 ) {
     assert!((k - 1) * b_row + n <= b.len(), "b is too short");
-    let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add, hints };
+    let tile = Tile { k, a_row, a_col, b_row, c_row, add: write == Write::Add, prefetch };
     // SAFETY: the assertion and the caller bound every index that the product touches.
     let product = unsafe { Product::new(tile, m, n, a, b.as_ptr(), c) };
     s.call(product);
 }
 
-/// A product whose buffers are known to hold it.
+/// A product whose buffers were checked.
 struct Product {
     tile: Tile,
     m: usize,
@@ -91,8 +85,8 @@ struct Product {
 
 impl Product {
     /// # Safety
-    /// Every element of the m x n x k product must lie inside its buffer until it has run, and
-    /// nobody else may touch those of `c`.
+    /// Every element of the m x n x k product must be inside its buffer until it has run, and no
+    /// other thread may touch those of `c`.
     unsafe fn new(
         tile: Tile,
         m: usize,
@@ -110,21 +104,21 @@ impl Kernel for Product {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self { tile, m, n, a, b, c } = self;
-        // The row distance as a constant lets the compiler put it into the address of each load;
-        // the three constants are packed panels of either layout and tiles of attention scores.
-        // SAFETY: whoever made the product promised what the tiles ask for.
+        // A constant row stride becomes part of the address of each load; the three constants are
+        // packed panels of either layout and tiles of attention scores.
+        // SAFETY: the caller of `new` guaranteed the requirements of the tiles.
         unsafe {
             match tile.a_row {
-                1 => tile.all::<S, 1>(s, m, n, a, b, c),
-                SCORE_STRIDE => tile.all::<S, SCORE_STRIDE>(s, m, n, a, b, c),
-                PANEL_STRIDE => tile.all::<S, PANEL_STRIDE>(s, m, n, a, b, c),
-                _ => tile.all::<S, 0>(s, m, n, a, b, c),
+                1 => tile.multiply_all::<S, 1>(s, m, n, a, b, c),
+                SCORE_STRIDE => tile.multiply_all::<S, SCORE_STRIDE>(s, m, n, a, b, c),
+                PANEL_STRIDE => tile.multiply_all::<S, PANEL_STRIDE>(s, m, n, a, b, c),
+                _ => tile.multiply_all::<S, 0>(s, m, n, a, b, c),
             }
         }
     }
 }
 
-/// What is the same for all tiles of one product.
+/// Strides and mode shared by all tiles of one product.
 #[derive(Clone, Copy)]
 struct Tile {
     k: usize,
@@ -133,16 +127,16 @@ struct Tile {
     b_row: usize,
     c_row: usize,
     add: bool,
-    hints: Hints,
+    prefetch: Prefetch,
 }
 
 impl Tile {
     /// Cuts the product into register tiles that fit this instruction set.
     ///
     /// # Safety
-    /// Every element of the m x n x k product must lie inside its buffer.
+    /// Every element of the m x n x k product must be inside its buffer.
     #[inline(always)]
-    unsafe fn all<S: Simd, const A_ROW: usize>(
+    unsafe fn multiply_all<S: Simd, const A_ROW: usize>(
         self,
         s: S,
         m: usize,
@@ -151,12 +145,12 @@ impl Tile {
         b: *const f32,
         c: *mut f32,
     ) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match S::ISA {
-                Isa::Avx512 => self.rows::<S, A_ROW, 12, 2>(s, m, n, a, b, c),
-                Isa::Avx2 => self.rows::<S, A_ROW, 6, 1>(s, m, n, a, b, c),
-                Isa::Portable => self.rows::<S, A_ROW, 4, 1>(s, m, n, a, b, c),
+                Isa::Avx512 => self.multiply_rows::<S, A_ROW, 12, 2>(s, m, n, a, b, c),
+                Isa::Avx2 => self.multiply_rows::<S, A_ROW, 6, 1>(s, m, n, a, b, c),
+                Isa::Portable => self.multiply_rows::<S, A_ROW, 4, 1>(s, m, n, a, b, c),
             }
         }
     }
@@ -164,9 +158,9 @@ impl Tile {
     /// Full tiles of R rows, then of four, then of one.
     ///
     /// # Safety
-    /// As for [`Tile::all`].
+    /// As for [`Tile::multiply_all`].
     #[inline(always)]
-    unsafe fn rows<S: Simd, const A_ROW: usize, const R: usize, const V: usize>(
+    unsafe fn multiply_rows<S: Simd, const A_ROW: usize, const R: usize, const V: usize>(
         self,
         s: S,
         m: usize,
@@ -182,25 +176,25 @@ impl Tile {
             unsafe {
                 let (a, c) = (a.add(i * a_row), c.add(i * self.c_row));
                 if m - i >= R {
-                    self.columns::<S, A_ROW, R, V>(s, n, a, b, c);
+                    self.multiply_columns::<S, A_ROW, R, V>(s, n, a, b, c);
                     i += R;
                 } else if m - i >= 4 {
-                    self.columns::<S, A_ROW, 4, V>(s, n, a, b, c);
+                    self.multiply_columns::<S, A_ROW, 4, V>(s, n, a, b, c);
                     i += 4;
                 } else {
-                    self.columns::<S, A_ROW, 1, V>(s, n, a, b, c);
+                    self.multiply_columns::<S, A_ROW, 1, V>(s, n, a, b, c);
                     i += 1;
                 }
             }
         }
     }
 
-    /// R rows times all n columns: V vectors at a time, then one, then what is left of one.
+    /// R rows times all n columns: V vectors at a time, then one, then a partial one.
     ///
     /// # Safety
-    /// As for [`Tile::all`], with R rows.
+    /// As for [`Tile::multiply_all`], with R rows.
     #[inline(always)]
-    unsafe fn columns<S: Simd, const A_ROW: usize, const R: usize, const V: usize>(
+    unsafe fn multiply_columns<S: Simd, const A_ROW: usize, const R: usize, const V: usize>(
         self,
         s: S,
         n: usize,
@@ -212,38 +206,38 @@ impl Tile {
         // SAFETY: each branch takes at most n - j columns.
         unsafe {
             while n - j >= V * VECTOR_LEN {
-                self.one::<S, A_ROW, R, V>(s, VECTOR_LEN, a, b.add(j), c.add(j));
+                self.multiply_tile::<S, A_ROW, R, V>(s, VECTOR_LEN, a, b.add(j), c.add(j));
                 j += V * VECTOR_LEN;
             }
             while n - j >= VECTOR_LEN {
-                self.one::<S, A_ROW, R, 1>(s, VECTOR_LEN, a, b.add(j), c.add(j));
+                self.multiply_tile::<S, A_ROW, R, 1>(s, VECTOR_LEN, a, b.add(j), c.add(j));
                 j += VECTOR_LEN;
             }
             if j < n {
-                self.one::<S, A_ROW, R, 1>(s, n - j, a, b.add(j), c.add(j));
+                self.multiply_tile::<S, A_ROW, R, 1>(s, n - j, a, b.add(j), c.add(j));
             }
         }
     }
 
-    /// One tile of R rows and V vectors; `lanes` below sixteen only with V = 1.
+    /// One tile of R rows and V vectors; `len` below sixteen only with V = 1.
     ///
     /// # Safety
-    /// As for [`Tile::all`], with R rows and V vectors (the last `lanes` wide).
+    /// As for [`Tile::multiply_all`], with R rows and V vectors (the last `len` wide).
     #[inline(always)]
-    unsafe fn one<S: Simd, const A_ROW: usize, const R: usize, const V: usize>(
+    unsafe fn multiply_tile<S: Simd, const A_ROW: usize, const R: usize, const V: usize>(
         self,
         s: S,
-        lanes: usize,
+        len: usize,
         a: *const f32,
         b: *const f32,
         c: *mut f32,
     ) {
         let a_row = if A_ROW == 0 { self.a_row } else { A_ROW };
         let mut sums = [[s.zero(); V]; R];
-        let mut hints = self.hints;
-        for first in (0..self.k).step_by(hints::STEPS) {
-            hints.give(s);
-            for p in first..self.k.min(first + hints::STEPS) {
+        let mut prefetch = self.prefetch;
+        for first in (0..self.k).step_by(prefetch::STEPS) {
+            prefetch.issue(s);
+            for p in first..self.k.min(first + prefetch::STEPS) {
                 // SAFETY: p < k, so row p of b and column p of a are inside (caller).
                 unsafe {
                     let b = b.add(p * self.b_row);
@@ -253,7 +247,7 @@ impl Tile {
                     }
                     let mut right = [s.zero(); V];
                     for (v, right) in right.iter_mut().enumerate() {
-                        *right = load(s, b.add(v * VECTOR_LEN), lanes);
+                        *right = load(s, b.add(v * VECTOR_LEN), len);
                     }
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let left = s.splat(*a.add(r * a_row));
@@ -269,8 +263,8 @@ impl Tile {
                 // SAFETY: row r and vector v of c are inside (caller).
                 unsafe {
                     let c = c.add(r * self.c_row + v * VECTOR_LEN);
-                    let sum = if self.add { s.add(load(s, c, lanes), sum) } else { sum };
-                    store(s, sum, c, lanes);
+                    let sum = if self.add { s.add(load(s, c, len), sum) } else { sum };
+                    store(s, sum, c, len);
                 }
             }
         }
@@ -278,29 +272,29 @@ impl Tile {
 }
 
 /// # Safety
-/// `lanes` elements from `x` on must be readable.
+/// `len` elements from `x` on must be readable.
 #[inline(always)]
-unsafe fn load<S: Simd>(s: S, x: *const f32, lanes: usize) -> S::V {
-    // SAFETY: passed on from the caller.
+unsafe fn load<S: Simd>(s: S, x: *const f32, len: usize) -> S::V {
+    // SAFETY: guaranteed by the caller.
     unsafe {
-        if lanes == VECTOR_LEN {
+        if len == VECTOR_LEN {
             s.load(&*x.cast::<[f32; VECTOR_LEN]>())
         } else {
-            s.load_partial(std::slice::from_raw_parts(x, lanes))
+            s.load_partial(std::slice::from_raw_parts(x, len))
         }
     }
 }
 
 /// # Safety
-/// `lanes` elements from `x` on must be writable.
+/// `len` elements from `x` on must be writable.
 #[inline(always)]
-unsafe fn store<S: Simd>(s: S, v: S::V, x: *mut f32, lanes: usize) {
-    // SAFETY: passed on from the caller.
+unsafe fn store<S: Simd>(s: S, v: S::V, x: *mut f32, len: usize) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
-        if lanes == VECTOR_LEN {
+        if len == VECTOR_LEN {
             s.store(v, &mut *x.cast::<[f32; VECTOR_LEN]>());
         } else {
-            s.store_partial(v, std::slice::from_raw_parts_mut(x, lanes));
+            s.store_partial(v, std::slice::from_raw_parts_mut(x, len));
         }
     }
 }

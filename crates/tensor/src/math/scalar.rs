@@ -1,8 +1,8 @@
 //! Elementary functions of one `f64`, for tables, schedules and random numbers.
 //!
-//! The same recipe as for vectors, with plain Taylor series: after the reduction the argument is so
-//! small that a dozen terms are exact to the last bit or so. Products and sums are rounded
-//! separately, because a fused product is a slow library call on a CPU without the instruction.
+//! Argument reduction as for vectors, then plain Taylor series: the reduced argument is so small
+//! that a dozen terms are exact to about the last bit. Products and sums are rounded separately,
+//! because a fused product is a slow library call on a CPU without the instruction.
 
 use std::f64::consts::LOG2_E;
 
@@ -62,7 +62,7 @@ pub fn cos(x: f64) -> f64 {
     sin_cos(x).1
 }
 
-/// Sine and cosine for the price of little more than one of them.
+/// Sine and cosine at little more than the cost of one of them.
 #[inline(always)]
 pub fn sin_cos(x: f64) -> (f64, f64) {
     // pi/2 in three parts (Cody and Waite). Each of the first two has 33 bits, so that products
@@ -112,8 +112,8 @@ pub fn powf(x: f64, y: f64) -> f64 {
     if y == 0.0 {
         return 1.0;
     }
-    // The exponential magnifies the absolute error of y ln x, so that product keeps what its
-    // rounding drops.
+    // The exponential magnifies the absolute error of y ln x, so that product keeps its rounding
+    // error.
     let (high, low) = ln_parts(x);
     let product = y * high;
     let power = exp(product);
@@ -122,7 +122,7 @@ pub fn powf(x: f64, y: f64) -> f64 {
     if power > 0.0 && power < f64::INFINITY { power + power * dropped } else { power }
 }
 
-/// The logarithm as a sum of two numbers, with about ten bits more than one can hold.
+/// The logarithm as a sum of two numbers, with about ten extra bits.
 #[inline]
 fn ln_parts(x: f64) -> (f64, f64) {
     if x.is_nan() || x < 0.0 {
@@ -180,12 +180,12 @@ fn power_of_two(n: f64) -> f64 {
     f64::from_bits(((n as i64 + 1023) as u64) << 52)
 }
 
-/// The sum of two numbers as its rounded value and the exact error of that rounding.
+/// The sum of two numbers as its rounded value and the exact rounding error (Knuth's two-sum).
 #[inline(always)]
 fn exact_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
-    let b_seen = sum - a;
-    (sum, (a - (sum - b_seen)) + (b - b_seen))
+    let b_rounded = sum - a;
+    (sum, (a - (sum - b_rounded)) + (b - b_rounded))
 }
 
 /// The polynomial with these coefficients, constant first.

@@ -1,7 +1,7 @@
 //! Accuracy in ulps against the standard library's `f64`, special values, and equal bits.
 
 use super::{erf, exp, ln, scalar, sigmoid, sigmoid_and_slope, tanh};
-use crate::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch};
+use crate::simd::{Isa, Kernel, Simd, VECTOR_LEN, dispatch};
 
 /// Applies `f` to every vector of `x` and writes `y`; the tail goes through the same operations.
 #[inline(always)]
@@ -37,7 +37,7 @@ const ALL: [Function; 6] = [
 ];
 
 impl Function {
-    /// The yardstick.
+    /// Reference value in `f64`.
     fn exact(self, x: f64) -> f64 {
         match self {
             Self::Exp => x.exp(),
@@ -131,7 +131,7 @@ fn worst_ulps(function: Function, x: &[f32]) -> f64 {
 }
 
 #[test]
-fn exp_is_within_one_ulp_wherever_its_result_is_a_normal_number() {
+fn exp_is_within_one_ulp_for_normal_results() {
     let mut x: Vec<f32> = floats(1e-30, 88.7228, 997).collect();
     x.extend(floats(-1e-30, -86.98, 997));
     assert!(worst_ulps(Function::Exp, &x) <= 1.0);
@@ -216,7 +216,7 @@ fn every_instruction_set_gives_the_same_bits() {
 }
 
 #[test]
-fn exponentials_never_fall_when_their_argument_rises() {
+fn exponentials_are_monotonic() {
     let x: Vec<f32> = (-9_000_000..9_000_000).step_by(7).map(|i| i as f32 * 1e-5).collect();
     let y = Function::Exp.apply(Isa::detect(), &x);
     assert!(y.windows(2).all(|pair| pair[0] <= pair[1]));

@@ -55,8 +55,8 @@ impl Case {
 
 #[test]
 fn forward_matches_the_reference_on_odd_shapes() {
-    // A row of one is its own mean, and a row of two has a variance near zero now and then: what
-    // remains of them is rounding, so they are compared on other data below.
+    // A row of one is its own mean, and a row of two may have a variance near zero: their results
+    // are mostly rounding, so they are compared on other data below.
     for width in &ODD_WIDTHS[2..] {
         for num_rows in NUM_ROWS {
             let case = Case::new(1, num_rows, *width);
@@ -89,7 +89,7 @@ fn tiny_rows_match_the_reference() {
 }
 
 #[test]
-fn a_large_mean_does_not_swallow_the_variance() {
+fn a_large_mean_does_not_cancel_the_variance() {
     let width = 257;
     let mut case = Case::new(5, 3, width);
     for x in &mut case.x {
@@ -107,10 +107,10 @@ fn normalize_repeats_the_bits_of_forward() {
         let case = Case::new(9, 19, width);
         same_bits_everywhere(|cpu| {
             let [y, mean, rstd] = case.forward(cpu);
-            let mut again = vec![f32::NAN; y.len()];
-            normalize(cpu, &case.x, &case.weight, &case.bias, &mean, &rstd, &mut again);
-            assert_eq!(again, y);
-            again
+            let mut recomputed = vec![f32::NAN; y.len()];
+            normalize(cpu, &case.x, &case.weight, &case.bias, &mean, &rstd, &mut recomputed);
+            assert_eq!(recomputed, y);
+            recomputed
         });
     }
 }

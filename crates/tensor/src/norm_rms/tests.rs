@@ -46,10 +46,10 @@ fn normalize_repeats_the_bits_of_forward() {
         let (x, weight) = (numbers(3, 19 * width), numbers(4, width));
         same_bits_everywhere(|cpu| {
             let (y, rstd) = run_forward(cpu, &x, &weight);
-            let mut again = vec![f32::NAN; x.len()];
-            normalize(cpu, &x, &weight, &rstd, &mut again);
-            assert_eq!(again, y);
-            again
+            let mut recomputed = vec![f32::NAN; x.len()];
+            normalize(cpu, &x, &weight, &rstd, &mut recomputed);
+            assert_eq!(recomputed, y);
+            recomputed
         });
     }
 }

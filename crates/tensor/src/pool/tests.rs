@@ -1,4 +1,4 @@
-//! Every task once, whatever the threads do; and, model-checked, no closure used after its call.
+//! Every task runs once; model-checked: no closure is used after its call.
 
 use super::*;
 use std::sync::atomic::AtomicUsize as Count;
@@ -46,7 +46,7 @@ fn a_kernel_inside_a_task_runs_on_its_own_thread() {
 #[expect(clippy::disallowed_methods, reason = "a test may wait itself")]
 fn helpers_that_missed_a_kernel_sleep_as_well() {
     let pool = pool(3);
-    // So short that it is over before most helpers have come.
+    // So short that it ends before most helpers join.
     (0..500).for_each(|_| pool.run(1, &|_| ()));
     let num_asleep = || pool.shared.num_asleep.load(Ordering::SeqCst);
     let has_slept = (0..10_000).any(|_| {
@@ -58,7 +58,7 @@ fn helpers_that_missed_a_kernel_sleep_as_well() {
 
 #[cfg(not(feature = "model-check"))]
 #[test]
-fn a_panic_in_any_task_reaches_the_caller_and_the_pool_lives_on() {
+fn a_panic_in_any_task_reaches_the_caller_and_the_pool_stays_usable() {
     let pool = pool(1);
     for bad in 0..64 {
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -73,9 +73,8 @@ fn a_panic_in_any_task_reaches_the_caller_and_the_pool_lives_on() {
     assert_eq!(count.into_inner(), 64);
 }
 
-/// Every interleaving of one caller with one helper over two kernels, and of the end: each task
-/// runs once, the caller returns only when all are done, and a sleeping helper wakes or is told to
-/// stop.
+/// Every interleaving of one caller with one helper over two kernels, and of shutdown: each task
+/// runs once, the caller returns only when all are done, and a sleeping helper wakes or stops.
 #[cfg(feature = "model-check")]
 #[test]
 fn no_interleaving_loses_a_task_or_outlives_its_caller() {

@@ -1,4 +1,4 @@
-//! Known answers of the generator, and the statistics of what is made from it.
+//! Known answers of the generator, and statistics of the distributions.
 
 use super::{Cpu, FILL_TASK, Key, fill_normal, philox};
 use crate::Isa;
@@ -21,13 +21,13 @@ fn philox_gives_the_published_answers() {
 }
 
 #[test]
-fn many_blocks_at_once_are_the_single_blocks_also_where_the_counter_carries() {
+fn many_blocks_equal_single_blocks_also_when_the_counter_carries() {
     let key = Key::new(3, "blocks").with(7);
     for first in [0, 5, u64::from(u32::MAX) - 7, u64::MAX - 3] {
         let blocks = key.blocks::<16>(first);
         for b in 0..16 {
             let single = key.block(first.wrapping_add(b as u64));
-            assert_eq!(blocks.map(|words| words[b]), single);
+            assert_eq!(blocks.map(|word| word[b]), single);
         }
     }
 }
@@ -55,9 +55,9 @@ fn seeds_names_and_numbers_each_select_another_stream() {
 }
 
 #[test]
-fn streams_keep_their_numbers_for_ever() {
-    // Initial weights and dropout masks of every saved run hang on these, which an independent
-    // implementation with forty decimal digits computed.
+fn streams_have_pinned_values() {
+    // Initial weights and dropout masks of every checkpoint depend on these values, which an
+    // independent implementation with forty decimal digits computed.
     let key = Key::new(42, "model.embed_tokens.weight").with(3);
     let block = [0xae1d_a6aa, 0xf859_e687, 0x7e66_15b6, 0x3494_ac2c];
     let normals = [0x3f3b_a3ac, 0x4022_f7c3, 0x3e08_2435, 0xbf08_2a68];
@@ -97,7 +97,7 @@ fn normal_numbers_have_the_right_mean_spread_skew_and_tails() {
     assert!((beyond(1.0) - 0.317_311).abs() < 0.002);
     assert!((beyond(2.0) - 0.045_500).abs() < 0.001);
     assert!((beyond(4.0) - 0.000_063).abs() < 0.000_032);
-    // Neighbours share a block; they must not share anything else.
+    // Neighbours come from one block and must be uncorrelated.
     let pairs = x.as_chunks::<2>().0;
     let product = pairs.iter().map(|[a, b]| f64::from(a * b)).sum::<f64>() / pairs.len() as f64;
     assert!(product.abs() < 0.006, "correlation {product}");
@@ -105,7 +105,7 @@ fn normal_numbers_have_the_right_mean_spread_skew_and_tails() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test may start its own threads")]
-fn a_filled_range_is_a_function_of_the_element_numbers_only() {
+fn a_filled_range_depends_on_element_indices_only() {
     let key = Key::new(9, "fill");
     for isa in Isa::available() {
         let threads = Cpu::new(isa, 2, &|_, run| {

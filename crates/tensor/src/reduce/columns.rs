@@ -1,13 +1,12 @@
 //! Sums over rows for every column: the shape of the gradient of a bias or of a norm's weight.
 //!
 //! Each column is one chain of additions from zero, rows ascending, and the result is added to the
-//! gradient once. The order is therefore the same however the work is spread: a task owns
-//! sixty-four neighbouring columns and walks down all rows, with four vectors of running sums that
-//! stay in registers.
+//! gradient once. The order does not depend on the number of threads: a task owns sixty-four
+//! neighbouring columns and iterates over all rows, with four vectors of running sums in registers.
 
 use super::groups::{load, store};
 use crate::Cpu;
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 use std::ops::Range;
 
 /// Vectors of columns that one task keeps in registers.
@@ -16,7 +15,7 @@ const GROUPS: usize = 4;
 /// Columns of a task.
 pub(crate) const COLUMNS: usize = GROUPS * VECTOR_LEN;
 
-/// What each row adds to `K` column sums that are formed in one walk.
+/// Terms of `K` column sums that are computed in one pass over the rows.
 pub(crate) trait Terms<const K: usize>: Copy + Send + Sync {
     /// Adds the terms of `row` at `columns` (N vectors; one may be partial when N is 1).
     ///
@@ -42,7 +41,7 @@ pub(crate) fn add_column_sums<const K: usize, T: Terms<K>>(
     });
 }
 
-/// The part of `row` that lies in `columns`.
+/// The part of `row` in `columns`.
 #[inline(always)]
 pub(crate) fn row_part(x_tn: &[f32], width: usize, row: usize, columns: Range<usize>) -> &[f32] {
     let start = row * width + columns.start;
@@ -71,7 +70,8 @@ impl<const K: usize, T: Terms<K>> Kernel for ColumnBlock<'_, T, K> {
             return;
         }
         for group in 0..num_columns.div_ceil(VECTOR_LEN) {
-            let columns = first + group * VECTOR_LEN..first + num_columns.min((group + 1) * VECTOR_LEN);
+            let columns =
+                first + group * VECTOR_LEN..first + num_columns.min((group + 1) * VECTOR_LEN);
             let mut total = [[s.zero(); 1]; K];
             for row in 0..num_rows {
                 terms.add(s, row, columns.clone(), &mut total);

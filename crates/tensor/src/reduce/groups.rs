@@ -2,17 +2,17 @@
 //!
 //! A loop over groups treats body and tail alike: the tail is loaded with zeros behind it, goes
 //! through the same operations, and only its own elements are stored. A sum over groups must
-//! therefore be one to which sixteen zeros add nothing.
+//! therefore be unaffected by zeros.
 
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 
-/// How many groups a slice has.
+/// Number of groups of a slice.
 #[inline(always)]
 pub(crate) fn num_groups(x: &[f32]) -> usize {
     x.len().div_ceil(VECTOR_LEN)
 }
 
-/// Group `i` of `x`, with zeros in the place of missing elements.
+/// Loads group `i` of `x`; missing elements are zero.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(s: S, x: &[f32], i: usize) -> S::V {
     let (groups, tail) = x.as_chunks::<VECTOR_LEN>();
@@ -22,7 +22,7 @@ pub(crate) fn load<S: Simd>(s: S, x: &[f32], i: usize) -> S::V {
     }
 }
 
-/// Writes group `i` of `x`; lanes behind its end are dropped.
+/// Stores group `i` of `x`; elements behind its end are dropped.
 #[inline(always)]
 pub(crate) fn store<S: Simd>(s: S, v: S::V, x: &mut [f32], i: usize) {
     let (groups, tail) = x.as_chunks_mut::<VECTOR_LEN>();

@@ -1,11 +1,11 @@
-//! What the tests of the memory-bound kernels share: data, devices and comparisons.
+//! Test data, devices and comparisons for the memory-bound kernels.
 
 use crate::{Cpu, Isa};
 
 /// Widths and lengths around every edge: one vector, one column block, one task.
 pub(crate) const ODD_WIDTHS: [usize; 11] = [1, 2, 15, 16, 17, 33, 63, 64, 65, 200, 257];
 
-/// Numbers in [-2, 2) that look random and depend on the seed only.
+/// Pseudorandom numbers in [-2, 2) that depend on the seed only.
 pub(crate) fn numbers(seed: u32, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
     let mut next = || {
@@ -15,12 +15,12 @@ pub(crate) fn numbers(seed: u32, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Integers below `bound`, likewise.
+/// Pseudorandom integers below `bound`.
 pub(crate) fn ids(seed: u32, len: usize, bound: usize) -> Vec<u32> {
     numbers(seed, len).iter().map(|x| ((x + 2.0) / 4.0 * bound as f32) as u32).collect()
 }
 
-/// The same numbers in `f64`.
+/// Widens to `f64`.
 pub(crate) fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
 }

@@ -1,4 +1,4 @@
-//! Sums must have the stated order to the bit; checks must find the first offender.
+//! Sums must have the documented order to the bit; checks must find the first bad element.
 
 use super::testing::{ODD_WIDTHS, assert_close, numbers, same_bits_everywhere, wide};
 use super::*;
@@ -78,7 +78,7 @@ fn the_first_non_finite_element_is_found_wherever_it_is() {
 }
 
 #[test]
-fn the_lowest_of_two_hits_wins_however_the_threads_race() {
+fn the_lowest_of_two_hits_wins_on_any_thread() {
     // The two hits are found by different threads at about the same time, in either order.
     let mut x = numbers(7, 8 * ELEMENTS);
     let low = 4 * ELEMENTS - 1;
@@ -117,7 +117,7 @@ fn a_column_sum_is_one_chain_from_zero_added_once() {
 }
 
 #[test]
-fn split_hands_out_every_part_once_and_in_step() {
+fn split_lends_every_part_once() {
     for num_rows in [0, 1, 4, 5, 29] {
         let expected: Vec<f64> = (0..num_rows).map(|row| (row / 4) as f64).collect();
         same_bits_everywhere(|cpu| {
@@ -137,7 +137,7 @@ fn split_hands_out_every_part_once_and_in_step() {
 
 #[test]
 #[should_panic(expected = "equally many parts")]
-fn split_refuses_buffers_that_are_out_of_step() {
+fn split_refuses_buffers_with_different_numbers_of_parts() {
     let cpu = Cpu::single(crate::Isa::Portable);
     cpu.for_each_split([&mut [0.0; 8], &mut [0.0; 9]], [4, 4], |_, _| {});
 }

@@ -1,10 +1,10 @@
 //! AdamW by its definition, in `f64`.
 
-use crate::adamw::AdamwStep;
+use crate::moments::AdamStep;
 
 /// One step on parameters `p` and moments `m` and `v`.
-pub fn step(step: &AdamwStep, p: &mut [f64], g: &[f64], m: &mut [f64], v: &mut [f64]) {
-    let AdamwStep { lr, beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale } = *step;
+pub fn step(step: &AdamStep, p: &mut [f64], g: &[f64], m: &mut [f64], v: &mut [f64]) {
+    let AdamStep { lr, beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale } = *step;
     let grad_scale = f64::from(grad_scale);
     for i in 0..p.len() {
         let g = g[i] * grad_scale;

@@ -1,4 +1,4 @@
-//! Causal attention in `f64` with the whole matrix of probabilities in memory: the oracle.
+//! Causal attention in `f64` with the whole matrix of probabilities in memory.
 //!
 //! Rows are tokens, sequence after sequence; a row holds its heads one after another. Query head
 //! h reads key and value head h / (heads / kv_heads).
@@ -88,7 +88,7 @@ fn scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
 
-/// The product over the length of `a`; `b` may go on.
+/// Inner product over the length of `a`; `b` may be longer.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }

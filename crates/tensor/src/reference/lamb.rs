@@ -1,10 +1,10 @@
 //! LAMB by its definition, in `f64`.
 
-use crate::adamw::AdamwStep;
+use crate::moments::AdamStep;
 
 /// Updates moments `m` and `v` from gradients `u`, and replaces those by the direction of the step.
-pub fn direction(step: &AdamwStep, p: &[f64], u: &mut [f64], m: &mut [f64], v: &mut [f64]) {
-    let AdamwStep { beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale, .. } = *step;
+pub fn direction(step: &AdamStep, p: &[f64], u: &mut [f64], m: &mut [f64], v: &mut [f64]) {
+    let AdamStep { beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale, .. } = *step;
     for i in 0..p.len() {
         let g = u[i] * f64::from(grad_scale);
         m[i] = beta1 * m[i] + (1.0 - beta1) * g;

@@ -1,7 +1,7 @@
 //! LARS by its definition, in `f64`.
 
 /// One step with momentum `mu` on parameters `p` and their `buffer`; `local_lr` is the learning
-/// rate times that of the tensor.
+/// rate times the local rate of the tensor.
 pub fn step(
     local_lr: f64,
     mu: f64,

@@ -1,4 +1,4 @@
-//! The slow and obvious oracle of every kernel, in `f64`, that stays in the tree for ever.
+//! Oracles of every kernel: plain loops in `f64`.
 //!
 //! Each function is the textbook formula in plain loops: no vectors, no threads, no fusing. Kernels
 //! are compared with it up to rounding, and their backward with its central differences.

@@ -1,4 +1,4 @@
-//! The positive part by its definition, in `f64`.
+//! ReLU by its definition, in `f64`.
 
 /// `max(x, 0)`.
 pub fn forward(x: &[f64]) -> Vec<f64> {

@@ -3,7 +3,7 @@
 use crate::math::scalar::{cos, powf, sin};
 use crate::rope::Rotation;
 
-/// The rows with their heads turned; what lies behind the heads is copied.
+/// The rows with rotated heads; the rest of each row is copied.
 pub fn rotate(head_dim: usize, theta: f64, rows: &[f64], rotation: &Rotation) -> Vec<f64> {
     let mut turned = rows.to_vec();
     let half = head_dim / 2;

@@ -1,6 +1,6 @@
-//! Sixteen lanes in two 256-bit registers.
+//! Vectors of sixteen elements in two 256-bit registers.
 
-use super::{Isa, Kernel, VECTOR_LEN, Simd};
+use super::{Isa, Kernel, Simd, VECTOR_LEN};
 use std::arch::x86_64::{
     __m128i, __m256, __m256d, __m256i, _CMP_LT_OQ, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_loadu_si128, _mm_prefetch, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_pd,
@@ -29,18 +29,19 @@ pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
 /// neither).
 macro_rules! with_avx2 {
     ($body:expr) => {
-        // SAFETY: `self` proves that the CPU has the instructions; see the macro's comment.
+        // SAFETY: `self` proves that the CPU has the instructions, and pointers come from
+        // references.
         unsafe { $body }
     };
 }
 
-/// Where the two halves of sixteen 16-bit numbers start.
+/// Pointers to the two halves of sixteen 16-bit numbers.
 #[inline(always)]
 fn halves(x: &[u16; VECTOR_LEN]) -> [*const __m128i; 2] {
     [x[..8].as_ptr().cast(), x[8..].as_ptr().cast()]
 }
 
-/// The same intrinsic on both halves.
+/// Applies one intrinsic to both halves.
 macro_rules! both {
     ($f:ident($a:expr)) => {
         with_avx2!([$f($a[0]), $f($a[1])])
@@ -189,7 +190,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]) {
         with_avx2!({
-            // Packing works within each half of a register: put its four quarters in order.
+            // Packing works within each half of a register, so the four quarters are reordered.
             let packed = _mm256_permute4x64_epi64::<0xD8>(_mm256_packus_epi32(a[0], a[1]));
             _mm256_storeu_si256(out.as_mut_ptr().cast(), packed);
         });

@@ -1,6 +1,6 @@
-//! Sixteen lanes in one 512-bit register.
+//! Vectors of sixteen elements in one 512-bit register.
 
-use super::{Isa, Kernel, VECTOR_LEN, Simd, halves};
+use super::{Isa, Kernel, Simd, VECTOR_LEN, half_floats};
 use std::arch::x86_64::{
     __m512, __m512bh, __m512d, __m512i, _CMP_LT_OQ, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
     _mm_prefetch, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_add_epi32, _mm512_add_pd,
@@ -16,8 +16,8 @@ use std::arch::x86_64::{
     _mm512_unpacklo_ps, _mm512_xor_si512,
 };
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL; and, if so marked, also AVX-512 with bf16 and
-/// the tiles of AMX.
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL; with `AMX`, also AVX-512 with bf16 and the
+/// tiles of AMX.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512<const AMX: bool>(());
 
@@ -35,14 +35,14 @@ pub(super) fn run_amx<K: Kernel>(kernel: K) -> K::Out {
 
 /// Word 2i of the result is word i, word 2i + 1 is word 16 + i.
 const INTERLEAVED: [u16; 32] = {
-    let mut words = [0; 32];
+    let mut indices = [0; 32];
     let mut i = 0;
     while i < 16 {
-        words[2 * i] = i as u16;
-        words[2 * i + 1] = 16 + i as u16;
+        indices[2 * i] = i as u16;
+        indices[2 * i + 1] = 16 + i as u16;
         i += 1;
     }
-    words
+    indices
 };
 
 /// Every intrinsic below needs only the instructions whose presence `Avx512` proves, and every
@@ -50,7 +50,8 @@ const INTERLEAVED: [u16; 32] = {
 /// neither).
 macro_rules! with_avx512 {
     ($body:expr) => {
-        // SAFETY: `self` proves that the CPU has the instructions; see the macro's comment.
+        // SAFETY: `self` proves that the CPU has the instructions, and pointers come from
+        // references.
         unsafe { $body }
     };
 }
@@ -193,14 +194,14 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
     #[inline(always)]
     fn pair_neighbours(self, first: Self::V, second: Self::V) -> Self::I {
         if AMX {
-            // SAFETY: `AMX` proves bf16, and both types are 512 bits without meaning of their own.
+            // SAFETY: `AMX` proves bf16, and both types are 512 plain bits.
             unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first)) }
         } else {
-            halves::pair_neighbours(self, first, second)
+            half_floats::pair_neighbours(self, first, second)
         }
     }
     #[inline(always)]
-    fn pair_lanes(self, even: Self::V, odd: Self::V) -> Self::I {
+    fn pair_elements(self, even: Self::V, odd: Self::V) -> Self::I {
         if AMX {
             let pairs = self.pair_neighbours(even, odd);
             with_avx512!(_mm512_permutexvar_epi16(
@@ -208,7 +209,7 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
                 pairs
             ))
         } else {
-            halves::pair_lanes(self, even, odd)
+            half_floats::pair_elements(self, even, odd)
         }
     }
     #[inline(always)]
@@ -252,7 +253,7 @@ impl<const AMX: bool> Simd for Avx512<AMX> {
     #[inline(always)]
     fn transpose(self, rows: [Self::V; VECTOR_LEN]) -> [Self::V; VECTOR_LEN] {
         // Four rounds, each doubling the size of the squares that are already in place: pairs of
-        // lanes, pairs of pairs, then whole quarters of the registers, twice.
+        // elements, pairs of pairs, then whole quarters of the registers, twice.
         let mut a = rows;
         for i in (0..VECTOR_LEN).step_by(2) {
             with_avx512!({

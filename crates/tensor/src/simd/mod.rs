@@ -1,9 +1,9 @@
-//! Sixteen virtual `f32` lanes, the same on every instruction set.
+//! Portable SIMD: vectors of sixteen `f32` on every instruction set, with equal results.
 //!
 //! A kernel is written once, generic over [`Simd`], and [`dispatch`] compiles it three times:
-//! AVX-512 (one register a vector), AVX2 with FMA (two registers) and portable Rust (an array).
-//! All three perform the same IEEE operations on the same lanes, and horizontal sums use one fixed
-//! tree over the sixteen lanes, so the choice of instruction set never changes a bit.
+//! AVX-512 (one register a vector), AVX2 with FMA (two registers) and portable Rust (an array). All
+//! three perform the same IEEE operations on the same elements, and horizontal sums use one fixed
+//! tree over the sixteen elements, so the choice of instruction set never changes a bit.
 //!
 //! Functions that take part in a kernel must be `#[inline(always)]`: only then are they compiled
 //! with the instructions of the kernel they belong to.
@@ -13,78 +13,18 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod halves;
+mod half_floats;
 mod portable;
+
+pub use crate::isa::Isa;
+pub(crate) use half_floats::{flush, round_bf16, widen_bf16};
 
 use crate::amx::Amx;
 
-pub(crate) use halves::{flush, round_bf16, widen_bf16};
-use std::fmt;
-
-/// Number of virtual lanes of a vector, on every instruction set.
+/// Elements of a vector, on every instruction set.
 pub const VECTOR_LEN: usize = 16;
 
-/// An instruction set that kernels can be compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Isa {
-    /// Plain Rust, for any CPU; fused multiply-add may be done in software.
-    Portable,
-    /// AVX2, FMA and F16C: two 256-bit registers a vector.
-    Avx2,
-    /// AVX-512: one 512-bit register a vector.
-    Avx512,
-}
-
-impl Isa {
-    /// The best instruction set of this CPU.
-    pub fn detect() -> Self {
-        *Self::available().last().expect("portable is always there")
-    }
-
-    /// All instruction sets that this CPU can run, slowest first.
-    pub fn available() -> Vec<Self> {
-        [Self::Portable, Self::Avx2, Self::Avx512]
-            .into_iter()
-            .filter(|isa| isa.is_available())
-            .collect()
-    }
-
-    /// Whether this CPU can run it.
-    pub fn is_available(self) -> bool {
-        match self {
-            Self::Portable => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => {
-                std::arch::is_x86_feature_detected!("avx2")
-                    && std::arch::is_x86_feature_detected!("fma")
-                    && std::arch::is_x86_feature_detected!("f16c")
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => {
-                std::arch::is_x86_feature_detected!("avx512f")
-                    && std::arch::is_x86_feature_detected!("avx512bw")
-                    && std::arch::is_x86_feature_detected!("avx512dq")
-                    && std::arch::is_x86_feature_detected!("avx512vl")
-                    && std::arch::is_x86_feature_detected!("avx2")
-                    && std::arch::is_x86_feature_detected!("fma")
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
-        }
-    }
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Portable => "portable",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-        })
-    }
-}
-
-/// The operations of one instruction set on sixteen lanes.
+/// Operations of one instruction set on vectors of sixteen elements.
 ///
 /// A value of an implementing type is proof that the CPU has the instructions: only [`dispatch`]
 /// makes one. Comparisons follow x86: `max(a, b)` is `a` where `a > b`, else `b`, so a NaN in `a`
@@ -98,7 +38,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type I: Copy;
     /// Sixteen `f64`.
     type D: Copy;
-    /// Which instruction set this is, for choosing tile sizes at compile time.
+    /// Instruction set, to choose tile sizes at compile time.
     const ISA: Isa;
     /// Whether the CPU also multiplies tiles of bf16 (AMX) and this process may use them.
     const AMX: bool = false;
@@ -117,7 +57,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// `yes` where `a < b`, else `no` (also where either is NaN).
     fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
-    /// Nearest integer, ties to even; lanes must fit an `i32`.
+    /// Nearest integer, ties to even; elements must fit an `i32`.
     fn round_to_int(self, a: Self::V) -> Self::I;
     fn int_to_float(self, a: Self::I) -> Self::V;
     fn bits(self, a: Self::V) -> Self::I;
@@ -130,37 +70,38 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn or_int(self, a: Self::I, b: Self::I) -> Self::I;
     fn xor_int(self, a: Self::I, b: Self::I) -> Self::I;
     fn shift_left<const N: u32>(self, a: Self::I) -> Self::I;
-    /// Logical: zeros come in from the left.
+    /// Logical shift: zeros enter from the left.
     fn shift_right<const N: u32>(self, a: Self::I) -> Self::I;
 
-    /// Sixteen unsigned numbers, widened.
+    /// Loads and widens sixteen unsigned numbers.
     fn load_u16(self, x: &[u16; VECTOR_LEN]) -> Self::I;
     /// Stores sixteen numbers below 2^16.
     fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]);
-    /// Sixteen `f16` by their bits, widened.
+    /// Loads and widens sixteen `f16`, given by their bits.
     fn load_f16(self, x: &[u16; VECTOR_LEN]) -> Self::V;
-    /// The bits of the nearest `f16`, ties to even.
+    /// Stores the bits of the nearest `f16`, ties to even.
     fn store_f16(self, v: Self::V, out: &mut [u16; VECTOR_LEN]);
-    /// Thirty-two numbers as bf16: lane i holds numbers 2i (lower half) and 2i + 1 of `first`
-    /// followed by `second`. Rounded to nearest even; a subnormal number counts as zero.
+    /// Packs thirty-two numbers as bf16: element i holds numbers 2i (lower half) and 2i + 1 of
+    /// `first` followed by `second`. Rounds to nearest even; a subnormal number becomes zero.
     #[inline(always)]
     fn pair_neighbours(self, first: Self::V, second: Self::V) -> Self::I {
-        halves::pair_neighbours(self, first, second)
+        half_floats::pair_neighbours(self, first, second)
     }
-    /// The same with lane i of `even` (lower half) and of `odd`.
+    /// Packs pairs of bf16: element i holds elements i of `even` (lower half) and of `odd`. Rounds
+    /// as [`Simd::pair_neighbours`].
     #[inline(always)]
-    fn pair_lanes(self, even: Self::V, odd: Self::V) -> Self::I {
-        halves::pair_lanes(self, even, odd)
+    fn pair_elements(self, even: Self::V, odd: Self::V) -> Self::I {
+        half_floats::pair_elements(self, even, odd)
     }
 
     fn splat_f64(self, x: f64) -> Self::D;
-    /// Exact conversion of sixteen `f32` to `f64`.
+    /// Converts sixteen `f32` to `f64`, exactly.
     fn widen(self, v: Self::V) -> Self::D;
     fn add_f64(self, a: Self::D, b: Self::D) -> Self::D;
     fn fma_f64(self, a: Self::D, b: Self::D, c: Self::D) -> Self::D;
     fn to_array_f64(self, a: Self::D) -> [f64; VECTOR_LEN];
 
-    /// Runs another kernel as a function of its own, compiled once however many callers it has.
+    /// Runs another kernel as a separate function, which is compiled once for all callers.
     fn call<K: Kernel>(self, kernel: K) -> K::Out;
 
     /// Hints that the cache line of `x`, which may point anywhere, is needed soon.
@@ -189,72 +130,72 @@ pub trait Simd: Copy + Send + Sync + 'static {
         out
     }
 
-    /// Up to sixteen elements; missing lanes are zero.
+    /// Loads up to sixteen elements; missing ones are zero.
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
-        let mut lanes = [0.0; VECTOR_LEN];
-        lanes[..x.len()].copy_from_slice(x);
-        self.load(&lanes)
+        let mut values = [0.0; VECTOR_LEN];
+        values[..x.len()].copy_from_slice(x);
+        self.load(&values)
     }
 
-    /// Stores the first `out.len()` lanes.
+    /// Stores the first `out.len()` elements.
     #[inline(always)]
     fn store_partial(self, v: Self::V, out: &mut [f32]) {
-        let lanes = self.to_array(v);
-        out.copy_from_slice(&lanes[..out.len()]);
+        let values = self.to_array(v);
+        out.copy_from_slice(&values[..out.len()]);
     }
 
-    /// The transpose of a square: lane j of row i becomes lane i of row j.
+    /// Transposes a square: element j of row i becomes element i of row j.
     #[inline(always)]
     fn transpose(self, rows: [Self::V; VECTOR_LEN]) -> [Self::V; VECTOR_LEN] {
         let rows = rows.map(|row| self.to_array(row));
         std::array::from_fn(|j| self.load(&std::array::from_fn(|i| rows[i][j])))
     }
 
-    /// The sum of all lanes by one fixed tree: lane i with i + 8, then i + 4, i + 2, i + 1.
+    /// Sums all elements by one fixed tree: element i with i + 8, then i + 4, i + 2, i + 1.
     #[inline(always)]
     fn reduce_add(self, v: Self::V) -> f32 {
-        let mut lanes = self.to_array(v);
+        let mut values = self.to_array(v);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
-                lanes[i] += lanes[i + half];
+                values[i] += values[i + half];
             }
         }
-        lanes[0]
+        values[0]
     }
 
-    /// The same tree as [`Simd::reduce_add`], in `f64`.
+    /// Sums all elements by the tree of [`Simd::reduce_add`], in `f64`.
     #[inline(always)]
     fn reduce_add_f64(self, v: Self::D) -> f64 {
-        let mut lanes = self.to_array_f64(v);
+        let mut values = self.to_array_f64(v);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
-                lanes[i] += lanes[i + half];
+                values[i] += values[i + half];
             }
         }
-        lanes[0]
+        values[0]
     }
 
-    /// The largest lane (lanes must not be NaN).
+    /// The largest element (none may be NaN).
     #[inline(always)]
     fn reduce_max(self, v: Self::V) -> f32 {
-        let mut lanes = self.to_array(v);
+        let mut values = self.to_array(v);
         for half in [8, 4, 2, 1] {
             for i in 0..half {
-                if lanes[i + half] > lanes[i] {
-                    lanes[i] = lanes[i + half];
+                if values[i + half] > values[i] {
+                    values[i] = values[i + half];
                 }
             }
         }
-        lanes[0]
+        values[0]
     }
 }
 
 /// A computation written once for every instruction set.
 pub trait Kernel {
-    /// What it returns.
+    /// Result of the kernel.
     type Out;
-    /// Runs it; implementations must be `#[inline(always)]`.
+    /// Runs the kernel; implementations must be `#[inline(always)]`.
     fn run<S: Simd>(self, s: S) -> Self::Out;
 }
 
@@ -278,8 +219,8 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
     }
 }
 
-/// Runs a kernel that multiplies tiles: on the CPU's matrix units if it has them (`amx` is the
-/// proof), else compiled for `isa`.
+/// Runs a kernel that multiplies tiles: on the CPU's matrix units if `amx` proves them, else
+/// compiled for `isa`.
 #[inline]
 pub(crate) fn dispatch_tiles<K: Kernel>(isa: Isa, amx: Option<Amx>, kernel: K) -> K::Out {
     match amx {

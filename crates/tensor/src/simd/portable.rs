@@ -1,9 +1,9 @@
-//! Sixteen lanes as an array: the reference that the vector units must equal.
+//! Vectors of sixteen elements as an array: the reference for the vector units.
 
-use super::{Isa, Kernel, VECTOR_LEN, Simd};
+use super::{Isa, Kernel, Simd, VECTOR_LEN};
 use half::f16;
 
-/// Proof of nothing: any CPU runs this.
+/// Needs no proof: every CPU runs it.
 #[derive(Clone, Copy)]
 pub(super) struct Portable(());
 
@@ -14,7 +14,11 @@ impl Portable {
 }
 
 #[inline(always)]
-fn zip<A: Copy, B: Copy, C>(a: [A; VECTOR_LEN], b: [B; VECTOR_LEN], f: impl Fn(A, B) -> C) -> [C; VECTOR_LEN] {
+fn zip<A: Copy, B: Copy, C>(
+    a: [A; VECTOR_LEN],
+    b: [B; VECTOR_LEN],
+    f: impl Fn(A, B) -> C,
+) -> [C; VECTOR_LEN] {
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 

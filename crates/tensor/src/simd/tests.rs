@@ -1,4 +1,4 @@
-//! Every instruction set must equal the portable lanes, bit for bit.
+//! Every instruction set must equal the portable vectors, bit for bit.
 
 use super::*;
 
@@ -76,14 +76,14 @@ impl Kernel for Transpose<'_> {
 }
 
 #[test]
-fn a_transposed_square_swaps_rows_and_lanes() {
+fn transpose_swaps_rows_and_elements() {
     let square: [[f32; VECTOR_LEN]; VECTOR_LEN] =
         std::array::from_fn(|i| std::array::from_fn(|j| (i * 100 + j) as f32));
     for isa in Isa::available() {
         let transposed = dispatch(isa, Transpose(&square));
         for (i, row) in square.iter().enumerate() {
             for (j, x) in row.iter().enumerate() {
-                assert_eq!(transposed[j][i].to_bits(), x.to_bits(), "{isa} row {i} lane {j}");
+                assert_eq!(transposed[j][i].to_bits(), x.to_bits(), "{isa} row {i} element {j}");
             }
         }
     }

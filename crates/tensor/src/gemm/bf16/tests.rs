@@ -1,6 +1,6 @@
-//! Every element of a product in bf16 against its chain, and all against `f64`.
+//! Every element of a product in bf16 against its documented chain, and against `f64`.
 
-use crate::gemm::tiles::{STEP, exact};
+use crate::gemm::tiles::{STEP, scalar};
 use crate::gemm::{Elements, Mat, MatMut, Precision, Write, product};
 use crate::{Cpu, Isa};
 use half::bf16;
@@ -21,13 +21,13 @@ fn two_threads(isa: Isa) -> Cpu {
     Cpu::new(isa, 2, &|_, run| drop(std::thread::spawn(run)))
 }
 
-/// One element by the stated order.
+/// One element by the documented order.
 fn chain(a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize, start: f32) -> f32 {
     let rounded = |x: f32| if x.is_subnormal() { 0.0 } else { bf16::from_f32(x).to_f32() };
     (0..k).step_by(STEP).fold(start, |sum, p| {
         let factor =
             |x: &dyn Fn(usize) -> f32, q: usize| if p + q < k { rounded(x(p + q)) } else { 0.0 };
-        exact::step(sum, |q| factor(&a, q), |q| factor(&b, q))
+        scalar::step(sum, |q| factor(&a, q), |q| factor(&b, q))
     })
 }
 
@@ -51,7 +51,8 @@ fn check(cpu: &Cpu, (m, n, k): (usize, usize, usize), (a_t, b_t): (bool, bool), 
             );
             let exact: f64 = (0..k).map(|p| f64::from(left(p)) * f64::from(right(p))).sum();
             let size: f64 = (0..k).map(|p| f64::from(left(p) * right(p)).abs()).sum();
-            // Each factor is off by at most one part in 256; the sum in f32 adds next to nothing.
+            // Each factor has a relative error of at most 1/256; the sum in f32 adds a negligible
+            // error.
             let bound = (size + f64::from(start).abs()) * 1.01 / 128.0;
             assert!((f64::from(got) - exact - f64::from(start)).abs() <= bound, "far from f64");
         }
@@ -59,7 +60,7 @@ fn check(cpu: &Cpu, (m, n, k): (usize, usize, usize), (a_t, b_t): (bool, bool), 
 }
 
 #[test]
-fn every_element_is_one_chain_of_steps_whatever_the_edges() {
+fn every_element_is_one_chain_of_steps_for_odd_shapes() {
     let cpu = two_threads(Isa::detect());
     for (m, n) in [(1, 1), (2, 63), (16, 32), (33, 65), (64, 17)] {
         for k in [1, 2, 31, 33, 511, 513] {
@@ -104,7 +105,7 @@ fn threads_and_matrix_units_do_not_change_a_bit() {
 }
 
 #[test]
-fn a_part_of_a_product_is_the_same_bits_as_in_the_whole() {
+fn a_part_of_a_product_has_the_bits_of_the_whole() {
     let cpu = two_threads(Isa::detect());
     let (m, n, k) = (70, 90, 700);
     let (a, b) = (numbers(m * k, 7), numbers(n * k, 8));
@@ -153,7 +154,7 @@ fn operands_stored_as_bf16_give_the_bits_of_operands_rounded_while_packed() {
 }
 
 #[test]
-fn where_the_target_begins_in_memory_does_not_change_a_bit() {
+fn alignment_of_the_target_does_not_change_a_bit() {
     let (m, n, k, stride) = (40, 200, 70, 208);
     let (a, b, bias) = (numbers(m * k, 13), numbers(n * k, 14), numbers(n, 15));
     let start = numbers(m * stride, 16);
@@ -170,7 +171,7 @@ fn where_the_target_begins_in_memory_does_not_change_a_bit() {
         };
         let expected = run(0);
         for offset in 1..16 {
-            assert_eq!(run(offset), expected, "{offset} numbers further on");
+            assert_eq!(run(offset), expected, "offset of {offset} elements");
         }
     }
 }

@@ -1,47 +1,46 @@
-//! Products of bf16 in tiles of sixteen rows, sixteen columns and 32 products.
+//! bf16 products in tiles of sixteen rows, sixteen columns and 32 products.
 //!
 //! # Order of additions
-//! The arithmetic is that of one instruction of the CPU's matrix units, wherever it is computed.
-//! One step takes 32 products, `k` ascending from the start of the whole product: those with even
-//! k are one chain of fused multiply-adds from zero, those with odd k another; the two sums are
-//! added, and their sum is added to the target. Every operation rounds to nearest even, takes a
-//! subnormal operand for zero, and gives zero instead of a subnormal result (one that is subnormal
-//! *after* rounding as if the exponent had no bounds). A chain that is shorter than its tile goes
-//! on with zeros.
+//! The arithmetic is that of AMX's `tdpbf16ps` on every CPU. One step takes 32 products, `k`
+//! ascending from the start of the whole product: those with even k are one chain of fused
+//! multiply-adds from zero, those with odd k another; the two sums are added, and their sum is
+//! added to the target. Every operation rounds to nearest even, flushes subnormal operands and
+//! results to zero (one that is subnormal *after* rounding as if the exponent had no bounds). A
+//! chain that is shorter than its tile is padded with zeros.
 //!
-//! The target is a plain chain of such steps, so a product may be cut between any two of them: the
-//! bits depend on neither blocks nor threads. Unlike in an `f32` product, whatever was in the
-//! target *starts* the chain: a product that is added is not one number before it is.
+//! The target is a chain of such steps, so a product may be split between any two of them: the bits
+//! depend on neither blocks nor threads. Unlike in an `f32` product, the value in the target
+//! *starts* the chain: a product that is added is not rounded to one number first.
 //!
 //! # Panels
-//! A panel holds two tiles side by side for each step: rows of pairs for the left operand, pairs
-//! of rows for the right one. A word of a panel is two bf16, the lower half first; it is kept as an
-//! `f32` so that all scratch is of one type, and never computed with as such.
+//! A panel holds two tiles side by side for each step: rows of pairs for the left operand, pairs of
+//! rows for the right one. An element of a panel is two bf16, the lower half first; it is stored as
+//! an `f32` so that all scratch memory has one type, and never used in arithmetic.
 
-pub(crate) mod emulated;
-pub(crate) mod exact;
+pub(crate) mod emulation;
 pub(crate) mod pack;
+pub(crate) mod scalar;
 
 use crate::amx::Tiles;
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 
 /// Rows, and columns, of one tile.
 pub(crate) const TILE: usize = VECTOR_LEN;
 /// Products of one step.
 pub(crate) const STEP: usize = 2 * VECTOR_LEN;
-/// Words of one tile.
-pub(crate) const TILE_WORDS: usize = TILE * VECTOR_LEN;
+/// Elements of one tile.
+pub(crate) const TILE_LEN: usize = TILE * VECTOR_LEN;
 /// Rows, or columns, of a panel.
 pub(crate) const LINES: usize = 2 * TILE;
-/// Words of one step of a panel.
-pub(crate) const STEP_WORDS: usize = 2 * TILE_WORDS;
+/// Elements of one step of a panel.
+pub(crate) const STEP_LEN: usize = 2 * TILE_LEN;
 
-/// Words of a panel over `k` products.
-pub(crate) const fn panel_words(k: usize) -> usize {
-    k.div_ceil(STEP) * STEP_WORDS
+/// Elements of a panel over `k` products.
+pub(crate) const fn panel_len(k: usize) -> usize {
+    k.div_ceil(STEP) * STEP_LEN
 }
 
-/// Who multiplies the tiles of one task.
+/// Multiplies the tiles of one task, on matrix units or by emulation.
 pub(crate) struct Engine<S> {
     s: S,
     /// Only with matrix units.
@@ -49,7 +48,7 @@ pub(crate) struct Engine<S> {
 }
 
 impl<S: Simd> Engine<S> {
-    /// Makes the calling thread ready for products; a thread has one engine at a time.
+    /// Prepares the calling thread for products; a thread has one engine at a time.
     #[inline(always)]
     pub(crate) fn new(s: S) -> Self {
         // SAFETY: `S::AMX` proves that there are matrix units and the permission to use them, and
@@ -58,12 +57,12 @@ impl<S: Simd> Engine<S> {
         Self { s, tiles }
     }
 
-    /// `c (= or +=) left right`, where `left` has 32 rows, of which only the first sixteen count
-    /// without `both`, and `right` 32 columns.
+    /// `c (= or +=) left right`, where `left` has 32 rows, of which only the first sixteen are used
+    /// without `both`, and `right` has 32 columns.
     ///
     /// # Safety
-    /// The rows of `c`, 32 or 16 of 32 words each and `c_row` apart, must be readable and writable,
-    /// and nobody else may touch them meanwhile.
+    /// The rows of `c`, 32 or 16 of 32 elements each and `c_row` apart, must be readable and
+    /// writable, and no other thread may touch them meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn multiply_into(
         &self,
@@ -74,22 +73,22 @@ impl<S: Simd> Engine<S> {
         c_row: usize,
         add: bool,
     ) {
-        let num_steps = left.len() / STEP_WORDS;
+        let num_steps = left.len() / STEP_LEN;
         assert!(num_steps > 0 && left.len() == right.len(), "panels over the same products");
         let (left, right) = (left.as_ptr(), right.as_ptr());
-        // SAFETY: both panels hold the steps, and the caller promises the target.
+        // SAFETY: both panels hold the steps, and the caller guarantees the target.
         unsafe {
             if let Some(tiles) = &self.tiles {
                 tiles.multiply(both, num_steps, left, right, c, c_row, add);
             } else {
                 let num_tiles = if both { 2 } else { 1 };
                 let steps = (num_tiles, num_steps);
-                self.s.call(emulated::Multiply::new(steps, left, right, c, c_row, add));
+                self.s.call(emulation::Multiply::new(steps, left, right, c, c_row, add));
             }
         }
     }
 
-    /// The same into a slice.
+    /// As [`Self::multiply_into`], into a slice.
     #[inline(always)]
     pub(crate) fn multiply(
         &self,
@@ -102,11 +101,13 @@ impl<S: Simd> Engine<S> {
     ) {
         let num_rows = if both { LINES } else { TILE };
         assert!((num_rows - 1) * c_row + LINES <= c.len(), "c is too short");
-        // SAFETY: the assertion is what the function asks for, and `c` is ours alone.
+        // SAFETY: the assertion is the requirement of the function, and `c` is borrowed
+        // exclusively.
         unsafe { self.multiply_into(both, left, right, c.as_mut_ptr(), c_row, add) };
     }
 
-    /// `num_rounds` times four products of tiles that touch no memory; the operations done.
+    /// Runs four products of tiles `num_rounds` times without touching memory; returns the
+    /// operations done.
     #[inline(always)]
     pub(crate) fn burst(&self, num_rounds: usize) -> u64 {
         const NUM_TILES: usize = 4;

@@ -1,22 +1,22 @@
-//! Rounds operands to bf16 and packs them into panels, in one go.
+//! Rounds operands to bf16 and packs them into panels, in one pass.
 //!
 //! A *line* is a row of the left operand or a column of the right one. Where a line is contiguous
-//! in memory, one instruction rounds 32 numbers of it to sixteen pairs; where the lines lie side by
-//! side instead, it pairs sixteen lines of one product with those of the next. Either gives a
-//! square of pairs, by line or by pair; the left operand wants the former, the right operand the
-//! latter, and what comes out the other way round is transposed on the spot.
+//! in memory, one instruction rounds 32 numbers of it to sixteen pairs; where lines are interleaved
+//! instead, it pairs sixteen lines of one product with those of the next. Either gives a square of
+//! pairs, by line or by pair; the left operand needs the former, the right operand the latter, and
+//! the other case is transposed.
 
-use super::{LINES, STEP, STEP_WORDS, TILE, TILE_WORDS, panel_words};
+use super::{LINES, STEP, STEP_LEN, TILE, TILE_LEN, panel_len};
 use crate::gemm::Mat;
 use crate::gemm::elements::{Element, of_any_type};
-use crate::simd::{VECTOR_LEN, Simd};
+use crate::simd::{Simd, VECTOR_LEN};
 
-/// How many steps ahead of a line it is fetched into the cache.
+/// Steps by which a contiguous line is prefetched.
 const AHEAD: usize = 4;
-/// How many products ahead lines that lie side by side are.
+/// Products by which interleaved lines are prefetched.
 const PRODUCTS_AHEAD: usize = 8;
 
-/// Which operand a panel is for.
+/// Operand of a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// Tiles have a row for each line.
@@ -26,7 +26,7 @@ pub(crate) enum Side {
 }
 
 /// Packs lines `first..first + num` and products `p..p + k` of `x`, a matrix of lines by products,
-/// into as many panels as `panels` has room for; what is missing of them becomes zero.
+/// into the panels of `panels`; missing lines and products become zero.
 #[inline(always)]
 pub(crate) fn lines<S: Simd>(
     s: S,
@@ -37,19 +37,19 @@ pub(crate) fn lines<S: Simd>(
     panels: &mut [f32],
 ) {
     let (lines, products) = (x.row_stride, x.col_stride);
-    let words = panel_words(k);
-    debug_assert!(num <= panels.len() / words * LINES);
+    let per_panel = panel_len(k);
+    debug_assert!(num <= panels.len() / per_panel * LINES);
     of_any_type!(x.data, data => {
         let data = &data[first * lines + p * products..];
-        // Steps outside, panels inside: lines that lie side by side are read in long runs.
-        for step in 0..words / STEP_WORDS {
+        // Steps outside, panels inside: interleaved lines are read in long runs.
+        for step in 0..per_panel / STEP_LEN {
             let k = (step * STEP, STEP.min(k - step * STEP));
-            if lines == 1 && products > 1 && k.1 == STEP && num == panels.len() / words * LINES {
-                side_by_side(s, (&data[k.0 * products..], products), (step, words), side, panels);
+            if lines == 1 && products > 1 && k.1 == STEP && num == panels.len() / per_panel * LINES {
+                interleaved(s, (&data[k.0 * products..], products), (step, per_panel), side, panels);
                 continue;
             }
-            for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
-                let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+            for (i, panel) in panels.chunks_exact_mut(per_panel).enumerate() {
+                let (tiles, _) = panel[step * STEP_LEN..].as_chunks_mut::<TILE_LEN>();
                 for (tile, out) in tiles[..2].iter_mut().enumerate() {
                     let first = i * LINES + tile * TILE;
                     let lines = Lines { data, first, strides: (lines, products), k };
@@ -60,21 +60,21 @@ pub(crate) fn lines<S: Simd>(
     });
 }
 
-/// One whole step of panels whose lines, all of them there, lie side by side, `stride` from product
-/// to product: pairs outside, so that memory is read in the longest runs and nothing has to wait in
-/// the nearest cache, where such strides collide.
+/// Packs one whole step of panels whose lines are complete and interleaved, `stride` from product
+/// to product: pairs outside, so that memory is read in the longest runs and does not depend on the
+/// first-level cache, where such strides collide.
 #[inline(always)]
-fn side_by_side<S: Simd, T: Element>(
+fn interleaved<S: Simd, T: Element>(
     s: S,
     (data, stride): (&[T], usize),
-    (step, words): (usize, usize),
+    (step, per_panel): (usize, usize),
     side: Side,
     panels: &mut [f32],
 ) {
     for pair in 0..VECTOR_LEN {
         let (even, odd) = (&data[2 * pair * stride..], &data[(2 * pair + 1) * stride..]);
-        for (i, panel) in panels.chunks_exact_mut(words).enumerate() {
-            let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+        for (i, panel) in panels.chunks_exact_mut(per_panel).enumerate() {
+            let (tiles, _) = panel[step * STEP_LEN..].as_chunks_mut::<TILE_LEN>();
             for (half, out) in tiles[..2].iter_mut().enumerate() {
                 let line = i * LINES + half * TILE;
                 s.prefetch(even.as_ptr().wrapping_add(PRODUCTS_AHEAD * stride + line).cast());
@@ -82,13 +82,13 @@ fn side_by_side<S: Simd, T: Element>(
                 let even = T::load(s, even[line..].first_chunk().expect("sixteen lines"));
                 let odd = T::load(s, odd[line..].first_chunk().expect("sixteen lines"));
                 let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
-                s.store(s.from_bits(s.pair_lanes(even, odd)), &mut out[pair]);
+                s.store(s.from_bits(s.pair_elements(even, odd)), &mut out[pair]);
             }
         }
     }
     if side == Side::Left {
-        for panel in panels.chunks_exact_mut(words) {
-            let (tiles, _) = panel[step * STEP_WORDS..].as_chunks_mut::<TILE_WORDS>();
+        for panel in panels.chunks_exact_mut(per_panel) {
+            let (tiles, _) = panel[step * STEP_LEN..].as_chunks_mut::<TILE_LEN>();
             for tile in &mut tiles[..2] {
                 transpose(s, tile.as_chunks_mut().0.first_chunk_mut().expect("rows of a tile"));
             }
@@ -96,30 +96,30 @@ fn side_by_side<S: Simd, T: Element>(
     }
 }
 
-/// Turns a square of words around.
+/// Transposes a square.
 #[inline(always)]
 fn transpose<S: Simd>(s: S, tile: &mut [[f32; VECTOR_LEN]; TILE]) {
     let mut square = [s.zero(); VECTOR_LEN];
-    for (row, words) in square.iter_mut().zip(&*tile) {
-        *row = s.load(words);
+    for (row, elements) in square.iter_mut().zip(&*tile) {
+        *row = s.load(elements);
     }
-    for (row, words) in s.transpose(square).into_iter().zip(tile) {
-        s.store(row, words);
+    for (row, elements) in s.transpose(square).into_iter().zip(tile) {
+        s.store(row, elements);
     }
 }
 
-/// What one tile is packed from.
+/// Source of one tile.
 struct Lines<'a, T> {
     data: &'a [T],
     first: usize,
-    /// Between lines, and between products.
+    /// Strides between lines, and between products.
     strides: (usize, usize),
     k: (usize, usize),
 }
 
 impl<T: Element> Lines<'_, T> {
     #[inline(always)]
-    fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32; TILE_WORDS]) {
+    fn pack<S: Simd>(self, s: S, num: usize, side: Side, out: &mut [f32; TILE_LEN]) {
         let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
         let out = out.first_chunk_mut().expect("the rows of a tile");
         if num < TILE || self.k.1 < STEP {
@@ -132,7 +132,7 @@ impl<T: Element> Lines<'_, T> {
             self.by_pair(s, num, out);
             Side::Right
         } else {
-            self.one_by_one(s, num, out);
+            self.strided(s, num, out);
             Side::Left
         };
         if found != side {
@@ -140,7 +140,7 @@ impl<T: Element> Lines<'_, T> {
         }
     }
 
-    /// Row i is line i, a lane each pair.
+    /// Packs line i into row i, one pair per element.
     #[inline(always)]
     fn by_line<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
         let (p, k) = self.k;
@@ -151,7 +151,7 @@ impl<T: Element> Lines<'_, T> {
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP).cast());
                 s.prefetch(numbers.as_ptr().wrapping_add(AHEAD * STEP + VECTOR_LEN).cast());
                 let (halves, _) = numbers.as_chunks::<VECTOR_LEN>();
-                // No closures here: one that is not inlined loses the kernel's instructions.
+                // No closures: one that is not inlined loses the kernel's target features.
                 let (a, b) = (T::load(s, &halves[0]), T::load(s, &halves[1]));
                 s.store(s.from_bits(s.pair_neighbours(a, b)), row);
             }
@@ -164,42 +164,42 @@ impl<T: Element> Lines<'_, T> {
         }
     }
 
-    /// Row i is pair i, a lane each line.
+    /// Packs pair i into row i, one line per element.
     #[inline(always)]
     fn by_pair<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
         if num == TILE && self.k.1 == STEP {
             for (pair, row) in out.iter_mut().enumerate() {
-                let (even, odd) = (self.side_by_side(2 * pair), self.side_by_side(2 * pair + 1));
+                let (even, odd) = (self.interleaved(2 * pair), self.interleaved(2 * pair + 1));
                 s.prefetch(even.as_ptr().wrapping_add(STEP * self.strides.1).cast());
                 s.prefetch(odd.as_ptr().wrapping_add(STEP * self.strides.1).cast());
-                s.store(s.from_bits(s.pair_lanes(T::load(s, even), T::load(s, odd))), row);
+                s.store(s.from_bits(s.pair_elements(T::load(s, even), T::load(s, odd))), row);
             }
         } else if num > 0 {
             for (pair, row) in out.iter_mut().enumerate().take(self.k.1.div_ceil(2)) {
-                let (even, odd) = (self.some(2 * pair, num), self.some(2 * pair + 1, num));
+                let (even, odd) = (self.partial(2 * pair, num), self.partial(2 * pair + 1, num));
                 let (even, odd) = (T::load_partial(s, even), T::load_partial(s, odd));
-                s.store(s.from_bits(s.pair_lanes(even, odd)), row);
+                s.store(s.from_bits(s.pair_elements(even, odd)), row);
             }
         }
     }
 
     /// Sixteen lines of one product.
     #[inline(always)]
-    fn side_by_side(&self, product: usize) -> &[T; VECTOR_LEN] {
+    fn interleaved(&self, product: usize) -> &[T; VECTOR_LEN] {
         let start = (self.k.0 + product) * self.strides.1 + self.first;
         self.data[start..].first_chunk().expect("sixteen lines")
     }
 
-    /// The first lines of one product, none of a product beyond the last.
+    /// The first `num` lines of one product, none of a product beyond the last.
     #[inline(always)]
-    fn some(&self, product: usize, num: usize) -> &[T] {
+    fn partial(&self, product: usize, num: usize) -> &[T] {
         let start = (self.k.0 + product) * self.strides.1 + self.first;
         if product < self.k.1 { &self.data[start..start + num] } else { &[] }
     }
 
-    /// Row i is line i, of a matrix that is contiguous in neither direction.
+    /// Packs line i into row i, of a matrix that is contiguous in neither direction.
     #[inline(always)]
-    fn one_by_one<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
+    fn strided<S: Simd>(&self, s: S, num: usize, out: &mut [[f32; VECTOR_LEN]; TILE]) {
         let (p, k) = self.k;
         for (line, row) in out.iter_mut().enumerate().take(num) {
             let start = (self.first + line) * self.strides.0;

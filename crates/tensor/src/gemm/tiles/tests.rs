@@ -1,10 +1,10 @@
-//! Tiles on every kind of CPU against the scalar words of the module.
+//! Tiles on every kind of CPU against the scalar model.
 
 use super::*;
 use crate::simd::Kernel;
 use crate::{Cpu, Isa};
 
-/// Random bits, the same on every run.
+/// Pseudorandom bits with a fixed seed.
 struct Noise(u64);
 
 impl Noise {
@@ -33,15 +33,15 @@ struct Case {
 
 impl Case {
     fn new(noise: &mut Noise, steps: usize, factors: (i32, i32), target: (i32, i32)) -> Self {
-        let words = |noise: &mut Noise| {
+        let pairs = |noise: &mut Noise| {
             let word = |_| {
                 let (low, high) =
                     (noise.number(factors.0, factors.1), noise.number(factors.0, factors.1));
                 f32::from_bits(high << 16 | low)
             };
-            (0..steps * STEP_WORDS).map(word).collect()
+            (0..steps * STEP_LEN).map(word).collect()
         };
-        let (left, right) = (words(noise), words(noise));
+        let (left, right) = (pairs(noise), pairs(noise));
         let start = |_| {
             let low = (noise.next() & 0xFFFF) as u32;
             f32::from_bits(noise.number(target.0, target.1) << 16 | low)
@@ -52,11 +52,12 @@ impl Case {
     /// Chains that pass the smallest normal number by amounts around half of its last place.
     fn around_the_smallest_number(noise: &mut Noise) -> Self {
         let mut case = Self::new(noise, 1, (0, 0), (0, 0));
-        for words in [&mut case.left, &mut case.right, &mut case.target] {
-            words.fill(0.0);
+        for pairs in [&mut case.left, &mut case.right, &mut case.target] {
+            pairs.fill(0.0);
         }
         for tile in 0..2 {
-            for (pair, line) in (0..VECTOR_LEN).flat_map(|pair| (0..TILE).map(move |line| (pair, line)))
+            for (pair, line) in
+                (0..VECTOR_LEN).flat_map(|pair| (0..TILE).map(move |line| (pair, line)))
             {
                 let sign = (pair as u32 / 2 + line as u32) % 2;
                 // One times the smallest number, then its opposite times about 2^-24.
@@ -72,27 +73,28 @@ impl Case {
                     }
                     _ => (0, 0),
                 };
-                case.left[tile * TILE_WORDS + line * VECTOR_LEN + pair] = f32::from_bits(left);
-                case.right[tile * TILE_WORDS + pair * TILE + line] = f32::from_bits(right);
+                case.left[tile * TILE_LEN + line * VECTOR_LEN + pair] = f32::from_bits(left);
+                case.right[tile * TILE_LEN + pair * TILE + line] = f32::from_bits(right);
             }
         }
         case
     }
 
     fn expected(&self, add: bool) -> Vec<u32> {
-        let half = |words: &[f32], at: usize, k: usize| {
-            let bits = words[at].to_bits();
+        let half = |pairs: &[f32], at: usize, k: usize| {
+            let bits = pairs[at].to_bits();
             f32::from_bits(if k.is_multiple_of(2) { bits << 16 } else { bits & 0xFFFF_0000 })
         };
         let element = |i: usize| {
             let (row, column) = (i / LINES, i % LINES);
             let start = if add { self.target[i] } else { 0.0 };
-            (0..self.left.len() / STEP_WORDS).fold(start, |sum, step| {
-                let tile = |line: usize| step * STEP_WORDS + line / TILE * TILE_WORDS;
-                let left = |k: usize| half(&self.left, tile(row) + row % TILE * VECTOR_LEN + k / 2, k);
+            (0..self.left.len() / STEP_LEN).fold(start, |sum, step| {
+                let tile = |line: usize| step * STEP_LEN + line / TILE * TILE_LEN;
+                let left =
+                    |k: usize| half(&self.left, tile(row) + row % TILE * VECTOR_LEN + k / 2, k);
                 let right =
                     |k: usize| half(&self.right, tile(column) + k / 2 * TILE + column % TILE, k);
-                exact::step(sum, left, right)
+                scalar::step(sum, left, right)
             })
         };
         (0..LINES * LINES).map(|i| bits(element(i))).collect()
@@ -105,7 +107,7 @@ impl Case {
     }
 }
 
-/// Bits, but one NaN is like another.
+/// Bits, with all NaN equal.
 fn bits(x: f32) -> u32 {
     if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
 }
@@ -125,7 +127,7 @@ impl Kernel for Run<'_> {
     }
 }
 
-/// All the ways this CPU can multiply tiles.
+/// Devices with every tile implementation of this CPU.
 pub(crate) fn cpus() -> Vec<Cpu> {
     let emulated = Isa::available().into_iter().map(|isa| Cpu::single(isa).without_matrix_units());
     emulated.chain([Cpu::single(Isa::detect())]).collect()
@@ -142,9 +144,9 @@ fn check(case: &Case, what: &str) {
 }
 
 #[test]
-fn matrix_units_and_vector_units_do_exactly_the_stated_operations() {
+fn matrix_units_and_vector_units_do_the_documented_operations() {
     let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
-    // Exponents of factors and of the target: everyday numbers, wide ranges, results around the
+    // Exponents of factors and of the target: usual numbers, wide ranges, results around the
     // smallest numbers, subnormal factors, everything at once, results beyond the largest number.
     for (factors, target) in [
         ((127, 4), (127, 4)),

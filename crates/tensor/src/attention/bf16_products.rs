@@ -1,46 +1,46 @@
-//! The products of attention in bf16, by tiles of the matrix units.
+//! Tile products of attention in bf16, by tiles of the matrix units.
 //!
-//! Operands are rounded into panels once a tile of keys or queries; only probabilities and the
-//! gradients of scores, which every pair of tiles makes anew, are packed for each product. Chains
-//! run in steps of 32 from the tile's first key or query; on the diagonal, steps that are hidden
-//! from all of 32 rows are skipped, and whatever else is hidden counts as zero.
+//! Operands are rounded into panels once per tile of keys or queries; only probabilities and score
+//! gradients, which are new for every pair of tiles, are packed for each product. Chains of
+//! additions run in steps of 32 from the tile's first key or query; on the diagonal, steps that are
+//! masked for all of 32 rows are skipped, and other masked elements are zero.
 
 use super::products::Products;
 use super::tile::{Tile, prefetch};
 use super::{Rows, TILE};
 use crate::gemm::tiles::pack::{self, Side};
-use crate::gemm::tiles::{self, Engine, LINES, STEP, STEP_WORDS, TILE_WORDS, panel_words};
+use crate::gemm::tiles::{self, Engine, LINES, STEP, STEP_LEN, TILE_LEN, panel_len};
 use crate::gemm::{Mat, Write};
-use crate::simd::{Kernel, VECTOR_LEN, Simd};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 use std::ops::Range;
 
-/// Words of a panel over the keys or queries of a tile.
-const TILE_PANEL: usize = panel_words(TILE);
+/// Elements of a panel over the keys or queries of a tile.
+const TILE_PANEL: usize = panel_len(TILE);
 /// Panels of 32 keys, or queries, of a tile.
 const PANELS: usize = TILE / LINES;
-/// Words of a task's room: the packed tile.
-pub(super) const ROOM_LEN: usize = PANELS * TILE_PANEL;
+/// Elements of a task's workspace: the packed tile.
+pub(super) const WORKSPACE_LEN: usize = PANELS * TILE_PANEL;
 
-/// Words of an operand: 64 lines of `head_dim` products, or that many lines of 64 products.
+/// Elements of an operand: 64 lines of `head_dim` products, or that many lines of 64 products.
 pub(super) const fn operand_len(head_dim: usize) -> usize {
-    PANELS * panel_words(head_dim)
+    PANELS * panel_len(head_dim)
 }
 
-/// See the module's text.
-pub(super) struct InBf16<'a, S> {
+/// Products in bf16.
+pub(super) struct Bf16Products<'a, S> {
     engine: Engine<S>,
-    room: &'a mut [f32],
+    workspace: &'a mut [f32],
 }
 
-impl<'a, S: Simd> InBf16<'a, S> {
-    /// Makes the thread ready; `room` has [`ROOM_LEN`] words.
+impl<'a, S: Simd> Bf16Products<'a, S> {
+    /// Prepares the calling thread; `workspace` has [`WORKSPACE_LEN`] elements.
     #[inline(always)]
-    pub(super) fn new(s: S, room: &'a mut [f32]) -> Self {
-        Self { engine: Engine::new(s), room: &mut room[..ROOM_LEN] }
+    pub(super) fn new(s: S, workspace: &'a mut [f32]) -> Self {
+        Self { engine: Engine::new(s), workspace: &mut workspace[..WORKSPACE_LEN] }
     }
 }
 
-impl<S: Simd> Products<S> for InBf16<'_, S> {
+impl<S: Simd> Products<S> for Bf16Products<'_, S> {
     #[inline(always)]
     fn pack_keys(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]) {
         prefetch(s, head_dim, rows, num);
@@ -74,10 +74,10 @@ impl<S: Simd> Products<S> for InBf16<'_, S> {
                     }
                 }
                 let part = Mat::strided(columns.0.as_flattened(), len, TILE, TILE).t();
-                let words = panel_words(head_dim);
-                for (i, panel) in out.chunks_exact_mut(words).enumerate() {
+                let per_panel = panel_len(head_dim);
+                for (i, panel) in out.chunks_exact_mut(per_panel).enumerate() {
                     let at = (i * LINES, LINES);
-                    let panel = &mut panel[step * STEP_WORDS..][..STEP_WORDS];
+                    let panel = &mut panel[step * STEP_LEN..][..STEP_LEN];
                     pack::lines(s, part, at, (0, len), Side::Right, panel);
                 }
             }
@@ -102,7 +102,7 @@ impl<S: Simd> Products<S> for InBf16<'_, S> {
         out: &mut [f32],
     ) {
         let engine = &self.engine;
-        s.call(Dot { engine, tile, words: panel_words(head_dim), keys, queries, out });
+        s.call(Dot { engine, tile, per_panel: panel_len(head_dim), keys, queries, out });
     }
 
     #[inline(always)]
@@ -116,9 +116,9 @@ impl<S: Simd> Products<S> for InBf16<'_, S> {
         out: &mut [f32],
         write: Write,
     ) {
-        let (engine, over, room) = (&self.engine, Over::Keys, &mut *self.room);
+        let (engine, over, workspace) = (&self.engine, Over::Keys, &mut *self.workspace);
         let add = write == Write::Add;
-        s.call(Sum { engine, tile, over, head_dim, factors, addends, out, add, room });
+        s.call(Sum { engine, tile, over, head_dim, factors, addends, out, add, workspace });
     }
 
     #[inline(always)]
@@ -132,9 +132,9 @@ impl<S: Simd> Products<S> for InBf16<'_, S> {
         out: &mut [f32],
         write: Write,
     ) {
-        let (engine, over, room) = (&self.engine, Over::Queries, &mut *self.room);
+        let (engine, over, workspace) = (&self.engine, Over::Queries, &mut *self.workspace);
         let add = write == Write::Add;
-        s.call(Sum { engine, tile, over, head_dim, factors, addends, out, add, room });
+        s.call(Sum { engine, tile, over, head_dim, factors, addends, out, add, workspace });
     }
 }
 
@@ -169,20 +169,20 @@ impl Kernel for PackAddends<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Mat { rows: num_lines, cols: num, .. } = self.lines;
-        let words = panel_words(num);
+        let per_panel = panel_len(num);
         for (i, panel) in self.out.chunks_exact_mut(TILE_PANEL).enumerate() {
             let at = (i * LINES, LINES.min(num_lines - i * LINES));
-            pack::lines(s, self.lines, at, (0, num), Side::Right, &mut panel[..words]);
+            pack::lines(s, self.lines, at, (0, num), Side::Right, &mut panel[..per_panel]);
         }
     }
 }
 
-/// See [`Products::dot`]. Whole blocks of 32 by 32 are written.
+/// Kernel of [`Products::dot`]. Writes whole blocks of 32 by 32.
 struct Dot<'a, S> {
     engine: &'a Engine<S>,
     tile: &'a Tile,
-    /// Of a panel.
-    words: usize,
+    /// Elements of a panel.
+    per_panel: usize,
     keys: &'a [f32],
     queries: &'a [f32],
     out: &'a mut [f32],
@@ -192,11 +192,12 @@ impl<S: Simd> Kernel for Dot<'_, S> {
     type Out = ();
     #[inline(always)]
     fn run<T: Simd>(self, _: T) {
-        let Self { engine, tile, words, keys, queries, out } = self;
+        let Self { engine, tile, per_panel, keys, queries, out } = self;
         for i in 0..tile.num_keys.div_ceil(LINES) {
             let first = if tile.diagonal { i } else { 0 };
             for j in first.max(tile.queries.start / LINES)..tile.queries.end.div_ceil(LINES) {
-                let (keys, queries) = (&keys[i * words..][..words], &queries[j * words..][..words]);
+                let (keys, queries) =
+                    (&keys[i * per_panel..][..per_panel], &queries[j * per_panel..][..per_panel]);
                 let both = tile.num_keys - i * LINES > tiles::TILE;
                 let out = &mut out[i * LINES * TILE + j * LINES..];
                 engine.multiply(both, keys, queries, out, TILE, false);
@@ -205,7 +206,7 @@ impl<S: Simd> Kernel for Dot<'_, S> {
     }
 }
 
-/// What a sum runs over.
+/// Dimension of a sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     Keys,
@@ -222,7 +223,7 @@ struct Sum<'a, S> {
     addends: &'a [f32],
     out: &'a mut [f32],
     add: bool,
-    room: &'a mut [f32],
+    workspace: &'a mut [f32],
 }
 
 /// A block of the target that does not cover whole tiles.
@@ -244,8 +245,8 @@ impl<S: Simd> Kernel for Sum<'_, S> {
                 Over::Queries => i..num_products.div_ceil(STEP),
             };
             for step in steps.clone() {
-                let at = i * TILE_PANEL + step * STEP_WORDS;
-                let (out, _) = self.room[at..].as_chunks_mut::<TILE_WORDS>();
+                let at = i * TILE_PANEL + step * STEP_LEN;
+                let (out, _) = self.workspace[at..].as_chunks_mut::<TILE_LEN>();
                 for (half, out) in out[..2].iter_mut().enumerate() {
                     let line = i * LINES + half * tiles::TILE;
                     match self.over {
@@ -261,12 +262,12 @@ impl<S: Simd> Kernel for Sum<'_, S> {
 }
 
 impl<S: Simd> Sum<'_, S> {
-    /// Panel i of the tile by all panels of addends; `rows` of it count, and the target begins with
-    /// row `first`.
+    /// Multiplies panel i of the tile by all panels of addends; uses `rows` of it, and the target
+    /// begins with row `first`.
     #[inline(always)]
     fn multiply(&mut self, i: usize, steps: Range<usize>, rows: Range<usize>, first: usize) {
-        let at = steps.start * STEP_WORDS..steps.end * STEP_WORDS;
-        let left = &self.room[i * TILE_PANEL..][at.clone()];
+        let at = steps.start * STEP_LEN..steps.end * STEP_LEN;
+        let left = &self.workspace[i * TILE_PANEL..][at.clone()];
         let (num, stride) = (rows.len(), self.head_dim);
         for j in (0..stride).step_by(LINES) {
             let right = &self.addends[j / LINES * TILE_PANEL..][at.clone()];
@@ -293,8 +294,7 @@ impl<S: Simd> Sum<'_, S> {
     }
 }
 
-/// Sixteen queries from `line` on as rows, 32 keys of one step as products; keys that all of them
-/// do not see count as zero.
+/// Sixteen queries from `line` on as rows, 32 keys of one step as products; masked keys are zero.
 #[inline(always)]
 fn by_query<S: Simd>(
     s: S,
@@ -302,7 +302,7 @@ fn by_query<S: Simd>(
     factors: &[f32],
     line: usize,
     step: usize,
-    out: &mut [f32; TILE_WORDS],
+    out: &mut [f32; TILE_LEN],
 ) {
     let [_, visible] = tile.rows(line);
     let mut square = [s.zero(); VECTOR_LEN];
@@ -310,7 +310,7 @@ fn by_query<S: Simd>(
         let key = step * STEP + 2 * pair;
         let even = load_if(s, key < visible, factors, key * TILE + line);
         let odd = load_if(s, key + 1 < visible, factors, (key + 1) * TILE + line);
-        *row = s.from_bits(s.pair_lanes(even, odd));
+        *row = s.from_bits(s.pair_elements(even, odd));
     }
     let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
     for (row, out) in s.transpose(square).into_iter().zip(out) {
@@ -318,8 +318,8 @@ fn by_query<S: Simd>(
     }
 }
 
-/// Sixteen keys from `line` on as rows, 32 queries of one step as products; queries that do not see
-/// all of them, and those that are none, count as zero.
+/// Sixteen keys from `line` on as rows, 32 queries of one step as products; masked and missing
+/// queries are zero.
 #[inline(always)]
 fn by_key<S: Simd>(
     s: S,
@@ -327,30 +327,30 @@ fn by_key<S: Simd>(
     factors: &[f32],
     line: usize,
     step: usize,
-    out: &mut [f32; TILE_WORDS],
+    out: &mut [f32; TILE_LEN],
 ) {
     let first = if tile.diagonal { line } else { 0 };
     let (out, _) = out.as_chunks_mut::<VECTOR_LEN>();
     for (row, out) in out.iter_mut().enumerate() {
         let factors = &factors[(line + row) * TILE..][..tile.queries.end];
         let query = step * STEP;
-        let a = load_some(s, first <= query, factors, query);
-        let b = load_some(s, first <= query + VECTOR_LEN, factors, query + VECTOR_LEN);
+        let a = load_partial_if(s, first <= query, factors, query);
+        let b = load_partial_if(s, first <= query + VECTOR_LEN, factors, query + VECTOR_LEN);
         s.store(s.from_bits(s.pair_neighbours(a, b)), out);
     }
 }
 
-/// Sixteen numbers, or zeros.
+/// Loads sixteen elements, or zeros.
 #[inline(always)]
-fn load_if<S: Simd>(s: S, is_there: bool, x: &[f32], at: usize) -> S::V {
-    if is_there { s.load(x[at..].first_chunk().expect("sixteen columns")) } else { s.zero() }
+fn load_if<S: Simd>(s: S, is_valid: bool, x: &[f32], at: usize) -> S::V {
+    if is_valid { s.load(x[at..].first_chunk().expect("sixteen columns")) } else { s.zero() }
 }
 
-/// What there is of sixteen numbers, or zeros.
+/// Loads up to sixteen elements, or zeros.
 #[inline(always)]
-fn load_some<S: Simd>(s: S, is_there: bool, x: &[f32], at: usize) -> S::V {
+fn load_partial_if<S: Simd>(s: S, is_valid: bool, x: &[f32], at: usize) -> S::V {
     match x.get(at..) {
-        Some(x) if is_there => match x.first_chunk() {
+        Some(x) if is_valid => match x.first_chunk() {
             Some(x) => s.load(x),
             None => s.load_partial(x),
         },

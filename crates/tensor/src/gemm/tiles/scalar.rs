@@ -1,4 +1,4 @@
-//! One element of one step, operation by operation: what the matrix units do, in plain Rust.
+//! Scalar model of the matrix units: one element of one step, operation by operation.
 
 /// The target after one step: `a` and `b` are the 32 left and right factors.
 pub(crate) fn step(target: f32, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
@@ -13,7 +13,7 @@ fn flush(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { x }
 }
 
-/// Sixty powers of two: as far as that, nothing is subnormal any more.
+/// Scale that makes every subnormal number normal.
 const UP: f32 = (1u64 << 60) as f32;
 
 /// `a * b + c` with one rounding, zero if that is subnormal. The factors are bf16.
@@ -23,14 +23,14 @@ fn fma(a: f32, b: f32, c: f32) -> f32 {
         return result;
     }
     // The largest subnormal results round up to the smallest normal number, but count as subnormal
-    // if they would not with one more bit: so round again, further up.
+    // if they would not with one more bit, so the rounding is repeated on scaled values.
     let exact = sum_to_odd(f64::from(a) * f64::from(b), f64::from(c));
     let scaled = (exact * f64::from(UP)) as f32;
     if scaled.abs() < UP * f32::MIN_POSITIVE { 0.0f32.copysign(scaled) } else { result }
 }
 
-/// `a + b` rounded to odd: if anything is lost the last bit is one, so that a second rounding, to
-/// far fewer bits, gives what one rounding of the exact sum would.
+/// `a + b` rounded to odd (Boldo and Melquiond 2008): an inexact sum has a last bit of one, so that
+/// a second rounding, to far fewer bits, equals one rounding of the exact sum.
 fn sum_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let b_part = sum - a;

@@ -1,25 +1,25 @@
-//! The products of attention in `f32`, by the register tiles of [`tile::multiply`].
+//! Tile products of attention in `f32`, by the register tiles of [`tile::multiply`].
 //!
-//! Operands are copied next to each other, so that no two rows lie in the same set of the cache;
-//! queries become columns. On the diagonal, what is hidden is skipped in steps of sixteen.
+//! Operands are copied to contiguous memory, so that no two rows share a set of the cache; queries
+//! become columns. On the diagonal, masked elements are skipped in steps of sixteen.
 
 use super::products::Products;
 use super::tile::{Tile, pack, transpose};
-use super::{VECTOR_LEN, Rows, TILE, packed_stride};
+use super::{Rows, TILE, VECTOR_LEN, packed_stride};
 use crate::gemm::{Write, tile};
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// See the module's text.
-pub(super) struct InF32;
+/// Products in `f32`.
+pub(super) struct F32Products;
 
-/// Products with the tile skip what is hidden in steps of this many rows and columns.
+/// Rows and columns by which products skip masked elements.
 #[inline(always)]
 fn step(tile: &Tile) -> usize {
     if tile.diagonal { VECTOR_LEN } else { TILE }
 }
 
-impl<S: Simd> Products<S> for InF32 {
+impl<S: Simd> Products<S> for F32Products {
     #[inline(always)]
     fn pack_keys(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]) {
         pack(s, head_dim, rows, num, out, packed_stride(head_dim));

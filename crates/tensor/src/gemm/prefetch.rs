@@ -1,38 +1,37 @@
-//! What the CPU is told to fetch while a register tile is computed.
+//! Software prefetch during the computation of a register tile.
 //!
-//! The rows of the target and of the left operand lie kilobytes apart, where no hardware expects
-//! the next access, and a miss to the shared cache costs as much as a dozen steps of the tile. So
-//! each tile asks for its own piece of the target, which it needs at its end, and for a share of
-//! the rows that the next task packs. It asks a little at a time: all at once the requests would
-//! hold up the tile's own loads. Hints move no data that the program can see; they may point
-//! beyond a buffer.
+//! The rows of the target and of the left operand are kilobytes apart, which defeats hardware
+//! prefetchers, and a miss to the shared cache costs as much as a dozen steps of the tile. Each
+//! tile therefore prefetches its own piece of the target, which it needs at its end, and a part of
+//! the rows that the next task packs. It issues a few at a time: all at once, they would delay the
+//! tile's own loads. Prefetches have no visible effect and may point beyond a buffer.
 
 use super::Mat;
-use super::tile::{TILE_COLS, TILE_ROWS};
-use crate::simd::{VECTOR_LEN, Simd};
+use super::blocking::{TILE_COLS, TILE_ROWS};
+use crate::simd::{Simd, VECTOR_LEN};
 
-/// Steps of k between two rounds of hints.
+/// Steps of k between two rounds of prefetches.
 pub(super) const STEPS: usize = 32;
-/// Rows of the target in one round: a tile of 192 steps or more asks for all of its rows.
+/// Rows of the target in one round: a tile of 192 steps or more prefetches all of its rows.
 const TARGET_ROWS: usize = 2;
-/// Cache lines of the left operand in one round: twelve tiles side by side ask for all of it.
+/// Cache lines of the left operand in one round: twelve adjacent tiles prefetch all of it.
 const LEFT_LINES: usize = 3;
 
-/// Where the next round of hints points.
+/// Addresses of the next round of prefetches.
 #[derive(Clone, Copy)]
-pub(super) struct Hints {
-    /// A row of the tile's target; null for no hints at all.
+pub(super) struct Prefetch {
+    /// A row of the tile's target; null for no prefetches.
     target: *const f32,
     target_row: usize,
     left: *const f32,
-    /// From one line of a round to the next.
+    /// Stride between lines of a round.
     left_line: usize,
-    /// From one round to the next.
+    /// Stride between rounds.
     left_round: usize,
 }
 
-impl Hints {
-    /// For tiles whose operands are close anyway.
+impl Prefetch {
+    /// No prefetches, for tiles whose operands are in the cache.
     pub(super) const NONE: Self = Self {
         target: std::ptr::null(),
         target_row: 0,
@@ -41,8 +40,8 @@ impl Hints {
         left_round: 0,
     };
 
-    /// For the `index`-th tile side by side of one task, whose target starts at `target`; the next
-    /// task packs rows of `a` from `next_row` on and products from `first` on.
+    /// Addresses for the `index`-th tile of a task, whose target starts at `target`; the next task
+    /// packs rows of `a` from `next_row` on and products from `first` on.
     #[inline(always)]
     pub(super) fn new(
         (target, target_row): (*const f32, usize),
@@ -51,7 +50,7 @@ impl Hints {
         index: usize,
     ) -> Self {
         let (row, product, left_line, left_round) = if a.col_stride == 1 {
-            // One row a tile, and beyond the twelfth again the last.
+            // One row per tile; tiles beyond the twelfth repeat the last row.
             (next_row + index.min(TILE_ROWS - 1), first, VECTOR_LEN, STEPS)
         } else {
             // A column is shorter than a cache line and the one above it was just packed, so its
@@ -63,9 +62,9 @@ impl Hints {
         Self { target, target_row, left, left_line, left_round }
     }
 
-    /// Gives one round of hints and moves on.
+    /// Issues one round of prefetches and advances.
     #[inline(always)]
-    pub(super) fn give<S: Simd>(&mut self, s: S) {
+    pub(super) fn issue<S: Simd>(&mut self, s: S) {
         if self.target.is_null() {
             return;
         }

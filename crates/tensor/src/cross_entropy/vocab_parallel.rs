@@ -1,11 +1,10 @@
-//! The same loss over a vocabulary in slices, some of which may be elsewhere.
+//! Vocab-parallel cross-entropy, as in Megatron-LM: the loss over a vocabulary in shards.
 //!
-//! Nobody needs a whole row of logits: its largest logit, the sum of its exponentials and the
-//! logit of its target are enough, three numbers a token. Each slice is asked for its maximum, and
-//! the largest of all is exact in any order; then for its sum of exponentials, and the sums are
-//! added by the tree over slices; the target's logit is known to the slice that has it. Then every
-//! slice turns its exponentials into gradients by itself. One slice gives the bits of
-//! [`super::forward_backward`].
+//! No rank needs a whole row of logits: three numbers per token are enough, the largest logit, the
+//! sum of exponentials and the logit of the target. The maximum over all shards is exact in any
+//! order; the sums of exponentials of the shards are added by the reduction tree over shards; the
+//! shard that holds the target supplies its logit. Each shard then turns its exponentials into
+//! gradients. One shard gives the bits of [`super::forward_backward`].
 
 use super::{IGNORE, load, row_max, rows_per_task, sum, token_loss};
 use crate::Cpu;
@@ -25,7 +24,7 @@ pub fn raise_maxima(cpu: &Cpu, logits_tv: &[f32], max_t: &mut [f32]) {
 }
 
 /// Turns logits into exponentials of their distance from the row's maximum, and sets `sums_t` to
-/// their sums. Rows to be ignored are left alone; their sums are 0.
+/// their sums. Ignored rows are unchanged; their sums are 0.
 pub fn exponentials(
     cpu: &Cpu,
     logits_tv: &mut [f32],
@@ -41,7 +40,7 @@ pub fn exponentials(
     });
 }
 
-/// As [`exponentials`], with the same sums, but leaves the logits as they are.
+/// As [`exponentials`], with the same sums, without changing the logits.
 pub fn exponential_sums(
     cpu: &Cpu,
     logits_tv: &[f32],
@@ -58,7 +57,7 @@ pub fn exponential_sums(
     });
 }
 
-/// Sets the logits of those targets that are among `columns`, the slice's part of the vocabulary.
+/// Sets the logits of the targets in `columns`, the shard's part of the vocabulary.
 pub fn target_logits(
     logits_tv: &[f32],
     columns: Range<usize>,
@@ -73,7 +72,7 @@ pub fn target_logits(
     }
 }
 
-/// Sets the loss of each token from what all slices know of it, and returns their sum.
+/// Sets the loss of each token from the reduced values of all shards, and returns their sum.
 pub fn losses(
     targets: &[u32],
     max_t: &[f32],
@@ -88,8 +87,8 @@ pub fn losses(
     sum(losses_t)
 }
 
-/// Turns the exponentials of a slice, which are `columns` of the vocabulary, into the gradients of
-/// its logits; `sums_t` are those over all slices.
+/// Turns the exponentials of a shard, which are `columns` of the vocabulary, into the gradients of
+/// its logits; `sums_t` are the sums over all shards.
 pub fn gradients(
     cpu: &Cpu,
     exponentials_tv: &mut [f32],
@@ -99,7 +98,7 @@ pub fn gradients(
     sums_t: &[f32],
 ) {
     let vocab = width(exponentials_tv, targets.len());
-    assert_eq!(vocab, columns.len(), "a column for each token of the slice");
+    assert_eq!(vocab, columns.len(), "a column for each token of the shard");
     let rows = rows_per_task(vocab);
     cpu.for_each_part(exponentials_tv, rows * vocab, |i, exponentials_tv| {
         let (targets, sums_t) = (&targets[i * rows..], &sums_t[i * rows..]);
@@ -108,7 +107,7 @@ pub fn gradients(
     });
 }
 
-/// The columns of a slice.
+/// Number of columns of a shard.
 fn width(logits_tv: &[f32], num_rows: usize) -> usize {
     assert!(num_rows > 0 && logits_tv.len().is_multiple_of(num_rows), "{num_rows} rows");
     assert!(!logits_tv.is_empty(), "a row has at least one column");
@@ -201,7 +200,7 @@ impl Kernel for Gradients<'_> {
                 row.fill(0.0);
                 continue;
             }
-            // In f64, as where a row is in one piece.
+            // In f64, as for an unsharded row.
             let (sum, num_targets) = (f64::from(sum), self.num_targets as f64);
             let target = target as usize;
             let own = self.columns.contains(&target).then(|| target - self.columns.start);
@@ -232,50 +231,50 @@ mod tests {
         targets.map(|(i, target)| if i % 4 == 2 { IGNORE } else { target }).collect()
     }
 
-    /// Gradients as rows of the whole vocabulary, then losses, by `num_slices` slices.
-    fn by_slices(cpu: &Cpu, logits: &[f32], vocab: usize, num_slices: usize) -> Vec<f32> {
+    /// Gradients as rows of the whole vocabulary, then losses, by `num_shards` shards.
+    fn by_shards(cpu: &Cpu, logits: &[f32], vocab: usize, num_shards: usize) -> Vec<f32> {
         let targets = targets(vocab);
-        let len = vocab / num_slices;
-        let columns = |slice: usize| slice * len..(slice + 1) * len;
-        let mut slices: Vec<Vec<f32>> = (0..num_slices)
-            .map(|slice| logits.chunks_exact(vocab).flat_map(move |r| r[columns(slice)].to_vec()))
+        let len = vocab / num_shards;
+        let columns = |shard: usize| shard * len..(shard + 1) * len;
+        let mut shards: Vec<Vec<f32>> = (0..num_shards)
+            .map(|shard| logits.chunks_exact(vocab).flat_map(move |r| r[columns(shard)].to_vec()))
             .map(Iterator::collect)
             .collect();
         let (mut max, mut sums) = (vec![f32::NEG_INFINITY; ROWS], vec![-0.0_f32; ROWS]);
-        let (mut of_slice, mut again) = (vec![f32::NAN; ROWS], vec![f32::NAN; ROWS]);
+        let (mut of_shard, mut unchanged) = (vec![f32::NAN; ROWS], vec![f32::NAN; ROWS]);
         let mut targets_logits = vec![f32::NAN; ROWS];
-        for slice in &slices {
-            raise_maxima(cpu, slice, &mut max);
+        for shard in &shards {
+            raise_maxima(cpu, shard, &mut max);
         }
-        for (slice, logits) in slices.iter_mut().enumerate() {
-            target_logits(logits, columns(slice), &targets, &mut targets_logits);
-            exponential_sums(cpu, logits, &targets, &max, &mut again);
-            exponentials(cpu, logits, &targets, &max, &mut of_slice);
+        for (shard, logits) in shards.iter_mut().enumerate() {
+            target_logits(logits, columns(shard), &targets, &mut targets_logits);
+            exponential_sums(cpu, logits, &targets, &max, &mut unchanged);
+            exponentials(cpu, logits, &targets, &max, &mut of_shard);
             assert_eq!(
-                of_slice.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
-                again.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                of_shard.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+                unchanged.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
             );
-            for (sum, of_slice) in sums.iter_mut().zip(&of_slice) {
-                *sum += of_slice;
+            for (sum, of_shard) in sums.iter_mut().zip(&of_shard) {
+                *sum += of_shard;
             }
         }
         let mut token_losses = vec![f32::NAN; ROWS];
         losses(&targets, &max, &sums, &targets_logits, &mut token_losses);
         let mut rows = vec![0.0; logits.len()];
-        for (slice, exponentials) in slices.iter_mut().enumerate() {
-            gradients(cpu, exponentials, columns(slice), &targets, 3, &sums);
+        for (shard, exponentials) in shards.iter_mut().enumerate() {
+            gradients(cpu, exponentials, columns(shard), &targets, 3, &sums);
             for (row, part) in rows.chunks_exact_mut(vocab).zip(exponentials.chunks_exact(len)) {
-                row[columns(slice)].copy_from_slice(part);
+                row[columns(shard)].copy_from_slice(part);
             }
         }
         [rows, token_losses].concat()
     }
 
     #[test]
-    fn one_slice_has_the_bits_of_the_loss_in_one_pass() {
+    fn one_shard_has_the_bits_of_the_fused_loss() {
         for vocab in [1, 15, 16, 17, 100] {
             let logits: Vec<f32> = numbers(1, ROWS * vocab).iter().map(|x| 5.0 * x).collect();
-            let got = same_bits_everywhere(|cpu| by_slices(cpu, &logits, vocab, 1));
+            let got = same_bits_everywhere(|cpu| by_shards(cpu, &logits, vocab, 1));
             let (cpu, targets) = (Cpu::single(Isa::detect()), targets(vocab));
             let (mut gradient, mut losses) = (logits.clone(), vec![f32::NAN; ROWS]);
             forward(&cpu, &logits, vocab, &targets, &mut losses);
@@ -287,10 +286,10 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_slices_matches_the_reference() {
-        for (vocab, num_slices) in [(6, 2), (6, 3), (34, 2), (132, 4), (5_000, 8)] {
+    fn any_number_of_shards_matches_the_reference() {
+        for (vocab, num_shards) in [(6, 2), (6, 3), (34, 2), (132, 4), (5_000, 8)] {
             let logits: Vec<f32> = numbers(1, ROWS * vocab).iter().map(|x| 5.0 * x).collect();
-            let got = same_bits_everywhere(|cpu| by_slices(cpu, &logits, vocab, num_slices));
+            let got = same_bits_everywhere(|cpu| by_shards(cpu, &logits, vocab, num_shards));
             let (gradient, losses) = got.split_at(logits.len());
             let (logits, targets) = (wide(&logits), targets(vocab));
             assert_close(losses, &reference::cross_entropy::forward(&logits, vocab, &targets), 1);

@@ -1,9 +1,9 @@
-//! What the rules with a velocity share: [`crate::sgd::momentum`], [`crate::nesterov`],
+//! Momentum-buffer update shared by [`crate::sgd::momentum`], [`crate::nesterov`] and
 //! [`crate::lars`].
 //!
-//! All of them add weight decay to the scaled gradient, `d ← g + weight_decay · p`, let the
-//! velocity b take it up, and move p. How, is the [`Rule`]. An element's result depends on that
-//! element alone, so any cut of the buffers (tasks, shards) gives the same bits.
+//! All of them add weight decay to the scaled gradient, `d ← g + weight_decay · p`, then update the
+//! momentum buffer b and the parameters p by a [`Rule`]. An element's result depends on that
+//! element alone, so any division of the buffers (tasks, shards) gives equal bits.
 
 use crate::Cpu;
 use crate::reduce::ELEMENTS;
@@ -11,21 +11,21 @@ use crate::reduce::groups::{load, num_groups, store};
 use crate::simd::{Kernel, Simd};
 use std::marker::PhantomData;
 
-/// How a velocity takes up a direction, and how the parameters follow it.
+/// Update rule of the momentum buffer and the parameters.
 pub(crate) trait Rule: Send + Sync {
-    /// The new velocity and the new parameters, from the direction `d`; implementations must be
-    /// `#[inline(always)]`.
-    fn follow<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V);
+    /// Returns the new momentum buffer and the new parameters, from the direction `d`;
+    /// implementations must be `#[inline(always)]`.
+    fn update<S: Simd>(s: S, rates: Rates<S::V>, p: S::V, d: S::V, b: S::V) -> (S::V, S::V);
 }
 
-/// The scalars of a step.
+/// Scalars of a step.
 #[derive(Clone, Copy)]
 pub(crate) struct Rates<V> {
-    /// The learning rate.
+    /// Learning rate.
     pub(crate) lr: V,
-    /// The same, negative.
+    /// Negated learning rate.
     pub(crate) minus_lr: V,
-    /// How much of the velocity is kept.
+    /// Momentum.
     pub(crate) mu: V,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn step<R: Rule>(
     buffer: &mut [f32],
 ) {
     assert_eq!(p.len(), g.len(), "one gradient for each parameter");
-    assert_eq!(p.len(), buffer.len(), "one velocity for each parameter");
+    assert_eq!(p.len(), buffer.len(), "one momentum value for each parameter");
     cpu.for_each_split([p, buffer], [ELEMENTS; 2], |i, [p, buffer]| {
         let g = &g[i * ELEMENTS..][..p.len()];
         let rule = PhantomData::<R>;
@@ -70,7 +70,7 @@ impl<R: Rule> Kernel for Step<'_, R> {
         for i in 0..num_groups(self.p) {
             let p = load(s, self.p, i);
             let d = s.fma(p, weight_decay, s.mul(load(s, self.g, i), grad_scale));
-            let (b, p) = R::follow(s, rates, p, d, load(s, self.buffer, i));
+            let (b, p) = R::update(s, rates, p, d, load(s, self.buffer, i));
             store(s, b, self.buffer, i);
             store(s, p, self.p, i);
         }

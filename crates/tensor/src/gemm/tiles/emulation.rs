@@ -1,16 +1,16 @@
-//! The arithmetic of the matrix units on vector units, for CPUs without them.
+//! Emulation of the matrix units on vector units, for CPUs without AMX.
 //!
-//! Fused multiply-adds of sixteen columns at a time do the same operations as the matrix units,
-//! but for subnormal results, which those replace by zero. None can occur where the smallest
+//! Fused multiply-adds of sixteen columns at a time do the operations of the matrix units, except
+//! for subnormal results, which the matrix units flush to zero. None can occur where the smallest
 //! factors of two tiles are large enough: a product of two bf16 is a multiple of the product of
-//! their last places, so is every sum of such products, rounded or not, and if that multiple is
-//! itself no subnormal number then nothing but zero lies below it. Other tiles, which are rare, are
-//! computed number by number.
+//! their last places, so is every sum of such products, rounded or not; if that unit is a normal
+//! number, no nonzero result is subnormal. Other tiles, which are rare, are computed element by
+//! element.
 
-use super::{VECTOR_LEN, STEP_WORDS, TILE, TILE_WORDS, exact};
+use super::{STEP_LEN, TILE, TILE_LEN, VECTOR_LEN, scalar};
 use crate::simd::{Isa, Kernel, Simd, flush, widen_bf16};
 
-/// A product of two panels whose buffers are known to hold it.
+/// A product of two panels whose buffers were checked.
 pub(super) struct Multiply {
     num_tiles: usize,
     num_steps: usize,
@@ -24,7 +24,7 @@ pub(super) struct Multiply {
 impl Multiply {
     /// # Safety
     /// Until it has run, the panels must be readable for all steps, the sixteen rows a tile of `c`
-    /// readable and writable for 32 words each, and nobody else may touch the latter.
+    /// readable and writable for 32 elements each, and no other thread may touch the latter.
     pub(super) unsafe fn new(
         (num_tiles, num_steps): (usize, usize),
         left: *const f32,
@@ -45,7 +45,7 @@ impl Kernel for Multiply {
             if row >= self.num_tiles {
                 break;
             }
-            // SAFETY: whoever made `self` promised that the rows are there, for nobody else.
+            // SAFETY: the caller of `new` guaranteed the rows, exclusively.
             let mut rows: [&mut [f32; VECTOR_LEN]; TILE] = std::array::from_fn(|r| unsafe {
                 let start = (row * TILE + r) * self.c_row + column * TILE;
                 &mut *self.c.add(start).cast()
@@ -59,7 +59,7 @@ impl Kernel for Multiply {
                 // SAFETY: as above, for the panels.
                 let [left, right] = unsafe {
                     [(self.left, row), (self.right, column)].map(|(panel, tile)| {
-                        &*panel.add(step * STEP_WORDS + tile * TILE_WORDS).cast::<Tile>()
+                        &*panel.add(step * STEP_LEN + tile * TILE_LEN).cast::<Tile>()
                     })
                 };
                 one_step(s, left, right, &mut rows);
@@ -68,7 +68,7 @@ impl Kernel for Multiply {
     }
 }
 
-/// Sixteen rows of sixteen words.
+/// Sixteen rows of sixteen pairs of bf16.
 type Tile = [[f32; VECTOR_LEN]; TILE];
 
 /// A tile of a left operand widened: for each row its even numbers, then its odd ones.
@@ -84,9 +84,10 @@ fn one_step<S: Simd>(s: S, left: &Tile, right: &Tile, target: &mut [&mut [f32; V
             s.store(numbers, wide);
         }
     }
-    // Two numbers of eight bits: the last place of their product is 2^-14 of its power of two.
+    // For two factors with eight significant bits, the last place of the product is 2^-14 of its
+    // power of two.
     if smallest_exponent(s, left) + smallest_exponent(s, right) - 14 < f32::MIN_EXP - 1 {
-        return number_by_number(left, right, target);
+        return element_by_element(left, right, target);
     }
     match S::ISA {
         Isa::Avx512 => chains::<S, 8>(s, &wide, right, target),
@@ -94,7 +95,7 @@ fn one_step<S: Simd>(s: S, left: &Tile, right: &Tile, target: &mut [&mut [f32; V
     }
 }
 
-/// The exponent of the smallest number of a tile that is not zero; large without any.
+/// Exponent of the smallest nonzero number of a tile; large if all are zero.
 #[inline(always)]
 fn smallest_exponent<S: Simd>(s: S, tile: &Tile) -> i32 {
     let none = s.splat(f32::INFINITY);
@@ -135,17 +136,17 @@ fn chains<S: Simd, const R: usize>(
     }
 }
 
-/// What [`chains`] would give if it replaced subnormal results by zero.
+/// As [`chains`], with subnormal results flushed to zero.
 #[inline(never)]
-fn number_by_number(left: &Tile, right: &Tile, target: &mut [&mut [f32; VECTOR_LEN]; TILE]) {
-    let half = |word: f32, k: usize| match k % 2 {
-        0 => f32::from_bits(word.to_bits() << 16),
-        _ => f32::from_bits(word.to_bits() & 0xFFFF_0000),
+fn element_by_element(left: &Tile, right: &Tile, target: &mut [&mut [f32; VECTOR_LEN]; TILE]) {
+    let half = |pair: f32, k: usize| match k % 2 {
+        0 => f32::from_bits(pair.to_bits() << 16),
+        _ => f32::from_bits(pair.to_bits() & 0xFFFF_0000),
     };
     for (row, target) in left.iter().zip(target) {
         for (column, target) in target.iter_mut().enumerate() {
             let (a, b) = (|k: usize| half(row[k / 2], k), |k: usize| half(right[k / 2][column], k));
-            *target = exact::step(*target, a, b);
+            *target = scalar::step(*target, a, b);
         }
     }
 }
