@@ -8,9 +8,9 @@ use lockstep_harness::{Golden, Tolerance};
 use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::Groups;
-use lockstep_parallel::asked::mesh_of;
+use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_tensor::{Cpu, Isa};
-use lockstep_trainer::saved::Learner;
+use lockstep_trainer::materialize;
 use std::collections::BTreeMap;
 
 /// A recorded model with the recorded weights, and the recorded batch.
@@ -30,7 +30,7 @@ impl Case {
         let world = lockstep_platform::real();
         let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
         let groups = Groups::new(alone, mesh_of(&recipe)).expect("one worker");
-        let mut learner = Learner::materialize(&recipe, cpu, &groups, &world).expect("one worker");
+        let mut learner = materialize(&recipe, cpu, &groups, &world).expect("one worker");
         let num_params = learner.replica.blueprint().owned_params().count();
         assert_eq!(num_params, golden.params().count(), "{family}: the same parameters");
         let values: BTreeMap<_, _> = golden
@@ -139,7 +139,7 @@ fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
             let loss = case.run(&cpu, step);
             case.tolerance().assert(&format!("loss of step {step}"), &[loss], &[*expected]);
             let learner = &mut case.learner;
-            let update = Update { count: step + 1, lr: learner.lr(step), clip: Clip::by(1.0) };
+            let update = Update { count: step + 1, lr: learner.lr(step), clip: Clip::uniform(1.0) };
             learner.replica.step(&cpu, &mut learner.optimizer, &update).expect("one worker");
         }
     });

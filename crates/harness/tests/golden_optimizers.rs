@@ -57,7 +57,7 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
     let (slope, goal) = (buffers(golden, "slope"), buffers(golden, "goal"));
     for step in 0..NUM_STEPS {
         let lr = rate / (1.0 + step as f64 / 5.0);
-        let update = Update { count: step + 1, lr, clip: Clip::by(1.0) };
+        let update = Update { count: step + 1, lr, clip: Clip::uniform(1.0) };
         let grad = |block: usize| {
             let elements = params[block].iter().zip(&slope[block]).zip(&goal[block]);
             elements.map(|((p, slope), goal)| slope * (p - goal)).collect::<Vec<f32>>()

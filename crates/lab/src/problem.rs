@@ -94,7 +94,7 @@ impl Stepper {
     /// One step.
     pub fn step(&mut self, x: &mut [f32], lr: f64, gradient: &[f32]) {
         self.count += 1;
-        let update = Update { count: self.count, lr, clip: Clip::by(1.0) };
+        let update = Update { count: self.count, lr, clip: Clip::uniform(1.0) };
         self.optimizer.step_block(&self.cpu, &update, 0, x, gradient);
     }
 }

@@ -1,29 +1,31 @@
-//! The kinds of parallelism as axes of a grid, from the quietest to the one that talks most.
+//! Parallelism axes of the device mesh and their degrees, as in Megatron-LM and PyTorch's
+//! `DeviceMesh`.
 //!
 //! Ranks are numbered with the tensor axis innermost: its all-reduces run inside every layer, so
-//! its members should be neighbours on one host. Pipeline stages exchange one activation per
-//! microbatch, so they lie furthest apart.
+//! its ranks should share a host. Pipeline stages exchange one activation per micro-batch, so the
+//! pipeline axis is outermost.
 //!
-//! Expert groups lie *inside* the data axis: `expert` consecutive data indices hold the experts
-//! once, and the data axis is made of `data / expert` such groups. So the data axis has two parts,
-//! [`Axis::Replica`] (which copy of all experts) and [`Axis::Expert`] (which share of them).
+//! Expert groups are *inside* the data axis: `expert` consecutive data indices hold all experts
+//! once, and the data axis consists of `data / expert` such groups. The data axis therefore has two
+//! parts: [`Axis::Replica`], the replica of all experts, and [`Axis::Expert`], the shard of them.
 
 use std::fmt;
 
-/// A direction of the grid.
+/// One axis of the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Axis {
-    /// Which stage of the model: consecutive blocks live on consecutive stages.
+    /// Pipeline stage: consecutive blocks are on consecutive stages.
     Pipeline,
-    /// Which samples of the batch. The product of [`Axis::Replica`] and [`Axis::Expert`].
+    /// Data-parallel index: samples of the batch. The product of [`Axis::Replica`] and
+    /// [`Axis::Expert`].
     Data,
-    /// Which copy of the whole set of experts; the outer part of the data axis.
+    /// Replica of the whole set of experts; the outer part of the data axis.
     Replica,
-    /// Which share of the experts; the inner part of the data axis.
+    /// Shard of the experts; the inner part of the data axis.
     Expert,
-    /// Which part of every sequence.
+    /// Context-parallel part of every sequence.
     Context,
-    /// Which share of every matrix.
+    /// Tensor-parallel shard of every matrix.
     Tensor,
 }
 
@@ -32,12 +34,12 @@ impl Axis {
     pub const ALL: [Self; 6] =
         [Self::Pipeline, Self::Data, Self::Replica, Self::Expert, Self::Context, Self::Tensor];
 
-    /// The axes of which every rank's coordinates consist, outermost first: the data axis is
-    /// spelled as its two parts, so that nothing is counted twice.
+    /// Axes of a rank's coordinates, outermost first: the data axis appears as its two parts, so
+    /// that nothing is counted twice.
     pub const PRIME: [Self; 5] =
         [Self::Pipeline, Self::Replica, Self::Expert, Self::Context, Self::Tensor];
 
-    /// The prime axes that this axis consists of, outermost first.
+    /// Prime axes of this axis, outermost first.
     pub const fn parts(self) -> &'static [Self] {
         match self {
             Self::Pipeline => &[Self::Pipeline],
@@ -63,26 +65,26 @@ impl fmt::Display for Axis {
     }
 }
 
-/// How many ways each axis is split. One means not at all.
+/// Degree of each axis. One means not split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Degrees {
-    /// Pipeline stages.
+    /// Pipeline-parallel degree: number of stages.
     pub pipeline: usize,
-    /// Parts of the batch.
+    /// Data-parallel degree.
     pub data: usize,
-    /// Parts of the set of experts; divides `data`.
+    /// Expert-parallel degree; divides `data`.
     pub expert: usize,
-    /// Parts of every sequence.
+    /// Context-parallel degree.
     pub context: usize,
-    /// Parts of every matrix.
+    /// Tensor-parallel degree.
     pub tensor: usize,
 }
 
 impl Degrees {
-    /// Nothing is split: one worker.
+    /// Every degree is one: a single worker.
     pub const ONE: Self = Self { pipeline: 1, data: 1, expert: 1, context: 1, tensor: 1 };
 
-    /// How many ways `axis` is split.
+    /// Degree of `axis`.
     pub const fn degree(&self, axis: Axis) -> usize {
         match axis {
             Axis::Pipeline => self.pipeline,

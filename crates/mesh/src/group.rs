@@ -1,7 +1,7 @@
-//! Some workers in order: the members of a collective operation.
+//! Process group: the ranks of a collective operation, in order.
 //!
-//! Schedules speak of *positions* 0, 1, 2 … inside a group and know nothing of the run around it;
-//! a group translates between those positions and ranks.
+//! Schedules use *group ranks* 0, 1, 2 … and do not know the run's ranks; a group translates
+//! between the two.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group of these ranks, in this order. A rank that appears twice is a bug of the caller.
+    /// Makes a group of these ranks, in this order. Panics if a rank appears twice.
     pub fn new(ranks: Vec<Rank>) -> Self {
-        assert!(!ranks.is_empty(), "a group has at least one member");
+        assert!(!ranks.is_empty(), "a group has at least one rank");
         let mut sorted = ranks.clone();
         sorted.sort_unstable();
         let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
@@ -29,35 +29,35 @@ impl Group {
         Self::new((0..num_ranks).map(Rank).collect())
     }
 
-    /// How many members there are.
+    /// Number of ranks in the group.
     #[expect(clippy::len_without_is_empty, reason = "a group is never empty")]
     pub fn len(&self) -> usize {
         self.ranks.len()
     }
 
-    /// The members by position.
+    /// Ranks, ordered by group rank.
     pub fn ranks(&self) -> &[Rank] {
         &self.ranks
     }
 
-    /// The member at `position`.
-    pub fn rank(&self, position: usize) -> Rank {
-        self.ranks[position]
+    /// Rank of the worker with this group rank.
+    pub fn rank(&self, group_rank: usize) -> Rank {
+        self.ranks[group_rank]
     }
 
-    /// Where `rank` stands in the group, if it is a member.
+    /// Group rank of `rank`, if the group contains it.
     pub fn group_rank(&self, rank: Rank) -> Option<usize> {
-        self.ranks.iter().position(|&member| member == rank)
+        self.ranks.iter().position(|&other| other == rank)
     }
 
-    /// Whether `rank` is a member.
+    /// Whether the group contains `rank`.
     pub fn contains(&self, rank: Rank) -> bool {
         self.group_rank(rank).is_some()
     }
 
-    /// The members at `positions`, in that order, as a group of their own.
-    pub fn select(&self, positions: &[usize]) -> Self {
-        Self::new(positions.iter().map(|&position| self.rank(position)).collect())
+    /// Subgroup of these group ranks, in this order.
+    pub fn select(&self, group_ranks: &[usize]) -> Self {
+        Self::new(group_ranks.iter().map(|&group_rank| self.rank(group_rank)).collect())
     }
 }
 
@@ -73,10 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_and_ranks_invert_each_other() {
+    fn group_ranks_and_ranks_invert_each_other() {
         let group = Group::new(vec![Rank(5), Rank(1), Rank(9)]);
-        for position in 0..group.len() {
-            assert_eq!(group.group_rank(group.rank(position)), Some(position));
+        for group_rank in 0..group.len() {
+            assert_eq!(group.group_rank(group.rank(group_rank)), Some(group_rank));
         }
         assert_eq!(group.group_rank(Rank(2)), None);
         assert!(group.contains(Rank(9)));
@@ -84,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_keeps_the_order_it_was_asked_in() {
+    fn a_subgroup_keeps_the_requested_order() {
         let group = Group::all(4).select(&[3, 1]);
         assert_eq!(group.ranks(), [Rank(3), Rank(1)]);
     }
 
     #[test]
     #[should_panic(expected = "rank 2 appears twice")]
-    fn a_member_counts_once() {
+    fn a_rank_that_appears_twice_is_refused() {
         Group::new(vec![Rank(2), Rank(0), Rank(2)]);
     }
 }

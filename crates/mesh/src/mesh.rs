@@ -1,40 +1,40 @@
-//! The grid of workers: rank ↔ coordinates, and the groups along any set of axes.
+//! Mesh of ranks: rank ↔ coordinates, and process groups along any set of axes.
 //!
-//! A rank is its coordinates read as a number of mixed base, outermost axis first. A group along
-//! some axes holds the ranks that agree with a given rank on every *other* axis. Groups along the
-//! same axes therefore partition the ranks, and members stand in ascending rank order, which is
-//! also the order of their index along the axis.
+//! A rank is its coordinates read as a mixed-radix number, outermost axis first. A group along some
+//! axes contains the ranks that agree with a given rank on every *other* axis. Groups along the
+//! same axes partition the ranks. The ranks of a group ascend, so the group rank is the index along
+//! the axis.
 
 use std::fmt;
 
 use crate::{Axis, Degrees, Group, Rank};
 
-/// A grid of workers.
+/// Mesh of ranks with one degree per axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mesh {
     degrees: Degrees,
 }
 
-/// Where a rank stands: its index along each prime axis (see [`Axis::PRIME`]).
+/// Coordinates of a rank: its index along each of [`Axis::PRIME`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coordinates {
-    /// Which stage of the model.
+    /// Pipeline stage.
     pub pipeline: usize,
-    /// Which copy of all experts: the outer part of the data index.
+    /// Replica of all experts: the outer part of the data index.
     pub replica: usize,
-    /// Which share of the experts: the inner part of the data index.
+    /// Shard of the experts: the inner part of the data index.
     pub expert: usize,
-    /// Which part of every sequence.
+    /// Context-parallel index.
     pub context: usize,
-    /// Which share of every matrix.
+    /// Tensor-parallel index.
     pub tensor: usize,
 }
 
-/// Why degrees do not make a grid.
+/// Degrees that do not form a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
-    /// An axis has no ranks at all.
-    #[error("the {axis} axis is split 0 ways; 1 means not at all")]
+    /// An axis has degree zero.
+    #[error("the {axis} degree is 0; use 1 to leave the axis unsplit")]
     Zero {
         /// The axis.
         axis: Axis,
@@ -47,23 +47,23 @@ pub enum MeshError {
         /// The data degree.
         data: usize,
     },
-    /// The number of workers overflows.
+    /// The number of ranks overflows.
     #[error("the product of the degrees is too large to number the workers")]
     TooLarge,
 }
 
 impl Mesh {
-    /// A grid with these degrees.
+    /// Makes a mesh with these degrees.
     pub fn new(degrees: Degrees) -> Result<Self, MeshError> {
         let Degrees { pipeline, data, expert, context, tensor } = degrees;
-        let given = [
+        let axes = [
             (Axis::Pipeline, pipeline),
             (Axis::Data, data),
             (Axis::Expert, expert),
             (Axis::Context, context),
             (Axis::Tensor, tensor),
         ];
-        if let Some(&(axis, _)) = given.iter().find(|(_, degree)| *degree == 0) {
+        if let Some(&(axis, _)) = axes.iter().find(|(_, degree)| *degree == 0) {
             return Err(MeshError::Zero { axis });
         }
         if !data.is_multiple_of(expert) {
@@ -77,22 +77,22 @@ impl Mesh {
         Ok(Self { degrees })
     }
 
-    /// The degrees it was made with.
+    /// Degree of every axis.
     pub const fn degrees(&self) -> Degrees {
         self.degrees
     }
 
-    /// How many ways `axis` is split.
+    /// Degree of `axis`.
     pub const fn degree(&self, axis: Axis) -> usize {
         self.degrees.degree(axis)
     }
 
-    /// How many workers there are.
+    /// World size: the product of the degrees.
     pub fn num_ranks(&self) -> usize {
         Axis::PRIME.iter().map(|&axis| self.degree(axis)).product()
     }
 
-    /// Where `rank` stands.
+    /// Coordinates of `rank`.
     pub fn coordinates(&self, rank: Rank) -> Coordinates {
         assert!(rank.0 < self.num_ranks(), "rank {rank} of {}", self.num_ranks());
         let mut rest = rank.0;
@@ -104,39 +104,40 @@ impl Mesh {
         })
     }
 
-    /// Who stands there.
+    /// Rank at `coordinates`.
     pub fn rank(&self, coordinates: Coordinates) -> Rank {
         Rank(self.number(coordinates, &Axis::PRIME))
     }
 
-    /// The index of `rank` along `axis`, which is also its position in [`Mesh::group`].
+    /// Index of `rank` along `axis`, which is its group rank in [`Mesh::group`].
     pub fn index(&self, axis: Axis, rank: Rank) -> usize {
         self.number(self.coordinates(rank), axis.parts())
     }
 
-    /// The ranks that differ from `rank` along `axis` only, itself included.
+    /// Group of `rank` along `axis`: the ranks that differ from it along this axis only, itself
+    /// included.
     pub fn group(&self, axis: Axis, rank: Rank) -> Group {
         self.group_along(&[axis], rank)
     }
 
-    /// The ranks that differ from `rank` along some of `axes` only. No axes: `rank` alone.
+    /// Group of `rank` along several axes: the ranks that differ from it along these only. Without
+    /// axes, `rank` alone.
     pub fn group_along(&self, axes: &[Axis], rank: Rank) -> Group {
-        let home = self.coordinates(rank);
-        let mut members = vec![home];
-        // The outermost axis varies slowest, so the members come out in ascending order.
+        let mut group = vec![self.coordinates(rank)];
+        // The outermost axis varies slowest, so ranks come out in ascending order.
         for axis in Axis::PRIME {
-            if axes.iter().any(|wanted| wanted.parts().contains(&axis)) {
+            if axes.iter().any(|along| along.parts().contains(&axis)) {
                 let indices = 0..self.degree(axis);
-                members = members
+                group = group
                     .iter()
-                    .flat_map(|member| indices.clone().map(|index| member.with(axis, index)))
+                    .flat_map(|at| indices.clone().map(|index| at.with(axis, index)))
                     .collect();
             }
         }
-        Group::new(members.into_iter().map(|member| self.rank(member)).collect())
+        Group::new(group.into_iter().map(|at| self.rank(at)).collect())
     }
 
-    /// All groups along `axes`, ordered by their first rank. Together they hold every rank once.
+    /// All groups along `axes`, ordered by their first rank. Together they contain every rank once.
     pub fn groups(&self, axes: &[Axis]) -> Vec<Group> {
         (0..self.num_ranks())
             .map(|rank| (rank, self.group_along(axes, Rank(rank))))
@@ -145,7 +146,7 @@ impl Mesh {
             .collect()
     }
 
-    /// Some of the coordinates read as a number of mixed base, outermost axis first.
+    /// Coordinates along `axes` read as a mixed-radix number, outermost axis first.
     fn number(&self, mut coordinates: Coordinates, axes: &[Axis]) -> usize {
         axes.iter().fold(0, |number, &axis| {
             let (index, degree) = (*coordinates.prime_mut(axis), self.degree(axis));
@@ -156,7 +157,7 @@ impl Mesh {
 }
 
 impl Coordinates {
-    /// The index along a prime axis.
+    /// Index along a prime axis.
     fn prime_mut(&mut self, axis: Axis) -> &mut usize {
         match axis {
             Axis::Pipeline => &mut self.pipeline,
@@ -168,7 +169,7 @@ impl Coordinates {
         }
     }
 
-    /// The same place with another index along a prime axis.
+    /// Coordinates with another index along a prime axis.
     fn with(mut self, axis: Axis, index: usize) -> Self {
         *self.prime_mut(axis) = index;
         self
@@ -183,7 +184,7 @@ impl fmt::Display for Mesh {
     }
 }
 
-/// The divisors of a number, as a person lists alternatives.
+/// Divisors of a number, listed as alternatives for a message.
 struct Divisors(usize);
 
 impl fmt::Display for Divisors {
@@ -238,17 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn degrees_that_make_no_grid_are_refused_with_a_way_out() {
+    fn invalid_degrees_are_refused_with_alternatives() {
         let error = Mesh::new(Degrees { data: 6, expert: 4, ..Degrees::ONE }).unwrap_err();
         assert_eq!(error.to_string(), "expert = 4 does not divide data = 6; try 1, 2, 3 or 6");
         let error = Mesh::new(Degrees { context: 0, ..Degrees::ONE }).unwrap_err();
-        assert_eq!(error.to_string(), "the context axis is split 0 ways; 1 means not at all");
+        assert_eq!(error.to_string(), "the context degree is 0; use 1 to leave the axis unsplit");
         let error = Mesh::new(Degrees { data: usize::MAX, tensor: 2, ..Degrees::ONE });
         assert_eq!(error, Err(MeshError::TooLarge));
     }
 
     #[test]
-    fn the_grid_reads_as_a_product() {
+    fn a_mesh_displays_as_a_product() {
         let mesh = mesh(Degrees { pipeline: 2, data: 4, expert: 2, ..Degrees::ONE });
         let text = "pipeline 2 x data 4 x context 1 x tensor 1, expert 2 inside data";
         assert_eq!(mesh.to_string(), text);

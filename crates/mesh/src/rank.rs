@@ -1,11 +1,11 @@
-//! The number of a worker in the whole run.
+//! Global rank of a worker.
 //!
-//! Inside a group a worker also has a *position*, a plain index. The two are different types, so
-//! that a position in a group of four cannot be mistaken for one of a thousand workers.
+//! Within a group a worker also has a *group rank*, a plain index. The two are different types, so
+//! that rank 3 of a group of four cannot be mistaken for rank 3 of a thousand.
 
 use std::fmt;
 
-/// A worker's number in the whole run, counted from 0.
+/// Global rank of a worker, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub usize);
 

@@ -1,11 +1,11 @@
-//! Properties of every grid: numbers and coordinates invert each other, groups partition ranks.
+//! Properties of every mesh: ranks and coordinates invert each other, groups partition the ranks.
 
 use lockstep_mesh::{Axis, Degrees, Group, Mesh, Rank};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use proptest::test_runner::RngSeed;
 
-/// The same cases on every run and every machine.
+/// Fixed seed: every run and every machine tests equal cases.
 fn cases(num_cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases: num_cases,
@@ -45,19 +45,19 @@ proptest! {
 
     #[test]
     fn groups_along_any_axes_partition_the_ranks(mesh in meshes(), axes in axis_sets()) {
-        let mut seen: Vec<Rank> = Vec::new();
+        let mut found: Vec<Rank> = Vec::new();
         for group in mesh.groups(&axes) {
-            seen.extend(group.ranks());
+            found.extend(group.ranks());
             for &rank in group.ranks() {
                 prop_assert_eq!(&mesh.group_along(&axes, rank), &group);
             }
         }
-        seen.sort_unstable();
-        prop_assert_eq!(seen, ranks(&mesh).collect::<Vec<_>>());
+        found.sort_unstable();
+        prop_assert_eq!(found, ranks(&mesh).collect::<Vec<_>>());
     }
 
     #[test]
-    fn the_index_along_an_axis_is_the_position_in_its_group(mesh in meshes()) {
+    fn the_index_along_an_axis_is_the_group_rank(mesh in meshes()) {
         for rank in ranks(&mesh) {
             for axis in Axis::ALL {
                 let group = mesh.group(axis, rank);
@@ -68,22 +68,22 @@ proptest! {
     }
 
     #[test]
-    fn members_agree_on_every_axis_outside_their_group(mesh in meshes(), axes in axis_sets()) {
+    fn ranks_of_a_group_agree_on_every_other_axis(mesh in meshes(), axes in axis_sets()) {
         let outside: Vec<Axis> = Axis::PRIME
             .into_iter()
-            .filter(|axis| !axes.iter().any(|wanted| wanted.parts().contains(axis)))
+            .filter(|axis| !axes.iter().any(|along| along.parts().contains(axis)))
             .collect();
         for rank in ranks(&mesh) {
-            for &member in mesh.group_along(&axes, rank).ranks() {
+            for &other in mesh.group_along(&axes, rank).ranks() {
                 for &axis in &outside {
-                    prop_assert_eq!(mesh.index(axis, member), mesh.index(axis, rank));
+                    prop_assert_eq!(mesh.index(axis, other), mesh.index(axis, rank));
                 }
             }
         }
     }
 
     #[test]
-    fn no_axis_is_the_rank_alone_and_all_axes_are_everybody(mesh in meshes()) {
+    fn no_axes_give_the_rank_alone_and_all_axes_give_the_world(mesh in meshes()) {
         let last = Rank(mesh.num_ranks() - 1);
         prop_assert_eq!(mesh.group_along(&[], last), Group::new(vec![last]));
         prop_assert_eq!(mesh.group_along(&Axis::ALL, last), Group::all(mesh.num_ranks()));

@@ -1,13 +1,12 @@
-//! The norms of the gradient, and clipping by them.
+//! Gradient clipping by the global norm (Pascanu et al. 2013).
 //!
-//! The norm is a sum over every parameter, so its order must not depend on who holds what: squares
-//! are summed in `f64` per 4,096 elements of each tensor, and those partial sums are added by
-//! parameter name, then by chunk. A shard that starts at a multiple of 4,096 elements can compute
-//! its chunks alone; the partial sums are gathered, never added on the way.
+//! The norm is a sum over every parameter, so its order must not depend on the layout: squares are
+//! summed in `f64` per 4,096 elements of each tensor, and those partial sums are added by parameter
+//! name, then by chunk. A shard that starts at a multiple of 4,096 elements computes its own
+//! chunks; the partial sums are gathered, never added on the way.
 //!
-//! All gradients are clipped together, by the norm over all of them, but for groups of parameters
-//! that ask for a limit of their own: those are clipped by the norm over the group, and do not
-//! count for the others.
+//! All gradients are clipped together by the norm over all of them, except for parameter groups
+//! with a limit of their own: a group is clipped by its own norm and does not count for the others.
 
 use crate::Slot;
 use lockstep_config::Optim;
@@ -16,45 +15,45 @@ use lockstep_tensor::{Cpu, reduce};
 /// Elements of a tensor whose squares are summed together.
 pub const CHUNK_LEN: usize = 4096;
 
-/// Most classes of parameters that are clipped together: one a group, and the rest.
+/// Largest number of clip classes: one per parameter group, and one for the rest.
 pub const MAX_CLASSES: usize = 33;
 
-/// Measures buffers of one layout; the memory for partial sums is made once.
+/// Computes the norm of buffers of one layout; the memory for partial sums is allocated once.
 #[derive(Debug)]
 pub struct GlobalNorm {
-    /// By name and place in the parameter.
+    /// Sorted by name and offset in the parameter.
     slots: Vec<Slot>,
-    /// The sum of squares of every chunk, in the order of the slots.
+    /// Sum of squares of every chunk, in slot order.
     chunks: Vec<f64>,
-    /// The tensor of every chunk.
+    /// Tensor of every chunk.
     tensors: Vec<usize>,
 }
 
-/// Which parameters are clipped together, and by how much.
+/// Clip class of every parameter and limit of every class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClipPlan {
     limits: [f64; MAX_CLASSES],
-    /// By number of the tensor; what is not listed is of the first class.
+    /// By tensor index; a tensor that is not listed is in the first class.
     class_of: Vec<usize>,
 }
 
-/// The size of a gradient and what clipping makes of it.
+/// Norm of a gradient and the scales that clip it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clip {
     /// The Euclidean norm over all parameters; not finite when any gradient is not.
     pub norm: f64,
-    /// What the gradients of every class are to be multiplied with: 1 within the limit.
+    /// Factor on the gradients of each class: 1 within the limit.
     scales: [f32; MAX_CLASSES],
 }
 
 impl Clip {
-    /// Of a norm that is within every limit.
+    /// Makes a clip of a norm that is within every limit.
     pub fn unclipped(norm: f64) -> Self {
         Self { norm, scales: [1.0; MAX_CLASSES] }
     }
 }
 
-/// The class of a group's parameters, or of those without a group.
+/// Clip class of a group's parameters, or of parameters without a group.
 pub(crate) fn class_of_group(optim: &Optim, group: Option<usize>) -> usize {
     match group {
         Some(index) if optim.groups[index].clip.is_some() => index + 1,
@@ -63,14 +62,14 @@ pub(crate) fn class_of_group(optim: &Optim, group: Option<usize>) -> usize {
 }
 
 impl ClipPlan {
-    /// Everything together; a `limit` of 0 switches clipping off.
+    /// Clips all gradients together; a `limit` of 0 switches clipping off.
     pub const fn global(limit: f64) -> Self {
         let mut limits = [0.0; MAX_CLASSES];
         limits[0] = limit;
         Self { limits, class_of: Vec::new() }
     }
 
-    /// What the settings ask for, for tensors of these names, in the order of their numbers.
+    /// Reads the limits of the settings, for tensors of these names, ordered by index.
     pub fn new<'a>(optim: &Optim, names: impl Iterator<Item = &'a str>) -> Self {
         let mut plan = Self::global(optim.clip);
         for (group, limit) in optim.groups.iter().zip(&mut plan.limits[1..]) {
@@ -82,8 +81,8 @@ impl ClipPlan {
 }
 
 impl Clip {
-    /// For gradients whose squares add up to these sums of chunks, each with its tensor, in the
-    /// order in which they are to be added.
+    /// Sums the squares of chunks, each with its tensor, in the order given, and derives the
+    /// scales.
     pub fn new(plan: &ClipPlan, chunks: impl Iterator<Item = (usize, f64)>) -> Self {
         let mut total = 0.0;
         let mut sums = [0.0; MAX_CLASSES];
@@ -101,24 +100,24 @@ impl Clip {
         Self { norm: total.sqrt(), scales }
     }
 
-    /// The same factor for everything, of gradients that nobody measured.
-    pub const fn by(scale: f32) -> Self {
+    /// Scales every gradient alike, without a measured norm.
+    pub const fn uniform(scale: f32) -> Self {
         Self { norm: 0.0, scales: [scale; MAX_CLASSES] }
     }
 
-    /// Whether anything is shortened.
+    /// Whether any gradient is clipped.
     pub fn is_active(&self) -> bool {
         self.scales.iter().any(|scale| *scale < 1.0)
     }
 
-    /// What the gradients of a class are to be multiplied with.
+    /// Factor on the gradients of a class.
     pub const fn scale(&self, class: usize) -> f32 {
         self.scales[class]
     }
 }
 
 impl GlobalNorm {
-    /// For buffers laid out as `slots` say.
+    /// Prepares for buffers with the layout of `slots`.
     pub fn new(slots: &[Slot]) -> Self {
         let mut slots = slots.to_vec();
         slots.sort_by(|a, b| (&a.name, a.first).cmp(&(&b.name, b.first)));
@@ -127,7 +126,7 @@ impl GlobalNorm {
         Self { slots, chunks: vec![0.0; tensors.len()], tensors }
     }
 
-    /// The norm and the scales that bring it within the limits, where `grads` gives the flat
+    /// Computes the norm and the scales that bring it within the limits. `grads` returns the flat
     /// buffer of each block.
     pub fn clip<'a, G: AsRef<[f32]> + ?Sized + 'a>(
         &mut self,
@@ -139,9 +138,9 @@ impl GlobalNorm {
         Clip::new(plan, self.by_tensor())
     }
 
-    /// The sum of squares of every chunk, by name of the parameter and place in it. Where workers
-    /// have parts of the gradients, all of their chunks in this order add up to the norm. `values`
-    /// gives what is measured of a slot.
+    /// Computes the sum of squares of every chunk, by parameter name and offset. Where ranks have
+    /// parts of the gradients, all their chunks in this order add up to the norm. `values` returns
+    /// the elements of a slot.
     pub fn chunk_sums<'a>(&mut self, cpu: &Cpu, values: impl Fn(&Slot) -> &'a [f32]) -> &[f64] {
         let mut rest = &mut self.chunks[..];
         for slot in &self.slots {
@@ -152,23 +151,23 @@ impl GlobalNorm {
         &self.chunks
     }
 
-    /// What is measured, in the order of its chunks.
+    /// Slots in the order of their chunks.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// What [`Self::chunk_sums`] gave last.
+    /// Last result of [`Self::chunk_sums`].
     pub fn last_sums(&self) -> &[f64] {
         &self.chunks
     }
 
-    /// What [`Self::chunk_sums`] gave last, each with the number of its tensor.
+    /// Last result of [`Self::chunk_sums`], each with its tensor index.
     pub fn by_tensor(&self) -> impl Iterator<Item = (usize, f64)> {
         self.tensors.iter().copied().zip(self.chunks.iter().copied())
     }
 }
 
-/// How many chunks a slot has.
+/// Number of chunks of a slot.
 pub fn num_chunks(slot: &Slot) -> usize {
     slot.range.len().div_ceil(CHUNK_LEN)
 }
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_is_that_of_all_slots_and_of_nothing_between_them() {
+    fn the_norm_covers_all_slots_and_no_gaps() {
         let cpu = Cpu::single(Isa::detect());
         let grads = [vec![3.0, 100.0, 0.0], vec![-100.0, 4.0]];
         let slots = [slot(0, "b", 0..1), slot(1, "a", 1..2)];
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_norm_within_the_limit_or_without_one_leaves_the_gradient_alone() {
+    fn a_norm_within_the_limit_or_without_one_does_not_clip() {
         let cpu = Cpu::single(Isa::detect());
         let mut norm = GlobalNorm::new(&[slot(0, "a", 0..2)]);
         for limit in [5.0, 6.0, 0.0] {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_does_not_depend_on_how_tensors_lie_in_blocks() {
+    fn the_norm_does_not_depend_on_the_block_layout() {
         let cpu = Cpu::single(Isa::detect());
         let plan = ClipPlan::global(1.0);
         let (a, b) = (wavy(CHUNK_LEN + 77), wavy(3 * CHUNK_LEN));
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_is_not_finite_gives_a_norm_that_is_not() {
+    fn a_gradient_that_is_not_finite_gives_a_norm_that_is_not_finite() {
         let cpu = Cpu::single(Isa::detect());
         let plan = ClipPlan::global(1.0);
         for bad in [f32::NAN, f32::INFINITY] {

@@ -1,15 +1,16 @@
-//! From gradients to steps: optimizers, clipping by the global norm, learning-rate courses.
+//! Optimizers, gradient clipping by the global norm, learning-rate schedules and `fp16` loss
+//! scaling.
 //!
-//! Everything works on flat buffers, one per block, and on a list of [`Slot`]s that says which
-//! parameters they hold; nothing here knows what the parameters mean or who else holds them.
+//! Everything works on flat buffers, one per block, and on a list of [`Slot`]s that names the
+//! parameters in them. Optimizers do not know the model or the other ranks.
 //!
 //! # Layout
 //! - [`lr`]: the learning rate of each step.
-//! - [`clip`]: norms, and the scales that keep them within limits.
-//! - [`loss_scale`]: what the loss is multiplied by in `fp16`.
+//! - [`clip`]: gradient norms and clipping.
+//! - [`loss_scale`]: static and dynamic loss scaling for `fp16`.
 //! - [`optimizer`]: SGD, momentum, Nesterov, Adam, AdamW, LARS and LAMB with their state.
-//! - [`state`]: where that state is kept.
-//! - [`phases`]: which parameters are trained when.
+//! - [`state`]: optimizer state in memory or offloaded to a file.
+//! - [`phases`]: spans of steps with a fixed set of trained parameters.
 //!
 //! # Example
 //! ```
@@ -50,7 +51,7 @@ pub mod state;
 pub mod phases;
 
 pub use clip::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm};
-pub use loss_scale::{LossScaler, OverflowWatch};
+pub use loss_scale::{LossScaler, OverflowMonitor};
 pub use lr::LearningRate;
 pub use optimizer::{Optimizer, TensorNorms, Update};
 pub use phases::Phases;
@@ -60,21 +61,21 @@ use std::ops::Range;
 /// A parameter, or a part of one, in the flat buffers of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which buffers.
+    /// Index of the block.
     pub block: usize,
     /// The parameter's name, unique in the model.
     pub name: String,
-    /// Its number among all parameters of the model, by name.
+    /// Index among all parameters of the model, by name.
     pub tensor: usize,
-    /// Which piece of the parameter, where slices of the model have a piece each.
+    /// Piece of the parameter: tensor-parallel shards hold one piece each.
     pub piece: usize,
-    /// Its elements in the buffer of parameters.
+    /// Elements in the parameter buffer.
     pub range: Range<usize>,
-    /// Its elements in the buffer of gradients, in which nothing that is frozen has a place.
+    /// Elements in the gradient buffer, which has no room for frozen parameters.
     pub grads: Range<usize>,
-    /// Which element of the parameter the first of them is, pieces one behind the other; a whole
-    /// number of chunks of the norm from the start of the piece.
+    /// Index of the first of them in the parameter, pieces concatenated; a whole number of norm
+    /// chunks from the start of the piece.
     pub first: usize,
-    /// Whether weight decay pulls on it.
+    /// Whether weight decay applies.
     pub decay: bool,
 }

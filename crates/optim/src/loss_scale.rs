@@ -1,34 +1,35 @@
-//! The scale of the loss, for products in `fp16`.
+//! Static and dynamic loss scaling for `fp16` (Micikevicius et al. 2018, "Mixed Precision
+//! Training").
 //!
-//! Gradients of a transformer are small, and `fp16` rounds what is below 2^-25 to zero. The loss is
-//! therefore multiplied by a power of two, and so are all gradients; they are divided by it again
-//! before anything looks at their size. Too large a scale shows as gradients that are not finite.
-//! A dynamic scale is halved then, and the step is left out; after many steps without an overflow
-//! it is doubled. Every worker sees the same norm, so all of them find the same scale.
+//! Gradients of a transformer are small, and `fp16` rounds values below 2^-25 to zero. The loss is
+//! therefore multiplied by a power of two, which scales all gradients; they are divided by it
+//! before the norm. Gradients that are not finite mean that the scale is too large: a dynamic scale
+//! is then halved and the step skipped. After `loss_scale_interval` steps without an overflow it is
+//! doubled. Every rank computes the same norm, so all ranks agree on the scale.
 //!
-//! With S the scale, a gradient g overflows beyond `g S = 65,504` and is lost below
-//! `g S = 2^-25`: more of one as S grows, less of the other, and never both at once.
+//! With scale S, a gradient g overflows beyond `g S = 65,504` and underflows below `g S = 2^-25`: a
+//! larger S trades underflows for overflows.
 
 use lockstep_config::{Dtype, LossScale, Precision};
 
-/// Steps over which overflows are counted before anybody complains.
+/// Steps over which the overflow rate is measured.
 const WINDOW: u64 = 100;
-/// Share of steps that may overflow without a word.
+/// Largest overflow rate without a warning.
 const MAX_OVERFLOW_RATE: f64 = 0.01;
 
-/// Finds the scale of every step.
+/// Loss scale of every step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossScaler {
-    /// None where nothing is scaled.
+    /// None without loss scaling.
     scale: Option<LossScale>,
-    /// Steps without an overflow that double the scale; none for a scale that stays.
+    /// Steps without an overflow after which the scale doubles; none for a static scale.
     interval: Option<u64>,
     /// Steps since the scale changed or something overflowed.
     clean_steps: u64,
 }
 
 impl LossScaler {
-    /// At the beginning of a run.
+    /// Starts with the first scale of a run.
     pub fn new(precision: &Precision) -> Self {
         Self {
             scale: (precision.compute == Dtype::F16).then(|| precision.first_scale()),
@@ -37,13 +38,13 @@ impl LossScaler {
         }
     }
 
-    /// In the middle of one: the scale, and the steps since it changed.
-    pub fn resumed(precision: &Precision, scale: LossScale, clean_steps: u64) -> Self {
+    /// Resumes with the scale of a checkpoint and the steps since it changed.
+    pub fn resume(precision: &Precision, scale: LossScale, clean_steps: u64) -> Self {
         let start = Self::new(precision);
         Self { scale: start.scale.map(|_| scale), clean_steps, ..start }
     }
 
-    /// The scale of the next step; none where nothing is scaled.
+    /// Scale of the next step; none without loss scaling.
     pub fn scale(&self) -> Option<LossScale> {
         self.scale
     }
@@ -53,8 +54,8 @@ impl LossScaler {
         self.clean_steps
     }
 
-    /// A step was fine.
-    pub fn go_on(&mut self) {
+    /// Counts a step without an overflow.
+    pub fn record_clean_step(&mut self) {
         self.clean_steps += 1;
         if self.interval.is_some_and(|interval| self.clean_steps >= interval) {
             self.scale = self.scale.map(LossScale::doubled);
@@ -62,8 +63,9 @@ impl LossScaler {
         }
     }
 
-    /// A gradient was not finite. Whether a smaller scale may help: then the next step has it.
-    pub fn overflow(&mut self) -> bool {
+    /// Counts a step whose gradient was not finite. Returns whether a smaller scale may help, which
+    /// the next step then uses.
+    pub fn record_overflow(&mut self) -> bool {
         self.clean_steps = 0;
         let smaller = self.scale.filter(|_| self.interval.is_some()).and_then(LossScale::halved);
         if smaller.is_some() {
@@ -73,19 +75,18 @@ impl LossScaler {
     }
 }
 
-/// Notices when steps overflow too often. What a dynamic scale needs to find its place is not
-/// counted: the first step that is fine begins the count.
+/// Warns when steps overflow too often. The overflows with which a dynamic scale starts do not
+/// count: the first clean step begins the count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OverflowWatch {
+pub struct OverflowMonitor {
     has_begun: bool,
     num_steps: u64,
     num_overflows: u64,
 }
 
-impl OverflowWatch {
-    /// Takes note of a step; the share of the last hundred that have overflowed, where it is too
-    /// much.
-    pub fn note(&mut self, has_overflowed: bool) -> Option<f64> {
+impl OverflowMonitor {
+    /// Records a step; returns the overflow rate of the last hundred steps where it is too high.
+    pub fn record(&mut self, has_overflowed: bool) -> Option<f64> {
         self.has_begun |= !has_overflowed;
         if !self.has_begun {
             return None;
@@ -120,14 +121,14 @@ mod tests {
     fn a_dynamic_scale_halves_at_once_and_doubles_after_the_interval() {
         let mut scaler = LossScaler::new(&precision(&["precision.loss_scale_interval=3"]));
         assert_eq!(exponent(&scaler), 16);
-        assert!(scaler.overflow() && scaler.overflow());
+        assert!(scaler.record_overflow() && scaler.record_overflow());
         assert_eq!(exponent(&scaler), 14);
-        scaler.go_on();
-        scaler.go_on();
-        assert!(scaler.overflow(), "the count begins again");
+        scaler.record_clean_step();
+        scaler.record_clean_step();
+        assert!(scaler.record_overflow(), "the count begins again");
         let exponents: Vec<u8> = (0..7)
             .map(|_| {
-                scaler.go_on();
+                scaler.record_clean_step();
                 exponent(&scaler)
             })
             .collect();
@@ -139,33 +140,34 @@ mod tests {
         for sets in [&["precision.loss_scale=1024"][..], &["precision.loss_scale_start=1"]] {
             let mut scaler = LossScaler::new(&precision(sets));
             let before = scaler.scale();
-            assert!(!scaler.overflow());
+            assert!(!scaler.record_overflow());
             assert_eq!(scaler.scale(), before);
         }
-        let mut still = LossScaler::new(&precision(&["precision.loss_scale=1024"]));
-        (0..5000).for_each(|_| still.go_on());
-        assert_eq!(exponent(&still), 10);
+        let mut fixed = LossScaler::new(&precision(&["precision.loss_scale=1024"]));
+        (0..5000).for_each(|_| fixed.record_clean_step());
+        assert_eq!(exponent(&fixed), 10);
     }
 
     #[test]
-    fn nothing_is_scaled_in_f32_and_a_resumed_scaler_is_the_one_that_was_saved() {
+    fn f32_has_no_scale_and_a_resumed_scaler_equals_the_saved_one() {
         assert_eq!(LossScaler::new(&Recipe::default().precision).scale(), None);
         let precision = precision(&["precision.loss_scale_interval=5"]);
         let mut scaler = LossScaler::new(&precision);
-        scaler.overflow();
-        (0..3).for_each(|_| scaler.go_on());
+        scaler.record_overflow();
+        (0..3).for_each(|_| scaler.record_clean_step());
         let scale = scaler.scale().expect("a scale");
-        assert_eq!(LossScaler::resumed(&precision, scale, scaler.clean_steps()), scaler);
+        assert_eq!(LossScaler::resume(&precision, scale, scaler.clean_steps()), scaler);
     }
 
     #[test]
     fn more_than_one_overflow_in_a_hundred_steps_is_too_many() {
-        let mut watch = OverflowWatch::default();
+        let mut monitor = OverflowMonitor::default();
         for _ in 0..30 {
-            assert_eq!(watch.note(true), None, "a scale that finds its place");
+            assert_eq!(monitor.record(true), None, "a scale that finds its place");
         }
         let mut rates = |num_overflows: u64| {
-            let rates: Vec<_> = (0..100).map(|i| watch.note(i >= 100 - num_overflows)).collect();
+            let rates: Vec<_> =
+                (0..100).map(|i| monitor.record(i >= 100 - num_overflows)).collect();
             assert!(rates[..99].iter().all(Option::is_none));
             rates[99]
         };

@@ -1,8 +1,8 @@
-//! Stretches of a run in which the same parameters are trained.
+//! Training phases: spans of steps with a fixed set of trained parameters.
 //!
-//! Groups may be frozen for good, from a step on, or until one. Which parameters are trained is
-//! then a function of the recipe and the step, constant between a few known steps; whoever holds
-//! gradients and optimizer state makes room for what is trained in a phase and for nothing else.
+//! A parameter group may be frozen for the whole run, from a step on, or up to a step. The set of
+//! trained parameters is a function of the recipe and the step, and changes at a few known steps;
+//! gradients and optimizer state of a phase have room only for the parameters trained in it.
 
 use lockstep_config::Optim;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ struct Phase {
 }
 
 impl Default for Phases {
-    /// One phase, in which everything is trained.
+    /// One phase in which all parameters are trained.
     fn default() -> Self {
         Self { list: vec![Phase { first_step: 0, frozen: BTreeSet::new() }] }
     }
@@ -44,7 +44,7 @@ impl Phases {
         Self { list }
     }
 
-    /// How many there are.
+    /// Number of phases.
     #[expect(clippy::len_without_is_empty, reason = "a run has at least one phase")]
     pub const fn len(&self) -> usize {
         self.list.len()
@@ -85,7 +85,7 @@ mod tests {
         );
         assert_eq!(phases.len(), 3);
         let starts: Vec<u64> = (0..3).map(|phase| phases.first_step(phase)).collect();
-        assert_eq!(starts, [0, 5, 9], "what no parameter is part of changes nothing");
+        assert_eq!(starts, [0, 5, 9], "a group without parameters changes nothing");
         assert_eq!([0, 4, 5, 8, 9, 100].map(|step| phases.at(step)), [0, 0, 1, 1, 2, 2]);
         let frozen = |name: &str| [0, 1, 2].map(|phase| phases.is_frozen(phase, name));
         assert_eq!(frozen("a.b"), [true; 3]);

@@ -1,48 +1,46 @@
-//! Where an optimizer keeps its state: in memory, or in a file of which a piece at a time is in
-//! memory.
+//! Optimizer state in memory, or offloaded to a file of which one piece at a time is in memory.
 //!
-//! Every rule works element by element, so state can be walked through in pieces of any length
-//! with the same result. What lies in a file is: while one piece is worked on, the disk reads the
-//! next one and writes the one before; see [`lockstep_platform::paged`].
+//! Every update rule works element by element, so state can be processed in pieces of any length
+//! with equal results. Offloaded state is: while the optimizer works on one piece, the disk reads
+//! the next and writes the previous one; see [`lockstep_platform::paged`].
 
 use lockstep_platform::{FileError, Paged};
 use std::ops::Range;
 
-/// Numbers of each kind of state that are in memory at once where they lie in a file.
+/// Elements of each state buffer that are in memory at once when state is offloaded to a file.
 pub const PIECE_LEN: usize = 1 << 20;
 
-/// One kind of state of one block.
+/// One state buffer of one block, such as Adam's first moments.
 #[derive(Debug)]
-pub(crate) enum Kept {
-    Here(Vec<f32>),
-    Away(Box<dyn Paged>),
+pub(crate) enum StateBuffer {
+    Memory(Vec<f32>),
+    File(Box<dyn Paged>),
 }
 
-impl Kept {
+impl StateBuffer {
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Here(values) => values.len(),
-            Self::Away(values) => values.floats().len(),
+            Self::Memory(values) => values.len(),
+            Self::File(values) => values.floats().len(),
         }
     }
 
-    /// All of it, in the hands of somebody who looks at it once: what was looked at before is let
-    /// go of.
-    pub(crate) fn lend(&self) -> &[f32] {
+    /// The whole buffer, for one sequential pass: pages of earlier passes are released first.
+    pub(crate) fn whole(&self) -> &[f32] {
         match self {
-            Self::Here(values) => values,
-            Self::Away(values) => {
+            Self::Memory(values) => values,
+            Self::File(values) => {
                 values.rest();
                 values.floats()
             }
         }
     }
 
-    /// See [`Self::lend`].
-    pub(crate) fn lend_mut(&mut self) -> &mut [f32] {
+    /// The whole buffer, for one sequential pass that writes.
+    pub(crate) fn whole_mut(&mut self) -> &mut [f32] {
         match self {
-            Self::Here(values) => values,
-            Self::Away(values) => {
+            Self::Memory(values) => values,
+            Self::File(values) => {
                 values.rest();
                 values.floats_mut()
             }
@@ -51,68 +49,69 @@ impl Kept {
 
     fn values_mut(&mut self) -> &mut [f32] {
         match self {
-            Self::Here(values) => values,
-            Self::Away(values) => values.floats_mut(),
+            Self::Memory(values) => values,
+            Self::File(values) => values.floats_mut(),
         }
     }
 }
 
-/// The state of one block: as many numbers of each kind as it has parameters that are stepped.
+/// State buffers of one block, each with one element per parameter that the optimizer updates.
 #[derive(Debug, Default)]
-pub(crate) struct Kinds(pub(crate) Vec<Kept>);
+pub(crate) struct BlockStates(pub(crate) Vec<StateBuffer>);
 
-impl Kinds {
-    /// Begins to read what will be asked for first.
+impl BlockStates {
+    /// Starts reading the first piece.
     pub(crate) fn read_first(&self) {
         self.read_ahead(0);
     }
 
     fn read_ahead(&self, first: usize) {
-        for kind in &self.0 {
-            if let Kept::Away(values) = kind {
+        for buffer in &self.0 {
+            if let StateBuffer::File(values) = buffer {
                 let len = values.floats().len();
                 values.read_ahead(first.min(len)..(first + PIECE_LEN).min(len));
             }
         }
     }
 
-    /// Calls `work` with stretches that together are all of the state, by kind, and where each
-    /// lies. Ends early where the disk fails; `after` is what will be walked through next.
+    /// Calls `work` with consecutive pieces of all buffers and the range of each piece. Stops at
+    /// the first disk error. `next` is the state of the next call: its first piece is read ahead.
     pub(crate) fn walk(
         &mut self,
-        after: Option<&Self>,
+        next: Option<&Self>,
         mut work: impl FnMut(Range<usize>, [&mut [f32]; 2]),
     ) -> Result<(), FileError> {
-        let len = self.0.first().map_or(0, Kept::len);
-        let is_away = matches!(self.0.first(), Some(Kept::Away(_)));
-        let piece_len = if is_away { PIECE_LEN } else { len.max(1) };
+        let len = self.0.first().map_or(0, StateBuffer::len);
+        let is_offloaded = matches!(self.0.first(), Some(StateBuffer::File(_)));
+        let piece_len = if is_offloaded { PIECE_LEN } else { len.max(1) };
         for first in (0..len).step_by(piece_len) {
             let piece = first..(first + piece_len).min(len);
-            self.bring(&piece)?;
+            self.read_piece(&piece)?;
             if piece.end < len {
                 self.read_ahead(piece.end);
-            } else if let Some(after) = after {
-                after.read_first();
+            } else if let Some(next) = next {
+                next.read_first();
             }
-            let mut values = self.0.iter_mut().map(|kind| &mut kind.values_mut()[piece.clone()]);
-            let kinds = [values.next(), values.next()].map(Option::unwrap_or_default);
-            assert!(values.next().is_none(), "no rule has more kinds of state");
-            work(piece.clone(), kinds);
-            self.put_back(&piece);
+            let mut values =
+                self.0.iter_mut().map(|buffer| &mut buffer.values_mut()[piece.clone()]);
+            let buffers = [values.next(), values.next()].map(Option::unwrap_or_default);
+            assert!(values.next().is_none(), "no rule has more than two state buffers");
+            work(piece.clone(), buffers);
+            self.write_piece(&piece);
         }
         Ok(())
     }
 
-    fn bring(&self, piece: &Range<usize>) -> Result<(), FileError> {
-        self.0.iter().try_for_each(|kind| match kind {
-            Kept::Here(_) => Ok(()),
-            Kept::Away(values) => values.bring(piece.clone()),
+    fn read_piece(&self, piece: &Range<usize>) -> Result<(), FileError> {
+        self.0.iter().try_for_each(|buffer| match buffer {
+            StateBuffer::Memory(_) => Ok(()),
+            StateBuffer::File(values) => values.bring(piece.clone()),
         })
     }
 
-    fn put_back(&self, piece: &Range<usize>) {
-        for kind in &self.0 {
-            if let Kept::Away(values) = kind {
+    fn write_piece(&self, piece: &Range<usize>) {
+        for buffer in &self.0 {
+            if let StateBuffer::File(values) = buffer {
                 values.put_back(piece.clone());
             }
         }

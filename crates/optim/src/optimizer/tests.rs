@@ -1,4 +1,5 @@
-//! Every rule against its formula in `f64`, with gaps, groups and state that comes and goes.
+//! Every rule against its formula in `f64`, with gaps, parameter groups, restored and offloaded
+//! state.
 
 use super::*;
 use lockstep_config::{Group, Recipe};
@@ -30,7 +31,7 @@ fn group(pattern: &str) -> Group {
     }
 }
 
-/// Block 0 has a gap, as a mirror leaves one, and mixed decay; block 1 owns nothing.
+/// Block 0 has a gap, as a tied embedding leaves one, and mixed decay; block 1 owns nothing.
 fn slots() -> Vec<Slot> {
     let slot = |block, name: &str, tensor, range: Range<usize>, decay| Slot {
         block,
@@ -64,7 +65,7 @@ fn norm(values: &[f32]) -> f64 {
 fn run(optimizer: &mut Optimizer, params: &mut [Vec<f32>], counts: std::ops::Range<u64>) {
     let cpu = Cpu::single(Isa::detect());
     for count in counts {
-        let update = Update { count, lr: 0.1 / count as f64, clip: Clip::by(0.5) };
+        let update = Update { count, lr: 0.1 / count as f64, clip: Clip::uniform(0.5) };
         let mut grads = buffers(0.5);
         for (block, params) in params.iter().enumerate() {
             optimizer.prepare_block(&cpu, &update, block, params, &mut grads[block]);
@@ -138,7 +139,7 @@ const RULES: [OptimName; 7] = [
 ];
 
 #[test]
-fn each_rule_steps_what_it_owns_and_nothing_else() {
+fn each_rule_updates_its_slots_and_nothing_else() {
     for name in RULES {
         let mut optimizer = Optimizer::new(&settings(name), &slots());
         let (before, mut params) = (buffers(1.0), buffers(1.0));
@@ -159,7 +160,7 @@ fn each_rule_steps_what_it_owns_and_nothing_else() {
 }
 
 #[test]
-fn a_group_has_its_own_rate_and_decay_and_the_first_that_matches_counts() {
+fn a_group_has_its_own_rate_and_decay_and_the_first_match_wins() {
     let groups = vec![
         Group { lr_scale: 0.5, weight_decay: Some(0.25), ..group("b") },
         Group { lr_scale: 0.0, ..group("?") },
@@ -175,12 +176,12 @@ fn a_group_has_its_own_rate_and_decay_and_the_first_that_matches_counts() {
 }
 
 #[test]
-fn state_that_begins_late_is_corrected_from_its_own_first_step() {
-    let late = Group { unfreeze_at: Some(100), ..group("*") };
-    let late = Optim { groups: vec![late], ..settings(OptimName::AdamW) };
-    let mut optimizer = Optimizer::at_step(&late, &slots(), 100);
+fn bias_correction_of_unfrozen_parameters_starts_at_their_first_step() {
+    let unfrozen = Group { unfreeze_at: Some(100), ..group("*") };
+    let settings = Optim { groups: vec![unfrozen], ..settings(OptimName::AdamW) };
+    let mut optimizer = Optimizer::at_step(&settings, &slots(), 100);
     let (cpu, mut params) = (Cpu::single(Isa::detect()), buffers(1.0));
-    let update = Update { count: 101, lr: 0.1, clip: Clip::by(1.0) };
+    let update = Update { count: 101, lr: 0.1, clip: Clip::uniform(1.0) };
     optimizer.step_block(&cpu, &update, 2, &mut params[2], &[1.0, -1.0]);
     let moved: Vec<f32> = params[2].iter().zip(&buffers(1.0)[2]).map(|(a, b)| a - b).collect();
     let decay = 0.1 * 0.01;
@@ -190,13 +191,13 @@ fn state_that_begins_late_is_corrected_from_its_own_first_step() {
 }
 
 #[test]
-fn state_that_is_saved_and_restored_continues_with_the_same_bits() {
+fn restored_state_continues_with_equal_bits() {
     for name in RULES {
         let mut optimizer = Optimizer::new(&settings(name), &slots());
         let mut params = buffers(1.0);
         run(&mut optimizer, &mut params, 1..3);
         let mut restored = Optimizer::new(&settings(name), &slots());
-        restored.continue_from(&optimizer);
+        restored.copy_state_from(&optimizer);
         let mut resumed = params.clone();
         run(&mut optimizer, &mut params, 3..5);
         run(&mut restored, &mut resumed, 3..5);
@@ -208,9 +209,9 @@ fn state_that_is_saved_and_restored_continues_with_the_same_bits() {
 }
 
 #[test]
-fn state_is_named_after_parameters_and_holds_no_more_than_they_need() {
+fn state_is_named_after_parameters_and_has_their_length() {
     let optimizer = Optimizer::new(&settings(OptimName::AdamW), &slots());
-    assert_eq!(optimizer.kinds(), ["m", "v"]);
+    assert_eq!(optimizer.state_names(), ["m", "v"]);
     for (name, len) in [("a", 3), ("b", 2), ("c", 2), ("d", 2)] {
         for kind in 0..2 {
             assert_eq!(optimizer.state(name, 0, kind).map(<[f32]>::len), Some(len), "{name}");
@@ -229,7 +230,7 @@ fn unknown_state_is_not_found() {
 }
 
 #[test]
-fn a_tensor_of_zeros_is_stepped_by_the_rate_of_the_run() {
+fn a_tensor_of_zeros_has_a_trust_ratio_of_one() {
     for name in [OptimName::Lars, OptimName::Lamb] {
         let mut params = vec![vec![0.0; 9], vec![0.0; 4], vec![0.0; 2]];
         run(&mut Optimizer::new(&settings(name), &slots()), &mut params, 1..2);
@@ -238,7 +239,7 @@ fn a_tensor_of_zeros_is_stepped_by_the_rate_of_the_run() {
 }
 
 #[test]
-fn state_in_a_file_is_walked_through_in_pieces_with_the_same_bits() {
+fn offloaded_state_gives_equal_bits() {
     let world = lockstep_platform::real();
     let scratch = lockstep_platform::ScratchDir::new(&world, "state").expect("a folder");
     // Pieces end inside of a span; a span ends inside of a piece; some fit as they are.
@@ -255,12 +256,12 @@ fn state_in_a_file_is_walked_through_in_pieces_with_the_same_bits() {
     for name in [OptimName::AdamW, OptimName::Momentum, OptimName::Lamb] {
         let settings = settings(name);
         let make = |lens: &[usize]| world.files().paged(scratch.path(), lens);
-        let away = Optimizer::in_file(&settings, &slots, 0, make).expect("room");
-        assert_eq!(away.resident_len(), away.kinds().len() * PIECE_LEN);
-        let mut results = [Optimizer::new(&settings, &slots), away].map(|mut optimizer| {
+        let offloaded = Optimizer::in_file(&settings, &slots, 0, make).expect("room");
+        assert_eq!(offloaded.resident_len(), offloaded.state_names().len() * PIECE_LEN);
+        let mut results = [Optimizer::new(&settings, &slots), offloaded].map(|mut optimizer| {
             let mut params: Vec<f32> = (0..at).map(|i| (i % 101) as f32 - 50.0).collect();
             for count in 1..3 {
-                let update = Update { count, lr: 0.1, clip: Clip::by(0.5) };
+                let update = Update { count, lr: 0.1, clip: Clip::uniform(0.5) };
                 let mut grads: Vec<f32> = (0..at).map(|i| (i % 89) as f32 - 44.0).collect();
                 optimizer.read_ahead();
                 optimizer.prepare_block(&cpu, &update, 0, &params, &mut grads);
@@ -271,10 +272,10 @@ fn state_in_a_file_is_walked_through_in_pieces_with_the_same_bits() {
             }
             (params, optimizer)
         });
-        let [(here, one), (away, other)] = &mut results;
-        assert!(here == away, "{name}");
+        let [(in_memory, one), (from_file, other)] = &mut results;
+        assert!(in_memory == from_file, "{name}");
         for slot in &slots {
-            for kind in 0..one.kinds().len() {
+            for kind in 0..one.state_names().len() {
                 let state = |of: &Optimizer| of.state(&slot.name, 0, kind).map(<[f32]>::to_vec);
                 assert!(state(one) == state(other), "{name}, {}", slot.name);
             }
@@ -282,7 +283,7 @@ fn state_in_a_file_is_walked_through_in_pieces_with_the_same_bits() {
     }
 }
 
-/// A disk of which a stretch cannot be read.
+/// A disk that fails to read.
 #[derive(Debug)]
 struct Broken(Vec<f32>);
 
@@ -308,14 +309,14 @@ impl Paged for Broken {
 }
 
 #[test]
-fn a_disk_that_fails_ends_the_step_and_is_told_of() {
+fn a_disk_error_skips_the_step_and_is_reported() {
     let make = |lens: &[usize]| {
         let broken = |len: &usize| Box::new(Broken(vec![0.0; *len])) as Box<dyn Paged>;
         Ok(lens.iter().map(broken).collect())
     };
     let settings = settings(OptimName::AdamW);
     let mut optimizer = Optimizer::in_file(&settings, &slots(), 0, make).expect("room");
-    optimizer.check().expect("nobody has asked yet");
+    optimizer.check().expect("nothing was read yet");
     let mut params = buffers(1.0);
     run(&mut optimizer, &mut params, 1..2);
     assert_eq!(params, buffers(1.0), "nothing was stepped");
