@@ -1,11 +1,12 @@
-//! What a type of device reaches of its peaks, in a handful of constants.
+//! Calibration: the share of its peaks that a device type achieves, in a few constants.
 //!
-//! Each has a meaning that could be measured by itself; here they are fitted together, to published
-//! runs of the type (`lockstep plan validate --fit`), and kept as one TOML file for each type.
+//! Each constant has a meaning that could be measured alone; here they are fitted together to
+//! published runs of the type (`lockstep plan validate --fit`) and stored as one TOML file per
+//! type.
 
 use serde::{Deserialize, Serialize};
 
-/// The files that come with the program.
+/// Built-in calibrations.
 const FILES: [&str; 7] = [
     include_str!("../calibrations/v100.toml"),
     include_str!("../calibrations/a100.toml"),
@@ -16,91 +17,91 @@ const FILES: [&str; 7] = [
     include_str!("../calibrations/cpu.toml"),
 ];
 
-/// Constants of a type of device, its host and its usual links.
+/// Constants of a device type, its host and its usual links.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// The type.
+    /// Device type.
     pub name: String,
-    /// What they were fitted to.
+    /// Published runs that the constants were fitted to.
     pub source: String,
-    /// Watts that devices may take at the speed that the constants are of; 0 if it makes no
-    /// difference.
+    /// Power limit at which the constants hold, in watts; 0 if power makes no difference.
     #[serde(default)]
     pub watts: f64,
-    /// Share of the peak that a large product reaches.
+    /// Share of the peak that a large matmul achieves.
     pub matrix_share: f64,
-    /// Inner length at which a product reaches half of that.
+    /// Inner dimension at which a matmul achieves half of that.
     pub matrix_depth: f64,
-    /// Speed of the products of many experts at once, relative to one product of their size.
-    #[serde(default = "whole")]
+    /// Speed of a grouped matmul over many experts, relative to one matmul of their total size.
+    #[serde(default = "one")]
     pub grouped_share: f64,
-    /// Share of the peak that forward of fused attention reaches if there is plenty of it, causal
-    /// pairs counted.
+    /// Share of the peak that a large forward pass of fused attention achieves, counting causal
+    /// pairs.
     pub attention_share: f64,
-    /// Share of memory bandwidth that passes over memory reach.
+    /// Share of the memory bandwidth that elementwise kernels achieve.
     pub memory_share: f64,
-    /// Microseconds that a kernel takes of the device however little it does: filling and emptying
-    /// its units, and the gap before it.
+    /// Minimum microseconds of a kernel on the device: filling and draining the multiprocessors,
+    /// and the gap before it.
     #[serde(default)]
     pub kernel_us: f64,
-    /// The same of a collective: starting its channels and meeting the others.
+    /// Minimum microseconds of a collective on the device: starting its channels and synchronizing
+    /// the ranks.
     #[serde(default)]
     pub collective_us: f64,
-    /// Microseconds of the host to start one kernel.
+    /// Host microseconds to launch a kernel.
     pub launch_us: f64,
-    /// The same for a collective.
+    /// Host microseconds to launch a collective.
     pub collective_launch_us: f64,
-    /// Microseconds of the host for every microbatch: data, loss, bookkeeping.
+    /// Host microseconds per micro-batch: data, loss, bookkeeping.
     pub microbatch_us: f64,
-    /// Microseconds that a handover between stages waits for the slowest host of a stage, for one
-    /// holder of slices. Delays of hosts have heavy tails, so the wait grows with the square of
-    /// the holders.
+    /// Microseconds that a transfer between stages waits for the slowest host of a stage, with TP1.
+    /// Host delays have heavy tails, so the wait grows with the square of the tensor-parallel
+    /// degree.
     pub skew_us: f64,
-    /// Microseconds that a message between holders of slices waits for the host of each other one,
-    /// where programs do that ([`crate::layout::Habits::waits_in_stages`]).
+    /// Microseconds that a tensor-parallel collective waits for the host of each other rank, in
+    /// frameworks that synchronize hosts ([`crate::layout::Framework::syncs_hosts_in_stages`]).
     #[serde(default)]
     pub stage_wait_us: f64,
-    /// Milliseconds of every step that depend on nothing.
+    /// Fixed milliseconds per step.
     pub step_ms: f64,
-    /// Microseconds of a round between devices of a node.
+    /// Microseconds per round between devices of a node.
     pub link_latency_us: f64,
-    /// Share of the link's bandwidth that collectives reach.
+    /// Share of the intra-node bandwidth that collectives achieve.
     pub link_share: f64,
-    /// Microseconds of a round between nodes.
+    /// Microseconds per round between nodes.
     pub network_latency_us: f64,
-    /// Share of the network's bandwidth that collectives reach.
+    /// Share of the network bandwidth that collectives achieve.
     pub network_share: f64,
-    /// Share of backward's tensor-parallel communication that weight gradients hide.
+    /// Share of backward's tensor-parallel communication hidden behind weight gradients.
     pub tensor_hidden: f64,
-    /// Share of a backward pass that gradients can travel beside.
+    /// Share of the backward pass that gradient exchange can overlap with.
     pub data_hidden: f64,
-    /// Bytes that an update moves for each parameter that a device updates.
+    /// Memory traffic of the optimizer step, in bytes per updated parameter.
     pub optimizer_bytes: f64,
-    /// Memory of context and libraries, GB (2³⁰).
+    /// Memory of the device context and libraries, GiB.
     pub reserve_gb: f64,
 }
 
-const fn whole() -> f64 {
+const fn one() -> f64 {
     1.0
 }
 
 impl Calibration {
-    /// The calibration of a type of device.
+    /// Built-in calibration of a device type.
     pub fn of(name: &str) -> Option<Self> {
         FILES.iter().filter_map(|text| Self::parse(text).ok()).find(|known| known.name == name)
     }
 
-    /// All that come with the program.
+    /// All built-in calibrations.
     pub fn all() -> Vec<Self> {
         FILES.iter().filter_map(|text| Self::parse(text).ok()).collect()
     }
 
-    /// What is usual for devices of which nothing else is known.
-    pub fn usual() -> Self {
+    /// Constants for device types without published runs.
+    pub fn typical() -> Self {
         Self {
-            name: "usual".into(),
-            source: "what is usual".into(),
+            name: "typical".into(),
+            source: "typical values".into(),
             watts: 0.0,
             matrix_share: 0.7,
             matrix_depth: 150.0,
@@ -126,36 +127,40 @@ impl Calibration {
         }
     }
 
-    /// Types of which something is known before any run.
-    pub const KNOWN_BEFORE: [&str; 4] = ["a100", "b200", "h100", "v100"];
+    /// Device types with a measured prior.
+    pub const WITH_PRIOR: [&str; 4] = ["a100", "b200", "h100", "v100"];
 
-    /// What is known of a type before any run of it: what data sheets say, and measurements of
-    /// single products, kernels and messages.
+    /// Constants of a type before any fit, from data sheets and measurements of single matmuls,
+    /// kernels and messages.
     ///
-    /// Products and attention: A100 and B200 by measured shapes (905 of them); H100 by its measured
-    /// ceiling and by what is published of its attention, with as much less in long runs as between
-    /// those two. Passes over memory and messages: measured on an A100's node, and on a B200's (by
-    /// those who published these shapes, in the same files); H100 lies between them. Networks: what
-    /// cards of 200 and 400 Gb/s were measured to carry. Hosts' times are of the speed of the cores
-    /// that come with a type.
-    pub fn before(name: &str) -> Self {
+    /// Matmuls and attention: measured shapes on A100 and B200 (905 of them); for H100 its measured
+    /// ceiling and published attention rates, scaled down as the other two are in long runs. Memory
+    /// traffic and messages: measured on nodes of A100 and B200 (published by SimuMax with those
+    /// shapes); H100 lies between them. Networks: measured bandwidth of NICs of 200 and 400 Gb/s.
+    /// Host times follow the speed of the CPU cores that come with a type.
+    pub fn prior(name: &str) -> Self {
         let [matrix_share, grouped_share, attention_share, launch_us] = match name {
             "a100" => [0.79, 0.97, 0.62, 40.0],
             "h100" => [0.62, 0.8, 0.4, 30.0],
             "b200" => [0.51, 0.68, 0.5, 25.0],
             "v100" => [0.79, 0.97, 0.5, 40.0],
             _ => {
-                let usual = Self::usual();
-                let [grouped, attention] = [usual.grouped_share, usual.attention_share];
-                [usual.matrix_share, grouped, attention, usual.launch_us]
+                let typical = Self::typical();
+                let [grouped, attention] = [typical.grouped_share, typical.attention_share];
+                [typical.matrix_share, grouped, attention, typical.launch_us]
             }
         };
         let [memory_share, link_share, link_latency_us, collective_us] = match name {
             "h100" => [0.77, 0.74, 4.5, 30.0],
             "b200" => [0.69, 0.7, 7.0, 24.0],
             _ => {
-                let usual = Self::usual();
-                [usual.memory_share, usual.link_share, usual.link_latency_us, usual.collective_us]
+                let typical = Self::typical();
+                [
+                    typical.memory_share,
+                    typical.link_share,
+                    typical.link_latency_us,
+                    typical.collective_us,
+                ]
             }
         };
         let (watts, stage_wait_us) = if name == "h100" { (700.0, 250.0) } else { (0.0, 0.0) };
@@ -171,12 +176,12 @@ impl Calibration {
             link_latency_us,
             collective_us,
             stage_wait_us,
-            reserve_gb: Self::of(name).map_or(Self::usual().reserve_gb, |known| known.reserve_gb),
-            ..Self::usual()
+            reserve_gb: Self::of(name).map_or(Self::typical().reserve_gb, |known| known.reserve_gb),
+            ..Self::typical()
         }
     }
 
-    /// Reads a file.
+    /// Parses a calibration file.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut read: Self =
             toml::from_str(text).map_err(|error| error.message().replace('\n', " "))?;
@@ -188,12 +193,12 @@ impl Calibration {
         Ok(read)
     }
 
-    /// As a file.
+    /// Renders a calibration file.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a table of numbers")
     }
 
-    /// The constants that a fit may move, by name, with the bounds of physics.
+    /// Constants that the fit may change, by name, with their physical bounds.
     pub fn constants(&mut self) -> [(&'static str, &mut f64, f64, f64); 19] {
         [
             ("matrix_share", &mut self.matrix_share, 0.3, 0.98),
@@ -224,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_is_read_and_within_the_bounds_of_physics() {
+    fn every_file_is_read_and_within_physical_bounds() {
         assert_eq!(Calibration::all().len(), FILES.len());
         for mut calibration in Calibration::all() {
             let name = calibration.name.clone();
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_survives_being_written() {
+    fn a_rendered_file_parses_to_the_same_calibration() {
         let calibration = Calibration::of("a100").expect("it is there");
         assert_eq!(Calibration::parse(&calibration.to_toml()), Ok(calibration));
     }

@@ -1,170 +1,172 @@
-//! How a model is divided among devices, and which divisions are possible.
+//! Layout of a training run: parallel degrees, memory options, and the rules that make them valid.
 //!
-//! Neighbouring ranks share a layer (tensor), then a sequence (context), then copies (data), then
-//! stages (pipeline); experts lie inside the data axis. So the axis that talks most sits on the
-//! fastest links.
+//! Rank order is tensor, context, data, pipeline from the innermost axis out; expert groups lie
+//! inside the data axis. The axis that communicates most sits on the fastest links.
+
+mod notation;
+
+pub use notation::LEGEND;
 
 use crate::hardware::Cluster;
 use crate::model::Model;
 use lockstep_schedule::pipeline::Kind;
-use std::fmt::Write;
 
-/// What is computed again in backward instead of kept.
+/// Activation recomputation in the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Recompute {
     /// Nothing.
     None,
-    /// Scores of attention.
+    /// Attention scores.
     Selective,
-    /// Everything but the input of a layer.
+    /// Everything but the input of each layer.
     Full,
 }
 
-/// The degrees and switches of a run.
+/// Parallel degrees and memory options of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Holders of slices of a layer (t).
+    /// Tensor-parallel degree (TP).
     pub tensor: u64,
-    /// Whether they divide the rows of what is not sliced.
+    /// Sequence parallelism (SP): tensor-parallel ranks also split the activations outside matmuls.
     pub sequence: bool,
-    /// Stages' devices (p).
+    /// Pipeline-parallel degree (PP).
     pub pipeline: u64,
-    /// Stages of each (v).
+    /// Virtual stages per pipeline rank (VPP).
     pub chunks: u64,
-    /// Order of a pipeline's passes.
+    /// Pipeline schedule.
     pub schedule: Kind,
-    /// Parts of a sequence (c).
+    /// Context-parallel degree (CP).
     pub context: u64,
-    /// Holders of different experts (e), inside the data axis.
+    /// Expert-parallel degree (EP), inside the data axis.
     pub expert: u64,
-    /// Copies (d).
+    /// Data-parallel degree (DP).
     pub data: u64,
-    /// Stage of ZeRO.
+    /// ZeRO stage.
     pub zero: u8,
-    /// Whether the optimizer's states lie in the host's memory, where the host updates them.
+    /// Whether the optimizer state lives in host memory and the host updates it.
     pub offload: bool,
-    /// Sequences of a microbatch (b).
+    /// Micro-batch size in sequences (mbs).
     pub microbatch: u64,
-    /// What is computed again.
+    /// Activation recomputation.
     pub recompute: Recompute,
 }
 
-/// What a training program does beside the layout.
+/// Behaviour of a training framework that the layout does not determine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a habit of its own")]
-pub struct Habits {
-    /// Bytes of a gradient that is added up over microbatches.
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent property")]
+pub struct Framework {
+    /// Bytes of an accumulated gradient element.
     pub gradient_bytes: u64,
-    /// Bytes that adding a microbatch's gradient to the others' moves for each parameter; 0 where
-    /// the product does it.
-    pub adding_bytes: u64,
-    /// Bytes of a gradient on its way to other copies.
+    /// Memory traffic of accumulating a micro-batch's gradient, in bytes per parameter; 0 where the
+    /// matmul accumulates.
+    pub accumulation_bytes: u64,
+    /// Bytes of a gradient element on the wire.
     pub wire_bytes: u64,
-    /// Whether products are of 8-bit floats.
+    /// Whether matmuls use 8-bit floats.
     pub fp8: bool,
-    /// Whether gradients leave while backward goes on.
+    /// Whether gradient exchange overlaps with the backward pass.
     pub overlap: bool,
-    /// Bytes of gradients that leave together, however many copies there are; if not said, more of
-    /// them with more copies.
-    pub together_bytes: Option<u64>,
-    /// Whether ZeRO's third stage fetches tensor by tensor instead of layer by layer.
-    pub fetches_by_tensor: bool,
-    /// Whether ZeRO's first stages divide every tensor by itself.
+    /// Bucket size of gradient exchange; `None` grows it with the data-parallel degree.
+    pub bucket_cap_bytes: Option<u64>,
+    /// Whether ZeRO-3 gathers tensor by tensor instead of layer by layer.
+    pub gathers_by_tensor: bool,
+    /// Whether ZeRO-1 and ZeRO-2 shard every tensor on its own.
     pub shards_by_tensor: bool,
-    /// Copies among which ZeRO divides, if not all.
+    /// Ranks that share a ZeRO shard set, if fewer than all.
     pub zero_group: Option<u64>,
-    /// Whether norms, rotations and gates are kernels of their own that keep what they read.
+    /// Whether norms, rotary embeddings and gates are separate kernels that save their inputs.
     pub eager: bool,
-    /// How layers are dealt out to stages.
-    pub cut: Cut,
-    /// Bytes of a logit while its loss is computed.
+    /// Assignment of layers to stages.
+    pub layer_split: LayerSplit,
+    /// Bytes per logit while the loss is computed.
     pub logit_bytes: u64,
-    /// Bytes of buckets for each parameter, where copies add up gradients in buckets of their own.
-    pub bucket_bytes: u64,
-    /// Bytes for each updated parameter that exist during the update alone: gradients that are
-    /// widened then, and temporaries of an update that is no single kernel.
+    /// Bytes per parameter of separate gradient buckets.
+    pub bucket_buffer_bytes: u64,
+    /// Temporary bytes per updated parameter during the optimizer step: widened gradients and
+    /// intermediates of an unfused update.
     pub update_bytes: u64,
-    /// Whether selective recomputation keeps what every second product gives, and nothing else.
-    pub keeps_products: bool,
-    /// Whether weights are divided in 32 bits alone, and cast when they are fetched.
-    pub casts_fetched: bool,
-    /// Whether holders of slices wait for each other's hosts before every message, where stages
-    /// lie in several nodes.
-    pub waits_in_stages: bool,
-    /// Whether messages between holders of slices go piece by piece beside their products.
-    pub slices_piecewise: bool,
-    /// Whether stages have a place for every microbatch's messages, and keep what they give until
-    /// the step is over.
-    pub keeps_messages: bool,
-    /// What its figures of memory count.
-    pub reports: Reported,
+    /// Whether selective recomputation saves the output of every second matmul and nothing else.
+    pub saves_alternate_matmuls: bool,
+    /// Whether sharded weights exist in 32 bits only and are cast when gathered.
+    pub casts_gathered_weights: bool,
+    /// Whether tensor-parallel ranks synchronize their hosts before every collective when the
+    /// pipeline spans nodes.
+    pub syncs_hosts_in_stages: bool,
+    /// Whether tensor-parallel collectives run in pieces beside their matmuls (async tensor
+    /// parallelism).
+    pub async_tensor_parallel: bool,
+    /// Whether stages keep the activations sent and received for every micro-batch until the step
+    /// ends.
+    pub keeps_stage_messages: bool,
+    /// Quantity that the framework reports as memory.
+    pub reported_memory: ReportedMemory,
 }
 
-/// How layers are dealt out to stages where they do not divide.
+/// Assignment of layers to stages when they do not divide evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
-    /// The last has one less, and then those from the front on.
+pub enum LayerSplit {
+    /// The last stage has one layer fewer, then stages from the front on.
     Even,
-    /// Those at the end have one more.
-    LongerAtEnd,
-    /// By cost, with the head counted as the layers that it is worth.
+    /// Stages at the end have one layer more.
+    ExtraAtEnd,
+    /// Equal cost per stage, with the head counted as its equivalent in layers.
     ByCost,
 }
 
-/// What a published figure of memory is.
+/// Quantity behind a published memory figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reported {
-    /// What tensors take at the peak, on the fullest device.
+pub enum ReportedMemory {
+    /// Peak of allocated tensors on the fullest device.
     Allocated,
-    /// What the allocator took from the device, holes and all, on the fullest one.
+    /// Memory reserved by the allocator, fragmentation included, on the fullest device.
     Reserved,
-    /// The same on the pipeline's first device, which writes the log.
-    ReservedByFirst,
+    /// Memory reserved by the allocator on the first pipeline rank, which writes the log.
+    ReservedOnFirstStage,
 }
 
-impl Habits {
-    /// bf16 with 32-bit gradients, which leave while backward goes on.
+impl Framework {
+    /// bf16 with 32-bit gradients, whose exchange overlaps with backward.
     pub const MODERN: Self = Self {
         gradient_bytes: 4,
-        adding_bytes: 0,
+        accumulation_bytes: 0,
         wire_bytes: 4,
         fp8: false,
         overlap: true,
-        together_bytes: None,
-        fetches_by_tensor: false,
+        bucket_cap_bytes: None,
+        gathers_by_tensor: false,
         shards_by_tensor: false,
         zero_group: None,
         eager: false,
-        cut: Cut::Even,
+        layer_split: LayerSplit::Even,
         logit_bytes: 10,
-        bucket_bytes: 0,
+        bucket_buffer_bytes: 0,
         update_bytes: 0,
-        keeps_products: false,
-        casts_fetched: false,
-        waits_in_stages: false,
-        slices_piecewise: false,
-        keeps_messages: false,
-        reports: Reported::Allocated,
+        saves_alternate_matmuls: false,
+        casts_gathered_weights: false,
+        syncs_hosts_in_stages: false,
+        async_tensor_parallel: false,
+        keeps_stage_messages: false,
+        reported_memory: ReportedMemory::Allocated,
     };
 }
 
 /// A model on a cluster in a layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// What is trained.
+    /// Model to train.
     pub model: &'a Model,
-    /// On what.
+    /// Cluster to train on.
     pub cluster: &'a Cluster,
-    /// How it is divided.
+    /// Parallel layout.
     pub layout: Layout,
-    /// Sequences of a step.
+    /// Global batch in sequences.
     pub batch: u64,
-    /// What the program does beside.
-    pub habits: Habits,
+    /// Training framework.
+    pub framework: Framework,
 }
 
 impl Layout {
-    /// One device.
+    /// Layout of a single device.
     pub const ONE: Self = Self {
         tensor: 1,
         sequence: false,
@@ -180,65 +182,43 @@ impl Layout {
         recompute: Recompute::None,
     };
 
-    /// Devices that it takes.
+    /// Number of devices.
     pub const fn devices(&self) -> u64 {
         self.tensor * self.pipeline * self.context * self.data
-    }
-
-    /// `t8 p12 d4 b1, 1f1b, zero 1, selective`.
-    pub fn brief(&self) -> String {
-        let mut text = format!("t{} p{} d{}", self.tensor, self.pipeline, self.data);
-        for (letter, degree) in [("v", self.chunks), ("c", self.context), ("e", self.expert)] {
-            if degree > 1 {
-                let _ = write!(text, " {letter}{degree}");
-            }
-        }
-        let _ = write!(text, " b{}", self.microbatch);
-        if self.pipeline > 1 {
-            let _ = write!(text, ", {}", self.schedule);
-        }
-        if self.zero > 0 {
-            let _ = write!(text, ", zero {}", self.zero);
-        }
-        if self.sequence {
-            text += ", sequence";
-        }
-        if self.offload {
-            text += ", offload";
-        }
-        match self.recompute {
-            Recompute::None => text,
-            Recompute::Selective => text + ", selective",
-            Recompute::Full => text + ", full recompute",
-        }
     }
 }
 
 impl Job<'_> {
-    /// Microbatches of a copy in a step.
+    /// Micro-batches per replica and step.
     pub const fn num_microbatches(&self) -> u64 {
         self.batch / (self.layout.data * self.layout.microbatch)
     }
 
-    /// Tokens of a microbatch on one device.
+    /// Tokens of a micro-batch on one device.
     pub fn tokens(&self) -> f64 {
         (self.layout.microbatch * self.model.context) as f64 / self.layout.context as f64
     }
 
-    /// Layers before a stage, and its own.
+    /// Number of data-parallel ranks that share the optimizer state under ZeRO.
+    pub(crate) fn zero_shards(&self) -> f64 {
+        let all = (self.layout.data * self.layout.context) as f64;
+        self.framework.zero_group.map_or(all, |group| (group as f64).min(all))
+    }
+
+    /// Index of a stage's first layer, and its number of layers.
     pub(crate) fn layers_of(&self, stages: u64, stage: u64) -> (u64, u64) {
         let model = self.model;
-        match self.habits.cut {
+        match self.framework.layer_split {
             _ if stages == 1 => return (0, model.layers),
-            Cut::Even => return even(model.layers, stages, stage),
-            Cut::LongerAtEnd => return longer_at_end(model.layers, stages, stage),
-            Cut::ByCost => {}
+            LayerSplit::Even => return even(model.layers, stages, stage),
+            LayerSplit::ExtraAtEnd => return extra_at_end(model.layers, stages, stage),
+            LayerSplit::ByCost => {}
         }
         let layer = model.attention_matrices() + model.ffn_matrices(model.ffn);
         let head = (model.vocab * model.width) as f64 / layer as f64;
         let each = (model.layers as f64 + head) / stages as f64;
-        // A layer belongs to the stage whose share of the cost is not yet used up before it; where
-        // shares divide evenly, that is not up to a rounding.
+        // A layer belongs to the stage whose share of the cost is not yet used up before it. The
+        // tolerance keeps evenly divided shares from shifting by a rounding error.
         let first = |stage: u64| {
             let used = (each * stage as f64 - 1e-9).max(0.0);
             (used.ceil() as u64).min(model.layers)
@@ -247,23 +227,24 @@ impl Job<'_> {
         (first(stage), end - first(stage))
     }
 
-    /// What would take all devices of the cluster: other copies, or fewer stages too.
-    fn refilled(&self) -> String {
+    /// Suggestion that uses all devices of the cluster: another data degree, or fewer stages as
+    /// well.
+    fn suggest_degrees(&self) -> String {
         let (layout, devices) = (&self.layout, self.cluster.devices);
-        let of_copy = |stages: u64| (layout.tensor * layout.context * stages).max(1);
-        let fits = |stages: &u64| devices.is_multiple_of(of_copy(*stages));
+        let per_replica = |stages: u64| (layout.tensor * layout.context * stages).max(1);
+        let fits = |stages: &u64| devices.is_multiple_of(per_replica(*stages));
         match (1..=layout.pipeline).rev().find(fits) {
             None => format!("try tensor and context that divide {devices}"),
             Some(stages) if stages == layout.pipeline => {
-                format!("try data = {}", devices / of_copy(stages))
+                format!("try data = {}", devices / per_replica(stages))
             }
             Some(stages) => {
-                format!("try pipeline = {stages}, data = {}", devices / of_copy(stages))
+                format!("try pipeline = {stages}, data = {}", devices / per_replica(stages))
             }
         }
     }
 
-    /// Everything that does not divide, each with what would.
+    /// All violated rules, each with a value that would work.
     pub fn problems(&self) -> Vec<String> {
         let (model, layout) = (self.model, &self.layout);
         let mut wrong = Vec::new();
@@ -294,7 +275,7 @@ impl Job<'_> {
                 self.batch.div_ceil(per_round.max(1)) * per_round.max(1)
             ));
         }
-        // Where layers do not fill the last stages these hold the embedding and the head alone.
+        // The last stages may hold only the embedding and the head.
         if layout.pipeline * layout.chunks > model.layers + 2 {
             wrong.push(format!(
                 "pipeline x stages = {} x {} are more than {} layers; try pipeline = {}",
@@ -306,15 +287,15 @@ impl Job<'_> {
                 "tensor x pipeline x context x data = {} devices, and the cluster has {}; {}",
                 layout.devices(),
                 self.cluster.devices,
-                self.refilled(),
+                self.suggest_degrees(),
             ));
         }
         wrong
     }
 }
 
-/// Layers before a stage, and its own: where they do not divide, the last has one less, and then
-/// those from the front on, since they have the head and the embedding besides.
+/// First layer and layer count of a stage. When layers do not divide evenly the last stage has one
+/// fewer, then stages from the front on, since these also hold the head and the embedding.
 fn even(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
     let most = layers.div_ceil(stages);
     let missing = most * stages - layers;
@@ -324,8 +305,8 @@ fn even(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
     (before, most - u64::from(is_short))
 }
 
-/// Layers before a stage, and its own, where stages at the end have what does not divide.
-const fn longer_at_end(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
+/// First layer and layer count of a stage, with the remainder on the last stages.
+const fn extra_at_end(layers: u64, stages: u64, stage: u64) -> (u64, u64) {
     let (each, more) = (layers / stages, layers % stages);
     let before = (stage + more).saturating_sub(stages);
     (stage * each + before, each + (stage + more >= stages) as u64)
@@ -341,18 +322,18 @@ mod tests {
         let model = preset("bloom-176b").expect("it is one");
         let cluster = named("384xa100-80gb").expect("a cluster");
         let layout = Layout { tensor, pipeline, data, ..Layout::ONE };
-        let habits = Habits::MODERN;
-        Job { model: &model, cluster: &cluster, layout, batch: 2304, habits }.problems()
+        let framework = Framework::MODERN;
+        Job { model: &model, cluster: &cluster, layout, batch: 2304, framework }.problems()
     }
 
     #[test]
     fn blooms_384_devices_are_8_by_12_by_4_and_not_48_by_12_by_4() {
-        // A lecture calls the 48 nodes the data-parallel groups.
+        // The 48 nodes are not the data-parallel degree.
         assert_eq!(problems(4, 12, 8), Vec::<String>::new());
         let wrong = problems(4, 12, 48);
         assert_eq!(wrong.len(), 1, "{wrong:?}");
         assert!(wrong[0].contains("2304 devices") && wrong[0].contains("try data = 8"));
-        // Seven stages leave nothing to multiply them with, and 384 devices are no multiple of 9.
+        // 7 stages divide no number of the remaining devices, and 384 is no multiple of 9.
         assert!(problems(4, 7, 8)[0].ends_with("try pipeline = 6, data = 16"));
         assert!(problems(1, 1, 384).is_empty() && problems(9, 1, 8).len() > 1);
     }
@@ -369,27 +350,27 @@ mod tests {
 
     #[test]
     fn stages_at_the_end_may_have_more_layers_where_they_do_not_divide() {
-        let parts: Vec<_> = (0..5).map(|stage| longer_at_end(32, 5, stage)).collect();
+        let parts: Vec<_> = (0..5).map(|stage| extra_at_end(32, 5, stage)).collect();
         assert_eq!(parts, [(0, 6), (6, 6), (12, 6), (18, 7), (25, 7)]);
-        assert_eq!(longer_at_end(32, 4, 3), (24, 8));
+        assert_eq!(extra_at_end(32, 4, 3), (24, 8));
     }
 
     #[test]
-    fn stages_cut_by_cost_leave_room_for_the_head() {
+    fn stages_split_by_cost_leave_room_for_the_head() {
         let model = preset("llama-1.34b").expect("it is one");
         let cluster = named("8xh100-80gb").expect("a cluster");
-        let habits = Habits { cut: Cut::ByCost, ..Habits::MODERN };
+        let framework = Framework { layer_split: LayerSplit::ByCost, ..Framework::MODERN };
         let layout = Layout { pipeline: 8, ..Layout::ONE };
-        let job = Job { model: &model, cluster: &cluster, layout, batch: 8, habits };
+        let job = Job { model: &model, cluster: &cluster, layout, batch: 8, framework };
         let counts: Vec<u64> = (0..8).map(|stage| job.layers_of(8, stage).1).collect();
         assert_eq!(counts.iter().sum::<u64>(), 16);
         assert!(counts[0] == 3 && counts[7] == 0, "{counts:?}");
-        // Its head is worth four layers: two stages of ten each divide evenly.
+        // The head costs as much as four layers, so two stages of ten divide evenly.
         assert_eq!([0, 1].map(|stage| job.layers_of(2, stage)), [(0, 10), (10, 6)]);
     }
 
     #[test]
-    fn everything_that_does_not_divide_is_told_at_once() {
+    fn all_violated_rules_are_reported_together() {
         let wrong = problems(5, 80, 7);
         assert!(wrong.len() >= 4, "{wrong:?}");
         assert!(wrong.iter().all(|line| line.contains("; try ")), "{wrong:?}");

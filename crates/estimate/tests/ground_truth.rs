@@ -1,5 +1,5 @@
-//! Predictions beside all published tables at hand. They lie beside the project and are no part of
-//! it; where they are not there, the tests say so and pass. One table is always there: `published`.
+//! Prediction errors on published tables. The tables are not part of the repository; where one is
+//! missing, its test reports that and passes. One table is always present: `published`.
 
 use lockstep_estimate::Calibration;
 use lockstep_estimate::time::pipeline::Pipelines;
@@ -7,9 +7,9 @@ use lockstep_estimate::validate::score::{Score, score};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A table's errors, if the table is there.
-#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-#[expect(clippy::disallowed_methods, reason = "tables beside the project are read as they are")]
+/// Errors of a table, if it is present.
+#[expect(clippy::print_stdout, reason = "a skipped test reports it")]
+#[expect(clippy::disallowed_methods, reason = "tables outside the repository are read directly")]
 fn scored(name: &str) -> Option<Score> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/ground-truth");
     let Ok(text) = std::fs::read_to_string(folder.join(format!("{name}.csv"))) else {
@@ -24,7 +24,7 @@ fn scored(name: &str) -> Option<Score> {
     Some(score)
 }
 
-/// That a share which the table knows is at most this.
+/// Asserts an upper bound on an error that the table has.
 fn at_most(what: &str, share: Option<f64>, most: f64) {
     let share = share.unwrap_or_else(|| panic!("{what}: the table has no such rows"));
     assert!(share <= most, "{what}: {share}");
@@ -59,13 +59,13 @@ fn small_models_are_within_ten_percent_and_their_best_layouts_are_found() {
 }
 
 #[test]
-fn runs_on_hopper_and_blackwell_are_met() {
+fn runs_on_hopper_and_blackwell_are_within_their_bounds() {
     if let Some(score) = scored("ultrascale-sweep") {
         at_most("Ultra-Scale, median", score.step_time_median_error, 0.15);
         at_most("Ultra-Scale, wrong verdicts", score.oom_accuracy.map(|right| 1.0 - right), 0.05);
         at_most("Ultra-Scale, regret", score.regret_median, 0.03);
-        // As for the time, the median: its sittings differ in what they keep (see the guide), and
-        // a mean of 6 % is not reached.
+        // The median, as for the time: sessions of the sweep differ in the tensors they save (see
+        // the planning guide), so a mean of 6 % is not reached.
         at_most("Ultra-Scale, memory, median", score.memory_median_error, 0.06);
         at_most("Ultra-Scale, memory", score.memory_mape, 0.09);
     }

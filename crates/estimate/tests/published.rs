@@ -1,5 +1,5 @@
-//! Predictions beside a published table: Table 1 of "Efficient Large-Scale Language Model Training
-//! on GPU Clusters Using Megatron-LM" (SC 2021). More tables: `lockstep plan validate`.
+//! Prediction errors on a published table: Table 1 of "Efficient Large-Scale Language Model
+//! Training on GPU Clusters Using Megatron-LM" (SC 2021). More tables: `lockstep plan validate`.
 
 use lockstep_estimate::Calibration;
 use lockstep_estimate::time::pipeline::Pipelines;

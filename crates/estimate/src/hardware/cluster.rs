@@ -1,107 +1,108 @@
-//! Nodes of devices, and the network between them.
+//! Clusters: nodes of devices and the network between them.
 
 use super::device::{DEVICES, Device};
 
-/// How nodes are wired.
+/// Network topology between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Topology {
-    /// Every pair of nodes at full speed: a fat tree or rails with as many links upwards as down.
+    /// Full bisection bandwidth: a fat tree or rails without oversubscription.
     Full,
-    /// A tree: racks of nodes under their switches, and racks under spines. What leaves a rack
-    /// shares 1/`oversubscription` of its nodes' bandwidth, and what leaves a spine's racks as
-    /// much less again as spines are short of. Rails are such a tree: nodes whose first devices
-    /// share one switch, and so on, are a rack, since messages change rails inside a node.
+    /// Oversubscribed tree: racks of nodes under leaf switches, racks under spines. Traffic leaving
+    /// a rack shares 1/`oversubscription` of its nodes' bandwidth; traffic leaving a spine's racks
+    /// is reduced further by `spine_oversubscription`. Rail-optimized networks are such a tree:
+    /// nodes whose GPUs of equal index share a switch form a rack, since messages change rails
+    /// inside a node.
     Racks {
         /// Nodes of a rack.
         nodes_per_rack: u64,
-        /// How many times more the nodes could send than the rack's uplinks carry.
+        /// Ratio of the nodes' bandwidth to the rack's uplinks.
         oversubscription: f64,
         /// Racks under one spine.
         racks_per_spine: u64,
-        /// How many times more its racks could send than the spine's uplinks carry.
+        /// Ratio of the racks' bandwidth to the spine's uplinks.
         spine_oversubscription: f64,
     },
-    /// A torus: neighbours only, so what goes far passes many links.
+    /// Torus: only neighbours are linked, so distant messages pass many links.
     Torus {
-        /// How many dimensions.
+        /// Number of dimensions.
         dims: u64,
     },
 }
 
-/// Between nodes.
+/// Network between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Network {
-    /// Bandwidth of each device's share of its node's cards, GB/s.
+    /// Bandwidth of a device's share of its node's NICs, GB/s.
     pub device_gbps: f64,
-    /// How nodes are wired.
+    /// Topology.
     pub topology: Topology,
-    /// Whether it is Ethernet, whose messages start more slowly.
+    /// Whether the network is Ethernet, whose messages have a higher latency.
     pub is_ethernet: bool,
 }
 
-/// Links that consecutive devices share on their way to all others.
+/// Links that consecutive devices share to reach all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shared {
-    /// A node's network cards.
-    Cards,
-    /// A rack's uplinks.
+pub enum SharedLink {
+    /// NICs of a node.
+    Nics,
+    /// Uplinks of a rack.
     Rack,
-    /// The uplinks of a spine's racks.
+    /// Uplinks of a spine's racks.
     Spine,
 }
 
-/// Consecutive devices and the links that they share.
+/// Consecutive devices that share links to all others.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Unit {
-    /// Which links.
-    pub shared: Shared,
-    /// How many devices.
+pub struct LinkDomain {
+    /// Shared links.
+    pub link: SharedLink,
+    /// Number of devices.
     pub devices: u64,
-    /// What the links carry in each direction, GB/s.
+    /// Bandwidth of the links in each direction, GB/s.
     pub gbps: f64,
 }
 
-/// A cluster.
+/// A cluster of equal devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
-    /// What people call it.
+    /// Name of the cluster.
     pub name: String,
-    /// Its devices, all of one type.
+    /// Type of its devices.
     pub device: Device,
-    /// How many there are.
+    /// Number of devices.
     pub devices: u64,
-    /// How many of them sit in a node.
+    /// Devices per node.
     pub per_node: u64,
     /// Bandwidth between devices of a node in each direction, GB/s.
     pub link_gbps: f64,
-    /// Between nodes.
+    /// Network between nodes.
     pub network: Network,
     /// Bandwidth between a device and its host in each direction, GB/s.
     pub host_gbps: f64,
     /// A device's share of its host's memory bandwidth, GB/s.
     pub host_memory_gbps: f64,
-    /// What storage takes of a checkpoint, GB/s for all nodes together.
+    /// Storage write bandwidth for checkpoints, GB/s for all nodes together.
     pub storage_gbps: f64,
-    /// An hour of one device, dollars.
+    /// Price of a device hour in dollars.
     pub dollars_per_device_hour: f64,
-    /// A kilowatt-hour, dollars.
+    /// Price of a kilowatt-hour in dollars.
     pub dollars_per_kwh: f64,
     /// Watts of a device with its share of node, network and cooling.
     pub watts_per_device: f64,
-    /// Failures of a node in a day.
+    /// Failures per node and day.
     pub failures_per_node_day: f64,
 }
 
-/// Watts of everything around a device, as a multiple of its own.
+/// Power of node, network and cooling, as a multiple of the device's.
 const OVERHEAD: f64 = 1.5;
-/// Failures of a device in a day, with its share of the node: Llama 3's herd had 419 unexpected
-/// interruptions on 2,048 nodes of eight in 54 days, most of them of devices.
+/// Failures per device and day. Llama 3 (2024) reports 419 unexpected interruptions on 2,048 nodes
+/// of eight GPUs in 54 days, most of them GPU failures.
 const FAILURES: f64 = 3.8e-3 / 8.0;
-/// What storage takes for each device, GB/s.
+/// Storage bandwidth per device, GB/s.
 const STORAGE: f64 = 0.25;
 
 impl Cluster {
-    /// So many devices of a type in their usual nodes, on a network at their usual speed.
+    /// Cluster of this many devices in their usual nodes, on a network of their usual speed.
     pub fn of(device: Device, devices: u64) -> Self {
         Self {
             name: format!("{devices} {}", device.name),
@@ -125,18 +126,18 @@ impl Cluster {
         .in_nodes_of(device.per_node)
     }
 
-    /// The same in nodes of so many devices, which fail as often as their devices together.
+    /// Sets the devices per node; a node fails as often as its devices together.
     pub(crate) fn in_nodes_of(self, per_node: u64) -> Self {
         Self { per_node, failures_per_node_day: FAILURES * per_node as f64, ..self }
     }
 
-    /// Units whose devices share links, from the smallest on.
-    pub fn units(&self) -> impl Iterator<Item = Unit> {
-        let unit = |shared, devices: u64, short: f64| {
+    /// Domains of devices that share links, smallest first.
+    pub fn link_domains(&self) -> impl Iterator<Item = LinkDomain> {
+        let domain = |link, devices: u64, short: f64| {
             let gbps = devices as f64 * self.network.device_gbps / short;
-            Unit { shared, devices, gbps }
+            LinkDomain { link, devices, gbps }
         };
-        let mut units = [Some(unit(Shared::Cards, self.per_node, 1.0)), None, None];
+        let mut link_domains = [Some(domain(SharedLink::Nics, self.per_node, 1.0)), None, None];
         if let Topology::Racks {
             nodes_per_rack,
             oversubscription,
@@ -146,26 +147,27 @@ impl Cluster {
         {
             let rack = self.per_node.saturating_mul(nodes_per_rack);
             let spine = rack.saturating_mul(racks_per_spine);
-            units[1] = Some(unit(Shared::Rack, rack, oversubscription));
-            units[2] = Some(unit(Shared::Spine, spine, oversubscription * spine_oversubscription));
+            link_domains[1] = Some(domain(SharedLink::Rack, rack, oversubscription));
+            link_domains[2] =
+                Some(domain(SharedLink::Spine, spine, oversubscription * spine_oversubscription));
         }
-        units.into_iter().flatten()
+        link_domains.into_iter().flatten()
     }
 
-    /// Nodes, the last of them perhaps not full.
+    /// Number of nodes; the last may be partly filled.
     pub const fn nodes(&self) -> u64 {
         self.devices.div_ceil(self.per_node)
     }
 }
 
-/// `1024xa100-80gb`: a number of devices of a named type.
+/// Cluster of a name such as `1024xa100-80gb`: a number of devices of a named type.
 pub fn named(name: &str) -> Option<Cluster> {
     let (count, device) = name.split_once('x')?;
     let devices: u64 = count.parse().ok().filter(|count| *count > 0)?;
     Some(Cluster { name: name.to_owned(), ..Cluster::of(Device::named(device)?, devices) })
 }
 
-/// The devices that [`named`] knows, for messages.
+/// Names of all devices, for messages.
 pub fn names() -> String {
     DEVICES.iter().map(|device| device.name).collect::<Vec<_>>().join(", ")
 }
@@ -189,7 +191,7 @@ mod tests {
             cluster.failures_per_node_day * cluster.nodes() as f64
         };
         assert!((failures("1152xgb200-186gb") / failures("1152xb200-180gb") - 1.0).abs() < 1e-9);
-        // A large node of which one device is missing stores no less for that.
+        // A node with one device missing has the storage bandwidth of a full one.
         let storage = |name| named(name).expect("a cluster").storage_gbps;
         assert!((storage("71xgb200-186gb") - storage("72xb200-180gb")).abs() < 1e-9);
     }

@@ -1,42 +1,42 @@
-//! Accelerators as their makers describe them: peaks, not what programs reach.
+//! Accelerators by their data sheets: peaks, not achieved rates.
 //!
-//! What programs reach is a device's calibration ([`crate::Calibration`]). Prices are an hour's
-//! rent in large clouds, of the order of 2025, and meant to be replaced by yours.
+//! Achieved rates are a device's calibration ([`crate::Calibration`]). Prices are the hourly rent
+//! in large clouds around 2025, meant to be replaced.
 
-/// One device.
+/// A device type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Device {
-    /// Its name, as in cluster files.
+    /// Name in cluster files.
     pub name: &'static str,
-    /// Whose calibration it goes by.
+    /// Name of its calibration.
     pub calibration: &'static str,
-    /// Memory, GB (10⁹ bytes as its maker counts, though often GiB).
+    /// Memory in GB (10⁹ bytes as its maker counts, though often GiB).
     pub memory_gb: f64,
-    /// Products of 16-bit numbers without sparsity, TFLOP/s.
+    /// Dense 16-bit matmul peak, TFLOP/s.
     pub peak_tflops: f64,
-    /// Products of 8-bit floats, TFLOP/s; as 16-bit ones where there are none.
+    /// Dense FP8 matmul peak, TFLOP/s; the 16-bit peak where FP8 is missing.
     pub peak_tflops_fp8: f64,
     /// Memory bandwidth, GB/s.
     pub memory_gbps: f64,
-    /// Multiprocessors: what tiles of a product are divided among.
-    pub num_units: u64,
-    /// Bandwidth to the other devices of its node in each direction, GB/s.
+    /// Streaming multiprocessors (or their equivalent), which share the tiles of a matmul.
+    pub num_multiprocessors: u64,
+    /// Bandwidth to the other devices of the node in each direction, GB/s.
     pub link_gbps: f64,
-    /// Devices of its usual node.
+    /// Devices of a usual node.
     pub per_node: u64,
-    /// Bandwidth of its usual share of network cards, GB/s.
+    /// Bandwidth of its usual share of the node's NICs, GB/s.
     pub network_gbps: f64,
-    /// Watts.
+    /// Board power in watts.
     pub watts: f64,
-    /// Dollars an hour.
+    /// Rent in dollars per hour.
     pub dollars_per_hour: f64,
 }
 
-/// The table's columns in the order in which they are written below.
+/// Columns of the table below, in order.
 const fn device(
     (name, calibration): (&'static str, &'static str),
     [memory_gb, peak_tflops, peak_tflops_fp8, memory_gbps]: [f64; 4],
-    num_units: u64,
+    num_multiprocessors: u64,
     [link_gbps, network_gbps]: [f64; 2],
     per_node: u64,
     [watts, dollars_per_hour]: [f64; 2],
@@ -48,7 +48,7 @@ const fn device(
         peak_tflops,
         peak_tflops_fp8,
         memory_gbps,
-        num_units,
+        num_multiprocessors,
         link_gbps,
         per_node,
         network_gbps,
@@ -57,7 +57,7 @@ const fn device(
     }
 }
 
-/// Every device that has a name here.
+/// All devices.
 #[rustfmt::skip]
 pub const DEVICES: &[Device] = &[
     device(("v100-32gb", "v100"), [32.0, 125.0, 125.0, 900.0],
@@ -105,24 +105,24 @@ pub const DEVICES: &[Device] = &[
 ];
 
 impl Device {
-    /// The device of this name.
+    /// Device of this name.
     pub fn named(name: &str) -> Option<Self> {
         DEVICES.iter().copied().find(|device| device.name == name)
     }
 
-    /// Bytes of memory. Makers' gigabytes of memory are powers of two.
+    /// Memory in bytes; vendors' gigabytes of memory are powers of two.
     pub fn memory_bytes(&self) -> f64 {
         self.memory_gb * f64::from(1_u32 << 30)
     }
 
-    /// Share of its clock that a device keeps under load where `full` watts keep all of it. Power
-    /// goes with the clock and with the square of a voltage that falls with it, on top of what is
-    /// there anyway: about the square root.
+    /// Share of the clock that a device keeps under load, where `full` watts keep all of it. Power
+    /// grows with the clock and with the square of the voltage, on top of static power; the clock
+    /// then falls about with the square root of the power.
     pub fn clock(&self, full: f64) -> f64 {
         if full > 0.0 { (self.watts / full).sqrt().min(1.0) } else { 1.0 }
     }
 
-    /// Operations a second on 16-bit numbers.
+    /// 16-bit peak in FLOP/s.
     pub fn peak(&self) -> f64 {
         self.peak_tflops * 1e12
     }

@@ -5,8 +5,8 @@
 //! devices = 1024
 //! per_node = 8
 //! link_gbps = 300             # GB/s of a device to its neighbours, each direction
-//! network_gbps = 25           # GB/s of a device's share of network cards, or
-//! nics_per_node = 8           # how many cards a node has, and
+//! network_gbps = 25           # GB/s of a device's share of the node's NICs, or
+//! nics_per_node = 8           # NICs per node, and
 //! nic_gbps = 25               # GB/s of each
 //! network = "infiniband"      # or "ethernet"
 //! topology = "full"           # or "tree", "fat-tree", "rails", "torus"
@@ -29,7 +29,7 @@ use super::device::Device;
 use lockstep_config::nearest;
 use toml::{Table, Value};
 
-/// Every key that a cluster file may have.
+/// All keys of a cluster file.
 const KEYS: [&str; 24] = [
     "device",
     "devices",
@@ -56,13 +56,13 @@ const KEYS: [&str; 24] = [
     "watts_per_device",
     "failures_per_node_day",
 ];
-/// No number of a cluster is as large.
-const MOST: f64 = 1e9;
-/// Keys of trees of switches.
+/// Upper bound of every number in the file.
+const MAX_VALUE: f64 = 1e9;
+/// Keys of oversubscribed trees.
 const TREE: [&str; 4] =
     ["nodes_per_rack", "oversubscription", "racks_per_spine", "spine_oversubscription"];
 
-/// Reads a cluster, or says everything that is wrong with it, each with what would work.
+/// Parses a cluster, or reports every error, each with a value that would work.
 pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -70,7 +70,7 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
         let what = error.message().replace('\n', " ");
         vec![format!("{name}, line {line}: {what}; `lockstep plan --help` shows a cluster file")]
     })?;
-    let mut file = File { name, table: &table, wrong: Vec::new() };
+    let mut file = File { name, table: &table, errors: Vec::new() };
     file.only_known_keys();
     let device = file.device();
     let devices = file.whole("devices", None, 8);
@@ -93,160 +93,161 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
         *value = file.positive(key, *value);
     }
     cluster.network.device_gbps = file.network_share(cluster.per_node, device.network_gbps);
-    let kinds = ["infiniband", "ethernet"];
-    cluster.network.is_ethernet = file.word("network", &kinds) == Some("ethernet");
+    let networks = ["infiniband", "ethernet"];
+    cluster.network.is_ethernet = file.choice("network", &networks) == Some("ethernet");
     cluster.network.topology = file.topology();
-    if file.wrong.is_empty() { Ok(cluster) } else { Err(file.wrong) }
+    if file.errors.is_empty() { Ok(cluster) } else { Err(file.errors) }
 }
 
-/// A file that is being read, and what was wrong with it so far.
+/// A file being parsed, and its errors so far.
 struct File<'a> {
     name: &'a str,
     table: &'a Table,
-    wrong: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl<'a> File<'a> {
-    fn refuse(&mut self, line: &str) {
-        self.wrong.push(format!("{}: {line}", self.name));
+    fn error(&mut self, line: &str) {
+        self.errors.push(format!("{}: {line}", self.name));
     }
 
     fn only_known_keys(&mut self) {
         for key in self.table.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-            // A longer name of the same thing is nearer than one with as many letters.
+            // A key with an extra prefix (`devices_per_node`) is closer than one of similar
+            // spelling.
             let same = KEYS.into_iter().find(|known| key.ends_with(&format!("_{known}")));
             let fix = same.or_else(|| nearest(key, KEYS)).map_or_else(
                 || "try without it; `lockstep plan --help` shows a cluster file".to_owned(),
-                |near| format!("try {near}"),
+                |suggestion| format!("try {suggestion}"),
             );
-            self.refuse(&format!("{key} is no key of a cluster; {fix}"));
+            self.error(&format!("unknown cluster key {key}; {fix}"));
         }
     }
 
-    /// The preset that the file begins with.
+    /// Device preset of the file.
     fn device(&mut self) -> Device {
         let given = self.table.get("device");
-        let word = given.and_then(Value::as_str);
-        if let Some(device) = word.and_then(Device::named) {
+        let choice = given.and_then(Value::as_str);
+        if let Some(device) = choice.and_then(Device::named) {
             return device;
         }
         let is = given.map_or("is missing".to_owned(), |value| format!("= {value} is not known"));
-        self.refuse(&format!("device {is}; try one of {}", names()));
+        self.error(&format!("device {is}; try one of {}", names()));
         super::DEVICES[0]
     }
 
-    /// A number from one on: the given one, the usual one, or one to go on with.
-    fn whole(&mut self, key: &str, usual: Option<u64>, example: u64) -> u64 {
-        match (self.table.get(key), usual) {
-            (None, Some(usual)) => usual,
+    /// Positive integer: the value of the key, the default, or a placeholder after an error.
+    fn whole(&mut self, key: &str, default: Option<u64>, example: u64) -> u64 {
+        match (self.table.get(key), default) {
+            (None, Some(default)) => default,
             (None, None) => {
-                self.refuse(&format!("{key} is missing; try {key} = {example}"));
+                self.error(&format!("{key} is missing; try {key} = {example}"));
                 example
             }
             (Some(Value::Integer(value)), _) if *value >= 1 => value.unsigned_abs(),
             (Some(value), _) => {
                 let what = "must be a whole number of at least 1";
-                self.refuse(&format!("{key} = {value} {what}; try {example}"));
+                self.error(&format!("{key} = {value} {what}; try {example}"));
                 example
             }
         }
     }
 
-    /// A number above zero, or the usual one.
-    fn positive(&mut self, key: &str, usual: f64) -> f64 {
+    /// Positive number, or the default.
+    fn positive(&mut self, key: &str, default: f64) -> f64 {
         let value = match self.table.get(key) {
-            None => return usual,
+            None => return default,
             Some(Value::Integer(value)) => *value as f64,
             Some(Value::Float(value)) => *value,
             Some(_) => f64::NAN,
         };
-        // What people own themselves has no price.
+        // Hardware that people own may cost nothing.
         let is_price = key.starts_with("dollars");
-        if (value > 0.0 && value < MOST) || (is_price && value == 0.0) {
+        if (value > 0.0 && value < MAX_VALUE) || (is_price && value == 0.0) {
             return value;
         }
         let value = &self.table[key];
         let least = if is_price { "of at least" } else { "above" };
-        self.refuse(&format!(
-            "{key} = {value} must be a number {least} zero, below {MOST}; try {usual}"
+        self.error(&format!(
+            "{key} = {value} must be a number {least} zero, below {MAX_VALUE}; try {default}"
         ));
-        usual
+        default
     }
 
-    /// How many times more could be sent than links carry: not less than once.
-    fn short(&mut self, key: &str) -> f64 {
+    /// Oversubscription ratio, at least 1.
+    fn oversubscription(&mut self, key: &str) -> f64 {
         let times = self.positive(key, 1.0);
         if times < 1.0 {
-            self.refuse(&format!("{key} = {times} must be at least 1; try 1"));
+            self.error(&format!("{key} = {times} must be at least 1; try 1"));
         }
         times.max(1.0)
     }
 
-    /// One of a few words, if there is one.
-    fn word(&mut self, key: &str, words: &[&'static str]) -> Option<&'static str> {
+    /// One of several names, if the key is present.
+    fn choice(&mut self, key: &str, choices: &[&'static str]) -> Option<&'static str> {
         let value = self.table.get(key)?;
-        let found = value.as_str().and_then(|text| words.iter().find(|word| **word == text));
+        let found = value.as_str().and_then(|text| choices.iter().find(|choice| **choice == text));
         if found.is_none() {
-            let all: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-            self.refuse(&format!("{key} = {value}; try one of {}", all.join(", ")));
+            let all: Vec<String> = choices.iter().map(|choice| format!("\"{choice}\"")).collect();
+            self.error(&format!("{key} = {value}; try one of {}", all.join(", ")));
         }
         found.copied()
     }
 
-    /// A device's share of network cards, given as such or by cards.
-    fn network_share(&mut self, per_node: u64, usual: f64) -> f64 {
-        let share = self.positive("network_gbps", usual);
+    /// Network bandwidth per device, given directly or by the node's NICs.
+    fn network_share(&mut self, per_node: u64, default: f64) -> f64 {
+        let share = self.positive("network_gbps", default);
         let nics = self.whole("nics_per_node", Some(per_node), per_node);
         let each = self.positive("nic_gbps", share);
-        let has_cards = ["nics_per_node", "nic_gbps"].iter().any(|key| self.has(key));
-        if has_cards && self.has("network_gbps") {
-            self.refuse(
+        let has_nics = ["nics_per_node", "nic_gbps"].iter().any(|key| self.has(key));
+        if has_nics && self.has("network_gbps") {
+            self.error(
                 "network_gbps is a device's share of what nics_per_node and nic_gbps say; \
                  try one or the other",
             );
         }
-        if has_cards { each * nics as f64 / per_node as f64 } else { share }
+        if has_nics { each * nics as f64 / per_node as f64 } else { share }
     }
 
     fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
 
-    /// How nodes are wired. Fat trees and rails are trees that may be short of uplinks; a cluster
-    /// whose nodes all reach each other at full speed has none.
+    /// Topology of the network. Fat trees and rails are trees that may be oversubscribed; a full
+    /// topology is not.
     fn topology(&mut self) -> Topology {
         let tree = Topology::Racks {
             nodes_per_rack: self.whole("nodes_per_rack", Some(16), 16),
-            oversubscription: self.short("oversubscription"),
+            oversubscription: self.oversubscription("oversubscription"),
             racks_per_spine: self.whole("racks_per_spine", Some(u64::from(u32::MAX)), 8),
-            spine_oversubscription: self.short("spine_oversubscription"),
+            spine_oversubscription: self.oversubscription("spine_oversubscription"),
         };
         let dims = self.whole("torus_dims", Some(3), 3);
-        let words = ["full", "fat-tree", "rails", "racks", "tree", "torus"];
-        let word = self.word("topology", &words);
-        if word.is_none() && self.has("topology") {
+        let choices = ["full", "fat-tree", "rails", "racks", "tree", "torus"];
+        let choice = self.choice("topology", &choices);
+        if choice.is_none() && self.has("topology") {
             return Topology::Full;
         }
         let idle = |keys: &[&'a str], file: &Self| -> Vec<&'a str> {
             keys.iter().copied().filter(|key| file.has(key)).collect()
         };
-        let (topology, idle) = match word {
+        let (topology, idle) = match choice {
             Some("racks" | "tree" | "fat-tree" | "rails") => (tree, idle(&["torus_dims"], self)),
             Some("torus") => (Topology::Torus { dims }, idle(&TREE, self)),
             _ => (Topology::Full, idle(&[&TREE[..], &["torus_dims"]].concat(), self)),
         };
         let is_tree = matches!(topology, Topology::Racks { .. });
         if is_tree && self.has("spine_oversubscription") && !self.has("racks_per_spine") {
-            self.refuse(
-                "spine_oversubscription says nothing without racks_per_spine; try \
+            self.error(
+                "spine_oversubscription has no effect without racks_per_spine; try \
                  racks_per_spine = 8 beside it",
             );
         }
         for key in idle {
             let (is, try_this) =
-                (word.unwrap_or("full"), if key == "torus_dims" { "torus" } else { "tree" });
-            self.refuse(&format!(
-                "{key} says nothing of topology = \"{is}\"; try topology = \"{try_this}\""
+                (choice.unwrap_or("full"), if key == "torus_dims" { "torus" } else { "tree" });
+            self.error(&format!(
+                "{key} has no effect with topology = \"{is}\"; try topology = \"{try_this}\""
             ));
         }
         topology
@@ -272,49 +273,50 @@ mod tests {
             spine_oversubscription: 1.0,
         };
         assert_eq!(cluster.network.topology, racks);
-        // Four cards of 25 GB/s for eight devices are 12.5 for each.
-        let cards = "device = \"h100-80gb\"\ndevices = 64\nnics_per_node = 4\nnic_gbps = 25.0\n";
-        let cluster = parse("mine", cards).expect("a cluster");
+        // Four NICs of 25 GB/s for eight devices are 12.5 for each.
+        let nics = "device = \"h100-80gb\"\ndevices = 64\nnics_per_node = 4\nnic_gbps = 25.0\n";
+        let cluster = parse("mine", nics).expect("a cluster");
         assert!((cluster.network.device_gbps - 12.5).abs() < 1e-12);
     }
 
     #[test]
-    fn fat_trees_and_rails_may_be_short_of_uplinks() {
+    fn fat_trees_and_rails_may_be_oversubscribed() {
         for topology in ["tree", "fat-tree", "rails"] {
             let text = format!(
                 "device = \"h100-80gb\"\ndevices = 512\ntopology = \"{topology}\"\n\
                  nodes_per_rack = 32\noversubscription = 3\n"
             );
             let cluster = parse("mine", &text).expect("a cluster");
-            let units: Vec<(u64, f64)> = cluster.units().map(|u| (u.devices, u.gbps)).collect();
-            // A rack of 256 devices, each with 50 GB/s of cards, shares a third of it upwards.
-            assert_eq!(units[0], (8, 400.0));
-            assert_eq!(units[1].0, 256);
-            assert!((units[1].1 - 256.0 * 50.0 / 3.0).abs() < 1e-9, "{units:?}");
+            let domains: Vec<(u64, f64)> =
+                cluster.link_domains().map(|u| (u.devices, u.gbps)).collect();
+            // A rack of 256 devices with 50 GB/s of NICs each has a third of that as uplinks.
+            assert_eq!(domains[0], (8, 400.0));
+            assert_eq!(domains[1].0, 256);
+            assert!((domains[1].1 - 256.0 * 50.0 / 3.0).abs() < 1e-9, "{domains:?}");
         }
     }
 
     #[test]
-    fn every_mistake_is_told_at_once_with_a_way_out() {
+    fn all_errors_are_reported_together_with_a_fix() {
         let text = "device = \"abacus\"\ndevices = 0\nnetwork_gbps = -3.0\ntopology = \"heap\"\n";
-        let wrong = parse("mine", text).expect_err("four mistakes");
-        assert_eq!(wrong.len(), 4, "{wrong:?}");
-        assert!(wrong.iter().all(|line| line.contains("try ")), "{wrong:?}");
+        let errors = parse("mine", text).expect_err("four mistakes");
+        assert_eq!(errors.len(), 4, "{errors:?}");
+        assert!(errors.iter().all(|line| line.contains("try ")), "{errors:?}");
         let text = "devices = 2.5\nnetwork_gpbs = 3\nlink_gbps = \"fast\"\nwheels = 4\n\
                     oversubscription = 2.0\nnic_gbps = 25\nnetwork_gbps = 12\n";
-        let wrong = parse("mine", text).expect_err("seven mistakes");
-        assert_eq!(wrong.len(), 7, "{wrong:?}");
-        assert!(wrong.iter().all(|line| line.contains("try ")), "{wrong:?}");
-        assert!(wrong.iter().any(|line| line.contains("try network_gbps")), "{wrong:?}");
-        assert!(wrong.iter().any(|line| line.contains("topology = \"tree\"")), "{wrong:?}");
+        let errors = parse("mine", text).expect_err("seven mistakes");
+        assert_eq!(errors.len(), 7, "{errors:?}");
+        assert!(errors.iter().all(|line| line.contains("try ")), "{errors:?}");
+        assert!(errors.iter().any(|line| line.contains("try network_gbps")), "{errors:?}");
+        assert!(errors.iter().any(|line| line.contains("topology = \"tree\"")), "{errors:?}");
         let text = "device = \"h100-80gb\"\ndevices = 64\ntopology = \"tree\"\n\
                     devices_per_node = 4\noversubscription = 0.5\nspine_oversubscription = 2\n";
-        let wrong = parse("mine", text).expect_err("three mistakes");
-        assert_eq!(wrong.len(), 3, "{wrong:?}");
-        assert!(wrong.iter().any(|line| line.ends_with("try per_node")), "{wrong:?}");
+        let errors = parse("mine", text).expect_err("three mistakes");
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert!(errors.iter().any(|line| line.ends_with("try per_node")), "{errors:?}");
         let text = "device = \"h100-80gb\"\ndevices = 64\ntopology = \"tre\"\nracks_per_spine = 4";
-        assert_eq!(parse("mine", text).map_err(|wrong| wrong.len()), Err(1));
-        let wrong = parse("mine", "devices = 4\nnetwork = = 3\n").expect_err("no table");
-        assert!(wrong[0].starts_with("mine, line 2: "), "{wrong:?}");
+        assert_eq!(parse("mine", text).map_err(|errors| errors.len()), Err(1));
+        let errors = parse("mine", "devices = 4\nnetwork = = 3\n").expect_err("no table");
+        assert!(errors[0].starts_with("mine, line 2: "), "{errors:?}");
     }
 }

@@ -1,13 +1,13 @@
-//! Clusters as numbers: devices, the nodes they sit in, the network between nodes.
+//! Hardware description: devices, nodes, and the network between nodes.
 //!
 //! # Layout
 //! - [`device`]: accelerators by name
 //! - [`cluster`]: nodes, links, networks, prices, and clusters by name
-//! - [`mod@file`]: a cluster as a TOML file, with every mistake in it told at once
+//! - [`mod@file`]: clusters from TOML files
 
 pub mod cluster;
 pub mod device;
 pub mod file;
 
-pub use cluster::{Cluster, Network, Shared, Topology, Unit, named, names};
+pub use cluster::{Cluster, LinkDomain, Network, SharedLink, Topology, named, names};
 pub use device::{DEVICES, Device};

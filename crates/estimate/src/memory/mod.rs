@@ -1,78 +1,76 @@
-//! What the fullest device of a layout holds, by part.
+//! Memory of the fullest device of a layout, by part.
 //!
 //! # Layout
-//! - [`activations`]: what a layer keeps of a microbatch for backward
+//! - [`activations`]: activation memory of a layer
 //!
-//! States follow from counts of parameters; activations from what each kernel keeps for backward
-//! and from how many microbatches are alive in the pipeline; the peak is where the last layer
-//! begins its backward pass, with the logits or a weight's gradient in full beside everything
-//! kept.
+//! Model states follow from parameter counts, activations from the tensors that each kernel saves
+//! and from the number of live micro-batches in the pipeline. The peak is at the start of the last
+//! layer's backward pass, with the logits or a full weight gradient beside all saved activations.
 
 pub mod activations;
 
 use crate::calibration::Calibration;
-use crate::layout::{Job, Recompute, Reported};
-use crate::time::{hosts_get_ahead, zero_ways};
+use crate::layout::{Job, Recompute};
 use lockstep_schedule::pipeline::Kind;
 
-/// Bytes of one device.
+/// Memory of one device in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Memory {
-    /// The pipeline's device that holds most.
+    /// Index of the pipeline stage.
     pub stage: u64,
-    /// Weights that layers compute with.
+    /// Weights in compute precision.
     pub weights: f64,
-    /// Their gradients.
+    /// Gradients.
     pub gradients: f64,
-    /// Master copies and moments.
+    /// Master weights and Adam moments.
     pub optimizer: f64,
-    /// What is kept between forward and backward.
+    /// Activations saved for backward.
     pub activations: f64,
-    /// Logits and their gradient, or a weight's gradient before it is added up.
+    /// Logits and their gradient, or a weight gradient before accumulation.
     pub peak: f64,
-    /// Gathered rows and weights, messages between stages.
+    /// Gathered activations and weights, messages between stages.
     pub buffers: f64,
-    /// Rows that the host has asked for ahead of the device; given back when memory is short.
-    pub ahead: f64,
+    /// Activations that the host allocated ahead of the device; released when memory is short.
+    pub run_ahead: f64,
 }
 
 /// Bytes of a 16-bit weight.
 const WEIGHT: f64 = 2.0;
-/// A 32-bit master copy and two moments.
+/// Bytes per parameter of a 32-bit master weight and two moments.
 const OPTIMIZER: f64 = 12.0;
-/// Allocators round, and leave holes: reserved over allocated, the mean of published runs.
+/// Fragmentation: reserved over allocated memory, mean of published runs.
 const FRAGMENTATION: f64 = 1.048;
-/// Rows of a microbatch that hosts ask for ahead of a device, where kernels are started one by one:
-/// a device's queue takes about a thousand kernels, of which that many gather rows. With one
-/// microbatch the host waits at the end of every step, and gets less far ahead; so it does in a
-/// pipeline, where it waits for its neighbours, and not at all where a step is over before the
-/// queue is full.
-const AHEAD: f64 = 55.0;
-const AHEAD_OF_ONE: f64 = 35.0;
-const AHEAD_IN_PIPELINE: f64 = 45.0;
-/// Passes of a layer that fill a queue.
-const FILLS_QUEUE: u64 = 38;
+/// Activations (in rows of a micro-batch) that the host allocates ahead of the device when kernels
+/// are launched one by one. A device queue holds about a thousand kernels, of which this many
+/// gather activations. With a single micro-batch the host waits at the end of every step and runs
+/// less far ahead; so it does in a pipeline, where it waits for neighbouring stages, and not at all
+/// where a step ends before the queue is full.
+const RUN_AHEAD: f64 = 55.0;
+const RUN_AHEAD_SINGLE: f64 = 35.0;
+const RUN_AHEAD_PIPELINE: f64 = 45.0;
+/// Layer passes that fill the queue.
+const QUEUE_PASSES: u64 = 38;
 
 impl Memory {
-    /// Everything that is allocated.
+    /// Allocated memory.
     pub fn total(&self) -> f64 {
         self.weights + self.gradients + self.optimizer + self.activations + self.peak + self.buffers
     }
 
-    /// What the allocator has taken, with holes. Hosts are ahead only where there is room for it:
-    /// an allocator that runs out waits for the device and begins anew.
+    /// Memory reserved by the allocator, fragmentation included. The host runs ahead only if there
+    /// is room: an allocator that runs out waits for the device and frees its cache.
     pub fn reserved(&self, capacity: f64) -> f64 {
         let needed = self.total() * FRAGMENTATION;
-        if needed + self.ahead <= 0.9 * capacity { needed + self.ahead } else { needed }
+        if needed + self.run_ahead <= 0.9 * capacity { needed + self.run_ahead } else { needed }
     }
 
-    /// What the device must have for it: holes and libraries besides.
+    /// Required device memory: allocated, fragmentation, and library overhead.
     pub fn needed(&self, calibration: &Calibration) -> f64 {
         self.total() * FRAGMENTATION + calibration.reserve_gb * f64::from(1_u32 << 30)
     }
 }
 
-/// Microbatches, in units of all its stages, of which a device keeps activations.
+/// Micro-batches, in units of all stages of a device, whose activations are alive at the peak.
 pub fn live_microbatches(job: &Job<'_>, device: u64) -> f64 {
     let (p, m) = (job.layout.pipeline as f64, job.num_microbatches() as f64);
     let behind = p - device as f64;
@@ -89,16 +87,16 @@ pub fn live_microbatches(job: &Job<'_>, device: u64) -> f64 {
     most.min(m)
 }
 
-/// The fullest device. Of those with the same layers the first keeps most microbatches, so only it
-/// is counted; the first of all has the embedding, and the last the logits.
-pub fn fullest(job: &Job<'_>) -> Memory {
+/// Memory of the fullest stage. Of stages with equal layers the first keeps the most micro-batches,
+/// so only that one is counted; the first stage also has the embedding, and the last the logits.
+pub fn largest_stage(job: &Job<'_>) -> Memory {
     let last = job.layout.pipeline - 1;
-    let (mut most, mut seen) = (of_device(job, 0), Vec::new());
+    let (mut most, mut counted) = (of_stage(job, 0), Vec::new());
     for device in 0..=last {
-        let kind = layers(job, device);
-        if device == last || !seen.contains(&kind) {
-            seen.push(kind);
-            let memory = if device == 0 { most } else { of_device(job, device) };
+        let layers_here = layers(job, device);
+        if device == last || !counted.contains(&layers_here) {
+            counted.push(layers_here);
+            let memory = if device == 0 { most } else { of_stage(job, device) };
             if memory.total() > most.total() {
                 most = memory;
             }
@@ -107,27 +105,14 @@ pub fn fullest(job: &Job<'_>) -> Memory {
     most
 }
 
-/// What a program would log.
-pub fn reported(job: &Job<'_>, calibration: &Calibration) -> f64 {
-    let held = match job.habits.reports {
-        Reported::Allocated => return fullest(job).total(),
-        Reported::Reserved => fullest(job),
-        Reported::ReservedByFirst => of_device(job, 0),
-    };
-    // In a pipeline a host that is slower than its device asks for nothing ahead of it.
-    let waits = job.layout.pipeline > 1 && !hosts_get_ahead(job, calibration);
-    let ahead = if waits { 0.0 } else { held.ahead };
-    Memory { ahead, ..held }.reserved(job.cluster.device.memory_bytes())
-}
-
-/// Layers of a pipeline's device, without experts and with them.
+/// Dense and mixture-of-experts layers of a stage.
 fn layers(job: &Job<'_>, device: u64) -> (u64, u64) {
     let (before, layers) = job.layers_of(job.layout.pipeline, device);
     let dense = job.model.dense_layers().saturating_sub(before).min(layers);
     (dense, layers - dense)
 }
 
-/// Parameters of a pipeline's device by kind: those that all copies hold, and its experts.
+/// Parameters of a stage: those that all data-parallel ranks hold, and its experts.
 pub(crate) fn params(job: &Job<'_>, device: u64) -> (f64, f64) {
     let (model, layout) = (job.model, &job.layout);
     let (dense, routed) = layers(job, device);
@@ -147,61 +132,64 @@ pub(crate) fn params(job: &Job<'_>, device: u64) -> (f64, f64) {
     (shared as f64 / t, experts / t)
 }
 
-fn of_device(job: &Job<'_>, device: u64) -> Memory {
+pub(crate) fn of_stage(job: &Job<'_>, device: u64) -> Memory {
     let layout = &job.layout;
     let (shared, experts) = params(job, device);
     let (dense, routed) = layers(job, device);
-    let ways = zero_ways(job);
-    let expert_ways = (ways / layout.expert as f64).max(1.0);
-    // In a pipeline weights stay once they are fetched, and gradients are added up in full.
+    let shards = job.zero_shards();
+    let expert_shards = (shards / layout.expert as f64).max(1.0);
+    // A pipeline keeps gathered weights, and accumulates full gradients.
     let zero = if layout.pipeline > 1 { layout.zero.min(1) } else { layout.zero };
     let divided = |stage: u8| {
-        if zero >= stage { shared / ways + experts / expert_ways } else { shared + experts }
+        if zero >= stage { shared / shards + experts / expert_shards } else { shared + experts }
     };
     let live = live_microbatches(job, device);
-    let kept =
-        dense as f64 * activations::kept(job, false) + routed as f64 * activations::kept(job, true);
-    let largest =
-        if routed > 0 { activations::whole(job, true) } else { activations::whole(job, false) };
-    // One layer at a time is there in full while it is computed again.
-    let is_again = layout.recompute == Recompute::Full
-        || (layout.recompute == Recompute::Selective && job.habits.keeps_products);
-    let again = if is_again { largest } else { 0.0 };
-    let weight = if job.habits.casts_fetched && zero == 3 { 0.0 } else { WEIGHT };
-    let training = live * kept + again + embedded(job, device, live);
+    let kept = dense as f64 * activations::saved_bytes(job, false)
+        + routed as f64 * activations::saved_bytes(job, true);
+    let largest = if routed > 0 {
+        activations::full_bytes(job, true)
+    } else {
+        activations::full_bytes(job, false)
+    };
+    // One layer at a time has all its activations while it is recomputed.
+    let recomputes_layers = layout.recompute == Recompute::Full
+        || (layout.recompute == Recompute::Selective && job.framework.saves_alternate_matmuls);
+    let recomputed = if recomputes_layers { largest } else { 0.0 };
+    let weight = if job.framework.casts_gathered_weights && zero == 3 { 0.0 } else { WEIGHT };
+    let training = live * kept + recomputed + embedded(job, device, live);
     let at_peak = peak(job, device);
-    // The update begins when activations are gone.
-    let update = job.habits.update_bytes as f64 * divided(1);
+    // Activations are freed before the optimizer step.
+    let update = job.framework.update_bytes as f64 * divided(1);
     Memory {
         stage: device,
         weights: weight * divided(3),
-        gradients: job.habits.gradient_bytes as f64 * divided(2),
+        gradients: job.framework.gradient_bytes as f64 * divided(2),
         optimizer: if layout.offload { 0.0 } else { OPTIMIZER * divided(1) },
         activations: training,
         peak: at_peak.max(update - training),
         buffers: buffers(job, shared, device) + messages(job, device),
-        ahead: ahead(job),
+        run_ahead: run_ahead(job),
     }
 }
 
-/// What the embedding's dropout keeps.
+/// Dropout mask of the embedding.
 fn embedded(job: &Job<'_>, device: u64, live: f64) -> f64 {
     let rows = if job.layout.sequence { job.layout.tensor as f64 } else { 1.0 };
     let mask = if job.model.dropout && device == 0 { 1.0 } else { 0.0 };
     live * mask * job.tokens() * job.model.width as f64 / rows
 }
 
-/// What is there for a moment: logits, the gradient of the head's matrix, or what the first product
-/// of a layer's backward pass gives.
+/// Transient memory: logits, the gradient of the head, or the output of the first matmul in a
+/// layer's backward pass.
 fn peak(job: &Job<'_>, device: u64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let (t, tokens) = (layout.tensor as f64, job.tokens());
     let is_last = device + 1 == layout.pipeline;
-    let sums = job.habits.gradient_bytes as f64;
+    let sums = job.framework.gradient_bytes as f64;
     let (mut logits, mut head) = (0.0, 0.0);
     if is_last {
-        logits = job.habits.logit_bytes as f64 * tokens * model.vocab as f64 / t;
-        // Where sums are wider than products a gradient stands in both precisions.
+        logits = job.framework.logit_bytes as f64 * tokens * model.vocab as f64 / t;
+        // Where gradients accumulate in a wider type, one exists in both precisions.
         let widened = if sums > WEIGHT && layout.zero < 3 { WEIGHT + sums } else { 0.0 };
         head = widened * (model.vocab * model.width) as f64 / t;
     }
@@ -212,26 +200,27 @@ fn peak(job: &Job<'_>, device: u64) -> f64 {
     logits.max(head).max(layer)
 }
 
-/// Rows gathered for a product, weights gathered by ZeRO, and what is on its way between stages.
+/// Activations gathered for a matmul, weights gathered by ZeRO, and messages between stages.
 fn buffers(job: &Job<'_>, shared: f64, device: u64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let row = 2.0 * job.tokens() * model.width as f64;
     let is_gathered = layout.sequence && layout.tensor > 1;
     let rows = match () {
         () if !is_gathered => row,
-        // Besides those of a layer, whole rows that come from a stage's neighbours or go there.
-        () if layout.pipeline > 1 && job.habits.eager => 6.0 * row,
+        // Full activations sent to or received from neighbouring stages.
+        () if layout.pipeline > 1 && job.framework.eager => 6.0 * row,
         () => 3.0 * row,
     };
     let layers = model.layers.div_ceil(layout.pipeline).max(1) as f64;
     let buckets = if layout.data > 1 && layout.zero < 3 {
-        job.habits.bucket_bytes as f64 * shared
+        job.framework.bucket_buffer_bytes as f64 * shared
     } else {
         0.0
     };
     let mut fetched = 0.0;
     if layout.zero == 3 && layout.pipeline == 1 {
-        // Two layers are on their way or in use, and their gradients; tables stay for a step.
+        // Two layers are in transfer or in use, with their gradients; embedding tables stay for the
+        // step.
         let tables = if device == 0 { model.embedding_params() + model.head_params() } else { 0 };
         let tables = tables as f64 / layout.tensor as f64;
         fetched = WEIGHT * tables + 4.0 * WEIGHT * (shared - tables).max(0.0) / layers;
@@ -239,35 +228,35 @@ fn buffers(job: &Job<'_>, shared: f64, device: u64) -> f64 {
     rows + buckets + fetched
 }
 
-/// Messages between stages, where every microbatch has its place: rows that come from both sides
-/// and those that were sent, or logits.
+/// Messages between stages, kept for every micro-batch: activations and gradients received, and
+/// outputs sent or logits.
 fn messages(job: &Job<'_>, device: u64) -> f64 {
     let (layout, model) = (&job.layout, job.model);
-    if !job.habits.keeps_messages || layout.pipeline == 1 {
+    if !job.framework.keeps_stage_messages || layout.pipeline == 1 {
         return 0.0;
     }
-    let slices = layout.tensor as f64;
-    let row = model.width as f64 / if layout.sequence { slices } else { 1.0 };
+    let t = layout.tensor as f64;
+    let row = model.width as f64 / if layout.sequence { t } else { 1.0 };
     let chunks = layout.chunks as f64;
     let ends = [device == 0, device + 1 == layout.pipeline];
     let received = 2.0 * chunks - ends.iter().filter(|end| **end).count() as f64;
-    let logits = model.vocab as f64 / slices;
+    let logits = model.vocab as f64 / t;
     let given = if ends[1] { (chunks - 1.0) * row + logits } else { chunks * row };
     2.0 * job.num_microbatches() as f64 * job.tokens() * (received * row + given)
 }
 
-/// Rows that hosts ask for ahead of the device.
-fn ahead(job: &Job<'_>) -> f64 {
+/// Activations that the host allocates ahead of the device.
+fn run_ahead(job: &Job<'_>) -> f64 {
     let layout = &job.layout;
     let row = 2.0 * job.tokens() * job.model.width as f64;
-    let is_far = job.habits.eager && layout.sequence && layout.tensor > 1;
+    let runs_ahead = job.framework.eager && layout.sequence && layout.tensor > 1;
     let microbatches = job.num_microbatches();
     let passes = microbatches * job.layers_of(layout.pipeline, 0).1;
     let rows = match layout.pipeline {
-        _ if !is_far => 0.0,
-        1 if microbatches > 1 => AHEAD,
-        1 => AHEAD_OF_ONE,
-        _ if passes > FILLS_QUEUE => AHEAD_IN_PIPELINE,
+        _ if !runs_ahead => 0.0,
+        1 if microbatches > 1 => RUN_AHEAD,
+        1 => RUN_AHEAD_SINGLE,
+        _ if passes > QUEUE_PASSES => RUN_AHEAD_PIPELINE,
         _ => 0.0,
     };
     rows * row
@@ -277,35 +266,36 @@ fn ahead(job: &Job<'_>) -> f64 {
 mod tests {
     use super::*;
     use crate::hardware::named;
-    use crate::layout::{Habits, Layout};
+    use crate::layout::{Framework, Layout};
     use crate::model::{Model, preset};
 
     fn total_gib(model: &Model, layout: Layout, batch: u64) -> f64 {
         let cluster = named(&format!("{}xb200-180gb", layout.devices())).expect("a cluster");
-        // No gradient leaves beside backward in these runs.
-        let habits = Habits { overlap: false, ..Habits::MODERN };
-        let job = Job { model, cluster: &cluster, layout, batch, habits };
-        fullest(&job).total() / f64::from(1_u32 << 30)
+        // No overlapped gradient exchange in these runs.
+        let framework = Framework { overlap: false, ..Framework::MODERN };
+        let job = Job { model, cluster: &cluster, layout, batch, framework };
+        largest_stage(&job).total() / f64::from(1_u32 << 30)
     }
 
     #[test]
     fn states_are_those_of_the_zero_paper() {
-        // Table 1: 7.5B parameters on 64 devices take 31.4, 16.6 and 1.88 GB.
+        // ZeRO (Rajbhandari et al. 2020), Table 1: 7.5B parameters on 64 GPUs take 31.4, 16.6 and
+        // 1.88 GB.
         let model = Model::gpt("7.5B", 36, 4096, 32, 51_200, 2048);
         let cluster = named("64xa100-80gb").expect("a cluster");
-        let habits = Habits { gradient_bytes: 2, ..Habits::MODERN };
+        let framework = Framework { gradient_bytes: 2, ..Framework::MODERN };
         let scale = 7.5e9 / model.num_params() as f64;
         for (zero, gigabytes) in [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)] {
             let layout = Layout { data: 64, zero, ..Layout::ONE };
-            let job = Job { model: &model, cluster: &cluster, layout, batch: 64, habits };
-            let memory = fullest(&job);
+            let job = Job { model: &model, cluster: &cluster, layout, batch: 64, framework };
+            let memory = largest_stage(&job);
             let states = (memory.weights + memory.gradients + memory.optimizer) * scale / 1e9;
             assert!((states / gigabytes - 1.0).abs() < 0.01, "{zero}: {states}");
         }
     }
 
     #[test]
-    fn the_lectures_figures_of_weights_and_states_hold() {
+    fn weights_take_2_bytes_and_adam_training_16_per_parameter() {
         // 350 GB and 2.8 TB of 175B, 130 GB and 1.04 TB of 65B, 15 and 120 GB of 7.5B.
         for (params, weights, states) in
             [(175e9, 350e9, 2.8e12), (65e9, 130e9, 1.04e12), (7.5e9, 15e9, 120e9)]
@@ -330,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_of_a_pipeline_holds_more_than_the_fullest() {
+    fn no_device_of_a_pipeline_holds_more_than_the_largest_stage() {
         for (model, layout, batch) in [
             // Ten stages of 96 layers: some have ten.
             ("gpt3-175b", Layout { tensor: 8, pipeline: 10, sequence: true, ..Layout::ONE }, 4),
@@ -343,11 +333,11 @@ mod tests {
         ] {
             let model = preset(model).expect("it is one");
             let cluster = named(&format!("{}xh100-80gb", layout.devices())).expect("a cluster");
-            let habits = Habits::MODERN;
-            let job = Job { model: &model, cluster: &cluster, layout, batch, habits };
-            let all = (0..layout.pipeline).map(|device| of_device(&job, device).total());
+            let framework = Framework::MODERN;
+            let job = Job { model: &model, cluster: &cluster, layout, batch, framework };
+            let all = (0..layout.pipeline).map(|device| of_stage(&job, device).total());
             let most = all.max_by(f64::total_cmp).expect("it has devices");
-            assert!((fullest(&job).total() - most).abs() < 1.0, "{}", model.name);
+            assert!((largest_stage(&job).total() - most).abs() < 1.0, "{}", model.name);
         }
     }
 }

@@ -1,39 +1,42 @@
-//! How much a step computes, by the three definitions that are in use.
+//! FLOPs of a training step under the three conventions in use.
 //!
-//! "TFLOP/s" of one run differ by a third depending on who counts: with or without what is computed
-//! again, with or without the half of attention that causality hides. Never compare two that were
-//! counted differently; compare seconds.
+//! The "TFLOP/s" of one run differ by a third with the convention: with or without recomputation,
+//! with or without the half of attention that the causal mask hides. Figures of different
+//! conventions are not comparable; seconds are.
 
 use super::Model;
 
-/// Who counts what.
+/// Convention of counting FLOPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
-    /// What the hardware does with everything computed again: 96BLsh²(1 + s/6h + V/16Lh) of a GPT.
+pub enum FlopsConvention {
+    /// Hardware FLOPs with full recomputation: 96BLsh²(1 + s/6h + V/16Lh) for a GPT (Narayanan et
+    /// al. 2021).
     Hardware,
-    /// What the model needs, all pairs of tokens: 72BLsh²(1 + s/6h + V/12Lh) of a GPT.
+    /// Model FLOPs over all token pairs: 72BLsh²(1 + s/6h + V/12Lh) for a GPT (Korthikanti et al.
+    /// 2022).
     Model,
-    /// What the model needs, only the pairs that causality leaves.
+    /// Model FLOPs over the token pairs that the causal mask leaves.
     Causal,
 }
 
-/// Operations of one step over `sequences` sequences.
-pub fn step_flops(model: &Model, sequences: u64, counted: Counted) -> f64 {
+/// FLOPs of one step over `sequences` sequences.
+pub fn step_flops(model: &Model, sequences: u64, counted: FlopsConvention) -> f64 {
     let tokens = (sequences * model.context) as f64;
     let pairs = match counted {
-        Counted::Hardware | Counted::Model => 1.0,
-        Counted::Causal => 0.5,
+        FlopsConvention::Hardware | FlopsConvention::Model => 1.0,
+        FlopsConvention::Causal => 0.5,
     };
     let scores = 2.0 * (model.query_width() + model.attended_width()) as f64;
     let attention = pairs * scores * model.context as f64 * model.layers as f64;
     let head = 2.0 * (model.vocab * model.width) as f64;
     let layers = 2.0 * matrices(model) as f64 + attention;
-    // Forward once and backward twice; layers, but not the head, once more to compute them again.
-    let passes = if counted == Counted::Hardware { 4.0 } else { 3.0 };
+    // One forward and two backward passes; recomputation adds a forward pass of the layers, not of
+    // the head.
+    let passes = if counted == FlopsConvention::Hardware { 4.0 } else { 3.0 };
     tokens * (passes * layers + 3.0 * head)
 }
 
-/// Entries of the matrices in layers that a token is multiplied with.
+/// Matrix entries in layers that multiply each token.
 fn matrices(model: &Model) -> u64 {
     let attention = model.layers * model.attention_matrices();
     let dense = model.dense_layers() * model.ffn_matrices(model.ffn);
@@ -57,14 +60,14 @@ mod tests {
         let hardware = 96.0 * b * l * s * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
         let needed = 72.0 * b * l * s * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
         let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-12, "{a} {b}");
-        close(step_flops(&model, 1536, Counted::Hardware), hardware);
-        close(step_flops(&model, 1536, Counted::Model), needed);
+        close(step_flops(&model, 1536, FlopsConvention::Hardware), hardware);
+        close(step_flops(&model, 1536, FlopsConvention::Model), needed);
     }
 
     #[test]
     fn gpt_3_takes_314_zettaflop_for_its_300_billion_tokens() {
         let model = preset("gpt3-175b").expect("it is one");
-        let flops = step_flops(&model, 1, Counted::Causal) / 2048.0 * 300e9;
+        let flops = step_flops(&model, 1, FlopsConvention::Causal) / 2048.0 * 300e9;
         assert!((flops / 314e21 - 1.0).abs() < 0.03, "{flops}");
     }
 }

@@ -1,105 +1,105 @@
-//! Models as numbers: what their shapes are, how many parameters they have, how much they compute.
+//! Model descriptions: shapes, parameter counts and FLOPs.
 //!
-//! A model here needs no weights and no kernels; it is what a paper's table says of it. Counts of
-//! parameters are exact, down to biases and norms, because memory follows from them.
+//! A model here has no weights and no kernels, only the numbers that its paper publishes. Parameter
+//! counts are exact, down to biases and norms, because memory follows from them.
 
 mod flops;
 mod parameters;
 mod presets;
 
-pub use flops::{Counted, step_flops};
+pub use flops::{FlopsConvention, step_flops};
 pub use presets::{preset, presets};
 
 use serde::{Deserialize, Serialize};
 
-/// How scores of attention are computed.
+/// Kind of attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attention {
-    /// Scores of all pairs are written to memory, as before 2022.
+    /// Attention scores are written to memory.
     Materialised,
-    /// One kernel that keeps them in registers and skips what causality hides.
+    /// One kernel keeps scores on chip and skips masked pairs (FlashAttention, Dao et al. 2022).
     Fused,
 }
 
-/// Feed-forward parts of which a router picks some for every token.
+/// Mixture-of-experts feed-forward layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Experts {
-    /// How many.
+    /// Number of experts.
     pub num: u64,
-    /// How many of them see a token.
+    /// Experts per token.
     pub per_token: u64,
-    /// Inner width of each.
+    /// Inner width of an expert.
     pub ffn: u64,
-    /// Inner width of the part that sees every token; 0 if there is none.
+    /// Inner width of the shared expert; 0 without one.
     pub shared_ffn: u64,
-    /// First layers that have one wide part instead.
+    /// Leading layers with a dense feed-forward part.
     pub dense_layers: u64,
-    /// Whether the router has a bias for each expert.
+    /// Whether the router has a bias per expert.
     pub router_bias: bool,
 }
 
-/// Multi-head latent attention: queries, keys and values come from narrow vectors.
+/// Multi-head latent attention (DeepSeek-V2, 2024): low-rank queries, keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latent {
-    /// Width of the vector that queries come from.
+    /// Rank of the query projection.
     pub query_rank: u64,
-    /// Width of the vector that keys and values come from.
+    /// Rank of the joint key and value projection.
     pub key_value_rank: u64,
-    /// Width of a head's part without positions.
+    /// Head width without rotary positions.
     pub plain_dim: u64,
-    /// Width of its part with positions; keys share theirs among heads.
+    /// Head width with rotary positions; heads share this part of the keys.
     pub rotary_dim: u64,
-    /// Width of a head's values.
+    /// Head width of values.
     pub value_dim: u64,
 }
 
-/// A transformer.
+/// Shape of a transformer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent choice")]
 pub struct Model {
-    /// What people call it.
+    /// Name of the model.
     pub name: String,
     /// Layers (L).
     pub layers: u64,
-    /// Width (h).
+    /// Hidden size (h).
     pub width: u64,
-    /// Heads of queries (a).
+    /// Query heads (a).
     pub heads: u64,
-    /// Heads of keys and values (g).
+    /// Key-value heads (g).
     pub kv_heads: u64,
     /// Width of a head; h/a in most models.
     pub head_dim: u64,
     /// Inner width of the feed-forward part (f).
     pub ffn: u64,
-    /// Whether that part multiplies two products (SwiGLU).
+    /// Whether the feed-forward part is gated (SwiGLU).
     pub gated: bool,
-    /// Tokens that it knows (V).
+    /// Vocabulary size (V).
     pub vocab: u64,
-    /// Tokens of a sequence (s).
+    /// Sequence length (s).
     pub context: u64,
-    /// Whether the output shares the embedding.
+    /// Whether the output projection shares the embedding.
     pub tied: bool,
-    /// Rows of a learned table of positions; 0 if there is none.
+    /// Rows of a learned position table; 0 without one.
     pub positions: u64,
-    /// Whether products have biases and norms have them too.
+    /// Whether linear layers and norms have biases.
     pub biases: bool,
-    /// Norms of the width beside two in a layer and one at the end.
+    /// Norms of the hidden size beside those of layers and the final one.
     pub extra_norms: u64,
-    /// Norms in a layer: two, or one where both halves share it.
+    /// Norms per layer: two, or one where attention and feed-forward share it.
     pub layer_norms: u64,
-    /// Whether parts are dropped at random.
+    /// Whether the model uses dropout.
     pub dropout: bool,
-    /// How scores are computed.
+    /// Kind of attention kernel.
     pub attention: Attention,
-    /// Experts, if it has any.
+    /// Experts of a mixture-of-experts model.
     pub experts: Option<Experts>,
-    /// Latent attention, if it has that.
+    /// Latent attention, if the model uses it.
     pub latent: Option<Latent>,
 }
 
 impl Model {
-    /// A GPT: learned positions, biases, one embedding for input and output, ffn = 4h.
+    /// A GPT: learned positions, biases, tied embedding, ffn = 4h.
     pub fn gpt(name: &str, layers: u64, width: u64, heads: u64, vocab: u64, context: u64) -> Self {
         Self {
             name: name.to_owned(),
@@ -124,7 +124,7 @@ impl Model {
         }
     }
 
-    /// A Llama: rotary positions, no biases, a gated feed-forward part, an output of its own.
+    /// A Llama: rotary positions, no biases, gated feed-forward part, untied output.
     pub fn llama(name: &str, layers: u64, width: u64, heads: u64, kv_heads: u64, ffn: u64) -> Self {
         Self {
             kv_heads,
@@ -139,18 +139,18 @@ impl Model {
         }
     }
 
-    /// Bytes of a token in a file of tokens.
+    /// Bytes per token in a token file.
     pub const fn token_bytes(&self) -> f64 {
         if self.vocab > 1 << 16 { 4.0 } else { 2.0 }
     }
 
-    /// The same model with another vocabulary and context.
+    /// Replaces vocabulary size and sequence length.
     pub fn reading(self, vocab: u64, context: u64) -> Self {
         let positions = if self.positions > 0 { context } else { 0 };
         Self { vocab, context, positions, ..self }
     }
 
-    /// Width of all heads' queries together.
+    /// Width of the queries of all heads.
     pub const fn query_width(&self) -> u64 {
         match self.latent {
             Some(latent) => self.heads * (latent.plain_dim + latent.rotary_dim),
@@ -158,7 +158,7 @@ impl Model {
         }
     }
 
-    /// Width of all heads' keys (or values) together.
+    /// Width of the keys (or values) of all heads.
     pub const fn key_width(&self) -> u64 {
         match self.latent {
             Some(latent) => self.heads * (latent.plain_dim + latent.rotary_dim),
@@ -166,7 +166,7 @@ impl Model {
         }
     }
 
-    /// Width of what attention gives to its output product.
+    /// Width of the attention output before its projection.
     pub const fn attended_width(&self) -> u64 {
         match self.latent {
             Some(latent) => self.heads * latent.value_dim,
@@ -174,12 +174,12 @@ impl Model {
         }
     }
 
-    /// Matrices that go into the feed-forward part: one, or two where it is gated.
+    /// Input matrices of the feed-forward part: one, or two where it is gated.
     pub const fn ffn_inputs(&self) -> u64 {
         if self.gated { 2 } else { 1 }
     }
 
-    /// Layers with one feed-forward part for every token.
+    /// Layers with a dense feed-forward part.
     pub fn dense_layers(&self) -> u64 {
         self.experts.map_or(self.layers, |experts| experts.dense_layers)
     }

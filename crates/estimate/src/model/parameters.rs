@@ -1,9 +1,9 @@
-//! How many parameters a model has, exactly.
+//! Exact parameter counts.
 
 use super::Model;
 
 impl Model {
-    /// Matrices of a layer's attention.
+    /// Entries of a layer's attention matrices.
     pub fn attention_matrices(&self) -> u64 {
         let h = self.width;
         let Some(latent) = self.latent else {
@@ -15,7 +15,7 @@ impl Model {
         query + narrow + wide + self.attended_width() * h
     }
 
-    /// Matrices of one feed-forward part.
+    /// Entries of the matrices of a feed-forward part.
     pub const fn ffn_matrices(&self, inner: u64) -> u64 {
         (self.ffn_inputs() + 1) * self.width * inner
     }
@@ -30,12 +30,13 @@ impl Model {
         self.layer_norms * norm + if self.biases { biases } else { 0 } + latent
     }
 
-    /// A layer with one feed-forward part.
+    /// Parameters of a dense layer.
     pub fn dense_layer_params(&self) -> u64 {
         self.attention_matrices() + self.ffn_matrices(self.ffn) + self.vectors()
     }
 
-    /// What of a layer with experts every holder has: attention, router, the shared part.
+    /// Parameters of a mixture-of-experts layer outside its experts: attention, router, shared
+    /// expert.
     pub fn expert_layer_shared_params(&self) -> u64 {
         self.experts.map_or(0, |experts| {
             let router =
@@ -47,23 +48,24 @@ impl Model {
         })
     }
 
-    /// The experts of a layer.
+    /// Parameters of a layer's experts.
     pub fn experts_params(&self) -> u64 {
         self.experts.map_or(0, |experts| experts.num * self.ffn_matrices(experts.ffn))
     }
 
-    /// The table of tokens and that of positions.
+    /// Parameters of the token and position embeddings.
     pub const fn embedding_params(&self) -> u64 {
         (self.vocab + self.positions) * self.width
     }
 
-    /// What stands behind the last layer, without an output that is the embedding again.
+    /// Parameters behind the last layer, without an output projection that is tied to the
+    /// embedding.
     pub const fn head_params(&self) -> u64 {
         let norm = if self.biases { 2 * self.width } else { self.width };
         norm * (1 + self.extra_norms) + if self.tied { 0 } else { self.vocab * self.width }
     }
 
-    /// All of them.
+    /// Number of parameters.
     pub fn num_params(&self) -> u64 {
         let dense = self.dense_layers();
         let routed = self.layers - dense;
@@ -73,7 +75,7 @@ impl Model {
             + self.head_params()
     }
 
-    /// Those that one token passes.
+    /// Number of parameters that one token passes.
     pub fn num_active_params(&self) -> u64 {
         let idle = self.experts.map_or(0, |experts| {
             (experts.num - experts.per_token) * self.ffn_matrices(experts.ffn)

@@ -36,7 +36,8 @@ const BLOOM: [(&str, u64, u64, u64); 6] = [
     ("bloom-7.1b", 30, 4096, 32),
     ("bloom-176b", 70, 14_336, 112),
 ];
-/// The paper of 2019, and Table 1 of that of 2021 with MT-NLG: context 1024 and 2048.
+/// Megatron-LM (Shoeybi et al. 2019, context 1024), and Table 1 of Narayanan et al. 2021 with
+/// MT-NLG (context 2048).
 const MEGATRON_2019: [(&str, u64, u64, u64); 4] = [
     ("megatron-1.2b", 40, 1536, 16),
     ("megatron-2.5b", 54, 1920, 20),
@@ -58,7 +59,7 @@ const MEGATRON_2021: [(&str, u64, u64, u64); 13] = [
     ("megatron-1t", 128, 25_600, 160),
     ("mt-nlg-530b", 105, 20_480, 128),
 ];
-/// Llamas: name, layers, width, heads, heads of keys, ffn, vocabulary, context.
+/// Llamas: name, layers, width, heads, key-value heads, ffn, vocabulary, context.
 type LlamaRow = (&'static str, u64, u64, u64, u64, u64, u64, u64);
 const LLAMA: [LlamaRow; 14] = [
     ("llama-7b", 32, 4096, 32, 32, 11_008, 32_000, 2048),
@@ -77,7 +78,7 @@ const LLAMA: [LlamaRow; 14] = [
     ("llama-1.34b", 16, 2048, 32, 32, 8192, 131_072, 4096),
 ];
 
-/// Every model that has a name here.
+/// All presets.
 pub fn presets() -> Vec<Model> {
     let gpt = |(name, layers, width, heads): (&str, u64, u64, u64), vocab, context| {
         Model::gpt(name, layers, width, heads, vocab, context)
@@ -85,7 +86,7 @@ pub fn presets() -> Vec<Model> {
     let mut models: Vec<Model> = GPT2.map(|row| gpt(row, 50_257, 1024)).into();
     models.extend(GPT3.map(|row| gpt(row, 50_257, 2048)));
     models.extend(OPT.map(|row| Model { positions: 2050, ..gpt(row, 50_272, 2048) }));
-    // Positions come from distances, and the embedding has a norm of its own.
+    // ALiBi positions have no table, and the embedding has a norm.
     models.extend(BLOOM.map(|row| Model {
         positions: 0,
         extra_norms: 1,
@@ -95,7 +96,7 @@ pub fn presets() -> Vec<Model> {
     models.extend(MEGATRON_2021.map(|row| gpt(row, 51_200, 2048)));
     models.extend(LLAMA.map(|(name, layers, width, heads, kv_heads, ffn, vocab, context)| {
         let model = Model::llama(name, layers, width, heads, kv_heads, ffn).reading(vocab, context);
-        // Small ones spend a fifth of their parameters on a table and do not afford two.
+        // In small models the embedding is a fifth of the parameters, so it is tied.
         Model { tied: name.starts_with("llama3.2") || name == "llama-1.34b", ..model }
     }));
     models.push(palm("palm-8b", 32, 4096, 16));
@@ -108,12 +109,12 @@ pub fn presets() -> Vec<Model> {
     models
 }
 
-/// The model of this name.
+/// Preset of this name.
 pub fn preset(name: &str) -> Option<Model> {
     presets().into_iter().find(|model| model.name == name)
 }
 
-/// Heads of 256 that share one key, both halves of a layer side by side, no biases.
+/// Multi-query attention with heads of 256, parallel attention and feed-forward, no biases.
 fn palm(name: &str, layers: u64, width: u64, heads: u64) -> Model {
     let llama = Model::llama(name, layers, width, heads, 1, 4 * width).reading(256_000, 2048);
     Model { head_dim: 256, tied: true, layer_norms: 1, attention: Attention::Materialised, ..llama }
@@ -126,7 +127,7 @@ fn mixtral(name: &str, layers: u64, width: u64, heads: u64, ffn: u64, vocab: u64
     Model { experts: Some(experts), ..llama }
 }
 
-/// Latent attention as both DeepSeek models have it.
+/// Latent attention of DeepSeek-V2 and V3.
 const LATENT: Latent = Latent {
     query_rank: 1536,
     key_value_rank: 512,

@@ -1,205 +1,215 @@
-//! Every layout of a model on a cluster, and the best of them.
+//! Search over all layouts of a model on a cluster.
 //!
 //! # Layout
-//! - [`space`]: all layouts that divide
-//! - [`mod@quickest`]: the best of them alone, and what none can beat
-//! - [`report`]: why the second lost, and what a rejected one would need
-//! - [`scaling`]: what more devices bring
+//! - [`space`]: enumeration of valid layouts
+//! - [`mod@fastest`]: the fastest layout alone, and lower bounds
+//! - [`report`]: comparison with the runner-up, and fixes for layouts that do not fit
+//! - [`scaling`]: strong and weak scaling over device counts
 //!
-//! Most layouts do not fit, and memory is quick to count, so it goes first. What fits is priced
-//! with pipelines by closed form; the best few are played event by event and ranked again.
+//! Most layouts do not fit and memory is cheap to count, so it is checked first. Layouts that fit
+//! are priced with closed-form pipelines; the best are simulated event by event and ranked again.
 
-pub mod quickest;
+pub mod fastest;
 pub mod report;
 pub mod scaling;
 pub mod space;
 
-use crate::advice::{self, Way};
+use crate::advice::{self, SyncMethod};
 use crate::calibration::Calibration;
 use crate::hardware::Cluster;
-use crate::layout::{Habits, Job, Layout};
+use crate::layout::{Framework, Job, Layout};
 use crate::memory::{self, Memory};
 use crate::model::Model;
-use crate::time::{self, Step, common::Common, pipeline::Pipelines};
+use crate::time::{self, Step, layer_cache::LayerCache, pipeline::Pipelines};
 
-/// Layouts that are played event by event.
-const PLAYED: usize = 48;
-/// A layout that needs no more than this many times the memory may be worth a change; so many of
-/// them are played, since the quickest by closed form need not be the quickest.
-const NEARLY: f64 = 1.5;
-const NEARLY_PLAYED: usize = 8;
-/// Layouts with other ways to keep copies together that are played.
-const LAZY_PLAYED: usize = 16;
+/// Candidates that are simulated event by event.
+const SIMULATED: usize = 48;
+/// Layouts that need at most this many times the memory are reported with a fix; this many of them
+/// are simulated, since the closed form does not rank exactly.
+const ALMOST_FIT: f64 = 1.5;
+const ALMOST_FIT_SIMULATED: usize = 8;
+/// Candidates with other sync methods that are simulated.
+const SYNC_SIMULATED: usize = 16;
 
-/// A layout with its price.
+/// A layout with its step time and memory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    /// How the model is divided.
+pub struct Candidate {
+    /// Parallel layout.
     pub layout: Layout,
-    /// What a step takes.
+    /// Step time.
     pub step: Step,
-    /// What the fullest device holds.
+    /// Memory of the fullest device.
     pub memory: Memory,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// Layouts that divide.
+pub struct SearchResult {
+    /// Number of valid layouts.
     pub examined: usize,
-    /// Those that need more memory than a device has.
+    /// Layouts that need more memory than a device has.
     pub too_large: usize,
-    /// Those that fit, quickest first.
-    pub best: Vec<Choice>,
-    /// The quickest of those that nearly fit, if it is quicker than all that do.
-    pub nearly: Option<Choice>,
-    /// Layouts that nothing beats both in time and in memory, quickest first.
-    pub pareto: Vec<Choice>,
-    /// Layouts with other ways to keep copies together, by estimated time to the same loss.
-    pub lazy: Vec<Lazy>,
+    /// Layouts that fit, fastest first.
+    pub best: Vec<Candidate>,
+    /// Fastest layout that almost fits, if it is faster than all that fit.
+    pub almost_fits: Option<Candidate>,
+    /// Pareto front of time and memory, fastest first.
+    pub pareto: Vec<Candidate>,
+    /// Layouts with their best sync method, by estimated time to the same loss.
+    pub with_sync: Vec<LayoutWithSync>,
 }
 
-/// A layout with a way to keep copies together.
+/// A layout with a sync method.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lazy {
-    /// How the model is divided.
+pub struct LayoutWithSync {
+    /// Parallel layout.
     pub layout: Layout,
-    /// How copies are kept together, and what that costs in iterations.
-    pub way: Way,
-    /// Seconds of a step, times the factor on iterations.
+    /// Sync method and its cost in iterations.
+    pub sync: SyncMethod,
+    /// Step time times the factor on iterations.
     pub seconds: f64,
 }
 
-/// What is searched.
+/// Input of a search.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
-    /// What is trained.
+pub struct Workload<'a> {
+    /// Model to train.
     pub model: &'a Model,
-    /// On what.
+    /// Cluster to train on.
     pub cluster: &'a Cluster,
-    /// Sequences of a step.
+    /// Global batch in sequences.
     pub batch: u64,
-    /// What the program does beside.
-    pub habits: Habits,
-    /// What devices reach.
+    /// Training framework.
+    pub framework: Framework,
+    /// Calibration of the device type.
     pub calibration: &'a Calibration,
 }
 
-impl<'a> Question<'a> {
-    /// One layout of it.
+impl<'a> Workload<'a> {
+    /// Job of one layout.
     pub const fn job(&self, layout: Layout) -> Job<'a> {
         Job {
             model: self.model,
             cluster: self.cluster,
             layout,
             batch: self.batch,
-            habits: self.habits,
+            framework: self.framework,
         }
     }
 
-    /// Prices one layout, played event by event.
-    pub fn price(&self, layout: Layout, pipelines: &mut Pipelines) -> Option<Choice> {
+    /// Prices one layout with a simulated pipeline.
+    pub fn price(&self, layout: Layout, pipelines: &mut Pipelines) -> Option<Candidate> {
         let job = self.job(layout);
         let step = time::step(&job, self.calibration, pipelines)?;
-        Some(Choice { layout, step, memory: memory::fullest(&job) })
+        Some(Candidate { layout, step, memory: memory::largest_stage(&job) })
     }
 }
 
-/// Searches all layouts; keeps the best `keep`.
-pub fn search(question: &Question<'_>, keep: usize) -> Found {
-    let capacity = question.cluster.device.memory_bytes();
-    let (mut quick, mut common) = (Pipelines::closed_form(), Common::default());
+/// Searches all layouts and keeps the best `keep`.
+pub fn search(workload: &Workload<'_>, keep: usize) -> SearchResult {
+    let capacity = workload.cluster.device.memory_bytes();
+    let (mut closed_form_pipelines, mut layer_cache) =
+        (Pipelines::closed_form(), LayerCache::default());
     let (mut examined, mut too_large) = (0, 0);
-    let (mut fitting, mut nearly): (Vec<Choice>, Vec<Choice>) = (Vec::new(), Vec::new());
+    let (mut fitting, mut almost_fits): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
     let mut without_states = Vec::new();
-    space::layouts(question, &mut |layout| {
+    space::layouts(workload, &mut |layout| {
         examined += 1;
-        let job = question.job(layout);
-        let memory = memory::fullest(&job);
-        let needed = memory.needed(question.calibration);
+        let job = workload.job(layout);
+        let memory = memory::largest_stage(&job);
+        let needed = memory.needed(workload.calibration);
         let fits = needed <= capacity;
         too_large += usize::from(!fits);
         if !fits && needed - memory.optimizer <= capacity {
             without_states.push(Layout { offload: true, ..layout });
         }
-        if needed > NEARLY * capacity {
+        if needed > ALMOST_FIT * capacity {
             return;
         }
-        let step = time::step_of_many(&job, question.calibration, &mut quick, &mut common);
+        let step = time::step_cached(
+            &job,
+            workload.calibration,
+            &mut closed_form_pipelines,
+            &mut layer_cache,
+        );
         let Some(step) = step else { return };
-        let choice = Choice { layout, step, memory };
+        let choice = Candidate { layout, step, memory };
         if fits {
             fitting.push(choice);
         } else {
-            nearly.push(choice);
+            almost_fits.push(choice);
         }
     });
-    // Hosts are slow: they keep states only where nothing fits without.
+    // Optimizer offload is slow: it is tried only where nothing fits without.
     if fitting.is_empty() {
         examined += without_states.len();
-        let priced = without_states.into_iter().filter_map(|l| question.price(l, &mut quick));
+        let priced = without_states
+            .into_iter()
+            .filter_map(|l| workload.price(l, &mut closed_form_pipelines));
         fitting = priced.collect();
     }
-    for sorted in [&mut fitting, &mut nearly] {
+    for sorted in [&mut fitting, &mut almost_fits] {
         sorted.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     }
-    // Played as the best are, or the two could not be compared.
-    let lazy = lazy(&played(question, &soonest(&fitting), PLAYED), keep);
-    let best = played(question, &fitting, keep);
-    // Played as the best were, or the two could not be compared.
+    // Simulated like the best layouts, so that the times compare.
+    let with_sync = with_sync(&simulated(workload, &fastest_to_loss(&fitting), SIMULATED), keep);
+    let best = simulated(workload, &fitting, keep);
+    // Simulated like the best layouts, so that the times compare.
     let front = pareto(&fitting);
-    let mut front = [played(question, &front, front.len()), best.clone()].concat();
+    let mut front = [simulated(workload, &front, front.len()), best.clone()].concat();
     front.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     let pareto = pareto(&front);
-    let quickest = best.first().map_or(f64::INFINITY, |choice| choice.step.seconds);
-    nearly.truncate(NEARLY_PLAYED);
-    let nearly = played(question, &nearly, 1).pop().filter(|one| one.step.seconds < quickest);
-    Found { examined, too_large, best, nearly, pareto, lazy }
+    let fastest = best.first().map_or(f64::INFINITY, |choice| choice.step.seconds);
+    almost_fits.truncate(ALMOST_FIT_SIMULATED);
+    let almost_fits =
+        simulated(workload, &almost_fits, 1).pop().filter(|one| one.step.seconds < fastest);
+    SearchResult { examined, too_large, best, almost_fits, pareto, with_sync }
 }
 
-/// The best by closed form, ranked again by playing them.
-fn played(question: &Question<'_>, fitting: &[Choice], keep: usize) -> Vec<Choice> {
+/// Best candidates by closed form, ranked again by simulation.
+fn simulated(workload: &Workload<'_>, fitting: &[Candidate], keep: usize) -> Vec<Candidate> {
     let mut pipelines = Pipelines::default();
-    let mut best: Vec<Choice> = fitting
+    let mut best: Vec<Candidate> = fitting
         .iter()
-        .take(PLAYED.max(keep))
-        .filter_map(|choice| question.price(choice.layout, &mut pipelines))
+        .take(SIMULATED.max(keep))
+        .filter_map(|choice| workload.price(choice.layout, &mut pipelines))
         .collect();
     best.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
     best.truncate(keep);
     best
 }
 
-/// The way that suits a layout best.
-fn best_way(choice: &Choice) -> Option<Lazy> {
-    let way = advice::ways(&choice.step, choice.layout.zero > 0).into_iter().next()?;
-    let seconds = way.relative_time * choice.step.seconds;
-    Some(Lazy { layout: choice.layout, way, seconds })
+/// Best sync method of a layout.
+fn best_sync(choice: &Candidate) -> Option<LayoutWithSync> {
+    let sync = advice::sync_methods(&choice.step, choice.layout.zero > 0).into_iter().next()?;
+    let seconds = sync.relative_time * choice.step.seconds;
+    Some(LayoutWithSync { layout: choice.layout, sync, seconds })
 }
 
-/// The layouts that reach the same loss soonest with the way that suits them best.
-fn soonest(fitting: &[Choice]) -> Vec<Choice> {
-    let seconds = |choice: &Choice| best_way(choice).map_or(f64::INFINITY, |lazy| lazy.seconds);
-    let mut all: Vec<(f64, &Choice)> = fitting.iter().map(|one| (seconds(one), one)).collect();
+/// Layouts with the shortest time to the same loss under their best sync method.
+fn fastest_to_loss(fitting: &[Candidate]) -> Vec<Candidate> {
+    let seconds =
+        |choice: &Candidate| best_sync(choice).map_or(f64::INFINITY, |with_sync| with_sync.seconds);
+    let mut all: Vec<(f64, &Candidate)> = fitting.iter().map(|one| (seconds(one), one)).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    all.into_iter().take(LAZY_PLAYED).map(|(_, choice)| choice.clone()).collect()
+    all.into_iter().take(SYNC_SIMULATED).map(|(_, choice)| choice.clone()).collect()
 }
 
-/// Every layout with the way that suits it best, the quickest to the same loss first.
-fn lazy(fitting: &[Choice], keep: usize) -> Vec<Lazy> {
-    let mut all: Vec<Lazy> = fitting.iter().filter_map(best_way).collect();
+/// All layouts with their best sync method, fastest to the same loss first.
+fn with_sync(fitting: &[Candidate], keep: usize) -> Vec<LayoutWithSync> {
+    let mut all: Vec<LayoutWithSync> = fitting.iter().filter_map(best_sync).collect();
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     all.truncate(keep);
     all
 }
 
-/// Of layouts sorted by time, those with less memory than all quicker ones.
-fn pareto(sorted: &[Choice]) -> Vec<Choice> {
+/// Pareto front of candidates sorted by time.
+fn pareto(sorted: &[Candidate]) -> Vec<Candidate> {
     let mut least = f64::INFINITY;
     let mut front = Vec::new();
     for choice in sorted {
         let held = choice.memory.total();
-        // A few percent of memory are not worth a row.
+        // A few percent of memory are not worth an entry.
         if held < 0.95 * least {
             least = held;
             front.push(choice.clone());
@@ -214,18 +224,23 @@ mod tests {
     use crate::hardware::named;
     use crate::model::preset;
 
-    fn found(model: &str, cluster: &str, batch: u64) -> Found {
+    fn found(model: &str, cluster: &str, batch: u64) -> SearchResult {
         let (model, cluster) =
             (preset(model).expect("a model"), named(cluster).expect("a cluster"));
         let calibration = Calibration::of(cluster.device.calibration).expect("it is there");
-        let habits = Habits::MODERN;
-        let question =
-            Question { model: &model, cluster: &cluster, batch, habits, calibration: &calibration };
-        search(&question, 5)
+        let framework = Framework::MODERN;
+        let workload = Workload {
+            model: &model,
+            cluster: &cluster,
+            batch,
+            framework,
+            calibration: &calibration,
+        };
+        search(&workload, 5)
     }
 
     #[test]
-    fn gpt_3_on_a_thousand_devices_is_cut_into_slices_and_stages() {
+    fn gpt_3_on_a_thousand_devices_uses_tensor_or_pipeline_parallelism() {
         let found = found("gpt3-175b", "1024xa100-80gb", 1536);
         assert!(found.examined > 10_000, "{}", found.examined);
         assert!(found.too_large > 0 && found.best.len() == 5);
@@ -233,14 +248,14 @@ mod tests {
         assert_eq!(best.layout.devices(), 1024);
         assert!(best.layout.tensor * best.layout.pipeline > 1, "{:?}", best.layout);
         assert!(found.best.windows(2).all(|pair| pair[0].step.seconds <= pair[1].step.seconds));
-        let falling = |pair: &[Choice]| pair[0].memory.total() > pair[1].memory.total();
+        let falling = |pair: &[Candidate]| pair[0].memory.total() > pair[1].memory.total();
         assert!(found.pareto.windows(2).all(falling));
-        let seconds = |choices: &[Choice]| choices[0].step.seconds;
+        let seconds = |choices: &[Candidate]| choices[0].step.seconds;
         assert!(seconds(&found.best) <= seconds(&found.pareto), "the best is one of them");
     }
 
     #[test]
-    fn a_model_of_experts_on_two_thousand_devices_divides_its_experts() {
+    fn a_mixture_of_experts_on_two_thousand_devices_uses_expert_parallelism() {
         let found = found("deepseek-v3", "2048xh100-80gb", 15_360);
         assert!(found.examined > 50_000, "{}", found.examined);
         let best = &found.best[0];
@@ -249,16 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn hosts_keep_the_states_where_nothing_fits_without() {
+    fn optimizer_state_is_offloaded_where_nothing_fits_without() {
         let found = found("llama3-70b", "16xh100-80gb", 512);
         let best = &found.best[0];
         assert!(best.layout.offload && best.memory.optimizer <= 0.0, "{:?}", best.layout);
-        // Every byte of them passes the host's memory, so the update takes longer than elsewhere.
+        // All optimizer state passes the host's memory, so the optimizer step is slow.
         assert!(best.step.update > 1.0, "{:?}", best.step);
     }
 
     #[test]
-    fn a_model_that_cannot_fit_has_no_layout_but_a_nearest_one() {
+    fn a_model_that_cannot_fit_has_no_layout() {
         let found = found("gpt3-175b", "8xv100-16gb", 64);
         assert!(found.best.is_empty() && found.too_large == found.examined);
     }

@@ -1,63 +1,63 @@
-//! What more devices bring: the same batch on more of them, and a batch that grows with them.
+//! Strong and weak scaling: a fixed batch on more devices, and a batch that grows with them.
 //!
-//! A curve of best layouts stops paying where twice the devices bring less than half as much again
-//! of what they should. The share of a step that did not get shorter is Amdahl's serial part.
+//! A curve of best layouts stops paying where doubling the devices gains less than half of the
+//! ideal. The share of a step that does not shrink is Amdahl's serial fraction.
 
-use super::{Question, search};
+use super::{Workload, search};
 use serde::Serialize;
 
 /// A number of devices with its best layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// How many.
+    /// Number of devices.
     pub devices: u64,
-    /// Sequences of a step.
+    /// Global batch in sequences.
     pub batch: u64,
-    /// The best layout in brief.
+    /// Best layout in short form.
     pub layout: String,
-    /// Seconds of a step.
+    /// Step time in seconds.
     pub step_seconds: f64,
-    /// Sequences a second.
+    /// Throughput in sequences per second.
     pub sequences_per_second: f64,
-    /// Speed relative to the first point's, for each device.
+    /// Throughput per device, relative to the first point.
     pub efficiency: f64,
 }
 
-/// A curve and where it stops paying.
+/// A scaling curve and the point where it stops paying.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Curve {
-    /// From few devices to many.
+    /// Points by ascending number of devices.
     pub points: Vec<Point>,
-    /// The largest number of devices that still pays.
+    /// Largest number of devices that still pays.
     pub pays_up_to: Option<u64>,
-    /// Share of the first point's step that more devices do not shorten, by Amdahl.
+    /// Serial fraction of the first point's step (Amdahl 1967).
     pub serial_share: Option<f64>,
 }
 
-/// Least part of a doubling's gain that pays.
+/// Smallest share of a doubling's ideal gain that pays.
 const PAYS: f64 = 0.5;
 
-/// Best layouts of a quarter to four times the devices, with the same batch or one that grows.
-pub fn curve(question: &Question<'_>, grows: bool) -> Curve {
-    let devices = question.cluster.devices;
+/// Best layouts at a quarter to four times the devices, with a fixed batch or one that grows.
+pub fn curve(workload: &Workload<'_>, grows: bool) -> Curve {
+    let devices = workload.cluster.devices;
     let mut points: Vec<Point> = Vec::new();
     for (times, over) in [(1, 4), (1, 2), (1, 1), (2, 1), (4, 1)] {
         if !(devices * times).is_multiple_of(over) || devices * times / over == 0 {
             continue;
         }
-        let mut cluster = question.cluster.clone();
+        let mut cluster = workload.cluster.clone();
         cluster.devices = devices * times / over;
-        let grown = (question.batch * times / over).max(1);
-        let batch = if grows { grown } else { question.batch };
-        let asked = Question { cluster: &cluster, batch, ..*question };
-        let Some(best) = search(&asked, 1).best.into_iter().next() else { continue };
+        let grown = (workload.batch * times / over).max(1);
+        let batch = if grows { grown } else { workload.batch };
+        let scaled = Workload { cluster: &cluster, batch, ..*workload };
+        let Some(best) = search(&scaled, 1).best.into_iter().next() else { continue };
         let speed = batch as f64 / best.step.seconds;
         let each = speed / cluster.devices as f64;
         let first = points.first().map_or(each, |p| p.sequences_per_second / p.devices as f64);
         points.push(Point {
             devices: cluster.devices,
             batch,
-            layout: best.layout.brief(),
+            layout: best.layout.to_string(),
             step_seconds: best.step.seconds,
             sequences_per_second: speed,
             efficiency: each / first,
@@ -81,7 +81,7 @@ fn pays_up_to(points: &[Point]) -> Option<u64> {
     Some(last)
 }
 
-/// Amdahl: a step on n times the devices takes s + (1 - s)/n of one.
+/// Amdahl's law: on n times the devices a step takes s + (1 - s)/n.
 fn serial_share(points: &[Point]) -> Option<f64> {
     let (first, last) = (points.first()?, points.last()?);
     let more = last.devices as f64 / first.devices as f64;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn amdahls_serial_part_is_found_again() {
+    fn amdahls_serial_fraction_is_recovered() {
         let step = |n: f64| 0.2 + 0.8 / n;
         let points = [point(8, step(1.0)), point(64, step(8.0))];
         assert!((serial_share(&points).expect("two points") - 0.2).abs() < 1e-12);

@@ -1,74 +1,74 @@
-//! All layouts that divide.
+//! Enumeration of all valid layouts.
 //!
-//! Slices stay inside a node, since between nodes they never pay. Everything else is tried in all
-//! combinations.
+//! Tensor parallelism stays inside a node, since it never pays between nodes. Everything else is
+//! tried in all combinations.
 
-use super::Question;
+use super::Workload;
 use crate::layout::{Layout, Recompute};
 use crate::model::Attention;
 use lockstep_schedule::pipeline::Kind;
 
-/// Sequences of a microbatch, stages of a device and parts of a sequence that are tried.
-const MICROBATCHES: [u64; 6] = [1, 2, 4, 8, 16, 32];
+/// Micro-batch sizes, virtual stages and context degrees that are tried.
+const MICROBATCH_SIZES: [u64; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u64; 7] = [1, 2, 3, 4, 6, 8, 12];
 const CONTEXTS: [u64; 4] = [1, 2, 4, 8];
-/// The fewest tokens of a part of a sequence.
-const SHORTEST: u64 = 256;
-/// Layers that a pipeline's first and last stage may be short of.
-const SHORT: u64 = 2;
+/// Fewest tokens of a context-parallel rank.
+const MIN_CONTEXT_TOKENS: u64 = 256;
+/// Layers by which the first and last stage may fall short.
+const MAX_MISSING_LAYERS: u64 = 2;
 
-/// Calls `each` with every layout of the question's devices.
-pub fn layouts(question: &Question<'_>, each: &mut dyn FnMut(Layout)) {
-    for cut in cuts(question) {
-        switches(question, cut, each);
+/// Calls `each` with every layout of the workload's devices.
+pub fn layouts(workload: &Workload<'_>, each: &mut dyn FnMut(Layout)) {
+    for degrees in degree_sets(workload) {
+        switches(workload, degrees, each);
     }
 }
 
-/// Every way to divide the question's devices among slices, parts of sequences, stages and copies.
-pub(crate) fn cuts(question: &Question<'_>) -> Vec<Layout> {
-    let mut cuts = Vec::new();
-    let (model, devices) = (question.model, question.cluster.devices);
-    let slices = divisors(question.cluster.per_node.min(model.heads));
-    for tensor in slices.into_iter().filter(|t| devices.is_multiple_of(*t)) {
+/// All tensor, context, pipeline and data degrees of the workload's devices.
+pub(crate) fn degree_sets(workload: &Workload<'_>) -> Vec<Layout> {
+    let mut degree_sets = Vec::new();
+    let (model, devices) = (workload.model, workload.cluster.devices);
+    let tensor_degrees = divisors(workload.cluster.per_node.min(model.heads));
+    for tensor in tensor_degrees.into_iter().filter(|t| devices.is_multiple_of(*t)) {
         if !(model.heads.is_multiple_of(tensor) && model.ffn.is_multiple_of(tensor)) {
             continue;
         }
         for context in CONTEXTS {
-            let is_long = context == 1 || model.context / context >= SHORTEST;
+            let is_long = context == 1 || model.context / context >= MIN_CONTEXT_TOKENS;
             if !(is_long && (devices / tensor).is_multiple_of(context)) {
                 continue;
             }
             let rest = devices / tensor / context;
             for pipeline in (1..=model.layers).filter(|p| rest.is_multiple_of(*p)) {
                 let data = rest / pipeline;
-                if data <= question.batch && question.batch.is_multiple_of(data) {
-                    cuts.push(Layout { tensor, pipeline, context, data, ..Layout::ONE });
+                if data <= workload.batch && workload.batch.is_multiple_of(data) {
+                    degree_sets.push(Layout { tensor, pipeline, context, data, ..Layout::ONE });
                 }
             }
         }
     }
-    cuts
+    degree_sets
 }
 
-/// Every switch of a cut.
-pub(crate) fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMut(Layout)) {
-    let per_copy = question.batch / cut.data;
-    let experts = question.model.experts.map_or(1, |experts| experts.num);
+/// All memory options and schedules for given degrees.
+pub(crate) fn switches(workload: &Workload<'_>, degrees: Layout, each: &mut dyn FnMut(Layout)) {
+    let per_copy = workload.batch / degrees.data;
+    let experts = workload.model.experts.map_or(1, |experts| experts.num);
     let groups: Vec<u64> =
-        divisors(experts).into_iter().filter(|e| cut.data.is_multiple_of(*e)).collect();
-    for microbatch in MICROBATCHES.into_iter().filter(|b| per_copy.is_multiple_of(*b)) {
-        for (schedule, chunks) in orders(question, &cut, per_copy / microbatch) {
+        divisors(experts).into_iter().filter(|e| degrees.data.is_multiple_of(*e)).collect();
+    for microbatch in MICROBATCH_SIZES.into_iter().filter(|b| per_copy.is_multiple_of(*b)) {
+        for (schedule, chunks) in schedules(workload, &degrees, per_copy / microbatch) {
             for &expert in &groups {
-                // A pipeline keeps weights and gradients in full anyway.
-                let most = if cut.pipeline > 1 { 1 } else { 3 };
-                let most = if cut.data > 1 { most } else { 0 };
+                // A pipeline keeps full weights and gradients anyway.
+                let most = if degrees.pipeline > 1 { 1 } else { 3 };
+                let most = if degrees.data > 1 { most } else { 0 };
                 for zero in 0..=most {
                     for sequence in [false, true] {
-                        if sequence && cut.tensor == 1 {
+                        if sequence && degrees.tensor == 1 {
                             continue;
                         }
-                        let layout = Layout { chunks, schedule, expert, microbatch, ..cut };
-                        for recompute in recomputes(question) {
+                        let layout = Layout { chunks, schedule, expert, microbatch, ..degrees };
+                        for recompute in recompute_modes(workload) {
                             each(Layout { sequence, zero, recompute, ..layout });
                         }
                     }
@@ -78,33 +78,33 @@ pub(crate) fn switches(question: &Question<'_>, cut: Layout, each: &mut dyn FnMu
     }
 }
 
-/// Ways to compute again that differ: without scores in memory there are none to compute again.
-fn recomputes(question: &Question<'_>) -> Vec<Recompute> {
-    match question.model.attention {
+/// Recomputation modes that differ: fused attention saves no scores to recompute.
+fn recompute_modes(workload: &Workload<'_>) -> Vec<Recompute> {
+    match workload.model.attention {
         Attention::Materialised => vec![Recompute::None, Recompute::Selective, Recompute::Full],
         Attention::Fused => vec![Recompute::None, Recompute::Full],
     }
 }
 
-/// Schedules and numbers of stages that a pipeline may have.
-fn orders(question: &Question<'_>, cut: &Layout, microbatches: u64) -> Vec<(Kind, u64)> {
-    if cut.pipeline == 1 {
+/// Schedules and virtual stages for a pipeline degree.
+fn schedules(workload: &Workload<'_>, degrees: &Layout, microbatches: u64) -> Vec<(Kind, u64)> {
+    if degrees.pipeline == 1 {
         return vec![(Kind::OneFOneB, 1)];
     }
-    let layers = question.model.layers;
-    let mut orders = vec![(Kind::GPipe, 1), (Kind::OneFOneB, 1)];
-    orders.extend([(Kind::ZeroBubble, 1), (Kind::ZeroBubbleTwice, 1)]);
-    let is_round = microbatches.is_multiple_of(cut.pipeline);
+    let layers = workload.model.layers;
+    let mut schedules = vec![(Kind::GPipe, 1), (Kind::OneFOneB, 1)];
+    schedules.extend([(Kind::ZeroBubble, 1), (Kind::ZeroBubbleTwice, 1)]);
+    let is_round = microbatches.is_multiple_of(degrees.pipeline);
     for chunks in CHUNKS.into_iter().skip(1).filter(|_| is_round) {
-        let stages = cut.pipeline * chunks;
-        if stages <= layers && layers.div_ceil(stages) * stages - layers <= SHORT {
-            orders.push((Kind::Interleaved, chunks));
+        let stages = degrees.pipeline * chunks;
+        if stages <= layers && layers.div_ceil(stages) * stages - layers <= MAX_MISSING_LAYERS {
+            schedules.push((Kind::Interleaved, chunks));
         }
     }
-    orders
+    schedules
 }
 
-/// Divisors, ascending.
+/// Divisors in ascending order.
 fn divisors(number: u64) -> Vec<u64> {
     (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect()
 }

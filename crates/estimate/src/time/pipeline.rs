@@ -1,7 +1,7 @@
-//! How long a pipeline takes, played event by event from its schedule.
+//! Pipeline time, simulated event by event from the schedule.
 //!
-//! Schedules repeat themselves once they are full, so a long one is played at two lengths that are
-//! easily played, and continued from there.
+//! Schedules become periodic once the pipeline is full, so a long one is simulated at two short
+//! lengths and extrapolated.
 
 use super::layer::Passes;
 use lockstep_config::units::Seconds;
@@ -9,7 +9,7 @@ use lockstep_schedule::pipeline::{Kind, Pipeline, Shape, build};
 use lockstep_timeline::{Pace, StagePace, Timeline, play};
 use std::collections::BTreeMap;
 
-/// Rounds of the pipeline that are played before its rest is continued from them.
+/// Pipeline rounds that are simulated before extrapolation.
 const ROUNDS: usize = 3;
 
 /// Schedules that were built already.
@@ -20,12 +20,12 @@ pub struct Pipelines {
 }
 
 impl Pipelines {
-    /// Prices pipelines by closed form, which is quicker and knows no waits in the middle.
+    /// Prices pipelines by closed form, which is faster and ignores stalls in the steady phase.
     pub fn closed_form() -> Self {
         Self { by_closed_form: true, ..Self::default() }
     }
 
-    /// Seconds of a step of this many microbatches whose stages take this long.
+    /// Seconds of a step of `microbatches` micro-batches with these stages.
     pub fn seconds(
         &mut self,
         kind: Kind,
@@ -44,21 +44,21 @@ impl Pipelines {
         if self.by_closed_form {
             return Some(closed(kind, devices, &pace, microbatches));
         }
-        let wanted = if kind == Kind::Interleaved {
+        let padded = if kind == Kind::Interleaved {
             microbatches.next_multiple_of(devices)
         } else {
             microbatches
         };
         let mut at = |count: usize| self.played((kind, devices, chunks, count), &pace);
-        let played = if wanted <= (ROUNDS + 1) * devices {
-            at(wanted)?
+        let played = if padded <= (ROUNDS + 1) * devices {
+            at(padded)?
         } else {
             let (short, long) = (at((ROUNDS - 1) * devices)?, at(ROUNDS * devices)?);
             let each = (long - short) / devices as f64;
-            long + each * (wanted - ROUNDS * devices) as f64
+            long + each * (padded - ROUNDS * devices) as f64
         };
-        // Passes that were only there to fill the last round are no work.
-        let extra = (wanted - microbatches) as f64 / wanted as f64;
+        // Micro-batches that only pad the last round do not count.
+        let extra = (padded - microbatches) as f64 / padded as f64;
         Some(played * (1.0 - extra))
     }
 
@@ -70,7 +70,7 @@ impl Pipelines {
     }
 }
 
-/// What a play needs of every stage.
+/// Pass times of every stage for the simulation.
 fn pace(stages: &[Passes], hop: f64) -> Pace {
     let stage = |passes: &Passes| {
         let backward = passes.input_grad.then(passes.weight_grad).seconds();
@@ -84,8 +84,8 @@ fn pace(stages: &[Passes], hop: f64) -> Pace {
     Pace { stages: stages.iter().map(stage).collect(), hop: Seconds(hop) }
 }
 
-/// The first rounds of a pipeline, event by event, for a picture.
-pub fn drawn(
+/// Timeline of a pipeline's first rounds, for a drawing.
+pub fn timeline(
     kind: Kind,
     devices: usize,
     stages: &[Passes],
@@ -98,8 +98,8 @@ pub fn drawn(
     play(&build(kind, shape).ok()?, &pace(stages, hop))
 }
 
-/// The busiest device without a pause, and the others' passes of one microbatch before and behind
-/// it, of which weight gradients fill a part where they go by themselves.
+/// Closed form: the busiest device without idle time, plus the other stages' passes of one
+/// micro-batch before and after it, partly filled by deferred weight gradients.
 fn closed(kind: Kind, devices: usize, pace: &Pace, microbatches: usize) -> f64 {
     let chunks = pace.stages.len() / devices;
     let of = |device: usize| {
@@ -127,8 +127,8 @@ fn closed(kind: Kind, devices: usize, pace: &Pace, microbatches: usize) -> f64 {
     }
 }
 
-/// What the first device takes at least: until a gradient is back it has nothing to do but as many
-/// forward passes as may be alive, so few microbatches leave it idle whatever comes behind.
+/// Lower bound from the first device: until its first gradient returns it can only run as many
+/// forward passes as may be alive, so few micro-batches leave it idle.
 fn first_device(pace: &Pace, microbatches: usize, alive: usize) -> f64 {
     let Some((first, others)) = pace.stages.split_first() else { return 0.0 };
     let there_and_back: f64 = others.iter().map(|s| s.forward.0 + s.input_grad.0).sum();

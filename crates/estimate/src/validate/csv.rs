@@ -1,18 +1,18 @@
-//! Comma-separated rows with quotes, which is all that published tables need.
+//! CSV parser with quoted cells, enough for published tables.
 
 use std::collections::BTreeMap;
 
-/// A row by the names of its columns.
+/// A row, by column name.
 pub type Row = BTreeMap<String, String>;
 
-/// Rows of a file whose first line names its columns.
+/// Rows of a file whose first line names the columns.
 pub fn parse(text: &str) -> Vec<Row> {
     let mut lines = records(text).into_iter();
     let Some(header) = lines.next() else { return Vec::new() };
     lines
         .filter(|cells| cells.iter().any(|cell| !cell.is_empty()))
         .map(|cells| {
-            // A short row says nothing about the last columns.
+            // Missing cells at the end of a row are empty.
             let cells = cells.into_iter().chain(std::iter::repeat(String::new()));
             header.iter().cloned().zip(cells).collect()
         })

@@ -1,67 +1,67 @@
-//! A published run, read from a row with the common header.
+//! Published runs, read from rows with a common header.
 //!
-//! Papers leave things out. What has a usual value is assumed (a microbatch of a pipeline is one
-//! sequence, a vocabulary is 51,200); what has none makes the row unusable, and the reason is told.
+//! Missing columns with a usual value are assumed (micro-batch size 1 in a pipeline, a vocabulary
+//! of 51,200); other missing columns make the row unusable, and the reason is reported.
 
 use super::csv::Row;
-use super::programs::{Told, habits, refuses};
+use super::frameworks::{RunDescription, framework, rejects_layout};
 use crate::hardware::{Cluster, Device};
-use crate::layout::{Habits, Job, Layout, Recompute};
-use crate::model::{Attention, Counted, Experts, Latent, Model, step_flops};
+use crate::layout::{Framework, Job, Layout, Recompute};
+use crate::model::{Attention, Experts, FlopsConvention, Latent, Model, step_flops};
 use lockstep_schedule::pipeline::Kind;
 
-/// A run that was published.
+/// A published run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Published {
-    /// Its name.
+pub struct PublishedRun {
+    /// Identifier of the row.
     pub id: String,
-    /// Rows that differ from it in layout alone share this.
+    /// Sweep: rows with equal work that differ only in layout share this name.
     pub sweep: String,
-    /// The source's table that it stands in, and what kind of data parallelism.
+    /// Table of the source, with the ZeRO-3 runs separate.
     pub table: String,
-    /// What was trained.
+    /// Trained model.
     pub model: Model,
-    /// On what.
+    /// Cluster of the run.
     pub cluster: Cluster,
-    /// How it was divided.
+    /// Layout of the run.
     pub layout: Layout,
-    /// Sequences of a step.
+    /// Global batch in sequences.
     pub batch: u64,
-    /// What the program does beside.
-    pub habits: Habits,
-    /// Seconds of a step, if they were measured.
+    /// Training framework.
+    pub framework: Framework,
+    /// Measured step time in seconds.
     pub seconds: Option<f64>,
-    /// Bytes of the fullest device, if they were measured.
+    /// Measured memory of the fullest device in bytes.
     pub memory: Option<f64>,
-    /// Whether it ran, if that is known.
+    /// Whether the run succeeded, if known.
     pub ran: Option<bool>,
 }
 
-impl Published {
-    /// As something to be priced.
+impl PublishedRun {
+    /// Job to price.
     pub const fn job(&self) -> Job<'_> {
         Job {
             model: &self.model,
             cluster: &self.cluster,
             layout: self.layout,
             batch: self.batch,
-            habits: self.habits,
+            framework: self.framework,
         }
     }
 }
 
-/// A column's text, if it says anything.
+/// Text of a column, if not empty.
 fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
     row.get(column).map(|cell| cell.trim()).filter(|cell| !cell.is_empty())
 }
 
-/// The number that a cell is or begins with.
+/// Number that a cell is or begins with.
 fn leading(text: &str) -> Option<f64> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     text.parse().ok().or_else(|| text[..end].parse().ok())
 }
 
-/// A column's number, behind which there may be words.
+/// Number of a column; text after it is ignored.
 pub(super) fn number(row: &Row, column: &str) -> Option<f64> {
     leading(text(row, column)?)
 }
@@ -76,10 +76,10 @@ fn need(row: &Row, column: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{column} is not published"))
 }
 
-/// What authors write where they do not say a number.
-const NOTHING: [&str; 7] = ["-", "–", "n/a", "na", "none", "unknown", "?"];
+/// Cells that stand for a missing number.
+const MISSING: [&str; 7] = ["-", "–", "n/a", "na", "none", "unknown", "?"];
 
-/// Columns of numbers; those of measurements are above zero.
+/// Numeric columns; measured ones must be above zero.
 const NUMBERS: [&str; 21] = [
     "params_b",
     "layers",
@@ -105,15 +105,15 @@ const NUMBERS: [&str; 21] = [
 ];
 const MEASURED: [&str; 4] = ["step_time_s", "tok_s_gpu", "tflops_gpu", "mem_gb"];
 
-/// Those of [`NUMBERS`] that need not be whole, and the largest number of anything.
+/// Columns of [`NUMBERS`] that may be fractional, and the upper bound of counts.
 const SHARES: [&str; 3] = ["params_b", "gpu_mem_gb", "inter_gbps_per_gpu"];
-const MOST_COUNTED: f64 = 1e7;
+const MAX_COUNT: f64 = 1e7;
 
-/// Says which cell is no number, if one is not.
+/// Reports the first cell that is not a valid number.
 fn only_numbers(row: &Row) -> Result<(), String> {
     for column in NUMBERS.into_iter().chain(MEASURED) {
         let Some(text) = text(row, column) else { continue };
-        if NOTHING.contains(&text.to_lowercase().as_str()) {
+        if MISSING.contains(&text.to_lowercase().as_str()) {
             continue;
         }
         let is_measured = MEASURED.contains(&column);
@@ -123,34 +123,34 @@ fn only_numbers(row: &Row) -> Result<(), String> {
             return Err(format!("{column} = {text} is not {least}"));
         }
         let is_count = !is_measured && !SHARES.contains(&column);
-        if is_count && (number.fract() > 0.0 || number > MOST_COUNTED) {
-            return Err(format!("{column} = {text} is no whole number up to {MOST_COUNTED}"));
+        if is_count && (number.fract() > 0.0 || number > MAX_COUNT) {
+            return Err(format!("{column} = {text} is no whole number up to {MAX_COUNT}"));
         }
     }
     Ok(())
 }
 
-/// Columns without which a table is not one of runs.
+/// Columns that a table of runs must have.
 const NEEDED: [&str; 6] = ["layers", "hidden", "gpu", "gpus", "tp", "pp"];
 
-/// Why no row of a table can be predicted, if it has other columns.
-pub fn is_of_another_kind(row: &Row) -> Option<String> {
+/// Reason that no row of a table can be predicted: columns it lacks.
+pub fn missing_columns(row: &Row) -> Option<String> {
     let missing: Vec<&str> = NEEDED.into_iter().filter(|key| !row.contains_key(*key)).collect();
     let columns = if missing.len() == 1 { "column" } else { "columns" };
     (!missing.is_empty())
         .then(|| format!("this is no table of runs: it has no {columns} {}", missing.join(", ")))
 }
 
-/// The number that stands behind a word: `top8` or `moe_ffn 2048`.
+/// Number behind a keyword: `top8` or `moe_ffn 2048`.
 fn behind(text: &str, word: &str) -> Option<u64> {
     let rest = text[text.find(word)? + word.len()..].trim_start_matches([' ', '=']);
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
-/// Says why a row is of no use, if it is not.
+/// Reports why a row is unusable.
 fn refuse(row: &Row) -> Result<(), String> {
-    if let Some(reason) = is_of_another_kind(row) {
+    if let Some(reason) = missing_columns(row) {
         return Err(reason);
     }
     let status = text(row, "status").unwrap_or("ok");
@@ -166,8 +166,8 @@ fn refuse(row: &Row) -> Result<(), String> {
     }
 }
 
-/// Reads a row, or says why it cannot be predicted.
-pub fn read(row: &Row) -> Result<Published, String> {
+/// Reads a row, or reports why it cannot be predicted.
+pub fn read(row: &Row) -> Result<PublishedRun, String> {
     refuse(row)?;
     let status = text(row, "status").unwrap_or("ok");
     let model = model(row)?;
@@ -176,40 +176,40 @@ pub fn read(row: &Row) -> Result<Published, String> {
     let (program, notes) = (text(row, "framework").unwrap_or(""), text(row, "notes").unwrap_or(""));
     let precision = text(row, "precision").unwrap_or("bf16");
     let source = text(row, "source").unwrap_or("");
-    let mut habits = habits(&Told { program, source, notes, precision }, &layout);
+    let mut framework = framework(&RunDescription { program, source, notes, precision }, &layout);
     let zero = text(row, "zero").unwrap_or("0");
-    habits.zero_group = behind(zero, "shard group");
+    framework.zero_group = behind(zero, "shard group");
     let microbatches = whole(row, "ga").filter(|count| *count > 0).unwrap_or(1);
     let usual = layout.data * layout.microbatch * microbatches;
     let batch = whole(row, "gbs").filter(|batch| *batch > 0).unwrap_or(usual);
     if program.contains("torchtitan") && layout.pipeline > 1 && whole(row, "mbs").is_none() {
-        // It cuts a copy's batch into as many microbatches as there are stages, two for each
-        // device where they are interleaved.
+        // torchtitan splits a replica's batch into as many micro-batches as stages, with two
+        // virtual stages per rank when interleaved.
         if layout.schedule == Kind::Interleaved {
             layout.chunks = 2;
         }
         let stages = layout.pipeline * layout.chunks;
         layout.microbatch = (batch / (layout.data * stages)).max(1);
     }
-    // Only runs that do the same work with the same kernels compete with each other.
+    // Only runs of equal work with equal kernels compete in a sweep.
     let work = format!("{} of {batch} x {} tokens", model.name, model.context);
-    let kernels = format!("fp8 {}, eager {}", habits.fp8, habits.eager);
+    let kernels = format!("fp8 {}, eager {}", framework.fp8, framework.eager);
     let sweep = format!("{work} on {} {}, {kernels}", cluster.devices, cluster.device.name);
     let is_memory_only = status == "memory-only";
     let ran = !(status.contains("OOM") || status.contains("crashed"));
-    let job = Job { model: &model, cluster: &cluster, layout, batch, habits };
-    if let Some(reason) = refuses(program, &job).filter(|_| !ran) {
+    let job = Job { model: &model, cluster: &cluster, layout, batch, framework };
+    if let Some(reason) = rejects_layout(program, &job).filter(|_| !ran) {
         return Err(reason.into());
     }
     let seconds = if ran { seconds(row, &model, batch, cluster.devices) } else { None };
     let memory = number(row, "mem_gb").filter(|_| ran).map(|amount| {
         let unit = text(row, "mem_unit").unwrap_or("GB");
-        // What nanotron calls GB are powers of two.
+        // nanotron's GB are powers of two.
         let is_binary = unit.contains("GiB") || unit.contains("nanotron");
         amount * if is_binary { f64::from(1_u32 << 30) } else { 1e9 }
     });
     let is_slow = status == "ok-suspect-slow";
-    let published = Published {
+    let published = PublishedRun {
         id: text(row, "id").unwrap_or("row").to_owned(),
         sweep,
         table: table(row, layout.zero),
@@ -217,7 +217,7 @@ pub fn read(row: &Row) -> Result<Published, String> {
         cluster,
         layout,
         batch,
-        habits,
+        framework,
         seconds: seconds.filter(|_| !is_memory_only && !is_slow),
         memory,
         ran: Some(ran),
@@ -233,13 +233,14 @@ pub fn read(row: &Row) -> Result<Published, String> {
     }
 }
 
-/// `Table 2, ZeRO 3`: weights that are fetched make other runs of the same table.
+/// Table of the source; ZeRO-3 runs form their own (`Table 2, ZeRO 3`).
 fn table(row: &Row, zero: u8) -> String {
     let table = text(row, "locator").unwrap_or("all");
     if zero == 3 { format!("{table}, ZeRO 3") } else { table.to_owned() }
 }
 
-/// Seconds of a step: as published, from tokens a second, or from FLOP/s by their own definition.
+/// Step time in seconds: as published, from tokens per second, or from FLOP/s under their
+/// convention.
 fn seconds(row: &Row, model: &Model, batch: u64, devices: u64) -> Option<f64> {
     if let Some(seconds) = number(row, "step_time_s") {
         return Some(seconds);
@@ -251,9 +252,9 @@ fn seconds(row: &Row, model: &Model, batch: u64, devices: u64) -> Option<f64> {
     let rate = number(row, "tflops_gpu")? * 1e12 * devices as f64;
     let kind = text(row, "tflops_kind").unwrap_or("model");
     let counted = match kind {
-        kind if kind.contains("hardware") => Counted::Hardware,
-        kind if kind.contains("causal") => Counted::Causal,
-        _ => Counted::Model,
+        kind if kind.contains("hardware") => FlopsConvention::Hardware,
+        kind if kind.contains("causal") => FlopsConvention::Causal,
+        _ => FlopsConvention::Model,
     };
     Some(step_flops(model, batch, counted) / rate)
 }
@@ -355,15 +356,19 @@ fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String>
         None if pipeline > 1 => 1,
         None => return Err("mbs is not published".into()),
     };
-    let words = text(row, "schedule").unwrap_or("none").to_lowercase();
-    let is_interleaved = words.contains("interleaved") || words.contains("1f1b-i");
-    let (schedule, chunks) = match words.as_str() {
+    let schedule_name = text(row, "schedule").unwrap_or("none").to_lowercase();
+    let is_interleaved = schedule_name.contains("interleaved") || schedule_name.contains("1f1b-i");
+    let (schedule, chunks) = match schedule_name.as_str() {
         _ if pipeline == 1 => (Kind::OneFOneB, 1),
-        words if words.contains("gpipe") || words.contains("afab") => (Kind::GPipe, 1),
-        words if words.contains("zb-2p") || words.contains("zb-h2") => (Kind::ZeroBubbleTwice, 1),
-        words if words.contains("zb-") => (Kind::ZeroBubble, 1),
+        schedule_name if schedule_name.contains("gpipe") || schedule_name.contains("afab") => {
+            (Kind::GPipe, 1)
+        }
+        schedule_name if schedule_name.contains("zb-2p") || schedule_name.contains("zb-h2") => {
+            (Kind::ZeroBubbleTwice, 1)
+        }
+        schedule_name if schedule_name.contains("zb-") => (Kind::ZeroBubble, 1),
         _ => {
-            // Where it is not said how many stages a device has, they are as few as divide layers.
+            // Without a published number of virtual stages, the fewest that divide the layers.
             let said = whole(row, "vpp").filter(|count| *count > 0);
             let each = model.layers / pipeline;
             let fewest = (2..=each).find(|count| each.is_multiple_of(*count));
@@ -375,10 +380,10 @@ fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String>
         }
     };
     let recompute = match text(row, "recompute").unwrap_or("none").to_lowercase() {
-        words if words.starts_with("full") => Recompute::Full,
-        words if words.starts_with("selective") => Recompute::Selective,
-        words if words.starts_with("none") => Recompute::None,
-        words => return Err(format!("recompute = {words:?} is not known")),
+        schedule_name if schedule_name.starts_with("full") => Recompute::Full,
+        schedule_name if schedule_name.starts_with("selective") => Recompute::Selective,
+        schedule_name if schedule_name.starts_with("none") => Recompute::None,
+        schedule_name => return Err(format!("recompute = {schedule_name:?} is not known")),
     };
     Ok(Layout {
         tensor,
@@ -401,7 +406,7 @@ mod tests {
     use super::super::csv;
     use super::*;
 
-    /// A row of which one cell is another.
+    /// Error of a valid row with one cell replaced.
     fn reason(column: &str, cell: &str) -> String {
         let mut row = csv::parse(
             "id,layers,hidden,heads,seq,gpu,gpus,tp,pp,gbs,mbs,step_time_s\n\
@@ -414,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_are_no_numbers_are_named_and_not_guessed() {
+    fn cells_that_are_not_numbers_are_reported() {
         assert_eq!(reason("gbs", "x"), "gbs = \"x\" is no number");
         assert_eq!(reason("tp", "-2"), "tp = -2 is not zero or more");
         assert_eq!(reason("step_time_s", "0"), "step_time_s = 0 is not above zero and finite");
@@ -425,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_and_words_behind_a_number_do_no_harm() {
+    fn missing_values_and_text_after_a_number_are_accepted() {
         let table = |vpp: &str, gbs: &str| {
             let header = "id,layers,hidden,heads,seq,gpu,gpus,tp,pp,vpp,gbs,mbs,step_time_s";
             let row = format!("one,24,2048,16,2048,A100,8,1,1,{vpp},{gbs},8,1.5");
@@ -438,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_another_kind_says_so() {
+    fn a_table_without_the_columns_of_runs_is_reported() {
         let row = csv::parse("source,gpu,op,layers\na,b,c,24\n").remove(0);
         let reason = read(&row).expect_err("no run");
         assert!(reason.ends_with("it has no columns hidden, gpus, tp, pp"), "{reason}");

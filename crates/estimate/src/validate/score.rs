@@ -1,73 +1,75 @@
-//! Errors of a file's rows.
+//! Prediction errors over the rows of a file.
 
 use super::csv;
-use super::row::{Published, read};
+use super::reported_memory::reported_memory;
+use super::row::{PublishedRun, read};
 use crate::calibration::Calibration;
 use crate::memory;
 use crate::time::{self, pipeline::Pipelines};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A row and what became of it.
+/// Prediction and measurement of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The row's name.
+    /// Identifier of the row.
     pub id: String,
-    /// The rows that it competes with.
+    /// Sweep that the row belongs to.
     pub sweep: String,
-    /// The source's table that it stands in.
+    /// Table of the source.
     pub table: String,
-    /// The layout in brief.
+    /// Layout in short form.
     pub layout: String,
     /// Measured and predicted seconds.
     pub seconds: Option<(f64, f64)>,
     /// Measured and predicted bytes.
     pub memory: Option<(f64, f64)>,
-    /// Whether it ran, and whether it should have fitted.
+    /// Whether the run succeeded, and whether it was predicted to fit.
     pub fits: Option<(bool, bool)>,
 }
 
-/// A file's errors; shares of what was measured.
+/// Errors of a file, relative to the measurements.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Score {
-    /// The file.
+    /// Name of the file.
     pub file: String,
-    /// Its rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Those that were predicted.
+    /// Rows that were predicted.
     pub rows_predicted: usize,
-    /// Those that were not.
+    /// Rows that were not.
     pub rows_skipped: usize,
-    /// Why not, and how many each.
+    /// Reasons for skipping, with their counts.
     pub skipped: BTreeMap<String, usize>,
-    /// Mean error of step time, signs left out.
+    /// Mean absolute error of the step time.
     pub step_time_mape: Option<f64>,
-    /// Its median.
+    /// Median absolute error of the step time.
     pub step_time_median_error: Option<f64>,
-    /// The largest.
+    /// Largest error of the step time.
     pub step_time_worst: Option<f64>,
-    /// Mean error of step time with its sign: above zero where predictions are too long.
+    /// Mean signed error of the step time: positive where predictions are too long.
     pub step_time_bias: Option<f64>,
-    /// Mean error of memory.
+    /// Mean absolute error of memory.
     pub memory_mape: Option<f64>,
-    /// Half of the rows are nearer.
+    /// Median absolute error of memory.
     pub memory_median_error: Option<f64>,
-    /// Share of right verdicts on what fits.
+    /// Share of correct out-of-memory predictions.
     pub oom_accuracy: Option<f64>,
-    /// Median loss by running what was predicted to be quickest.
+    /// Median slowdown from running the layout that was predicted to be fastest.
     pub regret_median: Option<f64>,
-    /// Sweeps that this is the median of.
+    /// Number of sweeps behind `regret_median`.
     pub sweeps: usize,
-    /// Mean error of step time by table of the source, where it has several.
+    /// Mean error of the step time by table of the source, if it has several.
     pub tables: BTreeMap<String, f64>,
-    /// Mean error of step time by constants that were fitted to all files, and without this one.
+    /// Mean error of the step time with calibrations fitted to all files, and to all but this one.
     pub left_out: Option<(f64, f64)>,
-    /// The same of the median.
+    /// Median error of the step time with calibrations fitted to all files, and to all but this
+    /// one.
     pub left_out_median: Option<(f64, f64)>,
 }
 
-/// Reads a file's rows.
-pub fn rows(text: &str) -> (Vec<Published>, BTreeMap<String, usize>, usize) {
+/// Reads the runs of a file: usable runs, skip reasons with counts, number of rows.
+pub fn rows(text: &str) -> (Vec<PublishedRun>, BTreeMap<String, usize>, usize) {
     let rows = csv::parse(text);
     let (mut published, mut skipped) = (Vec::new(), BTreeMap::new());
     for row in &rows {
@@ -76,11 +78,11 @@ pub fn rows(text: &str) -> (Vec<Published>, BTreeMap<String, usize>, usize) {
             Err(reason) => *skipped.entry(reason).or_insert(0) += 1,
         }
     }
-    let others = failed_otherwise(&published);
+    let others = failed_for_other_reasons(&published);
     if others.contains(&true) {
         let count = others.iter().filter(|other| **other).count();
         skipped.insert(
-            "failed, but not for memory: the same layout ran on fewer copies".into(),
+            "failed, but not for memory: the same layout ran with fewer replicas".into(),
             count,
         );
         let mut others = others.into_iter();
@@ -89,10 +91,10 @@ pub fn rows(text: &str) -> (Vec<Published>, BTreeMap<String, usize>, usize) {
     (published, skipped, rows.len())
 }
 
-/// Whether a run failed that cannot have failed for memory: more copies hold no more on a device,
-/// and with fewer it ran.
-fn failed_otherwise(runs: &[Published]) -> Vec<bool> {
-    let shape = |run: &Published| {
+/// Failed runs that cannot have run out of memory: more replicas need no more memory per device,
+/// and with fewer the layout ran.
+fn failed_for_other_reasons(runs: &[PublishedRun]) -> Vec<bool> {
+    let shape = |run: &PublishedRun| {
         let mut layout = run.layout;
         layout.data = 1;
         (run.model.name.clone(), format!("{layout:?}"))
@@ -102,7 +104,7 @@ fn failed_otherwise(runs: &[Published]) -> Vec<bool> {
         let least = fewest.entry(shape(run)).or_insert(u64::MAX);
         *least = run.layout.data.min(*least);
     }
-    let ran_with = |run: &Published| fewest.get(&shape(run)).copied();
+    let ran_with = |run: &PublishedRun| fewest.get(&shape(run)).copied();
     runs.iter()
         .map(|run| {
             run.ran == Some(false) && ran_with(run).is_some_and(|least| least <= run.layout.data)
@@ -110,15 +112,15 @@ fn failed_otherwise(runs: &[Published]) -> Vec<bool> {
         .collect()
 }
 
-/// Predicts a row; nothing if its device has no calibration here.
+/// Predicts a run; `None` if its device has no calibration.
 pub fn predict(
-    run: &Published,
+    run: &PublishedRun,
     calibrations: &BTreeMap<String, Calibration>,
     pipelines: &mut Pipelines,
 ) -> Option<Outcome> {
     let calibration = calibrations.get(run.cluster.device.calibration)?;
     let job = run.job();
-    let held = memory::fullest(&job);
+    let held = memory::largest_stage(&job);
     let capacity = run.cluster.device.memory_bytes();
     let step = match run.seconds {
         Some(measured) => Some((measured, time::step(&job, calibration, pipelines)?.seconds)),
@@ -128,14 +130,14 @@ pub fn predict(
         id: run.id.clone(),
         sweep: run.sweep.clone(),
         table: run.table.clone(),
-        layout: run.layout.brief(),
+        layout: run.layout.to_string(),
         seconds: step,
-        memory: run.memory.map(|measured| (measured, memory::reported(&job, calibration))),
+        memory: run.memory.map(|measured| (measured, reported_memory(&job, calibration))),
         fits: run.ran.map(|ran| (ran, held.needed(calibration) <= capacity)),
     })
 }
 
-/// A file's errors, row by row and together.
+/// Errors of a file, row by row and in total.
 pub fn score(
     file: &str,
     text: &str,
@@ -167,7 +169,7 @@ fn summary(
         .filter_map(|outcome| outcome.memory)
         .map(|(was, said)| (said / was - 1.0).abs())
         .collect();
-    // A file that knows no run that failed says nothing about verdicts.
+    // A file without failed runs has no out-of-memory accuracy.
     let verdicts: Vec<(bool, bool)> = outcomes.iter().filter_map(|outcome| outcome.fits).collect();
     let has_failures = verdicts.iter().any(|(ran, _)| !ran);
     let right = verdicts.iter().filter(|(ran, fits)| ran == fits).count();
@@ -193,7 +195,7 @@ fn summary(
     }
 }
 
-/// Mean errors by table, if there are several and they are not as many as rows.
+/// Mean errors by table, if there are several tables with several rows each.
 fn tables(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
     let mut tables: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for outcome in outcomes {
@@ -208,11 +210,11 @@ fn tables(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
     tables.into_iter().filter_map(|(table, errors)| Some((table, mean(&errors)?))).collect()
 }
 
-/// Rows of a sweep from which a choice says something.
+/// Fewest rows of a sweep for which regret is meaningful.
 const SWEEP: usize = 5;
 
-/// What each sweep loses by the layout that was predicted to be quickest: of those that ran, and
-/// of those the ones that are said to fit, if any.
+/// Slowdown of each sweep's predicted best layout: among runs that succeeded, preferring those
+/// predicted to fit.
 fn regrets(outcomes: &[Outcome]) -> Vec<f64> {
     let mut sweeps: BTreeMap<&str, Vec<(bool, f64, f64)>> = BTreeMap::new();
     for outcome in outcomes {
@@ -232,12 +234,12 @@ fn regrets(outcomes: &[Outcome]) -> Vec<f64> {
         .collect()
 }
 
-/// The mean, of at least one.
+/// Mean of a non-empty list.
 pub fn mean(numbers: &[f64]) -> Option<f64> {
     (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
 }
 
-/// The median, of at least one.
+/// Median of a non-empty list.
 pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len() / 2;

@@ -1,0 +1,136 @@
+//! Recipes and estimates: the model of a recipe, and a planned layout as a recipe for `train`.
+
+use crate::layout::{Layout, Recompute};
+use crate::model::Model;
+use crate::scenario::Scenario;
+use lockstep_config::{self as config, Family, Recipe, Sources, resolve};
+use lockstep_schedule::pipeline::Kind;
+
+/// The model of a recipe, as the estimate counts it.
+pub fn model_from_recipe(model: &lockstep_config::Model) -> Model {
+    let name = format!("{} layers of {}", model.layers, model.width);
+    let whole = |number: usize| number as u64;
+    let (layers, width, heads) = (whole(model.layers), whole(model.width), whole(model.heads));
+    let (ffn, kv_heads) = (whole(model.ffn), whole(model.kv_heads));
+    let numbers = if model.family == Family::Llama {
+        Model::llama(&name, layers, width, heads, kv_heads, ffn)
+            .reading(whole(model.vocab), whole(model.context))
+    } else {
+        let gpt = Model::gpt(&name, layers, width, heads, whole(model.vocab), whole(model.context));
+        Model { ffn, kv_heads, ..gpt }
+    };
+    Model { tied: model.tied, dropout: model.dropout > 0.0, ..numbers }
+}
+
+/// The layout of a recipe in the notation of [`Layout`], with `every-K` recomputation added.
+pub fn layout_from_recipe(recipe: &Recipe) -> String {
+    let parallel = &recipe.parallel;
+    let whole = |number: usize| number as u64;
+    let (recompute, every) = match parallel.recompute {
+        config::Recompute::None => (Recompute::None, None),
+        config::Recompute::Selective => (Recompute::Selective, None),
+        config::Recompute::Full => (Recompute::Full, None),
+        config::Recompute::Every(blocks) => (Recompute::None, Some(blocks)),
+    };
+    let layout = Layout {
+        tensor: whole(parallel.tensor),
+        sequence: parallel.sequence,
+        pipeline: whole(parallel.pipeline),
+        chunks: whole(parallel.virtual_stages),
+        data: whole(parallel.data),
+        zero: parallel.zero,
+        microbatch: whole(recipe.train.microbatch_size),
+        recompute,
+        schedule: parallel.schedule.to_string().parse().unwrap_or(Kind::OneFOneB),
+        ..Layout::ONE
+    };
+    let every = every.map_or_else(String::new, |blocks| format!(" every-{blocks} recompute"));
+    format!("{layout}{every}")
+}
+
+/// A planned layout as recipe text, or the reason why this engine cannot train it.
+pub fn recipe_from_layout(
+    recipe: Option<&Recipe>,
+    scenario: &Scenario,
+    layout: &Layout,
+) -> Result<String, String> {
+    let model = &scenario.model;
+    if model.experts.is_some() || model.latent.is_some() || layout.context > 1 {
+        return Err(format!(
+            "this engine has no experts, latent attention or context parallelism, and the \
+             best layout of {} is {layout}; try a dense model and --batch for whole sequences",
+            model.name
+        ));
+    }
+    let base = recipe.map_or_else(|| model_toml(scenario), Recipe::to_toml);
+    let file = Some(("the recipe".to_owned(), base));
+    let best = resolve(&Sources { file, sets: settings(scenario, layout), ..Sources::default() });
+    let best = best.map_err(|errors| format!("this engine cannot run {layout}: {errors}"))?;
+    let (model, cluster) = (&model.name, &scenario.cluster.name);
+    let rest = match recipe {
+        Some(_) => "",
+        None => "# Data, steps, learning rate and precision are defaults, not part of the plan.\n",
+    };
+    let about = format!("# {model} on {cluster}, the best layout of the search.\n{rest}\n");
+    Ok(about + &best.to_toml())
+}
+
+/// Recipe text with the model alone.
+fn model_toml(scenario: &Scenario) -> String {
+    let model = &scenario.model;
+    let family = if model.gated { "llama" } else { "gpt2" };
+    format!(
+        "[model]\nfamily = \"{family}\"\n\
+         layers = {}\nwidth = {}\nheads = {}\nkv_heads = {}\nffn = {}\nvocab = {}\ncontext = {}\n\
+         tied = {}\n\n[train]\nsteps = 1000\n",
+        model.layers,
+        model.width,
+        model.heads,
+        model.kv_heads,
+        model.ffn,
+        model.vocab,
+        model.context,
+        model.tied,
+    )
+}
+
+/// Settings of a layout over the recipe.
+fn settings(scenario: &Scenario, layout: &Layout) -> Vec<String> {
+    let (recompute, schedule) = key_values(layout);
+    let mut sets = vec![
+        format!("train.batch={}", scenario.batch),
+        format!("train.microbatch={}", layout.microbatch),
+        format!("parallel.data={}", layout.data),
+        format!("parallel.zero={}", layout.zero),
+        format!("parallel.tensor={}", layout.tensor),
+        format!("parallel.sequence={}", layout.sequence),
+        format!("parallel.pipeline={}", layout.pipeline),
+        format!("parallel.virtual_stages={}", layout.chunks),
+        format!("parallel.schedule={schedule}"),
+        format!("parallel.recompute={recompute}"),
+        // One reduction leaf per data-parallel replica; more leaves would need more micro-batches.
+        format!("numerics.invariant_up_to={}", layout.data),
+        format!("run.workers={}", layout.devices()),
+    ];
+    if layout.offload {
+        // The CPU engine computes in host memory, so offloaded state goes to a file.
+        sets.push("offload.state=file".to_owned());
+    }
+    sets
+}
+
+/// Recompute and schedule by the values of recipe keys.
+fn key_values(layout: &Layout) -> (&'static str, &'static str) {
+    let recompute = match layout.recompute {
+        Recompute::None => "none",
+        Recompute::Selective => "selective",
+        Recompute::Full => "full",
+    };
+    let schedule = match layout.schedule {
+        Kind::Interleaved => "interleaved",
+        Kind::ZeroBubble => "zero-bubble",
+        Kind::GPipe => "gpipe",
+        _ => "1f1b",
+    };
+    (recompute, schedule)
+}
