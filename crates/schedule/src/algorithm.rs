@@ -1,48 +1,48 @@
-//! The names of the algorithms, as people write them in settings and read them in tables.
+//! Names of the collective algorithms, as settings and tables write them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A way to carry out an operation. Each is explained in the module that makes its schedules.
+/// Algorithm of a collective. The module that builds its schedules explains each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// Chunks travel around a ring; written `ring` or, with several channels, `ring:4`.
     Ring {
-        /// Rings at the same time; every second one runs the other way round.
+        /// Number of concurrent rings; odd ones run in the opposite direction.
         channels: usize,
     },
-    /// One tree over the ranks, walked up or down.
+    /// One tree over the ranks.
     Tree,
     /// Two trees, each for half of the vector; written `double-tree` or `double-tree:8`.
     DoubleTree {
-        /// Into how many pieces each half is cut to keep all levels busy.
+        /// Number of segments per half, which keep all levels of the trees busy.
         segments: usize,
     },
-    /// Everybody exchanges everything with a partner at distance 1, 2, 4 …
+    /// Recursive doubling: partners at distance 1, 2, 4 … exchange the whole vector.
     Butterfly,
-    /// Halving and doubling: what is exchanged halves while the distance doubles, then back.
+    /// Recursive halving and doubling: reduce-scatter by halving, then all-gather by doubling.
     Rabenseifner,
-    /// The first half of Rabenseifner's algorithm.
+    /// Reduce-scatter by recursive halving.
     Halving,
-    /// What is known doubles in each round.
+    /// All-gather in which the data held doubles every round.
     Doubling,
     /// Every pair of ranks exchanges its parts directly.
     Pairwise,
-    /// Every rank works on its part of everybody's memory.
+    /// Every rank works on its part in the shared memory of all ranks.
     Direct,
-    /// Every rank reads everything and adds it up for itself.
+    /// Every rank reads all inputs in shared memory and reduces them itself.
     OneShot,
-    /// One level of the machine after the other.
+    /// One level of the topology after the other.
     Hierarchical,
-    /// The root deals with every rank in turn.
+    /// The root exchanges with every rank directly.
     Linear,
     /// A long vector is scattered first and gathered afterwards.
     ScatterGather,
-    /// Word spreads to ranks at distance 1, 2, 4 …
+    /// Barrier messages to ranks at distance 1, 2, 4 …
     Dissemination,
 }
 
-/// The algorithms without a number, by name.
+/// Algorithms without a parameter, by name.
 const PLAIN: [(&str, Algorithm); 12] = [
     ("tree", Algorithm::Tree),
     ("butterfly", Algorithm::Butterfly),
@@ -59,7 +59,7 @@ const PLAIN: [(&str, Algorithm); 12] = [
 ];
 
 impl Algorithm {
-    /// One ring, one way round.
+    /// One ring in one direction.
     pub const RING: Self = Self::Ring { channels: 1 };
 }
 
@@ -78,14 +78,14 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A text that names no algorithm.
+/// Unknown algorithm name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no algorithm; try ring, ring:2, double-tree, double-tree:8, {}",
     plain_names()
 )]
 pub struct UnknownAlgorithm {
-    /// What was written.
+    /// Text that was given.
     pub text: String,
 }
 

@@ -1,58 +1,59 @@
-//! Writes schedules: an algorithm says what happens in which *slot* of a common time, and the
-//! builder turns that into a program for each rank.
+//! Builder of schedules: an algorithm places steps in *slots* of a common time, and the builder
+//! turns them into one program per rank.
 //!
-//! Slots make two proofs easy. A message is written for both ends at once, so every send has its
-//! receive, in the same order. And all ranks take their messages in the order of slots, so the
-//! earliest message that is not yet through always has both its ends waiting for it: no deadlock,
-//! even if a channel holds nothing. A rank that has nothing to do in a slot does not wait for it;
-//! slots vanish when the schedule is finished.
+//! Slots make two properties easy to prove. A message is written for both ends at once, so every
+//! send has its receive, in the same order. All ranks process their messages in slot order, so the
+//! earliest pending message always has both ends posted: there is no deadlock, even with channels
+//! that buffer nothing. A rank without steps in a slot does not wait for it; slots vanish when the
+//! schedule is finished.
 
 use std::collections::BTreeMap;
 
-use crate::addends::Addends;
 use crate::algorithm::Algorithm;
 use crate::chunks::Chunks;
+use crate::contributions::Contributions;
 use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Place, Round, Side, Step};
 use crate::sum_tree::SumTree;
 
-/// A schedule in the making.
+/// Schedule under construction.
 pub(crate) struct Builder {
-    /// The steps of each rank by slot.
+    /// Steps of each rank, by slot.
     slots: Vec<BTreeMap<usize, Round>>,
-    /// How often each rank has signalled.
+    /// Number of signals of each rank.
     num_signals: Vec<usize>,
-    /// How many pieces of working memory each rank has in use.
+    /// Scratch slots in use on each rank.
     num_scratch: Vec<usize>,
-    addends: Addends,
+    contributions: Contributions,
 }
 
 impl Builder {
-    /// Nobody does anything yet. Each rank brings one vector.
+    /// Empty schedule in which each rank contributes one vector.
     pub(crate) fn new(num_ranks: usize) -> Self {
-        Self::with_addends(Addends::one_each(num_ranks))
+        Self::with_contributions(Contributions::one_each(num_ranks))
     }
 
-    /// Nobody does anything yet. The ranks bring these vectors.
-    pub(crate) fn with_addends(addends: Addends) -> Self {
-        let num_ranks = addends.num_ranks();
+    /// Empty schedule with these contributions.
+    pub(crate) fn with_contributions(contributions: Contributions) -> Self {
+        let num_ranks = contributions.num_ranks();
         Self {
             slots: vec![BTreeMap::new(); num_ranks],
             num_signals: vec![0; num_ranks],
             num_scratch: vec![0; num_ranks],
-            addends,
+            contributions,
         }
     }
 
-    /// A message: both its ends.
+    /// Adds a message, for both ends.
     pub(crate) fn message(&mut self, slot: usize, chunks: Chunks, from: Place, into: Place) {
         self.send(slot, chunks, from, into.rank);
         let recv = Step::Recv { peer: from.rank, chunks, into: into.buffer };
         self.step(slot, into.rank, recv);
     }
 
-    /// A message that is added to `with` on arrival, standing on the side `received` of the plus.
+    /// Adds a message that is added to `with` on arrival, with the received operand on side
+    /// `received`.
     pub(crate) fn message_sum(
         &mut self,
         slot: usize,
@@ -68,7 +69,7 @@ impl Builder {
         self.step(slot, rank, recv);
     }
 
-    /// A copy, made by `rank`. A place is not copied to itself.
+    /// Adds a copy by `rank`. A copy of a place to itself is omitted.
     pub(crate) fn copy(
         &mut self,
         slot: usize,
@@ -82,7 +83,7 @@ impl Builder {
         }
     }
 
-    /// A sum, made by `rank`. A sum of one addend is a copy.
+    /// Adds a reduction by `rank`. A reduction of one operand is a copy.
     pub(crate) fn reduce(
         &mut self,
         slot: usize,
@@ -103,7 +104,8 @@ impl Builder {
         }
     }
 
-    /// Everything the `ranks` did before this slot is done and visible to all of them after it.
+    /// Synchronizes `ranks`: everything they did before this slot is visible to all of them after
+    /// it.
     pub(crate) fn sync(&mut self, slot: usize, ranks: &[usize]) {
         for &rank in ranks {
             self.signal_to(slot, rank, ranks);
@@ -113,7 +115,7 @@ impl Builder {
         }
     }
 
-    /// `rank` says that what it did before this slot is done, if there are others to hear it.
+    /// `rank` signals that its steps before this slot are done, if other ranks listen.
     pub(crate) fn signal_to(&mut self, slot: usize, rank: usize, listeners: &[usize]) {
         if listeners.iter().any(|&listener| listener != rank) {
             self.num_signals[rank] += 1;
@@ -121,8 +123,8 @@ impl Builder {
         }
     }
 
-    /// `rank` waits for the latest signal of all the others of `ranks`, starting with its
-    /// neighbour, so that not everybody looks at the same counter first.
+    /// `rank` waits for the latest signal of all other `ranks`, starting with its neighbour, so
+    /// that ranks do not poll the same counter first.
     pub(crate) fn wait(&mut self, slot: usize, rank: usize, ranks: &[usize]) {
         let after = ranks.iter().filter(|&&other| other > rank);
         let before = ranks.iter().filter(|&&other| other < rank);
@@ -132,22 +134,22 @@ impl Builder {
         }
     }
 
-    /// A piece of working memory of `rank` that is free, to begin with chunk `base`.
+    /// Allocates a scratch slot of `rank` that begins with chunk `base`.
     pub(crate) fn scratch(&mut self, rank: usize, base: usize) -> Buffer {
         let slot = self.num_scratch[rank];
         self.num_scratch[rank] += 1;
         Buffer::Scratch { slot, base }
     }
 
-    /// All working memory is free again.
+    /// Frees all scratch slots.
     pub(crate) fn free_scratch(&mut self) {
         self.num_scratch.fill(0);
     }
 
-    /// The programs, without the slots.
+    /// Programs without slots.
     pub(crate) fn finish(self, op: Op, algorithm: Algorithm, num_chunks: usize) -> Schedule {
         let programs = self.slots.into_iter().map(|slots| slots.into_values().collect()).collect();
-        Schedule { op, algorithm, num_chunks, addends: self.addends, programs }
+        Schedule { op, algorithm, num_chunks, contributions: self.contributions, programs }
     }
 
     fn send(&mut self, slot: usize, chunks: Chunks, from: Place, peer: usize) {

@@ -1,24 +1,24 @@
-//! Runs of chunks, and the one rule that cuts anything into parts.
+//! Runs of chunks, and the rule that splits a vector into parts.
 //!
-//! A schedule speaks of chunks 0, 1, 2 … of a vector and never of elements. How long a chunk is,
-//! is decided when the schedule runs: part `i` of `count` things in `n` parts is
-//! `[i * count / n, (i + 1) * count / n)`. Parts differ by one element at most, and some are empty
-//! when there are fewer elements than parts. One schedule therefore serves every size.
+//! A schedule refers to chunks 0, 1, 2 … of a vector and never to elements. The length of a chunk
+//! is decided when the schedule runs: part `i` of `count` elements in `n` parts is `[i * count / n,
+//! (i + 1) * count / n)`. Parts differ by one element at most, and some are empty when there are
+//! fewer elements than parts. One schedule therefore serves every size.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A run of consecutive chunks: `start`, `start + 1`, … `end - 1`.
+/// Run of consecutive chunks: `start`, `start + 1`, … `end - 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Chunks {
-    /// The first chunk.
+    /// First chunk.
     pub start: usize,
-    /// The chunk after the last.
+    /// Chunk after the last.
     pub end: usize,
 }
 
 impl Chunks {
-    /// No chunks: what a message carries that only says "I am here".
+    /// No chunks: the payload of a message that only synchronizes.
     pub const NONE: Self = Self { start: 0, end: 0 };
 
     /// One chunk.
@@ -26,43 +26,43 @@ impl Chunks {
         Self { start: chunk, end: chunk + 1 }
     }
 
-    /// The chunks 0, 1, … `num_chunks - 1`.
+    /// Chunks 0, 1, … `num_chunks - 1`.
     pub const fn all(num_chunks: usize) -> Self {
         Self { start: 0, end: num_chunks }
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub const fn len(self) -> usize {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether there are none.
+    /// Whether the run is empty.
     pub const fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
-    /// Whether every chunk of `other` is one of these.
+    /// Whether every chunk of `other` is in the run.
     pub const fn contains(self, other: Self) -> bool {
         other.is_empty() || (self.start <= other.start && other.end <= self.end)
     }
 
-    /// The chunks one by one.
+    /// Chunks in order.
     pub fn iter(self) -> Range<usize> {
         self.start..self.end
     }
 
-    /// Part `index` of the run when it is cut into `num_parts`, by the rule of this module.
+    /// Part `index` of the run when it is split into `num_parts`.
     pub fn part(self, num_parts: usize, index: usize) -> Self {
         let at = |index| self.start + boundary(self.len(), num_parts, index);
         Self { start: at(index), end: at(index + 1) }
     }
 
-    /// All of its `num_parts` parts.
+    /// All `num_parts` parts of the run.
     pub fn split(self, num_parts: usize) -> Vec<Self> {
         (0..num_parts).map(|index| self.part(num_parts, index)).collect()
     }
 
-    /// Runs in ascending order with the neighbours joined: `[0] [1] [3]` becomes `[0..2) [3]`.
+    /// Merges adjacent runs: `[0] [1] [3]` becomes `[0..2) [3]`.
     pub fn join(mut runs: Vec<Self>) -> Vec<Self> {
         runs.sort_unstable();
         runs.into_iter().fold(Vec::new(), |mut joined: Vec<Self>, run| {
@@ -75,8 +75,8 @@ impl Chunks {
     }
 }
 
-/// Where part `index` of `count` things begins when they are cut into `num_parts`:
-/// `index * count / num_parts`, computed so that the product cannot overflow.
+/// Start of part `index` of `count` elements in `num_parts` parts: `index * count / num_parts`,
+/// computed without overflow.
 pub fn boundary(count: usize, num_parts: usize, index: usize) -> usize {
     let (whole, rest) = (count / num_parts, count % num_parts);
     index * whole + index * rest / num_parts
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_cover_everything_once_and_differ_by_one_at_most() {
+    fn parts_cover_the_run_once_and_differ_by_one_at_most() {
         for count in 0..40 {
             for num_parts in 1..12 {
                 let parts = Chunks::all(count).split(num_parts);

@@ -1,14 +1,14 @@
-//! Draws schedules: a table with a row for each round of latency and a column for each rank.
+//! Text rendering of schedules: a table with a row per round and a column per rank.
 //!
 //! `[2]→1` sends chunk 2 to rank 1, `[2]←1` receives it, `[2]+←1` receives and adds. `[2]=` copies,
-//! `[2]=@1` copies from rank 1, `@1[2]=` copies to rank 1, `[2]Σ` adds up. `!` signals, and
-//! `?1` waits for rank 1.
+//! `[2]=@1` copies from rank 1, `@1[2]=` copies to rank 1, `[2]Σ` reduces. `!` signals, and `?1`
+//! waits for rank 1.
 
 use std::fmt;
 
 use crate::schedule::{Schedule, StepId};
 use crate::step::{Buffer, Place, Step};
-use crate::timeline::{Hops, Timeline, play};
+use crate::timeline::{Hops, Timeline, simulate};
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,20 +21,20 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// The cells of the table, with the row of headings. A message stands in the row of the round of
-/// latency that it takes; what a rank does by itself stands where the last message left it.
+/// Cells of the table with its header. A message is in the row of the communication round that it
+/// takes; local steps are in the row of the last message.
 fn rows(schedule: &Schedule) -> Vec<Vec<String>> {
     let ranks = 0..schedule.num_ranks();
     let headings = std::iter::once("round".to_owned()).chain(ranks.map(|r| format!("rank {r}")));
     let mut rows = vec![headings.collect::<Vec<String>>()];
-    let timeline = play(schedule, &Hops);
+    let timeline = simulate(schedule, &Hops);
     for (id, step) in schedule.steps() {
         let row = match &timeline {
             Some(Timeline { starts, through, .. }) => {
                 let time = through.get(&id).unwrap_or(&starts[id.rank][id.round]);
                 (*time as usize).max(1)
             }
-            // A schedule that never ends has no times; its rounds are shown by their numbers.
+            // A schedule that deadlocks has no times; its rounds are shown by their numbers.
             None => 1 + id.round,
         };
         while rows.len() <= row {
@@ -63,7 +63,7 @@ fn table(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A step as its rank's column shows it.
+/// A step in the column of its rank.
 struct Drawn<'a> {
     rank: usize,
     step: &'a Step,
@@ -126,11 +126,11 @@ impl fmt::Display for StepId {
 #[cfg(test)]
 mod tests {
     use crate::algorithm::Algorithm;
-    use crate::collective::{Team, build};
+    use crate::collective::{GroupSpec, build};
     use crate::op::Op;
 
     fn drawn(op: Op, algorithm: Algorithm, num_ranks: usize) -> String {
-        build(op, algorithm, &Team::new(num_ranks)).unwrap().to_string()
+        build(op, algorithm, &GroupSpec::new(num_ranks)).unwrap().to_string()
     }
 
     #[test]
@@ -160,7 +160,7 @@ round  rank 0       rank 1
     }
 
     #[test]
-    fn ranks_without_work_leave_their_cells_empty() {
+    fn ranks_without_steps_have_empty_cells() {
         let expected = "\
 broadcast (root 0) by tree, 3 ranks, 1 chunks
 round  rank 0      rank 1  rank 2
@@ -171,8 +171,8 @@ round  rank 0      rank 1  rank 2
     }
 
     #[test]
-    fn a_schedule_that_never_ends_can_still_be_looked_at() {
-        let mut stuck = build(Op::Barrier, Algorithm::Dissemination, &Team::new(2)).unwrap();
+    fn a_schedule_that_deadlocks_can_still_be_rendered() {
+        let mut stuck = build(Op::Barrier, Algorithm::Dissemination, &GroupSpec::new(2)).unwrap();
         stuck.programs[1].clear();
         assert!(stuck.to_string().contains("[]→1"));
     }

@@ -1,35 +1,35 @@
-//! Where the chunks of a schedule lie in real buffers, once the vector has a length.
+//! Offsets of a schedule's chunks in real buffers, for a vector of known length.
 //!
-//! Every rank must use the same layout: it is a function of the schedule and of a count (or of the
-//! explicit lengths that all-to-all-v, all-gather-v and their kin have), never of the rank.
+//! All ranks must use the same layout: it is a function of the schedule and of a count (or of the
+//! explicit lengths of all-to-all-v, all-gather-v and the like), never of the rank.
 
 use std::ops::Range;
 
 use crate::chunks::{Chunks, boundary};
-use crate::op::Holding;
+use crate::op::StridedChunks;
 use crate::schedule::Schedule;
 use crate::step::Buffer;
 
-/// The length of every chunk, in elements.
+/// Length of every chunk, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Where each chunk begins in the vector of all chunks; one more entry for the end.
+    /// Offset of each chunk in the vector of all chunks, with one more entry for the end.
     starts: Vec<usize>,
-    inputs: Vec<Holding>,
-    outputs: Vec<Holding>,
+    inputs: Vec<StridedChunks>,
+    outputs: Vec<StridedChunks>,
 }
 
 impl Layout {
-    /// The vector has `count` elements, cut evenly. For an all-to-all `count` is the length of all
-    /// ranks' inputs together.
+    /// A vector of `count` elements, split evenly. For an all-to-all `count` is the total length of
+    /// all ranks' inputs.
     pub fn even(schedule: &Schedule, count: usize) -> Self {
-        // A barrier has no chunks, and then there is nothing to cut.
+        // A barrier has no chunks to split.
         let num_chunks = schedule.num_chunks;
         let start = |chunk| boundary(count, num_chunks.max(1), chunk);
         Self::with_starts(schedule, (0..=num_chunks).map(start).collect())
     }
 
-    /// Chunk i has `lens[i]` elements. (All-to-all-v: `lens[s * n + d]` is what s sends to d.)
+    /// Chunk i has `lens[i]` elements. (All-to-all-v: `lens[s * n + d]` is sent from s to d.)
     pub fn explicit(schedule: &Schedule, lens: &[usize]) -> Self {
         assert_eq!(lens.len(), schedule.num_chunks, "one length for every chunk");
         let mut starts = vec![0];
@@ -39,8 +39,8 @@ impl Layout {
         Self::with_starts(schedule, starts)
     }
 
-    /// Part i has `lens[i]` elements, where part i is what rank i brings to a gather or takes from
-    /// a scatter (all-gather-v, reduce-scatter-v, gather-v, scatter-v). Unlike with
+    /// Part i has `lens[i]` elements, where part i is the input of rank i to a gather or its output
+    /// of a scatter (all-gather-v, reduce-scatter-v, gather-v, scatter-v). Unlike with
     /// [`explicit`](Self::explicit), a part may consist of several chunks.
     pub fn by_part(schedule: &Schedule, lens: &[usize]) -> Self {
         let num_parts = lens.len();
@@ -60,40 +60,40 @@ impl Layout {
         Self { starts, inputs, outputs }
     }
 
-    /// How many elements the whole vector has.
+    /// Number of elements of the vector.
     pub fn count(&self) -> usize {
         self.starts[self.starts.len() - 1]
     }
 
-    /// How many elements these chunks have together.
+    /// Number of elements of these chunks.
     pub fn len(&self, chunks: Chunks) -> usize {
         if chunks.is_empty() { 0 } else { self.starts[chunks.end] - self.starts[chunks.start] }
     }
 
-    /// Whether the vector has no elements at all.
+    /// Whether the vector is empty.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// How many elements `rank`'s inputs have, each.
+    /// Number of elements of each input of `rank`.
     pub fn input_len(&self, rank: usize) -> usize {
         self.holding_len(self.inputs[rank])
     }
 
-    /// How many elements `rank`'s output has.
+    /// Number of elements of `rank`'s output.
     pub fn output_len(&self, rank: usize) -> usize {
         self.holding_len(self.outputs[rank])
     }
 
-    /// How many elements each slot of working memory must have room for, by rank.
+    /// Required number of elements of each scratch slot, by rank.
     pub fn scratch_lens(&self, schedule: &Schedule) -> Vec<Vec<usize>> {
         let longest = |runs: Vec<Chunks>| runs.into_iter().map(|run| self.len(run)).max();
         let slots = |slots: Vec<_>| slots.into_iter().map(|runs| longest(runs).unwrap_or(0));
         schedule.scratch().into_iter().map(|rank| slots(rank).collect()).collect()
     }
 
-    /// The elements of `buffer` on `rank` that these chunks are. The chunks must lie in it one
-    /// after the other, which [`verify`](crate::verify) proves for every step of a schedule.
+    /// Elements of `buffer` on `rank` that hold these chunks. The chunks must be contiguous in it,
+    /// which [`verify`](crate::verify) proves for every step of a schedule.
     pub fn range(&self, rank: usize, buffer: Buffer, chunks: Chunks) -> Range<usize> {
         let start = match buffer {
             _ if chunks.is_empty() => 0,
@@ -104,7 +104,7 @@ impl Layout {
         start..start + self.len(chunks)
     }
 
-    fn offset(&self, holding: Holding, chunk: usize) -> usize {
+    fn offset(&self, holding: StridedChunks, chunk: usize) -> usize {
         if holding.stride == 1 {
             return self.starts[chunk] - self.starts[holding.first];
         }
@@ -112,7 +112,7 @@ impl Layout {
         before.map(|held| self.len(Chunks::one(held))).sum()
     }
 
-    fn holding_len(&self, holding: Holding) -> usize {
+    fn holding_len(&self, holding: StridedChunks) -> usize {
         holding.iter().map(|chunk| self.len(Chunks::one(chunk))).sum()
     }
 }
@@ -120,8 +120,8 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addends::Addends;
     use crate::algorithm::Algorithm;
+    use crate::contributions::Contributions;
     use crate::op::Op;
 
     fn empty_schedule(op: Op, num_ranks: usize, num_chunks: usize) -> Schedule {
@@ -129,7 +129,7 @@ mod tests {
             op,
             algorithm: Algorithm::Pairwise,
             num_chunks,
-            addends: Addends::one_each(num_ranks),
+            contributions: Contributions::one_each(num_ranks),
             programs: vec![Vec::new(); num_ranks],
         }
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn explicit_lengths_may_differ_at_will() {
+    fn explicit_lengths_may_differ() {
         let schedule = empty_schedule(Op::AllToAll, 2, 4);
         let layout = Layout::explicit(&schedule, &[5, 0, 2, 1]);
         assert_eq!((layout.input_len(0), layout.output_len(0), layout.output_len(1)), (5, 7, 1));

@@ -10,13 +10,13 @@
 //! - [`pipeline`]: the schedules of pipelines, one a file; [`pipeline::build`] and the proof
 //! - `schedule`, `step`, `chunks`: the data: programs of rounds of steps on chunks of a vector
 //! - `op`, `algorithm`: what is computed, and how
-//! - `sum_tree`, `addends`: the order of a sum, and the canonical one
+//! - `sum_tree`, `contributions`: the order of a sum, and the canonical one
 //! - `topology`, `links`: who is close to whom, and how close
 //! - `layout`: where chunks lie once a vector has a length
 //! - `builder`: how algorithms write programs that cannot deadlock
 //! - `walk`, `timeline`: runs a schedule without doing anything; when things happen
 //! - `verify`, `price`, `display`: the proof, the price, the picture
-//! - [`mutate`]: breaks schedules, for tests
+//! - [`mutation`]: breaks schedules, for tests
 //!
 //! # How an engine runs a schedule
 //! Each rank runs its own program, round after round.
@@ -40,10 +40,10 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_schedule::collective::{Team, build};
+//! use lockstep_schedule::collective::{GroupSpec, build};
 //! use lockstep_schedule::{Algorithm, Layout, Op, verify};
 //!
-//! let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(3))?;
+//! let ring = build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(3))?;
 //! assert_eq!(ring.to_string(), "\
 //! all-reduce by ring, 3 ranks, 3 chunks
 //! round  rank 0        rank 1        rank 2
@@ -61,7 +61,7 @@
 //! assert!(!report.canonical);
 //!
 //! // Rabenseifner's algorithm adds in canonical order: its bits do not depend on the layout.
-//! let halving = verify(&build(Op::AllReduce, Algorithm::Rabenseifner, &Team::new(4))?)?;
+//! let halving = verify(&build(Op::AllReduce, Algorithm::Rabenseifner, &GroupSpec::new(4))?)?;
 //! assert_eq!(halving.sums[0].1.to_string(), "(0+1)+(2+3)");
 //! assert!(halving.canonical);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -77,7 +77,7 @@ mod step;
 mod algorithm;
 mod op;
 
-mod addends;
+mod contributions;
 mod sum_tree;
 
 mod links;
@@ -92,21 +92,21 @@ mod walk;
 
 mod display;
 mod price;
-mod rehearsal;
+mod tuning;
 mod verify;
 
-pub mod mutate;
+pub mod mutation;
 
-pub use addends::{Addend, Addends};
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use chunks::{Chunks, boundary};
+pub use contributions::{Contribution, Contributions};
 pub use layout::Layout;
 pub use links::{Link, Links};
-pub use op::{Holding, Op};
-pub use price::{Costs, Near, price};
-pub use rehearsal::{Rehearsal, Trial};
+pub use op::{Op, StridedChunks};
+pub use price::{CacheSpeedup, Costs, price};
 pub use schedule::{RoundId, Schedule, StepId};
 pub use step::{Buffer, Place, Program, Round, Side, Step};
 pub use sum_tree::{SumTree, halves, is_canonical_block};
 pub use topology::{Medium, Topology};
+pub use tuning::{Trial, TuningTable};
 pub use verify::{Malformed, Report, Traffic, Transfer, VerifyError, verify};

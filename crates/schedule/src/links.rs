@@ -1,66 +1,65 @@
-//! What the ways between ranks are like, and the ring that avoids the bad ones.
+//! Measured links between ranks, and the ring order that avoids slow ones.
 //!
-//! A ring is as fast as its slowest link, whatever the others do. With n ranks there are
-//! (n-1)!/2 rings; up to nine ranks all of them are tried, beyond that a greedy ring is improved by
-//! turning parts of it around as long as that helps (2-opt).
+//! A ring is as fast as its slowest link. With n ranks there are (n-1)!/2 rings; up to nine ranks
+//! all are tried, beyond that a greedy ring is improved by 2-opt (Croes 1958).
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
-/// A way between two ranks.
+/// Link between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// The time that an empty message takes (alpha).
+    /// Time of an empty message (alpha).
     pub latency: Seconds,
-    /// The speed at which a long one flows (one over beta).
+    /// Bandwidth of a long message (1/beta).
     pub bandwidth: BytesPerSecond,
 }
 
 impl Link {
-    /// How long a message takes.
+    /// Time of a message.
     pub fn seconds(&self, bytes: Bytes) -> Seconds {
         self.latency + bytes / self.bandwidth
     }
 }
 
-/// The links between all pairs of ranks; without any, nothing is known of single ones.
+/// Links between all pairs of ranks; empty where none were measured.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Links {
     num_ranks: usize,
-    /// By sender, then by receiver.
+    /// Links by sender, then by receiver.
     links: Vec<Link>,
 }
 
-/// The length of message that a ring is judged by.
+/// Message size by which rings are compared.
 const TYPICAL: Bytes = Bytes(256 << 10);
 
-/// Ranks up to which every ring is tried.
+/// Most ranks for which every ring is tried.
 const MAX_EXACT: usize = 9;
 
-/// A ring must be this much better than the plain one to take its place: measurements differ a
-/// little from run to run, and the order of sums should not.
+/// A ring must be this much better than rank order to replace it: measurements vary between runs,
+/// and the order of sums should not.
 const BETTER: f64 = 0.8;
 
 impl Links {
-    /// Nothing is known.
+    /// No measurements.
     pub const NONE: Self = Self { num_ranks: 0, links: Vec::new() };
 
-    /// The links that `between` says, from its first argument to its second.
+    /// Links given by `between`, from its first argument to its second.
     pub fn new(num_ranks: usize, between: impl Fn(usize, usize) -> Link) -> Self {
         let pairs = (0..num_ranks * num_ranks).map(|pair| (pair / num_ranks, pair % num_ranks));
         Self { num_ranks, links: pairs.map(|(from, to)| between(from, to)).collect() }
     }
 
-    /// How many ranks they join; none where nothing is known.
+    /// Number of ranks; 0 without measurements.
     pub const fn num_ranks(&self) -> usize {
         self.num_ranks
     }
 
-    /// The link from one rank to another, if it is known.
+    /// Link from one rank to another, if measured.
     pub fn between(&self, from: usize, to: usize) -> Option<&Link> {
         self.links.get(from * self.num_ranks + to)
     }
 
-    /// The latency of the link that has most of it.
+    /// Highest latency of all links.
     pub fn longest_latency(&self) -> Seconds {
         let pairs = (0..self.num_ranks).flat_map(|to| (0..to).map(move |from| (from, to)));
         let both = pairs.flat_map(|(one, other)| [(one, other), (other, one)]);
@@ -68,7 +67,7 @@ impl Links {
         Seconds(latencies.fold(0.0, f64::max))
     }
 
-    /// The same links among some of the ranks, numbered anew.
+    /// Links among some of the ranks, renumbered.
     #[must_use]
     pub fn among(&self, ranks: &[usize]) -> Self {
         if self.links.is_empty() {
@@ -78,27 +77,28 @@ impl Links {
         Self::new(ranks.len(), at)
     }
 
-    /// The slower of the two directions between ranks.
+    /// Time of the slower direction between two ranks.
     fn cost(&self, one: usize, other: usize) -> f64 {
         let way = |from, to| self.between(from, to).map_or(0.0, |link| link.seconds(TYPICAL).0);
         way(one, other).max(way(other, one))
     }
 
-    /// The ranks in the order of the best ring: that whose slowest link is fastest, and of those
-    /// the one whose links take least together. It begins with rank 0, and is 0, 1, 2 … unless
-    /// another one is clearly better.
+    /// Ranks in the order of the best ring: the one with the fastest bottleneck link, and of those
+    /// the one with the least total time. It begins with rank 0, and is 0, 1, 2 … unless another
+    /// ring is clearly better.
     pub fn ring_order(&self) -> Vec<usize> {
         let plain: Vec<usize> = (0..self.num_ranks).collect();
         if self.num_ranks < 4 {
             return plain;
         }
         let found = if self.num_ranks <= MAX_EXACT { self.exact_ring() } else { self.near_ring() };
-        let is_better = self.judge(&found).0 < BETTER * self.judge(&plain).0;
+        let is_better =
+            self.bottleneck_and_total(&found).0 < BETTER * self.bottleneck_and_total(&plain).0;
         if is_better { found } else { plain }
     }
 
-    /// The slowest link of a ring, and all of them together.
-    fn judge(&self, ring: &[usize]) -> (f64, f64) {
+    /// Time of a ring's slowest link, and of all its links.
+    fn bottleneck_and_total(&self, ring: &[usize]) -> (f64, f64) {
         let next = ring.iter().cycle().skip(1);
         let costs = ring.iter().zip(next).map(|(&one, &other)| self.cost(one, other));
         costs.fold((0.0, 0.0), |(slowest, sum), cost| (cost.max(slowest), sum + cost))
@@ -108,9 +108,9 @@ impl Links {
         let mut best: Option<((f64, f64), Vec<usize>)> = None;
         let mut ring: Vec<usize> = (0..self.num_ranks).collect();
         loop {
-            // A ring and the same ring the other way round are one.
+            // A ring and its reverse are the same.
             if ring[1] < ring[self.num_ranks - 1] {
-                let judged = self.judge(&ring);
+                let judged = self.bottleneck_and_total(&ring);
                 if best.as_ref().is_none_or(|(least, _)| judged < *least) {
                     best = Some((judged, ring.clone()));
                 }
@@ -133,14 +133,14 @@ impl Links {
             let index = nearest.map_or(0, |(index, _)| index);
             ring.push(left.remove(index));
         }
-        let mut judged = self.judge(&ring);
+        let mut judged = self.bottleneck_and_total(&ring);
         let mut has_improved = true;
         while has_improved {
             has_improved = false;
             for start in 1..self.num_ranks - 1 {
                 for end in start + 2..=self.num_ranks {
                     ring[start..end].reverse();
-                    let found = self.judge(&ring);
+                    let found = self.bottleneck_and_total(&ring);
                     if found < judged {
                         (judged, has_improved) = (found, true);
                     } else {
@@ -153,7 +153,7 @@ impl Links {
     }
 }
 
-/// The next order of the same numbers by the dictionary; false after the last.
+/// Next permutation in lexicographic order; false after the last.
 fn next_permutation(numbers: &mut [usize]) -> bool {
     let Some(pivot) = numbers.windows(2).rposition(|pair| pair[0] < pair[1]) else { return false };
     let larger = numbers.iter().rposition(|&number| number > numbers[pivot]);
@@ -183,22 +183,22 @@ mod tests {
             let mut sorted = ring.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, (0..num_ranks).collect::<Vec<_>>());
-            assert!(links.judge(&ring).0 < 1e-3, "{ring:?}");
+            assert!(links.bottleneck_and_total(&ring).0 < 1e-3, "{ring:?}");
         }
     }
 
     #[test]
-    fn equal_links_leave_the_ring_as_it_is() {
+    fn equal_links_keep_the_rank_order() {
         for num_ranks in [0, 1, 2, 3, 5, 12] {
             let plain: Vec<usize> = (0..num_ranks).collect();
             assert_eq!(links(num_ranks, &[]).ring_order(), plain);
-            // Of three ranks every ring has every link.
+            // With three ranks every ring has every link.
             assert_eq!(links(num_ranks.min(3), &[(0, 1)]).ring_order(), plain[..num_ranks.min(3)]);
         }
     }
 
     #[test]
-    fn some_of_the_ranks_have_the_links_they_had() {
+    fn a_subset_of_ranks_keeps_its_links() {
         let some = links(5, &[(4, 1)]).among(&[1, 3, 4]);
         assert_eq!(some.between(0, 2), some.between(2, 0));
         assert!(some.cost(0, 2) > some.cost(0, 1));

@@ -1,15 +1,15 @@
-//! What a schedule computes: the operations, and which chunks each rank brings and takes away.
+//! Collective operations, and the chunks of each rank's input and output.
 //!
-//! All ranks together hold one vector, cut into numbered chunks. An operation says which of them a
-//! rank's input and output hold. In an all-gather over four ranks, for example, rank 2's input is
-//! chunk 2 and its output is chunks 0 to 3. In an all-to-all the vector is a square: what rank
-//! `s` sends to rank `d` is chunk `s * n + d`, so inputs are rows and outputs are columns.
+//! All ranks together hold one vector, split into numbered chunks. An operation defines which
+//! chunks a rank's input and output hold. In an all-gather over four ranks, rank 2's input is chunk
+//! 2 and its output is chunks 0 to 3. In an all-to-all the vector is a square matrix: chunk `s * n
+//! + d` is sent from rank `s` to rank `d`, so inputs are rows and outputs are columns.
 
 use std::fmt;
 
 use crate::chunks::Chunks;
 
-/// An operation of a group.
+/// Collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Op {
     /// Every rank gets the sum of all ranks' vectors.
@@ -20,69 +20,69 @@ pub enum Op {
     AllGather,
     /// Every rank gets the vector of the root.
     Broadcast {
-        /// Who has it.
+        /// Rank that has the vector.
         root: usize,
     },
     /// The root gets the sum of all ranks' vectors.
     Reduce {
-        /// Who gets it.
+        /// Rank that receives the sum.
         root: usize,
     },
     /// Rank i gets part i of the root's vector.
     Scatter {
-        /// Who has it.
+        /// Rank that has the vector.
         root: usize,
     },
     /// The root gets the parts of all ranks, one after the other.
     Gather {
-        /// Who gets them.
+        /// Rank that receives the parts.
         root: usize,
     },
     /// Rank d gets part d of every rank's vector.
     AllToAll,
-    /// No rank leaves before every rank has come.
+    /// No rank leaves before every rank has entered.
     Barrier,
 }
 
-/// The chunks that a buffer holds, in order: `first`, `first + stride`, … `len` of them.
+/// Chunks of a buffer, in order: `first`, `first + stride`, …, `len` of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holding {
-    /// The chunk at the beginning.
+pub struct StridedChunks {
+    /// First chunk.
     pub first: usize,
-    /// The distance between neighbours.
+    /// Distance between neighbours.
     pub stride: usize,
-    /// How many chunks.
+    /// Number of chunks.
     pub len: usize,
 }
 
 impl Op {
-    /// The chunks of `rank`'s inputs, when the vector has `num_chunks`.
-    pub fn input(self, rank: usize, num_ranks: usize, num_chunks: usize) -> Holding {
-        let all = Holding::run(Chunks::all(num_chunks));
-        let own = || Holding::run(Chunks::all(num_chunks).part(num_ranks, rank));
+    /// Chunks of `rank`'s inputs, for a vector of `num_chunks`.
+    pub fn input(self, rank: usize, num_ranks: usize, num_chunks: usize) -> StridedChunks {
+        let all = StridedChunks::run(Chunks::all(num_chunks));
+        let own = || StridedChunks::run(Chunks::all(num_chunks).part(num_ranks, rank));
         match self {
             Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. } => all,
             Self::AllGather | Self::Gather { .. } | Self::AllToAll => own(),
             Self::Broadcast { root } | Self::Scatter { root } if rank == root => all,
-            Self::Broadcast { .. } | Self::Scatter { .. } | Self::Barrier => Holding::NOTHING,
+            Self::Broadcast { .. } | Self::Scatter { .. } | Self::Barrier => StridedChunks::NOTHING,
         }
     }
 
-    /// The chunks of `rank`'s output, when the vector has `num_chunks`.
-    pub fn output(self, rank: usize, num_ranks: usize, num_chunks: usize) -> Holding {
-        let all = Holding::run(Chunks::all(num_chunks));
-        let own = || Holding::run(Chunks::all(num_chunks).part(num_ranks, rank));
+    /// Chunks of `rank`'s output, for a vector of `num_chunks`.
+    pub fn output(self, rank: usize, num_ranks: usize, num_chunks: usize) -> StridedChunks {
+        let all = StridedChunks::run(Chunks::all(num_chunks));
+        let own = || StridedChunks::run(Chunks::all(num_chunks).part(num_ranks, rank));
         match self {
             Self::AllReduce | Self::AllGather | Self::Broadcast { .. } => all,
             Self::ReduceScatter | Self::Scatter { .. } => own(),
             Self::Reduce { root } | Self::Gather { root } if rank == root => all,
-            Self::Reduce { .. } | Self::Gather { .. } | Self::Barrier => Holding::NOTHING,
-            Self::AllToAll => Holding { first: rank, stride: num_ranks, len: num_ranks },
+            Self::Reduce { .. } | Self::Gather { .. } | Self::Barrier => StridedChunks::NOTHING,
+            Self::AllToAll => StridedChunks { first: rank, stride: num_ranks, len: num_ranks },
         }
     }
 
-    /// Whether a vector of `num_chunks` can be shared out as the operation needs it: into equal
-    /// numbers of chunks for each rank where ranks own parts of it, and into none for a barrier.
+    /// Whether a vector of `num_chunks` chunks suits the operation: equal numbers of chunks per
+    /// rank where ranks own parts, none for a barrier.
     pub const fn fits(self, num_ranks: usize, num_chunks: usize) -> bool {
         match self {
             Self::AllReduce | Self::Broadcast { .. } | Self::Reduce { .. } => num_chunks > 0,
@@ -94,12 +94,12 @@ impl Op {
         }
     }
 
-    /// Whether the result is a sum. The others only move data.
+    /// Whether the result is a sum; other operations only move data.
     pub const fn is_sum(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. })
     }
 
-    /// The rank that is unlike the others, if there is one.
+    /// Root of the operation, if it has one.
     pub const fn root(self) -> Option<usize> {
         match self {
             Self::Broadcast { root }
@@ -110,7 +110,7 @@ impl Op {
         }
     }
 
-    /// Every operation in a group of `num_ranks`, with every root.
+    /// All operations in a group of `num_ranks`, with every root.
     pub fn all(num_ranks: usize) -> Vec<Self> {
         let rooted = (0..num_ranks).flat_map(|root| {
             [
@@ -127,7 +127,7 @@ impl Op {
     }
 }
 
-impl Holding {
+impl StridedChunks {
     /// No chunks.
     pub const NOTHING: Self = Self { first: 0, stride: 1, len: 0 };
 
@@ -136,19 +136,19 @@ impl Holding {
         Self { first: chunks.start, stride: 1, len: chunks.len() }
     }
 
-    /// The chunks in order.
+    /// Chunks in order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..self.len).map(move |index| self.first + index * self.stride)
     }
 
-    /// Where `chunk` stands in the order, if it is held.
+    /// Position of `chunk` in the buffer, if it is held.
     pub fn position(self, chunk: usize) -> Option<usize> {
         let distance = chunk.checked_sub(self.first)?;
         let index = distance / self.stride;
         (distance.is_multiple_of(self.stride) && index < self.len).then_some(index)
     }
 
-    /// Whether `chunks` lie in the buffer one after the other.
+    /// Whether `chunks` are contiguous in the buffer.
     pub fn has_run(self, chunks: Chunks) -> bool {
         chunks.is_empty()
             || ((self.stride == 1 || chunks.len() == 1)
@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn positions_invert_the_order_of_a_holding() {
-        for holding in [Holding::NOTHING, Holding { first: 2, stride: 3, len: 4 }] {
+    fn positions_invert_the_order_of_strided_chunks() {
+        for holding in [StridedChunks::NOTHING, StridedChunks { first: 2, stride: 3, len: 4 }] {
             for (position, chunk) in holding.iter().enumerate() {
                 assert_eq!(holding.position(chunk), Some(position));
             }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_chunk_of_a_result_was_brought_by_somebody() {
+    fn every_chunk_of_a_result_is_in_some_input() {
         for num_ranks in 1..5 {
             for op in Op::all(num_ranks) {
                 let num_chunks = num_ranks * num_ranks;

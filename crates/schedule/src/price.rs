@@ -1,111 +1,110 @@
-//! What a schedule costs, by the alpha-beta model: a message takes a latency plus its bytes over
-//! the bandwidth.
+//! Cost of a schedule in the alpha-beta model (Hockney 1994): a message takes a latency plus its
+//! bytes over the bandwidth.
 //!
-//! All that a rank sends in one round shares its link, and so does all that it receives; sending
-//! and receiving do not disturb each other. Where a *port* was measured, that is what a rank sends
-//! and receives together at most while all others do so too (its core, its network card), and links
-//! to different ranks are then links of their own. Every message of a round after the first costs
-//! its rank some time besides. A sum is added up when what it needs has come.
+//! All messages that a rank sends in one round share its link, and so do all that it receives;
+//! sending and receiving do not interfere. Where a *port* was measured, it bounds the bytes that a
+//! rank sends and receives together while all others do so too (its core, its NIC), and links to
+//! different ranks are then independent. Every message of a round after the first has an extra
+//! cost. A reduction runs when its operands have arrived.
 //!
-//! Where ranks share cores, a schedule is done no sooner than the cores are done with all of it,
-//! whoever's turn it is: then the number of messages counts, and not only that of rounds.
+//! Where ranks share cores, a schedule ends no sooner than the cores have processed all of it: then
+//! the number of messages counts, not only the number of rounds.
 //!
-//! Memory of other ranks is a link too. Its latency is that of a signal, and a step that reads or
-//! writes such memory pays it once for reading and once for writing, since it fetches lines from
-//! other cores as a signal does. A message between ranks that share memory is written by one and
-//! read by the other.
+//! Shared memory of other ranks is a link too. Its latency is that of a signal, and a step that
+//! reads or writes such memory pays it once for reading and once for writing, since it fetches
+//! cache lines from other cores as a signal does. A message between ranks that share memory is
+//! written by one and read by the other.
 //!
-//! Where algorithms were tried out, prices are corrected by what was found ([`Rehearsal`]).
+//! Measured algorithms correct their modelled cost ([`TuningTable`]).
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
 use crate::layout::Layout;
 use crate::links::{Link, Links};
-use crate::rehearsal::Rehearsal;
 use crate::schedule::{Schedule, StepId};
 use crate::step::{Buffer, Place, Round, Step};
-use crate::timeline::{Pace, play};
+use crate::timeline::{StepTimes, simulate};
 use crate::topology::Topology;
+use crate::tuning::TuningTable;
 
-/// What a machine costs.
+/// Cost parameters of a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// Messages between ranks that do not share memory, where nothing better is known.
+    /// Link between ranks that do not share memory, where no single link was measured.
     pub messages: Link,
-    /// The links between single ranks, as far as they were measured.
+    /// Measured links between single ranks.
     pub links: Links,
-    /// What a rank sends and receives together at most, where that was measured.
+    /// Measured bandwidth of a rank, sent and received together.
     pub port: Option<BytesPerSecond>,
-    /// What every message of a round after the first one costs.
+    /// Extra cost of every message of a round after the first.
     pub per_message: Seconds,
-    /// How much faster short things are.
-    pub near: Near,
-    /// Where ranks share cores: what every message of any of them keeps the cores from the others.
-    pub crowd: Option<Seconds>,
-    /// Other ranks' memory, where it can be seen; messages between such ranks go through it too.
+    /// Speed-up of data that fits in a cache.
+    pub cache: CacheSpeedup,
+    /// Core time per message, where ranks share cores.
+    pub core_contention: Option<Seconds>,
+    /// Shared memory of other ranks, if accessible; messages between such ranks use it too.
     pub memory: Option<Link>,
-    /// A rank's own memory, read or written.
+    /// Bandwidth of a rank's own memory, read or written.
     pub local: BytesPerSecond,
-    /// How far prices were from the truth, where that was tried.
-    pub rehearsal: Rehearsal,
+    /// Corrections from measured algorithms.
+    pub tuning: TuningTable,
 }
 
 impl Costs {
-    /// Messages by one link alike between all, and a rank's own memory: nothing else is known.
+    /// One link for all pairs and a rank's own memory, without further measurements.
     pub const fn plain(messages: Link, local: BytesPerSecond) -> Self {
         Self {
             messages,
             links: Links::NONE,
             port: None,
             per_message: Seconds(0.0),
-            near: Near::NONE,
-            crowd: None,
+            cache: CacheSpeedup::NONE,
+            core_contention: None,
             memory: None,
             local,
-            rehearsal: Rehearsal::NONE,
+            tuning: TuningTable::NONE,
         }
     }
 
-    /// Roughly one host, as long as nobody has measured it.
+    /// Rough parameters of one host, before any measurement.
     pub const fn of_one_host(shares_memory: bool) -> Self {
         const fn link(seconds: f64, bytes_per_second: f64) -> Link {
             Link { latency: Seconds(seconds), bandwidth: BytesPerSecond(bytes_per_second) }
         }
         let mut costs = Self::plain(link(5e-6, 4e9), BytesPerSecond(20e9));
         if shares_memory {
-            // Less than a flag takes: the stores of a sweep do not wait for each other.
+            // Less than the latency of a flag: the stores of a sweep are pipelined.
             costs.memory = Some(link(0.05e-6, 12e9));
         }
         costs
     }
 }
 
-/// What is short enough lies in a cache, where it is sent and added faster: so does the beginning
-/// of what is long.
+/// Speed-up of data that fits in a cache; it applies to the first bytes of long data too.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Near {
-    /// How short.
+pub struct CacheSpeedup {
+    /// Bytes that fit in the cache.
     pub bytes: Bytes,
-    /// How many times as fast it is sent and received.
+    /// Speed-up of sending and receiving.
     pub wire: f64,
-    /// How many times as fast it is read and written.
+    /// Speed-up of reading and writing.
     pub local: f64,
 }
 
-impl Near {
-    /// Short or long, all is equally fast.
+impl CacheSpeedup {
+    /// No speed-up.
     pub const NONE: Self = Self { bytes: Bytes(0), wire: 1.0, local: 1.0 };
 
-    /// The bytes that would take as long if nothing were near, `factor` being how much that helps.
-    fn as_far(&self, bytes: Bytes, factor: f64) -> f64 {
-        let near = bytes.min(self.bytes).0 as f64;
-        near / factor + (bytes.0 as f64 - near)
+    /// Equivalent number of uncached bytes, for a speed-up of `factor`.
+    fn uncached_bytes(&self, bytes: Bytes, factor: f64) -> f64 {
+        let cache = bytes.min(self.bytes).0 as f64;
+        cache / factor + (bytes.0 as f64 - cache)
     }
 }
 
-/// How long the schedule takes, from the first rank's start to the last one's end, when all start
-/// together. The topology says who shares memory; without one it is everybody, if anybody. A
-/// schedule that never ends, or that needs memory which cannot be seen, takes for ever.
+/// Time of the schedule, from a common start to the end of the last rank. The topology defines
+/// which ranks share memory; without one all of them do, if `costs.memory` is set. A schedule that
+/// deadlocks, or that needs memory which is not shared, takes infinitely long.
 pub fn price(
     schedule: &Schedule,
     layout: &Layout,
@@ -124,11 +123,11 @@ pub fn price(
     if schedule.memory_pairs().any(|(one, other)| !sees(one, other)) {
         return Seconds(f64::INFINITY);
     }
-    let pace = Priced { schedule, layout, element, costs, domains: &domains };
-    let end = play(schedule, &pace).map_or(f64::INFINITY, |timeline| timeline.end);
-    let seconds = end.max(costs.crowd.map_or(0.0, |each| pace.busy(each.0)));
+    let times = Priced { schedule, layout, element, costs, domains: &domains };
+    let end = simulate(schedule, &times).map_or(f64::INFINITY, |timeline| timeline.end);
+    let seconds = end.max(costs.core_contention.map_or(0.0, |each| times.busy(each.0)));
     let bytes = element * layout.count() as u64;
-    Seconds(seconds * costs.rehearsal.factor(schedule.op, schedule.algorithm, bytes))
+    Seconds(seconds * costs.tuning.factor(schedule.op, schedule.algorithm, bytes))
 }
 
 struct Priced<'a> {
@@ -136,7 +135,7 @@ struct Priced<'a> {
     layout: &'a Layout,
     element: Bytes,
     costs: &'a Costs,
-    /// Ranks with the same number see each other's memory.
+    /// Memory domain of each rank; ranks of equal number share memory.
     domains: &'a [usize],
 }
 
@@ -145,15 +144,15 @@ impl Priced<'_> {
         self.element * self.layout.len(step.chunks()) as u64
     }
 
-    /// What it takes a rank to read, or to write, so much of every place. Of many pieces of
-    /// working memory most were filled some time ago and are no longer near, so they count twice.
+    /// Time for a rank to read, or to write, these bytes of every place. Of many scratch slots most
+    /// were filled earlier and have left the cache, so they count twice.
     fn access(&self, rank: usize, places: &[Place], bytes: Bytes) -> Seconds {
         let (own, others): (Vec<&Place>, Vec<&Place>) =
             places.iter().partition(|place| place.rank == rank);
         let is_far = |place: &&&Place| matches!(place.buffer, Buffer::Scratch { .. });
         let num_far = if own.len() > 2 { own.iter().filter(is_far).count() } else { 0 };
-        let near = &self.costs.near;
-        let each = near.as_far(bytes, near.local) / self.costs.local.0;
+        let cache = &self.costs.cache;
+        let each = cache.uncached_bytes(bytes, cache.local) / self.costs.local.0;
         let local = Seconds((own.len() + num_far) as f64 * each);
         match self.costs.memory {
             Some(memory) if !others.is_empty() => {
@@ -164,7 +163,7 @@ impl Priced<'_> {
     }
 }
 
-/// What a rank does with messages in one round.
+/// Messages of a rank in one round.
 #[derive(Clone, Copy, Default)]
 struct Load {
     sent: Bytes,
@@ -188,14 +187,15 @@ impl Priced<'_> {
         load
     }
 
-    /// How long the cores are busy with the messages and sums of all ranks, given what a message
-    /// takes. Ports and sums were measured while all ranks shared the cores.
+    /// Core time of the messages and reductions of all ranks, for a given time per message. Ports
+    /// and reductions were measured while all ranks shared the cores.
     fn busy(&self, each: f64) -> f64 {
         let (mut num_sends, mut moved, mut work) = (0, 0.0, 0.0);
         for (id, step) in self.schedule.steps() {
             if matches!(step, Step::Send { .. }) {
                 num_sends += 1;
-                moved += 2.0 * self.costs.near.as_far(self.bytes(step), self.costs.near.wire);
+                moved +=
+                    2.0 * self.costs.cache.uncached_bytes(self.bytes(step), self.costs.cache.wire);
             }
             work += self.work(id.rank, step);
         }
@@ -204,7 +204,7 @@ impl Priced<'_> {
         f64::from(num_sends) * each + (moved / port + work) / num_ranks
     }
 
-    /// What goes from one rank to another in the same round.
+    /// Bytes from one rank to another in the same round.
     fn pair_bytes(&self, id: StepId, to: usize) -> Bytes {
         let is_it = |step: &&Step| matches!(step, Step::Send { peer, .. } if *peer == to);
         let round: &Round = &self.schedule.programs[id.rank][id.round];
@@ -212,7 +212,7 @@ impl Priced<'_> {
     }
 }
 
-impl Pace for Priced<'_> {
+impl StepTimes for Priced<'_> {
     fn message(&self, send: StepId, recv: StepId) -> f64 {
         let (from, to) = (self.load(send), self.load(recv));
         if let Some(memory) = self.costs.memory
@@ -227,10 +227,10 @@ impl Pace for Priced<'_> {
             None => from.sent.max(to.received) / link.bandwidth,
             Some(port) => {
                 let busiest = (from.sent + from.received).max(to.sent + to.received);
-                let near = &self.costs.near;
-                let far = |bytes| near.as_far(bytes, near.wire);
-                let own = far(self.pair_bytes(send, recv.rank)) / link.bandwidth.0;
-                Seconds(own.max(far(busiest) / port.0))
+                let cache = &self.costs.cache;
+                let uncached = |bytes| cache.uncached_bytes(bytes, cache.wire);
+                let own = uncached(self.pair_bytes(send, recv.rank)) / link.bandwidth.0;
+                Seconds(own.max(uncached(busiest) / port.0))
             }
         };
         (link.latency + more + flow).0
@@ -254,20 +254,20 @@ impl Pace for Priced<'_> {
 mod tests {
     use super::*;
     use crate::algorithm::Algorithm;
-    use crate::collective::{Team, build};
+    use crate::collective::{GroupSpec, build};
     use crate::op::Op;
 
     const LATENCY: f64 = 10.0;
     const BYTES_PER_SECOND: f64 = 8.0;
 
-    /// Memory is free, so that only messages count.
+    /// Memory access is free, so only messages count.
     const COSTS: Costs = Costs::plain(
         Link { latency: Seconds(LATENCY), bandwidth: BytesPerSecond(BYTES_PER_SECOND) },
         BytesPerSecond(f64::INFINITY),
     );
 
     fn seconds(op: Op, algorithm: Algorithm, num_ranks: usize, count: usize, costs: &Costs) -> f64 {
-        let schedule = build(op, algorithm, &Team::new(num_ranks)).unwrap();
+        let schedule = build(op, algorithm, &GroupSpec::new(num_ranks)).unwrap();
         price(&schedule, &Layout::even(&schedule, count), Bytes(4), costs, None).0
     }
 
@@ -299,8 +299,8 @@ mod tests {
         let costs = Costs { links, port, per_message: Seconds(3.0), ..COSTS };
         let linear =
             |costs: &Costs| seconds(Op::Broadcast { root: 0 }, Algorithm::Linear, 4, 16, costs);
-        // Three messages of 64 bytes at once: the slow link takes 64 s for its own, and the port
-        // 24 s for all.
+        // Three messages of 64 bytes at once: the slow link takes 64 s for its own, the port 24 s
+        // for all.
         assert_close(linear(&costs), 10.0 + 2.0 * 3.0 + 64.0);
         let even = Costs { links: Links::NONE, ..costs };
         assert_close(linear(&even), 10.0 + 2.0 * 3.0 + 24.0);
@@ -308,13 +308,13 @@ mod tests {
 
     #[test]
     fn where_ranks_share_cores_the_messages_of_all_of_them_count() {
-        let crowded = Costs { crowd: Some(Seconds(9.0)), ..COSTS };
+        let crowded = Costs { core_contention: Some(Seconds(9.0)), ..COSTS };
         let empty = |algorithm| seconds(Op::AllReduce, algorithm, 4, 0, &crowded);
         // Three messages up and three down in four rounds; two from each rank in two rounds.
         assert_close(empty(Algorithm::Tree), 6.0 * 9.0);
         assert_close(empty(Algorithm::Butterfly), 8.0 * 9.0);
-        let far = Costs { crowd: Some(Seconds(1.0)), ..COSTS };
-        let found = seconds(Op::AllReduce, Algorithm::Tree, 4, 0, &far);
+        let uncached = Costs { core_contention: Some(Seconds(1.0)), ..COSTS };
+        let found = seconds(Op::AllReduce, Algorithm::Tree, 4, 0, &uncached);
         assert_close(found, 4.0 * LATENCY);
     }
 
@@ -323,32 +323,32 @@ mod tests {
         let memory = Link { latency: Seconds(1.0), bandwidth: BytesPerSecond(4.0) };
         let costs = Costs { memory: Some(memory), local: BytesPerSecond(400.0), ..COSTS };
         let found = seconds(Op::AllReduce, Algorithm::Direct, 2, 200, &costs);
-        // Two synchronisations; then each rank reads and writes half of the other's vector and of
+        // Two synchronizations; then each rank reads and writes half of the other's vector and of
         // its own.
         let (flags, there, here) = (2.0, 2.0 * (1.0 + 400.0 / 4.0), 2.0 * 400.0 / 400.0);
         assert_close(found, flags + there + here);
     }
 
     #[test]
-    fn memory_is_near_only_inside_a_host() {
+    fn memory_is_shared_only_inside_a_host() {
         let memory = Link { latency: Seconds(1.0), bandwidth: BytesPerSecond(f64::INFINITY) };
         let costs = Costs { memory: Some(memory), ..COSTS };
         let hosts = Topology::by_host(&["a", "a", "b", "b"]);
         let seconds = |algorithm| {
-            let schedule = build(Op::Barrier, algorithm, &Team::new(4)).unwrap();
+            let schedule = build(Op::Barrier, algorithm, &GroupSpec::new(4)).unwrap();
             let layout = Layout::even(&schedule, 0);
             price(&schedule, &layout, Bytes(4), &costs, Some(&hosts)).0
         };
-        // The rank before is on the same host for half of the ranks; two ranks before it never is.
+        // The previous rank is on the same host for half of the ranks, the one before it never.
         assert_close(seconds(Algorithm::Dissemination), 2.0 * LATENCY);
         assert!(seconds(Algorithm::Direct).is_infinite());
     }
 
     #[test]
-    fn what_cannot_be_done_takes_for_ever() {
+    fn impossible_schedules_take_infinitely_long() {
         let found = seconds(Op::AllReduce, Algorithm::Direct, 2, 1, &COSTS);
         assert!(found.is_infinite());
-        let mut stuck = build(Op::Barrier, Algorithm::Dissemination, &Team::new(2)).unwrap();
+        let mut stuck = build(Op::Barrier, Algorithm::Dissemination, &GroupSpec::new(2)).unwrap();
         stuck.programs[0].clear();
         let layout = Layout::even(&stuck, 0);
         assert!(price(&stuck, &layout, Bytes(4), &COSTS, None).0.is_infinite());

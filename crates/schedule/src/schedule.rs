@@ -1,63 +1,63 @@
-//! A schedule: an operation, carried out by a program for each rank, as plain data.
+//! Schedule of a collective: an operation as one program per rank, as plain data.
 
 use std::collections::BTreeMap;
 
-use crate::addends::Addends;
 use crate::algorithm::Algorithm;
 use crate::chunks::Chunks;
-use crate::op::{Holding, Op};
+use crate::contributions::Contributions;
+use crate::op::{Op, StridedChunks};
 use crate::step::{Buffer, Program, Round, Step};
 
-/// Who sends, receives, adds and copies what, in which order.
+/// Programs of a collective: the sends, receives, reductions and copies of every rank, in order.
 ///
-/// It says nothing about the length of the vector or the type of its elements (see
-/// [`Layout`](crate::Layout) for that), so it can be made once and used for every size.
+/// A schedule is independent of the length of the vector and the type of its elements
+/// ([`Layout`](crate::Layout) adds the length), so it is built once and used for every size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// What it computes.
+    /// Operation.
     pub op: Op,
-    /// How.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// Into how many chunks the vector is cut.
+    /// Number of chunks of the vector.
     pub num_chunks: usize,
-    /// What the ranks add up; one vector each for operations that only move data.
-    pub addends: Addends,
-    /// What each rank does.
+    /// Contributions to the sum; one vector per rank for operations that only move data.
+    pub contributions: Contributions,
+    /// Program of each rank.
     pub programs: Vec<Program>,
 }
 
-/// A round of a rank's program.
+/// Round of a rank's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RoundId {
-    /// Whose.
+    /// Rank.
     pub rank: usize,
-    /// Which, counted from 0.
+    /// Index of the round.
     pub round: usize,
 }
 
-/// A step of a rank's program.
+/// Step of a rank's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepId {
-    /// Whose.
+    /// Rank.
     pub rank: usize,
-    /// In which round, counted from 0.
+    /// Index of the round.
     pub round: usize,
-    /// Which in that round, counted from 0.
+    /// Index of the step in the round.
     pub step: usize,
 }
 
 impl Schedule {
-    /// How many ranks take part.
+    /// Number of ranks.
     pub fn num_ranks(&self) -> usize {
         self.programs.len()
     }
 
-    /// The steps of one round.
+    /// Steps of one round.
     pub fn round(&self, id: RoundId) -> &Round {
         &self.programs[id.rank][id.round]
     }
 
-    /// Every step of every rank, with its address.
+    /// All steps of all ranks, with their ids.
     pub fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
         self.programs.iter().enumerate().flat_map(|(rank, program)| {
             program.iter().enumerate().flat_map(move |(round, steps)| {
@@ -67,27 +67,27 @@ impl Schedule {
         })
     }
 
-    /// The chunks of `rank`'s inputs.
-    pub fn input(&self, rank: usize) -> Holding {
+    /// Chunks of `rank`'s inputs.
+    pub fn input(&self, rank: usize) -> StridedChunks {
         self.op.input(rank, self.num_ranks(), self.num_chunks)
     }
 
-    /// The chunks of `rank`'s output.
-    pub fn output(&self, rank: usize) -> Holding {
+    /// Chunks of `rank`'s output.
+    pub fn output(&self, rank: usize) -> StridedChunks {
         self.op.output(rank, self.num_ranks(), self.num_chunks)
     }
 
-    /// Whether ranks send messages.
+    /// Whether any rank sends messages.
     pub fn needs_messages(&self) -> bool {
         self.steps().any(|(_, step)| step.is_message())
     }
 
-    /// Whether ranks look into each other's memory.
+    /// Whether any rank accesses another rank's memory.
     pub fn needs_memory(&self) -> bool {
         self.memory_pairs().next().is_some()
     }
 
-    /// Who looks into whose memory, counters included, as often as it happens.
+    /// Pairs of accessing rank and owner of the memory, counters included, once per access.
     pub fn memory_pairs(&self) -> impl Iterator<Item = (usize, usize)> {
         self.steps().flat_map(|(id, step)| {
             let others = step.memory_ranks(id.rank);
@@ -95,8 +95,8 @@ impl Schedule {
         })
     }
 
-    /// The pieces of working memory that the ranks need: for each rank and slot the runs of chunks
-    /// that it holds at one time or another, each beginning at its `base`.
+    /// Scratch slots of each rank, with the runs of chunks that each holds at some time; a slot
+    /// begins at its `base`.
     pub fn scratch(&self) -> Vec<Vec<Vec<Chunks>>> {
         let mut ends: Vec<BTreeMap<(usize, usize), usize>> =
             vec![BTreeMap::new(); self.num_ranks()];

@@ -1,36 +1,36 @@
-//! What one rank does: the steps of a round, and the memory they touch.
+//! Steps of a rank's program, and the memory they access.
 //!
-//! A step never moves data to another place in the vector: chunk 3 that is sent, received, copied
-//! or added stays chunk 3. So a step names its chunks once, and two buffers that meet in a step
-//! always agree on lengths.
+//! A step never moves data to another position in the vector: chunk 3 that is sent, received,
+//! copied or added stays chunk 3. A step therefore names its chunks once, and its buffers always
+//! agree on lengths.
 //!
 //! There are three families. *Message* steps (`Send`, `Recv`, `RecvReduce`) need a channel between
 //! two ranks. *Memory* steps (`Signal`, `Wait`, and `Copy` or `Reduce` with a [`Place`] on another
-//! rank) need memory that both can see. `Copy` and `Reduce` within one rank need nothing.
+//! rank) need shared memory. `Copy` and `Reduce` within one rank need neither.
 
 use crate::chunks::Chunks;
 use crate::sum_tree::SumTree;
 
-/// A piece of a rank's memory.
+/// Buffer of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
-    /// The caller's data number `k`; a schedule never writes to it. All but sums with several
-    /// addends on one rank have number 0 only.
+    /// The caller's input number `k`, which is never written. Only sums with several contributions
+    /// per rank have numbers above 0.
     Input(usize),
-    /// Where the caller expects the result.
+    /// The caller's output.
     Output,
-    /// Working memory of the schedule. The first element of the slot is the first element of
-    /// chunk `base`, so that a small slot can hold any part of a long vector.
+    /// Scratch memory of the schedule. The first element of the slot is the first element of chunk
+    /// `base`, so that a small slot can hold any part of a long vector.
     Scratch {
-        /// Which piece of working memory.
+        /// Index of the slot.
         slot: usize,
-        /// The chunk that lies at its beginning.
+        /// Chunk at its beginning.
         base: usize,
     },
 }
 
 impl Buffer {
-    /// The caller's data, where there is one input.
+    /// The caller's input, where there is one.
     pub const INPUT: Self = Self::Input(0);
 
     /// This buffer on `rank`.
@@ -39,98 +39,98 @@ impl Buffer {
     }
 }
 
-/// A buffer and whose it is.
+/// Buffer of a given rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// Whose memory.
+    /// Owner of the memory.
     pub rank: usize,
-    /// Which piece of it.
+    /// Buffer of that rank.
     pub buffer: Buffer,
 }
 
-/// One side of an addition.
+/// Side of an addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Before the plus.
+    /// Left operand.
     Left,
-    /// After the plus.
+    /// Right operand.
     Right,
 }
 
-/// One thing a rank does. Ranks are positions in the group, 0 … n-1.
+/// One step of a rank. Ranks are indices in the group, 0 … n-1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Sends chunks of `from` to `peer`.
     Send {
-        /// Who receives.
+        /// Receiver.
         peer: usize,
-        /// What is sent; [`Chunks::NONE`] for a message that only says that we got here.
+        /// Chunks to send; [`Chunks::NONE`] for a message that only synchronizes.
         chunks: Chunks,
-        /// Where it lies.
+        /// Source buffer.
         from: Buffer,
     },
-    /// Receives the same chunks from `peer` into `into`.
+    /// Receives chunks from `peer` into `into`.
     Recv {
-        /// Who sends.
+        /// Sender.
         peer: usize,
-        /// What comes.
+        /// Chunks to receive.
         chunks: Chunks,
-        /// Where it goes.
+        /// Target buffer.
         into: Buffer,
     },
-    /// Receives a partial sum and adds `with` to it on the way: `into = received + with`, or
-    /// `with + received`, as `received` says. `into` and `with` may be the same buffer.
+    /// Receives a partial sum and adds `with`: `into = received + with`, or `with + received`, as
+    /// `received` states. `into` and `with` may be the same buffer.
     RecvReduce {
-        /// Who sends.
+        /// Sender.
         peer: usize,
-        /// What comes.
+        /// Chunks to receive.
         chunks: Chunks,
-        /// Where the sum goes.
+        /// Target buffer.
         into: Buffer,
-        /// The other operand.
+        /// Other operand.
         with: Buffer,
-        /// On which side of the plus the received operand stands.
+        /// Side of the received operand.
         received: Side,
     },
     /// `into = from`.
     Copy {
-        /// What is copied.
+        /// Chunks to copy.
         chunks: Chunks,
-        /// The target, perhaps on another rank.
+        /// Target, possibly on another rank.
         into: Place,
-        /// The source, perhaps on another rank.
+        /// Source, possibly on another rank.
         from: Place,
     },
-    /// Every place of `into` = the sum of all leaves, added exactly in the order of the tree.
-    /// Places of `into` may be leaves of the sum: element by element, all is read, then written.
+    /// Writes the sum of all leaves to every place of `into`, added exactly in the order of the
+    /// tree. Places of `into` may be leaves of the sum: each element is read everywhere, then
+    /// written.
     Reduce {
-        /// What is added up.
+        /// Chunks to reduce.
         chunks: Chunks,
-        /// The targets, perhaps on other ranks.
+        /// Targets, possibly on other ranks.
         into: Vec<Place>,
-        /// The addends and the order of their sum, perhaps on other ranks.
+        /// Operands and the order of their sum, possibly on other ranks.
         sum: SumTree<Place>,
     },
-    /// Raises this rank's counter by one: everything in its earlier rounds is done and visible.
+    /// Increments this rank's counter: everything in its earlier rounds is done and visible.
     Signal,
     /// Waits until `rank` has signalled `count` times in this schedule.
     Wait {
-        /// Whose counter.
+        /// Rank of the counter.
         rank: usize,
-        /// How often it must have been raised.
+        /// Value to wait for.
         count: usize,
     },
 }
 
-/// Steps that are started together and do not depend on each other. The next round starts when all
-/// of them are done.
+/// Steps that start together and are independent. The next round starts when all are done.
 pub type Round = Vec<Step>;
 
-/// All that one rank does, in order.
+/// Program of one rank.
 pub type Program = Vec<Round>;
 
 impl Step {
-    /// The chunks it touches; none for a signal or a wait.
+    /// Chunks of the step; none for a signal or a wait.
     pub const fn chunks(&self) -> Chunks {
         match self {
             Self::Send { chunks, .. }
@@ -142,7 +142,7 @@ impl Step {
         }
     }
 
-    /// What it reads when `rank` runs it.
+    /// Places that the step reads when `rank` runs it.
     pub fn reads(&self, rank: usize) -> Vec<Place> {
         match self {
             Self::Send { from, .. } => vec![from.on(rank)],
@@ -153,7 +153,7 @@ impl Step {
         }
     }
 
-    /// What it writes when `rank` runs it.
+    /// Places that the step writes when `rank` runs it.
     pub fn writes(&self, rank: usize) -> Vec<Place> {
         match self {
             Self::Recv { into, .. } | Self::RecvReduce { into, .. } => vec![into.on(rank)],
@@ -163,12 +163,12 @@ impl Step {
         }
     }
 
-    /// Whether it needs a channel.
+    /// Whether the step needs a channel.
     pub const fn is_message(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvReduce { .. })
     }
 
-    /// The other ranks into whose memory `rank` looks.
+    /// Other ranks whose memory `rank` accesses.
     pub fn memory_ranks(&self, rank: usize) -> Vec<usize> {
         if let Self::Wait { rank, .. } = self {
             return vec![*rank];

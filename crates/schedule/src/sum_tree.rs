@@ -1,40 +1,40 @@
-//! The order of a sum, as a tree: floating-point addition is not associative, so the order is part
-//! of the result.
+//! Order of a sum, as a tree: floating-point addition is not associative, so the order is part of
+//! the result.
 //!
-//! The *canonical* tree over leaves 0 … n-1 is the one whose nodes are the aligned blocks of two,
-//! four, eight … leaves: `((0+1)+(2+3))+((4+5)+(6+7))`. When n is no power of two, blocks end at n:
-//! `((0+1)+(2+3))+4`. A worker that holds a whole aligned block can add it up by itself and hand in
-//! one number; the sum of everything has the same bits wherever the leaves live.
+//! The nodes of the *canonical* tree over leaves 0 … n-1 are the aligned blocks of two, four, eight
+//! … leaves: `((0+1)+(2+3))+((4+5)+(6+7))`. When n is no power of two, blocks end at n:
+//! `((0+1)+(2+3))+4`. A worker that holds a whole aligned block can sum it locally and contribute
+//! one vector; the total has the same bits wherever the leaves live.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A sum of `T`s with its order: every node adds its left side to its right side.
+/// Sum of `T`s with its order: every node adds its left side to its right side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SumTree<T> {
-    /// One addend.
+    /// One operand.
     Leaf(T),
-    /// The left sum plus the right sum.
+    /// Left sum plus right sum.
     Sum(Box<Self>, Box<Self>),
 }
 
 impl SumTree<usize> {
-    /// The canonical tree over leaves 0 … `num_leaves - 1`.
+    /// Canonical tree over leaves 0 … `num_leaves - 1`.
     pub fn canonical(num_leaves: usize) -> Self {
-        assert!(num_leaves > 0, "a sum has at least one addend");
+        assert!(num_leaves > 0, "a sum has at least one contribution");
         let leaves: Vec<(Range<usize>, usize)> = (0..num_leaves).map(|i| (i..i + 1, i)).collect();
         Self::over_blocks(num_leaves, &leaves)
     }
 }
 
 impl<T: Clone> SumTree<T> {
-    /// The canonical tree over `num_leaves` leaves, given as blocks that were added up before.
+    /// Canonical tree over `num_leaves` leaves, given as blocks that are summed already.
     ///
-    /// Every block must be a node of the canonical tree (see [`is_canonical_block`]). Leaves that
-    /// no block covers are left out of the sum.
+    /// Every block must be a node of the canonical tree ([`is_canonical_block`]). Leaves that no
+    /// block covers are omitted.
     pub fn over_blocks(num_leaves: usize, blocks: &[(Range<usize>, T)]) -> Self {
         let tree = Self::between(0..num_leaves, blocks);
-        tree.expect("a sum has at least one addend")
+        tree.expect("a sum has at least one contribution")
     }
 
     fn between(node: Range<usize>, blocks: &[(Range<usize>, T)]) -> Option<Self> {
@@ -53,12 +53,12 @@ impl<T: Clone> SumTree<T> {
 }
 
 impl<T> SumTree<T> {
-    /// The left sum plus the right sum.
+    /// Left sum plus right sum.
     pub fn sum(left: Self, right: Self) -> Self {
         Self::Sum(Box::new(left), Box::new(right))
     }
 
-    /// The addends from left to right.
+    /// Operands from left to right.
     pub fn leaves(&self) -> Vec<&T> {
         match self {
             Self::Leaf(leaf) => vec![leaf],
@@ -70,7 +70,7 @@ impl<T> SumTree<T> {
         }
     }
 
-    /// The same order over other addends.
+    /// Tree of the same shape over other operands.
     pub fn map<U>(&self, change: &mut impl FnMut(&T) -> U) -> SumTree<U> {
         match self {
             Self::Leaf(leaf) => SumTree::Leaf(change(leaf)),
@@ -79,8 +79,8 @@ impl<T> SumTree<T> {
     }
 }
 
-/// The children of an inner node of the canonical tree: it is cut at the largest power of two that
-/// leaves something on the right. A leaf has none.
+/// Children of an inner node of the canonical tree, split at the largest power of two that leaves a
+/// right part. `None` for a leaf.
 pub fn halves(node: &Range<usize>) -> Option<(Range<usize>, Range<usize>)> {
     (node.len() > 1).then(|| {
         let middle = node.start + node.len().next_power_of_two() / 2;
@@ -89,7 +89,7 @@ pub fn halves(node: &Range<usize>) -> Option<(Range<usize>, Range<usize>)> {
 }
 
 /// Whether `block` is a node of the canonical tree over `num_leaves` leaves: an aligned block of a
-/// power of two, or what is left of one at the end.
+/// power of two, or its remainder at the end.
 pub fn is_canonical_block(num_leaves: usize, block: &Range<usize>) -> bool {
     let mut node = 0..num_leaves;
     while node != *block {
@@ -134,16 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_were_added_before_keep_their_place() {
+    fn presummed_blocks_keep_their_place() {
         let blocks = [(0..4, 'a'), (4..6, 'b'), (6..8, 'c')];
         assert_eq!(SumTree::over_blocks(8, &blocks).to_string(), "a+(b+c)");
-        // Three workers with leaves [0,3) [3,6) [6,8): five addends, one tree.
+        // Three workers with leaves [0,3) [3,6) [6,8): five contributions, one tree.
         let blocks = [(0..2, 'a'), (2..3, 'b'), (3..4, 'c'), (4..6, 'd'), (6..8, 'e')];
         assert_eq!(SumTree::over_blocks(8, &blocks).to_string(), "(a+(b+c))+(d+e)");
     }
 
     #[test]
-    fn leaves_that_nobody_holds_are_left_out() {
+    fn uncovered_leaves_are_omitted() {
         let blocks = [(1..2, 1), (4..8, 4)];
         assert_eq!(SumTree::over_blocks(8, &blocks).to_string(), "1+4");
     }

@@ -1,9 +1,9 @@
-//! When every round starts, if every step takes a known time.
+//! Start times of all rounds, for known step times.
 //!
-//! A rank starts a round when its last one is over. A message is through some time after both its
-//! ends were posted; a wait is over some time after both it and its signal were posted; the work
-//! that a rank does by itself in a round is done one piece after the other, first what needs no
-//! message, and at the end of the round what needs one that came.
+//! A rank starts a round when its previous one is over. A message completes some time after both
+//! ends are posted; a wait completes some time after both it and its signal are posted. Local steps
+//! of a round run in sequence: first those that need no message, then those that need a message of
+//! the round.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -12,30 +12,30 @@ use crate::schedule::{RoundId, Schedule, StepId};
 use crate::step::Step;
 use crate::walk::{Interrupted, Observer, walk};
 
-/// How long things take, in whatever unit.
-pub(crate) trait Pace {
-    /// From the moment that both ends are posted to the end of the transfer.
+/// Times of steps, in any unit.
+pub(crate) trait StepTimes {
+    /// Time from the moment that both ends are posted to the end of the transfer.
     fn message(&self, send: StepId, recv: StepId) -> f64;
-    /// From a signal to the end of the wait for it.
+    /// Time from a signal to the end of the wait for it.
     fn flag(&self) -> f64;
-    /// What a rank does by itself.
+    /// Time of a local step.
     fn work(&self, rank: usize, step: &Step) -> f64;
 }
 
-/// When everything happens.
+/// Times of all rounds and messages.
 pub(crate) struct Timeline {
-    /// The start of every round of every rank.
+    /// Start of every round of every rank.
     pub(crate) starts: Vec<Vec<f64>>,
-    /// When every message is through and every wait is over.
+    /// Completion of every message and wait.
     pub(crate) through: BTreeMap<StepId, f64>,
-    /// When the last rank is done.
+    /// End of the last rank.
     pub(crate) end: f64,
 }
 
-/// One for every message and every signal, nothing for anything else: counts rounds of latency.
+/// One per message and signal, zero for local steps: counts communication rounds.
 pub(crate) struct Hops;
 
-impl Pace for Hops {
+impl StepTimes for Hops {
     fn message(&self, _: StepId, _: StepId) -> f64 {
         1.0
     }
@@ -49,12 +49,12 @@ impl Pace for Hops {
     }
 }
 
-/// Plays a schedule at a pace; nothing if it never ends.
-pub(crate) fn play(schedule: &Schedule, pace: &impl Pace) -> Option<Timeline> {
+/// Simulates a schedule; `None` if it deadlocks.
+pub(crate) fn simulate(schedule: &Schedule, times: &impl StepTimes) -> Option<Timeline> {
     let num_ranks = schedule.num_ranks();
     let mut player = Player {
         schedule,
-        pace,
+        times,
         starts: vec![Vec::new(); num_ranks],
         through: BTreeMap::new(),
         free: vec![0.0; num_ranks],
@@ -70,10 +70,10 @@ pub(crate) fn play(schedule: &Schedule, pace: &impl Pace) -> Option<Timeline> {
 
 struct Player<'a, P> {
     schedule: &'a Schedule,
-    pace: &'a P,
+    times: &'a P,
     starts: Vec<Vec<f64>>,
     through: BTreeMap<StepId, f64>,
-    /// The end of what is known of each rank's current round.
+    /// Latest known end in each rank's current round.
     free: Vec<f64>,
 }
 
@@ -88,7 +88,7 @@ impl<P> Player<'_, P> {
     }
 }
 
-impl<P: Pace> Observer for Player<'_, P> {
+impl<P: StepTimes> Observer for Player<'_, P> {
     type Error = Infallible;
 
     fn begin(&mut self, round: RoundId) -> Result<(), Infallible> {
@@ -100,7 +100,7 @@ impl<P: Pace> Observer for Player<'_, P> {
 
     fn deliver(&mut self, send: StepId, recv: StepId) -> Result<(), Infallible> {
         let posted = self.start(send.rank, send.round).max(self.start(recv.rank, recv.round));
-        let through = posted + self.pace.message(send, recv);
+        let through = posted + self.times.message(send, recv);
         self.done(send, through);
         self.done(recv, through);
         Ok(())
@@ -108,7 +108,7 @@ impl<P: Pace> Observer for Player<'_, P> {
 
     fn wake(&mut self, wait: StepId, signal: RoundId) -> Result<(), Infallible> {
         let posted = self.start(wait.rank, wait.round).max(self.start(signal.rank, signal.round));
-        self.done(wait, posted + self.pace.flag());
+        self.done(wait, posted + self.times.flag());
         Ok(())
     }
 
@@ -118,11 +118,11 @@ impl<P: Pace> Observer for Player<'_, P> {
     }
 }
 
-impl<P: Pace> Player<'_, P> {
-    /// What a rank does by itself in a round, with what came in it or before that.
+impl<P: StepTimes> Player<'_, P> {
+    /// Local work of a rank in a round, before or after the messages of that round.
     fn work(&self, round: RoundId, is_after: bool) -> f64 {
         let steps = self.schedule.round(round).iter();
         let now = steps.filter(|step| matches!(step, Step::RecvReduce { .. }) == is_after);
-        now.map(|step| self.pace.work(round.rank, step)).sum()
+        now.map(|step| self.times.work(round.rank, step)).sum()
     }
 }

@@ -1,16 +1,16 @@
-//! How ranks hang together: who shares a host, a rack, a building.
+//! Topology of the ranks: hosts, racks, data centres.
 //!
 //! A topology is a nested list. `[[0 1 2] [3 4]]` is two hosts of three and two ranks; each level
-//! says how its members reach each other. Levels may be as many and as uneven as the machines are.
+//! states how its children communicate. Levels may be of any depth and size.
 
 use std::fmt;
 
-/// How the members of a level reach each other.
+/// Medium between the children of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// They see each other's memory.
+    /// Shared memory.
     Memory,
-    /// They send messages.
+    /// Messages.
     Messages,
 }
 
@@ -19,23 +19,23 @@ pub enum Medium {
 pub enum Topology {
     /// One rank.
     Rank(usize),
-    /// Members that are closer to each other than to anybody else.
+    /// Children that are closer to each other than to other ranks.
     Group {
-        /// How they reach each other.
+        /// Medium between the children.
         medium: Medium,
-        /// Who they are.
-        members: Vec<Self>,
+        /// Children of the group.
+        children: Vec<Self>,
     },
 }
 
 impl Topology {
     /// All ranks on one level.
     pub fn flat(num_ranks: usize, medium: Medium) -> Self {
-        Self::Group { medium, members: (0..num_ranks).map(Self::Rank).collect() }
+        Self::Group { medium, children: (0..num_ranks).map(Self::Rank).collect() }
     }
 
-    /// Hosts, joined by messages. Rank i runs on the host named `hosts[i]`; inside a host ranks
-    /// share memory. Hosts stand in the order of their first rank.
+    /// Hosts connected by messages. Rank i runs on the host named `hosts[i]`; ranks of a host share
+    /// memory. Hosts are in the order of their first rank.
     pub fn by_host<T: PartialEq>(hosts: &[T]) -> Self {
         let mut seen: Vec<(&T, Vec<Self>)> = Vec::new();
         for (rank, host) in hosts.iter().enumerate() {
@@ -44,26 +44,26 @@ impl Topology {
                 None => seen.push((host, vec![Self::Rank(rank)])),
             }
         }
-        let group = |(_, members)| Self::Group { medium: Medium::Memory, members };
-        Self::Group { medium: Medium::Messages, members: seen.into_iter().map(group).collect() }
+        let group = |(_, children)| Self::Group { medium: Medium::Memory, children };
+        Self::Group { medium: Medium::Messages, children: seen.into_iter().map(group).collect() }
     }
 
-    /// Its ranks, in the order in which they are written.
+    /// Ranks in the order of the topology.
     pub fn ranks(&self) -> Vec<usize> {
         match self {
             Self::Rank(rank) => vec![*rank],
-            Self::Group { members, .. } => members.iter().flat_map(Self::ranks).collect(),
+            Self::Group { children, .. } => children.iter().flat_map(Self::ranks).collect(),
         }
     }
 
-    /// Whether it holds each of the ranks 0 … `num_ranks - 1` once, and no group is empty.
+    /// Whether the topology holds each rank 0 … `num_ranks - 1` once and no group is empty.
     pub fn covers(&self, num_ranks: usize) -> bool {
         let mut ranks = self.ranks();
         ranks.sort_unstable();
         ranks.into_iter().eq(0..num_ranks) && self.has_no_empty_group()
     }
 
-    /// Which ranks see each other's memory: those with the same number, by rank.
+    /// Memory domain of each rank; ranks of equal number share memory.
     pub fn memory_domains(&self) -> Vec<usize> {
         let mut domains = vec![0; self.ranks().len()];
         let mut next = 0;
@@ -73,8 +73,8 @@ impl Topology {
 
     fn number_domains(&self, domains: &mut [usize], next: &mut usize) {
         match self {
-            Self::Group { medium: Medium::Messages, members } => {
-                for member in members {
+            Self::Group { medium: Medium::Messages, children } => {
+                for member in children {
                     member.number_domains(domains, next);
                 }
             }
@@ -90,8 +90,8 @@ impl Topology {
     fn has_no_empty_group(&self) -> bool {
         match self {
             Self::Rank(_) => true,
-            Self::Group { members, .. } => {
-                !members.is_empty() && members.iter().all(Self::has_no_empty_group)
+            Self::Group { children, .. } => {
+                !children.is_empty() && children.iter().all(Self::has_no_empty_group)
             }
         }
     }
@@ -101,9 +101,9 @@ impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rank(rank) => write!(f, "{rank}"),
-            Self::Group { members, .. } => {
-                let members: Vec<String> = members.iter().map(Self::to_string).collect();
-                write!(f, "[{}]", members.join(" "))
+            Self::Group { children, .. } => {
+                let children: Vec<String> = children.iter().map(Self::to_string).collect();
+                write!(f, "[{}]", children.join(" "))
             }
         }
     }
@@ -133,8 +133,8 @@ mod tests {
         assert!(Topology::flat(3, Medium::Messages).covers(3));
         assert!(!Topology::flat(3, Medium::Messages).covers(4));
         let twice = vec![Topology::Rank(0), Topology::Rank(0)];
-        assert!(!Topology::Group { medium: Medium::Memory, members: twice }.covers(2));
+        assert!(!Topology::Group { medium: Medium::Memory, children: twice }.covers(2));
         let empty = vec![Topology::Rank(0), Topology::flat(0, Medium::Memory)];
-        assert!(!Topology::Group { medium: Medium::Memory, members: empty }.covers(1));
+        assert!(!Topology::Group { medium: Medium::Memory, children: empty }.covers(1));
     }
 }

@@ -1,42 +1,42 @@
-//! Walks through a schedule, all ranks together, the way the strictest engine would.
+//! Symbolic execution order of a schedule, all ranks together, under the strictest engine.
 //!
-//! Channels hold nothing: a send is done when its receive is posted, and no earlier. A rank posts
-//! the steps of a round together and goes on when all are done. The k-th send from one rank to
-//! another meets the k-th receive. What a schedule can finish under these rules it can finish with
-//! any buffers, and since all meetings are fixed, the order of the walk does not matter.
+//! Channels buffer nothing: a send completes when its receive is posted, and no earlier. A rank
+//! posts the steps of a round together and continues when all are done. The k-th send from one rank
+//! to another matches the k-th receive. A schedule that completes under these rules completes with
+//! any buffering, and since all matches are fixed, the order of the walk does not matter.
 //!
-//! The walk itself computes nothing. An [`Observer`] is told what happens: the proof follows values
-//! and clocks, the price follows seconds, the drawing follows rounds.
+//! The walk itself computes nothing. An [`Observer`] receives its events: the proof tracks values
+//! and clocks, the cost model seconds, the rendering rounds.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::schedule::{RoundId, Schedule, StepId};
 use crate::step::Step;
 
-/// What a reader of a schedule wants to know.
+/// Receiver of a walk's events.
 pub(crate) trait Observer {
-    /// Why it wants to stop.
+    /// Error that stops the walk.
     type Error;
 
-    /// A rank starts a round: all its steps are posted now.
+    /// A rank starts a round; all its steps are posted now.
     fn begin(&mut self, round: RoundId) -> Result<(), Self::Error>;
 
-    /// A send met its receive.
+    /// A send matched its receive.
     fn deliver(&mut self, send: StepId, recv: StepId) -> Result<(), Self::Error>;
 
-    /// A rank saw the signal it waited for: the one that `signaller` gave in its round `round`.
+    /// A rank observed the signal it waited for, given in round `signal`.
     fn wake(&mut self, wait: StepId, signal: RoundId) -> Result<(), Self::Error>;
 
-    /// A rank is done with all steps of a round.
+    /// A rank completed all steps of a round.
     fn end(&mut self, round: RoundId) -> Result<(), Self::Error>;
 }
 
-/// Why a walk ended early.
+/// Reason that a walk ended early.
 #[derive(Debug)]
 pub(crate) enum Interrupted<E> {
-    /// Nobody can go on; this is the first step, by rank, that cannot be done.
+    /// Deadlock, with the first step by rank that cannot complete.
     Stuck(StepId),
-    /// The observer stopped it.
+    /// The observer stopped the walk.
     Observer(E),
 }
 
@@ -62,18 +62,18 @@ pub(crate) fn walk<O: Observer>(
 
 struct Walker<'a> {
     schedule: &'a Schedule,
-    /// The ranks that can start a round.
+    /// Ranks that can start a round.
     ready: VecDeque<usize>,
-    /// How many rounds each rank has started.
+    /// Number of rounds that each rank has started.
     started: Vec<usize>,
-    /// The steps of each rank's current round that are not done.
+    /// Pending steps of each rank's current round.
     open: Vec<Vec<usize>>,
-    /// Sends and receives without a partner yet, by sender and receiver.
+    /// Unmatched sends and receives, by sender and receiver.
     sends: BTreeMap<(usize, usize), VecDeque<StepId>>,
     recvs: BTreeMap<(usize, usize), VecDeque<StepId>>,
-    /// The rounds in which each rank has signalled.
+    /// Rounds in which each rank has signalled.
     signals: Vec<Vec<RoundId>>,
-    /// The waits for each rank that are not satisfied, with the count they wait for.
+    /// Unsatisfied waits for each rank, with their counts.
     waits: Vec<Vec<(StepId, usize)>>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Walker<'a> {
         if steps.is_empty() { self.finish(round, observer) } else { Ok(()) }
     }
 
-    /// Lets the oldest send of a channel meet the oldest receive, if both are there.
+    /// Matches the oldest send of a channel with the oldest receive, if both are posted.
     fn meet<O: Observer>(
         &mut self,
         channel: (usize, usize),
@@ -152,7 +152,7 @@ impl<'a> Walker<'a> {
         self.done(recv, observer)
     }
 
-    /// Wakes those who wait for a signal that `signaller` has given.
+    /// Completes the waits for signals that `signaller` has given.
     fn look<O: Observer>(&mut self, signaller: usize, observer: &mut O) -> Result<(), O::Error> {
         let num_signals = self.signals[signaller].len();
         let waits = std::mem::take(&mut self.waits[signaller]);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::{Addends, Algorithm, Op, Report, Schedule, Step, verify};
+use lockstep_schedule::collective::{GroupSpec, algorithms, build};
+use lockstep_schedule::{Algorithm, Contributions, Op, Report, Schedule, Step, verify};
 
 fn sizes() -> impl Iterator<Item = usize> {
     (1..=16).chain([24, 32])
@@ -13,7 +13,7 @@ fn sizes() -> impl Iterator<Item = usize> {
 /// Every schedule of the operations that `wanted` accepts, with its report.
 fn for_each(wanted: impl Fn(Op) -> bool, mut check: impl FnMut(&Schedule, &Report)) {
     for num_ranks in sizes() {
-        let team = Team::new(num_ranks);
+        let team = GroupSpec::new(num_ranks);
         for op in Op::all(num_ranks).into_iter().filter(|op| wanted(*op)) {
             let mut num_built = 0;
             for &algorithm in algorithms(op) {
@@ -95,7 +95,7 @@ fn all_gathers_all_to_alls_and_barriers() {
 fn rings_with_many_channels_and_double_trees_with_many_segments() {
     for num_ranks in 1..=9 {
         for number in 1..=5 {
-            let team = Team::new(num_ranks);
+            let team = GroupSpec::new(num_ranks);
             for op in [Op::AllReduce, Op::ReduceScatter, Op::AllGather] {
                 let ring = build(op, Algorithm::Ring { channels: number }, &team).unwrap();
                 verify(&ring).unwrap_or_else(|error| panic!("{error}\n{ring}"));
@@ -115,8 +115,8 @@ fn any_number_of_workers_up_to_the_leaves_adds_in_one_order() {
             let start = |rank: usize| (rank * num_leaves).div_ceil(num_ranks);
             let shares: Vec<Range<usize>> =
                 (0..num_ranks).map(|rank| start(rank)..start(rank + 1)).collect();
-            let addends = Addends::of_leaves(&shares);
-            let team = Team { addends, ..Team::new(1) };
+            let contributions = Contributions::of_leaves(&shares);
+            let team = GroupSpec { contributions, ..GroupSpec::new(1) };
             for op in [Op::AllReduce, Op::ReduceScatter, Op::Reduce { root: num_ranks - 1 }] {
                 let mut num_built = 0;
                 for &algorithm in algorithms(op) {
@@ -127,7 +127,7 @@ fn any_number_of_workers_up_to_the_leaves_adds_in_one_order() {
                     assert_eq!(report.canonical, promised, "{schedule}");
                     num_built += 1;
                 }
-                assert!(num_built > 1, "direct and pairwise take several addends");
+                assert!(num_built > 1, "direct and pairwise take several contributions");
             }
         }
     }
@@ -135,7 +135,7 @@ fn any_number_of_workers_up_to_the_leaves_adds_in_one_order() {
 
 #[test]
 fn a_group_of_one_sends_nothing_and_waits_for_nobody() {
-    let team = Team::new(1);
+    let team = GroupSpec::new(1);
     for op in Op::all(1) {
         for &algorithm in algorithms(op) {
             let Ok(schedule) = build(op, algorithm, &team) else { continue };
@@ -151,7 +151,7 @@ fn a_group_of_one_sends_nothing_and_waits_for_nobody() {
 #[test]
 fn a_ring_in_any_order_is_a_ring() {
     for order in [vec![0, 2, 1, 3], vec![0, 3, 1, 4, 2], vec![5, 1, 0, 4, 2, 3]] {
-        let team = Team { ring: order.clone(), ..Team::new(order.len()) };
+        let team = GroupSpec { ring: order.clone(), ..GroupSpec::new(order.len()) };
         for op in [Op::AllReduce, Op::ReduceScatter, Op::AllGather] {
             for channels in 1..=3 {
                 let ring = build(op, Algorithm::Ring { channels }, &team).unwrap();

@@ -23,8 +23,8 @@ fn hosts(sizes: &[usize], inside: Medium) -> Topology {
     group(Medium::Messages, sizes.iter().map(host).collect())
 }
 
-fn group(medium: Medium, members: Vec<Topology>) -> Topology {
-    Topology::Group { medium, members }
+fn group(medium: Medium, children: Vec<Topology>) -> Topology {
+    Topology::Group { medium, children }
 }
 
 /// Every way to write `total` as a sum of host sizes, in order.

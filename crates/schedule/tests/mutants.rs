@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::mutate::{Mutation, mutations};
+use lockstep_schedule::collective::{GroupSpec, algorithms, build};
+use lockstep_schedule::mutation::{Mutation, mutations};
 use lockstep_schedule::{Op, Schedule, Topology, verify};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ fn schedules() -> Vec<Schedule> {
     let mut schedules = Vec::new();
     for num_ranks in 1..=5 {
         let topology = Topology::by_host(&["a", "a", "a", "b", "b"][..num_ranks]);
-        let team = Team { topology: Some(topology), ..Team::new(num_ranks) };
+        let team = GroupSpec { topology: Some(topology), ..GroupSpec::new(num_ranks) };
         let rooted_in_the_middle = |op: &Op| op.root().is_none_or(|root| root == num_ranks / 2);
         for op in Op::all(num_ranks).into_iter().filter(rooted_in_the_middle) {
             let built = algorithms(op).iter().filter_map(|&by| build(op, by, &team).ok());

@@ -5,8 +5,8 @@ mod engine;
 use std::ops::Range;
 
 use engine::Buffers;
-use lockstep_schedule::collective::{Team, algorithms, build};
-use lockstep_schedule::{Addends, Algorithm, Layout, Medium, Op, Schedule, Topology, verify};
+use lockstep_schedule::collective::{GroupSpec, algorithms, build};
+use lockstep_schedule::{Algorithm, Contributions, Layout, Medium, Op, Schedule, Topology, verify};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -26,7 +26,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
         |(num_ranks, op, algorithm)| {
             let ops = Op::all(num_ranks);
             let op = ops[op.index(ops.len())];
-            let team = Team::new(num_ranks);
+            let team = GroupSpec::new(num_ranks);
             let built: Vec<Schedule> =
                 algorithms(op).iter().filter_map(|&by| build(op, by, &team).ok()).collect();
             built[algorithm.index(built.len())].clone()
@@ -38,8 +38,8 @@ fn schedules() -> impl Strategy<Value = Schedule> {
 fn topologies() -> impl Strategy<Value = Topology> {
     let medium = || prop_oneof![Just(Medium::Memory), Just(Medium::Messages)];
     let shape = Just(Topology::Rank(0)).prop_recursive(3, 10, 4, move |inner| {
-        let members = prop::collection::vec(inner, 1..=4);
-        (medium(), members).prop_map(|(medium, members)| Topology::Group { medium, members })
+        let children = prop::collection::vec(inner, 1..=4);
+        (medium(), children).prop_map(|(medium, children)| Topology::Group { medium, children })
     });
     (shape, any::<bool>()).prop_map(|(mut shape, backwards)| {
         let num_ranks = shape.ranks().len();
@@ -55,8 +55,8 @@ fn topologies() -> impl Strategy<Value = Topology> {
 fn rename(topology: &mut Topology, names: &mut impl Iterator<Item = usize>) {
     match topology {
         Topology::Rank(rank) => *rank = names.next().expect("a name for every rank"),
-        Topology::Group { members, .. } => {
-            for member in members {
+        Topology::Group { children, .. } => {
+            for member in children {
                 rename(member, names);
             }
         }
@@ -100,7 +100,7 @@ fn bits(outputs: &[Vec<f64>]) -> Vec<Vec<u64>> {
 /// The test below is worth something only if its inputs show in which order they were added.
 #[test]
 fn the_order_of_a_sum_shows_in_its_bits() {
-    let team = Team::new(5);
+    let team = GroupSpec::new(5);
     let outputs = [Algorithm::RING, Algorithm::Pairwise].map(|algorithm| {
         let schedule = build(Op::AllReduce, algorithm, &team).expect("it is for all-reduce");
         let layout = Layout::even(&schedule, 100);
@@ -133,7 +133,7 @@ proptest! {
     #[test]
     fn every_hierarchy_is_right(topology in topologies(), seed in any::<u64>()) {
         let num_ranks = topology.ranks().len();
-        let team = Team { topology: Some(topology), ..Team::new(num_ranks) };
+        let team = GroupSpec { topology: Some(topology), ..GroupSpec::new(num_ranks) };
         let schedule = build(Op::AllReduce, Algorithm::Hierarchical, &team).expect("it covers");
         let report = verify(&schedule);
         prop_assert!(report.is_ok(), "{:?}: {}", team.topology, report.unwrap_err());
@@ -144,8 +144,8 @@ proptest! {
 
     #[test]
     fn any_split_of_the_leaves_gives_the_same_bits(shares in leaf_shares(), seed in any::<u64>()) {
-        let addends = Addends::of_leaves(&shares);
-        let team = Team { addends, ..Team::new(1) };
+        let contributions = Contributions::of_leaves(&shares);
+        let team = GroupSpec { contributions, ..GroupSpec::new(1) };
         for algorithm in [Algorithm::Direct, Algorithm::Pairwise, Algorithm::OneShot] {
             let schedule = build(Op::AllReduce, algorithm, &team).expect("it takes several");
             prop_assert!(verify(&schedule).expect("it is right").canonical);

@@ -1,12 +1,12 @@
 //! Schedules written by hand that are wrong in one way each, and what the proof says about them.
 
 use lockstep_schedule::{
-    Addends, Algorithm, Buffer, Chunks, Op, Program, Schedule, Side, Step, SumTree, verify,
+    Algorithm, Buffer, Chunks, Contributions, Op, Program, Schedule, Side, Step, SumTree, verify,
 };
 
 fn schedule(op: Op, num_chunks: usize, programs: Vec<Program>) -> Schedule {
-    let addends = Addends::one_each(programs.len());
-    Schedule { op, algorithm: Algorithm::Pairwise, num_chunks, addends, programs }
+    let contributions = Contributions::one_each(programs.len());
+    Schedule { op, algorithm: Algorithm::Pairwise, num_chunks, contributions, programs }
 }
 
 /// What the proof says against a schedule over one chunk.
@@ -162,11 +162,11 @@ fn every_addend_counts_once() {
     };
     assert_eq!(
         refusal(Op::AllReduce, vec![exchange(0), exchange(1)]),
-        "rank 0 ends with 0+0 in chunk 0, not a sum of all 2 addends"
+        "rank 0 ends with 0+0 in chunk 0, not a sum of all 2 contributions"
     );
     assert_eq!(
         refusal(Op::AllReduce, vec![vec![vec![copy(0, 0)]], vec![vec![copy(1, 1)]]]),
-        "rank 0 ends with 0 in chunk 0, not a sum of all 2 addends"
+        "rank 0 ends with 0 in chunk 0, not a sum of all 2 contributions"
     );
     assert_eq!(
         refusal(BROADCAST, vec![vec![vec![copy(0, 0)]], vec![]]),

@@ -1,6 +1,6 @@
 //! Rounds and bytes of every algorithm, as the textbooks have them.
 
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Op, Report, Traffic, verify};
 
 /// A proven schedule and its lengths, for a vector of which every part is a whole number.
@@ -12,7 +12,7 @@ struct Measured {
 }
 
 fn measure(op: Op, algorithm: Algorithm, num_ranks: usize) -> Measured {
-    let schedule = build(op, algorithm, &Team::new(num_ranks)).expect("it is for this");
+    let schedule = build(op, algorithm, &GroupSpec::new(num_ranks)).expect("it is for this");
     let count = schedule.num_chunks * num_ranks * 4;
     let layout = Layout::even(&schedule, count);
     let report = verify(&schedule).expect("every schedule is right");

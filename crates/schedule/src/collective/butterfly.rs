@@ -8,7 +8,7 @@
 //! *Order of the sum:* canonical for powers of two. Both partners add the same two numbers with the
 //! lower rank on the left, so all ranks get the same bits.
 
-use super::fold::Fold;
+use super::power_of_two::PowerOfTwoGroup;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
@@ -21,16 +21,16 @@ use crate::sum_tree::SumTree;
 pub fn all_reduce(num_ranks: usize) -> Schedule {
     let all = Chunks::all(1);
     let mut builder = Builder::new(num_ranks);
-    let fold = Fold::new(num_ranks);
-    let (mut members, mut slot) = fold.fold(&mut builder, 0, all);
+    let group = PowerOfTwoGroup::new(num_ranks);
+    let (mut places, mut slot) = group.fold_in(&mut builder, 0, all);
     // What arrives must not overwrite what is leaving, so it waits beside it.
     let received = Buffer::Scratch { slot: 0, base: 0 };
-    for doubling in 0..fold.num_doublings() {
-        for (index, own) in members.iter().enumerate() {
-            let partner = members[index ^ (1 << doubling)];
+    for doubling in 0..group.num_doublings() {
+        for (index, own) in places.iter().enumerate() {
+            let partner = places[index ^ (1 << doubling)];
             builder.message(slot, all, *own, received.on(partner.rank));
         }
-        for (index, own) in members.iter_mut().enumerate() {
+        for (index, own) in places.iter_mut().enumerate() {
             let output = Buffer::Output.on(own.rank);
             let (own_sum, other) = (SumTree::Leaf(*own), SumTree::Leaf(received.on(own.rank)));
             let is_lower = index & (1 << doubling) == 0;
@@ -40,7 +40,7 @@ pub fn all_reduce(num_ranks: usize) -> Schedule {
         }
         slot += 2;
     }
-    fold.unfold(&mut builder, slot, all);
+    group.return_result(&mut builder, slot, all);
     if num_ranks == 1 {
         builder.copy(slot, 0, all, Buffer::Output.on(0), Buffer::INPUT.on(0));
     }

@@ -9,37 +9,39 @@
 //! *One-shot* is for vectors so short that only the synchronisations count: every rank adds up
 //! everything for itself, beside its output, and moves it there when nobody reads any more.
 //!
-//! *Order of the sum:* canonical, always, also for ranks with several addends.
+//! *Order of the sum:* canonical, always, also for ranks with several contributions.
 
 use super::pairwise::inputs;
-use crate::addends::Addends;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::contributions::Contributions;
 use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Place};
 
 /// Every rank gets the sum: each stores its part of it into all outputs.
-pub fn all_reduce(addends: &Addends) -> Schedule {
-    sum(addends, Op::AllReduce, |_, ranks| ranks.iter().map(|&r| Buffer::Output.on(r)).collect())
+pub fn all_reduce(contributions: &Contributions) -> Schedule {
+    sum(contributions, Op::AllReduce, |_, ranks| {
+        ranks.iter().map(|&r| Buffer::Output.on(r)).collect()
+    })
 }
 
 /// Rank i gets part i of the sum.
-pub fn reduce_scatter(addends: &Addends) -> Schedule {
-    sum(addends, Op::ReduceScatter, |rank, _| vec![Buffer::Output.on(rank)])
+pub fn reduce_scatter(contributions: &Contributions) -> Schedule {
+    sum(contributions, Op::ReduceScatter, |rank, _| vec![Buffer::Output.on(rank)])
 }
 
 /// The root gets the sum: each rank stores its part into the root's output.
-pub fn reduce(addends: &Addends, root: usize) -> Schedule {
-    sum(addends, Op::Reduce { root }, |_, _| vec![Buffer::Output.on(root)])
+pub fn reduce(contributions: &Contributions, root: usize) -> Schedule {
+    sum(contributions, Op::Reduce { root }, |_, _| vec![Buffer::Output.on(root)])
 }
 
 /// Every rank gets the sum, by adding up everything.
-pub fn one_shot(addends: &Addends) -> Schedule {
-    let ranks: Vec<usize> = (0..addends.num_ranks()).collect();
+pub fn one_shot(contributions: &Contributions) -> Schedule {
+    let ranks: Vec<usize> = (0..contributions.num_ranks()).collect();
     let all = Chunks::all(1);
-    let mut builder = Builder::with_addends(addends.clone());
+    let mut builder = Builder::with_contributions(contributions.clone());
     let [arrive, add, leave, keep] = [0, 1, 2, 3];
     builder.sync(arrive, &ranks);
     for &rank in &ranks {
@@ -48,7 +50,7 @@ pub fn one_shot(addends: &Addends) -> Schedule {
             1 => Buffer::Output.on(rank),
             _ => builder.scratch(rank, 0).on(rank),
         };
-        builder.reduce(add, rank, all, vec![beside], inputs(addends));
+        builder.reduce(add, rank, all, vec![beside], inputs(contributions));
         builder.copy(keep, rank, all, Buffer::Output.on(rank), beside);
     }
     builder.sync(leave, &ranks);
@@ -102,15 +104,19 @@ pub fn barrier(num_ranks: usize) -> Schedule {
 }
 
 /// Rank i adds up part i and stores it where `into` says, given its rank and all ranks.
-fn sum(addends: &Addends, op: Op, into: impl Fn(usize, &[usize]) -> Vec<Place>) -> Schedule {
-    let num_ranks = addends.num_ranks();
+fn sum(
+    contributions: &Contributions,
+    op: Op,
+    into: impl Fn(usize, &[usize]) -> Vec<Place>,
+) -> Schedule {
+    let num_ranks = contributions.num_ranks();
     let ranks: Vec<usize> = (0..num_ranks).collect();
-    let mut builder = Builder::with_addends(addends.clone());
+    let mut builder = Builder::with_contributions(contributions.clone());
     let [arrive, add, leave] = [0, 1, 2];
     builder.sync(arrive, &ranks);
     for &rank in &ranks {
         let share = Chunks::one(rank);
-        builder.reduce(add, rank, share, into(rank, &ranks), inputs(addends));
+        builder.reduce(add, rank, share, into(rank, &ranks), inputs(contributions));
     }
     builder.sync(leave, &ranks);
     builder.finish(op, Algorithm::Direct, num_ranks)

@@ -1,16 +1,16 @@
 //! Hierarchical: one level of the machine after the other.
 //!
-//! Ranks on one host are close, hosts are far apart. So the members of the innermost groups first
+//! Ranks on one host are close, hosts are far apart. So the children of the innermost groups first
 //! reduce and scatter among themselves, after which each holds a share of its group's sum; then the
 //! owners of the same chunks in neighbouring groups do the same with their shares, and so on up to
-//! the whole. The way back is a gather on every level. No rank is a leader: at each level all of
+//! the whole. The method back is a gather on every level. No rank is a leader: at each level all of
 //! them carry a part, all links are busy, and what a host sends to others does not depend on how
 //! many ranks it has.
 //!
 //! Groups may be uneven. With hosts of three and two ranks, the shares are cut so that every border
 //! of one host is a border of the other too, and each run of chunks between two borders has one
-//! owner on each host. On every level, members that share memory read each other's (as in
-//! [`direct`](super::direct)); members that do not, exchange messages, by halving where their
+//! owner on each host. On every level, children that share memory read each other's (as in
+//! [`direct`](super::direct)); children that do not, exchange messages, by halving where their
 //! number is a power of two and otherwise pairwise.
 //!
 //! *Order of the sum:* canonical exactly if every group is a block of the canonical tree, that is,
@@ -48,8 +48,8 @@ pub fn all_reduce(topology: &Topology) -> Schedule {
 fn num_chunks(topology: &Topology) -> usize {
     match topology {
         Topology::Rank(_) => 1,
-        Topology::Group { members, .. } => {
-            members.iter().map(num_chunks).fold(1, lcm) * members.len()
+        Topology::Group { children, .. } => {
+            children.iter().map(num_chunks).fold(1, lcm) * children.len()
         }
     }
 }
@@ -69,15 +69,15 @@ struct Level {
 }
 
 struct Exchange {
-    way: Way,
+    method: ExchangeMethod,
     ranks: Vec<usize>,
     splits: Vec<Split>,
-    members: Vec<Level>,
+    children: Vec<Level>,
 }
 
-/// How the members of a level exchange their sums.
+/// How the children of a level exchange their sums.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ExchangeMethod {
     /// They read each other's memory.
     Memory,
     /// By messages, halving and doubling.
@@ -89,23 +89,23 @@ enum Way {
 impl Climb {
     /// Adds up what the ranks of `topology` have, from slot `start` on; returns the slot after.
     fn up(&mut self, topology: &Topology, start: usize) -> (Level, usize) {
-        let (medium, members) = match topology {
+        let (medium, children) = match topology {
             Topology::Rank(rank) => {
                 let owned = vec![(self.all, Buffer::INPUT.on(*rank))];
                 return (Level { owned, exchange: None }, start);
             }
-            Topology::Group { members, .. } if members.len() == 1 => {
-                return self.up(&members[0], start);
+            Topology::Group { children, .. } if children.len() == 1 => {
+                return self.up(&children[0], start);
             }
-            Topology::Group { medium, members } => (*medium, members),
+            Topology::Group { medium, children } => (*medium, children),
         };
         let (levels, ends): (Vec<Level>, Vec<usize>) =
-            members.iter().map(|member| self.up(member, start)).unzip();
+            children.iter().map(|member| self.up(member, start)).unzip();
         let mut slot = ends.into_iter().fold(start, usize::max);
         let ranks = topology.ranks();
-        let order = order(members, self.num_ranks);
-        let way = Way::new(medium, &order);
-        if way == Way::Memory {
+        let order = order(children, self.num_ranks);
+        let method = ExchangeMethod::new(medium, &order);
+        if method == ExchangeMethod::Memory {
             self.builder.sync(slot, &ranks);
             slot += 1;
         }
@@ -115,14 +115,14 @@ impl Climb {
         let mut owned = Vec::new();
         for (run, owners) in common_runs(&levels) {
             let ranks: Vec<usize> = owners.iter().map(|owner| owner.rank).collect();
-            let split = Split { shares: way.shares(run, ranks.len()), ranks };
-            end = end.max(self.reduce(slot, &owners, &split, way, &order));
+            let split = Split { shares: method.shares(run, ranks.len()), ranks };
+            end = end.max(self.reduce(slot, &owners, &split, method, &order));
             let owners = split.ranks.iter().map(|&rank| Buffer::Output.on(rank));
             owned.extend(split.shares.iter().copied().zip(owners));
             splits.push(split);
         }
         owned.sort_by_key(|(chunks, _)| *chunks);
-        let exchange = Exchange { way, ranks, splits, members: levels };
+        let exchange = Exchange { method, ranks, splits, children: levels };
         (Level { owned, exchange: Some(exchange) }, end)
     }
 
@@ -132,23 +132,25 @@ impl Climb {
         slot: usize,
         owners: &[Place],
         split: &Split,
-        way: Way,
+        method: ExchangeMethod,
         order: &SumTree<usize>,
     ) -> usize {
         let sum = order.map(&mut |&member| owners[member]);
         let builder = &mut self.builder;
-        match way {
-            Way::Memory => {
+        match method {
+            ExchangeMethod::Memory => {
                 for (&rank, &share) in split.ranks.iter().zip(&split.shares) {
                     let into = vec![Buffer::Output.on(rank)];
                     builder.reduce(slot, rank, share, into, sum.clone());
                 }
                 slot + 1
             }
-            Way::Halving => {
+            ExchangeMethod::Halving => {
                 rabenseifner::halve(builder, slot, owners, &split.shares, |_| Buffer::Output)
             }
-            Way::Pairwise => split.reduce_scatter(builder, slot, &sum, |_| Buffer::Output),
+            ExchangeMethod::Pairwise => {
+                split.reduce_scatter(builder, slot, &sum, |_| Buffer::Output)
+            }
         }
     }
 
@@ -156,26 +158,27 @@ impl Climb {
     fn down(&mut self, level: &Level, start: usize) -> usize {
         let Some(exchange) = &level.exchange else { return start };
         let mut slot = start;
-        if exchange.way == Way::Memory {
+        if exchange.method == ExchangeMethod::Memory {
             self.builder.sync(slot, &exchange.ranks);
             slot += 1;
         }
-        let gathered = exchange.splits.iter().map(|split| self.gather(slot, split, exchange.way));
+        let gathered =
+            exchange.splits.iter().map(|split| self.gather(slot, split, exchange.method));
         let mut end = gathered.fold(slot, usize::max);
-        if exchange.way == Way::Memory {
+        if exchange.method == ExchangeMethod::Memory {
             self.builder.sync(end, &exchange.ranks);
             end += 1;
         }
-        let members = exchange.members.iter();
-        members.map(|member| self.down(member, end)).fold(end, usize::max)
+        let children = exchange.children.iter();
+        children.map(|member| self.down(member, end)).fold(end, usize::max)
     }
 
     /// The owners of a run of chunks give each other their shares of it.
-    fn gather(&mut self, slot: usize, split: &Split, way: Way) -> usize {
+    fn gather(&mut self, slot: usize, split: &Split, method: ExchangeMethod) -> usize {
         let builder = &mut self.builder;
         let output = |&rank: &usize| Buffer::Output.on(rank);
-        match way {
-            Way::Memory => {
+        match method {
+            ExchangeMethod::Memory => {
                 for &rank in &split.ranks {
                     for (source, &share) in split.ranks.iter().map(output).zip(&split.shares) {
                         builder.copy(slot, rank, share, Buffer::Output.on(rank), source);
@@ -183,17 +186,17 @@ impl Climb {
                 }
                 slot + 1
             }
-            Way::Halving => {
+            ExchangeMethod::Halving => {
                 let outputs: Vec<Place> = split.ranks.iter().map(output).collect();
                 rabenseifner::double(builder, slot, &outputs, &split.shares)
             }
-            Way::Pairwise => split.all_gather(builder, slot, Buffer::Output),
+            ExchangeMethod::Pairwise => split.all_gather(builder, slot, Buffer::Output),
         }
     }
 }
 
-impl Way {
-    /// Halving needs a power of two of members whose sum is a perfect tree.
+impl ExchangeMethod {
+    /// Halving needs a power of two of children whose sum is a perfect tree.
     fn new(medium: Medium, order: &SumTree<usize>) -> Self {
         let group_size = order.leaves().len();
         let is_perfect = group_size.is_power_of_two() && *order == SumTree::canonical(group_size);
@@ -228,20 +231,20 @@ fn common_runs(levels: &[Level]) -> Vec<(Chunks, Vec<Place>)> {
     runs.map(|run| (run, levels.iter().map(|level| owner(level, run)).collect())).collect()
 }
 
-/// The order in which the sums of the members are added: that of the canonical tree over all ranks
-/// where the members are blocks of it, otherwise the canonical tree over the members.
-fn order(members: &[Topology], num_ranks: usize) -> SumTree<usize> {
+/// The order in which the sums of the children are added: that of the canonical tree over all ranks
+/// where the children are blocks of it, otherwise the canonical tree over the children.
+fn order(children: &[Topology], num_ranks: usize) -> SumTree<usize> {
     let block = |member: &Topology| {
         let ranks = member.ranks();
         let block = ranks[0]..ranks[0] + ranks.len();
         let is_block = ranks.iter().copied().eq(block.clone());
         (is_block && is_canonical_block(num_ranks, &block)).then_some(block)
     };
-    let numbered = members.iter().enumerate();
+    let numbered = children.iter().enumerate();
     let blocks: Option<Vec<_>> = numbered.map(|(index, m)| Some((block(m)?, index))).collect();
     match blocks {
         Some(blocks) => SumTree::over_blocks(num_ranks, &blocks),
-        None => SumTree::canonical(members.len()),
+        None => SumTree::canonical(children.len()),
     }
 }
 

@@ -20,7 +20,7 @@ pub mod double_tree;
 pub mod tree;
 
 pub mod butterfly;
-mod fold;
+mod power_of_two;
 pub mod rabenseifner;
 
 pub mod doubling;
@@ -39,17 +39,17 @@ use std::borrow::Cow;
 
 use lockstep_config::Blame;
 
-use crate::addends::Addends;
 use crate::algorithm::Algorithm;
+use crate::contributions::Contributions;
 use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::topology::Topology;
 
 /// The ranks that a schedule is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Team {
+pub struct GroupSpec {
     /// What they add up, which also says how many they are.
-    pub addends: Addends,
+    pub contributions: Contributions,
     /// How they hang together, where that is known.
     pub topology: Option<Topology>,
     /// The order in which they form a ring; empty for their own.
@@ -110,15 +110,15 @@ impl BuildError {
     }
 }
 
-impl Team {
+impl GroupSpec {
     /// `num_ranks` ranks with one vector each.
     pub fn new(num_ranks: usize) -> Self {
-        Self { addends: Addends::one_each(num_ranks), topology: None, ring: Vec::new() }
+        Self { contributions: Contributions::one_each(num_ranks), topology: None, ring: Vec::new() }
     }
 
     /// How many ranks there are.
     pub fn num_ranks(&self) -> usize {
-        self.addends.num_ranks()
+        self.contributions.num_ranks()
     }
 
     /// The order in which they form a ring.
@@ -163,9 +163,9 @@ pub fn algorithms(op: Op) -> &'static [Algorithm] {
 }
 
 /// The schedule of an operation by an algorithm.
-pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, BuildError> {
-    let (n, addends) = (team.num_ranks(), &team.addends);
-    if team.topology.as_ref().is_some_and(|topology| !topology.covers(n)) {
+pub fn build(op: Op, algorithm: Algorithm, group: &GroupSpec) -> Result<Schedule, BuildError> {
+    let (n, contributions) = (group.num_ranks(), &group.contributions);
+    if group.topology.as_ref().is_some_and(|topology| !topology.covers(n)) {
         return Err(BuildError::NoTopology { num_ranks: n });
     }
     if op.root().is_some_and(|root| root >= n) {
@@ -173,7 +173,7 @@ pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, Buil
     }
     let takes_several =
         [Algorithm::Direct, Algorithm::OneShot, Algorithm::Pairwise, Algorithm::ScatterGather];
-    if op.is_sum() && !addends.is_one_each() && !takes_several.contains(&algorithm) {
+    if op.is_sum() && !contributions.is_one_each() && !takes_several.contains(&algorithm) {
         return Err(BuildError::SeveralAddends { algorithm });
     }
     if let Algorithm::Ring { channels: 0 } | Algorithm::DoubleTree { segments: 0 } = algorithm {
@@ -183,25 +183,25 @@ pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, Buil
         return Err(BuildError::NotAPowerOfTwo { algorithm, num_ranks: n });
     }
     Ok(match (op, algorithm) {
-        (Op::AllReduce, Algorithm::Ring { channels }) => ring::all_reduce(&team.ring(), channels),
+        (Op::AllReduce, Algorithm::Ring { channels }) => ring::all_reduce(&group.ring(), channels),
         (Op::AllReduce, Algorithm::Tree) => tree::all_reduce(n),
         (Op::AllReduce, Algorithm::DoubleTree { segments }) => double_tree::all_reduce(n, segments),
         (Op::AllReduce, Algorithm::Butterfly) => butterfly::all_reduce(n),
         (Op::AllReduce, Algorithm::Rabenseifner) => rabenseifner::all_reduce(n),
-        (Op::AllReduce, Algorithm::Pairwise) => pairwise::all_reduce(addends),
-        (Op::AllReduce, Algorithm::Direct) => direct::all_reduce(addends),
-        (Op::AllReduce, Algorithm::OneShot) => direct::one_shot(addends),
-        (Op::AllReduce, Algorithm::Hierarchical) => match &team.topology {
+        (Op::AllReduce, Algorithm::Pairwise) => pairwise::all_reduce(contributions),
+        (Op::AllReduce, Algorithm::Direct) => direct::all_reduce(contributions),
+        (Op::AllReduce, Algorithm::OneShot) => direct::one_shot(contributions),
+        (Op::AllReduce, Algorithm::Hierarchical) => match &group.topology {
             Some(topology) => hierarchical::all_reduce(topology),
             None => return Err(BuildError::NoTopology { num_ranks: n }),
         },
         (Op::ReduceScatter, Algorithm::Ring { channels }) => {
-            ring::reduce_scatter(&team.ring(), channels)
+            ring::reduce_scatter(&group.ring(), channels)
         }
         (Op::ReduceScatter, Algorithm::Halving) => rabenseifner::reduce_scatter(n),
-        (Op::ReduceScatter, Algorithm::Pairwise) => pairwise::reduce_scatter(addends),
-        (Op::ReduceScatter, Algorithm::Direct) => direct::reduce_scatter(addends),
-        (Op::AllGather, Algorithm::Ring { channels }) => ring::all_gather(&team.ring(), channels),
+        (Op::ReduceScatter, Algorithm::Pairwise) => pairwise::reduce_scatter(contributions),
+        (Op::ReduceScatter, Algorithm::Direct) => direct::reduce_scatter(contributions),
+        (Op::AllGather, Algorithm::Ring { channels }) => ring::all_gather(&group.ring(), channels),
         (Op::AllGather, Algorithm::Doubling) => doubling::all_gather(n),
         (Op::AllGather, Algorithm::Pairwise) => pairwise::all_gather(n),
         (Op::AllGather, Algorithm::Direct) => direct::all_gather(n),
@@ -210,8 +210,10 @@ pub fn build(op: Op, algorithm: Algorithm, team: &Team) -> Result<Schedule, Buil
         (Op::Broadcast { root }, Algorithm::ScatterGather) => scatter_gather::broadcast(n, root),
         (Op::Broadcast { root }, Algorithm::Direct) => direct::broadcast(n, root),
         (Op::Reduce { root }, Algorithm::Tree) => tree::reduce(n, root),
-        (Op::Reduce { root }, Algorithm::ScatterGather) => scatter_gather::reduce(addends, root),
-        (Op::Reduce { root }, Algorithm::Direct) => direct::reduce(addends, root),
+        (Op::Reduce { root }, Algorithm::ScatterGather) => {
+            scatter_gather::reduce(contributions, root)
+        }
+        (Op::Reduce { root }, Algorithm::Direct) => direct::reduce(contributions, root),
         (Op::Scatter { root }, Algorithm::Tree) => tree::scatter(n, root),
         (Op::Scatter { root }, Algorithm::Linear) => linear::scatter(n, root),
         (Op::Scatter { root }, Algorithm::Direct) => direct::scatter(n, root),
@@ -238,31 +240,35 @@ mod tests {
     #[test]
     fn what_cannot_be_built_is_refused_with_a_way_out() {
         let refusal =
-            |op, algorithm, team: &Team| build(op, algorithm, team).unwrap_err().to_string();
-        let team = Team::new(6);
+            |op, algorithm, group: &GroupSpec| build(op, algorithm, group).unwrap_err().to_string();
+        let group = GroupSpec::new(6);
         assert_eq!(
-            refusal(Op::Barrier, Algorithm::RING, &team),
+            refusal(Op::Barrier, Algorithm::RING, &group),
             "ring is no algorithm for barrier; try direct, dissemination"
         );
         assert_eq!(
-            refusal(Op::ReduceScatter, Algorithm::Halving, &team),
+            refusal(Op::ReduceScatter, Algorithm::Halving, &group),
             "halving needs a power of two of ranks, and there are 6; try pairwise"
         );
         assert_eq!(
-            refusal(Op::AllReduce, Algorithm::Ring { channels: 0 }, &team),
+            refusal(Op::AllReduce, Algorithm::Ring { channels: 0 }, &group),
             "ring:0 would move nothing; try 1 or more"
         );
         assert_eq!(
-            refusal(Op::AllReduce, Algorithm::Hierarchical, &team),
+            refusal(Op::AllReduce, Algorithm::Hierarchical, &group),
             "there is no topology that names each of the 6 ranks once"
         );
         assert_eq!(
-            refusal(Op::Reduce { root: 6 }, Algorithm::Tree, &team),
+            refusal(Op::Reduce { root: 6 }, Algorithm::Tree, &group),
             "reduce (root 6): there are 6 ranks, counted from 0"
         );
-        let addends = Addends::of_leaves(&[0..3, 3..4]);
+        let contributions = Contributions::of_leaves(&[0..3, 3..4]);
         assert_eq!(
-            refusal(Op::AllReduce, Algorithm::Tree, &Team { addends, ..Team::new(2) }),
+            refusal(
+                Op::AllReduce,
+                Algorithm::Tree,
+                &GroupSpec { contributions, ..GroupSpec::new(2) }
+            ),
             "tree adds one vector of each rank; with several try direct or pairwise"
         );
     }

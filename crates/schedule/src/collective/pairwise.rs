@@ -5,34 +5,35 @@
 //! sum over messages for *any* number of ranks: every rank first receives its share of everybody's
 //! vectors unsummed and then adds them in whatever order is wanted. A reduce-scatter sends (n-1)/n
 //! of the vector, an all-reduce twice that, as little as a ring; the price is working memory for
-//! the shares that wait, almost one vector per rank and addend.
+//! the shares that wait, almost one vector per rank and contribution.
 //!
-//! *Order of the sum:* canonical, always, also for ranks with several addends.
+//! *Order of the sum:* canonical, always, also for ranks with several contributions.
 
-use crate::addends::Addends;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::contributions::Contributions;
 use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Place};
 use crate::sum_tree::SumTree;
 
 /// Every rank gets the sum.
-pub fn all_reduce(addends: &Addends) -> Schedule {
-    let mut builder = Builder::with_addends(addends.clone());
-    let split = Split::whole(addends.num_ranks());
-    let gathering = split.reduce_scatter(&mut builder, 0, &inputs(addends), |_| Buffer::Output);
+pub fn all_reduce(contributions: &Contributions) -> Schedule {
+    let mut builder = Builder::with_contributions(contributions.clone());
+    let split = Split::whole(contributions.num_ranks());
+    let gathering =
+        split.reduce_scatter(&mut builder, 0, &inputs(contributions), |_| Buffer::Output);
     split.all_gather(&mut builder, gathering, Buffer::Output);
-    builder.finish(Op::AllReduce, Algorithm::Pairwise, addends.num_ranks())
+    builder.finish(Op::AllReduce, Algorithm::Pairwise, contributions.num_ranks())
 }
 
 /// Rank i gets part i of the sum.
-pub fn reduce_scatter(addends: &Addends) -> Schedule {
-    let mut builder = Builder::with_addends(addends.clone());
-    let split = Split::whole(addends.num_ranks());
-    split.reduce_scatter(&mut builder, 0, &inputs(addends), |_| Buffer::Output);
-    builder.finish(Op::ReduceScatter, Algorithm::Pairwise, addends.num_ranks())
+pub fn reduce_scatter(contributions: &Contributions) -> Schedule {
+    let mut builder = Builder::with_contributions(contributions.clone());
+    let split = Split::whole(contributions.num_ranks());
+    split.reduce_scatter(&mut builder, 0, &inputs(contributions), |_| Buffer::Output);
+    builder.finish(Op::ReduceScatter, Algorithm::Pairwise, contributions.num_ranks())
 }
 
 /// Every rank gets the parts of all ranks.
@@ -58,8 +59,10 @@ pub fn all_to_all(num_ranks: usize) -> Schedule {
 }
 
 /// The canonical sum of all ranks' inputs.
-pub(crate) fn inputs(addends: &Addends) -> SumTree<Place> {
-    addends.tree().map(&mut |addend| Buffer::Input(addend.index).on(addend.rank))
+pub(crate) fn inputs(contributions: &Contributions) -> SumTree<Place> {
+    contributions
+        .tree()
+        .map(&mut |contribution| Buffer::Input(contribution.index).on(contribution.rank))
 }
 
 /// Chunks that are divided among some ranks.

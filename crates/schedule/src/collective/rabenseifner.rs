@@ -11,7 +11,7 @@
 //!
 //! *Order of the sum:* canonical for powers of two.
 
-use super::fold::Fold;
+use super::power_of_two::PowerOfTwoGroup;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
@@ -22,14 +22,14 @@ use crate::step::{Buffer, Place, Side};
 /// Every rank gets the sum.
 pub fn all_reduce(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
-    let fold = Fold::new(num_ranks);
-    let num_chunks = 1 << fold.num_doublings();
+    let group = PowerOfTwoGroup::new(num_ranks);
+    let num_chunks = 1 << group.num_doublings();
     let all = Chunks::all(num_chunks);
-    let (members, slot) = fold.fold(&mut builder, 0, all);
-    let shares = contiguous_shares(all, members.len());
-    let slot = halve(&mut builder, slot, &members, &shares, |_| Buffer::Output);
-    let slot = double(&mut builder, slot, &members, &shares);
-    fold.unfold(&mut builder, slot, all);
+    let (places, slot) = group.fold_in(&mut builder, 0, all);
+    let shares = contiguous_shares(all, places.len());
+    let slot = halve(&mut builder, slot, &places, &shares, |_| Buffer::Output);
+    let slot = double(&mut builder, slot, &places, &shares);
+    group.return_result(&mut builder, slot, all);
     builder.finish(Op::AllReduce, Algorithm::Rabenseifner, num_chunks)
 }
 
@@ -39,16 +39,16 @@ pub fn all_reduce(num_ranks: usize) -> Schedule {
 pub fn reduce_scatter(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let shares = Chunks::all(num_ranks).split(num_ranks);
-    let members: Vec<Place> = (0..num_ranks).map(|rank| Buffer::INPUT.on(rank)).collect();
-    halve(&mut builder, 0, &members, &shares, |rounds_left| match rounds_left {
+    let places: Vec<Place> = (0..num_ranks).map(|rank| Buffer::INPUT.on(rank)).collect();
+    halve(&mut builder, 0, &places, &shares, |rounds_left| match rounds_left {
         0 => Buffer::Output,
         _ => Buffer::Scratch { slot: 0, base: 0 },
     });
     builder.finish(Op::ReduceScatter, Algorithm::Halving, num_ranks)
 }
 
-/// The vector in one share per member, numbered so that the shares that travel together in a round
-/// lie side by side: member i owns the part whose number is i with its bits reversed.
+/// The vector in one share per place, numbered so that the shares that travel together in a round
+/// lie side by side: place i owns the part whose number is i with its bits reversed.
 pub(crate) fn contiguous_shares(chunks: Chunks, group_size: usize) -> Vec<Chunks> {
     let num_bits = group_size.trailing_zeros();
     let reversed =
@@ -56,27 +56,27 @@ pub(crate) fn contiguous_shares(chunks: Chunks, group_size: usize) -> Vec<Chunks
     (0..group_size).map(|index| chunks.part(group_size, reversed(index))).collect()
 }
 
-/// Halving from slot `start` on: member i ends with the sum of `shares[i]` in its output. A member
-/// brings its addend where its place says; `rests` says where partial sums lie when so many rounds
+/// Halving from slot `start` on: place i ends with the sum of `shares[i]` in its output. A place
+/// brings its contribution where its place says; `rests` says where partial sums lie when so many rounds
 /// are left. Returns the slot after.
 pub(crate) fn halve(
     builder: &mut Builder,
     start: usize,
-    members: &[Place],
+    places: &[Place],
     shares: &[Chunks],
     rests: impl Fn(usize) -> Buffer,
 ) -> usize {
-    let num_rounds = num_rounds(members);
-    if let ([only], [share]) = (members, shares) {
+    let num_rounds = num_rounds(places);
+    if let ([only], [share]) = (places, shares) {
         builder.copy(start, only.rank, *share, Buffer::Output.on(only.rank), *only);
         return start + 1;
     }
     for round in 0..num_rounds {
         let latest = |index: usize| match round {
-            0 => members[index].buffer,
+            0 => places[index].buffer,
             _ => rests(num_rounds - round),
         };
-        for index in 0..members.len() {
+        for index in 0..places.len() {
             let partner = index ^ (1 << round);
             let (from, into) = (latest(index), rests(num_rounds - 1 - round));
             let received = if index < partner { Side::Left } else { Side::Right };
@@ -84,8 +84,8 @@ pub(crate) fn halve(
                 builder.message_sum(
                     start + round,
                     chunks,
-                    from.on(members[index].rank),
-                    into.on(members[partner].rank),
+                    from.on(places[index].rank),
+                    into.on(places[partner].rank),
                     latest(partner),
                     received,
                 );
@@ -100,17 +100,16 @@ pub(crate) fn halve(
 pub(crate) fn double(
     builder: &mut Builder,
     start: usize,
-    members: &[Place],
+    places: &[Place],
     shares: &[Chunks],
 ) -> usize {
-    let num_rounds = num_rounds(members);
+    let num_rounds = num_rounds(places);
     for round in 0..num_rounds {
         let distance_bit = num_rounds - 1 - round;
-        for (index, member) in members.iter().enumerate() {
-            let partner = members[index ^ (1 << distance_bit)];
+        for (index, place) in places.iter().enumerate() {
+            let partner = places[index ^ (1 << distance_bit)];
             for chunks in owned_after(shares, index, distance_bit + 1) {
-                let (from, into) =
-                    (Buffer::Output.on(member.rank), Buffer::Output.on(partner.rank));
+                let (from, into) = (Buffer::Output.on(place.rank), Buffer::Output.on(partner.rank));
                 builder.message(start + round, chunks, from, into);
             }
         }
@@ -118,12 +117,12 @@ pub(crate) fn double(
     start + num_rounds
 }
 
-fn num_rounds(members: &[Place]) -> usize {
-    assert!(members.len().is_power_of_two(), "halving needs a power of two");
-    members.len().trailing_zeros() as usize
+fn num_rounds(places: &[Place]) -> usize {
+    assert!(places.len().is_power_of_two(), "halving needs a power of two");
+    places.len().trailing_zeros() as usize
 }
 
-/// What member `index` still works on after some rounds of halving: the shares of all members whose
+/// What place `index` still works on after some rounds of halving: the shares of all places whose
 /// number agrees with its own in that many last bits.
 fn owned_after(shares: &[Chunks], index: usize, num_rounds: usize) -> Vec<Chunks> {
     let last_bits = (1 << num_rounds) - 1;

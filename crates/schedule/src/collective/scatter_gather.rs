@@ -11,10 +11,10 @@
 use super::pairwise::{Split, inputs};
 use super::ring::Ring;
 use super::tree::Tree;
-use crate::addends::Addends;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::contributions::Contributions;
 use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::Buffer;
@@ -38,9 +38,9 @@ pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
 }
 
 /// The root gets the sum.
-pub fn reduce(addends: &Addends, root: usize) -> Schedule {
-    let num_ranks = addends.num_ranks();
-    let mut builder = Builder::with_addends(addends.clone());
+pub fn reduce(contributions: &Contributions, root: usize) -> Schedule {
+    let num_ranks = contributions.num_ranks();
+    let mut builder = Builder::with_contributions(contributions.clone());
     let split = Split::whole(num_ranks);
     // Only the root has an output; the others keep their part of the sum in working memory.
     let mut rest = |rank: usize| match rank {
@@ -48,7 +48,8 @@ pub fn reduce(addends: &Addends, root: usize) -> Schedule {
         _ => builder.scratch(rank, rank),
     };
     let rests: Vec<Buffer> = (0..num_ranks).map(&mut rest).collect();
-    let gathering = split.reduce_scatter(&mut builder, 0, &inputs(addends), |rank| rests[rank]);
+    let gathering =
+        split.reduce_scatter(&mut builder, 0, &inputs(contributions), |rank| rests[rank]);
     for rank in (0..num_ranks).filter(|&rank| rank != root) {
         let (from, into) = (rests[rank].on(rank), Buffer::Output.on(root));
         builder.message(gathering, Chunks::one(rank), from, into);

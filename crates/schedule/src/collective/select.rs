@@ -18,9 +18,9 @@ use std::collections::BTreeSet;
 use lockstep_config::Blame;
 use lockstep_config::units::{Bytes, Seconds};
 
-use super::{BuildError, Team, algorithms, build};
-use crate::addends::Addends;
+use super::{BuildError, GroupSpec, algorithms, build};
 use crate::algorithm::Algorithm;
+use crate::contributions::Contributions;
 use crate::layout::Layout;
 use crate::op::Op;
 use crate::price::{Costs, price};
@@ -34,7 +34,7 @@ pub struct Request<'a> {
     /// The operation.
     pub op: Op,
     /// By whom.
-    pub team: &'a Team,
+    pub group: &'a GroupSpec,
     /// The elements of the whole vector, as [`Layout::even`] counts them.
     pub count: usize,
     /// What one element takes.
@@ -92,7 +92,7 @@ impl SelectError {
 
 /// A call, as far as the choice of its schedule depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct CallClass {
     /// The operation.
     pub op: Op,
     /// The algorithm, where one was asked for.
@@ -102,7 +102,7 @@ pub struct Kind {
     size_class: usize,
 }
 
-impl Kind {
+impl CallClass {
     /// Calls on so many bytes. They are looked at roughly, by powers of two, so that all ranks, and
     /// calls of nearly the same size, find the same schedule.
     pub const fn new(op: Op, bytes: usize, canonical: bool, algorithm: Option<Algorithm>) -> Self {
@@ -110,16 +110,16 @@ impl Kind {
     }
 
     /// What is asked of a group.
-    pub const fn request<'a>(&self, team: &'a Team) -> Request<'a> {
+    pub const fn request<'a>(&self, group: &'a GroupSpec) -> Request<'a> {
         let (op, count, canonical) = (self.op, self.size_class, self.canonical);
-        Request { op, team, count, element: Bytes(1), canonical }
+        Request { op, group, count, element: Bytes(1), canonical }
     }
 }
 
 /// Chooses the schedules of a group's calls.
 #[derive(Debug, Clone)]
 pub struct Selector {
-    team: Team,
+    group: GroupSpec,
     costs: Costs,
     /// Whether all members see each other's memory.
     is_one_host: bool,
@@ -130,7 +130,7 @@ pub struct Selector {
 impl Selector {
     /// For a group whose members see each other's memory where they have the same domain, if the
     /// costs know of memory.
-    pub fn new(addends: Addends, domains: &[usize], costs: Costs) -> Self {
+    pub fn new(contributions: Contributions, domains: &[usize], costs: Costs) -> Self {
         let is_one_host = costs.memory.is_some() && domains.iter().all(|d| *d == domains[0]);
         let topology = if is_one_host {
             Topology::flat(domains.len(), Medium::Memory)
@@ -138,20 +138,20 @@ impl Selector {
             Topology::by_host(domains)
         };
         let ring = costs.links.ring_order();
-        let team = Team { addends, topology: Some(topology), ring };
-        Self { team, costs, is_one_host, direct: BTreeMap::new() }
+        let group = GroupSpec { contributions, topology: Some(topology), ring };
+        Self { group, costs, is_one_host, direct: BTreeMap::new() }
     }
 
     /// Chooses by other costs from now on.
     pub fn reprice(&mut self, costs: Costs) {
-        self.team.ring = costs.links.ring_order();
+        self.group.ring = costs.links.ring_order();
         self.costs = costs;
         self.direct.clear();
     }
 
     /// Who makes the calls.
-    pub const fn team(&self) -> &Team {
-        &self.team
+    pub const fn group(&self) -> &GroupSpec {
+        &self.group
     }
 
     /// What is chosen by.
@@ -165,26 +165,26 @@ impl Selector {
     }
 
     /// The schedule of a kind of calls.
-    pub fn choose(&mut self, kind: &Kind) -> Result<Arc<Schedule>, SelectError> {
+    pub fn choose(&mut self, kind: &CallClass) -> Result<Arc<Schedule>, SelectError> {
         if self.is_one_host
             && kind.algorithm.is_none()
             && let Some(direct) = self.cheapest_direct(kind)
         {
             return Ok(direct);
         }
-        let found = select(&kind.request(&self.team), &self.costs, kind.algorithm)?;
+        let found = select(&kind.request(&self.group), &self.costs, kind.algorithm)?;
         Ok(Arc::new(found.schedule))
     }
 
     /// Where all see each other's memory, a message is a detour: it is copied into a ring and out
     /// of it. So there only schedules without messages are compared, all of which add canonically.
-    fn cheapest_direct(&mut self, kind: &Kind) -> Option<Arc<Schedule>> {
-        let (op, team) = (kind.op, &self.team);
+    fn cheapest_direct(&mut self, kind: &CallClass) -> Option<Arc<Schedule>> {
+        let (op, group) = (kind.op, &self.group);
         let direct = self.direct.entry(op).or_insert_with(|| {
-            let built = algorithms(op).iter().filter_map(|&each| build(op, each, team).ok());
+            let built = algorithms(op).iter().filter_map(|&each| build(op, each, group).ok());
             built.filter(|schedule| !schedule.needs_messages()).map(Arc::new).collect()
         });
-        let request = kind.request(team);
+        let request = kind.request(group);
         let priced = direct.iter().map(|each| (seconds(&request, &self.costs, each).0, each));
         let cheapest = priced.min_by(|(one, _), (other, _)| one.total_cmp(other));
         cheapest.map(|(_, schedule)| Arc::clone(schedule))
@@ -203,8 +203,8 @@ pub fn select(
     if candidate.seconds.0.is_infinite() {
         return Err(SelectError::NoSharedMemory { algorithm, instead: instead() });
     }
-    if request.canonical && !is_canonical(&candidate.schedule, request.team) {
-        let (num_ranks, instead) = (request.team.num_ranks(), instead());
+    if request.canonical && !is_canonical(&candidate.schedule, request.group) {
+        let (num_ranks, instead) = (request.group.num_ranks(), instead());
         return Err(SelectError::NotCanonical { algorithm, num_ranks, instead });
     }
     Ok(candidate)
@@ -239,7 +239,7 @@ pub fn contenders(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
         close.map(|(index, _)| index).take(MOST_CONTENDERS).collect::<BTreeSet<_>>()
     };
     let mut chosen = close(&|_| true);
-    chosen.extend(close(&|each| is_canonical(&each.schedule, request.team)));
+    chosen.extend(close(&|each| is_canonical(&each.schedule, request.group)));
     let all = all.into_iter().enumerate();
     all.filter(|(index, _)| chosen.contains(index)).map(|(_, each)| each).collect()
 }
@@ -269,7 +269,7 @@ pub fn bands(request: &Request<'_>, costs: &Costs) -> Vec<Band> {
 
 fn cheapest(request: &Request<'_>, costs: &Costs) -> Candidate {
     let allowed = |candidate: &Candidate| {
-        !request.canonical || is_canonical(&candidate.schedule, request.team)
+        !request.canonical || is_canonical(&candidate.schedule, request.group)
     };
     let found = candidates(request, costs).into_iter().find(allowed);
     found.expect("every operation has an algorithm over messages that adds in canonical order")
@@ -280,21 +280,22 @@ fn candidate(
     costs: &Costs,
     algorithm: Algorithm,
 ) -> Result<Candidate, BuildError> {
-    let schedule = build(request.op, algorithm, request.team)?;
+    let schedule = build(request.op, algorithm, request.group)?;
     let seconds = seconds(request, costs, &schedule);
     Ok(Candidate { algorithm, schedule, seconds })
 }
 
 fn seconds(request: &Request<'_>, costs: &Costs, schedule: &Schedule) -> Seconds {
     let layout = Layout::even(schedule, request.count);
-    price(schedule, &layout, request.element, costs, request.team.topology.as_ref())
+    price(schedule, &layout, request.element, costs, request.group.topology.as_ref())
 }
 
-/// Whether it adds as one worker would who has all leaves of the team. Some algorithms add one
+/// Whether it adds as one worker would who has all leaves of the group. Some algorithms add one
 /// vector of each rank, whatever it stands for: their order is canonical over ranks, which need not
 /// be the one over leaves.
-fn is_canonical(schedule: &Schedule, team: &Team) -> bool {
-    let is_over_leaves = || !schedule.op.is_sum() || schedule.addends.tree() == team.addends.tree();
+fn is_canonical(schedule: &Schedule, group: &GroupSpec) -> bool {
+    let is_over_leaves =
+        || !schedule.op.is_sum() || schedule.contributions.tree() == group.contributions.tree();
     verify(schedule).is_ok_and(|report| report.canonical) && is_over_leaves()
 }
 
@@ -303,10 +304,10 @@ mod tests {
     use lockstep_config::units::BytesPerSecond;
 
     use super::*;
-    use crate::addends::Addends;
+    use crate::contributions::Contributions;
     use crate::links::Link;
-    use crate::rehearsal::{Rehearsal, Trial};
     use crate::topology::Topology;
+    use crate::tuning::{Trial, TuningTable};
 
     const NETWORK: Link = Link { latency: Seconds(20e-6), bandwidth: BytesPerSecond(1e9) };
     const OVER_TCP: Costs = Costs::plain(NETWORK, BytesPerSecond(10e9));
@@ -316,13 +317,13 @@ mod tests {
         costs
     };
 
-    fn request(op: Op, team: &Team, count: usize) -> Request<'_> {
-        Request { op, team, count, element: Bytes(4), canonical: false }
+    fn request(op: Op, group: &GroupSpec, count: usize) -> Request<'_> {
+        Request { op, group, count, element: Bytes(4), canonical: false }
     }
 
     fn chosen(op: Op, num_ranks: usize, count: usize, canonical: bool, costs: &Costs) -> Algorithm {
-        let team = Team::new(num_ranks);
-        let request = Request { canonical, ..request(op, &team, count) };
+        let group = GroupSpec::new(num_ranks);
+        let request = Request { canonical, ..request(op, &group, count) };
         select(&request, costs, None).unwrap().algorithm
     }
 
@@ -339,9 +340,9 @@ mod tests {
 
     #[test]
     fn contenders_are_close_in_price_and_include_the_best_of_canonical_sums() {
-        let team = Team::new(5);
+        let group = GroupSpec::new(5);
         for count in [10, 100_000, 10_000_000] {
-            let request = request(Op::AllReduce, &team, count);
+            let request = request(Op::AllReduce, &group, count);
             let found = contenders(&request, &OVER_TCP);
             assert_eq!(found[0], candidates(&request, &OVER_TCP)[0]);
             let canonical = Request { canonical: true, ..request };
@@ -353,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_rehearsal_decides_between_algorithms_of_like_price() {
-        let team = Team::new(8);
-        let request = request(Op::AllReduce, &team, 10_000_000);
+        let group = GroupSpec::new(8);
+        let request = request(Op::AllReduce, &group, 10_000_000);
         let found = contenders(&request, &OVER_TCP);
         let (op, bytes) = (Op::AllReduce, Bytes(40_000_000));
         // The second best by price was twice as fast as that, the others as fast as they should be.
@@ -362,8 +363,8 @@ mod tests {
             let factor = if index == 1 { 0.5 } else { 1.0 };
             Trial { op, algorithm: each.algorithm, bytes, factor }
         });
-        let rehearsal = Rehearsal::new(trials.collect());
-        let tried = Costs { rehearsal, ..OVER_TCP };
+        let tuning = TuningTable::new(trials.collect());
+        let tried = Costs { tuning, ..OVER_TCP };
         let chosen = select(&request, &tried, None).unwrap();
         assert_eq!(chosen.algorithm, found[1].algorithm);
         assert_eq!(chosen.seconds.0.to_bits(), (0.5 * found[1].seconds.0).to_bits());
@@ -381,8 +382,8 @@ mod tests {
     #[test]
     fn across_hosts_memory_serves_inside_each_of_them() {
         let topology = Topology::by_host(&["a", "a", "a", "b", "b", "b"]);
-        let team = Team { topology: Some(topology), ..Team::new(6) };
-        let request = request(Op::AllReduce, &team, 10_000_000);
+        let group = GroupSpec { topology: Some(topology), ..GroupSpec::new(6) };
+        let request = request(Op::AllReduce, &group, 10_000_000);
         let found = select(&request, &WITH_MEMORY, None).unwrap();
         assert_eq!(found.algorithm, Algorithm::Hierarchical);
         let error = select(&request, &WITH_MEMORY, Some(Algorithm::Direct)).unwrap_err();
@@ -393,9 +394,9 @@ mod tests {
     fn while_bits_must_not_depend_on_the_layout_only_canonical_sums_are_chosen() {
         for num_ranks in 1..=9 {
             for count in [1, 1000, 1_000_000, 100_000_000] {
-                let team = Team::new(num_ranks);
+                let group = GroupSpec::new(num_ranks);
                 for op in [Op::AllReduce, Op::ReduceScatter, Op::Reduce { root: 0 }] {
-                    let request = Request { canonical: true, ..request(op, &team, count) };
+                    let request = Request { canonical: true, ..request(op, &group, count) };
                     let found = select(&request, &OVER_TCP, None).unwrap();
                     assert!(verify(&found.schedule).unwrap().canonical, "{}", found.schedule);
                 }
@@ -405,8 +406,8 @@ mod tests {
 
     #[test]
     fn an_algorithm_can_be_forced_and_a_refusal_names_another() {
-        let team = Team::new(5);
-        let request = request(Op::AllReduce, &team, 100);
+        let group = GroupSpec::new(5);
+        let request = request(Op::AllReduce, &group, 100);
         let forced = |canonical, algorithm| {
             let request = Request { canonical, ..request };
             select(&request, &OVER_TCP, Some(algorithm)).map(|found| found.algorithm)
@@ -429,8 +430,8 @@ mod tests {
 
     #[test]
     fn bands_begin_at_one_element_and_change_their_answer() {
-        let team = Team::new(8);
-        let bands = bands(&request(Op::AllReduce, &team, 1 << 24), &OVER_TCP);
+        let group = GroupSpec::new(8);
+        let bands = bands(&request(Op::AllReduce, &group, 1 << 24), &OVER_TCP);
         assert_eq!(bands[0], Band { from_count: 1, algorithm: Algorithm::Butterfly });
         assert!(bands.windows(2).all(|pair| {
             pair[0].from_count < pair[1].from_count && pair[0].algorithm != pair[1].algorithm
@@ -446,8 +447,8 @@ mod tests {
                 *end += len;
                 Some(*end - len..*end)
             });
-            let addends = Addends::of_leaves(&ends.collect::<Vec<_>>());
-            let team = Team { addends, ..Team::new(lens.len()) };
+            let contributions = Contributions::of_leaves(&ends.collect::<Vec<_>>());
+            let group = GroupSpec { contributions, ..GroupSpec::new(lens.len()) };
             for latency in [1e-7, 1e-5, 1e-3] {
                 for bytes_per_second in [1e6, 1e9, 1e11] {
                     let bandwidth = BytesPerSecond(bytes_per_second);
@@ -457,9 +458,13 @@ mod tests {
                         .into_iter()
                         .flat_map(|op| [1 << 8, 1 << 14, 1 << 20].map(|count| (op, count)))
                     {
-                        let request = Request { canonical: true, ..request(op, &team, count) };
+                        let request = Request { canonical: true, ..request(op, &group, count) };
                         let found = select(&request, &costs, None).unwrap().schedule;
-                        assert_eq!(found.addends.tree(), team.addends.tree(), "{lens:?}, {op}");
+                        assert_eq!(
+                            found.contributions.tree(),
+                            group.contributions.tree(),
+                            "{lens:?}, {op}"
+                        );
                     }
                 }
             }

@@ -7,7 +7,7 @@
 //! order than that of one worker, so it is drawn and priced here, and not trained with.
 //! (arXiv:2107.06925.)
 
-use super::play::{Stream, empty, play};
+use super::greedy::{Stream, empty, schedule_greedily};
 use super::{Kind, Pass, Pipeline, Shape, Task};
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub fn pipeline(shape: Shape) -> Pipeline {
     let mut pipeline = empty(Kind::Chimera, shape);
     let limit = shape.num_devices;
     let devices = (0..shape.num_devices).map(|_| (vec![stream(0), stream(1)], limit)).collect();
-    play(&mut pipeline, devices);
+    schedule_greedily(&mut pipeline, devices);
     pipeline
 }
 

@@ -32,7 +32,7 @@
 //! 1  F0 B0 F1 B1 F2 B2
 //! ");
 //! assert_eq!(verify(&pipeline), Ok(()));
-//! # Ok::<(), lockstep_schedule::pipeline::NoSuchPipeline>(())
+//! # Ok::<(), lockstep_schedule::pipeline::PipelineError>(())
 //! ```
 
 pub mod chimera;
@@ -43,10 +43,12 @@ pub mod one_f_one_b;
 pub mod pipedream;
 pub mod zero_bubble;
 
-mod play;
+mod dependencies;
+mod greedy;
 mod verify;
 
-pub use verify::{WrongPipeline, comes_from, goes_to, needs, settled, verify};
+pub use dependencies::{comes_from, goes_to, needs, settled};
+pub use verify::{InvalidPipeline, verify};
 
 use lockstep_config::Blame;
 use std::fmt;
@@ -123,7 +125,7 @@ pub struct Pipeline {
 
 /// Why there is no such pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoSuchPipeline {
+pub enum PipelineError {
     /// Nothing to run, or nobody to run it.
     #[error("a pipeline needs at least one device, one chunk and one microbatch")]
     Empty,
@@ -137,7 +139,7 @@ pub enum NoSuchPipeline {
     },
 }
 
-impl NoSuchPipeline {
+impl PipelineError {
     /// Who must act: whoever asked for it.
     pub const fn blame(&self) -> Blame {
         Blame::User
@@ -145,13 +147,13 @@ impl NoSuchPipeline {
 }
 
 /// Makes a schedule.
-pub fn build(kind: Kind, shape: Shape) -> Result<Pipeline, NoSuchPipeline> {
+pub fn build(kind: Kind, shape: Shape) -> Result<Pipeline, PipelineError> {
     let Shape { num_devices, num_chunks, num_microbatches } = shape;
     if num_devices * num_chunks * num_microbatches == 0 {
-        return Err(NoSuchPipeline::Empty);
+        return Err(PipelineError::Empty);
     }
     if kind != Kind::Interleaved && num_chunks > 1 {
-        return Err(NoSuchPipeline::SeveralChunks { kind, num_chunks });
+        return Err(PipelineError::SeveralChunks { kind, num_chunks });
     }
     let each = |program: &dyn Fn(usize) -> Vec<Task>| (0..num_devices).map(program).collect();
     let programs = match kind {
@@ -223,7 +225,7 @@ impl Pipeline {
 
     /// The most microbatches of each of a device's stages whose gradients of inputs are computed
     /// and those of weights are not; none where backward comes in one piece.
-    pub fn put_off(&self, device: usize) -> Vec<usize> {
+    pub fn deferred_weight_grads(&self, device: usize) -> Vec<usize> {
         let (mut now, mut most) = (vec![0_usize; self.num_chunks()], vec![0; self.num_chunks()]);
         for task in &self.programs[device] {
             match task.pass {
@@ -357,6 +359,6 @@ mod tests {
         let refusal = |kind, shape| build(kind, shape).unwrap_err().to_string();
         let chunks = refusal(Kind::OneFOneB, shape(2, 8));
         assert_eq!(chunks, "1f1b has one stage a device, not 2; try interleaved");
-        assert_eq!(build(Kind::GPipe, shape(1, 0)), Err(NoSuchPipeline::Empty));
+        assert_eq!(build(Kind::GPipe, shape(1, 0)), Err(PipelineError::Empty));
     }
 }

@@ -10,12 +10,13 @@
 //! one leaves only while its receiver waits for a message of that device. (Schedules that are only
 //! drawn and priced, [`Kind::is_run`], have wires that hold what is sent.)
 
-use super::{Kind, NUM_SEND_BUFFERS, Pass, Pipeline, Shape, Task, chimera};
+use super::dependencies::{comes_from, goes_to, needs, settled};
+use super::{Kind, NUM_SEND_BUFFERS, Pass, Pipeline, Task, chimera};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is wrong with a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WrongPipeline {
+pub enum InvalidPipeline {
     /// A pass is missing, comes twice, or belongs to no stage.
     #[error("device {device}: {task} does not come exactly once")]
     NotOnce {
@@ -43,7 +44,7 @@ pub enum WrongPipeline {
 }
 
 /// Proves the pipeline, or names the first thing that is wrong.
-pub fn verify(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
+pub fn verify(pipeline: &Pipeline) -> Result<(), InvalidPipeline> {
     for (device, program) in pipeline.programs.iter().enumerate() {
         check_program(pipeline, device, program)?;
     }
@@ -54,7 +55,7 @@ fn check_program(
     pipeline: &Pipeline,
     device: usize,
     program: &[Task],
-) -> Result<(), WrongPipeline> {
+) -> Result<(), InvalidPipeline> {
     let is_split = program.iter().any(|task| task.pass == Pass::InputGrad);
     let passes: &[Pass] = if is_split {
         &[Pass::Forward, Pass::InputGrad, Pass::WeightGrad]
@@ -75,15 +76,15 @@ fn check_program(
     let mut next: BTreeMap<(Pass, usize), usize> = BTreeMap::new();
     for &task in program {
         if !missing.remove(&task) {
-            return Err(WrongPipeline::NotOnce { device, task });
+            return Err(InvalidPipeline::NotOnce { device, task });
         }
         let next = next.entry((task.pass, task.chunk)).or_default();
         if task.microbatch < *next {
-            return Err(WrongPipeline::NotAscending { device, task });
+            return Err(InvalidPipeline::NotAscending { device, task });
         }
         *next = task.microbatch;
     }
-    missing.pop_first().map_or(Ok(()), |task| Err(WrongPipeline::NotOnce { device, task }))
+    missing.pop_first().map_or(Ok(()), |task| Err(InvalidPipeline::NotOnce { device, task }))
 }
 
 /// What passes from one device to another: the stage that it is for, and what it is.
@@ -101,7 +102,7 @@ struct Progress {
 }
 
 /// Runs every device as far as it can go, until all are done or none can go on.
-fn run(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
+fn run(pipeline: &Pipeline) -> Result<(), InvalidPipeline> {
     let mut done: BTreeSet<(usize, Pass, usize)> = BTreeSet::new();
     let mut devices: Vec<Progress> = Vec::new();
     devices.resize_with(pipeline.programs.len(), Progress::default);
@@ -121,7 +122,7 @@ fn run(pipeline: &Pipeline) -> Result<(), WrongPipeline> {
     }
     for (device, (program, progress)) in pipeline.programs.iter().zip(&devices).enumerate() {
         if let Some(&task) = program.get(progress.next) {
-            return Err(WrongPipeline::Stuck { device, task });
+            return Err(InvalidPipeline::Stuck { device, task });
         }
     }
     Ok(())
@@ -183,50 +184,9 @@ fn advance(
     true
 }
 
-/// The stage whose output a pass takes.
-pub fn comes_from(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
-    let is_last = stage + 1 == shape.num_stages();
-    match pass {
-        Pass::Forward => stage.checked_sub(1),
-        Pass::Backward | Pass::InputGrad => (!is_last).then_some(stage + 1),
-        Pass::WeightGrad => None,
-    }
-}
-
-/// The stage that takes the output of a pass.
-pub fn goes_to(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
-    let is_last = stage + 1 == shape.num_stages();
-    match pass {
-        Pass::Forward => (!is_last).then_some(stage + 1),
-        Pass::Backward | Pass::InputGrad => stage.checked_sub(1),
-        Pass::WeightGrad => None,
-    }
-}
-
-/// What a pass waits for: passes of its own stage and of a neighbour. Whole backward passes count
-/// as input gradients, since that is what others wait for.
-pub fn needs(shape: Shape, stage: usize, pass: Pass) -> [Option<(usize, Pass)>; 2] {
-    let is_last = stage + 1 == shape.num_stages();
-    match pass {
-        Pass::Forward => [stage.checked_sub(1).map(|before| (before, Pass::Forward)), None],
-        Pass::Backward | Pass::InputGrad => {
-            [Some((stage, Pass::Forward)), (!is_last).then_some((stage + 1, Pass::InputGrad))]
-        }
-        Pass::WeightGrad => [Some((stage, Pass::InputGrad)), None],
-    }
-}
-
-/// What others see of a pass.
-pub const fn settled(pass: Pass) -> Pass {
-    match pass {
-        Pass::Backward => Pass::InputGrad,
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Kind, build};
+    use super::super::{Kind, Shape, build};
     use super::*;
 
     #[test]
@@ -256,9 +216,13 @@ mod tests {
                     assert_eq!(live(Kind::GPipe, device), num_microbatches);
                     assert_eq!(live(Kind::OneFOneB, device), bound);
                     assert!(live(Kind::ZeroBubble, device) <= num_microbatches.min(num_devices));
-                    let put_off = |kind: Kind| build(kind, shape).unwrap().put_off(device)[0];
-                    assert_eq!(put_off(Kind::ZeroBubble), num_microbatches.min(device + 1));
-                    assert_eq!(put_off(Kind::OneFOneB), 0);
+                    let deferred_weight_grads =
+                        |kind: Kind| build(kind, shape).unwrap().deferred_weight_grads(device)[0];
+                    assert_eq!(
+                        deferred_weight_grads(Kind::ZeroBubble),
+                        num_microbatches.min(device + 1)
+                    );
+                    assert_eq!(deferred_weight_grads(Kind::OneFOneB), 0);
                     let pipedream = build(Kind::PipeDream, shape).unwrap();
                     assert_eq!(pipedream.weight_versions(device), bound);
                 }

@@ -41,7 +41,7 @@ struct Cell {
 
 /// One buffer of one rank.
 #[derive(Default)]
-struct Pmicrobatch {
+struct BufferState {
     cells: BTreeMap<usize, Cell>,
     /// For working memory: the chunk at its beginning.
     base: Option<usize>,
@@ -51,7 +51,7 @@ struct Pmicrobatch {
 pub(super) struct Memory<'a> {
     schedule: &'a Schedule,
     storage: Storage,
-    planes: BTreeMap<(usize, Area), Pmicrobatch>,
+    buffer_states: BTreeMap<(usize, Area), BufferState>,
 }
 
 /// A buffer without the base of working memory, which changes.
@@ -95,12 +95,12 @@ impl<'a> Memory<'a> {
         storage: Storage,
         mut value: impl FnMut(usize, usize) -> Symbol,
     ) -> Self {
-        let mut memory = Self { schedule, storage, planes: BTreeMap::new() };
+        let mut memory = Self { schedule, storage, buffer_states: BTreeMap::new() };
         for rank in 0..schedule.num_ranks() {
             for chunk in schedule.output(rank).iter() {
                 memory.place(rank, Area::Output, chunk, None);
             }
-            for index in 0..schedule.addends.num_inputs(rank) {
+            for index in 0..schedule.contributions.num_inputs(rank) {
                 let value = value(rank, index);
                 for chunk in schedule.input(rank).iter() {
                     let (area, key) = memory.locate(Buffer::Input(index).on(rank), chunk);
@@ -114,7 +114,7 @@ impl<'a> Memory<'a> {
     fn place(&mut self, rank: usize, area: Area, chunk: usize, value: Option<Symbol>) {
         let written = Event { rank, round: 0, step: None };
         let cell = Cell { value, written, read: Vec::new() };
-        self.planes.entry((rank, area)).or_default().cells.insert(chunk, cell);
+        self.buffer_states.entry((rank, area)).or_default().cells.insert(chunk, cell);
     }
 
     /// Which memory a chunk of a buffer is: the area, and the chunk that names its place there.
@@ -153,14 +153,14 @@ impl<'a> Memory<'a> {
         chunk: usize,
     ) -> Result<Symbol, VerifyError> {
         let (area, key) = self.locate(place, chunk);
-        let plane = self.planes.entry((place.rank, area)).or_default();
+        let buffer_state = self.buffer_states.entry((place.rank, area)).or_default();
         let unwritten = VerifyError::Unwritten { at, place, chunk };
         if let Buffer::Scratch { base, .. } = place.buffer
-            && plane.base != Some(base)
+            && buffer_state.base != Some(base)
         {
             return Err(unwritten);
         }
-        let cell = plane.cells.get_mut(&key).ok_or_else(|| unwritten.clone())?;
+        let cell = buffer_state.cells.get_mut(&key).ok_or_else(|| unwritten.clone())?;
         if !is_over(cell.written, at, clock) {
             let other = cell.written.rank;
             return Err(VerifyError::Race { at, access: "reads", place, chunk, other });
@@ -182,46 +182,50 @@ impl<'a> Memory<'a> {
         value: Symbol,
     ) -> Result<(), VerifyError> {
         let (area, key) = self.locate(place, chunk);
-        let plane = self.planes.entry((place.rank, area)).or_default();
+        let buffer_state = self.buffer_states.entry((place.rank, area)).or_default();
         let race = |other| VerifyError::Race { at, access: "writes", place, chunk, other };
         if let Buffer::Scratch { base, .. } = place.buffer
-            && plane.base != Some(base)
+            && buffer_state.base != Some(base)
         {
             // Working memory that begins elsewhere lies across everything that was there before.
-            let cells = std::mem::take(&mut plane.cells);
+            let cells = std::mem::take(&mut buffer_state.cells);
             if let Some(other) = cells.values().find_map(|cell| cell.user(at, clock)) {
                 return Err(race(other));
             }
-            plane.base = Some(base);
+            buffer_state.base = Some(base);
         }
-        if let Some(other) = plane.cells.get(&key).and_then(|cell| cell.user(at, clock)) {
+        if let Some(other) = buffer_state.cells.get(&key).and_then(|cell| cell.user(at, clock)) {
             return Err(race(other));
         }
         let written = Event { rank: at.rank, round: at.round + 1, step: Some(at.step) };
-        plane.cells.insert(key, Cell { value: Some(value), written, read: Vec::new() });
+        buffer_state.cells.insert(key, Cell { value: Some(value), written, read: Vec::new() });
         Ok(())
     }
 
     /// What chunk `chunk` of a rank's output holds at the end.
     pub(super) fn result(&self, rank: usize, chunk: usize) -> Option<Symbol> {
-        self.planes.get(&(rank, Area::Output))?.cells.get(&chunk)?.value
+        self.buffer_states.get(&(rank, Area::Output))?.cells.get(&chunk)?.value
     }
 
     /// Memory of `rank` that another rank may still be using when all that is known is `clock`:
     /// the buffer, the chunk, and who uses it.
     pub(super) fn in_use(&self, rank: usize, clock: &Clock) -> Option<(Buffer, usize, usize)> {
-        let own = self.planes.iter().filter(|((owner, _), _)| *owner == rank);
-        own.flat_map(|((_, area), plane)| plane.cells.iter().map(move |cell| (area, plane, cell)))
-            .find_map(|(area, plane, (&chunk, cell))| {
-                let mut events = std::iter::once(&cell.written).chain(&cell.read);
-                let open = events.find(|event| event.round >= clock.0[event.rank])?;
-                let buffer = match *area {
-                    Area::Input(index) => Buffer::Input(index),
-                    Area::Output => Buffer::Output,
-                    Area::Scratch(slot) => Buffer::Scratch { slot, base: plane.base.unwrap_or(0) },
-                };
-                Some((buffer, chunk, open.rank))
-            })
+        let own = self.buffer_states.iter().filter(|((owner, _), _)| *owner == rank);
+        own.flat_map(|((_, area), buffer_state)| {
+            buffer_state.cells.iter().map(move |cell| (area, buffer_state, cell))
+        })
+        .find_map(|(area, buffer_state, (&chunk, cell))| {
+            let mut events = std::iter::once(&cell.written).chain(&cell.read);
+            let open = events.find(|event| event.round >= clock.0[event.rank])?;
+            let buffer = match *area {
+                Area::Input(index) => Buffer::Input(index),
+                Area::Output => Buffer::Output,
+                Area::Scratch(slot) => {
+                    Buffer::Scratch { slot, base: buffer_state.base.unwrap_or(0) }
+                }
+            };
+            Some((buffer, chunk, open.rank))
+        })
     }
 }
 

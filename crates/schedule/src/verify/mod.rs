@@ -5,7 +5,7 @@
 //!
 //! - every send meets its receive, with the same chunks, and nothing is left over;
 //! - it cannot deadlock, even with channels that hold nothing (see the `walk` module);
-//! - every rank's output is right, each addend counted once;
+//! - every rank's output is right, each contribution counted once;
 //! - the *order* of every sum is known, and is the same on all ranks that get it;
 //! - nothing is read before it is written, and nobody touches memory that another rank, or another
 //!   step of the same round, may be using: each access must *happen after* the ones it conflicts
@@ -29,8 +29,8 @@ mod symbol;
 
 pub use report::{Report, Traffic, Transfer};
 
-use crate::addends::Addend;
 use crate::chunks::Chunks;
+use crate::contributions::Contribution;
 use crate::op::Op;
 use crate::schedule::{Schedule, StepId};
 use crate::step::{Buffer, Place};
@@ -62,7 +62,7 @@ pub enum VerifyError {
     WrongSize {
         /// How many programs there are.
         programs: usize,
-        /// How many ranks the addends speak of.
+        /// How many ranks the contributions speak of.
         ranks: usize,
     },
     /// The vector is cut so that ranks cannot own their parts of it.
@@ -143,17 +143,17 @@ pub enum VerifyError {
         /// What it should hold.
         expected: String,
     },
-    /// Two ranks have sums of the same addends in different orders, which are different bits.
+    /// Two ranks have sums of the same contributions in different orders, which are different bits.
     #[error("chunk {chunk} is {first} on one rank, but {second} on rank {rank}")]
     OrdersDiffer {
         /// Which chunk.
         chunk: usize,
         /// The order on the first rank that has it.
-        first: Box<SumTree<Addend>>,
+        first: Box<SumTree<Contribution>>,
         /// The other rank.
         rank: usize,
         /// The order there.
-        second: Box<SumTree<Addend>>,
+        second: Box<SumTree<Contribution>>,
     },
     /// A rank leaves a barrier that another may not have reached.
     #[error("rank {rank} leaves the barrier without a word of rank {missing}")]

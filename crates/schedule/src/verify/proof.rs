@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use super::VerifyError;
 use super::memory::{Clock, Memory, Storage};
 use super::symbol::{Symbol, Symbols};
-use crate::addends::Addend;
 use crate::chunks::Chunks;
+use crate::contributions::Contribution;
 use crate::op::Op;
 use crate::schedule::{RoundId, Schedule, StepId};
 use crate::step::{Place, Side, Step};
@@ -18,7 +18,7 @@ use crate::sum_tree::SumTree;
 use crate::walk::{Interrupted, Observer, walk};
 
 /// The order of each sum, by runs of chunks that have the same.
-pub(super) type Sums = Vec<(Chunks, SumTree<Addend>)>;
+pub(super) type Sums = Vec<(Chunks, SumTree<Contribution>)>;
 
 /// Runs the schedule and checks what every rank ends with.
 pub(super) fn run(schedule: &Schedule, storage: Storage) -> Result<Sums, VerifyError> {
@@ -57,7 +57,7 @@ impl<'a> Proof<'a> {
     fn new(schedule: &'a Schedule, storage: Storage) -> Self {
         let num_ranks = schedule.num_ranks();
         let mut symbols = Symbols::default();
-        let named = |rank, index| symbols.addend(Addend { rank, index });
+        let named = |rank, index| symbols.contribution(Contribution { rank, index });
         let memory = Memory::new(schedule, storage, named);
         Self {
             schedule,
@@ -141,39 +141,41 @@ impl<'a> Proof<'a> {
         Ok(if self.schedule.op.is_sum() { self.runs(&orders) } else { Vec::new() })
     }
 
-    /// Whether a value is right for a chunk: all addends once, or what its owner brought.
+    /// Whether a value is right for a chunk: all contributions once, or what its owner brought.
     fn is_right(&mut self, symbol: Symbol, chunk: usize) -> bool {
         if !self.schedule.op.is_sum() {
-            return self.owner(chunk).is_some_and(|owner| self.symbols.addend(owner) == symbol);
+            return self
+                .owner(chunk)
+                .is_some_and(|owner| self.symbols.contribution(owner) == symbol);
         }
-        let expected = self.schedule.addends.all();
+        let expected = self.schedule.contributions.all();
         self.symbols.num_leaves(symbol) == expected.len() && {
             let tree = self.symbols.tree(symbol);
-            let mut leaves: Vec<Addend> = tree.leaves().into_iter().copied().collect();
+            let mut leaves: Vec<Contribution> = tree.leaves().into_iter().copied().collect();
             leaves.sort_unstable();
             leaves == expected
         }
     }
 
     /// Who brings a chunk, where only one rank does.
-    fn owner(&self, chunk: usize) -> Option<Addend> {
+    fn owner(&self, chunk: usize) -> Option<Contribution> {
         let mut ranks = 0..self.schedule.num_ranks();
         let rank = ranks.find(|&rank| self.schedule.input(rank).position(chunk).is_some())?;
-        Some(Addend { rank, index: 0 })
+        Some(Contribution { rank, index: 0 })
     }
 
     fn wrong_result(&self, rank: usize, chunk: usize) -> VerifyError {
-        let num_addends = self.schedule.addends.all().len();
+        let num_contributions = self.schedule.contributions.all().len();
         let found = match self.memory.result(rank, chunk) {
             None => "nothing".to_owned(),
-            Some(symbol) if self.symbols.num_leaves(symbol) > 2 * num_addends => {
-                format!("a sum of {} addends", self.symbols.num_leaves(symbol))
+            Some(symbol) if self.symbols.num_leaves(symbol) > 2 * num_contributions => {
+                format!("a sum of {} contributions", self.symbols.num_leaves(symbol))
             }
             Some(symbol) => self.symbols.tree(symbol).to_string(),
         };
         let expected = match self.owner(chunk) {
             Some(owner) if !self.schedule.op.is_sum() => owner.to_string(),
-            _ => format!("a sum of all {num_addends} addends"),
+            _ => format!("a sum of all {num_contributions} contributions"),
         };
         VerifyError::WrongResult { rank, chunk, found, expected }
     }

@@ -7,20 +7,20 @@
 use std::collections::BTreeSet;
 
 use super::proof::Sums;
-use crate::addends::Addend;
 use crate::chunks::Chunks;
+use crate::contributions::Contribution;
 use crate::layout::Layout;
 use crate::schedule::Schedule;
 use crate::step::{Place, Step};
 use crate::sum_tree::SumTree;
-use crate::timeline::{Hops, play};
+use crate::timeline::{Hops, simulate};
 
 /// A proven schedule in numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The order in which each chunk of the result is added up, by runs of chunks that have the
     /// same. Empty for operations that only move data.
-    pub sums: Vec<(Chunks, SumTree<Addend>)>,
+    pub sums: Vec<(Chunks, SumTree<Contribution>)>,
     /// Whether every sum has the canonical order, so that its bits do not depend on the layout.
     pub canonical: bool,
     /// Whether input and output may be the same memory (where they hold the same chunk).
@@ -69,8 +69,8 @@ pub struct Transfer {
 
 impl Report {
     pub(super) fn new(schedule: &Schedule, sums: Sums, in_place: bool) -> Self {
-        let canonical_tree = schedule.addends.tree();
-        let timeline = play(schedule, &Hops).expect("a proven schedule comes to its end");
+        let canonical_tree = schedule.contributions.tree();
+        let timeline = simulate(schedule, &Hops).expect("a proven schedule comes to its end");
         Self {
             canonical: sums.iter().all(|(_, order)| *order == canonical_tree),
             sums,

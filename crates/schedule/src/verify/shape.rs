@@ -7,7 +7,7 @@ use crate::step::{Buffer, Place, Step};
 
 /// Checks the sizes, and every step by itself.
 pub(super) fn check(schedule: &Schedule) -> Result<(), VerifyError> {
-    let (programs, ranks) = (schedule.num_ranks(), schedule.addends.num_ranks());
+    let (programs, ranks) = (schedule.num_ranks(), schedule.contributions.num_ranks());
     if programs != ranks {
         return Err(VerifyError::WrongSize { programs, ranks });
     }
@@ -65,7 +65,7 @@ fn check_place(schedule: &Schedule, place: Place, chunks: Chunks) -> Result<(), 
     let is_held = match buffer {
         _ if chunks.is_empty() => true,
         Buffer::Input(index) => {
-            index < schedule.addends.num_inputs(rank) && schedule.input(rank).has_run(chunks)
+            index < schedule.contributions.num_inputs(rank) && schedule.input(rank).has_run(chunks)
         }
         Buffer::Output => schedule.output(rank).has_run(chunks),
         Buffer::Scratch { base, .. } => base <= chunks.start,

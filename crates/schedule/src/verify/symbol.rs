@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::addends::Addend;
+use crate::contributions::Contribution;
 use crate::sum_tree::SumTree;
 
 /// The number of a sum.
@@ -11,7 +11,7 @@ pub(super) struct Symbol(usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Expression {
-    Addend(Addend),
+    Contribution(Contribution),
     Sum(Symbol, Symbol),
 }
 
@@ -20,15 +20,15 @@ enum Expression {
 pub(super) struct Symbols {
     expressions: Vec<Expression>,
     numbers: BTreeMap<Expression, Symbol>,
-    /// How many addends each has. A wrong schedule can double a sum in every round; the count
+    /// How many contributions each has. A wrong schedule can double a sum in every round; the count
     /// tells before anybody writes the tree out.
     num_leaves: Vec<usize>,
 }
 
 impl Symbols {
     /// What a rank brought.
-    pub(super) fn addend(&mut self, addend: Addend) -> Symbol {
-        self.number(Expression::Addend(addend), 1)
+    pub(super) fn contribution(&mut self, contribution: Contribution) -> Symbol {
+        self.number(Expression::Contribution(contribution), 1)
     }
 
     /// The left sum plus the right sum.
@@ -37,15 +37,15 @@ impl Symbols {
         self.number(Expression::Sum(left, right), num_leaves)
     }
 
-    /// How many addends a sum has, each counted as often as it occurs.
+    /// How many contributions a sum has, each counted as often as it occurs.
     pub(super) fn num_leaves(&self, symbol: Symbol) -> usize {
         self.num_leaves[symbol.0]
     }
 
     /// The sum written out.
-    pub(super) fn tree(&self, symbol: Symbol) -> SumTree<Addend> {
+    pub(super) fn tree(&self, symbol: Symbol) -> SumTree<Contribution> {
         match self.expressions[symbol.0] {
-            Expression::Addend(addend) => SumTree::Leaf(addend),
+            Expression::Contribution(contribution) => SumTree::Leaf(contribution),
             Expression::Sum(left, right) => SumTree::sum(self.tree(left), self.tree(right)),
         }
     }
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn equal_sums_are_one_symbol_and_other_orders_are_others() {
         let mut symbols = Symbols::default();
-        let [a, b, c] = [0, 1, 2].map(|rank| symbols.addend(Addend { rank, index: 0 }));
+        let [a, b, c] = [0, 1, 2].map(|rank| symbols.contribution(Contribution { rank, index: 0 }));
         let left = symbols.sum(a, b);
         let first = symbols.sum(left, c);
         let again = symbols.sum(a, b);

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_schedule::{Addend, Buffer, Chunks, Layout, Op, Place, Schedule, Side, Step, SumTree};
+use lockstep_schedule::{
+    Buffer, Chunks, Contribution, Layout, Op, Place, Schedule, Side, Step, SumTree,
+};
 
 /// Whether a rank's input is also its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,19 +241,20 @@ pub(crate) fn expected(
     schedule: &Schedule,
     layout: &Layout,
     inputs: &[Vec<Vec<f64>>],
-    sums: &[(Chunks, SumTree<Addend>)],
+    sums: &[(Chunks, SumTree<Contribution>)],
 ) -> Vec<Vec<f64>> {
-    let element = |addend: &Addend, chunk: usize, offset: usize| {
-        let range = layout.range(addend.rank, Buffer::Input(addend.index), Chunks::one(chunk));
-        inputs[addend.rank][addend.index][range.start + offset]
+    let element = |contribution: &Contribution, chunk: usize, offset: usize| {
+        let range =
+            layout.range(contribution.rank, Buffer::Input(contribution.index), Chunks::one(chunk));
+        inputs[contribution.rank][contribution.index][range.start + offset]
     };
     let value = |chunk: usize, offset: usize| {
         if let Some((_, order)) = sums.iter().find(|(run, _)| run.contains(Chunks::one(chunk))) {
-            return total(&order.map(&mut |addend| element(addend, chunk, offset)));
+            return total(&order.map(&mut |contribution| element(contribution, chunk, offset)));
         }
         let mut ranks = 0..schedule.num_ranks();
         let owner = ranks.find(|&rank| schedule.input(rank).position(chunk).is_some());
-        let owner = Addend { rank: owner.expect("somebody brings it"), index: 0 };
+        let owner = Contribution { rank: owner.expect("somebody brings it"), index: 0 };
         element(&owner, chunk, offset)
     };
     let output = |rank: usize| {
@@ -284,7 +287,7 @@ pub(crate) fn inputs(schedule: &Schedule, layout: &Layout, seed: u64) -> Vec<Vec
         let len = if schedule.op == Op::Barrier { 0 } else { layout.input_len(rank) };
         (0..len).map(|index| value(rank, number, index)).collect()
     };
-    let numbers = |rank: usize| 0..schedule.addends.num_inputs(rank);
+    let numbers = |rank: usize| 0..schedule.contributions.num_inputs(rank);
     let of_rank = |rank| numbers(rank).map(|number| input(rank, number)).collect();
     (0..schedule.num_ranks()).map(of_rank).collect()
 }

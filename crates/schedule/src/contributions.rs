@@ -1,10 +1,10 @@
-//! What each rank adds to a sum.
+//! Contributions of each rank to a reduction.
 //!
-//! Usually one vector: rank i is leaf i. When the number of workers does not divide the number of
+//! Usually one vector per rank: rank i is leaf i. When the number of workers does not divide the
 //! leaves into aligned blocks, a rank holds a run of leaves that is no node of the canonical tree,
-//! so it hands in the *maximal aligned blocks* of its run as separate addends. Three workers over
-//! eight leaves hold [0,3) [3,6) [6,8) and hand in {[0,2) [2,3)}, {[3,4) [4,6)}, {[6,8)}; the sum
-//! then has the same tree, and the same bits, as on one worker or on eight.
+//! so it contributes the *maximal aligned blocks* of its run as separate vectors. Three workers
+//! over eight leaves hold [0,3) [3,6) [6,8) and contribute {[0,2) [2,3)}, {[3,4) [4,6)}, {[6,8)};
+//! the sum then has the same tree, and the same bits, as on one worker or on eight.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,24 +13,24 @@ use crate::sum_tree::{SumTree, halves};
 
 /// One vector that a rank contributes: its input number `index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Addend {
-    /// Whose it is.
+pub struct Contribution {
+    /// Contributing rank.
     pub rank: usize,
-    /// Which of the rank's inputs.
+    /// Index of the rank's input.
     pub index: usize,
 }
 
-/// Everything that is added up: for each rank the leaves that each of its inputs covers.
+/// All contributions to a reduction: for each rank the leaves that each of its inputs covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Addends {
+pub struct Contributions {
     num_leaves: usize,
     by_rank: Vec<Vec<Range<usize>>>,
 }
 
-impl Addends {
+impl Contributions {
     /// Rank i contributes leaf i.
     pub fn one_each(num_ranks: usize) -> Self {
-        assert!(num_ranks > 0, "a group has at least one member");
+        assert!(num_ranks > 0, "a group has at least one rank");
         let leaf = |rank| Range { start: rank, end: rank + 1 };
         Self { num_leaves: num_ranks, by_rank: (0..num_ranks).map(|r| vec![leaf(r)]).collect() }
     }
@@ -47,46 +47,49 @@ impl Addends {
         Self { num_leaves, by_rank }
     }
 
-    /// How many ranks contribute.
+    /// Number of ranks.
     pub fn num_ranks(&self) -> usize {
         self.by_rank.len()
     }
 
-    /// How many leaves the sum has.
+    /// Number of leaves of the sum.
     pub fn num_leaves(&self) -> usize {
         self.num_leaves
     }
 
-    /// How many inputs `rank` has.
+    /// Number of inputs of `rank`.
     pub fn num_inputs(&self, rank: usize) -> usize {
         self.by_rank[rank].len()
     }
 
-    /// The leaves that each input of `rank` is the sum of.
+    /// Leaves summed in each input of `rank`.
     pub fn blocks(&self, rank: usize) -> &[Range<usize>] {
         &self.by_rank[rank]
     }
 
-    /// All addends, rank by rank.
-    pub fn all(&self) -> Vec<Addend> {
-        let of_rank = |rank| (0..self.num_inputs(rank)).map(move |index| Addend { rank, index });
+    /// All contributions, rank by rank.
+    pub fn all(&self) -> Vec<Contribution> {
+        let of_rank =
+            |rank| (0..self.num_inputs(rank)).map(move |index| Contribution { rank, index });
         (0..self.num_ranks()).flat_map(of_rank).collect()
     }
 
-    /// Whether every rank has one input only.
+    /// Whether every rank has a single input.
     pub fn is_one_each(&self) -> bool {
         self.by_rank.iter().all(|inputs| inputs.len() == 1)
     }
 
-    /// The canonical order of their sum.
-    pub fn tree(&self) -> SumTree<Addend> {
-        let leaves_of = |addend: &Addend| self.by_rank[addend.rank][addend.index].clone();
+    /// Canonical order of the sum.
+    pub fn tree(&self) -> SumTree<Contribution> {
+        let leaves_of = |contribution: &Contribution| {
+            self.by_rank[contribution.rank][contribution.index].clone()
+        };
         let blocks: Vec<_> = self.all().into_iter().map(|a| (leaves_of(&a), a)).collect();
         SumTree::over_blocks(self.num_leaves, &blocks)
     }
 }
 
-/// The largest nodes of the canonical tree below `node` that lie wholly inside `share`.
+/// Largest nodes of the canonical tree below `node` that lie inside `share`.
 fn blocks(node: Range<usize>, share: &Range<usize>) -> Vec<Range<usize>> {
     if share.start <= node.start && node.end <= share.end {
         return vec![node];
@@ -100,7 +103,7 @@ fn blocks(node: Range<usize>, share: &Range<usize>) -> Vec<Range<usize>> {
     found
 }
 
-impl fmt::Display for Addend {
+impl fmt::Display for Contribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.index {
             0 => write!(f, "{}", self.rank),
@@ -115,18 +118,18 @@ mod tests {
 
     #[test]
     fn one_each_is_the_canonical_tree_over_ranks() {
-        let addends = Addends::one_each(6);
-        assert_eq!(addends.tree().to_string(), SumTree::canonical(6).to_string());
-        assert!(addends.is_one_each());
+        let contributions = Contributions::one_each(6);
+        assert_eq!(contributions.tree().to_string(), SumTree::canonical(6).to_string());
+        assert!(contributions.is_one_each());
     }
 
     #[test]
-    fn three_workers_hand_in_the_aligned_blocks_of_eight_leaves() {
-        let addends = Addends::of_leaves(&[0..3, 3..6, 6..8]);
-        assert_eq!(addends.blocks(0), [0..2, 2..3]);
-        assert_eq!(addends.blocks(1), [3..4, 4..6]);
-        assert_eq!(addends.blocks(2), std::slice::from_ref(&(6..8)));
-        assert_eq!(addends.tree().to_string(), "(0+(0.1+1))+(1.1+2)");
+    fn three_workers_contribute_the_aligned_blocks_of_eight_leaves() {
+        let contributions = Contributions::of_leaves(&[0..3, 3..6, 6..8]);
+        assert_eq!(contributions.blocks(0), [0..2, 2..3]);
+        assert_eq!(contributions.blocks(1), [3..4, 4..6]);
+        assert_eq!(contributions.blocks(2), std::slice::from_ref(&(6..8)));
+        assert_eq!(contributions.tree().to_string(), "(0+(0.1+1))+(1.1+2)");
     }
 
     #[test]
@@ -135,29 +138,31 @@ mod tests {
             let reference = SumTree::canonical(num_leaves).to_string();
             for first in 1..num_leaves {
                 for second in first + 1..num_leaves {
-                    let addends =
-                        Addends::of_leaves(&[0..first, first..second, second..num_leaves]);
-                    // Each addend is written as the canonical sum of its own leaves.
-                    let spelled = spell(&addends);
+                    let contributions =
+                        Contributions::of_leaves(&[0..first, first..second, second..num_leaves]);
+                    // Each contribution is written as the canonical sum of its own leaves.
+                    let spelled = spell(&contributions);
                     assert_eq!(spelled, reference, "{num_leaves} leaves cut at {first}, {second}");
                 }
             }
         }
     }
 
-    fn spell(addends: &Addends) -> String {
+    fn spell(contributions: &Contributions) -> String {
         fn expand(node: Range<usize>) -> SumTree<usize> {
             match halves(&node) {
                 Some((left, right)) => SumTree::sum(expand(left), expand(right)),
                 None => SumTree::Leaf(node.start),
             }
         }
-        fn splice(tree: &SumTree<Addend>, addends: &Addends) -> SumTree<usize> {
+        fn splice(tree: &SumTree<Contribution>, contributions: &Contributions) -> SumTree<usize> {
             match tree {
-                SumTree::Leaf(a) => expand(addends.blocks(a.rank)[a.index].clone()),
-                SumTree::Sum(l, r) => SumTree::sum(splice(l, addends), splice(r, addends)),
+                SumTree::Leaf(a) => expand(contributions.blocks(a.rank)[a.index].clone()),
+                SumTree::Sum(l, r) => {
+                    SumTree::sum(splice(l, contributions), splice(r, contributions))
+                }
             }
         }
-        splice(&addends.tree(), addends).to_string()
+        splice(&contributions.tree(), contributions).to_string()
     }
 }

@@ -1,58 +1,58 @@
-//! How far prices are from the truth, where algorithms were tried out.
+//! Measured corrections of modelled costs (autotuning).
 //!
-//! A price knows latencies and speeds. What ranks that share cores do to each other, how a kernel
-//! cuts a message into packets and what of it a cache still holds, it does not know; algorithms
-//! whose prices are close may then be far apart. So ranks *rehearse* those few, at some sizes, and
-//! from then on a price is corrected by what was found: measured over priced, between two sizes by
-//! the logarithm of the size.
+//! The cost model knows latencies and bandwidths. It does not know how ranks that share cores
+//! interfere, how a kernel splits a message into packets, or which data is still cached; algorithms
+//! of similar modelled cost may then differ widely. Ranks therefore measure those few algorithms at
+//! some sizes, and costs are corrected by measured over modelled time, interpolated in the
+//! logarithm of the size.
 //!
-//! Sizes below the first that was tried had nothing to choose between, and their prices, which are
-//! mostly latency, stand.
+//! Below the smallest measured size the candidates are far apart and mostly latency, so costs are
+//! left as they are.
 //!
-//! An algorithm that was not tried at a size, because its price was far from the best, is taken to
-//! be off by as much as the one that was off most: it is never chosen because nobody looked.
+//! An algorithm that was not measured at a size, because its modelled cost was far from the best,
+//! takes the largest factor measured there: it is never selected for lack of a measurement.
 
 use lockstep_config::units::Bytes;
 
 use crate::algorithm::Algorithm;
 use crate::op::Op;
 
-/// What was found of one algorithm at one size.
+/// Measurement of one algorithm at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trial {
-    /// The operation.
+    /// Operation.
     pub op: Op,
-    /// How it was carried out.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// The size of the whole vector.
+    /// Size of the whole vector.
     pub bytes: Bytes,
-    /// The time it took, over its price.
+    /// Measured over modelled time.
     pub factor: f64,
 }
 
-/// All that was tried; nothing of it leaves prices as they are.
+/// All measurements; an empty table leaves costs unchanged.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Rehearsal {
-    /// By size, ascending.
+pub struct TuningTable {
+    /// Measurements by ascending size.
     trials: Vec<Trial>,
 }
 
-impl Rehearsal {
-    /// Nothing was tried.
+impl TuningTable {
+    /// No measurements.
     pub const NONE: Self = Self { trials: Vec::new() };
 
-    /// From what was found, in any order.
+    /// Table of these measurements, in any order.
     pub fn new(mut trials: Vec<Trial>) -> Self {
         trials.sort_by_key(|trial| trial.bytes);
         Self { trials }
     }
 
-    /// What was tried, by size.
+    /// Measurements by size.
     pub fn trials(&self) -> &[Trial] {
         &self.trials
     }
 
-    /// What a price is multiplied by.
+    /// Correction factor of a modelled cost.
     pub fn factor(&self, op: Op, algorithm: Algorithm, bytes: Bytes) -> f64 {
         let sizes = || self.trials.iter().filter(|trial| trial.op == op).map(|trial| trial.bytes);
         let below = sizes().filter(|size| *size <= bytes).max();
@@ -66,7 +66,7 @@ impl Rehearsal {
         }
     }
 
-    /// The factor at a size that was tried.
+    /// Factor at a measured size.
     fn at(&self, op: Op, algorithm: Algorithm, bytes: Bytes) -> f64 {
         let tried = || self.trials.iter().filter(|trial| trial.op == op && trial.bytes == bytes);
         let own = tried().find(|trial| trial.algorithm == algorithm).map(|trial| trial.factor);
@@ -74,11 +74,11 @@ impl Rehearsal {
     }
 }
 
-/// From one factor to another, by the logarithm of the size.
+/// Interpolates factors in the logarithm of the size.
 fn between((below, low): (Bytes, f64), (above, high): (Bytes, f64), bytes: Bytes) -> f64 {
     let log = |bytes: Bytes| (bytes.0.max(1) as f64).ln();
-    let way = (log(above) - log(below)).max(f64::MIN_POSITIVE);
-    low + (high - low) * ((log(bytes) - log(below)) / way).clamp(0.0, 1.0)
+    let distance = (log(above) - log(below)).max(f64::MIN_POSITIVE);
+    low + (high - low) * ((log(bytes) - log(below)) / distance).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]
@@ -94,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn between_two_sizes_a_factor_goes_by_the_logarithm_and_beyond_them_it_stays() {
+    fn factors_interpolate_in_the_logarithm_and_are_constant_beyond_the_ends() {
         let tree = Algorithm::Tree;
-        let all = Rehearsal::new(vec![trial(tree, 16 << 10, 3.0), trial(tree, 1 << 10, 1.0)]);
-        let only = Rehearsal::new(vec![trial(tree, 4 << 10, 0.5)]);
+        let all = TuningTable::new(vec![trial(tree, 16 << 10, 3.0), trial(tree, 1 << 10, 1.0)]);
+        let only = TuningTable::new(vec![trial(tree, 4 << 10, 0.5)]);
         let of_only = |bytes| only.factor(Op::AllReduce, tree, Bytes(bytes));
         close(of_only(64), 1.0);
         close(of_only(1 << 10), 1.0);
@@ -112,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_is_off_by_as_much_as_the_worst_that_was() {
-        let all = Rehearsal::new(vec![
+    fn an_unmeasured_algorithm_takes_the_largest_factor() {
+        let all = TuningTable::new(vec![
             trial(Algorithm::Tree, 1 << 10, 1.5),
             trial(Algorithm::Butterfly, 1 << 10, 2.5),
             trial(Algorithm::Tree, 1 << 20, 1.25),
@@ -123,6 +123,6 @@ mod tests {
         close(factor(Algorithm::Butterfly, 1 << 20), 1.25);
         close(factor(Algorithm::Butterfly, 1 << 15), f64::midpoint(2.5, 1.25));
         close(all.factor(Op::AllGather, Algorithm::RING, Bytes(1 << 10)), 1.0);
-        close(Rehearsal::NONE.factor(Op::AllReduce, Algorithm::RING, Bytes(7)), 1.0);
+        close(TuningTable::NONE.factor(Op::AllReduce, Algorithm::RING, Bytes(7)), 1.0);
     }
 }

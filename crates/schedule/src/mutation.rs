@@ -1,37 +1,37 @@
-//! Breaks schedules on purpose, so that tests can see who notices.
+//! Mutations of schedules, for tests of the verifier.
 //!
-//! A proof that accepts everything is worth nothing. Each mutation changes one small thing in one
-//! rank's program, as a bug would: a step is lost, a peer or a chunk is off by one, two rounds
-//! trade places or are run together, the sides of a sum are swapped. [`verify`](crate::verify) must
-//! refuse the result, or its report must show the difference.
+//! Each mutation changes one small thing in one rank's program, as a bug would: a step is dropped,
+//! a peer or a chunk is off by one, two rounds are swapped or merged, the sides of a sum are
+//! swapped. [`verify`](crate::verify) must reject the result, or its report must show the
+//! difference.
 
 use crate::chunks::Chunks;
 use crate::schedule::{RoundId, Schedule, StepId};
 use crate::step::{Buffer, Side, Step};
 use crate::sum_tree::SumTree;
 
-/// One small change.
+/// One small change of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
-    /// A step is lost.
+    /// Drops a step.
     Drop(StepId),
-    /// A round and the next trade places.
+    /// Swaps a round with the next.
     SwapRounds(RoundId),
-    /// A round and the next are run together.
+    /// Merges a round with the next.
     JoinRounds(RoundId),
-    /// A message, copy or wait goes to the next rank instead.
+    /// Sends a message, copy or wait to the next rank.
     OtherPeer(StepId),
-    /// A step works on the next chunk, counting around.
+    /// Shifts a step to the next chunk, cyclically.
     OtherChunk(StepId),
-    /// A step works on one chunk less.
+    /// Removes one chunk from a step.
     FewerChunks(StepId),
-    /// A step reads its input where it should read a partial sum, or the other way round.
+    /// Reads the input instead of a partial sum, or the other way round.
     OtherSource(StepId),
-    /// A sum is added the other way round.
+    /// Swaps the operands of a sum.
     OtherSides(StepId),
 }
 
-/// Every mutation of a schedule.
+/// All mutations of a schedule.
 pub fn mutations(schedule: &Schedule) -> Vec<Mutation> {
     let of_step = schedule.steps().flat_map(|(id, _)| {
         [
@@ -53,7 +53,7 @@ pub fn mutations(schedule: &Schedule) -> Vec<Mutation> {
 }
 
 impl Mutation {
-    /// The schedule with this change; nothing where the change would change nothing.
+    /// Schedule with this change; `None` if the change has no effect.
     pub fn apply(self, schedule: &Schedule) -> Option<Schedule> {
         let mut mutant = schedule.clone();
         match self {
@@ -99,7 +99,7 @@ fn step(schedule: &mut Schedule, id: StepId) -> &mut Step {
     &mut schedule.programs[id.rank][id.round][id.step]
 }
 
-/// The other rank of a step.
+/// Peer of a step.
 fn peer(step: &mut Step) -> Option<&mut usize> {
     match step {
         Step::Send { peer, .. } | Step::Recv { peer, .. } | Step::RecvReduce { peer, .. } => {
@@ -122,7 +122,7 @@ fn chunks(step: &mut Step) -> Option<&mut Chunks> {
     }
 }
 
-/// A buffer that a step reads.
+/// Source buffer of a step.
 fn source(step: &mut Step) -> Option<&mut Buffer> {
     match step {
         Step::Send { from, .. } => Some(from),

@@ -5,8 +5,8 @@
 //! keeps no more than it may; among several it takes the pass that is nearest to the loss, since
 //! that is what frees memory soonest. A forward pass takes one unit of time, a backward pass two.
 
-use super::{Pass, Task, needs, settled};
-use super::{Pipeline, Shape};
+use super::dependencies::{needs, settled};
+use super::{Kind, Pass, Pipeline, Shape, Task};
 use std::collections::BTreeMap;
 
 /// The passes of one device in one direction, in their order.
@@ -15,8 +15,8 @@ pub(super) struct Stream {
     pub(super) backward: Vec<Task>,
 }
 
-/// A device at play.
-struct Player {
+/// A device at schedule_greedily.
+struct DeviceState {
     streams: Vec<(Stream, usize, usize)>,
     program: Vec<Task>,
     free_at: usize,
@@ -29,41 +29,42 @@ type Ends = BTreeMap<(usize, Pass, usize), usize>;
 
 /// Fills in the programs of a pipeline whose devices have these streams, and keep at most so many
 /// passes alive, or a few more where they could not go on.
-pub(super) fn play(pipeline: &mut Pipeline, devices: Vec<(Vec<Stream>, usize)>) {
-    let player = |(streams, limit): (Vec<Stream>, usize)| Player {
+pub(super) fn schedule_greedily(pipeline: &mut Pipeline, devices: Vec<(Vec<Stream>, usize)>) {
+    let device_state = |(streams, limit): (Vec<Stream>, usize)| DeviceState {
         streams: streams.into_iter().map(|stream| (stream, 0, 0)).collect(),
         program: Vec::new(),
         free_at: 0,
         limit,
         num_live: 0,
     };
-    let mut players: Vec<Player> = devices.into_iter().map(player).collect();
+    let mut device_states: Vec<DeviceState> = devices.into_iter().map(device_state).collect();
     let mut ends = Ends::new();
     let mut now = 0;
-    while players.iter().any(|player| !player.is_done()) {
-        let mut is_anybody_busy = false;
-        for (device, player) in players.iter_mut().enumerate() {
-            if player.free_at <= now
-                && let Some(task) = player.choose(pipeline, device, now, &ends)
+    while device_states.iter().any(|device_state| !device_state.is_done()) {
+        let mut is_any_busy = false;
+        for (device, device_state) in device_states.iter_mut().enumerate() {
+            if device_state.free_at <= now
+                && let Some(task) = device_state.choose(pipeline, device, now, &ends)
             {
-                player.free_at = now + if task.pass == Pass::Forward { 1 } else { 2 };
+                device_state.free_at = now + if task.pass == Pass::Forward { 1 } else { 2 };
                 let stage = pipeline.stage(device, task.chunk);
-                ends.insert((stage, settled(task.pass), task.microbatch), player.free_at);
-                player.program.push(task);
+                ends.insert((stage, settled(task.pass), task.microbatch), device_state.free_at);
+                device_state.program.push(task);
             }
-            is_anybody_busy |= player.free_at > now;
+            is_any_busy |= device_state.free_at > now;
         }
-        if !is_anybody_busy {
-            for player in &mut players {
-                player.limit += 1;
+        if !is_any_busy {
+            for device_state in &mut device_states {
+                device_state.limit += 1;
             }
         }
         now += 1;
     }
-    pipeline.programs = players.into_iter().map(|player| player.program).collect();
+    pipeline.programs =
+        device_states.into_iter().map(|device_state| device_state.program).collect();
 }
 
-impl Player {
+impl DeviceState {
     fn is_done(&self) -> bool {
         self.streams.iter().all(|(stream, _, backward)| *backward == stream.backward.len())
     }
@@ -83,14 +84,14 @@ impl Player {
             };
             needs(pipeline.shape, stage, task.pass).into_iter().flatten().all(is_there)
         };
-        let nearness =
+        let distance_key =
             |task: &Task| (pipeline.stage(device, task.chunk), usize::MAX - task.microbatch);
         let streams = &mut self.streams;
         let back = streams.iter_mut().filter_map(|(stream, _, next)| {
             let task = *stream.backward.get(*next)?;
             can_begin(&task).then_some((task, next))
         });
-        if let Some((task, next)) = back.max_by_key(|(task, _)| nearness(task)) {
+        if let Some((task, next)) = back.max_by_key(|(task, _)| distance_key(task)) {
             *next += 1;
             self.num_live -= 1;
             return Some(task);
@@ -102,7 +103,7 @@ impl Player {
             let task = *stream.forward.get(*next)?;
             can_begin(&task).then_some((task, next))
         });
-        let (task, next) = on.max_by_key(|(task, _)| nearness(task))?;
+        let (task, next) = on.max_by_key(|(task, _)| distance_key(task))?;
         *next += 1;
         self.num_live += 1;
         Some(task)
@@ -110,6 +111,6 @@ impl Player {
 }
 
 /// A pipeline without programs, to be played.
-pub(super) fn empty(kind: super::Kind, shape: Shape) -> Pipeline {
+pub(super) fn empty(kind: Kind, shape: Shape) -> Pipeline {
     Pipeline { kind, shape, programs: vec![Vec::new(); shape.num_devices] }
 }
