@@ -1,50 +1,50 @@
-//! One row of the table of keys, and how it reads from and writes into a recipe.
+//! A row of the key table, with access to its field of the recipe.
 //!
-//! A row is constant data plus two small functions for its field. Everything generic (parsing,
-//! printing, help) loops over rows; nothing else in the system needs to know which keys exist.
+//! A row is constant data plus a getter and a setter. Parsing, printing and help loop over the
+//! rows.
 
-use crate::kind::Kind;
 use crate::recipe::Recipe;
 use crate::value::Value;
+use crate::value_type::ValueType;
 
-/// One knob.
+/// A key of the recipe.
 pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) meaning: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) value_type: ValueType,
     pub(crate) default: Default,
     pub(crate) applies: Applies,
-    /// The count where the key means nothing, if that is not the default.
-    pub(crate) idle: Option<i64>,
+    /// Value of a count that has no effect, if it differs from the default.
+    pub(crate) inactive: Option<i64>,
     pub(crate) field: Field,
-    /// Whether the value counts in the identity of this recipe, where its section does.
-    pub(crate) counts: fn(&Recipe) -> bool,
+    /// Whether the value is part of the recipe's identity, in a section that is.
+    pub(crate) counts_when: fn(&Recipe) -> bool,
 }
 
-/// The value of a key that nobody set.
+/// Value of a key that no source sets.
 pub(crate) enum Default {
-    /// Written as in a recipe.
+    /// A value as written in a recipe.
     Fixed(&'static str),
-    /// Follows from keys further up in the table; `text` says how.
+    /// Derived from keys further up in the table; `text` is the formula.
     Derived { text: &'static str, from: fn(&Recipe) -> Value },
-    /// No value at all.
+    /// No value.
     Nothing,
 }
 
-/// When a key means anything.
+/// Condition under which a key has an effect.
 #[derive(Clone, Copy)]
 pub(crate) enum Applies {
     Always,
-    /// Only while another key has one of these values.
+    /// Only if another key has one of these values.
     When {
         key: &'static str,
         is: &'static [&'static str],
     },
 }
 
-/// How a key reaches its field.
+/// Access to the field of a key.
 pub(crate) struct Field {
-    /// None for a key that only steers how other keys are filled.
+    /// None for a key that only selects the defaults of other keys.
     pub(crate) get: fn(&Recipe) -> Option<Value>,
     pub(crate) set: fn(&mut Recipe, &Value),
 }
@@ -53,9 +53,9 @@ pub(crate) struct Field {
 pub(crate) struct Section {
     pub(crate) name: &'static str,
     pub(crate) meaning: &'static str,
-    /// Whether the bits of the result may depend on it, so that it counts in the recipe's hash.
+    /// Whether the bits of the result may depend on the table, so that the hash includes it.
     pub(crate) in_identity: bool,
-    /// When any of its keys means anything.
+    /// Condition under which its keys have an effect.
     pub(crate) applies: Applies,
     pub(crate) keys: &'static [Key],
 }
@@ -64,24 +64,32 @@ impl Key {
     /// A key that always applies.
     pub(crate) const fn new(
         name: &'static str,
-        kind: Kind,
+        value_type: ValueType,
         default: Default,
         field: Field,
         meaning: &'static str,
     ) -> Self {
         let applies = Applies::Always;
-        Self { name, meaning, kind, default, applies, idle: None, field, counts: |_| true }
+        Self {
+            name,
+            meaning,
+            value_type,
+            default,
+            applies,
+            inactive: None,
+            field,
+            counts_when: |_| true,
+        }
     }
 
-    /// The same key, part of the recipe's identity only while `counts` says so: a value that
-    /// changes no bit, or the value from before there was a choice, keeps recorded hashes as they
-    /// are.
-    pub(crate) const fn counting_when(mut self, counts: fn(&Recipe) -> bool) -> Self {
-        self.counts = counts;
+    /// Includes the key in the recipe's identity only if `counts_when` holds. A value that changes
+    /// no bit, or that was the only one before the key existed, thus changes no recorded hash.
+    pub(crate) const fn in_identity_when(mut self, counts_when: fn(&Recipe) -> bool) -> Self {
+        self.counts_when = counts_when;
         self
     }
 
-    /// The same key, meaningful only while `key` has one of the values `is`.
+    /// Restricts the effect of this key to recipes in which `key` has one of the values `is`.
     pub(crate) const fn only_when(
         mut self,
         key: &'static str,
@@ -91,25 +99,25 @@ impl Key {
         self
     }
 
-    /// The same key, with the count that it is where it means nothing.
-    pub(crate) const fn else_count(mut self, idle: i64) -> Self {
-        self.idle = Some(idle);
+    /// Sets the value of a count that has no effect.
+    pub(crate) const fn inactive_count(mut self, inactive: i64) -> Self {
+        self.inactive = Some(inactive);
         self
     }
 
-    /// The name inside its table, such as `layers`.
+    /// Name within its table, such as `layers`.
     pub(crate) fn leaf(&self) -> &'static str {
         self.name.split_once('.').map_or(self.name, |(_, leaf)| leaf)
     }
 
-    /// The value of this key in a recipe.
+    /// Value of this key in a recipe.
     pub(crate) fn get(&self, recipe: &Recipe) -> Option<Value> {
         (self.field.get)(recipe)
     }
 }
 
-/// Ties a row to its field of the recipe, by the type of the field. The kind of the row has
-/// accepted the value before, so a value of another type is a bug in the table.
+/// Getter and setter of a field of the recipe, by the type of the field. The row's value type has
+/// accepted the value, so a value of another type is a bug in the table.
 macro_rules! field {
     ($($path:ident).+: f64) => {
         Field {
@@ -145,7 +153,7 @@ macro_rules! field {
         Field {
             get: |r| Some(Value::Text(r.$($path).+.name().to_owned())),
             set: |r, v| {
-                r.$($path).+ = <$type>::from_name(v.as_text()).expect("the kind accepted it");
+                r.$($path).+ = <$type>::from_name(v.as_text()).expect("the value type accepted it");
             },
         }
     };

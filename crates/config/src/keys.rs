@@ -1,15 +1,15 @@
-//! The table of keys: the single source for parsing, errors, help and the reference page.
+//! The key table: the single source for parsing, errors, help and the reference page.
 //!
-//! One row per key: name, what it accepts, default, field, meaning. Adding a knob is adding a field
-//! to the recipe and a row here; nothing else lists the keys. Rows stand in the order in which a
-//! recipe is filled, so a default may be derived from any row above it.
+//! One row per key: name, value type, default, field, meaning. A new key is a field of the recipe
+//! and a row here; no other place lists the keys. Rows are in the order in which a recipe is
+//! filled, so a default may be derived from any row above it.
 //!
-//! - `model`: the model; `data`: its text
-//! - `problem`: what a small problem has instead of a text
-//! - `training`: portions, update rule, the promise about bits; `precision`: number formats
-//! - `sync`: when workers agree; `compress`: in how few bytes
-//! - `layout`: workers and what they share; `offload`: what lies on a disk; `checkpoint`: when a
-//!   run is saved; `emulate`: worse hardware than there is
+//! - `model`, `data`, `problem`: the model, its training data, synthetic problems
+//! - `training`, `precision`: batches, optimizer, layout invariance; number formats
+//! - `sync`, `gossip`, `parameter_server`, `robust_aggregation`, `embedding_rows`, `federated`:
+//!   synchronization modes
+//! - `compress`: gradient compression
+//! - `layout`: workers and parallelism; `offload`, `checkpoint`, `emulate`
 
 mod model;
 mod problem;
@@ -21,19 +21,20 @@ mod training;
 
 mod checkpoint;
 mod compress;
+mod embedding_rows;
 mod emulate;
 mod federated;
+mod gossip;
 mod layout;
-mod loose;
 mod offload;
-mod rows;
-mod served;
+mod parameter_server;
+mod robust_aggregation;
 mod sync;
 
 use crate::key::{Applies, Key, Section};
-use crate::kind::{Bound, Kind};
 use crate::recipe::{Family, Recipe};
 use crate::value::Value;
+use crate::value_type::{Bound, ValueType};
 
 use checkpoint::CHECKPOINT;
 use compress::COMPRESS;
@@ -52,35 +53,35 @@ use training::{NUMERICS, OPTIM, TRAIN};
 pub(crate) const SECTIONS: &[Section] = &[
     Section {
         name: "model",
-        meaning: "The shape of the transformer.",
+        meaning: "Architecture of the model.",
         in_identity: true,
         applies: Applies::Always,
         keys: MODEL,
     },
     Section {
         name: "problem",
-        meaning: "What a small problem learns from, made on the spot, instead of text.",
+        meaning: "Synthetic data of the small problems.",
         in_identity: true,
         applies: Applies::When { key: "model.family", is: Family::OF_PROBLEMS },
         keys: PROBLEM,
     },
     Section {
         name: "data",
-        meaning: "The text it learns from.",
+        meaning: "Training data.",
         in_identity: true,
         applies: Applies::When { key: "model.family", is: Family::OF_TEXT },
         keys: DATA,
     },
     Section {
         name: "train",
-        meaning: "How long, and in what portions.",
+        meaning: "Steps, batches and validation.",
         in_identity: true,
         applies: Applies::Always,
         keys: TRAIN,
     },
     Section {
         name: "optim",
-        meaning: "How a gradient becomes a step.",
+        meaning: "Optimizer and learning-rate schedule.",
         in_identity: true,
         applies: Applies::Always,
         keys: OPTIM,
@@ -94,63 +95,63 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "numerics",
-        meaning: "The promise about bits that do not depend on the layout.",
+        meaning: "Layout invariance: results whose bits do not depend on the layout.",
         in_identity: true,
         applies: Applies::Always,
         keys: NUMERICS,
     },
     Section {
         name: "run",
-        meaning: "Where and with how many hands. Never changes a bit of the result.",
+        meaning: "Workers, threads and transport. Never changes a bit of the result.",
         in_identity: false,
         applies: Applies::Always,
         keys: RUN,
     },
     Section {
         name: "parallel",
-        meaning: "How the work is divided among the workers. Never changes a bit of the result.",
+        meaning: "Parallelism. Never changes a bit of the result.",
         in_identity: false,
         applies: Applies::Always,
         keys: PARALLEL,
     },
     Section {
         name: "sync",
-        meaning: "When workers agree on the weights.",
+        meaning: "Synchronization of the workers.",
         in_identity: true,
         applies: Applies::Always,
         keys: SYNC,
     },
     Section {
         name: "compress",
-        meaning: "In how few bytes gradients travel.",
+        meaning: "Gradient compression.",
         in_identity: true,
         applies: Applies::Always,
         keys: COMPRESS,
     },
     Section {
         name: "federated",
-        meaning: "Clients that keep their data, and a coordinator.",
+        meaning: "Federated learning.",
         in_identity: true,
         applies: Applies::When { key: "sync.mode", is: &["federated"] },
         keys: FEDERATED,
     },
     Section {
         name: "offload",
-        meaning: "What lies on a disk instead of in memory. Never changes a bit of the result.",
+        meaning: "Offload to disk. Never changes a bit of the result.",
         in_identity: false,
         applies: Applies::Always,
         keys: OFFLOAD,
     },
     Section {
         name: "checkpoint",
-        meaning: "When the run is saved, and where. Never changes a bit of the result.",
+        meaning: "Checkpoints. Never change a bit of the result.",
         in_identity: false,
         applies: Applies::Always,
         keys: CHECKPOINT,
     },
     Section {
         name: "emulate",
-        meaning: "Worse hardware than there is, to try things. Never changes a bit of the result.",
+        meaning: "Emulation of slower links and workers. Never changes a bit of the result.",
         in_identity: false,
         applies: Applies::Always,
         keys: EMULATE,
@@ -162,7 +163,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Key> {
     SECTIONS.iter().flat_map(|section| section.keys)
 }
 
-/// When a key means anything: its own condition, and that of its table.
+/// The conditions under which a key has an effect: that of its table and its own.
 pub(crate) fn conditions(key: &Key) -> [Applies; 2] {
     let is_its = |section: &&Section| key.name.split('.').next() == Some(section.name);
     let table = SECTIONS.iter().find(is_its).map_or(Applies::Always, |section| section.applies);
@@ -174,13 +175,13 @@ pub(crate) fn find(name: &str) -> Option<&'static Key> {
     all().find(|key| key.name == name)
 }
 
-/// Largest global batch; the advice of the batch rules stays below it.
+/// Largest global batch; the fixes that the batch rules suggest stay below it.
 pub(crate) const MAX_BATCH: i64 = 1 << 24;
 
-/// Largest microbatch; times the most leaves it is still below the largest batch.
+/// Largest micro-batch; times the largest number of leaves it is below the largest batch.
 pub(crate) const MAX_MICROBATCH: i64 = 1 << 16;
 
-/// Most groups of parameters.
+/// Largest number of parameter groups.
 pub(crate) const MAX_GROUPS: usize = 32;
 
 /// Largest number of heads.
@@ -189,22 +190,22 @@ pub(crate) const MAX_HEADS: i64 = 1024;
 /// Largest width.
 pub(crate) const MAX_WIDTH: i64 = 1 << 16;
 
-/// Most workers; as many as the most leaves.
+/// Largest number of workers; equal to the largest number of leaves.
 pub(crate) const MAX_WORKERS: i64 = 64;
 
-/// The most slices that layers are cut into.
-pub(crate) const MAX_SLICES: i64 = 64;
+/// Largest number of tensor shards of a layer.
+pub(crate) const MAX_TENSOR_SHARDS: i64 = 64;
 
-const fn integer(min: i64, max: i64) -> Kind {
-    Kind::Integer { min, max }
+const fn integer(min: i64, max: i64) -> ValueType {
+    ValueType::Integer { min, max }
 }
 
-const fn float(low: Bound, high: Bound) -> Kind {
-    Kind::Float { low, high, single: false }
+const fn float(low: Bound, high: Bound) -> ValueType {
+    ValueType::Float { low, high, single: false }
 }
 
-const fn float_f32(low: Bound, high: Bound) -> Kind {
-    Kind::Float { low, high, single: true }
+const fn float_f32(low: Bound, high: Bound) -> ValueType {
+    ValueType::Float { low, high, single: true }
 }
 
 /// A count as the value of a key.
@@ -213,7 +214,7 @@ pub(crate) fn integer_value(count: usize) -> Value {
 }
 
 /// A tenth of the run, so that a shortened run needs no second setting.
-pub(crate) fn usual_warmup(recipe: &Recipe) -> Value {
+pub(crate) fn default_warmup(recipe: &Recipe) -> Value {
     Value::Integer(i64::try_from(recipe.train.steps / 10).unwrap_or(i64::MAX))
 }
 
@@ -247,7 +248,7 @@ mod tests {
             for condition in conditions(key) {
                 let Applies::When { key: other, is } = condition else { continue };
                 assert!(names[..index].contains(&other), "{} needs {other} above it", key.name);
-                let Some(Key { kind: Kind::Choice(choices), .. }) = find(other) else {
+                let Some(Key { value_type: ValueType::Choice(choices), .. }) = find(other) else {
                     panic!("{other} is not a choice");
                 };
                 assert!(is.iter().all(|name| choices.contains(name)));

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - `recipe`: the proven values, as plain data for every other crate; `problem` is part of them
-//! - `keys`, `key`, `kind`: the one table of keys, its rows, and what a row accepts
+//! - `keys`, `key`, `value_type`: the one table of keys, its rows, and what a row accepts
 //! - `sources`, `value`: texts become typed settings, each knowing where it was written
 //! - `resolve`, `rules`: settings become a recipe; rules between keys are checked
 //! - `error`, `nearest`: all errors at once, each with a value that would work
@@ -32,16 +32,17 @@
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
 
-mod problem;
 mod recipe;
 
 mod key;
 mod keys;
-mod kind;
+mod value_type;
 
 mod sources;
 mod value;
 
+mod conditions;
+mod renamed_keys;
 mod resolve;
 mod rules;
 
@@ -64,17 +65,17 @@ pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
 pub use nearest::nearest;
 pub use presets::presets;
-pub use problem::Problem;
 pub use recipe::{
-    Activation, Averaged, BatchChange, BatchPlan, BatchStage, Beyond, Checkpoint, Compress,
-    CompressMethod, Compression, Conditions, Consistency, Data, DecayShape, Distribution,
-    Documents, Dtype, Elastic, Emulate, EmulatedLink, EpochEnd, Family, Federated, FederatedAttack,
-    FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, Group, HeldOut,
-    Interval, IsaChoice, Isolation, Late, Level, LossScale, LossScaling, LrScaling, LrSchedule,
-    Model, Moment, Numerics, Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Recipe, Recompute, Reduction, Rows, RowsBy,
-    Run, Server, SlowWorker, Source, StalenessRule, StalenessWeight, Stragglers, Sync, SyncMode,
-    SyncPartition, Tokenizer, Train, TransportChoice, Uneven, describes,
+    Activation, AggregationRule, AverageScope, BatchChange, BatchPlan, BatchStage, ByzantineAttack,
+    Checkpoint, Compress, CompressMethod, CompressOverride, Compression, Consistency, Data,
+    DecayShape, Distribution, Documents, Dtype, Elastic, EmbeddingRows, Emulate, EmulatedLink,
+    EpochEnd, Family, Federated, FederatedMethod, FederatedServer, Gossip, GraphName, Group,
+    Interval, IsaChoice, Isolation, LateGradients, LinkConditions, LossScale, LossScaling,
+    LrScaling, LrSchedule, Milestone, Model, Numerics, Offload, OffloadState, Optim, OptimName,
+    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Problem, Recipe,
+    Recompute, Reduction, RowSharding, Run, Server, SlowWorker, Source, StaleGradients,
+    StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition,
+    Tokenizer, Train, TransportChoice, ValidationSource, matches_pattern,
 };
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{model_from, resolve, resolve_with};

@@ -6,10 +6,11 @@
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::conditions::{UnmetCondition, unmet, unmet_condition};
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
 use crate::recipe::{Model, Recipe};
-use crate::resolve::{Obstacle, obstacle, unmet};
+use crate::renamed_keys::first_name;
 use crate::value::Value;
 
 impl Recipe {
@@ -32,8 +33,8 @@ impl Recipe {
         for key in section.keys {
             let Some(value) = key.get(self) else { continue };
             let leaf = key.leaf();
-            lines.push(match (obstacle(key, self), self.derivation(key, &value)) {
-                (Some(Obstacle { other, value, .. }), _) => {
+            lines.push(match (unmet_condition(key, self), self.derivation(key, &value)) {
+                (Some(UnmetCondition { other, value, .. }), _) => {
                     format!("# {leaf} is not a setting of {other} = {value}\n")
                 }
                 (None, Some(how)) => format!("# {leaf} = {value}  # {how}\n"),
@@ -55,20 +56,26 @@ impl Recipe {
     /// of how it runs (`run.*`, `parallel.*`, `emulate.*`) and without keys that have no effect
     /// here or say only where the data comes through.
     pub fn identity_text(&self) -> String {
+        self.identity_lines(|name| name)
+    }
+
+    /// The lines of the identity, sorted, with the name that `name_of` gives each key.
+    fn identity_lines(&self, name_of: fn(&'static str) -> &'static str) -> String {
         let mut lines: Vec<String> = self
             .tables()
             .filter(|section| section.in_identity)
             .flat_map(|section| effective(section, self))
-            .filter(|(key, _)| (key.counts)(self))
-            .map(|(key, value)| format!("{} = {value}\n", key.name))
+            .filter(|(key, _)| (key.counts_when)(self))
+            .map(|(key, value)| format!("{} = {value}\n", name_of(key.name)))
             .collect();
         lines.sort();
         lines.concat()
     }
 
-    /// The recipe's identity in 64 hexadecimal digits: BLAKE3 of [`Self::identity_text`].
+    /// Hash of the identity in 64 hexadecimal digits: BLAKE3 of [`Self::identity_text`] with the
+    /// first name of every renamed key, so that a rename changes no recorded hash.
     pub fn hash(&self) -> String {
-        blake3::hash(self.identity_text().as_bytes()).to_hex().to_string()
+        blake3::hash(self.identity_lines(first_name).as_bytes()).to_hex().to_string()
     }
 }
 
@@ -90,7 +97,7 @@ fn effective<'a>(
 ) -> impl Iterator<Item = (&'static Key, Value)> + 'a {
     section.keys.iter().filter_map(move |key| {
         let value = key.get(recipe)?;
-        obstacle(key, recipe).is_none().then_some((key, value))
+        unmet_condition(key, recipe).is_none().then_some((key, value))
     })
 }
 

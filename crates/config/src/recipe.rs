@@ -7,7 +7,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::problem::Problem;
 use crate::units::{Bytes, Seconds};
 
 /// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
@@ -15,13 +14,13 @@ use crate::units::{Bytes, Seconds};
 macro_rules! choices {
     (
         $(#[$doc:meta])*
-        $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
+        $value_type:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
+        pub enum $value_type { $($(#[$variant_doc])* $variant,)+ }
 
-        impl $kind {
+        impl $value_type {
             /// The names a recipe may use, in order of declaration.
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
@@ -36,7 +35,7 @@ macro_rules! choices {
             }
         }
 
-        impl fmt::Display for $kind {
+        impl fmt::Display for $value_type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.name())
             }
@@ -44,39 +43,49 @@ macro_rules! choices {
     };
 }
 
-mod batches;
+mod batch_schedule;
 mod checkpoint;
 mod compress;
 mod data;
 mod elastic;
 mod emulate;
 mod federated;
-mod loose;
+mod gossip;
+mod layout_invariance;
 mod offload;
 mod optim;
+mod parameter_server;
 mod precision;
-mod promise;
+mod problem;
 mod recompute;
+mod robust_aggregation;
+mod stragglers;
 mod sync;
+mod sync_mode;
 
-pub use batches::{BatchChange, BatchPlan, BatchStage};
+pub use batch_schedule::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
-pub use compress::{Compress, CompressMethod, Level};
-pub use data::{Data, Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
+pub use compress::{Compress, CompressMethod, CompressOverride};
+pub use data::{Data, Documents, EpochEnd, Order, Placement, Source, Tokenizer, ValidationSource};
 pub use elastic::Elastic;
-pub use emulate::{Conditions, Distribution, Emulate, EmulatedLink, SlowWorker};
-pub use federated::{
-    Federated, FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer,
+pub use emulate::{Distribution, Emulate, EmulatedLink, LinkConditions, SlowWorker};
+pub use federated::{Federated, FederatedMethod, FederatedServer};
+pub use gossip::{Gossip, GraphName};
+pub use offload::{Offload, OffloadState};
+pub use optim::{
+    DecayShape, Group, LrScaling, LrSchedule, Milestone, Optim, OptimName, matches_pattern,
 };
-pub use loose::{
-    Beyond, Consistency, Gossip, GraphName, Late, Rows, RowsBy, Server, StalenessRule,
+pub use parameter_server::{
+    Consistency, EmbeddingRows, LateGradients, RowSharding, Server, StaleGradients, StalenessRule,
     StalenessWeight,
 };
-pub use offload::{Offload, OffloadState};
-pub use optim::{DecayShape, Group, LrScaling, LrSchedule, Moment, Optim, OptimName, describes};
 pub use precision::{LossScale, LossScaling, Precision};
+pub use problem::Problem;
 pub use recompute::Recompute;
-pub use sync::{Averaged, Outer, Stragglers, Sync, SyncMode, SyncPartition, Uneven};
+pub use robust_aggregation::{AggregationRule, ByzantineAttack};
+pub use stragglers::{StragglerPolicy, Stragglers};
+pub use sync::{AverageScope, Outer, Sync, SyncPartition};
+pub use sync_mode::SyncMode;
 
 /// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
 /// [`Parallel`], [`Offload`], [`Checkpoint`] and [`Emulate`].
@@ -226,7 +235,7 @@ impl Run {
     pub fn num_threads(&self, num_cores: usize, num_local_workers: usize) -> usize {
         match self.threads {
             0 => (num_cores / num_local_workers.max(1)).max(1),
-            asked => asked,
+            threads => threads,
         }
     }
 
@@ -246,7 +255,7 @@ pub struct Parallel {
     /// The order in which they run microbatches.
     pub schedule: PipelineSchedule,
     /// Layers of each stage, or nothing where the work is divided evenly.
-    pub stages: Vec<usize>,
+    pub stage_layers: Vec<usize>,
     /// What the work of a block is, where it is divided evenly.
     pub partition: Partition,
     /// Workers that every layer's slices are dealt out to.
@@ -266,12 +275,12 @@ pub struct Parallel {
     pub overlap: bool,
     /// Leaves of each copy of the model, or nothing where they are divided evenly; see
     /// [`Recipe::leaf_shares`].
-    pub shares: Vec<usize>,
+    pub leaf_shares: Vec<usize>,
 }
 
 impl Parallel {
     /// Workers that one copy of the model takes.
-    pub const fn workers_per_copy(&self) -> usize {
+    pub const fn workers_per_replica(&self) -> usize {
         self.pipeline * self.tensor
     }
 
@@ -411,17 +420,17 @@ impl Recipe {
 
     /// Slices that every layer is computed in: as many as sums are made of, or as there are workers
     /// to hold them.
-    pub fn num_slices(&self) -> usize {
+    pub fn num_tensor_shards(&self) -> usize {
         self.numerics.invariant_tensor_up_to.max(self.parallel.tensor)
     }
 
     /// Number of consecutive leaves that each copy of the model computes: as asked for, or else as
     /// even as possible, the first ones having one more.
     pub fn leaf_shares(&self) -> Vec<usize> {
-        if self.parallel.shares.is_empty() {
+        if self.parallel.leaf_shares.is_empty() {
             return even_shares(self.num_leaves(), self.parallel.data);
         }
-        self.parallel.shares.clone()
+        self.parallel.leaf_shares.clone()
     }
 
     /// Tokens that one optimizer step learns from, over all workers.

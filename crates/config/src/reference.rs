@@ -30,7 +30,7 @@ fn describe(key: &'static Key, conditions: &[Applies]) -> KeyDoc {
         KeyDefault::Nothing => NO_DEFAULT,
     };
     let meaning = meaning(key.meaning, conditions);
-    KeyDoc { name: key.name, meaning, default, allowed: key.kind.allowed() }
+    KeyDoc { name: key.name, meaning, default, allowed: key.value_type.allowed() }
 }
 
 /// What a key or a table is for, and when; the narrowest condition comes last and is enough.

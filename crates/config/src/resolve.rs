@@ -3,55 +3,55 @@
 //! The recipe is filled row by row from the table of keys (a setting, or else the default, which
 //! may be derived from rows above), then the rules between keys are checked on the filled recipe.
 
+use crate::conditions::unmet_condition;
 use crate::error::{ConfigError, ConfigErrors};
-use crate::key::{Applies, Default as KeyDefault, Key};
+use crate::key::{Default as KeyDefault, Key};
 use crate::keys;
-use crate::problem::Problem;
 use crate::recipe::{
-    Averaged, Beyond, Checkpoint, Compress, CompressMethod, Compression, Consistency, Data,
-    DecayShape, Documents, Dtype, Emulate, EpochEnd, Family, Federated, FederatedAttack,
-    FederatedCombine, FederatedMethod, FederatedServer, Gossip, GraphName, HeldOut, Interval,
-    IsaChoice, Isolation, Late, LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics,
+    AggregationRule, AverageScope, ByzantineAttack, Checkpoint, Compress, CompressMethod,
+    Compression, Consistency, Data, DecayShape, Documents, Dtype, EmbeddingRows, Emulate, EpochEnd,
+    Family, Federated, FederatedMethod, FederatedServer, Gossip, GraphName, Interval, IsaChoice,
+    Isolation, LateGradients, LossScale, LossScaling, LrScaling, LrSchedule, Model, Numerics,
     Offload, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement,
-    Precision, Recipe, Recompute, Reduction, Rows, RowsBy, Run, Server, Source, StalenessRule,
-    StalenessWeight, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
-    Uneven,
+    Precision, Problem, Recipe, Recompute, Reduction, RowSharding, Run, Server, Source,
+    StaleGradients, StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode,
+    SyncPartition, Tokenizer, Train, TransportChoice, ValidationSource,
 };
 use crate::rules;
-use crate::sources::{Complaint, Gathered, ModelFolder, Sources};
+use crate::sources::{MergedSources, ModelFolder, PendingError, Sources};
 use crate::units::{Bytes, Seconds};
-use crate::value::{Given, Value};
+use crate::value::{RawValue, Value};
 
 /// Proves a recipe, or lists everything that is wrong with it.
 pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
-    prove(Gathered::from_sources(sources))
+    prove(MergedSources::from_sources(sources))
 }
 
 /// The same for a recipe whose `model.from` names a folder: what the folder says about its model
 /// takes the place of defaults and presets, and nothing may contradict it. Reading the folder is
 /// the caller's, so that this stays a function of its arguments.
 pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, ConfigErrors> {
-    let mut gathered = Gathered::from_sources(sources);
-    gathered.take_model_of_folder(folder);
-    prove(gathered)
+    let mut merged = MergedSources::from_sources(sources);
+    merged.take_model_of_folder(folder);
+    prove(merged)
 }
 
 /// The folder whose model the recipe takes over: the one that `model.from` names in these sources,
 /// unless only parts of it are wanted (`model.partial`).
 pub fn model_from(sources: &Sources) -> Option<String> {
-    let settings = Gathered::from_sources(sources).settings;
+    let settings = MergedSources::from_sources(sources).settings;
     let is_partial = settings.get("model.partial").is_some_and(|setting| setting.value.as_bool());
     let from = settings.get("model.from").filter(|_| !is_partial);
     from.map(|setting| setting.value.as_text().to_owned())
 }
 
-fn prove(mut gathered: Gathered) -> Result<Recipe, ConfigErrors> {
-    let recipe = fill(&gathered);
-    let complaints = std::mem::take(&mut gathered.complaints);
+fn prove(mut merged: MergedSources) -> Result<Recipe, ConfigErrors> {
+    let recipe = fill(&merged);
+    let pending_errors = std::mem::take(&mut merged.pending_errors);
     let mut errors: Vec<ConfigError> =
-        complaints.into_iter().map(|complaint| advise(complaint, &recipe)).collect();
-    if !gathered.incomplete {
-        errors.extend(rules::broken(&recipe, &gathered));
+        pending_errors.into_iter().map(|pending| advise(pending, &recipe)).collect();
+    if !merged.incomplete {
+        errors.extend(rules::broken(&recipe, &merged));
     }
     if errors.is_empty() { Ok(recipe) } else { Err(ConfigErrors { errors }) }
 }
@@ -59,18 +59,18 @@ fn prove(mut gathered: Gathered) -> Result<Recipe, ConfigErrors> {
 impl Default for Recipe {
     /// The recipe of nobody's wishes: every key at its default.
     fn default() -> Self {
-        fill(&Gathered::default())
+        fill(&MergedSources::default())
     }
 }
 
-fn fill(gathered: &Gathered) -> Recipe {
+fn fill(merged: &MergedSources) -> Recipe {
     let mut recipe = blank();
     for key in keys::all() {
         // A setting that means nothing here keeps its default, so that recipes that do the same
         // are the same.
-        let value = match obstacle(key, &recipe) {
-            None => gathered.settings.get(key.name).map(|setting| setting.value.clone()),
-            Some(_) => key.idle.map(Value::Integer),
+        let value = match unmet_condition(key, &recipe) {
+            None => merged.settings.get(key.name).map(|setting| setting.value.clone()),
+            Some(_) => key.inactive.map(Value::Integer),
         };
         let value = value.or_else(|| default(key, &recipe));
         if let Some(value) = value {
@@ -80,34 +80,12 @@ fn fill(gathered: &Gathered) -> Recipe {
     recipe
 }
 
-/// What makes a key meaningless.
-pub(crate) struct Obstacle {
-    /// Another key.
-    pub(crate) other: &'static str,
-    /// The value it has.
-    pub(crate) value: Value,
-    /// The values with which this key would mean something.
-    pub(crate) is: &'static [&'static str],
-}
-
-/// What makes this key meaningless, if anything does.
-pub(crate) fn obstacle(key: &Key, recipe: &Recipe) -> Option<Obstacle> {
-    keys::conditions(key).into_iter().find_map(|condition| unmet(condition, recipe))
-}
-
-/// What a condition asks for in vain, if it does.
-pub(crate) fn unmet(condition: Applies, recipe: &Recipe) -> Option<Obstacle> {
-    let Applies::When { key: other, is } = condition else { return None };
-    let value = keys::find(other)?.get(recipe)?;
-    (!is.contains(&value.as_text())).then_some(Obstacle { other, value, is })
-}
-
 fn default(key: &Key, recipe: &Recipe) -> Option<Value> {
     match key.default {
         KeyDefault::Nothing => None,
         KeyDefault::Derived { from, .. } => Some(from(recipe)),
         KeyDefault::Fixed(text) => {
-            let value = key.kind.accept(&Given::from_argument(text));
+            let value = key.value_type.accept(&RawValue::from_argument(text));
             Some(value.unwrap_or_else(|refusal| panic!("default of {}: {refusal:?}", key.name)))
         }
     }
@@ -115,11 +93,11 @@ fn default(key: &Key, recipe: &Recipe) -> Option<Value> {
 
 /// Completes a complaint: where the kind had no advice, what the key holds without the wrong value
 /// is a value that works.
-fn advise(complaint: Complaint, recipe: &Recipe) -> ConfigError {
-    let Complaint { mut error, key } = complaint;
+fn advise(pending: PendingError, recipe: &Recipe) -> ConfigError {
+    let PendingError { mut error, key } = pending;
     if error.fix.is_empty() {
         let held = key.and_then(|key| key.get(recipe)).map(|value| value.to_string());
-        let listed = || key.and_then(|key| key.kind.first_choice());
+        let listed = || key.and_then(|key| key.value_type.first_choice());
         error.fix = match held.or_else(listed) {
             Some(value) => format!("try {value}"),
             None => "remove it".to_owned(),
@@ -208,21 +186,21 @@ fn blank_sync() -> Sync {
         group_workers: 0,
         fragments: 0,
         inner_rounds: 0,
-        synchronous: -1.0,
-        average: Averaged::State,
+        synchronous_fraction: -1.0,
+        average: AverageScope::State,
         outer: Outer::Nesterov,
         partition: SyncPartition::ByClass,
-        alpha: -1.0,
+        dirichlet_alpha: -1.0,
         outer_lr: -1.0,
         outer_momentum: -1.0,
-        uneven: Uneven {
-            stragglers: Stragglers::Shares,
+        stragglers: Stragglers {
+            policy: StragglerPolicy::Shares,
             backups: 0,
             timeout: Seconds(-1.0),
-            slack: -1.0,
-            patience: 0,
-            delay: u64::MAX,
+            factor: -1.0,
+            window: 0,
         },
+        gradient_delay: u64::MAX,
         gossip: Gossip { graph: GraphName::Complete, degree: 0 },
         server: Server {
             count: 0,
@@ -231,31 +209,31 @@ fn blank_sync() -> Sync {
             staleness: u64::MAX,
             staleness_weight: StalenessWeight::Inverse,
             staleness_decay: -1.0,
-            delay: u64::MAX,
-            rows: Rows {
+            read_delay: u64::MAX,
+            rows: EmbeddingRows {
                 sparse: true,
-                by: RowsBy::Range,
-                hot: usize::MAX,
-                hot_every: 0,
-                spread: usize::MAX,
-                spread_age: 0,
+                sharding: RowSharding::Range,
+                cache: usize::MAX,
+                cache_every: 0,
+                replicated: usize::MAX,
+                replicated_age: 0,
             },
-            beyond: Beyond::Discard,
+            stale_gradients: StaleGradients::Discard,
             staleness_rule: StalenessRule::Linear,
             final_staleness: u64::MAX,
             curvature: -1.0,
             staleness_constant: -1.0,
             quorum: 0,
-            close_after: Seconds(-1.0),
-            late: Late::Discard,
-            switch_after: -1.0,
-            spike: -1.0,
+            quorum_timeout: Seconds(-1.0),
+            late_gradients: LateGradients::Discard,
+            switch_to_sync_after: -1.0,
+            switch_on_loss_spike: -1.0,
             resets_momentum: true,
-            combine: FederatedCombine::Krum,
-            liars: usize::MAX,
+            aggregation: AggregationRule::Krum,
+            assumed_byzantine: usize::MAX,
             gradient_clip: -1.0,
             byzantine: usize::MAX,
-            attack: FederatedAttack::Stale,
+            attack: ByzantineAttack::Stale,
         },
         threads: 0,
     }
@@ -269,11 +247,11 @@ fn blank_compress() -> Compress {
         momentum: -1.0,
         bits: 0,
         rank: 0,
-        levels: Vec::new(),
+        overrides: Vec::new(),
         group_workers: usize::MAX,
         warmup_steps: u64::MAX,
         error_feedback: true,
-        force: true,
+        allow_biased: true,
     }
 }
 
@@ -283,23 +261,23 @@ fn blank_federated() -> Federated {
         sampled: 0,
         method: FederatedMethod::Scaffold,
         mu: -1.0,
-        least_steps: -1.0,
+        min_steps_fraction: -1.0,
         server: FederatedServer::Yogi,
         server_lr: -1.0,
         server_momentum: -1.0,
-        server_second: -1.0,
+        server_beta2: -1.0,
         server_tau: -1.0,
-        combine: FederatedCombine::Krum,
-        liars: usize::MAX,
+        aggregation: AggregationRule::Krum,
+        assumed_byzantine: usize::MAX,
         clip: -1.0,
-        noise: -1.0,
+        noise_multiplier: -1.0,
         delta: -1.0,
-        secure: true,
+        secure_aggregation: true,
         dropout: -1.0,
-        late: -1.0,
-        window: u64::MAX,
+        late_fraction: -1.0,
+        max_late_rounds: u64::MAX,
         byzantine: -1.0,
-        attack: FederatedAttack::Stale,
+        attack: ByzantineAttack::Stale,
     }
 }
 
@@ -308,7 +286,7 @@ fn blank_parallel() -> Parallel {
         pipeline: 0,
         virtual_stages: 0,
         schedule: PipelineSchedule::ZeroBubble,
-        stages: vec![0],
+        stage_layers: vec![0],
         partition: Partition::Measured,
         tensor: 0,
         sequence: true,
@@ -317,7 +295,7 @@ fn blank_parallel() -> Parallel {
         recompute: Recompute::Every(0),
         bucket_bytes: Bytes(u64::MAX),
         overlap: false,
-        shares: vec![0],
+        leaf_shares: vec![0],
     }
 }
 
@@ -326,10 +304,10 @@ fn blank_data() -> Data {
         source: Source::Path(String::new()),
         zipf: -1.0,
         tokenizer: Tokenizer::File(String::new()),
-        validation: HeldOut::Fraction(-1.0),
+        validation: ValidationSource::Fraction(-1.0),
         documents: Documents::Padded,
         order: Order::Sequential,
-        last: EpochEnd::Pad,
+        last_batch: EpochEnd::Pad,
         placement: Placement::Local,
         server: "unset".to_owned(),
         field: "unset".to_owned(),
@@ -366,7 +344,7 @@ fn blank_optim() -> Optim {
         decay_shape: DecayShape::Linear,
         lr_scaling: LrScaling::None,
         lr_base_batch: 0,
-        trust: -1.0,
+        trust_coefficient: -1.0,
         groups: Vec::new(),
     }
 }

@@ -4,7 +4,7 @@
 //! checked by the key's kind. What is accepted overrides weaker sources; what is refused becomes a
 //! complaint and leaves the weaker value standing, so that checking can go on and find the rest.
 
-mod folder;
+mod model_folder;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,10 @@ use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::{self, SECTIONS};
 use crate::nearest::nearest;
 use crate::presets;
-use crate::value::{Given, Value, one_line, quoted};
+use crate::renamed_keys;
+use crate::value::{RawValue, Value, one_line, quoted};
 
-pub use folder::ModelFolder;
+pub use model_folder::ModelFolder;
 
 /// The texts a recipe is made of, in order of precedence: defaults, preset, file, sets.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +40,7 @@ pub(crate) struct Setting {
 }
 
 /// A refused value.
-pub(crate) struct Complaint {
+pub(crate) struct PendingError {
     pub(crate) error: ConfigError,
     /// The key whose resolved value completes an empty `fix`.
     pub(crate) key: Option<&'static Key>,
@@ -47,32 +48,32 @@ pub(crate) struct Complaint {
 
 /// All sources, merged.
 #[derive(Default)]
-pub(crate) struct Gathered {
+pub(crate) struct MergedSources {
     pub(crate) settings: BTreeMap<&'static str, Setting>,
-    pub(crate) complaints: Vec<Complaint>,
+    pub(crate) pending_errors: Vec<PendingError>,
     /// Keys that some source gave a wrong value; rules about them would only add noise.
     pub(crate) bad: BTreeSet<&'static str>,
     /// A whole source is missing, so rules between keys would judge a recipe nobody wrote.
     pub(crate) incomplete: bool,
 }
 
-impl Gathered {
+impl MergedSources {
     /// Reads all sources.
     pub(crate) fn from_sources(sources: &Sources) -> Self {
-        let mut gathered = Self::default();
+        let mut merged = Self::default();
         if let Some(name) = &sources.preset {
-            gathered.take_preset(name);
+            merged.take_preset(name);
         }
         if let Some((name, text)) = &sources.file {
             // Kept whole, since a shortened path leads nowhere; only line breaks would hurt.
             let name = name.replace(char::is_control, " ");
-            gathered.take_document(text, |line| Origin::File { name: name.clone(), line });
+            merged.take_document(text, |line| Origin::File { name: name.clone(), line });
         }
         for argument in &sources.sets {
-            gathered.take_argument(argument);
+            merged.take_argument(argument);
         }
-        gathered.take_model_of_preset();
-        gathered
+        merged.take_model_of_preset();
+        merged
     }
 
     fn take_preset(&mut self, name: &str) {
@@ -85,7 +86,7 @@ impl Gathered {
                 fix: format!("try {}", alternatives(presets::NAMES)),
                 origin: Origin::Set,
             };
-            return self.complain(None, error);
+            return self.report(None, error);
         };
         self.take_document(text, |_| Origin::Preset(name.to_owned()));
     }
@@ -121,7 +122,7 @@ impl Gathered {
             Err(error) => {
                 self.incomplete = true;
                 let line = line_of(error.span().map_or(0, |span| span.start));
-                self.complain(None, not_toml(text, line, error.message(), origin(line)));
+                self.report(None, not_toml(text, line, error.message(), origin(line)));
             }
         }
     }
@@ -130,7 +131,7 @@ impl Gathered {
         let (name, text) = match argument.split_once('=') {
             Some((name, text)) if !name.trim().is_empty() => (name.trim(), text.trim()),
             _ => {
-                return self.complain(
+                return self.report(
                     None,
                     ConfigError {
                         key: format!("--set {}", one_line(argument)),
@@ -142,7 +143,7 @@ impl Gathered {
                 );
             }
         };
-        let takes_words = keys::find(name).is_some_and(|key| key.kind.wants_text());
+        let takes_words = keys::find(name).is_some_and(|key| key.value_type.wants_text());
         match DeValue::parse(text) {
             Ok(value) if !takes_words || value.get_ref().is_str() => {
                 let mut leaves = Vec::new();
@@ -151,15 +152,18 @@ impl Gathered {
                     self.take(&leaf.name, &leaf.given, Origin::Set);
                 }
             }
-            _ => self.take(name, &Given::text(text), Origin::Set),
+            _ => self.take(name, &RawValue::text(text), Origin::Set),
         }
     }
 
-    fn take(&mut self, name: &str, given: &Given, origin: Origin) {
+    fn take(&mut self, name: &str, given: &RawValue, origin: Origin) {
+        if let Some(present) = renamed_keys::present_name(name) {
+            return self.report(None, renamed_key(name, present, origin));
+        }
         let Some(key) = keys::find(name) else {
-            return self.complain(None, unknown_key(name, given, origin));
+            return self.report(None, unknown_key(name, given, origin));
         };
-        match key.kind.accept(given) {
+        match key.value_type.accept(given) {
             Ok(value) => {
                 self.settings.insert(key.name, Setting { value, origin });
             }
@@ -167,7 +171,7 @@ impl Gathered {
                 self.bad.insert(key.name);
                 let (part, written) =
                     refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
-                self.complain(
+                self.report(
                     Some(key),
                     ConfigError {
                         key: one_line(&format!("{}{part}", key.name)),
@@ -181,8 +185,8 @@ impl Gathered {
         }
     }
 
-    fn complain(&mut self, key: Option<&'static Key>, error: ConfigError) {
-        self.complaints.push(Complaint { error, key });
+    fn report(&mut self, key: Option<&'static Key>, error: ConfigError) {
+        self.pending_errors.push(PendingError { error, key });
     }
 }
 
@@ -202,7 +206,7 @@ fn not_toml(text: &str, line: usize, reason: &str, origin: Origin) -> ConfigErro
 /// A key with its value, and where in the text it stands.
 struct Leaf {
     name: String,
-    given: Given,
+    given: RawValue,
     offset: usize,
 }
 
@@ -216,27 +220,42 @@ fn flatten_table(prefix: &str, table: &DeTable<'_>, document: &str, leaves: &mut
 /// Descends into tables until a known key or a value that is no table; the parser bounds the depth.
 fn flatten(name: String, value: &Spanned<DeValue<'_>>, document: &str, leaves: &mut Vec<Leaf>) {
     let descend = match value.get_ref() {
-        DeValue::Table(table) if keys::find(&name).is_none() => Some(table),
+        DeValue::Table(table) if !is_key(&name) => Some(table),
         _ => None,
     };
     match descend {
         Some(table) if !table.is_empty() => flatten_table(&name, table, document, leaves),
         Some(_) if section(&name).is_some() => {}
         _ => {
-            let given = Given::from_toml(value, document);
+            let given = RawValue::from_toml(value, document);
             leaves.push(Leaf { name, given, offset: value.span().start });
         }
     }
+}
+
+/// Whether this is the name of a key, at present or before it was renamed.
+fn is_key(name: &str) -> bool {
+    keys::find(name).is_some() || renamed_keys::present_name(name).is_some()
 }
 
 fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
 
-fn unknown_key(name: &str, given: &Given, origin: Origin) -> ConfigError {
+fn renamed_key(name: &str, present: &str, origin: Origin) -> ConfigError {
+    ConfigError {
+        key: name.to_owned(),
+        value: String::new(),
+        rule: "was renamed".to_owned(),
+        fix: format!("use {present}"),
+        origin,
+    }
+}
+
+fn unknown_key(name: &str, given: &RawValue, origin: Origin) -> ConfigError {
     let (rule, fix) = match section(name) {
         Some(section) => (
-            format!("is {} where a table of keys is needed", given.content.kind_in_words()),
+            format!("is {} where a table of keys is needed", given.content.type_name()),
             format!("try {}", example_of(section)),
         ),
         None => (

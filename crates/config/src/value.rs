@@ -1,6 +1,6 @@
 //! Values of keys: what a person gave, and what a key holds once it was accepted.
 //!
-//! [`Given`] is any value TOML can express, with the text it was written as, so that an error can
+//! [`RawValue`] is any value TOML can express, with the text it was written as, so that an error can
 //! show exactly what stood there. [`Value`] is what a key can hold. Printing a
 //! value gives TOML on a single line, which is what makes a printed recipe readable again.
 
@@ -122,13 +122,13 @@ pub(crate) enum Content {
     Bool(bool),
     Text(String),
     Date,
-    List(Vec<Given>),
-    Table(Vec<(String, Given)>),
+    List(Vec<RawValue>),
+    Table(Vec<(String, RawValue)>),
 }
 
 impl Content {
     /// The kind in words, as it stands in "is ... where an integer is needed".
-    pub(crate) const fn kind_in_words(&self) -> &'static str {
+    pub(crate) const fn type_name(&self) -> &'static str {
         match self {
             Self::Integer(_) => "an integer",
             Self::Float(_) => "a float",
@@ -143,13 +143,13 @@ impl Content {
 
 /// A value as a person gave it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Given {
+pub(crate) struct RawValue {
     pub(crate) content: Content,
     /// How it was written, on one line and of bounded length, for messages.
     pub(crate) written: String,
 }
 
-impl Given {
+impl RawValue {
     /// Takes a parsed TOML value together with the document it was cut from.
     pub(crate) fn from_toml(value: &Spanned<DeValue<'_>>, document: &str) -> Self {
         let content = match value.get_ref() {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn arguments_are_toml_values_or_bare_words() {
-        let content = |argument| Given::from_argument(argument).content;
+        let content = |argument| RawValue::from_argument(argument).content;
         assert_eq!(content("1_000"), Content::Integer(1000));
         assert_eq!(content("0x10"), Content::Integer(16));
         assert_eq!(content("3e-3"), Content::Float(3e-3));
@@ -276,7 +276,8 @@ mod tests {
         assert_eq!(content("my folder/a.txt"), Content::Text("my folder/a.txt".into()));
         assert_eq!(content("1\nb = 2"), Content::Text("1\nb = 2".into()));
         let numbers = |numbers: &[i128]| {
-            let given = |n: &i128| Given { content: Content::Integer(*n), written: n.to_string() };
+            let given =
+                |n: &i128| RawValue { content: Content::Integer(*n), written: n.to_string() };
             numbers.iter().map(given).collect::<Vec<_>>()
         };
         assert_eq!(content("[1, 2]"), Content::List(numbers(&[1, 2])));
@@ -288,9 +289,9 @@ mod tests {
     #[test]
     fn an_integer_too_large_for_any_key_keeps_its_sign() {
         let digits = "9".repeat(60);
-        assert_eq!(Given::from_argument(&digits).content, Content::Integer(i128::MAX));
+        assert_eq!(RawValue::from_argument(&digits).content, Content::Integer(i128::MAX));
         assert_eq!(
-            Given::from_argument(&format!("-{digits}")).content,
+            RawValue::from_argument(&format!("-{digits}")).content,
             Content::Integer(i128::MIN)
         );
     }

@@ -64,7 +64,7 @@ fn a_range_of_workers_begins_with_the_most_and_survives_being_written() {
     let file = Some(("r.toml".to_owned(), text));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(recipe.clone()));
     // A life of it is a recipe of its own, of the same identity.
-    let three = recipe.sized(3);
+    let three = recipe.with_workers(3);
     assert_eq!((three.run.workers, three.parallel.data, three.run.elastic), (3, 3, None));
     assert_eq!(three.hash(), recipe.hash());
     let file = Some(("r.toml".to_owned(), three.to_toml()));
@@ -73,7 +73,7 @@ fn a_range_of_workers_begins_with_the_most_and_survives_being_written() {
 
 #[test]
 fn only_whole_copies_of_the_model_come_and_go() {
-    let sizes = |sets: &[&str]| with(sets).expect("a sound recipe").worker_sizes();
+    let sizes = |sets: &[&str]| with(sets).expect("a sound recipe").worker_counts();
     assert_eq!(sizes(&[RANGE]), [2, 3, 4]);
     assert_eq!(sizes(&["run.workers={min=2,max=8}", "parallel.pipeline=2"]), [2, 4, 6, 8]);
     assert_eq!(sizes(&["run.workers=3"]), [3]);
@@ -98,9 +98,9 @@ fn what_cannot_go_on_with_other_workers_is_refused() {
              try 4 or run.isolation = \"processes\"",
         ),
         (
-            &[RANGE, "parallel.shares=2,2,2,2"],
-            "run.workers = { min = 2, max = 4 } cannot change with parallel.shares = \"2,2,2,2\"; \
-             try 4 or parallel.shares = \"\"",
+            &[RANGE, "parallel.leaf_shares=2,2,2,2"],
+            "run.workers = { min = 2, max = 4 } cannot change with parallel.leaf_shares = \"2,2,2,2\"; \
+             try 4 or parallel.leaf_shares = \"\"",
         ),
         (
             &[RANGE, "data.placement=local", "data.source={rank}.txt"],

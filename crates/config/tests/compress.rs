@@ -23,8 +23,8 @@ fn methods_that_leave_out_the_same_every_time_feed_it_back() {
         let refused = try_recipe(&without);
         assert_eq!(refused.is_err(), compress.is_biased(), "{name}: {refused:?}");
         if let Err(error) = refused {
-            assert!(error.contains("compress.force = true"), "{error}");
-            recipe(&[&without[..], &["compress.force=true"]].concat());
+            assert!(error.contains("compress.allow_biased = true"), "{error}");
+            recipe(&[&without[..], &["compress.allow_biased=true"]].concat());
         }
     }
 }
@@ -62,14 +62,14 @@ fn recipes_without_compression_keep_their_identity() {
     assert!(!Recipe::default().identity_text().contains("compress."));
     let few = recipe(&["compress.method=top-k"]);
     assert!(few.identity_text().contains("compress.ratio = 0.01"));
-    assert!(few.bits_depend_on().is_some_and(|reason| reason.contains("top-k")));
+    assert!(few.layout_dependence().is_some_and(|reason| reason.contains("top-k")));
 }
 
 #[test]
 fn levels_say_what_their_method_knows() {
     let with = |method: &str, level: &str| {
         let (method, level) =
-            (format!("compress.method={method}"), format!("compress.levels=[{level}]"));
+            (format!("compress.method={method}"), format!("compress.overrides=[{level}]"));
         try_recipe(&[method.as_str(), level.as_str()])
     };
     with("top-k", "{match=\"*norm*\", dense=true}, {match=\"*\", ratio=0.1}").expect("sound");
@@ -81,7 +81,7 @@ fn levels_say_what_their_method_knows() {
         ("dgc", "{match=\"*\", ratio=0.1, dense=true}", "try ratio alone"),
     ] {
         let error = with(method, level).expect_err("it says nothing");
-        assert!(error.starts_with("compress.levels[0]") && error.contains(fix), "{error}");
+        assert!(error.starts_with("compress.overrides[0]") && error.contains(fix), "{error}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Keys of the text: what they accept, what they refuse, and what they mean to a recipe's identity.
 
-use lockstep_config::{HeldOut, Placement, Recipe, Source, Sources, Tokenizer, resolve};
+use lockstep_config::{Placement, Recipe, Source, Sources, Tokenizer, ValidationSource, resolve};
 
 fn with(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -23,8 +23,8 @@ fn a_tokenizer_is_bytes_or_a_path() {
 #[test]
 fn validation_is_a_fraction_or_a_path() {
     let of = |value: &str| recipe(&[&format!("data.validation={value}")]).data.validation;
-    assert_eq!(of("0.25"), HeldOut::Fraction(0.25));
-    assert_eq!(of("held/out.txt"), HeldOut::Path("held/out.txt".to_owned()));
+    assert_eq!(of("0.25"), ValidationSource::Fraction(0.25));
+    assert_eq!(of("held/out.txt"), ValidationSource::Path("held/out.txt".to_owned()));
     let refused = with(&["data.validation=true"]).unwrap_err();
     assert_eq!(
         refused,
@@ -41,7 +41,7 @@ fn every_setting_comes_back_from_its_own_text() {
         "data.validation=v.txt",
         "data.documents=padded",
         "data.order=sequential",
-        "data.last=pad",
+        "data.last_batch=pad",
     ]);
     let file = Some(("all.toml".to_owned(), all.to_toml()));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(all.clone()));
@@ -57,8 +57,8 @@ fn only_what_changes_bits_changes_the_identity() {
     for set in [
         "data.documents=padded",
         "data.order=sequential",
-        "data.last=drop",
-        "data.last=pad",
+        "data.last_batch=drop",
+        "data.last_batch=pad",
         "data.placement=partitioned",
         "data.tokenizer=t.json",
         "data.field=content",

@@ -1,7 +1,7 @@
 //! Worse hardware than there is: every key reaches its field, and what makes no sense is refused.
 
 use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_config::{Conditions, Distribution, Recipe, SlowWorker, Sources, resolve};
+use lockstep_config::{Distribution, LinkConditions, Recipe, SlowWorker, Sources, resolve};
 
 fn sources(sets: &[&str]) -> Sources {
     Sources { sets: sets.iter().map(|set| (*set).to_owned()).collect(), ..Sources::default() }
@@ -29,15 +29,15 @@ fn every_key_reaches_its_field_and_is_printed_as_it_was_written() {
         "emulate.seed=9",
     ];
     let recipe = recipe(&sets);
-    let usual = Conditions {
+    let usual = LinkConditions {
         bandwidth: BytesPerSecond(1e8),
         latency: Seconds(0.3e-3),
         jitter: Seconds(0.1e-3),
         loss: 0.001,
     };
     let emulate = &recipe.emulate;
-    assert_eq!((emulate.usual, emulate.seed), (usual, 9));
-    let bad = Conditions { bandwidth: BytesPerSecond(1e7), latency: Seconds(5e-3), ..usual };
+    assert_eq!((emulate.default_link, emulate.seed), (usual, 9));
+    let bad = LinkConditions { bandwidth: BytesPerSecond(1e7), latency: Seconds(5e-3), ..usual };
     assert_eq!((emulate.between(0, 2), emulate.between(1, 2)), (bad, usual));
     let slow = SlowWorker { rank: 1, factor: 2.5, distribution: Distribution::Pareto };
     assert_eq!(emulate.slowness(1), Some(&slow));
@@ -46,7 +46,7 @@ fn every_key_reaches_its_field_and_is_printed_as_it_was_written() {
     let file = Some(("printed.toml".to_owned(), text.clone()));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }).as_ref(), Ok(&recipe), "{text}");
     assert_eq!(
-        emulate.in_words().as_deref(),
+        emulate.description().as_deref(),
         Some(
             "links latency 0.3 ms, jitter 0.1 ms, 100 MB/s, 0.1 % lost; link 2-0 latency 5 ms, \
              jitter 0.1 ms, 10 MB/s, 0.1 % lost; worker 1 2.5 times slower (pareto); worker 0 1 \
@@ -58,7 +58,7 @@ fn every_key_reaches_its_field_and_is_printed_as_it_was_written() {
 #[test]
 fn nothing_is_emulated_unless_asked_for_and_nothing_of_it_is_in_the_identity() {
     let plain = recipe(&[]);
-    assert_eq!(plain.emulate.in_words(), None);
+    assert_eq!(plain.emulate.description(), None);
     let bad = recipe(&["run.transport=tcp", "emulate.latency_ms=1", "emulate.seed=3"]);
     assert_eq!(bad.hash(), plain.hash());
 }

@@ -35,7 +35,7 @@ fn every_key_of_the_layout_reaches_its_field() {
         "parallel.recompute=every-3",
         "parallel.bucket_bytes=4MiB",
         "parallel.overlap=false",
-        "parallel.shares=4,3,1",
+        "parallel.leaf_shares=4,3,1",
         "train.reduction=sum",
         "train.max_skipped=2",
         "emulate.bandwidth=100MB",
@@ -50,9 +50,9 @@ fn every_key_of_the_layout_reaches_its_field() {
     assert_eq!((parallel.data, parallel.zero, parallel.overlap), (3, 1, false));
     assert_eq!(parallel.recompute, Recompute::Every(3));
     assert_eq!(parallel.bucket_bytes, Bytes(4 << 20));
-    assert_eq!((&parallel.shares, recipe.leaf_shares()), (&vec![4, 3, 1], vec![4, 3, 1]));
+    assert_eq!((&parallel.leaf_shares, recipe.leaf_shares()), (&vec![4, 3, 1], vec![4, 3, 1]));
     assert_eq!((recipe.train.reduction, recipe.train.max_skipped), (Reduction::Sum, 2));
-    assert_eq!(recipe.emulate.usual.bandwidth, BytesPerSecond(1e8));
+    assert_eq!(recipe.emulate.default_link.bandwidth, BytesPerSecond(1e8));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn workers_and_how_they_share_the_work_leave_the_identity_alone() {
         "run.deadline=5",
         "parallel.zero=1",
         "parallel.recompute=full",
-        "parallel.shares=5,1,1,1",
+        "parallel.leaf_shares=5,1,1,1",
         "emulate.bandwidth=1000",
     ]);
     assert_eq!(other.identity_text(), plain.identity_text());
@@ -167,30 +167,34 @@ fn the_data_axis_has_all_workers() {
 #[test]
 fn shares_are_one_number_a_worker_and_all_leaves_together() {
     assert_eq!(
-        errors(&["run.workers=2", "parallel.shares=4,2,2"]),
-        "parallel.shares = \"4,2,2\" has 3 numbers for run.workers = 2; try \"4,4\""
+        errors(&["run.workers=2", "parallel.leaf_shares=4,2,2"]),
+        "parallel.leaf_shares = \"4,2,2\" has 3 numbers for run.workers = 2; try \"4,4\""
     );
     assert_eq!(
-        errors(&["run.workers=3", "parallel.shares=8"]),
-        "parallel.shares = \"8\" has 1 number for run.workers = 3; try \"3,3,2\""
+        errors(&["run.workers=3", "parallel.leaf_shares=8"]),
+        "parallel.leaf_shares = \"8\" has 1 number for run.workers = 3; try \"3,3,2\""
     );
     assert_eq!(
-        errors(&["run.workers=2", "parallel.shares=5,2"]),
-        "parallel.shares = \"5,2\" makes 7 leaves where numerics.invariant_up_to = 8; \
+        errors(&["run.workers=2", "parallel.leaf_shares=5,2"]),
+        "parallel.leaf_shares = \"5,2\" makes 7 leaves where numerics.invariant_up_to = 8; \
          try \"4,4\""
     );
-    let enormous = format!("parallel.shares={0},{0}", usize::MAX);
+    let enormous = format!("parallel.leaf_shares={0},{0}", usize::MAX);
     assert!(errors(&["run.workers=2", &enormous]).contains("leaves where"));
     assert_eq!(
-        errors(&["run.workers=2", "parallel.shares=5,three"]),
-        "parallel.shares = \"5,three\" is not a list of whole numbers from 1, such as \"5,3\"; \
+        errors(&["run.workers=2", "parallel.leaf_shares=5,three"]),
+        "parallel.leaf_shares = \"5,three\" is not a list of whole numbers from 1, such as \"5,3\"; \
          try \"\""
     );
     for zero in [2, 3] {
         assert_eq!(
-            errors(&["run.workers=2", "parallel.shares=5,3", &format!("parallel.zero={zero}")]),
+            errors(&[
+                "run.workers=2",
+                "parallel.leaf_shares=5,3",
+                &format!("parallel.zero={zero}")
+            ]),
             format!(
-                "parallel.shares = \"5,3\" cannot be with parallel.zero = {zero}, \
+                "parallel.leaf_shares = \"5,3\" cannot be with parallel.zero = {zero}, \
                  which deals leaves out in turn; try \"\" or parallel.zero = 1"
             )
         );
@@ -233,10 +237,13 @@ fn values_of_the_layout_are_checked_one_by_one() {
 
 #[test]
 fn every_key_of_a_pipeline_reaches_its_field_and_the_rest_follows() {
-    let sets = ["run.workers=6", "parallel.pipeline=3", "parallel.stages=2,1,1"];
+    let sets = ["run.workers=6", "parallel.pipeline=3", "parallel.stage_layers=2,1,1"];
     let parallel = recipe(&sets).parallel;
     assert_eq!((parallel.pipeline, parallel.data, parallel.num_stages()), (3, 2, 3));
-    assert_eq!((parallel.schedule, &parallel.stages), (PipelineSchedule::OneFOneB, &vec![2, 1, 1]));
+    assert_eq!(
+        (parallel.schedule, &parallel.stage_layers),
+        (PipelineSchedule::OneFOneB, &vec![2, 1, 1])
+    );
     let chunks = recipe(&["parallel.pipeline=2", "parallel.virtual_stages=3"]);
     assert_eq!(chunks.parallel.schedule, PipelineSchedule::Interleaved);
     assert_eq!((chunks.parallel.data, chunks.leaf_shares()), (1, vec![8]));
@@ -277,9 +284,9 @@ fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
              of which each needs one; try 3 or model.layers = 6",
         ),
         (
-            &["parallel.pipeline=2", "parallel.stages=3,1", "parallel.partition=measured"],
-            "parallel.partition = \"measured\" has nothing to choose with parallel.stages = \
-             \"3,1\"; try \"flops\" or parallel.stages = \"\"",
+            &["parallel.pipeline=2", "parallel.stage_layers=3,1", "parallel.partition=measured"],
+            "parallel.partition = \"measured\" has nothing to choose with parallel.stage_layers = \
+             \"3,1\"; try \"flops\" or parallel.stage_layers = \"\"",
         ),
         (
             &["parallel.pipeline=2", "parallel.virtual_stages=2", "parallel.schedule=1f1b"],
@@ -287,16 +294,16 @@ fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
              try 1 or parallel.schedule = \"interleaved\"",
         ),
         (
-            &["parallel.pipeline=2", "parallel.stages=1,1,2"],
-            "parallel.stages = \"1,1,2\" has 3 numbers for 2 stages; try \"2,2\"",
+            &["parallel.pipeline=2", "parallel.stage_layers=1,1,2"],
+            "parallel.stage_layers = \"1,1,2\" has 3 numbers for 2 stages; try \"2,2\"",
         ),
         (
-            &["parallel.pipeline=2", "parallel.stages=1,4"],
-            "parallel.stages = \"1,4\" makes 5 layers where model.layers = 4; try \"2,2\"",
+            &["parallel.pipeline=2", "parallel.stage_layers=1,4"],
+            "parallel.stage_layers = \"1,4\" makes 5 layers where model.layers = 4; try \"2,2\"",
         ),
         (
-            &["run.workers=6", "parallel.pipeline=2", "parallel.shares=4,4"],
-            "parallel.shares = \"4,4\" has 2 numbers for 3 copies of 2 workers each; try \"3,3,2\"",
+            &["run.workers=6", "parallel.pipeline=2", "parallel.leaf_shares=4,4"],
+            "parallel.leaf_shares = \"4,4\" has 2 numbers for 3 copies of 2 workers each; try \"3,3,2\"",
         ),
         (
             &["model.family=mlp", "parallel.pipeline=2"],

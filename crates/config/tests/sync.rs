@@ -20,7 +20,7 @@ fn ends(recipe: &Recipe) -> Vec<u64> {
 fn rounds_have_as_many_steps_as_asked_and_the_last_ends_with_the_run() {
     let sets = ["sync.mode=local-sgd", "sync.local_steps=4", "train.steps=10"];
     assert_eq!(ends(&recipe(&sets)), [4, 8, 10]);
-    let later = recipe(&[&sets[..], &["sync.synchronous=0.3"]].concat());
+    let later = recipe(&[&sets[..], &["sync.synchronous_fraction=0.3"]].concat());
     assert_eq!(ends(&later), [1, 2, 3, 7, 10]);
     let shorter = recipe(&[&sets[..], &["sync.final_local_steps=1"]].concat());
     assert_eq!(ends(&shorter), [4, 7, 9, 10], "4, then 2.8, 1.9 and 1.3, rounded");
@@ -32,7 +32,7 @@ fn rounds_that_change_are_the_same_whether_they_are_walked_or_asked_for() {
     for (steps, from, to) in [(1000, 64, 3), (997, 2, 41), (50, 7, 7), (5, 9, 2), (800, 1, 2)] {
         let sets = [
             "sync.mode=local-sgd".to_owned(),
-            "sync.synchronous=0.1".to_owned(),
+            "sync.synchronous_fraction=0.1".to_owned(),
             format!("train.steps={steps}"),
             format!("sync.local_steps={from}"),
             format!("sync.final_local_steps={to}"),
@@ -69,7 +69,7 @@ fn recipes_from_before_there_were_rounds_keep_their_identity() {
     assert!(!Recipe::default().identity_text().contains("sync."));
     let lazy = recipe(&["sync.mode=local-sgd"]);
     assert!(lazy.identity_text().contains("sync.local_steps = 8"));
-    assert!(lazy.bits_depend_on().is_some_and(|reason| reason.contains("local-sgd")));
+    assert!(lazy.layout_dependence().is_some_and(|reason| reason.contains("local-sgd")));
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn what_needs_workers_with_the_whole_model_says_so() {
     assert!(refused(&["precision.wire=bf16"]).contains("try precision.wire = \"f32\""));
     let elastic = refused(&["run.workers={min=1,max=2}"]);
     assert!(elastic.contains("try run.workers = 2"), "{elastic}");
-    let idle = try_recipe(&["sync.local_steps=4"]).expect_err("nothing would come of it");
-    assert!(idle.contains("sync.local_steps"), "{idle}");
+    let inactive = try_recipe(&["sync.local_steps=4"]).expect_err("nothing would come of it");
+    assert!(inactive.contains("sync.local_steps"), "{inactive}");
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn groups_meet_inside_of_rounds() {
     let close = ["sync.group_workers=2", "sync.inner_rounds=2"];
     let two_levels = recipe(&[&sets[..], &close].concat());
     assert_eq!(ends(&two_levels), [6, 12, 18, 20]);
-    let meetings: Vec<u64> = (1..=20).filter(|n| two_levels.is_group_meeting(*n)).collect();
+    let meetings: Vec<u64> = (1..=20).filter(|n| two_levels.is_group_sync_due(*n)).collect();
     assert_eq!(meetings, [3, 9, 15]);
-    assert!(!(1..=20).any(|n| recipe(&sets).is_group_meeting(n)));
+    assert!(!(1..=20).any(|n| recipe(&sets).is_group_sync_due(n)));
     assert!(!recipe(&sets).identity_text().contains("group"), "as before there were any");
-    let uneven = try_recipe(&[&sets[..], &["sync.group_workers=3"]].concat());
-    assert!(uneven.expect_err("three of four").contains("try 2, 4"));
+    let stragglers = try_recipe(&[&sets[..], &["sync.group_workers=3"]].concat());
+    assert!(stragglers.expect_err("three of four").contains("try 2, 4"));
     let nobody = try_recipe(&[&sets[..], &["sync.inner_rounds=2"]].concat());
     assert!(nobody.expect_err("no groups").contains("try 1, or sync.group_workers = 2"));
 }
@@ -112,13 +112,13 @@ fn groups_meet_inside_of_rounds() {
 #[test]
 fn workers_with_fewer_steps_rest_at_the_end_of_a_round() {
     let sets = ["sync.mode=local-sgd", "sync.local_steps=4", "train.steps=18", "run.workers=2"];
-    let later = ["sync.worker_steps=[4,3]", "sync.synchronous=0.12"];
+    let later = ["sync.worker_steps=[4,3]", "sync.synchronous_fraction=0.12"];
     let recipe = recipe(&[&sets[..], &later].concat());
-    let rests: Vec<u64> = (0..18).filter(|step| !recipe.is_taken_by(1, *step)).collect();
+    let rests: Vec<u64> = (0..18).filter(|step| !recipe.takes_step(1, *step)).collect();
     assert_eq!(rests, [5, 9, 13, 17], "two steps are taken by all before the first round");
     for worker in 0..2 {
         for step in 0..=18 {
-            let counted = (0..step).filter(|step| recipe.is_taken_by(worker, *step)).count();
+            let counted = (0..step).filter(|step| recipe.takes_step(worker, *step)).count();
             assert_eq!(recipe.steps_taken(worker, step), counted as u64, "{worker} {step}");
         }
     }
@@ -148,7 +148,7 @@ fn fragments_meet_in_turn_each_once_in_a_round() {
     let sets = ["sync.mode=local-sgd", "sync.local_steps=4", "train.steps=12", "run.workers=2"];
     let streaming = recipe(&[&sets[..], &["sync.fragments=3", "sync.inner_rounds=2"]].concat());
     assert_eq!(ends(&streaming), [8, 12]);
-    let meetings = |step| streaming.fragments_meeting(step).collect::<Vec<_>>();
+    let meetings = |step| streaming.fragments_due(step).collect::<Vec<_>>();
     let all: Vec<_> = (1..=12).map(meetings).collect();
     let none: &[usize] = &[];
     let expected: [&[usize]; 12] =
@@ -176,12 +176,17 @@ fn late_workers_and_late_gradients_say_what_they_need() {
     let own = ["data.placement=local", "data.source=part-{rank}.txt", "sync.stragglers=shares"];
     assert!(refused(&own).contains("try data.placement = \"shared\""));
     assert_eq!(
-        refused(&["sync.delay=1", "parallel.zero=1"]),
-        "sync.delay = 1 keeps the whole gradient of the step before, and parallel.zero = 1; try \
-         parallel.zero = 0 or sync.delay = 0"
+        refused(&["sync.gradient_delay=1", "parallel.zero=1"]),
+        "sync.gradient_delay = 1 keeps the whole gradient of the step before, and parallel.zero = 1; try \
+         parallel.zero = 0 or sync.gradient_delay = 0"
     );
-    assert!(refused(&["sync.delay=1", "sync.mode=local-sgd"]).contains("sync.delay"));
-    assert!(refused(&["sync.slack=2"]).contains("sync.slack"), "it means nothing by itself");
+    assert!(
+        refused(&["sync.gradient_delay=1", "sync.mode=local-sgd"]).contains("sync.gradient_delay")
+    );
+    assert!(
+        refused(&["sync.straggler_factor=2"]).contains("sync.straggler_factor"),
+        "it means nothing by itself"
+    );
 }
 
 #[test]
@@ -191,12 +196,12 @@ fn what_depends_on_time_is_part_of_the_identity_and_says_so() {
         let set = format!("sync.stragglers={policy}");
         let recipe = recipe(&[&set, "run.workers=2"]);
         assert_ne!(recipe.hash(), usual, "{policy}");
-        assert!(recipe.bits_depend_on().is_some_and(|why| why.contains("in time")), "{policy}");
+        assert!(recipe.layout_dependence().is_some_and(|why| why.contains("in time")), "{policy}");
     }
     let shares = recipe(&["sync.stragglers=shares"]);
-    assert_eq!((shares.hash(), shares.bits_depend_on()), (usual.clone(), None));
-    let delayed = recipe(&["sync.delay=1"]);
+    assert_eq!((shares.hash(), shares.layout_dependence()), (usual.clone(), None));
+    let delayed = recipe(&["sync.gradient_delay=1"]);
     assert_ne!(delayed.hash(), usual);
-    assert_eq!((delayed.bits_depend_on(), delayed.keeps_more()), (None, true));
+    assert_eq!((delayed.layout_dependence(), delayed.has_extra_state()), (None, true));
     assert_eq!(recipe(&["emulate.microbatch_ms=3"]).hash(), usual, "slower, and the same bits");
 }

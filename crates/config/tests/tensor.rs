@@ -19,7 +19,7 @@ fn errors(sets: &[&str]) -> String {
 #[test]
 fn workers_are_the_product_of_all_axes() {
     let recipe = recipe(&["run.workers=8", "parallel.pipeline=2", "parallel.tensor=2"]);
-    assert_eq!((recipe.parallel.data, recipe.num_slices()), (2, 2));
+    assert_eq!((recipe.parallel.data, recipe.num_tensor_shards()), (2, 2));
     assert_eq!(
         errors(&["run.workers=6", "parallel.tensor=2", "parallel.pipeline=2"]),
         "parallel.tensor = 2 times parallel.pipeline = 2 does not divide run.workers = 6; \

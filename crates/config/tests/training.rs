@@ -1,7 +1,7 @@
 //! Groups, schedules, batches that grow and goals: what a recipe may say about them, in a file and
 //! on a command line, and what it is told when it is wrong.
 
-use lockstep_config::{BatchChange, DecayShape, Moment, Recipe, Sources, resolve};
+use lockstep_config::{BatchChange, DecayShape, Milestone, Recipe, Sources, resolve};
 
 fn sets(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -50,7 +50,7 @@ fn a_recipe_with_lists_reads_back_as_it_was_printed() {
     ])
     .unwrap();
     assert_eq!(file(&recipe.to_toml()).unwrap(), recipe);
-    assert_eq!(recipe.optim.drop_at, [Moment::Fraction(0.25), Moment::Step(100)]);
+    assert_eq!(recipe.optim.drop_at, [Milestone::Fraction(0.25), Milestone::Step(100)]);
     assert_eq!(recipe.train.batch_schedule, [BatchChange { tokens: 100_000, batch: 32 }]);
     assert_eq!(recipe.optim.lr_base_batch, 16, "the batch of the recipe");
     let table = toml::Table::try_from(&recipe).expect("a map of tables");

@@ -1,40 +1,40 @@
-//! Keys of when a run is saved. None of them changes a bit of the result.
+//! Keys of checkpoints. None of them changes a bit of the result.
 
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind};
 use crate::recipe::{Compression, Interval, Recipe};
 use crate::units::Seconds;
 use crate::value::Value;
+use crate::value_type::{Bound, ValueType};
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed};
 
-/// The word for an interval that is computed.
+/// Text of an interval that is computed.
 const AUTO: &str = "auto";
 
 pub(super) const CHECKPOINT: &[Key] = &[
     Key::new(
         "checkpoint.dir",
-        Kind::Text { may_be_empty: true },
+        ValueType::Text { may_be_empty: true },
         Fixed("\"\""),
         field!(checkpoint.dir: String),
-        "Folder of the checkpoints, which all workers share; empty is checkpoints in the folder of \
-         the run.",
+        "Folder of the checkpoints, shared by all workers; empty means checkpoints in the run \
+         folder.",
     ),
     Key::new(
         "checkpoint.every",
         integer(0, 1_000_000_000_000),
         Fixed("0"),
         field!(checkpoint.every: integer u64),
-        "Steps between two checkpoints; 0 does not count steps.",
+        "Steps between two checkpoints; 0 saves none by steps.",
     ),
     Key::new(
         "checkpoint.interval",
-        Kind::FloatOrWord { low: Closed(0.0), high: Closed(31_536_000.0), words: &[AUTO] },
+        ValueType::FloatOrWord { low: Closed(0.0), high: Closed(31_536_000.0), words: &[AUTO] },
         Derived {
-            text: "= \"auto\" where workers are replaced and checkpoint.every is 0, else 0",
-            from: usual_interval,
+            text: "= \"auto\" where lost workers are restarted and checkpoint.every is 0, else 0",
+            from: default_interval,
         },
         Field {
             get: |r| {
@@ -52,30 +52,30 @@ pub(super) const CHECKPOINT: &[Key] = &[
                 };
             },
         },
-        "Seconds between two checkpoints; 0 never makes one by the clock. \"auto\" takes what \
-         costs the least, by how long writing takes and checkpoint.mtbf (Young and Daly).",
+        "Seconds between two checkpoints; 0 saves none by time. \"auto\" minimises the lost time, \
+         from the measured write time and checkpoint.mtbf (Young 1974, Daly 2006).",
     ),
     Key::new(
         "checkpoint.keep",
         integer(1, 1_000_000),
         Fixed("2"),
         field!(checkpoint.keep: integer usize),
-        "How many checkpoints stay; an older one goes once the newest is whole.",
+        "Number of checkpoints to keep; an older one is deleted once the newest is complete.",
     ),
     Key::new(
         "checkpoint.background",
-        Kind::Bool,
+        ValueType::Bool,
         Fixed("true"),
         field!(checkpoint.background: bool),
-        "Whether the disk is written while training goes on, from a copy in memory.",
+        "Whether checkpoints are written in the background, from a copy in memory.",
     ),
     Key::new(
         "checkpoint.compression",
-        Kind::Choice(Compression::NAMES),
+        ValueType::Choice(Compression::NAMES),
         Fixed("\"none\""),
         field!(checkpoint.compression: choice Compression),
-        "Whether the files are packed with zstd: weights get little smaller, optimizer state \
-         somewhat.",
+        "Whether checkpoint files are compressed with zstd: weights shrink little, optimizer state \
+         somewhat more.",
     ),
     Key::new(
         "checkpoint.mtbf",
@@ -85,16 +85,16 @@ pub(super) const CHECKPOINT: &[Key] = &[
             get: |r| Some(Value::Float(r.checkpoint.mtbf.0)),
             set: |r, v| r.checkpoint.mtbf = Seconds(v.as_float()),
         },
-        "Seconds between two failures of the run that checkpoint.interval = \"auto\" counts on, \
-         until it has seen some.",
+        "Mean time between failures in seconds that checkpoint.interval = \"auto\" assumes until \
+         it has observed failures.",
     ),
 ];
 
-/// Who wants lost workers replaced does not want to begin from the start with them.
-fn usual_interval(recipe: &Recipe) -> Value {
+/// Computed where lost workers are restarted, so that a restart resumes from a checkpoint.
+fn default_interval(recipe: &Recipe) -> Value {
     let run = &recipe.run;
-    let goes_on = run.restarts > 0 || run.elastic.is_some();
-    if goes_on && recipe.checkpoint.every == 0 {
+    let restarts = run.restarts > 0 || run.elastic.is_some();
+    if restarts && recipe.checkpoint.every == 0 {
         return Value::Text(AUTO.to_owned());
     }
     Value::Float(0.0)

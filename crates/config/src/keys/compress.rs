@@ -1,58 +1,58 @@
-//! Keys of compression: in how few bytes gradients travel.
+//! Keys of gradient compression.
 
-use super::{MAX_GROUPS, MAX_WORKERS, float, integer, integer_value, usual_warmup};
+use super::{MAX_GROUPS, MAX_WORKERS, default_warmup, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
-use crate::recipe::{CompressMethod, Level, OptimName, Recipe};
+use crate::recipe::{CompressMethod, CompressOverride, OptimName, Recipe};
 use crate::value::Value;
+use crate::value_type::{Bound, Cell, MAX_STEPS, ValueType};
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed, Nothing};
 
-const RATIO: Kind = float(Open(0.0), Closed(1.0));
-const BITS: Kind = integer(2, 8);
-const RANK: Kind = integer(1, 1024);
+const RATIO: ValueType = float(Open(0.0), Closed(1.0));
+const BITS: ValueType = integer(2, 8);
+const RANK: ValueType = integer(1, 1024);
 
-/// Every method but none.
+/// All methods but `none`.
 const ANY: &[&str] = CompressMethod::NAMES.split_at(1).1;
 
 pub(super) const COMPRESS: &[Key] = &[
     Key::new(
         "compress.method",
-        Kind::Choice(CompressMethod::NAMES),
+        ValueType::Choice(CompressMethod::NAMES),
         Fixed("\"none\""),
         field!(compress.method: choice CompressMethod),
-        "How gradients are written on their way: bf16 and fp16 in two bytes, int8 and qsgd in \
-         fewer, rounded by chance; top-k, random-k and dgc send few elements, sign one bit of \
-         each, power-sgd thin matrices, one-bit-adam the signs of Adam's momentum (the bits then \
-         depend on the workers).",
+        "Gradient compression: bf16 and fp16 cast to two bytes; int8 and qsgd quantize with \
+         stochastic rounding; top-k, random-k and dgc send few elements; sign sends one bit per \
+         element; power-sgd sends low-rank factors; one-bit-adam sends the signs of Adam's \
+         momentum (the bits then depend on the number of workers).",
     )
-    .counting_when(|r| r.compress.is_on()),
+    .in_identity_when(|r| r.compress.is_on()),
     Key::new(
         "compress.ratio",
         RATIO,
         Fixed("0.01"),
         field!(compress.ratio: f64),
-        "The share of elements that travel.",
+        "Fraction of elements that are sent.",
     )
     .only_when("compress.method", &["top-k", "random-k", "dgc"]),
     Key::new(
         "compress.ratio_warmup_steps",
         integer(0, MAX_STEPS),
-        Derived { text: "= train.steps / 10", from: usual_warmup },
+        Derived { text: "= train.steps / 10", from: default_warmup },
         field!(compress.ratio_warmup_steps: integer u64),
-        "Steps in which the share of elements falls from a quarter to compress.ratio, to a quarter \
-         of itself each time.",
+        "Steps over which the fraction falls from 0.25 to compress.ratio, by a factor of four each \
+         time.",
     )
     .only_when("compress.method", &["dgc"])
-    .else_count(0),
+    .inactive_count(0),
     Key::new(
         "compress.momentum",
         float(Closed(0.0), Open(1.0)),
-        Derived { text: "= 0.9 for optim.name = sgd, else 0", from: usual_momentum },
+        Derived { text: "= 0.9 for optim.name = sgd, else 0", from: default_momentum },
         field!(compress.momentum: f64),
-        "Momentum of each worker's gradients before it chooses among them, in place of the \
-         optimizer's.",
+        "Momentum of each worker's gradients before the selection, in place of the optimizer's \
+         (momentum correction).",
     )
     .only_when("compress.method", &["dgc"]),
     Key::new(
@@ -60,7 +60,7 @@ pub(super) const COMPRESS: &[Key] = &[
         BITS,
         Fixed("4"),
         field!(compress.bits: integer u32),
-        "Bits of an element.",
+        "Bits per element.",
     )
     .only_when("compress.method", &["qsgd"]),
     Key::new(
@@ -68,22 +68,22 @@ pub(super) const COMPRESS: &[Key] = &[
         RANK,
         Fixed("4"),
         field!(compress.rank: integer usize),
-        "Columns of the thin matrices.",
+        "Rank of the factors.",
     )
     .only_when("compress.method", &["power-sgd"]),
     Key::new(
-        "compress.levels",
-        Kind::List { of: &Kind::Table(LEVEL), max: MAX_GROUPS },
+        "compress.overrides",
+        ValueType::List { of: &ValueType::Table(OVERRIDE), max: MAX_GROUPS },
         Nothing,
         Field {
             get: |r| {
-                let list: Vec<Value> = r.compress.levels.iter().map(level_value).collect();
+                let list: Vec<Value> = r.compress.overrides.iter().map(override_value).collect();
                 (!list.is_empty()).then_some(Value::List(list))
             },
-            set: |r, v| r.compress.levels = v.as_list().iter().map(level).collect(),
+            set: |r, v| r.compress.overrides = v.as_list().iter().map(override_of).collect(),
         },
-        "Tensors that are written in a way of their own: dense lets them travel as they are, the \
-         others replace the key of that name; the first whose match describes a name counts.",
+        "Settings for single tensors: dense sends them uncompressed, the others replace the key of \
+         that name; the first entry whose match fits the parameter name applies.",
     )
     .only_when("compress.method", ANY),
     Key::new(
@@ -91,39 +91,45 @@ pub(super) const COMPRESS: &[Key] = &[
         integer(0, MAX_WORKERS),
         Fixed("0"),
         field!(compress.group_workers: integer usize),
-        "Consecutive workers, such as those of a host, that add up their gradients as they are, so \
-         that only what travels between groups is compressed; 0 has no groups.",
+        "Size of groups of consecutive workers, such as those of a host, that reduce uncompressed \
+         gradients among themselves; only traffic between groups is compressed. 0 has no groups.",
     )
     .only_when("compress.method", ANY)
-    .counting_when(|r| r.compress.group_workers > 1),
+    .in_identity_when(|r| r.compress.group_workers > 1),
     Key::new(
         "compress.warmup_steps",
         integer(0, 1_000_000_000_000),
-        Derived { text: "= a fifth of train.steps for one-bit-adam, else 0", from: usual_dense },
+        Derived {
+            text: "= a fifth of train.steps for one-bit-adam, else 0",
+            from: default_dense_steps,
+        },
         field!(compress.warmup_steps: integer u64),
-        "Steps at the beginning whose gradients travel as they are.",
+        "Steps at the beginning with uncompressed gradients.",
     )
     .only_when("compress.method", ANY),
     Key::new(
         "compress.error_feedback",
-        Kind::Bool,
-        Derived { text: "= false for bf16, int8 and qsgd, else true", from: usual_feedback },
+        ValueType::Bool,
+        Derived {
+            text: "= false for bf16, int8 and qsgd, else true",
+            from: default_error_feedback,
+        },
         field!(compress.error_feedback: bool),
-        "Whether what is left out is added to the next gradient.",
+        "Whether the compression error is added to the next gradient.",
     )
     .only_when("compress.method", ANY),
     Key::new(
-        "compress.force",
-        Kind::Bool,
+        "compress.allow_biased",
+        ValueType::Bool,
         Fixed("false"),
-        field!(compress.force: bool),
-        "Allows a method that leaves out the same every time without error feedback, to see it \
-         fail.",
+        field!(compress.allow_biased: bool),
+        "Allows a biased method without error feedback, for experiments; such a run may not \
+         converge.",
     )
     .only_when("compress.method", ANY),
 ];
 
-fn usual_dense(recipe: &Recipe) -> Value {
+fn default_dense_steps(recipe: &Recipe) -> Value {
     let steps = match recipe.compress.method {
         CompressMethod::OneBitAdam => (recipe.train.steps / 5).max(1),
         _ => 0,
@@ -131,31 +137,31 @@ fn usual_dense(recipe: &Recipe) -> Value {
     Value::Integer(i64::try_from(steps).unwrap_or(i64::MAX))
 }
 
-fn usual_feedback(recipe: &Recipe) -> Value {
+fn default_error_feedback(recipe: &Recipe) -> Value {
     let method = recipe.compress.method;
-    let is_fair =
+    let is_unbiased =
         matches!(method, CompressMethod::Bf16 | CompressMethod::Int8 | CompressMethod::Qsgd);
-    Value::Bool(method != CompressMethod::None && !is_fair)
+    Value::Bool(method != CompressMethod::None && !is_unbiased)
 }
 
-/// Other optimizers have momentum of their own.
-fn usual_momentum(recipe: &Recipe) -> Value {
+/// Momentum correction (Lin et al. 2018) for plain SGD; other optimizers have momentum already.
+fn default_momentum(recipe: &Recipe) -> Value {
     let is_plain = recipe.optim.name == OptimName::Sgd;
     let is_dgc = recipe.compress.method == CompressMethod::Dgc;
     Value::Float(if is_plain && is_dgc { 0.9 } else { 0.0 })
 }
 
-const LEVEL: &[Cell] = &[
-    Cell::required("match", Kind::Text { may_be_empty: false }),
-    Cell::optional("dense", Kind::Bool),
+const OVERRIDE: &[Cell] = &[
+    Cell::required("match", ValueType::Text { may_be_empty: false }),
+    Cell::optional("dense", ValueType::Bool),
     Cell::optional("ratio", RATIO),
     Cell::optional("bits", BITS),
     Cell::optional("rank", RANK),
 ];
 
-fn level(table: &Value) -> Level {
+fn override_of(table: &Value) -> CompressOverride {
     let integer = |name| table.cell(name).map(Value::as_integer);
-    Level {
+    CompressOverride {
         pattern: table.cell("match").expect("it is required").as_text().to_owned(),
         dense: table.cell("dense").is_some_and(Value::as_bool),
         ratio: table.cell("ratio").map(Value::as_float),
@@ -164,14 +170,14 @@ fn level(table: &Value) -> Level {
     }
 }
 
-fn level_value(level: &Level) -> Value {
+fn override_value(rule: &CompressOverride) -> Value {
     let cells = [
-        ("match", Some(Value::Text(level.pattern.clone()))),
-        ("dense", level.dense.then_some(Value::Bool(true))),
-        ("ratio", level.ratio.map(Value::Float)),
-        ("bits", level.bits.map(|bits| Value::Integer(i64::from(bits)))),
-        ("rank", level.rank.map(integer_value)),
+        ("match", Some(Value::Text(rule.pattern.clone()))),
+        ("dense", rule.dense.then_some(Value::Bool(true))),
+        ("ratio", rule.ratio.map(Value::Float)),
+        ("bits", rule.bits.map(|bits| Value::Integer(i64::from(bits)))),
+        ("rank", rule.rank.map(integer_value)),
     ];
-    let given = |(name, value): (_, Option<Value>)| value.map(|value| (name, value));
-    Value::Table(cells.into_iter().filter_map(given).collect())
+    let present = |(name, value): (_, Option<Value>)| value.map(|value| (name, value));
+    Value::Table(cells.into_iter().filter_map(present).collect())
 }

@@ -1,12 +1,12 @@
-//! Keys of the text that a model learns from, and of how it reaches the workers.
+//! Keys of the training data and its distribution to workers.
 //!
-//! Most of them came after the first recipes. Each counts in a recipe's identity only where it
-//! differs from what was the only way before, so that hashes of older runs still stand.
+//! A key added after the first recipes is part of the identity only if it differs from its default,
+//! so that hashes of older runs stay valid.
 
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind};
-use crate::recipe::{Documents, EpochEnd, HeldOut, Order, Placement, Source, Tokenizer};
+use crate::recipe::{Documents, EpochEnd, Order, Placement, Source, Tokenizer, ValidationSource};
 use crate::value::Value;
+use crate::value_type::{Bound, ValueType};
 
 use Bound::{Closed, Open};
 use Default::Fixed;
@@ -14,7 +14,7 @@ use Default::Fixed;
 pub(super) const DATA: &[Key] = &[
     Key::new(
         "data.source",
-        Kind::Text { may_be_empty: false },
+        ValueType::Text { may_be_empty: false },
         Fixed("\"bundled\""),
         Field {
             get: |r| Some(Value::Text(r.data.source.to_string())),
@@ -26,31 +26,31 @@ pub(super) const DATA: &[Key] = &[
                 };
             },
         },
-        "Where the text comes from: bundled, or the path of a file (text, JSON Lines, Parquet), of \
-         a folder of them, of a shard folder, or a pattern such as texts/*.txt; {rank} stands for \
-         the worker's number (data.placement = local). zipf draws tokens of all of model.vocab by \
-         Zipf's law, low numbers being the common ones.",
+        "Training data: bundled, or the path of a file (text, JSON Lines, Parquet), a folder of \
+         files, a shard folder, or a pattern such as texts/*.txt; {rank} stands for the rank of \
+         the worker (data.placement = local). zipf draws tokens from model.vocab by Zipf's law, \
+         low ids being frequent.",
     ),
     Key::new(
         "data.zipf",
         super::float(Closed(0.0), Closed(4.0)),
         Fixed("1.0"),
         field!(data.zipf: f64),
-        "The exponent of Zipf's law, where data.source = zipf: token k comes in proportion to \
+        "Exponent of Zipf's law with data.source = zipf: token k has a probability proportional to \
          1 / (k + 1) to this power.",
     )
-    .counting_when(|r| r.data.source == Source::Zipf),
+    .in_identity_when(|r| r.data.source == Source::Zipf),
     Key::new(
         "data.field",
-        Kind::Text { may_be_empty: false },
+        ValueType::Text { may_be_empty: false },
         Fixed("\"text\""),
         field!(data.field: String),
-        "The field of JSON Lines and the column of Parquet that holds the text.",
+        "Field of JSON Lines or column of Parquet with the text.",
     )
-    .counting_when(|r| r.data.field != "text"),
+    .in_identity_when(|r| r.data.field != "text"),
     Key::new(
         "data.tokenizer",
-        Kind::Text { may_be_empty: false },
+        ValueType::Text { may_be_empty: false },
         Fixed("\"byte\""),
         Field {
             get: |r| Some(Value::Text(r.data.tokenizer.to_string())),
@@ -61,86 +61,86 @@ pub(super) const DATA: &[Key] = &[
                 };
             },
         },
-        "How text becomes tokens: byte makes one token of each of the 256 byte values; else the \
-         path of a tokenizer.json, or of a folder that holds one. Shards bring their own.",
+        "Tokenizer: byte makes one token of each of the 256 byte values; otherwise the path of a \
+         tokenizer.json or of a folder with one. Shards bring their own.",
     ),
     Key::new(
         "data.end_of_document",
-        Kind::Text { may_be_empty: false },
+        ValueType::Text { may_be_empty: false },
         Fixed("\"auto\""),
         field!(data.end_of_document: String),
-        "What stands after each document: auto is the tokenizer's own token where it has one, none \
-         is nothing, and else it is the token with this text. Between byte documents stands a line \
-         break, or the one byte named here.",
+        "Token after each document: auto is the tokenizer's end-of-document token if it has one, \
+         none adds no token, any other value is the text of the token. Byte documents are \
+         separated by a line break, or by the one byte given here.",
     )
-    .counting_when(|r| r.data.end_of_document != "auto"),
+    .in_identity_when(|r| r.data.end_of_document != "auto"),
     Key::new(
         "data.validation",
-        Kind::FloatOrText { low: Open(0.0), high: Closed(0.5) },
+        ValueType::FloatOrText { low: Open(0.0), high: Closed(0.5) },
         Fixed("0.05"),
         Field {
             get: |r| {
                 Some(match &r.data.validation {
-                    HeldOut::Fraction(fraction) => Value::Float(*fraction),
-                    HeldOut::Path(path) => Value::Text(path.clone()),
+                    ValidationSource::Fraction(fraction) => Value::Float(*fraction),
+                    ValidationSource::Path(path) => Value::Text(path.clone()),
                 })
             },
             set: |r, v| {
                 r.data.validation = match v {
-                    Value::Text(path) => HeldOut::Path(path.clone()),
-                    number => HeldOut::Fraction(number.as_float()),
+                    Value::Text(path) => ValidationSource::Path(path.clone()),
+                    number => ValidationSource::Fraction(number.as_float()),
                 };
             },
         },
-        "Fraction of the text held out for validation, or the path of a text of its own.",
+        "Fraction of the data held out for validation, or the path of separate validation data.",
     ),
     Key::new(
         "data.documents",
-        Kind::Choice(Documents::NAMES),
+        ValueType::Choice(Documents::NAMES),
         Fixed("\"packed\""),
         field!(data.documents: choice Documents),
-        "How documents become sequences: packed joins them, with the end-of-document token between \
-         two where the tokenizer has one; padded begins each in a sequence of its own and fills up \
-         its last sequence with positions that count for nothing.",
+        "How documents become sequences: packed concatenates them, with the end-of-document token \
+         between two; padded starts every document in a new sequence and pads its last one with \
+         positions without loss.",
     )
-    .counting_when(|r| r.data.documents != Documents::Packed),
+    .in_identity_when(|r| r.data.documents != Documents::Packed),
     Key::new(
         "data.order",
-        Kind::Choice(Order::NAMES),
+        ValueType::Choice(Order::NAMES),
         Fixed("\"random\""),
         field!(data.order: choice Order),
-        "Order of the sequences: random is another permutation in every epoch, sequential is \
-         reading order.",
+        "Order of the sequences: random is a new permutation in every epoch, sequential is reading \
+         order.",
     )
-    .counting_when(|r| r.data.order != Order::Random),
+    .in_identity_when(|r| r.data.order != Order::Random),
     Key::new(
-        "data.last",
-        Kind::Choice(EpochEnd::NAMES),
+        "data.last_batch",
+        ValueType::Choice(EpochEnd::NAMES),
         Fixed("\"wrap\""),
-        field!(data.last: choice EpochEnd),
-        "What becomes of the sequences at the end of an epoch that do not fill a batch: wrap fills \
-         it with the first of the next epoch, drop leaves them out, pad fills it with sequences \
-         that count for nothing.",
+        field!(data.last_batch: choice EpochEnd),
+        "Treatment of the last, incomplete batch of an epoch: wrap fills it with sequences of the \
+         next epoch, drop leaves it out, pad fills it with sequences without loss.",
     )
-    .counting_when(|r| r.data.last != EpochEnd::Wrap),
+    .in_identity_when(|r| r.data.last_batch != EpochEnd::Wrap),
     Key::new(
         "data.placement",
-        Kind::Choice(Placement::NAMES),
+        ValueType::Choice(Placement::NAMES),
         Fixed("\"shared\""),
         field!(data.placement: choice Placement),
-        "What each worker reads: shared is everything; partitioned only the parts of its leaves, \
-         which all learn from their own part of the text; local its own file, which never leaves \
-         it ({rank} in data.source; the bits then depend on the workers); served is what a \
-         lockstep data-server sends, the same bits as shared.",
+        "Data that each worker reads: shared reads everything; partitioned reads only the part of \
+         its leaves, each of which learns from its own part; local reads a file of its own that \
+         never leaves the worker ({rank} in data.source; the bits then depend on the number of \
+         workers); served receives batches from a lockstep data-server, with the same bits as \
+         shared.",
     )
-    .counting_when(|r| matches!(r.data.placement, Placement::Partitioned | Placement::Local)),
+    .in_identity_when(|r| matches!(r.data.placement, Placement::Partitioned | Placement::Local)),
     Key::new(
         "data.server",
-        Kind::Text { may_be_empty: true },
+        ValueType::Text { may_be_empty: true },
         Fixed("\"\""),
         field!(data.server: String),
         "Address of the data server, host:port.",
     )
     .only_when("data.placement", &["served"])
-    .counting_when(|_| false),
+    .in_identity_when(|_| false),
 ];

@@ -1,34 +1,34 @@
-//! Keys of worse hardware than there is. None of them changes a bit of the result.
+//! Keys that emulate slower links and workers. None of them changes a bit of the result.
 
 use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Cell, Kind};
 use crate::recipe::{Distribution, EmulatedLink, SlowWorker};
 use crate::units::{BytesPerSecond, Seconds};
 use crate::value::Value;
+use crate::value_type::{Bound, Cell, ValueType};
 
 use Bound::{Closed, Open};
 use Default::{Fixed, Nothing};
 
-/// The longest that anything on the way takes: ten seconds, in milliseconds.
-const DELAY: Kind = float(Closed(0.0), Closed(10_000.0));
+/// Delays in milliseconds, up to ten seconds.
+const DELAY: ValueType = float(Closed(0.0), Closed(10_000.0));
 
-/// Half of all packets is more than any connection survives.
-const LOSS: Kind = float(Closed(0.0), Closed(0.5));
+/// Packet loss; no connection survives more than half.
+const LOSS: ValueType = float(Closed(0.0), Closed(0.5));
 
-/// Most entries of a list.
+/// Largest number of list entries.
 const MAX_ENTRIES: usize = 256;
 
 pub(super) const EMULATE: &[Key] = &[
     Key::new(
         "emulate.bandwidth",
-        Kind::Bytes,
+        ValueType::Bytes,
         Fixed("0"),
         Field {
-            get: |r| Some(Value::Integer(r.emulate.usual.bandwidth.0 as i64)),
-            set: |r, v| r.emulate.usual.bandwidth = BytesPerSecond(v.as_integer() as f64),
+            get: |r| Some(Value::Integer(r.emulate.default_link.bandwidth.0 as i64)),
+            set: |r, v| r.emulate.default_link.bandwidth = BytesPerSecond(v.as_integer() as f64),
         },
-        "Bytes per second that each link carries at most, a number or text such as \"100MB\"; 0 \
+        "Bandwidth limit of each link in bytes per second, a number or text such as \"100MB\"; 0 \
          does not limit.",
     )
     .only_when("run.transport", &["tcp"]),
@@ -37,10 +37,10 @@ pub(super) const EMULATE: &[Key] = &[
         DELAY,
         Fixed("0.0"),
         Field {
-            get: |r| Some(millis(r.emulate.usual.latency)),
-            set: |r, v| r.emulate.usual.latency = seconds(v),
+            get: |r| Some(millis(r.emulate.default_link.latency)),
+            set: |r, v| r.emulate.default_link.latency = seconds(v),
         },
-        "Milliseconds that every byte is longer on its way. Whoever sends does not wait for it.",
+        "Added latency of each link in milliseconds; senders do not block on it.",
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
@@ -48,32 +48,32 @@ pub(super) const EMULATE: &[Key] = &[
         DELAY,
         Fixed("0.0"),
         Field {
-            get: |r| Some(millis(r.emulate.usual.jitter)),
-            set: |r, v| r.emulate.usual.jitter = seconds(v),
+            get: |r| Some(millis(r.emulate.default_link.jitter)),
+            set: |r, v| r.emulate.default_link.jitter = seconds(v),
         },
-        "The most milliseconds that a packet takes longer still; all up to that are as likely.",
+        "Maximum of a uniformly distributed extra delay per packet, in milliseconds.",
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
         "emulate.loss",
         LOSS,
         Fixed("0.0"),
-        field!(emulate.usual.loss: f64),
-        "Share of packets that are lost and sent again: after a round trip, and at the end of a \
-         message after 200 ms.",
+        field!(emulate.default_link.loss: f64),
+        "Fraction of packets that are lost and retransmitted: after a round trip, and at the end \
+         of a message after 200 ms.",
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
         "emulate.links",
-        Kind::List { of: &Kind::Table(LINK), max: MAX_ENTRIES },
+        ValueType::List { of: &ValueType::Table(LINK), max: MAX_ENTRIES },
         Nothing,
         Field {
             get: |r| some_list(r.emulate.links.iter().map(link_value)),
             set: |r, v| r.emulate.links = v.as_list().iter().map(link).collect(),
         },
-        "Links that differ from the others, each with the two ranks at its ends; what is left out \
-         is as for all. With after_s a link becomes like that only so many seconds after its first \
-         byte.",
+        "Links with other conditions, each with the two ranks at its ends; omitted values are \
+         those of all links. With after_s the conditions begin that many seconds after the link's \
+         first byte.",
     )
     .only_when("run.transport", &["tcp"]),
     Key::new(
@@ -84,33 +84,31 @@ pub(super) const EMULATE: &[Key] = &[
             get: |r| Some(millis(r.emulate.microbatch)),
             set: |r, v| r.emulate.microbatch = seconds(v),
         },
-        "Milliseconds that a micro-batch takes every worker, who waits for what computing it leaves of \
-         them: so workers that share cores play devices of their own. 0 lets a micro-batch take what it \
-         takes.",
+        "Minimum duration of a micro-batch on every worker, in milliseconds: workers that share \
+         cores then behave like separate devices. 0 adds nothing.",
     ),
     Key::new(
         "emulate.slow",
-        Kind::List { of: &Kind::Table(SLOW), max: MAX_WORKERS as usize },
+        ValueType::List { of: &ValueType::Table(SLOW), max: MAX_WORKERS as usize },
         Nothing,
         Field {
             get: |r| some_list(r.emulate.slow.iter().map(slow_value)),
             set: |r, v| r.emulate.slow = v.as_list().iter().map(slow).collect(),
         },
-        "Workers that compute more slowly than they could: a micro-batch takes one of them factor times \
-         as long in the mean.",
+        "Slow workers: their micro-batches take factor times as long on average.",
     ),
     Key::new(
         "emulate.seed",
         integer(0, i64::MAX),
         Fixed("0"),
         field!(emulate.seed: integer u64),
-        "Decides which packets are late or lost, and when slow workers are slow.",
+        "Seed of packet delays and losses and of the slow workers' pauses.",
     ),
 ];
 
 const LINK: &[Cell] = &[
-    Cell::required("ranks", Kind::List { of: &integer(0, MAX_WORKERS - 1), max: 2 }),
-    Cell::optional("bandwidth", Kind::Bytes),
+    Cell::required("ranks", ValueType::List { of: &integer(0, MAX_WORKERS - 1), max: 2 }),
+    Cell::optional("bandwidth", ValueType::Bytes),
     Cell::optional("latency_ms", DELAY),
     Cell::optional("jitter_ms", DELAY),
     Cell::optional("loss", LOSS),
@@ -120,12 +118,12 @@ const LINK: &[Cell] = &[
 const SLOW: &[Cell] = &[
     Cell::required("rank", integer(0, MAX_WORKERS - 1)),
     Cell::required("factor", float(Closed(1.0), Open(1e6))),
-    Cell::optional("distribution", Kind::Choice(Distribution::NAMES)),
+    Cell::optional("distribution", ValueType::Choice(Distribution::NAMES)),
 ];
 
 fn link(table: &Value) -> EmulatedLink {
     let ranks = table.cell("ranks").expect("it is required").as_list();
-    // A link with other than two ends is refused by a rule; until then it is one to itself.
+    // A rule refuses a link without two ends; until then it connects a rank to itself.
     let rank = |index: usize| ranks.get(index).map_or(0, |rank| rank.as_integer() as usize);
     let ranks = if ranks.len() == 2 { [rank(0), rank(1)] } else { [rank(0), rank(0)] };
     EmulatedLink {
@@ -168,7 +166,7 @@ fn slow_value(slow: &SlowWorker) -> Value {
     ])
 }
 
-/// A list that has anything in it.
+/// The list, if it is not empty.
 fn some_list(values: impl Iterator<Item = Value>) -> Option<Value> {
     let values: Vec<Value> = values.collect();
     (!values.is_empty()).then_some(Value::List(values))
@@ -178,7 +176,7 @@ fn seconds(millis: &Value) -> Seconds {
     Seconds(millis.as_float() / 1e3)
 }
 
-/// Rounded to what a person would write: a thousandth of a thousandth is a nanosecond.
+/// Milliseconds rounded to a nanosecond, so that the value prints as it was written.
 fn millis(seconds: Seconds) -> Value {
     Value::Float((seconds.0 * 1e9).round() / 1e6)
 }

@@ -1,10 +1,10 @@
-//! Keys of federated learning: who takes part, what corrects it, what the coordinator does.
+//! Keys of federated learning: clients, coordinator, privacy and simulated failures.
 
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind};
-use crate::recipe::{FederatedAttack, FederatedCombine, FederatedMethod, FederatedServer};
+use crate::recipe::{AggregationRule, ByzantineAttack, FederatedMethod, FederatedServer};
 use crate::value::Value;
+use crate::value_type::{Bound, ValueType};
 
 use Bound::{Closed, Open};
 use Default::Fixed;
@@ -17,67 +17,68 @@ pub(super) const FEDERATED: &[Key] = &[
         integer(1, 100_000),
         Fixed("16"),
         field!(federated.clients: integer usize),
-        "Clients, each with a part of the data that nobody else sees.",
+        "Number of clients, each with its own private part of the data.",
     ),
     Key::new(
         "federated.sampled",
         integer(1, 100_000),
         Fixed("8"),
         field!(federated.sampled: integer usize),
-        "Clients that take part in a round; they share train.batch evenly.",
+        "Number of clients sampled per round; they share train.batch evenly.",
     ),
     Key::new(
         "federated.method",
-        Kind::Choice(FederatedMethod::NAMES),
+        ValueType::Choice(FederatedMethod::NAMES),
         Fixed("\"fedavg\""),
         field!(federated.method: choice FederatedMethod),
-        "What a client's steps are corrected by: nothing, a pull towards the start of the round \
-         (fedprox), or how its gradients differ from everybody's (scaffold).",
+        "Client-side algorithm: fedavg is plain local SGD, fedprox adds a proximal term, scaffold \
+         corrects client drift with control variates.",
     ),
     Key::new(
         "federated.mu",
         float(Open(0.0), Closed(1000.0)),
         Fixed("0.1"),
         field!(federated.mu: f64),
-        "How strongly a client is pulled back.",
+        "Weight of the proximal term.",
     )
     .only_when("federated.method", &["fedprox"]),
     Key::new(
-        "federated.least_steps",
+        "federated.min_steps_fraction",
         float(Open(0.0), Closed(1.0)),
         Fixed("1.0"),
-        field!(federated.least_steps: f64),
-        "The smallest share of a round's steps that a client takes; how many it takes is drawn.",
+        field!(federated.min_steps_fraction: f64),
+        "Minimum fraction of a round's steps that a client takes; each client draws its own \
+         number.",
     ),
     Key::new(
         "federated.server",
-        Kind::Choice(FederatedServer::NAMES),
+        ValueType::Choice(FederatedServer::NAMES),
         Fixed("\"average\""),
         field!(federated.server: choice FederatedServer),
-        "What the coordinator does with the change of a round, as if it were a gradient: take it \
-         (FedAvg), momentum, adam (FedAdam) or yogi (FedYogi).",
+        "Optimizer of the coordinator, with the aggregated update as gradient: average (FedAvg), \
+         momentum (FedAvgM), adam (FedAdam) or yogi (FedYogi).",
     ),
     Key::new(
         "federated.server_lr",
         float(Open(0.0), Closed(100.0)),
         Fixed("1.0"),
         field!(federated.server_lr: f64),
-        "The coordinator's learning rate.",
+        "Learning rate of the coordinator.",
     ),
     Key::new(
         "federated.server_momentum",
         float(Closed(0.0), Open(1.0)),
         Fixed("0.9"),
         field!(federated.server_momentum: f64),
-        "The coordinator's momentum.",
+        "Momentum of the coordinator.",
     )
     .only_when("federated.server", &["momentum", "adam", "yogi"]),
     Key::new(
-        "federated.server_second",
+        "federated.server_beta2",
         float(Closed(0.0), Open(1.0)),
         Fixed("0.99"),
-        field!(federated.server_second: f64),
-        "How long the coordinator's second moment lasts.",
+        field!(federated.server_beta2: f64),
+        "Decay of the coordinator's second moment.",
     )
     .only_when("federated.server", ADAPTIVE),
     Key::new(
@@ -85,90 +86,90 @@ pub(super) const FEDERATED: &[Key] = &[
         float(Open(0.0), Closed(10.0)),
         Fixed("1e-3"),
         field!(federated.server_tau: f64),
-        "What is added to the root of the second moment; the less, the more it adapts.",
+        "Adaptivity of the coordinator: added to the square root of the second moment (tau of \
+         FedOpt).",
     )
     .only_when("federated.server", ADAPTIVE),
     Key::new(
-        "federated.combine",
-        Kind::Choice(FederatedCombine::NAMES),
+        "federated.aggregation",
+        ValueType::Choice(AggregationRule::NAMES),
         Fixed("\"mean\""),
-        field!(federated.combine: choice FederatedCombine),
-        "How the changes of clients become one; all but the mean bear clients that lie.",
+        field!(federated.aggregation: choice AggregationRule),
+        "Rule that aggregates client updates; all but mean tolerate Byzantine clients.",
     ),
     Key::new(
-        "federated.liars",
+        "federated.assumed_byzantine",
         integer(0, 50_000),
         Fixed("1"),
-        field!(federated.liars: integer usize),
-        "Clients of a round that may lie: the extremes that a trimmed mean leaves out on either \
-         side, or what krum counts on.",
+        field!(federated.assumed_byzantine: integer usize),
+        "Number of Byzantine clients per round that the rule tolerates: values trimmed on either \
+         side by trimmed-mean, f of krum.",
     )
-    .only_when("federated.combine", &["trimmed-mean", "krum"]),
+    .only_when("federated.aggregation", &["trimmed-mean", "krum"]),
     Key::new(
         "federated.clip",
         float(Closed(0.0), Closed(1e9)),
         Fixed("0.0"),
         field!(federated.clip: f64),
-        "The most that a client's change may be long; longer ones are shortened. 0 does not limit.",
+        "Norm to which client updates are clipped; 0 does not clip.",
     ),
     Key::new(
-        "federated.noise",
+        "federated.noise_multiplier",
         float(Closed(0.0), Closed(1000.0)),
         Fixed("0.0"),
-        field!(federated.noise: f64),
-        "Gaussian noise on the sum of changes, in units of federated.clip, for differential \
-         privacy; the run says which epsilon it buys.",
+        field!(federated.noise_multiplier: f64),
+        "Standard deviation of the Gaussian noise on the sum of updates, in units of \
+         federated.clip, for differential privacy; the run reports the resulting epsilon.",
     ),
     Key::new(
         "federated.delta",
         float(Open(0.0), Open(1.0)),
         Fixed("1e-5"),
         field!(federated.delta: f64),
-        "The chance at which the privacy may fail; below one in as many as there are clients.",
+        "Delta of differential privacy; choose it below 1 / federated.clients.",
     ),
     Key::new(
-        "federated.secure",
-        Kind::Bool,
+        "federated.secure_aggregation",
+        ValueType::Bool,
         Fixed("false"),
-        field!(federated.secure: bool),
-        "Whether clients hide their changes behind masks that cancel in the sum, so that the \
-         coordinator sees nothing else.",
+        field!(federated.secure_aggregation: bool),
+        "Whether clients mask their updates so that the coordinator sees only the sum.",
     ),
     Key::new(
         "federated.dropout",
         float(Closed(0.0), Open(1.0)),
         Fixed("0.0"),
         field!(federated.dropout: f64),
-        "The chance that a client's change never arrives.",
+        "Probability that a client's update never arrives.",
     ),
     Key::new(
-        "federated.late",
+        "federated.late_fraction",
         float(Closed(0.0), Open(1.0)),
         Fixed("0.0"),
-        field!(federated.late: f64),
-        "The chance that a change arrives a round late, and as often another round later.",
+        field!(federated.late_fraction: f64),
+        "Probability that an update arrives a round late, and again for each further round.",
     ),
     Key::new(
-        "federated.window",
+        "federated.max_late_rounds",
         integer(0, 1000),
         Fixed("1"),
-        field!(federated.window: integer u64),
-        "Rounds by which a change may be late and still count, the less the later; others are \
-         discarded.",
+        field!(federated.max_late_rounds: integer u64),
+        "Maximum number of rounds by which a late update still counts, with decreasing weight; \
+         later ones are discarded.",
     ),
     Key::new(
         "federated.byzantine",
         float(Closed(0.0), Open(1.0)),
         Fixed("0.0"),
         field!(federated.byzantine: f64),
-        "The share of clients that lie, to see what becomes of it.",
+        "Fraction of clients that are Byzantine, for robustness tests.",
     ),
     Key::new(
         "federated.attack",
-        Kind::Choice(FederatedAttack::NAMES),
+        ValueType::Choice(ByzantineAttack::NAMES),
         Fixed("\"sign-flip\""),
-        field!(federated.attack: choice FederatedAttack),
-        "How they lie: sign-flip sends the opposite ten times as long, noise nothing but noise, \
-         stale the first change again and again.",
+        field!(federated.attack: choice ByzantineAttack),
+        "Attack of the Byzantine clients: sign-flip sends the negated update times ten, noise \
+         sends Gaussian noise, stale repeats the first update.",
     ),
 ];

@@ -1,13 +1,13 @@
-//! Keys of how a run is laid out over workers. None of them changes a bit of the result.
+//! Keys of workers and parallelism. None of them changes a bit of the result.
 
 use super::{MAX_WORKERS, float, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Cell, Kind, parse_shares, shares_text};
 use crate::recipe::{
     Elastic, IsaChoice, Isolation, Partition, PipelineSchedule, Recipe, Recompute, TransportChoice,
 };
 use crate::units::{Bytes, Seconds};
 use crate::value::Value;
+use crate::value_type::{Bound, Cell, ValueType, parse_shares, shares_text};
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed};
@@ -15,10 +15,10 @@ use Default::{Derived, Fixed};
 pub(super) const RUN: &[Key] = &[
     Key::new(
         "run.workers",
-        Kind::IntegerOrTable { min: 1, max: MAX_WORKERS, cells: RANGE },
+        ValueType::IntegerOrTable { min: 1, max: MAX_WORKERS, cells: RANGE },
         Derived {
             text: "= 2, or numerics.invariant_up_to where that is less",
-            from: usual_workers,
+            from: default_workers,
         },
         Field {
             get: |r| {
@@ -31,39 +31,39 @@ pub(super) const RUN: &[Key] = &[
             },
             set: set_workers,
         },
-        "Number of workers: the product of parallel.data, parallel.pipeline and parallel.tensor. \
-         With {min, max} the run begins with the most, goes on with fewer when one is gone for \
-         good, and takes it back when it returns.",
+        "Number of workers: parallel.data times parallel.pipeline times parallel.tensor. With \
+         {min, max} the run is elastic: it starts with max, continues with fewer after permanent \
+         losses, and grows again when workers return.",
     ),
     Key::new(
         "run.threads",
         integer(0, 1024),
         Fixed("0"),
         field!(run.threads: integer usize),
-        "Threads per worker; 0 divides the cores of the machine among its workers.",
+        "Compute threads per worker; 0 divides the cores of the machine among its workers.",
     ),
     Key::new(
         "run.isolation",
-        Kind::Choice(Isolation::NAMES),
+        ValueType::Choice(Isolation::NAMES),
         Fixed("\"processes\""),
         field!(run.isolation: choice Isolation),
-        "Whether each worker is a process of its own or all are threads of one.",
+        "Whether each worker is a process or a thread of one process.",
     ),
     Key::new(
         "run.transport",
-        Kind::Choice(TransportChoice::NAMES),
+        ValueType::Choice(TransportChoice::NAMES),
         Fixed("\"auto\""),
         field!(run.transport: choice TransportChoice),
-        "How workers reach each other; auto takes shared memory inside a host and TCP between \
-         hosts. threads needs run.isolation = threads, and shm needs processes.",
+        "Transport between workers; auto uses shared memory within a host and TCP between hosts. \
+         threads needs run.isolation = threads, shm needs processes.",
     ),
     Key::new(
         "run.encrypt",
-        Kind::Bool,
+        ValueType::Bool,
         Fixed("false"),
         field!(run.encrypt: bool),
-        "Whether all that workers send each other over TCP is encrypted; that they know the run's \
-         secret is proven in any case.",
+        "Whether TCP traffic between workers is encrypted; workers authenticate with the run's \
+         secret in any case.",
     ),
     Key::new(
         "run.deadline",
@@ -73,44 +73,46 @@ pub(super) const RUN: &[Key] = &[
             get: |r| Some(Value::Float(r.run.deadline.0)),
             set: |r, v| r.run.deadline = Seconds(v.as_float()),
         },
-        "Seconds that a worker waits for another before it gives up and names it.",
+        "Seconds after which a worker stops waiting for another and reports it as lost.",
     ),
     Key::new(
         "run.check_replicas_every",
         integer(0, 1_000_000_000_000),
         Fixed("0"),
         field!(run.check_replicas_every: integer u64),
-        "Steps between two checks that all workers hold the same weights; 0 never checks.",
+        "Steps between two checks that the weights of all replicas are identical; 0 never checks.",
     ),
     Key::new(
         "run.isa",
-        Kind::Choice(IsaChoice::NAMES),
+        ValueType::Choice(IsaChoice::NAMES),
         Fixed("\"auto\""),
         field!(run.isa: choice IsaChoice),
-        "Instruction set of the kernels; auto takes the widest one, and all give the same bits.",
+        "Instruction set of the kernels; auto uses the widest available, and all give the same \
+         bits.",
     ),
     Key::new(
         "run.dir",
-        Kind::Text { may_be_empty: true },
+        ValueType::Text { may_be_empty: true },
         Fixed("\"\""),
         field!(run.dir: String),
-        "Folder of the run; empty makes a fresh one under runs.",
+        "Run folder; empty creates a new one under runs.",
     ),
     Key::new(
         "run.save_optimizer",
-        Kind::Bool,
+        ValueType::Bool,
         Fixed("true"),
         field!(run.save_optimizer: bool),
-        "Whether the final weights are saved with what resuming needs: optimizer, step, cursor.",
+        "Whether the final weights are saved with the state needed to resume: optimizer, step, \
+         data position.",
     ),
     Key::new(
         "run.restarts",
         integer(0, 1_000_000),
         Fixed("0"),
         field!(run.restarts: integer u64),
-        "How often workers are started again, from the newest checkpoint, after one was lost; 0 \
-         never. Needs run.isolation = processes. Where run.workers is a range, how often each of \
-         them is, before the run goes on without it.",
+        "Maximum number of restarts from the newest checkpoint after a worker is lost; 0 never \
+         restarts. Needs run.isolation = processes. In an elastic run, the number per worker \
+         before the run continues without it.",
     ),
     Key::new(
         "run.rejoin",
@@ -120,12 +122,12 @@ pub(super) const RUN: &[Key] = &[
             get: |r| Some(Value::Float(r.run.rejoin.0)),
             set: |r, v| r.run.rejoin = Seconds(v.as_float()),
         },
-        "Seconds after which a worker that was gone is tried again, where run.workers is a range; \
-         doubled each time that it is gone again at once.",
+        "Seconds after which an elastic run tries a lost worker again; doubled each time it is \
+         lost again at once.",
     ),
 ];
 
-/// What a range of workers is made of.
+/// Cells of a range of workers.
 const RANGE: &[Cell] = &[
     Cell::required("min", integer(1, MAX_WORKERS)),
     Cell::required("max", integer(1, MAX_WORKERS)),
@@ -141,21 +143,21 @@ fn set_workers(recipe: &mut Recipe, value: &Value) {
     recipe.run.workers = recipe.run.elastic.map_or_else(|| number(value), |range| range.max);
 }
 
-/// Two workers, the least that show everything that several do, where two give the same bits.
-fn usual_workers(recipe: &Recipe) -> Value {
+/// Two workers where two give the same bits as one: the fewest that exercise communication.
+fn default_workers(recipe: &Recipe) -> Value {
     integer_value(recipe.num_leaves().min(2))
 }
 
-/// What several stages a worker need, and one stage a worker is best served with.
-fn usual_schedule(recipe: &Recipe) -> Value {
+/// Interleaved 1F1B with virtual stages, else plain 1F1B.
+fn default_schedule(recipe: &Recipe) -> Value {
     let several = recipe.parallel.virtual_stages > 1;
     let schedule = if several { PipelineSchedule::Interleaved } else { PipelineSchedule::OneFOneB };
     Value::Text(schedule.name().to_owned())
 }
 
-/// The workers that a copy of the model does not take share the batch.
-fn usual_data(recipe: &Recipe) -> Value {
-    integer_value((recipe.run.workers / recipe.parallel.workers_per_copy()).max(1))
+/// Workers divided by the workers of a replica.
+fn default_data(recipe: &Recipe) -> Value {
+    integer_value((recipe.run.workers / recipe.parallel.workers_per_replica()).max(1))
 }
 
 pub(super) const PARALLEL: &[Key] = &[
@@ -164,81 +166,81 @@ pub(super) const PARALLEL: &[Key] = &[
         integer(1, MAX_WORKERS),
         Fixed("1"),
         field!(parallel.pipeline: integer usize),
-        "Workers that the blocks of one copy of the model are dealt out to, as stages of a \
-         pipeline; divides run.workers.",
+        "Pipeline-parallel degree: number of workers among which the layers of one replica are \
+         divided as stages; divides run.workers.",
     ),
     Key::new(
         "parallel.virtual_stages",
         integer(1, MAX_WORKERS),
         Fixed("1"),
         field!(parallel.virtual_stages: integer usize),
-        "Stages of each worker of a pipeline; more than one needs parallel.schedule = interleaved.",
+        "Virtual stages per pipeline rank; more than one needs parallel.schedule = interleaved.",
     ),
     Key::new(
         "parallel.schedule",
-        Kind::Choice(PipelineSchedule::NAMES),
+        ValueType::Choice(PipelineSchedule::NAMES),
         Derived {
             text: "= \"interleaved\" with several virtual stages, else \"1f1b\"",
-            from: usual_schedule,
+            from: default_schedule,
         },
         field!(parallel.schedule: choice PipelineSchedule),
-        "The order in which a pipeline runs its microbatches forward and backward.",
+        "Pipeline schedule: the order of forward and backward passes of the micro-batches.",
     ),
     Key::new(
-        "parallel.stages",
-        Kind::Shares,
+        "parallel.stage_layers",
+        ValueType::Shares,
         Fixed("\"\""),
         Field {
-            get: |r| Some(Value::Text(shares_text(&r.parallel.stages))),
+            get: |r| Some(Value::Text(shares_text(&r.parallel.stage_layers))),
             set: |r, v| {
-                r.parallel.stages = parse_shares(v.as_text()).expect("the kind accepted it");
+                r.parallel.stage_layers = parse_shares(v.as_text()).expect("the kind accepted it");
             },
         },
-        "Layers of each stage of a pipeline, such as \"3,2\", in the order of the model; empty \
-         divides the work of all blocks as evenly as it can be.",
+        "Layers of each pipeline stage, such as \"3,2\", in model order; empty balances the stages \
+         automatically.",
     ),
     Key::new(
         "parallel.partition",
-        Kind::Choice(Partition::NAMES),
+        ValueType::Choice(Partition::NAMES),
         Fixed("\"flops\""),
         field!(parallel.partition: choice Partition),
-        "What stages of a pipeline have equal parts of, where parallel.stages is empty: the FLOPs \
-         of blocks, or the time that they are measured to take before the first step.",
+        "Cost that balances the pipeline stages where parallel.stage_layers is empty: FLOPs of the \
+         layers, or their time as measured before the first step.",
     ),
     Key::new(
         "parallel.tensor",
         integer(1, MAX_WORKERS),
         Fixed("1"),
         field!(parallel.tensor: integer usize),
-        "Workers that the slices of every layer of one copy of the model are dealt out to; same \
-         bits as on one worker only up to numerics.invariant_tensor_up_to.",
+        "Tensor-parallel degree: number of workers among which every layer of a replica is \
+         sharded; same bits as on one worker only up to numerics.invariant_tensor_up_to.",
     ),
     Key::new(
         "parallel.sequence",
-        Kind::Bool,
+        ValueType::Bool,
         Fixed("false"),
         field!(parallel.sequence: bool),
-        "Whether those workers also divide the rows of what lies between the products: norms, \
-         dropout and the stream.",
+        "Sequence parallelism: whether tensor-parallel ranks also shard the activations between \
+         the sharded linears (norms, dropout, residual stream) by rows.",
     ),
     Key::new(
         "parallel.data",
         integer(1, MAX_WORKERS),
-        Derived { text: "= run.workers / (parallel.pipeline parallel.tensor)", from: usual_data },
+        Derived { text: "= run.workers / (parallel.pipeline parallel.tensor)", from: default_data },
         field!(parallel.data: integer usize),
-        "Copies of the model that share each batch among them.",
+        "Data-parallel degree: number of replicas of the model that share each batch.",
     ),
     Key::new(
         "parallel.zero",
         integer(0, 3),
         Fixed("0"),
         field!(parallel.zero: integer u8),
-        "What each worker keeps only its part of: 0 nothing, 1 the optimizer's state, 2 the \
-         gradients too, 3 the weights too.",
+        "ZeRO stage: 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the \
+         weights.",
     ),
     Key::new(
         "parallel.recompute",
-        Kind::ChoiceOrEvery(Recompute::NAMES),
+        ValueType::ChoiceOrEvery(Recompute::NAMES),
         Fixed("\"none\""),
         Field {
             get: |r| Some(Value::Text(r.parallel.recompute.to_string())),
@@ -247,38 +249,38 @@ pub(super) const PARALLEL: &[Key] = &[
                     Recompute::from_name(v.as_text()).expect("the kind accepted it");
             },
         },
-        "What the backward pass computes again rather than keeps: none, selective (attention and \
-         activation functions), full (whole blocks), every-K (every K-th block).",
+        "Activation recomputation in the backward pass: none, selective (attention and activation \
+         functions), full (whole layers), every-K (every K-th layer).",
     ),
     Key::new(
         "parallel.bucket_bytes",
-        Kind::Bytes,
+        ValueType::Bytes,
         Fixed("0"),
         Field {
             get: |r| Some(Value::Integer(r.parallel.bucket_bytes.0.cast_signed())),
             set: |r, v| r.parallel.bucket_bytes = Bytes(v.as_integer() as u64),
         },
-        "Gradients that travel together, in bytes or as text such as \"4MiB\"; 0 lets the engine \
+        "Size of a gradient bucket, in bytes or as text such as \"4MiB\"; 0 lets the engine \
          choose.",
     ),
     Key::new(
         "parallel.overlap",
-        Kind::Bool,
+        ValueType::Bool,
         Fixed("true"),
         field!(parallel.overlap: bool),
-        "Whether gradients travel while the backward pass still computes others.",
+        "Whether gradient communication overlaps the backward pass.",
     ),
     Key::new(
-        "parallel.shares",
-        Kind::Shares,
+        "parallel.leaf_shares",
+        ValueType::Shares,
         Fixed("\"\""),
         Field {
-            get: |r| Some(Value::Text(shares_text(&r.parallel.shares))),
+            get: |r| Some(Value::Text(shares_text(&r.parallel.leaf_shares))),
             set: |r, v| {
-                r.parallel.shares = parse_shares(v.as_text()).expect("the kind accepted it");
+                r.parallel.leaf_shares = parse_shares(v.as_text()).expect("the kind accepted it");
             },
         },
-        "Leaves of each copy of the model, such as \"5,3\", one number a copy, together \
+        "Reduction leaves of each data-parallel replica, such as \"5,3\", with the sum \
          numerics.invariant_up_to; empty divides them evenly. Needs parallel.zero = 0 or 1.",
     ),
 ];

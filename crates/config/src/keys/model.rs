@@ -1,11 +1,11 @@
-//! Keys of the model. A small problem has few of them.
+//! Keys of the model architecture; a small problem has few of them.
 
 use super::{MAX_HEADS, MAX_WIDTH, float, float_f32, integer, integer_value};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind, shortest_f64};
 use crate::presets;
 use crate::recipe::{Activation, Family, Recipe};
 use crate::value::Value;
+use crate::value_type::{Bound, ValueType, shortest_f64};
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed, Nothing};
@@ -13,49 +13,49 @@ use Default::{Derived, Fixed, Nothing};
 pub(super) const MODEL: &[Key] = &[
     Key::new(
         "model.preset",
-        Kind::Choice(presets::NAMES),
+        ValueType::Choice(presets::NAMES),
         Nothing,
         Field { get: |_| None, set: |_, _| {} },
-        "Takes the defaults of the other model keys from the model table of this preset.",
+        "Preset whose model table gives the defaults of the other model keys.",
     ),
     Key::new(
         "model.from",
-        Kind::Text { may_be_empty: false },
+        ValueType::Text { may_be_empty: false },
         Nothing,
         Field {
-            // Where it is absent it is no part of the recipe's identity.
+            // An absent value is not part of the recipe's identity.
             get: |r| (!r.from.is_empty()).then(|| Value::Text(r.from.clone())),
             set: |r, v| v.as_text().clone_into(&mut r.from),
         },
-        "Folder of a model to start from, one of Hugging Face or of a finished run; the other \
-         model keys follow from it (context may be less, dropout may differ).",
+        "Folder of a model to start from, of Hugging Face or of a finished run; the other model \
+         keys follow from it (context may be shorter, dropout may differ).",
     ),
     Key::new(
         "model.partial",
-        Kind::Bool,
+        ValueType::Bool,
         Nothing,
         Field {
             get: |r| r.partial.then_some(Value::Bool(true)),
             set: |r, v| r.partial = v.as_bool(),
         },
-        "Takes only those weights of model.from that this model has too, by name and shape; the \
-         others begin afresh, and the model keys are the recipe's own.",
+        "Loads only the weights of model.from that match a parameter by name and shape; the others \
+         are initialised, and the model keys are the recipe's own.",
     ),
     Key::new(
         "model.family",
-        Kind::Choice(Family::NAMES),
+        ValueType::Choice(Family::NAMES),
         Fixed("\"llama\""),
         field!(model.family: choice Family),
-        "Architecture of the blocks: gpt2 has LayerNorm, learned positions, GELU and biases; \
-         llama has RMSNorm, rotary positions, SwiGLU and no biases. Small problems: mlp classifies \
-         drawn digits; quadratic, ridge and logistic are convex and their optimum is known.",
+        "Architecture: gpt2 has LayerNorm, learned positions, GELU and biases; llama has RMSNorm, \
+         rotary positions, SwiGLU and no biases. Small problems: mlp classifies drawn digits; \
+         quadratic, ridge and logistic are convex with a known optimum.",
     ),
     Key::new(
         "model.layers",
         integer(1, 1024),
         Fixed("4"),
         field!(model.layers: integer usize),
-        "Number of transformer blocks, or of hidden layers of an mlp.",
+        "Number of transformer layers, or of hidden layers of an mlp.",
     )
     .only_when("model.family", LAYERED),
     Key::new(
@@ -63,7 +63,7 @@ pub(super) const MODEL: &[Key] = &[
         integer(1, MAX_WIDTH),
         Fixed("192"),
         field!(model.width: integer usize),
-        "Length of the vector that each token carries through the blocks, or of a hidden layer.",
+        "Hidden size of the transformer, or width of a hidden layer of an mlp.",
     )
     .only_when("model.family", LAYERED),
     Key::new(
@@ -79,8 +79,8 @@ pub(super) const MODEL: &[Key] = &[
         integer(1, MAX_HEADS),
         Derived { text: "= model.heads", from: |r| integer_value(r.model.heads) },
         field!(model.kv_heads: integer usize),
-        "Number of key and value heads; divides model.heads, and fewer of them is grouped-query \
-         attention (llama only).",
+        "Number of key and value heads; divides model.heads, and fewer is grouped-query attention \
+         (llama only).",
     )
     .only_when("model.family", Family::OF_TEXT),
     Key::new(
@@ -88,10 +88,10 @@ pub(super) const MODEL: &[Key] = &[
         integer(1, 1 << 20),
         Derived {
             text: "= 4 model.width (gpt2), 8/3 model.width rounded up to a multiple of 64 (llama)",
-            from: usual_ffn,
+            from: default_ffn,
         },
         field!(model.ffn: integer usize),
-        "Length of the hidden vector of the feed-forward part.",
+        "Intermediate size of the feed-forward network.",
     )
     .only_when("model.family", Family::OF_TEXT),
     Key::new(
@@ -99,7 +99,7 @@ pub(super) const MODEL: &[Key] = &[
         integer(2, 1 << 20),
         Fixed("256"),
         field!(model.vocab: integer usize),
-        "Number of different tokens; at least as many as the tokenizer makes.",
+        "Vocabulary size; at least that of the tokenizer.",
     )
     .only_when("model.family", Family::OF_TEXT),
     Key::new(
@@ -107,16 +107,16 @@ pub(super) const MODEL: &[Key] = &[
         integer(2, 1 << 20),
         Fixed("256"),
         field!(model.context: integer usize),
-        "Tokens in one training sequence, which is also how far attention looks back.",
+        "Sequence length in tokens.",
     )
     .only_when("model.family", Family::OF_TEXT)
-    .else_count(1),
+    .inactive_count(1),
     Key::new(
         "model.tied",
-        Kind::Bool,
+        ValueType::Bool,
         Fixed("false"),
         field!(model.tied: bool),
-        "Whether the output projection is the embedding table itself.",
+        "Whether the output projection shares the weights of the token embedding.",
     )
     .only_when("model.family", Family::OF_TEXT),
     Key::new(
@@ -124,7 +124,7 @@ pub(super) const MODEL: &[Key] = &[
         float_f32(Closed(0.0), Open(1.0)),
         Fixed("0.0"),
         field!(model.dropout: f32),
-        "Share of activations dropped while training (attention, residual, embedding).",
+        "Dropout probability (attention, residual, embedding).",
     )
     .only_when("model.family", Family::OF_TEXT),
     Key::new(
@@ -132,7 +132,7 @@ pub(super) const MODEL: &[Key] = &[
         float_f32(Closed(1e-12), Closed(1.0)),
         Fixed("1e-5"),
         field!(model.norm_eps: f32),
-        "Added to the variance in every normalisation.",
+        "Epsilon of the normalisation layers.",
     )
     .only_when("model.family", Family::OF_TEXT),
     Key::new(
@@ -145,20 +145,20 @@ pub(super) const MODEL: &[Key] = &[
     .only_when("model.family", &["llama"]),
     Key::new(
         "model.activation",
-        Kind::Choice(Activation::NAMES),
+        ValueType::Choice(Activation::NAMES),
         Fixed("\"relu\""),
         field!(model.problem.activation: choice Activation),
-        "What lies between the linear layers.",
+        "Activation function between the linear layers.",
     )
     .only_when("model.family", &["mlp"]),
 ];
 
-/// The families that have layers of a width.
+/// Families with layers and a width.
 const LAYERED: &[&str] = &["gpt2", "llama", "mlp"];
 
-/// The customary size: GPT-2 widens four times; SwiGLU has a third matrix, so Llama takes two
-/// thirds of that for about the same number of parameters, rounded for the kernels.
-fn usual_ffn(recipe: &Recipe) -> Value {
+/// Customary size: four times the width for GPT-2; two thirds of that for Llama, whose SwiGLU has a
+/// third matrix, rounded up for the kernels.
+fn default_ffn(recipe: &Recipe) -> Value {
     integer_value(match recipe.model.family {
         Family::Llama => (8 * recipe.model.width).div_ceil(3).next_multiple_of(64),
         _ => 4 * recipe.model.width,

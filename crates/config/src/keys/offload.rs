@@ -1,9 +1,9 @@
-//! Keys of what lies on a disk instead of in memory. None of them changes a bit of the result.
+//! Keys of offload to disk. None of them changes a bit of the result.
 
 use crate::key::{Default, Field, Key, field};
-use crate::kind::Kind;
 use crate::recipe::OffloadState;
 use crate::value::Value;
+use crate::value_type::ValueType;
 
 use Default::Fixed;
 
@@ -12,19 +12,18 @@ const STATE: &str = "offload.state";
 pub(super) const OFFLOAD: &[Key] = &[
     Key::new(
         STATE,
-        Kind::Choice(OffloadState::NAMES),
+        ValueType::Choice(OffloadState::NAMES),
         Fixed("\"none\""),
         field!(offload.state: choice OffloadState),
-        "Where the optimizer's state is: none keeps it in memory, file in a file of each worker of \
-         which a few mebibytes at a time are in memory. The file has no name and is gone with the \
-         worker.",
+        "Where the optimizer state is kept: none in memory, file in an unlinked file per worker of \
+         which a few mebibytes at a time are in memory. The file disappears with the worker.",
     ),
     Key::new(
         "offload.folder",
-        Kind::Text { may_be_empty: true },
+        ValueType::Text { may_be_empty: true },
         Fixed("\"\""),
         field!(offload.folder: String),
-        "Folder of such files, on a disk with room for them; empty is the disk of the run's \
+        "Folder of the offload files, on a disk with enough space; empty uses the disk of the run \
          folder.",
     )
     .only_when(STATE, &["file"]),

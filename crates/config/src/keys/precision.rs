@@ -1,18 +1,18 @@
-//! Keys of number formats. All of them count in a recipe's identity where they mean anything.
+//! Keys of number formats, part of the identity wherever they have an effect.
 
 use super::{integer, integer_value};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Kind, MAX_STEPS};
 use crate::recipe::{Dtype, LossScale, LossScaling, Recipe};
 use crate::value::Value;
+use crate::value_type::{MAX_STEPS, ValueType};
 
 use Default::Fixed;
 
-/// The word for a scale that is found while training.
+/// Text of a loss scale that adapts during training.
 const DYNAMIC: &str = "dynamic";
 
-/// What a scale may be.
-const SCALE: Kind = Kind::PowerOfTwo { max: 1 << LossScale::MAX.exponent() };
+/// Loss scales.
+const SCALE: ValueType = ValueType::PowerOfTwo { max: 1 << LossScale::MAX.exponent() };
 
 const COMPUTE: &str = "precision.compute";
 const FP16: &[&str] = &["fp16"];
@@ -20,23 +20,24 @@ const FP16: &[&str] = &["fp16"];
 pub(super) const PRECISION: &[Key] = &[
     Key::new(
         COMPUTE,
-        Kind::Choice(Dtype::NAMES),
+        ValueType::Choice(Dtype::NAMES),
         Fixed("\"f32\""),
         field!(precision.compute: choice Dtype),
-        "What products multiply in. Weights, activations and gradients are kept and summed in f32.",
+        "Number format of matrix products. Weights, activations and gradients are stored and \
+         accumulated in f32.",
     ),
     Key::new(
         "precision.wire",
-        Kind::Choice(Dtype::NAMES),
+        ValueType::Choice(Dtype::NAMES),
         Fixed("\"f32\""),
         field!(precision.wire: choice Dtype),
-        "What gradients travel in between those who share the batch: every sum on the way is \
-         rounded to it, on one worker too.",
+        "Number format of gradient communication: every partial sum is rounded to it, on one \
+         worker too.",
     )
-    .counting_when(|r| r.precision.wire != Dtype::F32),
+    .in_identity_when(|r| r.precision.wire != Dtype::F32),
     Key::new(
         "precision.loss_scale",
-        Kind::OrWord { kind: &SCALE, word: DYNAMIC },
+        ValueType::OrWord { value_type: &SCALE, word: DYNAMIC },
         Fixed("\"dynamic\""),
         Field {
             get: |r| Some(loss_scale_value(r.precision.loss_scale)),
@@ -47,11 +48,11 @@ pub(super) const PRECISION: &[Key] = &[
                 }
             },
         },
-        "What the loss is multiplied by, so that small gradients do not round to zero; dynamic \
-         halves it where a gradient overflows.",
+        "Loss scale, which keeps small fp16 gradients from rounding to zero; dynamic halves it \
+         when a gradient overflows.",
     )
     .only_when(COMPUTE, FP16)
-    .counting_when(is_fp16),
+    .in_identity_when(is_fp16),
     Key::new(
         "precision.loss_scale_start",
         SCALE,
@@ -60,19 +61,19 @@ pub(super) const PRECISION: &[Key] = &[
             get: |r| Some(scale_value(r.precision.loss_scale_start)),
             set: |r, v| r.precision.loss_scale_start = scale(v),
         },
-        "A dynamic scale at the first step.",
+        "Initial dynamic loss scale.",
     )
     .only_when(COMPUTE, FP16)
-    .counting_when(|r| r.precision.is_dynamic()),
+    .in_identity_when(|r| r.precision.is_dynamic()),
     Key::new(
         "precision.loss_scale_interval",
         integer(1, MAX_STEPS),
         Fixed("2000"),
         field!(precision.loss_scale_interval: integer u64),
-        "Steps without an overflow after which a dynamic scale is doubled.",
+        "Steps without overflow after which the dynamic loss scale is doubled.",
     )
     .only_when(COMPUTE, FP16)
-    .counting_when(|r| r.precision.is_dynamic()),
+    .in_identity_when(|r| r.precision.is_dynamic()),
 ];
 
 fn is_fp16(recipe: &Recipe) -> bool {

@@ -1,9 +1,9 @@
-//! Keys of small problems: how many samples there are, and what makes them hard.
+//! Keys of small problems: samples, dimension, conditioning and noise.
 
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::Bound;
 use crate::value::Value;
+use crate::value_type::Bound;
 
 use Bound::Closed;
 use Default::Fixed;
@@ -14,21 +14,21 @@ pub(super) const PROBLEM: &[Key] = &[
         integer(1, MAX_SAMPLES),
         Fixed("4096"),
         field!(model.problem.samples: integer usize),
-        "Samples to learn from; each is a function of problem.seed and its number.",
+        "Number of training samples; each is a function of problem.seed and its index.",
     ),
     Key::new(
         "problem.held_out",
         integer(1, MAX_SAMPLES),
         Fixed("1024"),
         field!(model.problem.held_out: integer usize),
-        "Samples that are kept back to judge by.",
+        "Number of validation samples.",
     ),
     Key::new(
         "problem.seed",
         integer(0, i64::MAX),
         Fixed("1"),
         field!(model.problem.seed: integer u64),
-        "Decides the samples; train.seed decides their order and the initial weights.",
+        "Seed of the samples; train.seed decides their order and the initial weights.",
     ),
     Key::new(
         "problem.dim",
@@ -43,7 +43,8 @@ pub(super) const PROBLEM: &[Key] = &[
         float(Closed(1.0), Closed(1e6)),
         Fixed("100.0"),
         field!(model.problem.condition: f64),
-        "Largest over smallest curvature (quadratic) or variance of a feature (ridge, logistic).",
+        "Condition number: largest over smallest curvature (quadratic) or feature variance (ridge, \
+         logistic).",
     )
     .only_when("model.family", &["quadratic", "ridge", "logistic"]),
     Key::new(
@@ -51,7 +52,8 @@ pub(super) const PROBLEM: &[Key] = &[
         float(Closed(0.0), Closed(1e6)),
         Fixed("0.0"),
         field!(model.problem.noise: f64),
-        "Deviation of each element of a sample's gradient (quadratic) or of its target (ridge).",
+        "Standard deviation of each element of a sample's gradient (quadratic) or of its target \
+         (ridge).",
     )
     .only_when("model.family", &["quadratic", "ridge"]),
     Key::new(
@@ -59,7 +61,7 @@ pub(super) const PROBLEM: &[Key] = &[
         float(Closed(1e-6), Closed(1e6)),
         Fixed("0.01"),
         field!(model.problem.l2: f64),
-        "Weight of half the squared norm of the unknowns in the loss.",
+        "L2 regularisation: weight of half the squared norm of the unknowns in the loss.",
     )
     .only_when("model.family", &["ridge", "logistic"]),
     Key::new(
@@ -67,15 +69,15 @@ pub(super) const PROBLEM: &[Key] = &[
         float(Bound::Open(0.0), Closed(1.0)),
         Fixed("1.0"),
         field!(model.problem.density: f64),
-        "The share of features that are not zero, drawn for every sample; the fewer there are the \
-         larger they are.",
+        "Fraction of non-zero features, drawn for every sample; their values grow as the fraction \
+         shrinks.",
     )
     .only_when("model.family", &["ridge", "logistic"])
-    .counting_when(|r| r.model.problem.density < 1.0),
+    .in_identity_when(|r| r.model.problem.density < 1.0),
 ];
 
-/// Most samples: with the most unknowns of a problem that is kept in memory they take 256 MiB.
+/// Largest number of samples: 256 MiB with the largest problem that is kept in memory.
 const MAX_SAMPLES: i64 = 1 << 16;
 
-/// Most unknowns.
+/// Largest number of unknowns.
 const MAX_DIM: i64 = 1 << 16;

@@ -1,68 +1,68 @@
-//! Keys of how often workers agree: after every step, or after rounds of steps of their own.
+//! Keys of synchronization: all-reduce, local SGD and rounds; other modes are in sibling modules.
 
-use super::loose::{
-    CONSISTENCY, DEGREE, DELAY, GRAPH, REPLICAS, SERVERS, STALENESS, STALENESS_DECAY,
-    STALENESS_WEIGHT, THREADS,
+use super::embedding_rows::{
+    REPLICATED_ROWS, REPLICATED_ROWS_AGE, ROW_CACHE, ROW_CACHE_EVERY, ROW_SHARDING, SPARSE_ROWS,
 };
-use super::rows::{HOT_EVERY, HOT_ROWS, ROWS_BY, SPARSE_ROWS, SPREAD_AGE, SPREAD_ROWS};
-use super::served::{
-    ATTACK, BEYOND, BYZANTINE, CLOSE_AFTER, COMBINE, CURVATURE, FINAL_STALENESS, GRADIENT_CLIP,
-    LATE, LIARS, QUORUM, RESETS_MOMENTUM, SPIKE, STALENESS_CONSTANT, STALENESS_RULE, SWITCH_AFTER,
+use super::gossip::{DEGREE, GRAPH, THREADS};
+use super::parameter_server::{
+    CONSISTENCY, CURVATURE, FINAL_STALENESS, LATE_GRADIENTS, QUORUM, QUORUM_TIMEOUT, READ_DELAY,
+    REPLICAS, RESET_MOMENTUM, SERVERS, STALE_GRADIENTS, STALENESS, STALENESS_CONSTANT,
+    STALENESS_DECAY, STALENESS_RULE, STALENESS_WEIGHT, SWITCH_ON_LOSS_SPIKE, SWITCH_TO_SYNC_AFTER,
 };
+use super::robust_aggregation::{AGGREGATION, ASSUMED_BYZANTINE, ATTACK, BYZANTINE, GRADIENT_CLIP};
 use super::{MAX_WORKERS, float, integer};
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Kind};
-use crate::recipe::{Averaged, Outer, Recipe, Stragglers, SyncMode, SyncPartition};
+use crate::recipe::{AverageScope, Outer, Recipe, StragglerPolicy, SyncMode, SyncPartition};
 use crate::units::Seconds;
 use crate::value::Value;
+use crate::value_type::{Bound, ValueType};
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed, Nothing};
 
-/// Where gradients are added up in every step.
+/// Modes with an all-reduce in every step.
 const SYNCHRONOUS: &[&str] = &["all-reduce"];
 
-/// Where rounds mean anything.
+/// Modes with rounds.
 const LOCAL: &[&str] = &["local-sgd"];
 const GROUPED: &[&str] = &["local-sgd", "parameter-server"];
 const ROUNDS: &[&str] = &["local-sgd", "federated"];
 
-/// The word for what is chosen when the links are known.
+/// Text of a value that is chosen from measurements.
 const AUTO: &str = "auto";
 
 pub(super) const SYNC: &[Key] = &[
     Key::new(
         "sync.mode",
-        Kind::Choice(SyncMode::NAMES),
+        ValueType::Choice(SyncMode::NAMES),
         Fixed("\"all-reduce\""),
         field!(sync.mode: choice SyncMode),
-        "When workers agree: all-reduce adds up gradients in every step; local-sgd lets each \
-         worker take steps of its own and averages the weights at the end of a round; gossip \
-         lets it average with a few neighbours after every step; parameter-server keeps weights \
-         on servers that workers pull from and push gradients to (the bits then depend on the \
-         workers); federated lets clients of their own take steps, under a coordinator; hogwild \
-         lets threads of one worker step the same memory without a lock.",
+        "How workers synchronize: all-reduce sums gradients in every step; local-sgd averages the \
+         weights after a round of local steps; gossip averages with graph neighbours after every \
+         step; parameter-server keeps the weights on servers that workers pull from and push \
+         gradients to (the bits then depend on the number of workers); federated lets a \
+         coordinator aggregate updates of clients that keep their data; hogwild lets threads of \
+         one worker update shared memory without locks.",
     )
-    .counting_when(is_lazy),
+    .in_identity_when(is_not_all_reduce),
     Key::new(
         "sync.stragglers",
-        Kind::Choice(Stragglers::NAMES),
+        ValueType::Choice(StragglerPolicy::NAMES),
         Fixed("\"wait\""),
-        field!(sync.uneven.stragglers: choice Stragglers),
-        "What a step does about a worker that is late: wait; backup takes the gradients of the \
-         fastest, timeout those that are there in time, drop-slowest all but those of workers that \
-         take much longer than the middle one (the bits then depend on time); exclude lets a \
-         worker that is slow for long pause until it is fast again; shares moves micro-batches to workers \
-         that are faster, and changes no bit.",
+        field!(sync.stragglers.policy: choice StragglerPolicy),
+        "Straggler policy: wait; backup takes the fastest gradients, timeout those that arrive in \
+         time, drop-slowest all but those of workers much slower than the median (the bits then \
+         depend on timing); exclude pauses a persistently slow worker until it is fast again; \
+         shares moves micro-batches to faster workers and changes no bit.",
     )
     .only_when("sync.mode", SYNCHRONOUS)
-    .counting_when(|r| r.sync.uneven.stragglers.loses_microbatches()),
+    .in_identity_when(|r| r.sync.stragglers.policy.loses_microbatches()),
     Key::new(
         "sync.backups",
         integer(1, MAX_WORKERS - 1),
         Fixed("1"),
-        field!(sync.uneven.backups: integer usize),
-        "Workers that a step can do without.",
+        field!(sync.stragglers.backups: integer usize),
+        "Number of backup workers: gradients that a step can do without.",
     )
     .only_when("sync.stragglers", &["backup"]),
     Key::new(
@@ -70,44 +70,44 @@ pub(super) const SYNC: &[Key] = &[
         float(Open(0.0), Closed(3_600_000.0)),
         Fixed("1000.0"),
         Field {
-            get: |r| Some(Value::Float((r.sync.uneven.timeout.0 * 1e9).round() / 1e6)),
-            set: |r, v| r.sync.uneven.timeout = Seconds(v.as_float() / 1e3),
+            get: |r| Some(Value::Float((r.sync.stragglers.timeout.0 * 1e9).round() / 1e6)),
+            set: |r, v| r.sync.stragglers.timeout = Seconds(v.as_float() / 1e3),
         },
-        "Milliseconds that a step gives its workers; it waits for one of them in any case.",
+        "Milliseconds that a step waits for gradients; it needs at least one.",
     )
     .only_when("sync.stragglers", &["timeout"]),
     Key::new(
-        "sync.slack",
+        "sync.straggler_factor",
         float(Closed(1.0), Closed(1000.0)),
         Fixed("1.5"),
-        field!(sync.uneven.slack: f64),
-        "How many times as long as the middle one a worker may take before it counts as slow.",
+        field!(sync.stragglers.factor: f64),
+        "Multiple of the median time above which a worker counts as slow.",
     )
     .only_when("sync.stragglers", &["drop-slowest", "exclude"]),
     Key::new(
-        "sync.patience",
+        "sync.straggler_window",
         integer(1, 1_000_000),
         Fixed("5"),
-        field!(sync.uneven.patience: integer u64),
-        "Steps in a row that a worker is slow, or fast again, before it is left out, or taken in; \
-         steps that micro-batches are timed for before they are divided anew.",
+        field!(sync.stragglers.window: integer u64),
+        "Consecutive steps for which a worker must be slow, or fast again, before it is excluded \
+         or readmitted; with shares, steps measured before micro-batches are reassigned.",
     )
     .only_when("sync.stragglers", &["exclude", "shares"])
-    .counting_when(|r| r.sync.uneven.stragglers.loses_microbatches()),
+    .in_identity_when(|r| r.sync.stragglers.policy.loses_microbatches()),
     Key::new(
-        "sync.delay",
+        "sync.gradient_delay",
         integer(0, 1),
         Fixed("0"),
-        field!(sync.uneven.delay: integer u64),
-        "How many steps old the gradients are that a step goes by: with 1 they are added up while \
-         the next ones are computed, and the first step changes nothing.",
+        field!(sync.gradient_delay: integer u64),
+        "Delay of gradients in steps: with 1 the all-reduce overlaps the next step's computation, \
+         and the first step updates nothing.",
     )
     .only_when("sync.mode", SYNCHRONOUS)
-    .else_count(0)
-    .counting_when(|r| r.sync.uneven.delay > 0),
+    .inactive_count(0)
+    .in_identity_when(|r| r.sync.gradient_delay > 0),
     Key::new(
         "sync.local_steps",
-        Kind::OrWord { kind: &integer(1, 1_000_000), word: AUTO },
+        ValueType::OrWord { value_type: &integer(1, 1_000_000), word: AUTO },
         Fixed("8"),
         Field {
             get: |r| {
@@ -122,23 +122,24 @@ pub(super) const SYNC: &[Key] = &[
                 r.sync.local_steps = number.unwrap_or(1);
             },
         },
-        "Steps of a round, K. A round of one step is an all-reduce of gradients; auto measures \
-         before the first step, and takes as few as let workers exchange a tenth of the time.",
+        "Local steps per round, K. A round of one step is an all-reduce of gradients; auto \
+         measures before the first step and chooses the fewest steps that keep communication at a \
+         tenth of the time.",
     )
     .only_when("sync.mode", ROUNDS)
-    .else_count(1),
+    .inactive_count(1),
     Key::new(
         "sync.final_local_steps",
         integer(1, 1_000_000),
-        Derived { text: "= sync.local_steps", from: same_at_the_end },
+        Derived { text: "= sync.local_steps", from: default_final_local_steps },
         field!(sync.final_local_steps: integer u64),
-        "Steps of a round at the end of the run; in between the number changes evenly.",
+        "Local steps per round at the end of the run; the number changes linearly in between.",
     )
     .only_when("sync.mode", ROUNDS)
-    .else_count(1),
+    .inactive_count(1),
     Key::new(
         "sync.worker_steps",
-        Kind::List { of: &integer(1, 1_000_000), max: MAX_WORKERS as usize },
+        ValueType::List { of: &integer(1, 1_000_000), max: MAX_WORKERS as usize },
         Nothing,
         Field {
             get: |r| {
@@ -152,85 +153,88 @@ pub(super) const SYNC: &[Key] = &[
                 r.sync.worker_steps = steps.collect();
             },
         },
-        "Steps of a round that each worker takes, one number for each: a slow one takes fewer and \
-         rests, and its change counts as if it had taken as many as the others in the mean.",
+        "Local steps of each worker in a round, one number per worker: a slow worker takes fewer \
+         and idles, and its update is rescaled to the mean number of steps.",
     )
     .only_when("sync.mode", LOCAL)
-    .counting_when(|r| !r.sync.worker_steps.is_empty()),
+    .in_identity_when(|r| !r.sync.worker_steps.is_empty()),
     Key::new(
         "sync.group_workers",
         integer(0, MAX_WORKERS),
         Fixed("0"),
         field!(sync.group_workers: integer usize),
-        "Consecutive workers, such as those of a host, that average among themselves after \
-         sync.local_steps, while all average after sync.inner_rounds of that; with servers, that \
-         add up their gradients, of which the first pulls and pushes for all; 0 has no groups.",
+        "Size of groups of consecutive workers, such as those of a host. With local-sgd a group \
+         averages after sync.local_steps and all workers after sync.inner_rounds of that; with \
+         parameter servers a group reduces its gradients and its first worker pulls and pushes. 0 \
+         has no groups.",
     )
     .only_when("sync.mode", GROUPED)
-    .counting_when(|r| r.sync.group_workers > 1),
+    .in_identity_when(|r| r.sync.group_workers > 1),
     Key::new(
         "sync.fragments",
         integer(1, 1024),
         Fixed("1"),
         field!(sync.fragments: integer usize),
-        "Fragments of the model that are averaged in turn, each once in sync.local_steps, so that \
-         bytes are spread over the time (streaming); 1 averages all of it at once.",
+        "Number of model fragments that are averaged in turn, each once in sync.local_steps, to \
+         spread communication over time (Streaming DiLoCo); 1 averages the whole model at once.",
     )
     .only_when("sync.mode", LOCAL)
-    .counting_when(|r| r.sync.fragments > 1)
-    .else_count(1),
+    .in_identity_when(|r| r.sync.fragments > 1)
+    .inactive_count(1),
     Key::new(
         "sync.inner_rounds",
         integer(1, 1_000_000),
-        Derived { text: "= 4 with groups or fragments, else 1", from: usual_rounds },
+        Derived { text: "= 4 with groups or fragments, else 1", from: default_inner_rounds },
         field!(sync.inner_rounds: integer u64),
-        "How often groups or fragments average until all workers average everything.",
+        "Number of group or fragment averages between two averages of the whole model over all \
+         workers.",
     )
     .only_when("sync.mode", LOCAL)
-    .counting_when(|r| r.sync.inner_rounds > 1)
-    .else_count(1),
+    .in_identity_when(|r| r.sync.inner_rounds > 1)
+    .inactive_count(1),
     Key::new(
-        "sync.synchronous",
+        "sync.synchronous_fraction",
         float(Closed(0.0), Open(1.0)),
         Fixed("0.0"),
-        field!(sync.synchronous: f64),
-        "The share of the run that adds up gradients in every step before rounds begin \
-         (post-local SGD).",
+        field!(sync.synchronous_fraction: f64),
+        "Fraction of the run with an all-reduce in every step before the rounds begin (post-local \
+         SGD).",
     )
     .only_when("sync.mode", LOCAL),
     Key::new(
         "sync.average",
-        Kind::Choice(Averaged::NAMES),
+        ValueType::Choice(AverageScope::NAMES),
         Fixed("\"weights\""),
-        field!(sync.average: choice Averaged),
-        "What is averaged at the end of a round: weights alone, each worker keeping its own \
-         momentum, or the optimizer's state too.",
+        field!(sync.average: choice AverageScope),
+        "State averaged at the end of a round: weights only, with local optimizer state, or the \
+         optimizer state as well.",
     )
     .only_when("sync.mode", LOCAL),
     Key::new(
         "sync.partition",
-        Kind::Choice(SyncPartition::NAMES),
-        Derived { text: "= \"iid\" for clients, else \"shared\"", from: usual_partition },
+        ValueType::Choice(SyncPartition::NAMES),
+        Derived { text: "= \"iid\" for clients, else \"shared\"", from: default_partition },
         field!(sync.partition: choice SyncPartition),
-        "Which samples each leaf of the gradient sum, or each client, learns from: all of them, or \
-         its own part, by chance, by Dirichlet's distribution over classes, or of few classes.",
+        "Partition of the samples over reduction leaves or clients: shared, iid, by a Dirichlet \
+         distribution over classes, or by-class with few classes each.",
     )
-    .counting_when(Recipe::has_parts),
+    .in_identity_when(Recipe::is_partitioned),
     Key::new(
-        "sync.alpha",
+        "sync.dirichlet_alpha",
         float(Open(0.0), Closed(1e6)),
         Fixed("0.5"),
-        field!(sync.alpha: f64),
-        "Dirichlet's: the smaller, the more parts differ.",
+        field!(sync.dirichlet_alpha: f64),
+        "Concentration of the Dirichlet distribution; smaller values give more heterogeneous \
+         parts.",
     )
     .only_when("sync.partition", &["dirichlet"]),
     Key::new(
         "sync.outer",
-        Kind::Choice(Outer::NAMES),
+        ValueType::Choice(Outer::NAMES),
         Fixed("\"none\""),
         field!(sync.outer: choice Outer),
-        "What becomes of the mean change of a round: none takes it as it is, nesterov gives it to \
-         an optimizer with momentum, as if it were a gradient (DiLoCo).",
+        "Outer optimizer of a round: none applies the mean update, nesterov uses it as the \
+         gradient of SGD with Nesterov momentum (DiLoCo).",
     )
     .only_when("sync.mode", LOCAL),
     Key::new(
@@ -254,49 +258,49 @@ pub(super) const SYNC: &[Key] = &[
     THREADS,
     SERVERS,
     SPARSE_ROWS,
-    ROWS_BY,
-    HOT_ROWS,
-    HOT_EVERY,
-    SPREAD_ROWS,
-    SPREAD_AGE,
+    ROW_SHARDING,
+    ROW_CACHE,
+    ROW_CACHE_EVERY,
+    REPLICATED_ROWS,
+    REPLICATED_ROWS_AGE,
     REPLICAS,
     CONSISTENCY,
     QUORUM,
-    CLOSE_AFTER,
-    LATE,
+    QUORUM_TIMEOUT,
+    LATE_GRADIENTS,
     STALENESS,
-    BEYOND,
+    STALE_GRADIENTS,
     STALENESS_RULE,
     FINAL_STALENESS,
     CURVATURE,
     STALENESS_CONSTANT,
     STALENESS_WEIGHT,
     STALENESS_DECAY,
-    SWITCH_AFTER,
-    SPIKE,
-    COMBINE,
-    LIARS,
+    SWITCH_TO_SYNC_AFTER,
+    SWITCH_ON_LOSS_SPIKE,
+    AGGREGATION,
+    ASSUMED_BYZANTINE,
     GRADIENT_CLIP,
     BYZANTINE,
     ATTACK,
-    RESETS_MOMENTUM,
-    DELAY,
+    RESET_MOMENTUM,
+    READ_DELAY,
 ];
 
-/// Recipes from before there was a choice keep their identity.
-fn is_lazy(recipe: &Recipe) -> bool {
+/// All-reduce recipes keep the hash they had before other modes existed.
+fn is_not_all_reduce(recipe: &Recipe) -> bool {
     recipe.sync.mode != SyncMode::AllReduce
 }
 
-fn usual_rounds(recipe: &Recipe) -> Value {
+fn default_inner_rounds(recipe: &Recipe) -> Value {
     Value::Integer(if recipe.sync.group_workers.max(recipe.sync.fragments) > 1 { 4 } else { 1 })
 }
 
-fn same_at_the_end(recipe: &Recipe) -> Value {
+fn default_final_local_steps(recipe: &Recipe) -> Value {
     Value::Integer(i64::try_from(recipe.sync.local_steps).unwrap_or(i64::MAX))
 }
 
-fn usual_partition(recipe: &Recipe) -> Value {
+fn default_partition(recipe: &Recipe) -> Value {
     let usual = if recipe.is_federated() { SyncPartition::Iid } else { SyncPartition::Shared };
     Value::Text(usual.name().to_owned())
 }

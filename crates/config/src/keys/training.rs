@@ -1,19 +1,20 @@
-//! Keys of training: portions, update rule, and the promise about bits.
+//! Keys of training: batches, optimizer and layout invariance.
 
 use super::{
-    MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, MAX_SLICES, float, integer, integer_value, usual_warmup,
+    MAX_BATCH, MAX_GROUPS, MAX_MICROBATCH, MAX_TENSOR_SHARDS, default_warmup, float, integer,
+    integer_value,
 };
 use crate::key::{Default, Field, Key, field};
-use crate::kind::{Bound, Cell, Kind, MAX_STEPS};
 use crate::recipe::{
-    BatchChange, DecayShape, Group, LrScaling, LrSchedule, Moment, OptimName, Reduction,
+    BatchChange, DecayShape, Group, LrScaling, LrSchedule, Milestone, OptimName, Reduction,
 };
 use crate::value::Value;
+use crate::value_type::{Bound, Cell, MAX_STEPS, ValueType};
 
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed, Nothing};
 
-/// The word for what is chosen when the machine is known.
+/// Text of a value that is chosen from the machine's memory.
 const AUTO: &str = "auto";
 
 pub(super) const TRAIN: &[Key] = &[
@@ -29,12 +30,12 @@ pub(super) const TRAIN: &[Key] = &[
         integer(1, MAX_BATCH),
         Fixed("16"),
         field!(train.batch: integer usize),
-        "Sequences per optimizer step over all workers; a multiple of train.microbatch times \
-         numerics.invariant_up_to.",
+        "Global batch: sequences per optimizer step over all workers; a multiple of \
+         train.microbatch times numerics.invariant_up_to.",
     ),
     Key::new(
         "train.microbatch",
-        Kind::OrWord { kind: &integer(1, MAX_MICROBATCH), word: AUTO },
+        ValueType::OrWord { value_type: &integer(1, MAX_MICROBATCH), word: AUTO },
         Fixed("2"),
         Field {
             get: |r| {
@@ -49,15 +50,14 @@ pub(super) const TRAIN: &[Key] = &[
                 r.train.microbatch_size = number.unwrap_or(1);
             },
         },
-        "Sequences per micro-batch, the portion that goes through the model at once; auto is the largest \
-         that fits this machine's memory.",
+        "Sequences per micro-batch; auto is the largest that fits into the machine's memory.",
     ),
     Key::new(
         "train.seed",
         integer(0, i64::MAX),
         Fixed("1"),
         field!(train.seed: integer u64),
-        "Decides initial weights, dropout masks and the order of the data.",
+        "Seed of initial weights, dropout masks and data order.",
     ),
     Key::new(
         "train.eval_every",
@@ -71,32 +71,32 @@ pub(super) const TRAIN: &[Key] = &[
         integer(1, 1_000_000),
         Fixed("8"),
         field!(train.eval_batches: integer usize),
-        "Number of batches in one validation.",
+        "Number of batches per validation.",
     ),
     Key::new(
         "train.reduction",
-        Kind::Choice(Reduction::NAMES),
+        ValueType::Choice(Reduction::NAMES),
         Fixed("\"mean\""),
         field!(train.reduction: choice Reduction),
-        "Whether the gradient is the mean over the targets of a batch or their sum.",
+        "Loss reduction over the targets of a batch: mean or sum.",
     ),
     Key::new(
         "train.max_skipped",
         integer(0, 1_000_000_000_000),
         Fixed("0"),
         field!(train.max_skipped: integer u64),
-        "How many steps in a row may be skipped because a gradient is not finite; 0 stops at the \
+        "Maximum number of consecutive steps skipped for non-finite gradients; 0 stops at the \
          first.",
     ),
     Key::new(
         "train.batch_schedule",
-        Kind::List { of: &Kind::Table(BATCH_CHANGE), max: 64 },
+        ValueType::List { of: &ValueType::Table(BATCH_CHANGE), max: 64 },
         Nothing,
         Field {
             get: |r| some_list(r.train.batch_schedule.iter().map(batch_change_value)),
             set: |r, v| r.train.batch_schedule = v.as_list().iter().map(batch_change).collect(),
         },
-        "Batches that take the place of train.batch once so many tokens were trained on.",
+        "Batch-size schedule: batches that replace train.batch after a number of training tokens.",
     ),
     Key::new(
         "train.target_loss",
@@ -106,11 +106,11 @@ pub(super) const TRAIN: &[Key] = &[
             get: |r| r.train.target_loss.map(Value::Float),
             set: |r, v| r.train.target_loss = Some(v.as_float()),
         },
-        "Validation loss at which the run is done; looked at every train.eval_every steps.",
+        "Validation loss at which the run stops; checked every train.eval_every steps.",
     ),
 ];
 
-/// A batch that holds from a number of tokens on.
+/// Cells of a change of the batch size.
 const BATCH_CHANGE: &[Cell] = &[
     Cell::required("tokens", integer(0, i64::MAX)),
     Cell::required("batch", integer(1, MAX_BATCH)),
@@ -128,12 +128,12 @@ fn batch_change_value(change: &BatchChange) -> Value {
     ])
 }
 
-/// A count of tokens or steps as the value of a key.
+/// Value of a count of tokens or steps.
 fn count_value(count: u64) -> Value {
     Value::Integer(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// A list that is a value only where it holds something.
+/// The list, if it is not empty.
 fn some_list(values: impl Iterator<Item = Value>) -> Option<Value> {
     let values: Vec<Value> = values.collect();
     (!values.is_empty()).then_some(Value::List(values))
@@ -142,45 +142,45 @@ fn some_list(values: impl Iterator<Item = Value>) -> Option<Value> {
 pub(super) const OPTIM: &[Key] = &[
     Key::new(
         "optim.name",
-        Kind::Choice(OptimName::NAMES),
+        ValueType::Choice(OptimName::NAMES),
         Fixed("\"adamw\""),
         field!(optim.name: choice OptimName),
-        "The update rule.",
+        "Optimizer.",
     ),
     Key::new(
         "optim.lr",
         float(Open(0.0), Closed(1000.0)),
         Fixed("3e-3"),
         field!(optim.lr: f64),
-        "Highest learning rate of the schedule.",
+        "Peak learning rate.",
     ),
     Key::new(
         "optim.weight_decay",
         float(Closed(0.0), Closed(1000.0)),
         Fixed("0.1"),
         field!(optim.weight_decay: f64),
-        "Pull of the weights towards zero.",
+        "Weight decay.",
     ),
     Key::new(
         "optim.clip",
         float(Closed(0.0), Closed(1e30)),
         Fixed("1.0"),
         field!(optim.clip: f64),
-        "Largest global norm of the gradient; 0 switches clipping off.",
+        "Maximum global gradient norm; 0 disables clipping.",
     ),
     Key::new(
         "optim.warmup_steps",
         integer(0, 1_000_000_000_000),
-        Derived { text: "= train.steps / 10", from: usual_warmup },
+        Derived { text: "= train.steps / 10", from: default_warmup },
         field!(optim.warmup_steps: integer u64),
-        "Steps over which the learning rate rises to optim.lr; at most train.steps.",
+        "Steps of linear warm-up to optim.lr; at most train.steps.",
     ),
     Key::new(
         "optim.schedule",
-        Kind::Choice(LrSchedule::NAMES),
+        ValueType::Choice(LrSchedule::NAMES),
         Fixed("\"cosine\""),
         field!(optim.schedule: choice LrSchedule),
-        "Course of the learning rate after the warm-up.",
+        "Learning-rate schedule after the warm-up.",
     ),
     Key::new(
         "optim.final_lr_fraction",
@@ -192,13 +192,13 @@ pub(super) const OPTIM: &[Key] = &[
     .only_when("optim.schedule", &["cosine", "linear", "wsd"]),
     Key::new(
         "optim.drop_at",
-        Kind::List { of: &Kind::Moment, max: 64 },
+        ValueType::List { of: &ValueType::Milestone, max: 64 },
         Fixed("[0.5, 0.75]"),
         Field {
-            get: |r| Some(Value::List(r.optim.drop_at.iter().map(moment_value).collect())),
-            set: |r, v| r.optim.drop_at = v.as_list().iter().map(moment).collect(),
+            get: |r| Some(Value::List(r.optim.drop_at.iter().map(milestone_value).collect())),
+            set: |r, v| r.optim.drop_at = v.as_list().iter().map(milestone).collect(),
         },
-        "When the learning rate drops.",
+        "Milestones at which the learning rate drops.",
     )
     .only_when("optim.schedule", &["step"]),
     Key::new(
@@ -206,7 +206,7 @@ pub(super) const OPTIM: &[Key] = &[
         float(Open(0.0), Closed(1.0)),
         Fixed("0.1"),
         field!(optim.drop_factor: f64),
-        "What the learning rate is multiplied with at each drop.",
+        "Factor of the learning rate at each milestone.",
     )
     .only_when("optim.schedule", &["step"]),
     Key::new(
@@ -214,30 +214,30 @@ pub(super) const OPTIM: &[Key] = &[
         float(Open(0.0), Closed(1.0)),
         Fixed("0.2"),
         field!(optim.decay_fraction: f64),
-        "The part of train.steps over which the learning rate falls at the end.",
+        "Fraction of train.steps with learning-rate decay at the end.",
     )
     .only_when("optim.schedule", &["wsd"]),
     Key::new(
         "optim.decay_shape",
-        Kind::Choice(DecayShape::NAMES),
+        ValueType::Choice(DecayShape::NAMES),
         Fixed("\"linear\""),
         field!(optim.decay_shape: choice DecayShape),
-        "How the learning rate falls at the end.",
+        "Shape of the final learning-rate decay.",
     )
     .only_when("optim.schedule", &["wsd"]),
     Key::new(
         "optim.lr_scaling",
-        Kind::Choice(LrScaling::NAMES),
+        ValueType::Choice(LrScaling::NAMES),
         Fixed("\"none\""),
         field!(optim.lr_scaling: choice LrScaling),
-        "How the learning rate follows the batch; never the number of workers.",
+        "Scaling of the learning rate with the batch size; never with the number of workers.",
     ),
     Key::new(
         "optim.lr_base_batch",
         integer(1, MAX_BATCH),
         Derived { text: "= train.batch", from: |recipe| integer_value(recipe.train.batch) },
         field!(optim.lr_base_batch: integer usize),
-        "The batch that optim.lr is meant for.",
+        "Batch size to which optim.lr refers.",
     )
     .only_when("optim.lr_scaling", &["linear", "sqrt"]),
     Key::new(
@@ -245,7 +245,7 @@ pub(super) const OPTIM: &[Key] = &[
         float(Closed(0.0), Open(1.0)),
         Fixed("0.9"),
         field!(optim.beta1: f64),
-        "Decay of the running mean of gradients.",
+        "Decay of the first moment.",
     )
     .only_when("optim.name", &["adam", "adamw", "lamb"]),
     Key::new(
@@ -253,7 +253,7 @@ pub(super) const OPTIM: &[Key] = &[
         float(Closed(0.0), Open(1.0)),
         Fixed("0.95"),
         field!(optim.beta2: f64),
-        "Decay of the running mean of squared gradients.",
+        "Decay of the second moment.",
     )
     .only_when("optim.name", &["adam", "adamw", "lamb"]),
     Key::new(
@@ -261,7 +261,7 @@ pub(super) const OPTIM: &[Key] = &[
         float(Closed(1e-30), Closed(1.0)),
         Fixed("1e-8"),
         field!(optim.eps: f64),
-        "Added to the denominator of the update.",
+        "Epsilon in the denominator of the update.",
     )
     .only_when("optim.name", &["adam", "adamw", "lamb"]),
     Key::new(
@@ -269,38 +269,39 @@ pub(super) const OPTIM: &[Key] = &[
         float(Closed(0.0), Open(1.0)),
         Fixed("0.9"),
         field!(optim.momentum: f64),
-        "Decay of the velocity.",
+        "Momentum factor.",
     )
     .only_when("optim.name", &["momentum", "nesterov", "lars"]),
     Key::new(
-        "optim.trust",
+        "optim.trust_coefficient",
         float(Open(0.0), Closed(1000.0)),
         Fixed("1e-3"),
-        field!(optim.trust: f64),
-        "Length of a step of LARS relative to the tensor it changes, at a learning rate of 1.",
+        field!(optim.trust_coefficient: f64),
+        "Trust coefficient of LARS: norm of an update relative to the norm of its tensor, at a \
+         learning rate of 1.",
     )
     .only_when("optim.name", &["lars"]),
     Key::new(
         "optim.groups",
-        Kind::List { of: &Kind::Table(GROUP), max: MAX_GROUPS },
+        ValueType::List { of: &ValueType::Table(GROUP), max: MAX_GROUPS },
         Nothing,
         Field {
             get: |r| some_list(r.optim.groups.iter().map(group_value)),
             set: |r, v| r.optim.groups = v.as_list().iter().map(group).collect(),
         },
-        "Parameters that are treated in a way of their own; the first group whose match describes \
-         a parameter's name counts. clip limits the norm of the group by itself; freeze_after and \
-         unfreeze_at count steps.",
+        "Parameter groups with settings of their own; the first group whose match fits a parameter \
+         name applies. clip limits the norm of the group by itself; freeze_after and unfreeze_at \
+         count steps.",
     ),
 ];
 
-/// Parameters that are treated in a way of their own.
+/// Cells of a parameter group.
 const GROUP: &[Cell] = &[
-    Cell::required("match", Kind::Text { may_be_empty: false }),
+    Cell::required("match", ValueType::Text { may_be_empty: false }),
     Cell::optional("lr_scale", float(Open(0.0), Closed(1e6))),
     Cell::optional("weight_decay", float(Closed(0.0), Closed(1000.0))),
     Cell::optional("clip", float(Closed(0.0), Closed(1e30))),
-    Cell::optional("frozen", Kind::Bool),
+    Cell::optional("frozen", ValueType::Bool),
     Cell::optional("freeze_after", integer(1, MAX_STEPS)),
     Cell::optional("unfreeze_at", integer(1, MAX_STEPS)),
 ];
@@ -319,7 +320,7 @@ fn group(table: &Value) -> Group {
     }
 }
 
-/// Only what differs from the others, so that recipes that do the same are the same.
+/// Only settings that differ from the default, so that equivalent recipes are equal.
 fn group_value(group: &Group) -> Value {
     let scale = (group.lr_scale.to_bits() != 1.0f64.to_bits()).then_some(group.lr_scale);
     let step = |step: Option<u64>| step.map(count_value);
@@ -332,39 +333,40 @@ fn group_value(group: &Group) -> Value {
         ("freeze_after", step(group.freeze_after)),
         ("unfreeze_at", step(group.unfreeze_at)),
     ];
-    let given = |(name, value): (_, Option<Value>)| value.map(|value| (name, value));
-    Value::Table(cells.into_iter().filter_map(given).collect())
+    let present = |(name, value): (_, Option<Value>)| value.map(|value| (name, value));
+    Value::Table(cells.into_iter().filter_map(present).collect())
 }
 
-fn moment(value: &Value) -> Moment {
+fn milestone(value: &Value) -> Milestone {
     match value {
-        Value::Float(fraction) => Moment::Fraction(*fraction),
-        other => Moment::Step(other.as_integer() as u64),
+        Value::Float(fraction) => Milestone::Fraction(*fraction),
+        other => Milestone::Step(other.as_integer() as u64),
     }
 }
 
-fn moment_value(moment: &Moment) -> Value {
-    match moment {
-        Moment::Step(step) => count_value(*step),
-        Moment::Fraction(fraction) => Value::Float(*fraction),
+fn milestone_value(milestone: &Milestone) -> Value {
+    match milestone {
+        Milestone::Step(step) => count_value(*step),
+        Milestone::Fraction(fraction) => Value::Float(*fraction),
     }
 }
 
 pub(super) const NUMERICS: &[Key] = &[
     Key::new(
         "numerics.invariant_up_to",
-        Kind::PowerOfTwo { max: 64 },
+        ValueType::PowerOfTwo { max: 64 },
         Fixed("8"),
         field!(numerics.invariant_up_to: integer usize),
-        "Number of leaves of the gradient sum: any number of workers up to it gives the same bits.",
+        "Number of reduction leaves: every data-parallel degree up to it gives the same bits.",
     ),
     Key::new(
         "numerics.invariant_tensor_up_to",
-        integer(1, MAX_SLICES),
+        integer(1, MAX_TENSOR_SHARDS),
         Fixed("1"),
         field!(numerics.invariant_tensor_up_to: integer usize),
-        "Number of slices that sums over a layer's heads, hidden numbers and vocabulary are made \
-         of; it divides model.heads, model.kv_heads, model.ffn and model.vocab.",
+        "Number of tensor shards in whose fixed order the sums of a layer are made, so that any \
+         parallel.tensor up to it gives the same bits; it divides model.heads, model.kv_heads, \
+         model.ffn and model.vocab.",
     )
-    .counting_when(|r| r.numerics.invariant_tensor_up_to != 1),
+    .in_identity_when(|r| r.numerics.invariant_tensor_up_to != 1),
 ];

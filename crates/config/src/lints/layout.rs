@@ -35,7 +35,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "uneven-shares",
         condition: "one worker is given far more leaves than another",
-        threshold: "largest over smallest of parallel.shares > 2",
+        threshold: "largest over smallest of parallel.leaf_shares > 2",
         advice: "keep them within a factor of 2",
         rows: &["G7", "F8.10"],
         check: uneven_shares,
@@ -133,21 +133,23 @@ fn small_model(recipe: &Recipe) -> Option<String> {
 }
 
 fn uneven_shares(recipe: &Recipe) -> Option<String> {
-    let shares = &recipe.parallel.shares;
+    let shares = &recipe.parallel.leaf_shares;
     let (least, most) = (*shares.iter().min()?, *shares.iter().max()?);
     (most > MAX_SHARE_RATIO * least).then(|| {
-        format!("parallel.shares = {shares:?} gives one worker {most} leaves and another {least}")
+        format!(
+            "parallel.leaf_shares = {shares:?} gives one worker {most} leaves and another {least}"
+        )
     })
 }
 
 fn idle_workers(recipe: &Recipe) -> Option<String> {
     let (leaves, copies) = (recipe.num_leaves(), recipe.parallel.data);
     let busy = leaves as f64 / (copies * leaves.div_ceil(copies)) as f64;
-    (recipe.parallel.shares.is_empty() && 1.0 - busy > MAX_IDLE).then(|| {
-        let idle = 100.0 * (1.0 - busy);
+    (recipe.parallel.leaf_shares.is_empty() && 1.0 - busy > MAX_IDLE).then(|| {
+        let inactive = 100.0 * (1.0 - busy);
         format!(
             "parallel.data = {copies} does not divide numerics.invariant_up_to = {leaves} leaves: \
-             {idle:.0} % of their time is spent waiting"
+             {inactive:.0} % of their time is spent waiting"
         )
     })
 }
@@ -195,7 +197,7 @@ fn long_deadline(recipe: &Recipe) -> Option<String> {
 }
 
 fn slow_link(recipe: &Recipe) -> Option<String> {
-    let BytesPerSecond(rate) = recipe.emulate.usual.bandwidth;
+    let BytesPerSecond(rate) = recipe.emulate.default_link.bandwidth;
     (has_several(recipe) && rate > 0.0 && rate < SLOW_LINK)
         .then(|| format!("emulate.bandwidth = {rate} is slower than a network of ten gigabits"))
 }

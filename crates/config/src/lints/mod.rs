@@ -26,14 +26,14 @@
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
 
+mod asynchronous;
 mod batch;
 mod data;
 mod layout;
-mod loose;
+mod monitoring;
+mod optimizer;
 mod precision;
 mod sync;
-mod update;
-mod watch;
 
 use crate::recipe::{Family, Model, Recipe};
 use std::fmt;
@@ -72,8 +72,8 @@ impl fmt::Display for Finding {
 
 /// Every lint, by group.
 pub fn all() -> impl Iterator<Item = &'static Lint> {
-    let run = [batch::LINTS, update::LINTS, precision::LINTS, data::LINTS];
-    let workers = [layout::LINTS, sync::LINTS, loose::LINTS, watch::LINTS];
+    let run = [batch::LINTS, optimizer::LINTS, precision::LINTS, data::LINTS];
+    let workers = [layout::LINTS, sync::LINTS, asynchronous::LINTS, monitoring::LINTS];
     run.into_iter().chain(workers).flatten()
 }
 
@@ -185,8 +185,8 @@ mod tests {
         (
             "uneven-shares",
             "bible-small",
-            &["run.workers=2", "parallel.shares=6,2"],
-            &["run.workers=2", "parallel.shares=5,3"],
+            &["run.workers=2", "parallel.leaf_shares=6,2"],
+            &["run.workers=2", "parallel.leaf_shares=5,3"],
         ),
         ("idle-workers", "bible-small", &["run.workers=3"], &["run.workers=4"]),
         (
@@ -275,8 +275,8 @@ mod tests {
         (
             "late-momentum",
             "quadratic",
-            &["sync.delay=1", "optim.momentum=0.51", "optim.lr=0.1"],
-            &["sync.delay=1", "optim.momentum=0.5", "optim.lr=0.1"],
+            &["sync.gradient_delay=1", "optim.momentum=0.51", "optim.lr=0.1"],
+            &["sync.gradient_delay=1", "optim.momentum=0.5", "optim.lr=0.1"],
         ),
         (
             "compressed-noise",
@@ -316,11 +316,12 @@ mod tests {
 
     #[test]
     fn every_lint_speaks_beyond_its_threshold_and_is_silent_before_it() {
-        for (id, preset, beyond, before) in CASES.iter().chain(loose::CASES) {
+        for (id, preset, beyond, before) in CASES.iter().chain(asynchronous::CASES) {
             assert!(ids(preset, beyond).contains(id), "{id}: {beyond:?}");
             assert!(!ids(preset, before).contains(id), "{id}: {before:?}");
         }
-        let tried: BTreeSet<&str> = CASES.iter().chain(loose::CASES).map(|(id, ..)| *id).collect();
+        let tried: BTreeSet<&str> =
+            CASES.iter().chain(asynchronous::CASES).map(|(id, ..)| *id).collect();
         assert_eq!(tried, all().map(|lint| lint.id).collect(), "every lint is tried");
     }
 
@@ -334,7 +335,7 @@ mod tests {
                 assert!(!text.contains('\n') && !text.contains("  ") && !text.ends_with('.'));
             }
         }
-        for (_, preset, beyond, _) in CASES.iter().chain(loose::CASES) {
+        for (_, preset, beyond, _) in CASES.iter().chain(asynchronous::CASES) {
             let sets = beyond.iter().map(|set| (*set).to_owned()).collect();
             let sources = Sources { preset: Some((*preset).into()), sets, ..Sources::default() };
             for finding in findings(&resolve(&sources).expect("sound")) {

@@ -55,7 +55,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "late-momentum",
         condition: "momentum adds to the age of gradients that have missed updates",
-        threshold: "momentum or beta1 > 0.5 with sync.delay = 1, or with several workers of \
+        threshold: "momentum or beta1 > 0.5 with sync.gradient_delay = 1, or with several workers of \
                     servers and sync.consistency = async or bounded",
         advice: "lower it to 0.5 or less, or lower optim.lr",
         rows: &["483", "484", "G30", "H37"],
@@ -124,7 +124,7 @@ fn skewed_rounds(recipe: &Recipe) -> Option<String> {
 }
 
 fn unheard_samples(recipe: &Recipe) -> Option<String> {
-    let (stragglers, skew) = (recipe.sync.uneven.stragglers, skew(recipe)?);
+    let (stragglers, skew) = (recipe.sync.stragglers.policy, skew(recipe)?);
     (stragglers.loses_microbatches() && recipe.run.workers > 1)
         .then(|| format!("sync.stragglers = \"{stragglers}\" forgets samples with {skew}"))
 }
@@ -138,8 +138,8 @@ fn late_momentum(recipe: &Recipe) -> Option<String> {
     };
     let consistency = recipe.sync.server.consistency;
     let is_free = matches!(consistency, Consistency::Async | Consistency::Bounded);
-    let cause = if recipe.sync.uneven.delay > 0 {
-        "sync.delay = 1".to_owned()
+    let cause = if recipe.sync.gradient_delay > 0 {
+        "sync.gradient_delay = 1".to_owned()
     } else if recipe.num_servers() > 0 && is_free && recipe.run.workers > 1 {
         format!("sync.consistency = \"{consistency}\"")
     } else {

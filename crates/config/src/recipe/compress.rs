@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::optim::describes;
+use super::optim::matches_pattern;
 
 /// How gradients are compressed.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Compress {
     /// Columns of thin matrices (PowerSGD).
     pub rank: usize,
     /// Tensors that are written in a way of their own; the first that describes one counts.
-    pub levels: Vec<Level>,
+    pub overrides: Vec<CompressOverride>,
     /// Consecutive workers that add up their gradients as they are; below 2 nobody does.
     pub group_workers: usize,
     /// Steps at the beginning whose gradients travel as they are.
@@ -28,12 +28,12 @@ pub struct Compress {
     /// Whether what is left out is added to the next gradient.
     pub error_feedback: bool,
     /// Whether a biased method may do without.
-    pub force: bool,
+    pub allow_biased: bool,
 }
 
 /// Tensors that are written in a way of their own.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Level {
+pub struct CompressOverride {
     /// Names of parameters, with `*` for any letters and `?` for any one.
     pub pattern: String,
     /// Whether they travel as they are.
@@ -46,10 +46,10 @@ pub struct Level {
     pub rank: Option<usize>,
 }
 
-impl Level {
+impl CompressOverride {
     /// Whether a parameter has a name that the pattern describes.
     pub fn matches(&self, param: &str) -> bool {
-        describes(&self.pattern, param)
+        matches_pattern(&self.pattern, param)
     }
 }
 
@@ -99,7 +99,7 @@ impl Compress {
     }
 
     /// What is said about a tensor in particular.
-    pub fn level_of(&self, param: &str) -> Option<&Level> {
-        self.levels.iter().find(|level| level.matches(param))
+    pub fn override_for(&self, param: &str) -> Option<&CompressOverride> {
+        self.overrides.iter().find(|rule| rule.matches(param))
     }
 }

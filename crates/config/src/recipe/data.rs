@@ -16,13 +16,13 @@ pub struct Data {
     /// What stands after each document: auto, none or the text of a token.
     pub end_of_document: String,
     /// What is held out for validation.
-    pub validation: HeldOut,
+    pub validation: ValidationSource,
     /// How documents become sequences.
     pub documents: Documents,
     /// In which order sequences come.
     pub order: Order,
     /// What becomes of the sequences that do not fill a batch.
-    pub last: EpochEnd,
+    pub last_batch: EpochEnd,
     /// What each worker reads.
     pub placement: Placement,
     /// Address of the data server; empty unless `placement` is served.
@@ -31,7 +31,7 @@ pub struct Data {
 
 /// What a model is judged by.
 #[derive(Debug, Clone, PartialEq)]
-pub enum HeldOut {
+pub enum ValidationSource {
     /// The last part of the tokens: above 0 and at most one half of them.
     Fraction(f64),
     /// A text of its own.

@@ -17,9 +17,9 @@ pub struct Elastic {
 impl Recipe {
     /// How many workers a life of the run may have, ascending: one number where that is fixed, or
     /// else all that make whole copies of the model.
-    pub fn worker_sizes(&self) -> Vec<usize> {
+    pub fn worker_counts(&self) -> Vec<usize> {
         let Some(Elastic { min, max }) = self.run.elastic else { return vec![self.run.workers] };
-        let each = self.parallel.workers_per_copy();
+        let each = self.parallel.workers_per_replica();
         (min..=max).filter(|size| size.is_multiple_of(each)).collect()
     }
 
@@ -28,13 +28,13 @@ impl Recipe {
     ///
     /// # Panics
     /// When that is no number of workers of the run.
-    pub fn sized(&self, workers: usize) -> Self {
-        assert!(self.worker_sizes().contains(&workers), "{workers} workers");
+    pub fn with_workers(&self, workers: usize) -> Self {
+        assert!(self.worker_counts().contains(&workers), "{workers} workers");
         let mut sized = self.clone();
         if self.run.elastic.is_some() {
             sized.run.elastic = None;
             sized.run.workers = workers;
-            sized.parallel.data = workers / self.parallel.workers_per_copy();
+            sized.parallel.data = workers / self.parallel.workers_per_replica();
             sized.emulate.links.retain(|link| link.ranks.iter().all(|rank| *rank < workers));
             sized.emulate.slow.retain(|slow| slow.rank < workers);
         }

@@ -13,7 +13,7 @@ use crate::units::{BytesPerSecond, Seconds};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emulate {
     /// What all links are like.
-    pub usual: Conditions,
+    pub default_link: LinkConditions,
     /// Links that are like something else.
     pub links: Vec<EmulatedLink>,
     /// The time that a micro-batch takes every worker at least; 0 lets it take what it takes.
@@ -26,7 +26,7 @@ pub struct Emulate {
 
 /// What a link is like, both ways.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Conditions {
+pub struct LinkConditions {
     /// What it carries at most; 0 does not limit.
     pub bandwidth: BytesPerSecond,
     /// The time that a byte takes at least.
@@ -37,7 +37,7 @@ pub struct Conditions {
     pub loss: f64,
 }
 
-impl Conditions {
+impl LinkConditions {
     /// A link that is left as it is.
     pub const NONE: Self = Self {
         bandwidth: BytesPerSecond(0.0),
@@ -107,7 +107,7 @@ impl Emulate {
     /// Nothing is emulated.
     pub const fn none() -> Self {
         Self {
-            usual: Conditions::NONE,
+            default_link: LinkConditions::NONE,
             links: Vec::new(),
             microbatch: Seconds(0.0),
             slow: Vec::new(),
@@ -116,14 +116,16 @@ impl Emulate {
     }
 
     /// What the link between two ranks is like.
-    pub fn between(&self, one: usize, other: usize) -> Conditions {
+    pub fn between(&self, one: usize, other: usize) -> LinkConditions {
         let mut links = self.links.iter().rev();
-        let Some(link) = links.find(|link| link.joins(one, other)) else { return self.usual };
-        Conditions {
-            bandwidth: link.bandwidth.unwrap_or(self.usual.bandwidth),
-            latency: link.latency.unwrap_or(self.usual.latency),
-            jitter: link.jitter.unwrap_or(self.usual.jitter),
-            loss: link.loss.unwrap_or(self.usual.loss),
+        let Some(link) = links.find(|link| link.joins(one, other)) else {
+            return self.default_link;
+        };
+        LinkConditions {
+            bandwidth: link.bandwidth.unwrap_or(self.default_link.bandwidth),
+            latency: link.latency.unwrap_or(self.default_link.latency),
+            jitter: link.jitter.unwrap_or(self.default_link.jitter),
+            loss: link.loss.unwrap_or(self.default_link.loss),
         }
     }
 
@@ -136,11 +138,11 @@ impl Emulate {
 
     /// Whether any link is made worse than it is.
     pub fn has_links(&self) -> bool {
-        self.usual != Conditions::NONE || !self.links.is_empty()
+        self.default_link != LinkConditions::NONE || !self.links.is_empty()
     }
 
     /// What is emulated, in words, if anything is.
-    pub fn in_words(&self) -> Option<String> {
+    pub fn description(&self) -> Option<String> {
         let computes_otherwise = self.microbatch.0 > 0.0 || !self.slow.is_empty();
         (self.has_links() || computes_otherwise).then(|| self.to_string())
     }
@@ -151,7 +153,7 @@ impl Emulate {
     }
 }
 
-impl fmt::Display for Conditions {
+impl fmt::Display for LinkConditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |seconds: Seconds| seconds.0 * 1e3;
         let mut words = Vec::new();
@@ -179,7 +181,7 @@ impl fmt::Display for Emulate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if self.has_links() {
-            parts.push(format!("links {}", self.usual));
+            parts.push(format!("links {}", self.default_link));
         }
         for link in &self.links {
             let [one, other] = link.ranks;
@@ -203,12 +205,12 @@ mod tests {
 
     #[test]
     fn a_link_takes_from_the_usual_ones_what_it_does_not_say() {
-        let usual = Conditions { latency: Seconds(0.001), ..Conditions::NONE };
+        let usual = LinkConditions { latency: Seconds(0.001), ..LinkConditions::NONE };
         let link =
             EmulatedLink { bandwidth: Some(BytesPerSecond(1e6)), ..EmulatedLink::between(2, 1) };
-        let emulate = Emulate { usual, links: vec![link], ..Emulate::none() };
+        let emulate = Emulate { default_link: usual, links: vec![link], ..Emulate::none() };
         assert_eq!(emulate.between(0, 1), usual);
-        let slow = Conditions { bandwidth: BytesPerSecond(1e6), ..usual };
+        let slow = LinkConditions { bandwidth: BytesPerSecond(1e6), ..usual };
         assert_eq!((emulate.between(1, 2), emulate.between(2, 1)), (slow, slow));
         let words = "links latency 1 ms; link 2-1 latency 1 ms, 1 MB/s";
         assert_eq!(emulate.to_string(), words);

@@ -1,116 +1,90 @@
-//! Many clients that keep their data, and one coordinator.
+//! Federated learning: clients keep their data and a coordinator aggregates their updates.
 
 use std::fmt;
 
-use super::{Recipe, SyncMode};
+use super::{AggregationRule, ByzantineAttack, Recipe, SyncMode};
 
-/// How clients learn, and what the coordinator makes of it.
+/// Settings of federated learning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Federated {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: usize,
-    /// How many of them take part in a round.
+    /// Number of clients sampled per round.
     pub sampled: usize,
-    /// What a client's steps are corrected by.
+    /// Client-side algorithm.
     pub method: FederatedMethod,
-    /// How strongly `FedProx` pulls a client back.
+    /// Weight of the proximal term of `FedProx`.
     pub mu: f64,
-    /// The smallest share of a round's steps that a client may take.
-    pub least_steps: f64,
-    /// The coordinator's optimizer.
+    /// Minimum fraction of a round's steps that a client takes.
+    pub min_steps_fraction: f64,
+    /// Optimizer of the coordinator.
     pub server: FederatedServer,
-    /// Its learning rate.
+    /// Learning rate of the coordinator.
     pub server_lr: f64,
-    /// Its momentum.
+    /// Momentum of the coordinator.
     pub server_momentum: f64,
-    /// The memory of its second moment.
-    pub server_second: f64,
-    /// What is added to the root of the second moment.
+    /// Decay of the coordinator's second moment (beta2).
+    pub server_beta2: f64,
+    /// Adaptivity: added to the square root of the second moment (tau of Reddi et al. 2021).
     pub server_tau: f64,
-    /// How the changes of clients become one.
-    pub combine: FederatedCombine,
-    /// How many clients of a round may lie without harm (trimmed mean, Krum).
-    pub liars: usize,
-    /// The most that a change may be long; 0 does not limit.
+    /// Aggregation rule of client updates.
+    pub aggregation: AggregationRule,
+    /// Number of Byzantine clients per round that the rule tolerates (trimmed mean, Krum).
+    pub assumed_byzantine: usize,
+    /// Norm to which client updates are clipped; 0 does not clip.
     pub clip: f64,
-    /// Noise on the sum of changes, in units of `clip`.
-    pub noise: f64,
-    /// The chance at which the privacy that noise gives may fail.
+    /// Standard deviation of the noise on the sum of updates, in units of `clip`.
+    pub noise_multiplier: f64,
+    /// Delta of differential privacy.
     pub delta: f64,
-    /// Whether the coordinator sees sums only.
-    pub secure: bool,
-    /// The chance that a client's change never arrives.
+    /// Whether secure aggregation hides single updates from the coordinator.
+    pub secure_aggregation: bool,
+    /// Probability that a client's update never arrives.
     pub dropout: f64,
-    /// The chance that it arrives rounds later.
-    pub late: f64,
-    /// By how many rounds it may be late and still count.
-    pub window: u64,
-    /// The share of clients that lie, to see what becomes of it.
+    /// Probability that an update arrives one or more rounds late.
+    pub late_fraction: f64,
+    /// Maximum number of rounds by which a late update still counts.
+    pub max_late_rounds: u64,
+    /// Fraction of clients that are Byzantine (simulated).
     pub byzantine: f64,
-    /// How they lie.
-    pub attack: FederatedAttack,
+    /// Attack of the Byzantine clients.
+    pub attack: ByzantineAttack,
 }
 
 choices! {
-    /// What a client's steps are corrected by.
+    /// Client-side algorithm.
     FederatedMethod {
-        /// Nothing: `FedAvg`.
+        /// Plain local SGD (`FedAvg`, McMahan et al. 2017).
         FedAvg = "fedavg",
-        /// A pull towards where the round began.
+        /// A proximal term towards the weights of the round's start (`FedProx`, Li et al. 2020).
         FedProx = "fedprox",
-        /// Control variates: the difference between all clients' gradients and its own.
+        /// Control variates against client drift (SCAFFOLD, Karimireddy et al. 2020).
         Scaffold = "scaffold",
     }
 }
 
 choices! {
-    /// What the coordinator does with the change of a round.
+    /// Optimizer of the coordinator, with the aggregated update as its gradient.
     FederatedServer {
-        /// It is the change.
+        /// Adds the update (`FedAvg`).
         Average = "average",
-        /// Momentum.
+        /// SGD with momentum (`FedAvgM`).
         Momentum = "momentum",
-        /// Adam's second moment.
+        /// `FedAdam` (Reddi et al. 2021).
         Adam = "adam",
-        /// Yogi's second moment.
+        /// `FedYogi` (Reddi et al. 2021).
         Yogi = "yogi",
     }
 }
 
-choices! {
-    /// How the changes of clients become one.
-    FederatedCombine {
-        /// Their mean.
-        Mean = "mean",
-        /// The median of every element.
-        Median = "median",
-        /// The mean of every element without the extremes.
-        TrimmedMean = "trimmed-mean",
-        /// The change that lies closest among the others.
-        Krum = "krum",
-    }
-}
-
-choices! {
-    /// How a client lies.
-    FederatedAttack {
-        /// It sends the opposite, ten times as long.
-        SignFlip = "sign-flip",
-        /// It sends noise, ten times as long as its change.
-        Noise = "noise",
-        /// It sends its first change again and again.
-        Stale = "stale",
-    }
-}
-
 impl Recipe {
-    /// Whether clients learn under a coordinator.
+    /// Whether the mode is federated learning.
     pub fn is_federated(&self) -> bool {
         self.sync.mode == SyncMode::Federated
     }
 
-    /// Consecutive clients that each worker is the home of. The first worker coordinates, and has
-    /// clients only where it is alone.
+    /// Number of clients that each worker hosts, in client order. The first worker is the
+    /// coordinator and hosts clients only in a run of one worker.
     pub fn clients_by_worker(&self) -> Vec<usize> {
         let (clients, workers) = (self.federated.clients, self.run.workers);
         if workers == 1 {

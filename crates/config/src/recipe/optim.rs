@@ -21,7 +21,7 @@ pub struct Optim {
     /// Learning rate at the last step, as a fraction of `lr` (cosine, linear, wsd).
     pub final_lr_fraction: f64,
     /// When the learning rate drops (step).
-    pub drop_at: Vec<Moment>,
+    pub drop_at: Vec<Milestone>,
     /// What it is multiplied with at each drop (step).
     pub drop_factor: f64,
     /// The part of all steps over which the learning rate falls at the end (wsd).
@@ -41,7 +41,7 @@ pub struct Optim {
     /// Decay of the velocity (momentum, Nesterov, LARS).
     pub momentum: f64,
     /// Length of a step relative to the length of the tensor it changes (LARS).
-    pub trust: f64,
+    pub trust_coefficient: f64,
     /// Parameters that are treated in a way of their own; the first group that matches counts.
     pub groups: Vec<Group>,
 }
@@ -83,7 +83,7 @@ pub struct Group {
 impl Group {
     /// Whether a parameter has a name that the pattern describes.
     pub fn matches(&self, param: &str) -> bool {
-        describes(&self.pattern, param)
+        matches_pattern(&self.pattern, param)
     }
 
     /// Since which step these parameters have been trained without a break, if they are trained in
@@ -110,7 +110,7 @@ impl Group {
 }
 
 /// Whether a pattern describes a name: `*` stands for any letters and `?` for any one.
-pub fn describes(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     glob(pattern.as_bytes(), name.as_bytes())
 }
 
@@ -141,14 +141,14 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
 
 /// A moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Moment {
+pub enum Milestone {
     /// When so many steps are done.
     Step(u64),
     /// When this part of all steps is done.
     Fraction(f64),
 }
 
-impl Moment {
+impl Milestone {
     /// The number of steps that are done then, in a run of `num_steps`.
     pub fn step_of(self, num_steps: u64) -> u64 {
         match self {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_moment_is_a_step_or_a_part_of_the_run() {
-        assert_eq!(Moment::Step(7).step_of(10), 7);
-        assert_eq!(Moment::Fraction(0.25).step_of(10), 3, "2.5 is rounded away from zero");
+        assert_eq!(Milestone::Step(7).step_of(10), 7);
+        assert_eq!(Milestone::Fraction(0.25).step_of(10), 3, "2.5 is rounded away from zero");
     }
 }

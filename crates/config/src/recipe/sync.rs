@@ -3,11 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Consistency, FederatedCombine, Gossip, Recipe, Server};
-
-mod uneven;
-
-pub use uneven::{Stragglers, Uneven};
+use super::{
+    AggregationRule, Consistency, Gossip, Recipe, Server, StragglerPolicy, Stragglers, SyncMode,
+};
 
 /// When workers agree, and on what.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,21 +29,23 @@ pub struct Sync {
     /// many times as many steps.
     pub inner_rounds: u64,
     /// The share of the run before the first round.
-    pub synchronous: f64,
+    pub synchronous_fraction: f64,
     /// What is averaged.
-    pub average: Averaged,
+    pub average: AverageScope,
     /// What becomes of the mean change of a round.
     pub outer: Outer,
     /// Which samples meet where.
     pub partition: SyncPartition,
     /// How alike parts are, where they are drawn from Dirichlet's distribution.
-    pub alpha: f64,
+    pub dirichlet_alpha: f64,
     /// Learning rate of the outer optimizer.
     pub outer_lr: f64,
     /// Momentum of the outer optimizer.
     pub outer_momentum: f64,
     /// What becomes of workers that are late, and of gradients.
-    pub uneven: Uneven,
+    pub stragglers: Stragglers,
+    /// Number of steps by which gradients are applied late.
+    pub gradient_delay: u64,
     /// Who averages with whom.
     pub gossip: Gossip,
     /// How servers hold the weights.
@@ -56,34 +56,15 @@ pub struct Sync {
 
 impl Sync {
     /// Whether what workers tell each other or servers is more than averaged, or may be a lie.
-    pub fn is_guarded(&self) -> bool {
-        let Server { combine, gradient_clip, byzantine, .. } = &self.server;
-        *combine != FederatedCombine::Mean || *gradient_clip > 0.0 || *byzantine > 0
-    }
-}
-
-choices! {
-    /// When workers agree.
-    SyncMode {
-        /// In every step, on the sum of all gradients.
-        AllReduce = "all-reduce",
-        /// After a round of steps of their own, on the mean of their weights.
-        LocalSgd = "local-sgd",
-        /// After a round of steps of clients that keep their data, on what a coordinator makes of
-        /// their changes.
-        Federated = "federated",
-        /// Never: each averages its weights with its neighbours after every step.
-        Gossip = "gossip",
-        /// Whenever a worker reads the weights that servers hold.
-        ParameterServer = "parameter-server",
-        /// Never: threads step the same memory without a lock.
-        Hogwild = "hogwild",
+    pub fn has_byzantine_settings(&self) -> bool {
+        let Server { aggregation, gradient_clip, byzantine, .. } = &self.server;
+        *aggregation != AggregationRule::Mean || *gradient_clip > 0.0 || *byzantine > 0
     }
 }
 
 choices! {
     /// What workers average at the end of a round.
-    Averaged {
+    AverageScope {
         /// Weights; each worker keeps its own optimizer state.
         Weights = "weights",
         /// Weights and the optimizer's state.
@@ -150,22 +131,22 @@ impl Recipe {
     /// What makes workers send and keep something else than forecasts count: the sum of all
     /// gradients, in every step and perhaps compressed, or of all changes, in every round, or what
     /// neighbours say.
-    pub fn uncounted(&self) -> Option<String> {
+    pub fn unmodelled_traffic(&self) -> Option<String> {
         match self.sync.mode {
             SyncMode::LocalSgd if self.sync.local_steps_is_auto => {
                 return Some("sync.local_steps = \"auto\"".to_owned());
             }
-            SyncMode::LocalSgd if self.sync.average == Averaged::State => {
+            SyncMode::LocalSgd if self.sync.average == AverageScope::State => {
                 return Some(format!("sync.average = \"{}\"", self.sync.average));
             }
-            SyncMode::Gossip if self.sync.is_guarded() => {
+            SyncMode::Gossip if self.sync.has_byzantine_settings() => {
                 return Some("sync.mode = \"gossip\" among liars".to_owned());
             }
             SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Gossip => {}
             mode => return Some(format!("sync.mode = \"{mode}\"")),
         }
-        let stragglers = self.sync.uneven.stragglers;
-        if stragglers != Stragglers::Wait {
+        let stragglers = self.sync.stragglers.policy;
+        if stragglers != StragglerPolicy::Wait {
             return Some(format!("sync.stragglers = \"{stragglers}\""));
         }
         let group = self.compress.group_workers;
@@ -173,7 +154,7 @@ impl Recipe {
     }
 
     /// What takes time that forecasts do not price, though they count the rest.
-    pub fn unpriced(&self) -> Option<String> {
+    pub fn unmodelled_time(&self) -> Option<String> {
         if self.sync.mode == SyncMode::Gossip {
             return Some(format!("sync.mode = \"{}\"", self.sync.mode));
         }
@@ -191,7 +172,7 @@ impl Recipe {
 
     /// Those fragments of the model that all workers average after so many steps, inside a round:
     /// each once in as many steps as a round has without any.
-    pub fn fragments_meeting(&self, num_steps: u64) -> impl Iterator<Item = usize> + use<> {
+    pub fn fragments_due(&self, num_steps: u64) -> impl Iterator<Item = usize> + use<> {
         let Sync { mode, fragments, inner_rounds, .. } = self.sync;
         let is_on = mode == SyncMode::LocalSgd && fragments > 1 && num_steps > self.first_round();
         let (mut offset, mut local_steps) = (0, 1);
@@ -209,7 +190,7 @@ impl Recipe {
     }
 
     /// Whether workers that are close average among themselves after so many steps.
-    pub fn is_group_meeting(&self, num_steps: u64) -> bool {
+    pub fn is_group_sync_due(&self, num_steps: u64) -> bool {
         let sync = &self.sync;
         let first = self.first_round();
         if sync.mode != SyncMode::LocalSgd || sync.group_workers < 2 || num_steps <= first {
@@ -222,11 +203,11 @@ impl Recipe {
 
     /// The first step that is part of a round.
     pub fn first_round(&self) -> u64 {
-        (self.sync.synchronous * self.train.steps as f64).round() as u64
+        (self.sync.synchronous_fraction * self.train.steps as f64).round() as u64
     }
 
     /// Whether samples are divided into parts that differ.
-    pub fn has_parts(&self) -> bool {
+    pub fn is_partitioned(&self) -> bool {
         self.sync.partition != SyncPartition::Shared
     }
 
@@ -236,7 +217,7 @@ impl Recipe {
     }
 
     /// Whether a worker takes a step. One that has fewer steps than a round rests at its end.
-    pub fn is_taken_by(&self, worker: usize, step: u64) -> bool {
+    pub fn takes_step(&self, worker: usize, step: u64) -> bool {
         self.sync
             .worker_steps
             .get(worker)
@@ -298,26 +279,26 @@ impl Recipe {
 
     /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
     /// for itself, the momentum of rounds, or gradients on their way. Only checkpoints hold that.
-    pub fn keeps_more(&self) -> bool {
+    pub fn has_extra_state(&self) -> bool {
         let has_more = self.sync.outer != Outer::None || self.compress.is_on();
         let is_elsewhere = self.is_federated() || self.num_servers() > 0;
-        self.has_own_state() || has_more || is_elsewhere || self.sync.uneven.delay > 0
+        self.has_local_state() || has_more || is_elsewhere || self.sync.gradient_delay > 0
     }
 
     /// Whether each worker has optimizer state of its own between rounds.
-    pub fn has_own_state(&self) -> bool {
+    pub fn has_local_state(&self) -> bool {
         match self.sync.mode {
             SyncMode::AllReduce
             | SyncMode::ParameterServer
             | SyncMode::Federated
             | SyncMode::Hogwild => false,
-            SyncMode::LocalSgd => self.sync.average == Averaged::Weights,
+            SyncMode::LocalSgd => self.sync.average == AverageScope::Weights,
             SyncMode::Gossip => true,
         }
     }
 
     /// Why bits depend on workers, where they do for how these agree.
-    pub(super) fn bits_depend_on_sync(&self) -> Option<String> {
+    pub(super) fn sync_dependence(&self) -> Option<String> {
         let (mode, consistency) = (self.sync.mode, self.sync.server.consistency);
         let why = match mode {
             SyncMode::AllReduce | SyncMode::Federated => return None,
@@ -341,7 +322,7 @@ impl Recipe {
     }
 
     /// Whether each worker steps by the gradients of its own micro-batches and has weights of its own.
-    pub fn has_own_weights(&self) -> bool {
+    pub fn has_local_weights(&self) -> bool {
         self.sync.mode == SyncMode::Gossip
     }
 }

@@ -1,133 +1,135 @@
-//! Rules about federated learning: who can be drawn, and what a coordinator that sees sums can do.
+//! Rules about federated learning: sampling, client batches, privacy and secure aggregation.
 
-use super::Facts;
+use super::RuleContext;
 use crate::error::ConfigError;
-use crate::recipe::{FederatedCombine, FederatedMethod, OptimName};
+use crate::recipe::{AggregationRule, FederatedMethod, OptimName};
 
 /// Every broken rule, in the order of the table of keys.
-pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
-    if !facts.recipe.is_federated() || !facts.sound(&["sync.mode"]) {
+pub(super) fn broken(context: &RuleContext<'_>) -> Vec<ConfigError> {
+    if !context.recipe.is_federated() || !context.all_valid(&["sync.mode"]) {
         return Vec::new();
     }
     let rules = [
         enough_clients,
-        clients_share_the_batch,
-        steps_are_plain,
-        enough_are_honest,
-        noise_has_a_scale,
-        sums_are_all_there_is,
-        batches_stay,
+        clients_divide_the_batch,
+        scaffold_uses_sgd,
+        byzantine_are_a_minority,
+        noise_has_a_clipping_norm,
+        secure_aggregation_sums,
+        batch_is_constant,
         clients_have_samples,
     ];
-    rules.iter().filter_map(|rule| rule(facts)).collect()
+    rules.iter().filter_map(|rule| rule(context)).collect()
 }
 
-/// Nobody is drawn twice, and every worker but the coordinator is somebody's home.
-fn enough_clients(facts: &Facts<'_>) -> Option<ConfigError> {
-    let federated = &facts.recipe.federated;
-    let (clients, homes) = (federated.clients, facts.recipe.run.workers.saturating_sub(1));
+/// Clients are sampled without replacement, and every worker but the coordinator hosts a client.
+fn enough_clients(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let federated = &context.recipe.federated;
+    let (clients, hosts) = (federated.clients, context.recipe.run.workers.saturating_sub(1));
     if federated.sampled > clients {
         let involved = ["federated.sampled", "federated.clients"];
-        let rule = format!("draws more clients than federated.clients = {clients}");
-        return facts
-            .sound(&involved)
-            .then(|| facts.error(&involved, rule, format!("try {clients}")));
+        let rule = format!("is more than federated.clients = {clients}");
+        return context
+            .all_valid(&involved)
+            .then(|| context.error(&involved, rule, format!("try {clients}")));
     }
     let involved = ["run.workers", "federated.clients"];
-    if homes > clients && facts.sound(&involved) {
-        let rule = format!("gives {homes} workers a home of federated.clients = {clients}");
-        return Some(facts.error(&involved, rule, format!("try {}", clients + 1)));
+    if hosts > clients && context.all_valid(&involved) {
+        let rule = format!("makes {hosts} hosts for federated.clients = {clients}");
+        return Some(context.error(&involved, rule, format!("try {}", clients + 1)));
     }
     None
 }
 
-/// Every client of a round has as many whole micro-batches.
-fn clients_share_the_batch(facts: &Facts<'_>) -> Option<ConfigError> {
+/// The clients of a round have equal numbers of whole micro-batches.
+fn clients_divide_the_batch(context: &RuleContext<'_>) -> Option<ConfigError> {
     let involved = ["train.batch", "federated.sampled", "train.microbatch"];
-    let (train, sampled) = (&facts.recipe.train, facts.recipe.federated.sampled);
+    let (train, sampled) = (&context.recipe.train, context.recipe.federated.sampled);
     let unit = sampled * train.microbatch_size;
-    if unit == 0 || !facts.sound(&involved) || train.batch.is_multiple_of(unit) {
+    if unit == 0 || !context.all_valid(&involved) || train.batch.is_multiple_of(unit) {
         return None;
     }
     let rule = format!(
         "is not a multiple of federated.sampled = {sampled} times train.microbatch = {}",
         train.microbatch_size
     );
-    Some(facts.error(&involved, rule, format!("try {}", train.batch.next_multiple_of(unit))))
+    Some(context.error(&involved, rule, format!("try {}", train.batch.next_multiple_of(unit))))
 }
 
-/// Control variates correct gradients, and know the steps of plain SGD only.
-fn steps_are_plain(facts: &Facts<'_>) -> Option<ConfigError> {
-    let is_scaffold = facts.recipe.federated.method == FederatedMethod::Scaffold;
-    if !is_scaffold || facts.recipe.optim.name == OptimName::Sgd {
+/// SCAFFOLD derives its control variates from plain SGD steps.
+fn scaffold_uses_sgd(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let is_scaffold = context.recipe.federated.method == FederatedMethod::Scaffold;
+    if !is_scaffold || context.recipe.optim.name == OptimName::Sgd {
         return None;
     }
-    let why = "corrects steps that are gradients times the learning rate";
-    facts.needs(["federated.method", "optim.name"], "\"sgd\"", "fedavg", why)
+    let why = "computes control variates from plain SGD steps";
+    context.incompatible(["federated.method", "optim.name"], "\"sgd\"", "fedavg", why)
 }
 
-/// Robust rules bear a minority.
-fn enough_are_honest(facts: &Facts<'_>) -> Option<ConfigError> {
-    let federated = &facts.recipe.federated;
-    let (sampled, liars) = (federated.sampled, federated.liars);
-    let most = match federated.combine {
-        FederatedCombine::Mean | FederatedCombine::Median => return None,
-        FederatedCombine::TrimmedMean => sampled.saturating_sub(1) / 2,
-        FederatedCombine::Krum => sampled.saturating_sub(3) / 2,
+/// Robust aggregation tolerates a minority of Byzantine clients.
+fn byzantine_are_a_minority(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let federated = &context.recipe.federated;
+    let (sampled, assumed) = (federated.sampled, federated.assumed_byzantine);
+    let most = match federated.aggregation {
+        AggregationRule::Mean | AggregationRule::Median => return None,
+        AggregationRule::TrimmedMean => sampled.saturating_sub(1) / 2,
+        AggregationRule::Krum => sampled.saturating_sub(3) / 2,
     };
-    let involved = ["federated.liars", "federated.sampled", "federated.combine"];
-    if liars <= most || !facts.sound(&involved) {
+    let involved = ["federated.assumed_byzantine", "federated.sampled", "federated.aggregation"];
+    if assumed <= most || !context.all_valid(&involved) {
         return None;
     }
     let rule = format!(
-        "is more than \"{}\" of federated.sampled = {sampled} changes can bear",
-        federated.combine
+        "is more than \"{}\" tolerates with federated.sampled = {sampled}",
+        federated.aggregation
     );
-    Some(facts.error(&involved, rule, format!("try {most}")))
+    Some(context.error(&involved, rule, format!("try {most}")))
 }
 
-/// Noise hides what is no longer than a known length.
-fn noise_has_a_scale(facts: &Facts<'_>) -> Option<ConfigError> {
-    let federated = &facts.recipe.federated;
-    let involved = ["federated.noise", "federated.clip"];
-    if federated.noise == 0.0 || federated.clip > 0.0 || !facts.sound(&involved) {
+/// The noise is scaled by the clipping norm.
+fn noise_has_a_clipping_norm(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let federated = &context.recipe.federated;
+    let involved = ["federated.noise_multiplier", "federated.clip"];
+    if federated.noise_multiplier == 0.0 || federated.clip > 0.0 || !context.all_valid(&involved) {
         return None;
     }
     let rule = "is in units of federated.clip, which is 0".to_owned();
-    Some(facts.error(&involved, rule, "try federated.clip = 1.0".to_owned()))
+    Some(context.error(&involved, rule, "try federated.clip = 1.0".to_owned()))
 }
 
-/// Of hidden changes there is nothing but a sum.
-fn sums_are_all_there_is(facts: &Facts<'_>) -> Option<ConfigError> {
-    let federated = &facts.recipe.federated;
-    if !federated.secure {
+/// Secure aggregation reveals only the sum of a round's updates.
+fn secure_aggregation_sums(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let federated = &context.recipe.federated;
+    if !federated.secure_aggregation {
         return None;
     }
-    let why = "hides all but the sum of a round's changes";
-    let needs = |key, better| facts.needs(["federated.secure", key], better, "false", why);
-    if federated.combine != FederatedCombine::Mean {
-        return needs("federated.combine", "\"mean\"");
+    let why = "reveals only the sum of a round's updates";
+    let incompatible = |key, better| {
+        context.incompatible(["federated.secure_aggregation", key], better, "false", why)
+    };
+    if federated.aggregation != AggregationRule::Mean {
+        return incompatible("federated.aggregation", "\"mean\"");
     }
-    if federated.late > 0.0 {
-        return needs("federated.late", "0.0");
+    if federated.late_fraction > 0.0 {
+        return incompatible("federated.late_fraction", "0.0");
     }
     None
 }
 
-/// A round's clients are drawn for one size of batch.
-fn batches_stay(facts: &Facts<'_>) -> Option<ConfigError> {
-    if facts.recipe.train.batch_schedule.is_empty() {
+/// The batch is divided among the sampled clients, so its size is constant.
+fn batch_is_constant(context: &RuleContext<'_>) -> Option<ConfigError> {
+    if context.recipe.train.batch_schedule.is_empty() {
         return None;
     }
-    let why = "divides the same batch among clients in every step";
-    facts.needs(["sync.mode", "train.batch_schedule"], "[]", "all-reduce", why)
+    let why = "divides a constant batch among clients";
+    context.incompatible(["sync.mode", "train.batch_schedule"], "[]", "all-reduce", why)
 }
 
-/// A client learns from samples that others do not.
-fn clients_have_samples(facts: &Facts<'_>) -> Option<ConfigError> {
-    if facts.recipe.has_parts() {
+/// Every client has samples of its own.
+fn clients_have_samples(context: &RuleContext<'_>) -> Option<ConfigError> {
+    if context.recipe.is_partitioned() {
         return None;
     }
-    let why = "has clients that keep their own samples";
-    facts.needs(["sync.mode", "sync.partition"], "\"iid\"", "all-reduce", why)
+    let why = "needs a partition of the samples over clients";
+    context.incompatible(["sync.mode", "sync.partition"], "\"iid\"", "all-reduce", why)
 }

@@ -1,43 +1,49 @@
-//! Rules about parts of the samples: what they are cut out of, and that there are enough.
+//! Rules about the partition of samples over leaves or clients.
 
-use super::Facts;
+use super::RuleContext;
 use crate::error::ConfigError;
 use crate::recipe::Placement;
 
 /// Every broken rule, in the order of the table of keys.
-pub(super) fn broken(facts: &Facts<'_>) -> Vec<ConfigError> {
-    if !facts.recipe.has_parts() || !facts.sound(&["sync.partition", "sync.mode"]) {
+pub(super) fn broken(context: &RuleContext<'_>) -> Vec<ConfigError> {
+    if !context.recipe.is_partitioned() || !context.all_valid(&["sync.partition", "sync.mode"]) {
         return Vec::new();
     }
-    [texts_are_shared, batches_stay, enough_samples].iter().filter_map(|rule| rule(facts)).collect()
+    [data_is_shared, batch_is_constant, enough_samples]
+        .iter()
+        .filter_map(|rule| rule(context))
+        .collect()
 }
 
-/// Parts are cut out of one text, which all workers read.
-fn texts_are_shared(facts: &Facts<'_>) -> Option<ConfigError> {
-    let recipe = facts.recipe;
+/// A partition divides data that all workers read.
+fn data_is_shared(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let recipe = context.recipe;
     if recipe.model.family.is_problem() || recipe.data.placement == Placement::Shared {
         return None;
     }
-    let why = "cuts one text into parts";
-    facts.needs(["sync.partition", "data.placement"], "\"shared\"", "shared", why)
+    let why = "partitions data that all workers read";
+    context.incompatible(["sync.partition", "data.placement"], "\"shared\"", "shared", why)
 }
 
-/// A part goes through its samples at one pace.
-fn batches_stay(facts: &Facts<'_>) -> Option<ConfigError> {
-    if facts.recipe.train.batch_schedule.is_empty() {
+/// Every part contributes a constant number of samples per step.
+fn batch_is_constant(context: &RuleContext<'_>) -> Option<ConfigError> {
+    if context.recipe.train.batch_schedule.is_empty() {
         return None;
     }
-    let why = "gives every part as many samples in every step";
-    facts.needs(["sync.partition", "train.batch_schedule"], "[]", "shared", why)
+    let why = "takes a constant number of samples per part and step";
+    context.incompatible(["sync.partition", "train.batch_schedule"], "[]", "shared", why)
 }
 
-/// Every part has a sample.
-fn enough_samples(facts: &Facts<'_>) -> Option<ConfigError> {
-    let (parts, samples) = (facts.recipe.num_parts(), facts.recipe.model.problem.samples);
+/// Every part has at least one sample.
+fn enough_samples(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let (parts, samples) = (context.recipe.num_parts(), context.recipe.model.problem.samples);
     let involved = ["problem.samples", "sync.partition"];
-    if !facts.recipe.model.family.is_problem() || samples >= parts || !facts.sound(&involved) {
+    if !context.recipe.model.family.is_problem()
+        || samples >= parts
+        || !context.all_valid(&involved)
+    {
         return None;
     }
-    let rule = format!("is less than the {parts} parts that it is divided into");
-    Some(facts.error(&involved, rule, format!("try {}", parts * 10)))
+    let rule = format!("is less than the {parts} parts of the partition");
+    Some(context.error(&involved, rule, format!("try {}", parts * 10)))
 }

@@ -5,7 +5,7 @@ use super::{Placement, Recipe};
 impl Recipe {
     /// What of the layout bits depend on nevertheless, and why, in words; nothing where a recipe
     /// keeps the promise that they do not.
-    pub fn bits_depend_on(&self) -> Option<String> {
+    pub fn layout_dependence(&self) -> Option<String> {
         let mut reasons = Vec::new();
         if self.data.placement == Placement::Local {
             reasons.push(
@@ -14,7 +14,7 @@ impl Recipe {
                     .to_owned(),
             );
         }
-        reasons.extend(self.bits_depend_on_sync());
+        reasons.extend(self.sync_dependence());
         if self.compress.is_on() {
             reasons.push(format!(
                 "compress.method = {}: each worker rounds its own gradients, so another number of \
@@ -22,7 +22,7 @@ impl Recipe {
                 self.compress.method
             ));
         }
-        reasons.extend(self.depends_on_time());
+        reasons.extend(self.timing_dependence());
         let (tensor, slices) = (self.parallel.tensor, self.numerics.invariant_tensor_up_to);
         if tensor > slices {
             reasons.push(format!(

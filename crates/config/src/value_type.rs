@@ -10,13 +10,13 @@ use crate::error::alternatives;
 use crate::nearest::nearest;
 use crate::recipe::Recompute;
 use crate::units::Bytes;
-use crate::value::{Content, Given, Value, quoted};
+use crate::value::{Content, RawValue, Value, quoted};
 
 pub(crate) use lists::Cell;
 
 /// What a key accepts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     Integer {
         min: i64,
         max: i64,
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     /// Whole numbers from 1 with commas between them, as text; empty for none.
     Shares,
     /// A moment of the run: a step, or a fraction of all steps.
-    Moment,
+    Milestone,
     /// Any number of values of one kind, up to a limit.
     List {
         of: &'static Self,
@@ -64,7 +64,7 @@ pub(crate) enum Kind {
     Table(&'static [Cell]),
     /// What another kind accepts, or one word.
     OrWord {
-        kind: &'static Self,
+        value_type: &'static Self,
         word: &'static str,
     },
     /// A whole number, or named values.
@@ -95,9 +95,9 @@ pub(crate) struct Refusal {
     pub(crate) part: Option<(String, String)>,
 }
 
-impl Kind {
+impl ValueType {
     /// Accepts a value, or says why not.
-    pub(crate) fn accept(&self, given: &Given) -> Result<Value, Refusal> {
+    pub(crate) fn accept(&self, given: &RawValue) -> Result<Value, Refusal> {
         match (*self, &given.content) {
             (
                 Self::Integer { min, max } | Self::IntegerOrTable { min, max, .. },
@@ -136,8 +136,8 @@ impl Kind {
             (Self::Bytes, Content::Integer(integer)) => in_range(*integer, 0, MAX_BYTES),
             (Self::Bytes, Content::Text(text)) => amount(text),
             (Self::Shares, Content::Text(text)) => shares(text),
-            (Self::Moment, Content::Integer(integer)) => in_range(*integer, 1, MAX_STEPS),
-            (Self::Moment, Content::Float(float)) => {
+            (Self::Milestone, Content::Integer(integer)) => in_range(*integer, 1, MAX_STEPS),
+            (Self::Milestone, Content::Float(float)) => {
                 between(*float, Bound::Open(0.0), Bound::Open(1.0), false)
             }
             (Self::List { of, max }, Content::List(values)) => lists::list(of, max, values),
@@ -147,8 +147,8 @@ impl Kind {
             (Self::OrWord { word, .. }, Content::Text(text)) if text == word => {
                 Ok(Value::Text(text.clone()))
             }
-            (Self::OrWord { kind, .. }, content) if !matches!(content, Content::Text(_)) => {
-                kind.accept(given)
+            (Self::OrWord { value_type, .. }, content) if !matches!(content, Content::Text(_)) => {
+                value_type.accept(given)
             }
             (_, content) => self.wrong_type(content),
         }
@@ -168,7 +168,7 @@ impl Kind {
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
             Self::Shares => "text such as \"5,3\" is needed".to_owned(),
-            Self::Moment => "a step or a fraction of the run is needed".to_owned(),
+            Self::Milestone => "a step or a fraction of the run is needed".to_owned(),
             Self::List { .. } => "a list in brackets is needed".to_owned(),
             Self::Table(_) => "a table in braces is needed".to_owned(),
             Self::IntegerOrTable { .. } => "an integer, or a table in braces, is needed".to_owned(),
@@ -186,7 +186,7 @@ impl Kind {
             }
             _ => None,
         };
-        refuse(format!("is {} where {needed}", content.kind_in_words()), fix)
+        refuse(format!("is {} where {needed}", content.type_name()), fix)
     }
 
     /// What is allowed, for people.
@@ -195,14 +195,14 @@ impl Kind {
             Self::Integer { min, max: i64::MAX } => format!("integer, at least {min}"),
             Self::Integer { min, max } => format!("integer from {min} to {max}"),
             Self::PowerOfTwo { max } => format!("power of two from 1 to {max}"),
-            Self::Float { low, high, .. } => format!("number {}", range_in_words(*low, *high)),
+            Self::Float { low, high, .. } => format!("number {}", range_text(*low, *high)),
             Self::FloatOrText { low, high } => {
-                format!("number {}, or text", range_in_words(*low, *high))
+                format!("number {}, or text", range_text(*low, *high))
             }
             Self::FloatOrWord { low, high, words } => {
-                format!("number {}, or {}", range_in_words(*low, *high), words.join(", "))
+                format!("number {}, or {}", range_text(*low, *high), words.join(", "))
             }
-            Self::OrWord { kind, word } => format!("{}, or {word}", kind.allowed()),
+            Self::OrWord { value_type, word } => format!("{}, or {word}", value_type.allowed()),
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
@@ -210,7 +210,7 @@ impl Kind {
             Self::ChoiceOrEvery(names) => format!("{}, every-K", names.join(", ")),
             Self::Bytes => "bytes, such as 4096 or \"4MiB\"".to_owned(),
             Self::Shares => "text, whole numbers with commas between them".to_owned(),
-            Self::Moment => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
+            Self::Milestone => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
             Self::List { of, max } => format!("list of at most {max}: {}", of.allowed()),
             Self::Table(cells) => lists::allowed(cells),
             Self::IntegerOrTable { min, max, cells } => {
@@ -276,7 +276,7 @@ fn between(float: f64, low: Bound, high: Bound, single: bool) -> Result<Value, R
         (_, Bound::Closed(end)) if stored > end => Some(Value::Float(end).to_string()),
         _ => None,
     };
-    refuse(format!("must be {}", range_in_words(low, high)), fix)
+    refuse(format!("must be {}", range_text(low, high)), fix)
 }
 
 fn one_of(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> {
@@ -337,7 +337,7 @@ pub(crate) fn shares_text(shares: &[usize]) -> String {
     words.join(",")
 }
 
-fn range_in_words(low: Bound, high: Bound) -> String {
+fn range_text(low: Bound, high: Bound) -> String {
     let low = match low {
         Bound::Closed(end) => format!("at least {}", plain(end)),
         Bound::Open(end) => format!("above {}", plain(end)),
@@ -366,8 +366,8 @@ pub(crate) fn shortest_f64(number: f32) -> f64 {
 mod tests {
     use super::*;
 
-    fn accept(kind: Kind, argument: &str) -> Result<String, String> {
-        match kind.accept(&Given::from_argument(argument)) {
+    fn accept(value_type: ValueType, argument: &str) -> Result<String, String> {
+        match value_type.accept(&RawValue::from_argument(argument)) {
             Ok(value) => Ok(value.to_string()),
             Err(Refusal { rule, fix: Some(fix), .. }) => Err(format!("{rule}; try {fix}")),
             Err(Refusal { rule, fix: None, .. }) => Err(rule),
@@ -376,115 +376,132 @@ mod tests {
 
     #[test]
     fn integers_are_accepted_in_range_and_clamped_in_advice() {
-        let kind = Kind::Integer { min: 1, max: 8 };
-        assert_eq!(accept(kind, "8"), Ok("8".into()));
-        assert_eq!(accept(kind, "9"), Err("must be between 1 and 8; try 8".into()));
-        assert_eq!(accept(kind, "-9"), Err("must be between 1 and 8; try 1".into()));
+        let value_type = ValueType::Integer { min: 1, max: 8 };
+        assert_eq!(accept(value_type, "8"), Ok("8".into()));
+        assert_eq!(accept(value_type, "9"), Err("must be between 1 and 8; try 8".into()));
+        assert_eq!(accept(value_type, "-9"), Err("must be between 1 and 8; try 1".into()));
         let enormous = "9".repeat(50);
-        assert_eq!(accept(kind, &enormous), Err("must be between 1 and 8; try 8".into()));
-        assert_eq!(accept(kind, "4.0"), Err("is a float where an integer is needed; try 4".into()));
-        assert_eq!(accept(kind, "4.5"), Err("is a float where an integer is needed".into()));
-        assert_eq!(accept(kind, "four"), Err("is text where an integer is needed".into()));
-        assert_eq!(accept(kind, "true"), Err("is a boolean where an integer is needed".into()));
+        assert_eq!(accept(value_type, &enormous), Err("must be between 1 and 8; try 8".into()));
+        assert_eq!(
+            accept(value_type, "4.0"),
+            Err("is a float where an integer is needed; try 4".into())
+        );
+        assert_eq!(accept(value_type, "4.5"), Err("is a float where an integer is needed".into()));
+        assert_eq!(accept(value_type, "four"), Err("is text where an integer is needed".into()));
+        assert_eq!(
+            accept(value_type, "true"),
+            Err("is a boolean where an integer is needed".into())
+        );
     }
 
     #[test]
     fn powers_of_two_suggest_their_neighbours() {
-        let kind = Kind::PowerOfTwo { max: 64 };
+        let value_type = ValueType::PowerOfTwo { max: 64 };
         let refusal = |fix: &str| Err(format!("must be a power of two from 1 to 64; try {fix}"));
         for power in ["1", "2", "4", "8", "16", "32", "64"] {
-            assert_eq!(accept(kind, power), Ok(power.into()));
+            assert_eq!(accept(value_type, power), Ok(power.into()));
         }
-        assert_eq!(accept(kind, "6"), refusal("4 or 8"));
-        assert_eq!(accept(kind, "0"), refusal("1"));
-        assert_eq!(accept(kind, "65"), refusal("64"));
+        assert_eq!(accept(value_type, "6"), refusal("4 or 8"));
+        assert_eq!(accept(value_type, "0"), refusal("1"));
+        assert_eq!(accept(value_type, "65"), refusal("64"));
     }
 
     #[test]
     fn a_single_precision_number_is_judged_after_rounding() {
-        let kind = |single| Kind::Float { low: Bound::Closed(0.0), high: Bound::Open(1.0), single };
-        assert_eq!(accept(kind(true), "0.1"), Ok("0.1".into()));
-        assert_eq!(accept(kind(false), "0.99999999999"), Ok("0.99999999999".into()));
+        let value_type =
+            |single| ValueType::Float { low: Bound::Closed(0.0), high: Bound::Open(1.0), single };
+        assert_eq!(accept(value_type(true), "0.1"), Ok("0.1".into()));
+        assert_eq!(accept(value_type(false), "0.99999999999"), Ok("0.99999999999".into()));
         assert_eq!(
-            accept(kind(true), "0.99999999999"),
+            accept(value_type(true), "0.99999999999"),
             Err("must be at least 0 and below 1".into())
         );
     }
 
     #[test]
     fn floats_accept_integers_and_refuse_what_is_not_finite() {
-        let kind = Kind::Float { low: Bound::Open(0.0), high: Bound::Closed(0.5), single: false };
-        assert_eq!(accept(kind, "0.5"), Ok("0.5".into()));
-        assert_eq!(accept(kind, "1"), Err("must be above 0 and at most 0.5; try 0.5".into()));
-        assert_eq!(accept(kind, "0"), Err("must be above 0 and at most 0.5".into()));
+        let value_type =
+            ValueType::Float { low: Bound::Open(0.0), high: Bound::Closed(0.5), single: false };
+        assert_eq!(accept(value_type, "0.5"), Ok("0.5".into()));
+        assert_eq!(accept(value_type, "1"), Err("must be above 0 and at most 0.5; try 0.5".into()));
+        assert_eq!(accept(value_type, "0"), Err("must be above 0 and at most 0.5".into()));
         for strange in ["nan", "-inf"] {
-            assert_eq!(accept(kind, strange), Err("must be above 0 and at most 0.5".into()));
+            assert_eq!(accept(value_type, strange), Err("must be above 0 and at most 0.5".into()));
         }
-        assert_eq!(accept(kind, "inf"), Err("must be above 0 and at most 0.5; try 0.5".into()));
-        assert_eq!(accept(kind, "1e999"), Err("must be above 0 and at most 0.5; try 0.5".into()));
+        assert_eq!(
+            accept(value_type, "inf"),
+            Err("must be above 0 and at most 0.5; try 0.5".into())
+        );
+        assert_eq!(
+            accept(value_type, "1e999"),
+            Err("must be above 0 and at most 0.5; try 0.5".into())
+        );
     }
 
     #[test]
     fn choices_suggest_the_nearest_name() {
-        let kind = Kind::Choice(&["constant", "cosine", "linear"]);
-        assert_eq!(accept(kind, "cosine"), Ok("\"cosine\"".into()));
+        let value_type = ValueType::Choice(&["constant", "cosine", "linear"]);
+        assert_eq!(accept(value_type, "cosine"), Ok("\"cosine\"".into()));
         let refusal = "is not one of constant, cosine, linear";
-        assert_eq!(accept(kind, "cosin"), Err(format!("{refusal}; try \"cosine\"")));
-        assert_eq!(accept(kind, "zigzag"), Err(refusal.into()));
+        assert_eq!(accept(value_type, "cosin"), Err(format!("{refusal}; try \"cosine\"")));
+        assert_eq!(accept(value_type, "zigzag"), Err(refusal.into()));
         let wrong_type = "is an integer where \"constant\", \"cosine\" or \"linear\" is needed";
-        assert_eq!(accept(kind, "3"), Err(wrong_type.into()));
+        assert_eq!(accept(value_type, "3"), Err(wrong_type.into()));
     }
 
     #[test]
     fn every_k_takes_any_whole_distance() {
-        let kind = Kind::ChoiceOrEvery(Recompute::NAMES);
+        let value_type = ValueType::ChoiceOrEvery(Recompute::NAMES);
         for (argument, value) in [("full", "full"), ("every-1", "every-1"), ("every-03", "every-3")]
         {
-            assert_eq!(accept(kind, argument), Ok(format!("\"{value}\"")));
+            assert_eq!(accept(value_type, argument), Ok(format!("\"{value}\"")));
         }
         let refusal = "is not one of none, selective, full, every-K";
         for wrong in ["every", "every-", "every-0", "every-+2", "every-k"] {
-            assert_eq!(accept(kind, wrong), Err(format!("{refusal}; try \"every-2\"")));
+            assert_eq!(accept(value_type, wrong), Err(format!("{refusal}; try \"every-2\"")));
         }
-        assert_eq!(accept(kind, "ful"), Err(format!("{refusal}; try \"full\"")));
+        assert_eq!(accept(value_type, "ful"), Err(format!("{refusal}; try \"full\"")));
     }
 
     #[test]
     fn bytes_are_numbers_or_text_with_a_unit() {
-        assert_eq!(accept(Kind::Bytes, "4096"), Ok("4096".into()));
-        assert_eq!(accept(Kind::Bytes, "4MiB"), Ok("4194304".into()));
-        assert_eq!(accept(Kind::Bytes, "1.5 kB"), Ok("1500".into()));
+        assert_eq!(accept(ValueType::Bytes, "4096"), Ok("4096".into()));
+        assert_eq!(accept(ValueType::Bytes, "4MiB"), Ok("4194304".into()));
+        assert_eq!(accept(ValueType::Bytes, "1.5 kB"), Ok("1500".into()));
         let refusal = "is not a number of bytes; try \"4MiB\"";
-        assert_eq!(accept(Kind::Bytes, "4 parsecs"), Err(refusal.into()));
+        assert_eq!(accept(ValueType::Bytes, "4 parsecs"), Err(refusal.into()));
         let most = i64::MAX;
         let range = format!("must be between 0 and {most}");
-        assert_eq!(accept(Kind::Bytes, "-1"), Err(format!("{range}; try 0")));
-        assert_eq!(accept(Kind::Bytes, &u64::MAX.to_string()), Err(format!("{range}; try {most}")));
+        assert_eq!(accept(ValueType::Bytes, "-1"), Err(format!("{range}; try 0")));
+        assert_eq!(
+            accept(ValueType::Bytes, &u64::MAX.to_string()),
+            Err(format!("{range}; try {most}"))
+        );
         let wrong_type = "is a boolean where a number of bytes is needed";
-        assert_eq!(accept(Kind::Bytes, "true"), Err(wrong_type.into()));
+        assert_eq!(accept(ValueType::Bytes, "true"), Err(wrong_type.into()));
     }
 
     #[test]
     fn shares_are_whole_numbers_from_one() {
-        assert_eq!(accept(Kind::Shares, "5, 3"), Ok("\"5,3\"".into()));
-        assert_eq!(accept(Kind::Shares, "\"\""), Ok("\"\"".into()));
+        assert_eq!(accept(ValueType::Shares, "5, 3"), Ok("\"5,3\"".into()));
+        assert_eq!(accept(ValueType::Shares, "\"\""), Ok("\"\"".into()));
         for wrong in ["5,,3", "5;3", "5,0", "-1,9", "five"] {
             let refusal = "is not a list of whole numbers from 1, such as \"5,3\"";
-            assert_eq!(accept(Kind::Shares, wrong), Err(refusal.into()), "{wrong}");
+            assert_eq!(accept(ValueType::Shares, wrong), Err(refusal.into()), "{wrong}");
         }
     }
 
     #[test]
     fn allowed_values_are_said_in_words() {
         let float =
-            Kind::Float { low: Bound::Closed(1e-12), high: Bound::Open(1.0), single: false };
-        assert_eq!(Kind::Integer { min: 1, max: 9 }.allowed(), "integer from 1 to 9");
-        assert_eq!(Kind::Integer { min: 0, max: i64::MAX }.allowed(), "integer, at least 0");
-        assert_eq!(Kind::PowerOfTwo { max: 64 }.allowed(), "power of two from 1 to 64");
-        assert_eq!(Kind::ChoiceOrEvery(&["a", "b"]).allowed(), "a, b, every-K");
+            ValueType::Float { low: Bound::Closed(1e-12), high: Bound::Open(1.0), single: false };
+        assert_eq!(ValueType::Integer { min: 1, max: 9 }.allowed(), "integer from 1 to 9");
+        assert_eq!(ValueType::Integer { min: 0, max: i64::MAX }.allowed(), "integer, at least 0");
+        assert_eq!(ValueType::PowerOfTwo { max: 64 }.allowed(), "power of two from 1 to 64");
+        assert_eq!(ValueType::ChoiceOrEvery(&["a", "b"]).allowed(), "a, b, every-K");
         assert_eq!(float.allowed(), "number at least 1e-12 and below 1");
-        assert_eq!(Kind::Bool.allowed(), "true, false");
-        assert_eq!(Kind::Text { may_be_empty: false }.allowed(), "text, not empty");
-        assert_eq!(Kind::Choice(&["a", "b"]).allowed(), "a, b");
+        assert_eq!(ValueType::Bool.allowed(), "true, false");
+        assert_eq!(ValueType::Text { may_be_empty: false }.allowed(), "text, not empty");
+        assert_eq!(ValueType::Choice(&["a", "b"]).allowed(), "a, b");
     }
 }

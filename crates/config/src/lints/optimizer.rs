@@ -72,7 +72,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "unstable-step",
         condition: "a convex problem's steps are too long for its largest curvature",
-        threshold: "optim.lr x curvature >= 2 (1 + momentum), or 1 - momentum with sync.delay = 1",
+        threshold: "optim.lr x curvature >= 2 (1 + momentum), or 1 - momentum with sync.gradient_delay = 1",
         advice: "lower it",
         rows: &["G29", "H26"],
         check: unstable_step,
@@ -160,7 +160,7 @@ fn unstable_step(recipe: &Recipe) -> Option<String> {
         _ => return None,
     };
     let m = optim.momentum;
-    let is_late = recipe.sync.uneven.delay > 0;
+    let is_late = recipe.sync.gradient_delay > 0;
     let most = match optim.name {
         // Both roots of z² − (1 + m) z + m + lr λ lie inside the unit circle while their product
         // does.

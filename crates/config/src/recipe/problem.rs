@@ -3,7 +3,7 @@
 //! A problem is a recipe like any other. It has samples in the place of a text, made from a seed
 //! and a number, and no tokens, heads or context: a sequence is one sample.
 
-use crate::recipe::{Activation, Family};
+use super::{Activation, Family};
 
 /// A small problem: samples that are made on the spot, of which everything is known.
 #[derive(Debug, Clone, Copy, PartialEq)]

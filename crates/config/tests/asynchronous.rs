@@ -21,8 +21,8 @@ fn every_step_of_gossip_and_of_servers_is_a_round_of_its_own() {
     for mode in ["gossip", "parameter-server"] {
         let recipe = recipe(&[&format!("sync.mode={mode}"), "train.steps=10"]);
         assert!((0..=10).all(|step| recipe.is_round_over(step)), "{mode}");
-        assert!(recipe.bits_depend_on().is_some_and(|why| why.contains(mode)), "{mode}");
-        assert!(recipe.keeps_more(), "{mode}: only checkpoints hold all of it");
+        assert!(recipe.layout_dependence().is_some_and(|why| why.contains(mode)), "{mode}");
+        assert!(recipe.has_extra_state(), "{mode}: only checkpoints hold all of it");
     }
 }
 
@@ -108,10 +108,10 @@ fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
         |sets: &[&str]| refused("parameter-server", &[&["sync.sparse_rows=true"], sets].concat());
     let said = sparse(&["model.tied=true"]);
     assert!(said.contains("try model.tied = false"), "{said}");
-    let said = refused("parameter-server", &["sync.hot_rows=10"]);
+    let said = refused("parameter-server", &["sync.row_cache=10"]);
     assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
-    assert!(sparse(&["sync.spread_rows=10"]).ends_with("try sync.servers = 2"));
-    let said = refused("parameter-server", &["sync.spread_rows=10", "sync.servers=2"]);
+    assert!(sparse(&["sync.replicated_rows=10"]).ends_with("try sync.servers = 2"));
+    let said = refused("parameter-server", &["sync.replicated_rows=10", "sync.servers=2"]);
     assert!(said.ends_with("try sync.sparse_rows = true"), "{said}");
     let said = sparse(&["model.family=logistic"]);
     assert!(said.contains("has not"), "{said}");
@@ -125,13 +125,17 @@ fn rows_travel_one_by_one_where_there_is_a_table_of_its_own() {
 
 #[test]
 fn rules_that_bear_liars_need_something_to_compare() {
-    let said = refused("gossip", &["sync.graph=one-peer", "sync.combine=median", "run.workers=4"]);
+    let said =
+        refused("gossip", &["sync.graph=one-peer", "sync.aggregation=median", "run.workers=4"]);
     assert!(said.ends_with("try \"exponential\""), "{said}");
-    let said = refused("parameter-server", &["sync.combine=krum", "run.workers=5"]);
+    let said = refused("parameter-server", &["sync.aggregation=krum", "run.workers=5"]);
     assert!(said.contains("try sync.consistency = \"sync\""), "{said}");
-    let said = refused("gossip", &["sync.combine=trimmed-mean", "sync.liars=2", "run.workers=4"]);
+    let said = refused(
+        "gossip",
+        &["sync.aggregation=trimmed-mean", "sync.assumed_byzantine=2", "run.workers=4"],
+    );
     assert!(said.ends_with("try 1"), "{said}");
-    let said = refused("all-reduce", &["sync.combine=median"]);
+    let said = refused("all-reduce", &["sync.aggregation=median"]);
     assert!(said.contains("sync.mode"), "{said}");
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Lint, is_text};
 use crate::recipe::{
-    Consistency, Family, FederatedCombine, FederatedMethod, GraphName, OptimName, Recipe, RowsBy,
-    SyncMode, SyncPartition,
+    AggregationRule, Consistency, Family, FederatedMethod, GraphName, OptimName, Recipe,
+    RowSharding, SyncMode, SyncPartition,
 };
 
 /// Momentum that stale gradients go with.
@@ -37,8 +37,8 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "hot-server",
         condition: "common tokens often have low numbers, and one server has all of them",
-        threshold: "sync.sparse_rows with sync.rows_by = range and several servers",
-        advice: "use sync.rows_by = \"hash\", or sync.hot_rows",
+        threshold: "sync.sparse_rows with sync.row_sharding = range and several servers",
+        advice: "use sync.row_sharding = \"hash\", or sync.row_cache",
         rows: &["G25", "H41"],
         check: hot_server,
     },
@@ -53,8 +53,8 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "hot-momentum",
         condition: "rows that are kept are stale, and momentum adds to it where most updates go",
-        threshold: "sync.hot_rows > 0 with momentum or beta1 > 0.5",
-        advice: "lower it to 0.5 or less, or lower sync.hot_every",
+        threshold: "sync.row_cache > 0 with momentum or beta1 > 0.5",
+        advice: "lower it to 0.5 or less, or lower sync.row_cache_every",
         rows: &["H38"],
         check: hot_momentum,
     },
@@ -69,7 +69,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "skewed-clients",
         condition: "clients with hardly a class in common pull the mean away from what all want",
-        threshold: "federated.method = fedavg with sync.alpha < 0.1 or sync.partition = by-class",
+        threshold: "federated.method = fedavg with sync.dirichlet_alpha < 0.1 or sync.partition = by-class",
         advice: "use federated.method = \"scaffold\" or \"fedprox\"",
         rows: &["457", "F7.2", "H34"],
         check: skewed_clients,
@@ -85,9 +85,9 @@ pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "few-neighbours",
         condition: "a worker hears too few others to tell who lies",
-        threshold: "fewer than 2 sync.liars + 1 heard (trimmed-mean), or + 3 (krum), oneself \
+        threshold: "fewer than 2 sync.assumed_byzantine + 1 heard (trimmed-mean), or + 3 (krum), oneself \
                     included, on a ring or torus",
-        advice: "use sync.combine = \"median\", or a graph with more neighbours",
+        advice: "use sync.aggregation = \"median\", or a graph with more neighbours",
         rows: &["R44"],
         check: few_neighbours,
     },
@@ -119,7 +119,7 @@ fn staleness(recipe: &Recipe) -> Option<u64> {
         Consistency::Async => others,
         Consistency::Bounded => others.min(server.staleness),
     };
-    Some(found.max(server.delay)).filter(|staleness| *staleness > 0)
+    Some(found.max(server.read_delay)).filter(|staleness| *staleness > 0)
 }
 
 fn unstable_delay(recipe: &Recipe) -> Option<String> {
@@ -137,9 +137,9 @@ fn busy_servers(recipe: &Recipe) -> Option<String> {
 }
 
 fn hot_server(recipe: &Recipe) -> Option<String> {
-    let (servers, by) = (recipe.num_servers(), recipe.sync.server.rows.dealt()?);
-    (servers > 1 && by == RowsBy::Range).then(|| {
-        format!("sync.rows_by = \"range\" gives one of {servers} servers most of the work")
+    let (servers, by) = (recipe.num_servers(), recipe.sync.server.rows.sparse_sharding()?);
+    (servers > 1 && by == RowSharding::Range).then(|| {
+        format!("sync.row_sharding = \"range\" gives one of {servers} servers most of the work")
     })
 }
 
@@ -151,9 +151,9 @@ fn no_rare_rows(recipe: &Recipe) -> Option<String> {
 }
 
 fn hot_momentum(recipe: &Recipe) -> Option<String> {
-    let ((name, value), hot) = (memory(recipe)?, recipe.sync.server.rows.hot);
+    let ((name, value), hot) = (memory(recipe)?, recipe.sync.server.rows.cache);
     (is_served(recipe) && hot > 0 && value > MAX_STALE_MOMENTUM)
-        .then(|| format!("optim.{name} = {value} repeats what sync.hot_rows = {hot} makes stale"))
+        .then(|| format!("optim.{name} = {value} repeats what sync.row_cache = {hot} makes stale"))
 }
 
 fn distant_clients(recipe: &Recipe) -> Option<String> {
@@ -166,14 +166,14 @@ fn distant_clients(recipe: &Recipe) -> Option<String> {
 }
 
 fn skewed_clients(recipe: &Recipe) -> Option<String> {
-    let (alpha, by) = (recipe.sync.alpha, recipe.sync.partition);
+    let (alpha, by) = (recipe.sync.dirichlet_alpha, recipe.sync.partition);
     let is_plain = recipe.federated.method == FederatedMethod::FedAvg;
     if !recipe.is_federated() || !is_plain || recipe.sync.local_steps < 2 {
         return None;
     }
     match by {
         SyncPartition::Dirichlet if alpha < MIN_ALPHA => {
-            Some(format!("sync.alpha = {alpha} lets clients drift apart"))
+            Some(format!("sync.dirichlet_alpha = {alpha} lets clients drift apart"))
         }
         SyncPartition::ByClass => {
             Some("sync.partition = \"by-class\" lets clients drift apart".to_owned())
@@ -197,14 +197,14 @@ fn few_neighbours(recipe: &Recipe) -> Option<String> {
         GraphName::Torus => 5.min(workers),
         _ => return None,
     };
-    let needed = match robust.combine {
-        FederatedCombine::Mean | FederatedCombine::Median => return None,
-        FederatedCombine::TrimmedMean => 2 * robust.liars + 1,
-        FederatedCombine::Krum => 2 * robust.liars + 3,
+    let needed = match robust.aggregation {
+        AggregationRule::Mean | AggregationRule::Median => return None,
+        AggregationRule::TrimmedMean => 2 * robust.assumed_byzantine + 1,
+        AggregationRule::Krum => 2 * robust.assumed_byzantine + 3,
     };
-    let (combine, liars) = (robust.combine, robust.liars);
+    let (combine, liars) = (robust.aggregation, robust.assumed_byzantine);
     (heard < needed)
-        .then(|| format!("sync.combine = \"{combine}\" with sync.liars = {liars} of {heard} heard"))
+        .then(|| format!("sync.aggregation = \"{combine}\" with sync.assumed_byzantine = {liars} of {heard} heard"))
 }
 
 /// A setting that each lint speaks about, and one just on the other side of its line.
@@ -225,8 +225,8 @@ pub(super) const CASES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "hot-server",
         "tiny",
-        &[SERVED, "sync.sparse_rows=true", "sync.servers=2", "sync.rows_by=range"],
-        &[SERVED, "sync.sparse_rows=true", "sync.servers=2", "sync.rows_by=hash"],
+        &[SERVED, "sync.sparse_rows=true", "sync.servers=2", "sync.row_sharding=range"],
+        &[SERVED, "sync.sparse_rows=true", "sync.servers=2", "sync.row_sharding=hash"],
     ),
     (
         "no-rare-rows",
@@ -237,11 +237,11 @@ pub(super) const CASES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "hot-momentum",
         "tiny",
-        &[SERVED, "sync.sparse_rows=true", "sync.hot_rows=9", "optim.beta1=0.51"],
-        &[SERVED, "sync.sparse_rows=true", "sync.hot_rows=9", "optim.beta1=0.5"],
+        &[SERVED, "sync.sparse_rows=true", "sync.row_cache=9", "optim.beta1=0.51"],
+        &[SERVED, "sync.sparse_rows=true", "sync.row_cache=9", "optim.beta1=0.5"],
     ),
     ("distant-clients", "federated", &["sync.local_steps=12"], &["sync.local_steps=11"]),
-    ("skewed-clients", "federated", &["sync.alpha=0.09"], &["sync.alpha=0.1"]),
+    ("skewed-clients", "federated", &["sync.dirichlet_alpha=0.09"], &["sync.dirichlet_alpha=0.1"]),
     (
         "slow-news",
         "tiny",
@@ -251,8 +251,8 @@ pub(super) const CASES: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "few-neighbours",
         "tiny",
-        &["sync.mode=gossip", "run.workers=5", "sync.combine=krum"],
-        &["sync.mode=gossip", "run.workers=5", "sync.combine=krum", "sync.graph=torus"],
+        &["sync.mode=gossip", "run.workers=5", "sync.aggregation=krum"],
+        &["sync.mode=gossip", "run.workers=5", "sync.aggregation=krum", "sync.graph=torus"],
     ),
 ];
 

@@ -5,44 +5,44 @@
 //! inline tables; both are one value here. A wrong part is refused by its place in the value, so
 //! that the message shows the part and not the whole.
 
-use super::{Kind, Refusal};
+use super::{Refusal, ValueType};
 use crate::nearest::nearest;
-use crate::value::{Given, Value};
+use crate::value::{RawValue, Value};
 
 /// One entry of a table.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) value_type: ValueType,
     pub(crate) is_required: bool,
 }
 
 impl Cell {
     /// A cell that may be left out.
-    pub(crate) const fn optional(name: &'static str, kind: Kind) -> Self {
-        Self { name, kind, is_required: false }
+    pub(crate) const fn optional(name: &'static str, value_type: ValueType) -> Self {
+        Self { name, value_type, is_required: false }
     }
 
     /// A cell that every table has.
-    pub(crate) const fn required(name: &'static str, kind: Kind) -> Self {
-        Self { name, kind, is_required: true }
+    pub(crate) const fn required(name: &'static str, value_type: ValueType) -> Self {
+        Self { name, value_type, is_required: true }
     }
 }
 
 /// Accepts every value of a list.
-pub(super) fn list(of: &Kind, max: usize, values: &[Given]) -> Result<Value, Refusal> {
+pub(super) fn list(of: &ValueType, max: usize, values: &[RawValue]) -> Result<Value, Refusal> {
     if values.len() > max {
         let rule = format!("has {} entries, and {max} is the most", values.len());
         return Err(Refusal { rule, fix: None, part: None });
     }
-    let accept = |(index, value): (usize, &Given)| {
+    let accept = |(index, value): (usize, &RawValue)| {
         of.accept(value).map_err(|refusal| inside(&format!("[{index}]"), value, refusal))
     };
     values.iter().enumerate().map(accept).collect::<Result<_, _>>().map(Value::List)
 }
 
 /// Accepts every cell of a table, in the order of the declaration.
-pub(super) fn table(cells: &[Cell], given: &[(String, Given)]) -> Result<Value, Refusal> {
+pub(super) fn table(cells: &[Cell], given: &[(String, RawValue)]) -> Result<Value, Refusal> {
     let names = || cells.iter().map(|cell| cell.name);
     if let Some((name, value)) = given.iter().find(|(name, _)| names().all(|cell| cell != name)) {
         let rule = format!("is not one of {}", names().collect::<Vec<_>>().join(", "));
@@ -54,7 +54,7 @@ pub(super) fn table(cells: &[Cell], given: &[(String, Given)]) -> Result<Value, 
         match given.iter().find(|(name, _)| name == cell.name) {
             Some((name, value)) => {
                 let value = cell
-                    .kind
+                    .value_type
                     .accept(value)
                     .map_err(|refusal| inside(&format!(".{name}"), value, refusal))?;
                 accepted.push((cell.name, value));
@@ -73,13 +73,13 @@ pub(super) fn table(cells: &[Cell], given: &[(String, Given)]) -> Result<Value, 
 pub(super) fn allowed(cells: &[Cell]) -> String {
     let cell = |cell: &Cell| {
         let optional = if cell.is_required { "" } else { "optional, " };
-        format!("`{}` ({optional}{})", cell.name, cell.kind.allowed())
+        format!("`{}` ({optional}{})", cell.name, cell.value_type.allowed())
     };
     format!("table of {}", cells.iter().map(cell).collect::<Vec<_>>().join(", "))
 }
 
 /// The refusal of a part, seen from the whole.
-fn inside(place: &str, given: &Given, refusal: Refusal) -> Refusal {
+fn inside(place: &str, given: &RawValue, refusal: Refusal) -> Refusal {
     let (inner, written) = refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
     Refusal { part: Some((format!("{place}{inner}"), written)), ..refusal }
 }
@@ -88,17 +88,17 @@ fn inside(place: &str, given: &Given, refusal: Refusal) -> Refusal {
 mod tests {
     use super::*;
 
-    const PAIRS: Kind = Kind::List {
-        of: &Kind::Table(&[
-            Cell::required("name", Kind::Text { may_be_empty: false }),
-            Cell::optional("count", Kind::Integer { min: 1, max: 9 }),
+    const PAIRS: ValueType = ValueType::List {
+        of: &ValueType::Table(&[
+            Cell::required("name", ValueType::Text { may_be_empty: false }),
+            Cell::optional("count", ValueType::Integer { min: 1, max: 9 }),
         ]),
         max: 2,
     };
 
     /// The value as it is printed, or the place, text and rule of the refusal.
     fn accept(argument: &str) -> Result<String, String> {
-        match PAIRS.accept(&Given::from_argument(argument)) {
+        match PAIRS.accept(&RawValue::from_argument(argument)) {
             Ok(value) => Ok(value.to_string()),
             Err(Refusal { rule, fix, part }) => {
                 let (place, written) = part.unwrap_or_default();

@@ -4,10 +4,10 @@
 //! person wrote may repeat it, and may differ where the weights do not mind: how much is dropped
 //! while training, and how far back attention looks, up to what the folder allows.
 
-use super::Gathered;
+use super::MergedSources;
 use crate::error::{ConfigError, Origin};
 use crate::keys;
-use crate::value::{Given, Value};
+use crate::value::{RawValue, Value};
 
 /// What a folder with weights says about its model.
 #[derive(Debug, Clone, Default)]
@@ -20,13 +20,13 @@ pub struct ModelFolder {
     pub tokenizer: Option<String>,
 }
 
-impl Gathered {
+impl MergedSources {
     /// Fills in the model of a folder, and complains about what contradicts it.
     pub(crate) fn take_model_of_folder(&mut self, folder: &ModelFolder) {
         let origin = Origin::Folder(folder.name.replace(char::is_control, " "));
         let mut donor = Self::default();
         donor.take_document(&folder.model, |_| origin.clone());
-        self.complaints.append(&mut donor.complaints);
+        self.pending_errors.append(&mut donor.pending_errors);
         self.bad.append(&mut donor.bad);
         let is_model = |key: &str| key.starts_with("model.");
         self.settings.retain(|key, setting| !is_model(key) || setting.origin.is_explicit());
@@ -55,7 +55,7 @@ impl Gathered {
     fn take_tokenizer(&mut self, path: &str, origin: Origin) {
         const KEY: &str = "data.tokenizer";
         let chosen = self.settings.get(KEY).is_some_and(|setting| setting.origin.is_explicit());
-        let accepted = keys::find(KEY).map(|key| key.kind.accept(&Given::text(path)));
+        let accepted = keys::find(KEY).map(|key| key.value_type.accept(&RawValue::text(path)));
         if let (false, Some(Ok(value))) = (chosen, accepted) {
             self.settings.insert(KEY, super::Setting { value, origin });
         }
@@ -64,7 +64,7 @@ impl Gathered {
     fn contradict(&mut self, key: &str, value: &Value, rule: String, origin: Origin) {
         let (key, value) = (key.to_owned(), value.to_string());
         let fix = "remove it".to_owned();
-        self.complain(None, ConfigError { key, value, rule, fix, origin });
+        self.report(None, ConfigError { key, value, rule, fix, origin });
     }
 }
 
