@@ -1,16 +1,14 @@
-//! The loss that a model must beat to have learnt more than frequencies.
+//! Entropy baselines: the loss that a model must beat to have learned more than frequencies.
 //!
-//! For bytes it is the bigram entropy. Count every pair of neighbouring bytes. The best guess of a
-//! byte from the one before it has the probabilities `count(a, b) / count(a, ·)`, and its mean
-//! surprise over the corpus is `H(next | previous) = -Σ count(a, b) / N · ln(count(a, b) /
-//! count(a, ·))` nats per byte. No model that sees only the previous byte can do better on this
-//! text, so a lower loss is evidence of memory. Pairs of sub-word tokens are too many to count and
-//! most are unique, so there the entropy of single tokens stands in: the loss of a model that knows
-//! how frequent each token is and nothing else.
+//! For bytes the baseline is the bigram entropy. The best predictor of a byte from the previous one
+//! has the probabilities `count(a, b) / count(a, ·)`; its mean loss over the corpus is `H(next |
+//! previous) = -Σ count(a, b) / N · ln(count(a, b) / count(a, ·))` nats per byte. No model that
+//! sees only the previous byte can do better on this text. Bigrams of sub-word tokens are too many
+//! to count and most are unique, so the unigram entropy takes their place.
 
 use crate::corpus::Corpus;
 
-/// What [`baseline_loss`] knows of a corpus with this vocabulary, in words.
+/// Name of the statistic behind [`baseline_loss`] for this vocabulary.
 pub fn baseline_name(vocab: usize, is_bytes: bool) -> &'static str {
     match (is_bytes, vocab) {
         (true, _) => "byte bigrams",
@@ -19,10 +17,9 @@ pub fn baseline_name(vocab: usize, is_bytes: bool) -> &'static str {
     }
 }
 
-/// The entropy of a byte given the byte before it, or of a token, over the whole corpus, in nats.
+/// Entropy of a byte given the previous byte, or of a token, over the whole corpus, in nats.
 ///
-/// The logarithm is the system's, which is good enough for a number that is printed and compared
-/// but never trained on.
+/// It uses the system's logarithm, which suffices for a figure that is only printed and compared.
 pub fn baseline_loss(corpus: &Corpus) -> f64 {
     corpus.entropy()
 }

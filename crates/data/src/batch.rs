@@ -1,48 +1,47 @@
-//! One optimizer step's worth of tokens, laid out as consecutive micro-batches.
+//! Samples of one optimizer step, laid out as consecutive micro-batches.
 //!
-//! b batch (sequences), s context (tokens a sequence), m microbatch (sequences a micro-batch).
-//! `inputs_bs` holds sequence after sequence; `targets_bs` is the same stream one token later. Micro-batch
-//! `i` is sequences `i·m .. (i+1)·m`, so micro-batches are slices and cost nothing to cut.
+//! b batch (sequences), s context (tokens per sequence), m micro-batch size (sequences).
+//! `inputs_bs` holds sequence after sequence; `targets_bs` is the same stream one token later.
+//! Micro-batch `i` is sequences `i·m .. (i+1)·m`, so micro-batches are slices and need no copy.
 //!
-//! A sequence may be short of tokens: a document ended, or an epoch. The rest of it is padding:
-//! [`PAD`] as input, [`IGNORE`] as target. Attention looks back only, so padding on the right
-//! reaches no row that counts, and a row without a target gives no gradient: what the padding holds
-//! changes no bit.
+//! A sequence may be shorter than the context, at the end of a document or an epoch. The rest is
+//! padding: [`PAD`] as input, [`IGNORE`] as target. Attention is causal, so padding on the right
+//! reaches no position with a target, and a position without a target gives no gradient: the
+//! content of the padding changes no bit.
 
 use std::ops::Range;
 
 use lockstep_config::{BatchPlan, Recipe};
 
-use crate::corpus::Stretch;
-use crate::deal::Deal;
+use crate::corpus::TokenSpan;
 use crate::error::DataError;
+use crate::sample_order::SampleOrder;
 use crate::sampler::Window;
 
-/// The target of a position that has nothing to predict; losses and gradients leave it out.
+/// Target of a position without a prediction; losses and gradients ignore it.
 pub const IGNORE: u32 = u32::MAX;
 
-/// The input of a position that is padding; any token would do.
+/// Input of a padding position; any token would do.
 pub const PAD: u32 = 0;
 
-/// The tokens of one step, over all micro-batches.
+/// Tokens of one step, over all micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The optimizer step that these samples belong to.
+    /// Optimizer step of the samples.
     pub step: u64,
-    /// The tokens a model reads: `batch` sequences of `context`; behind those of a batch that is
-    /// not the largest of its run lies what an earlier one left.
+    /// Input tokens: `batch` sequences of `context`. If the batch size varies, the buffer has the
+    /// largest size and its end may hold tokens of an earlier step.
     pub inputs: Vec<u32>,
-    /// The token that follows each input.
+    /// Token that follows each input.
     pub targets: Vec<u32>,
-    /// The number of the first sample, counted from the start of the run: what all steps before
-    /// took.
+    /// Number of the first sample, counted from the start of the run.
     pub first_sample: u64,
-    /// How many targets are not [`IGNORE`], over the whole batch: the loss denominator.
+    /// Number of targets that are not [`IGNORE`], over the whole batch: the loss denominator.
     pub num_targets: u64,
     shape: BatchShape,
 }
 
-/// The sizes that a recipe gives every batch.
+/// Sizes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchShape {
     pub(crate) batch: usize,
@@ -60,24 +59,23 @@ impl BatchShape {
         Self { batch, microbatch_size, context: recipe.model.context }
     }
 
-    /// The shape of the largest batch of a recipe.
+    /// Shape of the recipe's largest batch.
     pub(crate) fn largest(recipe: &Recipe) -> Self {
         Self { batch: recipe.batch_plan().max_batch(), ..Self::of(recipe) }
     }
 }
 
-/// Which micro-batches of a batch are filled.
+/// Micro-batches of a batch to fill.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Wanted<'a> {
-    /// Those of some leaves of the gradient sum: however many micro-batches a step has, a leaf has its
-    /// equal share of them.
+pub(crate) enum MicrobatchFilter<'a> {
+    /// Micro-batches of these reduction leaves; all leaves have equally many.
     Leaves(&'a [bool]),
-    /// Just these.
+    /// Exactly these micro-batches.
     Microbatches(&'a [bool]),
 }
 
-impl Wanted<'_> {
-    /// Whether a micro-batch, of as many as the step has, is one of them.
+impl MicrobatchFilter<'_> {
+    /// Whether the filter selects a micro-batch of a step with `num_microbatches`.
     pub(crate) fn has(self, microbatch: usize, num_microbatches: usize) -> bool {
         match self {
             Self::Leaves(leaves) => leaves[microbatch * leaves.len() / num_microbatches],
@@ -87,8 +85,8 @@ impl Wanted<'_> {
 }
 
 impl Batch {
-    /// An empty batch with room for all its tokens: the only allocation in its life.
-    pub(crate) fn with_room(shape: BatchShape) -> Self {
+    /// Empty batch with memory for all tokens: its only allocation.
+    pub(crate) fn allocate(shape: BatchShape) -> Self {
         let num_tokens = shape.batch * shape.context;
         Self {
             step: 0,
@@ -100,8 +98,8 @@ impl Batch {
         }
     }
 
-    /// Becomes the batch of `step`, as large as `plan` gives it, and returns the numbers of its
-    /// samples; the tokens are still those of another step.
+    /// Turns into the batch of `step` with the size of `plan` and returns its sample numbers; the
+    /// tokens are not filled in yet.
     pub(crate) fn begin(&mut self, step: u64, plan: &BatchPlan) -> Range<u64> {
         let stage = plan.at(step);
         self.shape.batch = stage.batch;
@@ -113,43 +111,43 @@ impl Batch {
         self.first_sample..self.first_sample + batch as u64
     }
 
-    /// Overwrites the micro-batches that are wanted with the samples of `step`, and counts the targets of
-    /// all micro-batches that the deal knows of.
+    /// Fills the selected micro-batches with the samples of `step` and counts the targets of all
+    /// micro-batches.
     pub(crate) fn fill(
         &mut self,
         step: u64,
-        deal: &Deal,
-        tokens: &Stretch,
-        wanted: Wanted<'_>,
+        order: &SampleOrder,
+        tokens: &TokenSpan,
+        filter: MicrobatchFilter<'_>,
     ) -> Result<(), DataError> {
-        self.begin(step, deal.plan());
+        self.begin(step, order.plan());
         let BatchShape { batch, microbatch_size, context } = self.shape;
         let num_microbatches = self.num_microbatches();
         self.num_targets = 0;
         let sequences = self.inputs.chunks_exact_mut(context);
         let sequences = sequences.zip(self.targets.chunks_exact_mut(context));
         for (sequence, (inputs, targets)) in sequences.take(batch).enumerate() {
-            let window = deal.window(step, sequence);
+            let window = order.window(step, sequence);
             self.num_targets += window.map_or(0, |window| window.num_targets as u64);
-            if wanted.has(sequence / microbatch_size, num_microbatches) {
+            if filter.has(sequence / microbatch_size, num_microbatches) {
                 fill_window(tokens, window, inputs, targets)?;
             }
         }
         Ok(())
     }
 
-    /// Tokens and targets of a micro-batch, to be filled in.
+    /// Inputs and targets of a micro-batch, to be filled.
     pub(crate) fn microbatch_mut(&mut self, index: usize) -> (&mut [u32], &mut [u32]) {
         let range = self.microbatch_range(index);
         (&mut self.inputs[range.clone()], &mut self.targets[range])
     }
 
-    /// How many micro-batches the batch is cut into.
+    /// Number of micro-batches.
     pub fn num_microbatches(&self) -> usize {
         self.shape.batch / self.shape.microbatch_size
     }
 
-    /// Inputs and targets of micro-batch `index`: sequences `index * microbatch` and following.
+    /// Inputs and targets of micro-batch `index`.
     pub fn microbatch(&self, index: usize) -> (&[u32], &[u32]) {
         assert!(
             index < self.num_microbatches(),
@@ -160,7 +158,7 @@ impl Batch {
         (&self.inputs[range.clone()], &self.targets[range])
     }
 
-    /// How many targets some micro-batches have.
+    /// Number of targets in these micro-batches.
     pub fn targets_in(&self, microbatches: impl IntoIterator<Item = usize>) -> u64 {
         let of_microbatch = |microbatch: usize| {
             self.microbatch(microbatch).1.iter().filter(|t| **t != IGNORE).count()
@@ -174,9 +172,9 @@ impl Batch {
     }
 }
 
-/// Writes a window as inputs and, one token later, targets; what it leaves free is padding.
+/// Writes a window as inputs and, one token later, targets; pads the rest.
 pub(crate) fn fill_window(
-    tokens: &Stretch,
+    tokens: &TokenSpan,
     window: Option<Window>,
     inputs: &mut [u32],
     targets: &mut [u32],
@@ -207,9 +205,9 @@ mod tests {
         let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
         let train = corpus.train();
         let sampler = train.sampler(1, 5, Documents::Packed, Order::Random);
-        let deal = Deal::shared(sampler.clone(), &BatchPlan::constant(6), EpochEnd::Wrap);
-        let mut batch = Batch::with_room(SHAPE);
-        batch.fill(3, &deal, train, Wanted::Microbatches(&[true; 3])).unwrap();
+        let order = SampleOrder::shared(sampler.clone(), &BatchPlan::constant(6), EpochEnd::Wrap);
+        let mut batch = Batch::allocate(SHAPE);
+        batch.fill(3, &order, train, MicrobatchFilter::Microbatches(&[true; 3])).unwrap();
 
         assert_eq!((batch.step, batch.first_sample, batch.num_targets), (3, 18, 30));
         let microbatches: Vec<u32> =
@@ -225,14 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_asked_microbatches_are_filled_and_all_targets_are_counted() {
+    fn only_selected_microbatches_are_filled_and_all_targets_are_counted() {
         let corpus = Corpus::from_text("test", &"abcdefghij".repeat(30), 0.1).unwrap();
         let sampler = corpus.train().sampler(1, 5, Documents::Packed, Order::Random);
-        let deal = Deal::shared(sampler, &BatchPlan::constant(6), EpochEnd::Wrap);
-        let mut whole = Batch::with_room(SHAPE);
-        whole.fill(3, &deal, corpus.train(), Wanted::Microbatches(&[true; 3])).unwrap();
-        let mut part = Batch::with_room(SHAPE);
-        part.fill(3, &deal, corpus.train(), Wanted::Microbatches(&[false, true, false])).unwrap();
+        let order = SampleOrder::shared(sampler, &BatchPlan::constant(6), EpochEnd::Wrap);
+        let mut whole = Batch::allocate(SHAPE);
+        whole.fill(3, &order, corpus.train(), MicrobatchFilter::Microbatches(&[true; 3])).unwrap();
+        let mut part = Batch::allocate(SHAPE);
+        part.fill(3, &order, corpus.train(), MicrobatchFilter::Microbatches(&[false, true, false]))
+            .unwrap();
         assert_eq!(part.num_targets, whole.num_targets);
         assert_eq!(part.microbatch(1), whole.microbatch(1));
         for other in [0, 2] {
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_window_is_filled_up_with_what_counts_for_nothing() {
+    fn a_short_window_is_padded_with_ignored_targets() {
         let corpus = Corpus::from_text("test", "abcdefghij", 0.1).unwrap();
         let window = Window { epoch: 0, index: 0, start: 2, num_targets: 3 };
         let (mut inputs, mut targets) = ([7; 5], [7; 5]);

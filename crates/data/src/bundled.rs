@@ -1,12 +1,12 @@
-//! The text that comes with the program: the King James Version, 4 MB of public-domain English.
+//! Bundled corpus: the King James Version, 4 MB of public-domain English.
 //!
-//! It lies inside the binary as gzip, so a fresh clone trains without a network or a data folder.
-//! `corpus/PROVENANCE.md` says where it comes from and how it was made. The length and checksum in
-//! the gzip trailer are verified on every read.
+//! It is part of the binary as gzip, so a fresh clone trains without a network or a data folder.
+//! `corpus/PROVENANCE.md` documents its origin. The length and checksum in the gzip trailer are
+//! verified on every read.
 
 use std::io::Read;
 
-/// What error messages and reports call the bundled text.
+/// Name of the bundled corpus in messages and reports.
 pub(crate) const NAME: &str = "the bundled corpus";
 
 const COMPRESSED: &[u8] = include_bytes!("../corpus/kjv.txt.gz");
@@ -20,7 +20,7 @@ pub(crate) fn text() -> Vec<u8> {
     text
 }
 
-/// A gzip file ends with its uncompressed length, so one allocation of the right size is enough.
+/// Length of the text, from the gzip trailer.
 pub(crate) fn length_bytes() -> usize {
     let trailer = COMPRESSED.last_chunk::<4>().expect("a gzip file is longer than its trailer");
     u32::from_le_bytes(*trailer) as usize

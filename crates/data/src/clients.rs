@@ -1,14 +1,14 @@
-//! Clients of federated learning: who takes part in a round. A function of the recipe, so every
-//! worker knows it without a word.
+//! Client sampling of federated learning: the clients of each round. It is a function of the
+//! recipe, so workers need no communication.
 
 use lockstep_config::Recipe;
 
 use crate::permutation::{Permutation, mix};
 
-/// What the random numbers are drawn for.
+/// Purpose key of the random numbers.
 const ROUND: u64 = 4;
 
-/// The clients that take part in the round of a step, ascending; none where there are none.
+/// Clients of a step's round in ascending order; empty without federated learning.
 pub fn clients_at(recipe: &Recipe, step: u64) -> Vec<usize> {
     if !recipe.is_federated() {
         return Vec::new();
@@ -21,8 +21,8 @@ pub fn clients_at(recipe: &Recipe, step: u64) -> Vec<usize> {
     clients
 }
 
-/// Which part of the samples a sequence of a step's batch is of, and which sample of its life.
-pub(crate) fn turn_of(
+/// Data part of a sequence in a step's batch, and the index of its draw from that part.
+pub(crate) fn draw_of(
     recipe: &Recipe,
     clients: &[usize],
     step: u64,

@@ -1,91 +1,96 @@
-//! A text becomes one stream of tokens, the front of it for training and the end for validation.
+//! Corpus: one token stream, split into training and validation.
 //!
-//! The stream lies in memory (bytes, or what a tokenizer made of a text) or in mapped shards; what
-//! is cut from it does not know which. The validation split is the *last* part of the stream and
-//! not a random choice of windows, so no validation token is ever inside a training window; or it
-//! is a text of its own. A worker that needs only some stretches of the stream reads the text
-//! twice, first to learn how long it is, and keeps what is its own.
+//! The stream is in memory (bytes or tokens) or in mapped shards. The validation split is the
+//! *last* part of the stream, so no validation token is inside a training window; or it is a
+//! separate text. A worker that needs only some spans of the stream reads the text twice: first for
+//! its length, then to keep its own spans.
 //!
 //! # Layout
 //!
-//! - `tokens`: where tokens lie
-//! - `stretch`: a part of a stream, and how sequences are cut from it
-//! - `text`: a text as a stream that can be read again
-//! - `stream`: a stream before it is split: read whole, or looked through for what is wanted
-//! - `census`: what is found out about a stream as it passes by
+//! - `tokens`: storage of tokens
+//! - `token_span`: a range of the stream, and its windows
+//! - `text`: a text as a repeatable stream of tokens
+//! - `stream`: reading a stream, whole or in spans
+//! - `stream_stats`: fingerprint and token counts of a stream
 
-mod census;
 mod stream;
-mod stretch;
+mod stream_stats;
 mod text;
+mod token_span;
 mod tokens;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use lockstep_config::{Data, Documents, HeldOut, Order, Recipe, Source};
+use lockstep_config::{Data, Documents, Order, Recipe, Source, ValidationSource};
 use lockstep_platform::World;
 
 use crate::bundled;
 use crate::documents::DocumentError;
 use crate::error::{DataError, Split};
-use crate::problem;
 use crate::shards::ShardSet;
 use crate::tokenizer::Tokenizer;
-use crate::validation::reach;
-use census::Census;
 use stream::{Stream, Whole, edge, held_out_text, new_fold, tokenizer_of, with_documents};
+use stream_stats::TokenCounts;
 use text::Text;
 use tokens::{Run, Tokens};
 
 pub(crate) use stream::{combined, open_whole};
 
-pub use stretch::Stretch;
+pub use token_span::TokenSpan;
 
-/// A token stream and where it is split.
+/// Token stream with its split.
 pub struct Corpus {
     name: String,
-    train: Stretch,
-    validation: Stretch,
+    train: TokenSpan,
+    validation: TokenSpan,
     tokenizer: Tokenizer,
     vocab: usize,
     cut: Documents,
     fingerprint: OnceLock<String>,
-    /// Known where the stream passed by and is not held.
+    /// Entropy, if it was counted while the stream was read.
     entropy: Option<f64>,
 }
 
-/// What a worker keeps of a corpus.
+/// Part of a corpus that a worker keeps in memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Keep {
-    /// All of it.
+    /// The whole corpus.
     Everything,
-    /// The parts of these leaves, and what validation needs.
+    /// Spans of these leaves, and those of the validation.
     Leaves(Vec<usize>),
 }
 
 impl Corpus {
-    /// Reads the text that a recipe names and proves that its context fits into both splits.
+    /// Reads the recipe's corpus and checks that its context fits into both splits.
     pub fn load(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
         if recipe.model.family.is_problem() {
-            return problem::corpus(recipe);
+            return Self::of_problem(recipe);
         }
         let source = recipe.data.source.to_string();
         Self::read(recipe, &source, &recipe.data.validation, &Keep::Everything, world)
     }
 
-    /// Reads a text as a recipe says; `source` and `held_out` are where it lies for this worker.
+    /// Stand-in corpus of a small problem, whose fingerprint identifies the samples.
+    pub(crate) fn of_problem(recipe: &Recipe) -> Result<Self, DataError> {
+        let text = format!("{} {:?}", recipe.model.family, recipe.model.problem);
+        // Keep the fingerprint of runs older than the `density` setting.
+        let text = text.replace(" density: 1.0,", "");
+        Self::from_text("the samples", &text, 0.5)
+    }
+
+    /// Reads a corpus; `source` and `held_out` are the paths for this worker.
     pub(crate) fn read(
         recipe: &Recipe,
         source: &str,
-        held_out: &HeldOut,
+        held_out: &ValidationSource,
         keep: &Keep,
         world: &World,
     ) -> Result<Self, DataError> {
         let read = Self::read_from(recipe, source, held_out, keep, world);
         read.map_err(|error| match error {
-            // Said in the words of a recipe.
+            // Name the recipe key in the error.
             DataError::Documents(DocumentError::Missing { path }) if path == Path::new(source) => {
                 DataError::Missing { path }
             }
@@ -96,7 +101,7 @@ impl Corpus {
     fn read_from(
         recipe: &Recipe,
         source: &str,
-        held_out: &HeldOut,
+        held_out: &ValidationSource,
         keep: &Keep,
         world: &World,
     ) -> Result<Self, DataError> {
@@ -132,12 +137,12 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// The text inside the binary, with its last `validation` fraction held out.
+    /// The bundled corpus, with its last `validation` fraction held out.
     pub fn bundled(validation: f64) -> Self {
         Self::of_bytes(bundled::NAME, bundled::text(), validation)
     }
 
-    /// A text that is already in memory; `name` stands for it in messages.
+    /// Corpus from text in memory; `name` identifies it in messages.
     pub fn from_text(name: &str, text: &str, validation: f64) -> Result<Self, DataError> {
         if text.is_empty() {
             return Err(DataError::EmptyFile { path: name.into() });
@@ -150,11 +155,11 @@ impl Corpus {
         let tokens = Arc::new(Tokens::Whole(Run::Bytes(bytes)));
         let ends: Arc<[u64]> = [num_tokens as u64].into();
         let edge = edge(num_tokens, validation, &ends, Documents::Packed);
-        let stretch = |range| Stretch { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
+        let span = |range| TokenSpan { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
         Self {
             name: name.to_owned(),
-            train: stretch(0..edge),
-            validation: stretch(edge..num_tokens),
+            train: span(0..edge),
+            validation: span(edge..num_tokens),
             tokenizer: Tokenizer::bytes(),
             vocab: Tokenizer::bytes().vocab(),
             cut: Documents::Packed,
@@ -163,27 +168,27 @@ impl Corpus {
         }
     }
 
-    /// Splits a stream that is there as a whole.
+    /// Splits a stream that is in memory or mapped.
     fn split(
         whole: Whole,
         tokenizer: Tokenizer,
-        held_out: &HeldOut,
+        held_out: &ValidationSource,
         world: &World,
         data: &Data,
     ) -> Result<Self, DataError> {
         let (cut, field) = (data.documents, &data.field);
         let Whole { name, tokens, num_tokens, ends, vocab, shards, .. } = whole;
         let tokens = Arc::new(tokens);
-        let stretch = |range| Stretch { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
+        let span = |range| TokenSpan { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
         let (train, validation, other) = match held_out {
-            HeldOut::Fraction(fraction) => {
+            ValidationSource::Fraction(fraction) => {
                 let edge = edge(num_tokens, *fraction, &ends, cut);
-                (stretch(0..edge), stretch(edge..num_tokens), None)
+                (span(0..edge), span(edge..num_tokens), None)
             }
-            HeldOut::Path(path) => {
+            ValidationSource::Path(path) => {
                 let text = Text { source: path, field, tokenizer: &tokenizer, world };
                 let (validation, fingerprint) = held_out_text(&text, cut)?;
-                (stretch(0..num_tokens), validation, Some(fingerprint))
+                (span(0..num_tokens), validation, Some(fingerprint))
             }
         };
         let corpus = Self {
@@ -198,7 +203,7 @@ impl Corpus {
         };
         if shards.is_some() || other.is_some() {
             let own = match shards {
-                Some(set) => stream::of_shards(&set, corpus.train.len()),
+                Some(set) => stream::shards_fingerprint(&set, corpus.train.len()),
                 None => corpus.fold()?,
             };
             let whole = other.map_or(own.clone(), |other| combined([own, other]));
@@ -207,44 +212,44 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// Reads a stream and keeps only what some leaves need.
+    /// Reads a stream and keeps only the spans of some leaves.
     fn keep(
         recipe: &Recipe,
         stream: &Stream<'_>,
         tokenizer: &Tokenizer,
-        held_out: &HeldOut,
+        held_out: &ValidationSource,
         leaves: &[usize],
         world: &World,
     ) -> Result<Self, DataError> {
         let (cut, context) = (recipe.data.documents, recipe.model.context);
         let outline = stream.outline()?;
         let nothing = Arc::new(Tokens::Parts(Vec::new()));
-        let stretch = |range| Stretch {
+        let span = |range| TokenSpan {
             tokens: Arc::clone(&nothing),
             range,
             ends: Arc::clone(&outline.ends),
         };
         let (edge, other) = match held_out {
-            HeldOut::Fraction(fraction) => {
+            ValidationSource::Fraction(fraction) => {
                 (edge(outline.num_tokens, *fraction, &outline.ends, cut), None)
             }
-            HeldOut::Path(path) => {
+            ValidationSource::Path(path) => {
                 let text = Text { source: path, field: &recipe.data.field, tokenizer, world };
                 (outline.num_tokens, Some(held_out_text(&text, cut)?))
             }
         };
-        let mut train = stretch(0..edge);
-        let mut validation = stretch(edge..outline.num_tokens);
+        let mut train = span(0..edge);
+        let mut validation = span(edge..outline.num_tokens);
         let parts = train.parts(recipe.num_leaves(), cut);
-        let mut wanted: Vec<_> = leaves.iter().map(|&leaf| parts[leaf].range()).collect();
-        wanted.sort_by_key(|range| range.start);
+        let mut spans: Vec<_> = leaves.iter().map(|&leaf| parts[leaf].range()).collect();
+        spans.sort_by_key(|range| range.start);
         let limit = recipe.train.eval_batches * recipe.train.batch;
-        wanted.push(edge..edge + reach(context, limit, &validation, cut));
-        let seen = stream.keep(&outline, wanted, edge, tokenizer.vocab())?;
-        let tokens = Arc::new(seen.tokens);
+        spans.push(edge..edge + validation.evaluation_len(context, limit, cut));
+        let kept = stream.keep(&outline, spans, edge, tokenizer.vocab())?;
+        let tokens = Arc::new(kept.tokens);
         train.tokens = Arc::clone(&tokens);
         validation.tokens = tokens;
-        let mut fingerprint = seen.fingerprint;
+        let mut fingerprint = kept.fingerprint;
         if !matches!(stream, Stream::Shards(_)) {
             fingerprint = with_documents(fingerprint, &outline.ends, cut);
         }
@@ -260,7 +265,7 @@ impl Corpus {
             vocab: tokenizer.vocab(),
             cut,
             fingerprint: OnceLock::from(fingerprint),
-            entropy: Some(seen.entropy),
+            entropy: Some(kept.entropy),
         })
     }
 
@@ -291,58 +296,57 @@ impl Corpus {
         Ok(())
     }
 
-    /// The path, or a few words for a text that has none.
+    /// Path, or a description if it has none.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many tokens there are, over both splits.
+    /// Number of tokens in both splits.
     pub fn num_tokens(&self) -> usize {
         self.train.len() + self.validation.len()
     }
 
-    /// The front of the stream, which the model learns from.
-    pub fn train(&self) -> &Stretch {
+    /// Training split.
+    pub fn train(&self) -> &TokenSpan {
         &self.train
     }
 
-    /// The end of the stream, or a text of its own, which the model is judged by.
-    pub fn validation(&self) -> &Stretch {
+    /// Validation split.
+    pub fn validation(&self) -> &TokenSpan {
         &self.validation
     }
 
-    /// What made tokens of the text.
+    /// Tokenizer of the corpus.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// How its documents become sequences.
+    /// Packed or padded documents.
     pub(crate) fn cut(&self) -> Documents {
         self.cut
     }
 
-    /// How many different tokens there are.
+    /// Vocabulary size.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// Memory that the tokens take in this process, without what is mapped.
+    /// Memory of the tokens in this process, without mapped files.
     pub fn held_bytes(&self) -> usize {
         let (train, validation) = (&self.train.tokens, &self.validation.tokens);
         let other = if Arc::ptr_eq(train, validation) { 0 } else { validation.held_bytes() };
         train.held_bytes() + other
     }
 
-    /// A short name of the content and the split: equal for equal corpora, almost surely different
-    /// for others. Sixteen hexadecimal digits. It guards against mistakes, not against forgery.
+    /// Fingerprint of content and split: 16 hexadecimal digits. It detects mistakes, not forgery.
     pub fn fingerprint(&self) -> String {
         let fold = || self.fold().expect("tokens in memory can be read");
         self.fingerprint.get_or_init(fold).clone()
     }
 
-    /// The fingerprint of a stream that is held as a whole.
+    /// Fingerprint of a stream in memory.
     fn fold(&self) -> Result<String, DataError> {
-        let whole = Stretch { range: 0..self.stream_len(), ..self.train.clone() };
+        let whole = TokenSpan { range: 0..self.stream_len(), ..self.train.clone() };
         let fold = &mut new_fold(whole.len(), self.train.len(), self.vocab);
         match &*whole.tokens {
             Tokens::Whole(Run::Bytes(bytes)) => fold.bytes(bytes),
@@ -352,28 +356,28 @@ impl Corpus {
         Ok(with_documents(own, &self.train.ends, self.cut))
     }
 
-    /// How many tokens the stream has that the training text is the front of.
+    /// Number of tokens in the stream that the training split starts.
     fn stream_len(&self) -> usize {
         let is_one = Arc::ptr_eq(&self.train.tokens, &self.validation.tokens);
         if is_one { self.validation.range.end } else { self.train.range.end }
     }
 
-    /// The loss of a model that knows frequencies only; see [`crate::baseline`].
+    /// Baseline entropy; [`crate::baseline`] defines it.
     pub(crate) fn entropy(&self) -> f64 {
         self.entropy.unwrap_or_else(|| {
-            // A damaged shard ends the run where it is trained on; here it is only a figure.
+            // A damaged shard ends the run in training; here it only affects a figure.
             if let Tokens::Shards(set) = &*self.train.tokens {
-                return stream::census_of(set).map_or(f64::NAN, |census| census.entropy());
+                return stream::count_tokens(set).map_or(f64::NAN, |counts| counts.entropy());
             }
-            let whole = Stretch { range: 0..self.stream_len(), ..self.train.clone() };
-            let mut census = Census::new(self.vocab);
-            let _ = whole.visit(|tokens| census.take(tokens.iter().copied()));
-            census.entropy()
+            let whole = TokenSpan { range: 0..self.stream_len(), ..self.train.clone() };
+            let mut counts = TokenCounts::new(self.vocab);
+            let _ = whole.visit(|tokens| counts.take(tokens.iter().copied()));
+            counts.entropy()
         })
     }
 }
 
-/// The content stays out of debug output: it is megabytes long.
+/// Debug output without the content, which is megabytes long.
 impl fmt::Debug for Corpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Corpus({}, {} tokens)", self.name, self.num_tokens())

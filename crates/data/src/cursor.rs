@@ -1,31 +1,30 @@
-//! Where a run stands in its data, small enough to lie in every checkpoint.
+//! Position of a run in its data, small enough for every checkpoint.
 //!
-//! Because a sample is a function of its number, the position is one number: the step whose batch
-//! comes next. The fingerprint of the text lies beside it, so that a run cannot be resumed on
-//! another text by mistake. The checkpoint that stores a cursor carries the version of the format.
+//! A sample is a function of its number, so the position is one number: the step of the next batch.
+//! The fingerprint of the corpus prevents resuming on another corpus by mistake. The checkpoint
+//! that stores a cursor carries the format version.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
 
-/// A position in the stream of batches.
+/// Position in the stream of batches.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
-    /// The step whose batch is made next.
+    /// Step of the next batch.
     pub next_step: u64,
-    /// The [fingerprint](crate::Corpus::fingerprint) of the text; `None` for a run that has not
-    /// begun.
+    /// [Fingerprint](crate::Corpus::fingerprint) of the corpus; none before the run has started.
     pub corpus: Option<String>,
 }
 
 impl Cursor {
-    /// The beginning of a run, on any text.
+    /// Start of a run, on any corpus.
     pub fn start() -> Self {
         Self::default()
     }
 
-    /// The next step, proven to be meant for the text with this name and fingerprint.
+    /// Next step, after checking that the cursor belongs to this corpus.
     pub(crate) fn step_in(self, name: &str, fingerprint: &str) -> Result<u64, DataError> {
         match self.corpus {
             Some(saved) if saved != fingerprint => Err(DataError::OtherCorpus {

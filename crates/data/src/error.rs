@@ -1,6 +1,6 @@
-//! What can go wrong between a path in a recipe and a batch of tokens.
+//! Errors between a path in a recipe and a batch of tokens.
 //!
-//! Each message is one line that names the file, the fact and, where there is one, a way out.
+//! Each message is one line that names the file, the problem and, if there is one, a remedy.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -13,51 +13,51 @@ use crate::documents::DocumentError;
 use crate::shards::ShardError;
 use crate::tokenizer::TokenizerError;
 
-/// A failure of this crate.
+/// Error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// Nothing lies at the path that the recipe names.
+    /// The recipe's data source does not exist.
     #[error(
         "data.source = {} does not exist; give a file, a folder, a glob such as \
          \"texts/*.jsonl\" or \"bundled\"",
         .path.display()
     )]
     Missing {
-        /// The path as the recipe has it.
+        /// Path in the recipe.
         path: PathBuf,
     },
-    /// A file or folder is there and cannot be read. The text is the platform's own.
+    /// A file or folder cannot be read.
     #[error(transparent)]
     Unreadable(#[from] FileError),
-    /// A text file has no bytes.
+    /// The text file is empty.
     #[error("{} is empty; give data.source a file with text", .path.display())]
     EmptyFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A folder has no file with text, at any depth.
+    /// The folder has no file with text, at any depth.
     #[error("{} holds no file with text (hidden files are not read)", .path.display())]
     EmptyFolder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// Folders lie inside each other without end, as a link to its own parent does.
+    /// Folders are nested too deeply, as by a link to a parent.
     #[error(
         "{} lies more than {limit} folders deep; is there a link to a parent folder?",
         .path.display()
     )]
     TooDeep {
-        /// The folder that was not opened.
+        /// Path of the folder.
         path: PathBuf,
-        /// How deep folders are read.
+        /// Maximum depth.
         limit: usize,
     },
-    /// A file is not text.
+    /// The file is not text.
     #[error("{} is not UTF-8 text: byte {offset_bytes} cannot be read", .path.display())]
     NotUtf8 {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the first unreadable byte lies, counted from 0.
+        /// Offset of the first invalid byte, from 0.
         offset_bytes: usize,
     },
     /// A split does not hold one window of `context + 1` tokens.
@@ -65,162 +65,162 @@ pub enum DataError {
         "{name} is too short: its {split} split has {num_tokens} tokens and \
          model.context = {context} needs {}; {}",
         .context + 1,
-        way_out(*.longest_context)
+        remedy(*.longest_context)
     )]
     TooShort {
-        /// The file, folder or bundled text.
+        /// Name of the corpus.
         name: String,
-        /// Which part of it.
+        /// Split that is too short.
         split: Split,
-        /// How many tokens that part has.
+        /// Number of tokens in the split.
         num_tokens: usize,
-        /// The context that the recipe asks for.
+        /// Context of the recipe.
         context: usize,
-        /// The largest context that both splits have room for; 0 when there is none.
+        /// Largest context that fits both splits; 0 if none does.
         longest_context: usize,
     },
-    /// A text to judge a model by is too short.
-    #[error("{name} has {num_tokens} tokens, and the least that can be judged is 2")]
+    /// A text for evaluation is too short.
+    #[error("{name} has {num_tokens} tokens, and an evaluation needs at least 2")]
     NothingToPredict {
-        /// The text.
+        /// Name of the text.
         name: String,
-        /// Its tokens.
+        /// Number of tokens.
         num_tokens: usize,
     },
-    /// No document of a split has anything to predict.
+    /// No document of a split has a target.
     #[error(
         "no document in the {split} split of {name} has two tokens, which data.documents = \
          \"padded\" needs; give more documents, or try data.documents = \"packed\""
     )]
     NoDocument {
-        /// The file, folder or bundled text.
+        /// Name of the corpus.
         name: String,
-        /// Which part of it.
+        /// Split without targets.
         split: Split,
     },
-    /// A leaf's part of the text does not hold one sequence.
+    /// A leaf's part of the corpus does not hold one sequence.
     #[error(
         "{name} is too short for data.placement = \"partitioned\": part {part} of \
          {num_parts} (numerics.invariant_up_to) has {num_tokens} tokens and no sequence of \
          model.context = {context}; give a longer text, or try data.placement = \"shared\""
     )]
     PartTooShort {
-        /// The file, folder or bundled text.
+        /// Name of the corpus.
         name: String,
-        /// Which part of it.
+        /// Index of the part.
         part: usize,
-        /// How many parts there are.
+        /// Number of parts.
         num_parts: usize,
-        /// How many tokens that part has.
+        /// Number of tokens in the part.
         num_tokens: usize,
-        /// The context that the recipe asks for.
+        /// Context of the recipe.
         context: usize,
     },
-    /// An epoch has less than a batch, and what is less is dropped.
+    /// An epoch is shorter than a batch, and incomplete batches are dropped.
     #[error(
-        "{name} gives {num_windows} sequences an epoch and a step takes {per_step}, so data.last = \
-         \"drop\" leaves none; try data.last = \"pad\" or a longer text"
+        "{name} has {num_windows} sequences per epoch and a step takes {per_step}, so \
+         data.last_batch = \"drop\" leaves none; try data.last_batch = \"pad\" or a longer text"
     )]
     EmptyEpoch {
-        /// The file, folder or bundled text.
+        /// Name of the corpus.
         name: String,
-        /// How many sequences it has.
+        /// Number of sequences in an epoch.
         num_windows: u64,
-        /// How many a step takes.
+        /// Number of sequences per step.
         per_step: usize,
     },
-    /// Shards were made by another tokenizer than the one that is asked for.
+    /// The shards were made by another tokenizer.
     #[error(
         "{} was tokenised with another tokenizer than {tokenizer}; use its own tokenizer.json, or \
          tokenise the text again",
         .shards.display()
     )]
     OtherTokenizer {
-        /// The shard folder.
+        /// Path of the shard folder.
         shards: PathBuf,
-        /// The tokenizer that is asked for.
+        /// Tokenizer of the recipe.
         tokenizer: String,
     },
-    /// The data server does not serve this worker.
+    /// The data server refuses this worker.
     #[error("the data server {addr} refuses this worker: {reason}")]
     Refused {
-        /// Where the server is.
+        /// Address of the server.
         addr: String,
-        /// Its words.
+        /// Reason given by the server.
         reason: String,
     },
-    /// The data server cannot be reached, is gone, or does not keep to the protocol.
+    /// The data server is unreachable, gone, or violates the protocol.
     #[error("the data server {addr} failed: {reason}; start it again, then the run")]
     Server {
-        /// Where the server is.
+        /// Address of the server.
         addr: String,
-        /// What happened.
+        /// Description of the failure.
         reason: String,
     },
-    /// There is no secret to prove with that a worker belongs to the run.
+    /// The shared secret is missing or invalid.
     #[error("a data server needs a shared secret{why}: {hint}")]
     Secret {
-        /// What is wrong with the one there is, or nothing.
+        /// Problem with the given secret, or empty.
         why: String,
-        /// How to give one.
+        /// Remedy.
         hint: &'static str,
     },
     /// The data server cannot listen.
     #[error(transparent)]
     Listen(#[from] lockstep_platform::NetError),
-    /// A saved position belongs to another text.
+    /// The cursor belongs to another corpus.
     #[error(
         "{name} is not the text that this run began with (fingerprint {found}, saved {saved}); \
          resume with the same data.source"
     )]
     OtherCorpus {
-        /// The file, folder or bundled text.
+        /// Name of the corpus.
         name: String,
-        /// The fingerprint of the text at hand.
+        /// Fingerprint of the corpus.
         found: String,
-        /// The fingerprint in the cursor.
+        /// Fingerprint in the cursor.
         saved: String,
     },
-    /// A corpus cannot be read as documents.
+    /// The corpus cannot be read as documents.
     #[error(transparent)]
     Documents(#[from] DocumentError),
-    /// A tokenizer cannot be used as asked.
+    /// The tokenizer is unusable.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A shard folder cannot be used or made.
+    /// The shard folder is unusable or cannot be written.
     #[error(transparent)]
     Shards(#[from] ShardError),
-    /// The system gave no thread for the background work.
+    /// The loader thread could not be started.
     #[error("cannot start the thread that makes batches: {reason}")]
     NoThread {
-        /// What the system said.
+        /// Message of the system.
         reason: String,
     },
-    /// The thread that makes batches ended by a bug.
+    /// The loader thread panicked.
     #[error("the thread that makes batches panicked: {message}")]
     Panicked {
-        /// The words of the panic.
+        /// Panic message.
         message: String,
     },
-    /// The thread that makes batches ended without saying why, or failed before.
+    /// The loader thread has ended.
     #[error("the thread that makes batches has ended")]
     Ended,
-    /// No batch came in a time in which thousands could have been made.
+    /// No batch arrived within a generous timeout.
     #[error("no batch for step {step} after waiting {waited_seconds} s for it")]
     Stalled {
-        /// The step that the batch was for.
+        /// Step of the batch.
         step: u64,
-        /// How long the wait was.
+        /// Duration of the wait.
         waited_seconds: u64,
     },
 }
 
-/// A part of the token stream.
+/// Part of the token stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// What the model learns from.
+    /// Training split.
     Train,
-    /// What it is judged by.
+    /// Validation split.
     Validation,
 }
 
@@ -234,8 +234,8 @@ impl fmt::Display for Split {
 }
 
 impl DataError {
-    /// Who must act. A bug has no guilty party in that list: a thread that panicked counts as
-    /// [`Blame::Storage`], whose policy (stop, go back to what was saved) is the safe one.
+    /// Party that must act. A panic counts as [`Blame::Storage`], whose policy (stop and return to
+    /// the last checkpoint) is the safe one.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Missing { .. }
@@ -256,7 +256,7 @@ impl DataError {
             | Self::Documents(_)
             | Self::Tokenizer(_) => Blame::User,
             Self::Shards(error) => error.blame(),
-            // Not a worker, but like one: somebody else has failed us.
+            // The data server counts as a failed peer.
             Self::Server { .. } => Blame::Peer(0),
             Self::Unreadable(error) => blame_for_file(error),
             Self::NoThread { .. } | Self::Panicked { .. } | Self::Ended | Self::Stalled { .. } => {
@@ -266,7 +266,7 @@ impl DataError {
     }
 }
 
-/// A path that is wrong or closed to us is the user's to mend; a disk that fails is not.
+/// A wrong or unreadable path is a user error; a failing disk is not.
 fn blame_for_file(error: &FileError) -> Blame {
     match error.kind() {
         ErrorKind::NotFound
@@ -279,7 +279,7 @@ fn blame_for_file(error: &FileError) -> Blame {
     }
 }
 
-fn way_out(longest_context: usize) -> String {
+fn remedy(longest_context: usize) -> String {
     match longest_context {
         0 => "give a longer text".to_owned(),
         context => format!("try model.context = {context} or a longer text"),

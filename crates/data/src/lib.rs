@@ -1,28 +1,30 @@
-//! Text in, batches out: documents, tokenizers, shards, the sampler and the background loader.
+//! From text to batches: documents, tokenizers, shards, samplers and the background loader.
 //!
-//! Which sample lands at which position of which step is a function of (seed, epoch, index) only:
-//! no worker count, micro-batch size or restart can change it.
+//! The sample at each position of each step is a function of (seed, epoch, index) alone: it does
+//! not depend on the number of workers, the micro-batch size or restarts.
 //!
 //! # Layout
 //!
 //! - [`documents`]: text, JSON Lines, Parquet, folders and globs as a stream of documents
-//! - [`tokenizer`]: text to tokens and back, by bytes or by any `tokenizer.json`
+//! - [`tokenizer`]: byte tokens or any `tokenizer.json`
 //! - [`shards`]: tokens on disk, mapped into memory
-//! - [`corpus`]: a text or shards as one token stream with a validation split
-//! - [`permutation`]: a keyed shuffle that needs no memory
-//! - [`sampler`]: sample number to window of tokens; `deal`: which sampler a sequence comes from
-//! - [`clients`]: who takes part in a round of federated learning
-//! - [`partition`]: parts of the samples that differ, and by how much
-//! - [`batch`]: one step's samples, cut into micro-batches
-//! - [`loader`]: batches made in the background, one step ahead
-//! - [`placement`]: what each worker reads; [`serve`]: batches over the network
-//! - [`cursor`]: the position that a checkpoint stores
-//! - [`validation`]: the fixed micro-batches a model is judged by
-//! - [`baseline`]: the entropy of byte pairs or tokens, the loss to beat
-//! - [`windows`]: a whole text cut into overlapping windows, to judge a model by
-//! - `problem`: the numbers of samples, for small problems, which have no text
-//! - [`error`]: everything that can go wrong, with who must act
-//! - `bundled`: the text inside the binary
+//! - [`corpus`]: a token stream with a validation split
+//! - [`permutation`]: a keyed shuffle without memory
+//! - [`sampler`]: from sample number to token window; `sample_order`: assignment of samples to
+//!   sequences
+//! - [`clients`]: client sampling of federated learning
+//! - [`partition`]: non-IID partitions of the samples
+//! - [`batch`]: samples of one step, in micro-batches
+//! - [`loader`]: batches prepared in the background
+//! - [`placement`]: the data of each worker; [`serve`]: the data server
+//! - [`cursor`]: position in the data, for checkpoints
+//! - [`validation`]: the fixed micro-batches of evaluations
+//! - [`baseline`]: bigram or unigram entropy, the loss to beat
+//! - [`windows`]: overlapping windows over a text, for evaluation
+//! - `problem`: sample numbers of small problems, which have no text
+//! - `zipf`: synthetic tokens by Zipf's law
+//! - [`error`]: errors, each with the party that must act
+//! - `bundled`: the corpus inside the binary
 //!
 //! # Example
 //!
@@ -36,7 +38,7 @@
 //!
 //! let mut loader = Loader::open(&recipe, &world, Arc::clone(&corpus), Cursor::start())?;
 //! let first = loader.next_batch()?;
-//! let (inputs, targets) = first.micro-batch(0);
+//! let (inputs, targets) = first.microbatch(0);
 //! assert_eq!(inputs[1], targets[0]);
 //!
 //! // A saved cursor continues where the first loader stands.
@@ -58,8 +60,8 @@ pub mod permutation;
 pub mod sampler;
 
 pub mod clients;
-mod deal;
 pub mod partition;
+mod sample_order;
 
 pub mod batch;
 pub mod cursor;
@@ -80,13 +82,13 @@ pub mod error;
 
 pub use baseline::{baseline_loss, baseline_name};
 pub use batch::{Batch, IGNORE, PAD};
-pub use corpus::{Corpus, Stretch};
+pub use corpus::{Corpus, TokenSpan};
 pub use cursor::Cursor;
 pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};
 pub use loader::Loader;
 pub use permutation::Permutation;
-pub use placement::{Feed, Seat};
+pub use placement::{DataRank, Feed};
 pub use sampler::{Sampler, Window};
 pub use shards::ShardSet;
 pub use tokenizer::{EndOfDocument, Tokenizer};

@@ -1,13 +1,12 @@
-//! Batches, made in the background one step ahead of the model.
+//! Background loader: prepares batches one step ahead of the model.
 //!
-//! Two batches circulate between the trainer and one thread (more where they come from afar): while
-//! the trainer computes on one, the thread fills the other, and a bounded queue in each direction
-//! carries them to and fro. So memory is allocated once for each in the life of a loader, a fast
-//! thread cannot run ahead, and the time that [`Loader::next_batch`] waits is exactly the time by
-//! which the data was late.
+//! Two batches (more for a data server) circulate between the trainer and one thread through
+//! bounded queues: while the trainer uses one, the thread fills the other. Memory is allocated once
+//! per batch, a fast thread cannot run ahead, and the wait in [`Loader::next_batch`] is exactly the
+//! exposed data loading time.
 //!
-//! The thread closes the queue as it leaves, however it leaves: a panic inside it wakes the trainer
-//! with an error instead of leaving it to wait.
+//! The thread closes its queue on every exit, also on a panic, so the trainer gets an error instead
+//! of waiting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,22 +15,22 @@ use std::time::Duration;
 use lockstep_config::Recipe;
 use lockstep_platform::{JoinHandle, Queue, RecvError, ThreadError, World};
 
-use crate::batch::{Batch, BatchShape, Wanted};
+use crate::batch::{Batch, BatchShape, MicrobatchFilter};
 use crate::corpus::Corpus;
 use crate::cursor::Cursor;
-use crate::deal::Deal;
 use crate::error::DataError;
+use crate::sample_order::SampleOrder;
 
-/// One batch with the trainer, one with the thread.
+/// One batch for the trainer, one for the thread.
 const NUM_BATCHES: usize = 2;
 
-/// How long the trainer waits for a batch, which takes well under a millisecond to make.
+/// Timeout for a batch, which normally takes less than a millisecond.
 const STALL: Duration = Duration::from_mins(1);
 
-/// Makes the batch of a step; the thread's only work.
+/// Fills the batch of a step.
 pub(crate) type Fill = Box<dyn FnMut(u64, &mut Batch) -> Result<(), DataError> + Send>;
 
-/// Hands out the batches of a run in order.
+/// Returns the batches of a run in order.
 pub struct Loader {
     made: Arc<Queue<Result<Batch, DataError>>>,
     spare: Arc<Queue<Batch>>,
@@ -44,7 +43,7 @@ pub struct Loader {
     last_wait: Duration,
 }
 
-/// What a loader says of its text.
+/// Name and fingerprint of the corpus.
 #[derive(Debug, Clone)]
 pub(crate) struct TextName {
     pub(crate) name: String,
@@ -58,8 +57,8 @@ impl TextName {
 }
 
 impl Loader {
-    /// Starts making whole batches of a corpus at `cursor`. A cursor that another loader gave
-    /// continues exactly where that one stood.
+    /// Starts a loader of whole batches at `cursor`. The cursor of another loader continues exactly
+    /// where that one stopped.
     pub fn open(
         recipe: &Recipe,
         world: &World,
@@ -69,15 +68,15 @@ impl Loader {
         let shape = BatchShape::largest(recipe);
         corpus.require(shape.context)?;
         let leaves = vec![true; recipe.num_leaves()];
-        let deal = Deal::of(recipe, corpus.name(), corpus.train(), &leaves)?;
+        let order = SampleOrder::of(recipe, corpus.name(), corpus.train(), &leaves)?;
         let text = TextName::of(&corpus);
         let fill = move |step, batch: &mut Batch| {
-            batch.fill(step, &deal, corpus.train(), Wanted::Leaves(&leaves))
+            batch.fill(step, &order, corpus.train(), MicrobatchFilter::Leaves(&leaves))
         };
         Self::start(shape, world, text, cursor, NUM_BATCHES, STALL, Box::new(fill))
     }
 
-    /// Starts with `num_batches` that `fill` makes, each within `stall`.
+    /// Starts a loader with `num_batches` buffers that `fill` fills, each within `stall`.
     pub(crate) fn start(
         shape: BatchShape,
         world: &World,
@@ -91,7 +90,7 @@ impl Loader {
         let made = Arc::new(Queue::new(world, num_batches));
         let spare = Arc::new(Queue::new(world, num_batches));
         for _ in 0..num_batches {
-            let sent = spare.send(Batch::with_room(shape), Duration::ZERO);
+            let sent = spare.send(Batch::allocate(shape), Duration::ZERO);
             assert!(sent.is_ok(), "a new queue has room for all batches");
         }
         let producer =
@@ -110,7 +109,7 @@ impl Loader {
         })
     }
 
-    /// The same, on a thread that fills batches from memory.
+    /// Starts a loader whose batches are filled from memory.
     pub(crate) fn from_memory(
         shape: BatchShape,
         world: &World,
@@ -121,10 +120,10 @@ impl Loader {
         Self::start(shape, world, text, cursor, NUM_BATCHES, STALL, fill)
     }
 
-    /// The next batch, valid until the next call.
+    /// Next batch, valid until the next call.
     pub fn next_batch(&mut self) -> Result<&Batch, DataError> {
         if let Some(used) = self.current.take() {
-            // This fails only when the thread has ended, and then the queue below says so.
+            // This fails only if the thread has ended, which the queue below reports.
             let _ = self.spare.send(used, Duration::ZERO);
         }
         let start = self.world.clock().now();
@@ -143,13 +142,12 @@ impl Loader {
         Ok(self.current.insert(batch))
     }
 
-    /// How long the last [`Loader::next_batch`] waited for its data.
+    /// Wait of the last [`Loader::next_batch`] for its data.
     pub fn wait_seconds(&self) -> f64 {
         self.last_wait.as_secs_f64()
     }
 
-    /// The position after the last batch handed out: a loader opened with it gives the batches that
-    /// this one would give from here on.
+    /// Position after the last returned batch; a loader opened with it continues from there.
     pub fn cursor(&self) -> Cursor {
         Cursor { next_step: self.next_step, corpus: Some(self.text.fingerprint.clone()) }
     }
@@ -175,8 +173,8 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.spare.close();
         self.made.close();
-        // The thread ends after the batch in its hands at the latest. A panic in it was either
-        // reported by `next_batch` or concerns a batch that nobody will ask for.
+        // The thread ends after its current batch. A panic was either reported by `next_batch` or
+        // concerns a batch that is no longer needed.
         if let Some(thread) = self.thread.take()
             && thread.finished_within(self.stall)
         {
@@ -191,7 +189,7 @@ impl fmt::Debug for Loader {
     }
 }
 
-/// The background thread's side.
+/// Background thread.
 struct Producer {
     made: Arc<Queue<Result<Batch, DataError>>>,
     spare: Arc<Queue<Batch>>,
@@ -200,12 +198,12 @@ struct Producer {
 }
 
 impl Producer {
-    /// Fills spare batches until the loader is dropped or a batch cannot be made.
+    /// Fills spare batches until the loader is dropped or a batch fails.
     fn run(mut self) {
         while let Some(mut batch) = self.next_spare() {
             let filled = (self.fill)(self.next_step, &mut batch);
             let failed = filled.is_err();
-            // There is always room for every batch that exists, so this never waits.
+            // The queue has room for all batches, so this never waits.
             let sent = self.made.send(filled.map(|()| batch), Duration::ZERO);
             if failed || sent.is_err() {
                 return;
@@ -214,7 +212,7 @@ impl Producer {
         }
     }
 
-    /// A step may take the model any time, so each wait has a limit but their number has none.
+    /// Next spare batch. A training step may take any time, so only each single wait is bounded.
     fn next_spare(&self) -> Option<Batch> {
         loop {
             match self.spare.recv(STALL) {
@@ -226,7 +224,7 @@ impl Producer {
     }
 }
 
-/// Runs on every way out of the thread, a panic included.
+/// Closes the queue on every exit, including a panic.
 impl Drop for Producer {
     fn drop(&mut self) {
         self.made.close();

@@ -1,17 +1,16 @@
-//! Parts of the samples that differ: by chance, by Dirichlet's, or by class.
+//! Partitions of the samples with controlled heterogeneity: IID, Dirichlet or by class.
 //!
-//! Whether methods survive data that is not alike everywhere can only be seen on data that is not.
-//! All samples are dealt to parts, a part for each client of a federated run, or else for each leaf
-//! of the gradient sum, so that what a part learns depends on no worker:
+//! Every sample is assigned to one part. There is one part for each client of a federated run, or
+//! for each reduction leaf, so the partition does not depend on workers:
 //!
-//! - *iid*: by chance, evenly;
+//! - *iid*: at random, evenly;
 //! - *dirichlet*: each class is divided among all parts in proportions drawn from Dirichlet(α)
 //!   (Hsu et al., 2019): below 1 most parts hardly know most classes, above 100 all are alike;
 //! - *by-class*: samples sorted by class are cut into twice as many shards as there are parts, and
-//!   everybody gets two (McMahan et al., 2017).
+//!   every part gets two (McMahan et al., 2017).
 //!
-//! A class is a digit, a side of a regression, or, of text, which of its ten tenths a window lies
-//! in. A part goes through its own samples in an order that changes every time.
+//! The class of a sample is its digit, the side of a regression, or the tenth of the text that a
+//! window starts in. A part draws its samples in an order that changes every epoch.
 
 use lockstep_config::{Recipe, SyncPartition};
 use lockstep_tensor::math::scalar;
@@ -19,14 +18,14 @@ use lockstep_tensor::random::Key;
 
 use crate::permutation::{Permutation, mix};
 
-/// What the random numbers are drawn for.
-const DEALT: u64 = 5;
-const TURNS: u64 = 6;
+/// Purpose keys of the random numbers.
+const ASSIGNMENT: u64 = 5;
+const DRAWS: u64 = 6;
 
-/// Classes of a text.
+/// Number of classes of a text.
 pub const TENTHS: usize = 10;
 
-/// Who has which samples.
+/// Assignment of samples to parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     seed: u64,
@@ -34,48 +33,50 @@ pub struct Partition {
     classes: Vec<u8>,
 }
 
-/// How a part differs from the whole.
+/// Heterogeneity of a part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Skew {
-    /// Samples of the part.
+    /// Number of samples in the part.
     pub num_samples: usize,
-    /// Half the sum of the differences between its shares of classes and everybody's: 0 is alike,
-    /// near 1 nothing in common.
+    /// Total variation distance between the class distributions of the part and of all samples: 0
+    /// if equal, near 1 if disjoint.
     pub variation: f64,
-    /// Its most frequent class.
+    /// Most frequent class of the part.
     pub top_class: usize,
-    /// The share of that.
+    /// Fraction of that class.
     pub top_share: f64,
 }
 
 impl Partition {
-    /// Deals samples of these classes as a recipe asks.
+    /// Assigns samples of these classes to parts by the recipe.
     pub fn new(recipe: &Recipe, classes: Vec<u8>) -> Self {
         let num_parts = recipe.num_parts();
         let seed = recipe.train.seed;
         let mut parts = match recipe.sync.partition {
             SyncPartition::Shared | SyncPartition::Iid => iid(seed, classes.len(), num_parts),
-            SyncPartition::Dirichlet => dirichlet(seed, &classes, num_parts, recipe.sync.alpha),
+            SyncPartition::Dirichlet => {
+                dirichlet(seed, &classes, num_parts, recipe.sync.dirichlet_alpha)
+            }
             SyncPartition::ByClass => by_class(seed, &classes, num_parts),
         };
-        leave_nobody_empty(&mut parts);
+        fill_empty_parts(&mut parts);
         Self { seed, parts, classes }
     }
 
-    /// The classes of the windows of a text.
+    /// Classes of the windows of a text.
     pub fn tenths(num_windows: u64) -> Vec<u8> {
         (0..num_windows).map(|index| (index * TENTHS as u64 / num_windows) as u8).collect()
     }
 
-    /// The sample that is number `turn` in the life of a part.
-    pub fn draw(&self, part: usize, turn: u64) -> u32 {
+    /// Draw number `turn` of a part.
+    pub fn draw(&self, part: usize, index: u64) -> u32 {
         let own = &self.parts[part];
         let len = own.len() as u64;
-        let epoch = mix(mix(mix(self.seed, TURNS), part as u64), turn / len);
-        own[Permutation::new(len, epoch).apply(turn % len) as usize]
+        let epoch = mix(mix(mix(self.seed, DRAWS), part as u64), index / len);
+        own[Permutation::new(len, epoch).apply(index % len) as usize]
     }
 
-    /// How every part differs from the whole.
+    /// Heterogeneity of every part.
     pub fn skew(&self) -> Vec<Skew> {
         let num_classes = self.classes.iter().map(|class| usize::from(*class) + 1).max();
         let num_classes = num_classes.unwrap_or(1);
@@ -102,7 +103,7 @@ impl Partition {
 }
 
 fn iid(seed: u64, num_samples: usize, num_parts: usize) -> Vec<Vec<u32>> {
-    let order = Permutation::new(num_samples as u64, mix(seed, DEALT));
+    let order = Permutation::new(num_samples as u64, mix(seed, ASSIGNMENT));
     let mut parts = vec![Vec::new(); num_parts];
     for index in 0..num_samples {
         parts[index % num_parts].push(order.apply(index as u64) as u32);
@@ -113,33 +114,35 @@ fn iid(seed: u64, num_samples: usize, num_parts: usize) -> Vec<Vec<u32>> {
 fn dirichlet(seed: u64, classes: &[u8], num_parts: usize, alpha: f64) -> Vec<Vec<u32>> {
     let mut parts = vec![Vec::new(); num_parts];
     for class in 0..=u8::MAX {
-        let members: Vec<u32> = members_of(classes, class);
-        if members.is_empty() {
+        let samples: Vec<u32> = samples_of_class(classes, class);
+        if samples.is_empty() {
             continue;
         }
         let key = Key::new(seed, "partition").with(u64::from(class));
         let sizes: Vec<f64> =
             (0..num_parts).map(|part| gamma(key.with(part as u64), alpha)).collect();
         let all: f64 = sizes.iter().sum();
-        let order = Permutation::new(members.len() as u64, mix(mix(seed, DEALT), u64::from(class)));
-        // Where the shares of parts end, of all members.
+        let order =
+            Permutation::new(samples.len() as u64, mix(mix(seed, ASSIGNMENT), u64::from(class)));
+        // End of the part's share of the class.
         let (mut start, mut sum) = (0, 0.0);
         for (part, size) in parts.iter_mut().zip(&sizes) {
             sum += size / all;
-            let end = ((sum * members.len() as f64).round() as usize).clamp(start, members.len());
-            part.extend((start..end).map(|i| members[order.apply(i as u64) as usize]));
+            let end = ((sum * samples.len() as f64).round() as usize).clamp(start, samples.len());
+            part.extend((start..end).map(|i| samples[order.apply(i as u64) as usize]));
             start = end;
         }
-        let rest = (start..members.len()).map(|i| members[order.apply(i as u64) as usize]);
+        let rest = (start..samples.len()).map(|i| samples[order.apply(i as u64) as usize]);
         parts[num_parts - 1].extend(rest);
     }
     parts
 }
 
 fn by_class(seed: u64, classes: &[u8], num_parts: usize) -> Vec<Vec<u32>> {
-    let sorted: Vec<u32> = (0..=u8::MAX).flat_map(|class| members_of(classes, class)).collect();
+    let sorted: Vec<u32> =
+        (0..=u8::MAX).flat_map(|class| samples_of_class(classes, class)).collect();
     let num_shards = 2 * num_parts;
-    let order = Permutation::new(num_shards as u64, mix(seed, DEALT));
+    let order = Permutation::new(num_shards as u64, mix(seed, ASSIGNMENT));
     let shard = |index: usize| {
         let edge = |shard: usize| sorted.len() * shard / num_shards;
         let shard = order.apply(index as u64) as usize;
@@ -148,13 +151,13 @@ fn by_class(seed: u64, classes: &[u8], num_parts: usize) -> Vec<Vec<u32>> {
     (0..num_parts).map(|part| shard(2 * part).chain(shard(2 * part + 1)).collect()).collect()
 }
 
-fn members_of(classes: &[u8], class: u8) -> Vec<u32> {
+fn samples_of_class(classes: &[u8], class: u8) -> Vec<u32> {
     let numbers = (0..).zip(classes);
     numbers.filter(|(_, found)| **found == class).map(|(number, _)| number).collect()
 }
 
-/// A part without samples gets one of the largest.
-fn leave_nobody_empty(parts: &mut [Vec<u32>]) {
+/// Moves a sample from the largest part to each empty one.
+fn fill_empty_parts(parts: &mut [Vec<u32>]) {
     while let Some(empty) = parts.iter().position(Vec::is_empty) {
         let largest = (0..parts.len()).max_by_key(|part| parts[*part].len());
         let found = largest.and_then(|part| parts[part].pop());
@@ -162,7 +165,7 @@ fn leave_nobody_empty(parts: &mut [Vec<u32>]) {
     }
 }
 
-/// A number from the Gamma distribution with this shape (Marsaglia and Tsang, 2000).
+/// Draws from the Gamma distribution (Marsaglia and Tsang, 2000).
 fn gamma(key: Key, shape: f64) -> f64 {
     if shape < 1.0 {
         // Gamma(a) is Gamma(a + 1) times U^(1/a).
@@ -172,10 +175,10 @@ fn gamma(key: Key, shape: f64) -> f64 {
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     let (normals, uniforms) = (key.with(2), key.with(3));
-    for turn in 0.. {
-        let x = f64::from(normals.normal(turn));
+    for index in 0.. {
+        let x = f64::from(normals.normal(index));
         let v = (1.0 + c * x) * (1.0 + c * x) * (1.0 + c * x);
-        let u = uniforms.uniform_f64(turn).max(f64::MIN_POSITIVE);
+        let u = uniforms.uniform_f64(index).max(f64::MIN_POSITIVE);
         if v > 0.0 && scalar::ln(u) < 0.5 * x * x + d - d * v + d * scalar::ln(v) {
             return d * v;
         }
@@ -207,7 +210,7 @@ mod tests {
     fn every_sample_is_in_one_part_and_comes_once_an_epoch() {
         for sets in [
             &["sync.partition=iid"][..],
-            &["sync.partition=dirichlet", "sync.alpha=0.1"],
+            &["sync.partition=dirichlet", "sync.dirichlet_alpha=0.1"],
             &["sync.partition=by-class"],
         ] {
             let partition = partition(sets);
@@ -215,11 +218,11 @@ mod tests {
             for (part, skew) in partition.skew().iter().enumerate() {
                 let len = skew.num_samples as u64;
                 let epoch = |first: u64| -> BTreeSet<u32> {
-                    (first..first + len).map(|turn| partition.draw(part, turn)).collect()
+                    (first..first + len).map(|index| partition.draw(part, index)).collect()
                 };
                 assert!(len > 0 && epoch(0).len() as u64 == len, "{sets:?}");
                 assert_eq!(epoch(0), epoch(len), "the same again");
-                assert!(epoch(0).iter().all(|sample| all.insert(*sample)), "nobody else's");
+                assert!(epoch(0).iter().all(|sample| all.insert(*sample)), "in one part only");
             }
             assert_eq!(all, (0..1000).collect(), "{sets:?}");
         }
@@ -230,13 +233,13 @@ mod tests {
         let dirichlet = |alpha: &str| {
             mean_variation(&partition(&[
                 "sync.partition=dirichlet",
-                &format!("sync.alpha={alpha}"),
+                &format!("sync.dirichlet_alpha={alpha}"),
             ]))
         };
         let (even, some, much) = (dirichlet("1000"), dirichlet("1"), dirichlet("0.1"));
         assert!(even < 0.1 && some > 2.0 * even && much > 0.6, "{even} {some} {much}");
         let by_class = partition(&["sync.partition=by-class"]);
-        // Two shards of a twentieth of all: at most two classes, each a tenth of everything.
+        // Two shards of a twentieth: at most two classes, each a tenth of all samples.
         assert!(mean_variation(&by_class) > 0.75);
         assert!(by_class.skew().iter().all(|part| part.top_share >= 0.5));
         assert!(mean_variation(&partition(&["sync.partition=iid"])) < 0.3);

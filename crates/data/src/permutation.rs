@@ -1,16 +1,14 @@
-//! A shuffle without memory: a keyed permutation of `0..size` that answers one index at a time.
+//! Keyed permutation of `0..size`, evaluated one index at a time: a shuffle without memory.
 //!
-//! A Feistel network turns any function of half the bits into a bijection on all of them: each
-//! round replaces `(left, right)` by `(right, left xor f(right))`, which can be undone whatever `f`
-//! is. It works on an even number of bits, so on a power of four that is at least `size`; *cycle
-//! walking* brings it down to `size`: an image outside the range is sent through the network again
-//! until it falls inside. The walk ends, because a bijection that leaves the range must come back
-//! to it along the same cycle, and it is short, because the range holds more than a quarter of the
-//! power of four. So any of a billion samples is found in constant time, on any worker, after any
-//! restart, and no shuffled list is stored or agreed upon.
+//! A Feistel network turns any function of half the bits into a bijection: each round replaces
+//! `(left, right)` by `(right, left xor f(right))`. It works on an even number of bits, that is on
+//! a power of four of at least `size`. Cycle walking (Black and Rogaway, 2002) restricts it to
+//! `size`: an image outside the range is permuted again until it falls inside. The walk is short,
+//! because the range holds more than a quarter of the power of four. Any sample is found in
+//! constant time, on any worker, after any restart, and no shuffled list is stored.
 
-/// Rounds of the network. Four already look random to statistical tests on wide halves; narrow
-/// halves mix less per round, and a round costs a nanosecond.
+/// Number of rounds. Four suffice for wide halves; narrow halves mix less per round, and a round
+/// costs a nanosecond.
 const ROUNDS: u64 = 8;
 
 /// A bijection of `0..size`, chosen by a key.
@@ -22,15 +20,14 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..size` that belongs to `key`. At least one index is needed, and at
-    /// most 2^62.
+    /// Permutation of `0..size` for `key`; `size` is from 1 to 2^62.
     pub fn new(size: u64, key: u64) -> Self {
         assert!((1..=1 << 62).contains(&size), "a permutation of {size} indices is not supported");
         let bits = u64::BITS - (size - 1).leading_zeros();
         Self { size, key, half_bits: bits.div_ceil(2).max(1) }
     }
 
-    /// Where `index` goes.
+    /// Image of `index`.
     pub fn apply(&self, index: u64) -> u64 {
         assert!(index < self.size, "index {index} lies outside a permutation of {}", self.size);
         let mut image = self.network(index);
@@ -44,7 +41,7 @@ impl Permutation {
         let mask = (1 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for round in 0..ROUNDS {
-            // The high bits of a product are the well mixed ones.
+            // The high bits of a product are mixed best.
             let image = mix(mix(self.key, round), right) >> (u64::BITS - self.half_bits);
             (left, right) = (right, left ^ image);
         }
@@ -52,11 +49,10 @@ impl Permutation {
     }
 }
 
-/// A 64-bit value that looks random and is a function of the key and the value alone: every bit of
-/// either changes about half of the result's bits.
+/// Pseudo-random 64-bit function of key and value: every input bit flips about half of the output
+/// bits.
 pub(crate) fn mix(key: u64, value: u64) -> u64 {
-    // Odd constants: the golden ratio to spread consecutive values, then two rounds of
-    // shift and multiply that carry low bits up and high bits down.
+    // Golden-ratio increment to spread consecutive values, then two xor-shift-multiply rounds.
     let mut z = key.rotate_left(32) ^ value.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     z = (z ^ z >> 29).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -91,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_order_is_a_fixed_function_of_the_key() {
-        // A change of these numbers changes every run's data order and thus its bits.
+        // Changing these numbers changes the data order of every run, and thus its bits.
         let order = |key| (0..10).map(|i| Permutation::new(10, key).apply(i)).collect::<Vec<_>>();
         assert_eq!(order(1), [8, 0, 7, 1, 9, 6, 3, 2, 4, 5]);
         assert_eq!(order(2), [1, 4, 2, 8, 6, 5, 9, 0, 3, 7]);
@@ -99,8 +95,7 @@ mod tests {
 
     #[test]
     fn images_spread_evenly_over_the_range() {
-        // Ten thousand images of the first tenth of the indices, counted in ten bins. Each bin
-        // expects 1000; 150 is five standard deviations.
+        // 10,000 images in ten bins: each bin expects 1000; 150 is five standard deviations.
         let permutation = Permutation::new(100_000, 3);
         let mut bins = [0_i32; 10];
         for index in 0..10_000 {

@@ -1,72 +1,72 @@
-//! How the text reaches a worker: it reads all of it, keeps its parts of it, has one of its own, or
-//! is sent what it needs.
+//! Data placement: a worker reads the whole corpus, its parts of it, a corpus of its own, or
+//! batches from a data server.
 //!
-//! Whatever the way, a worker gets the micro-batches that it runs and the number of targets of the whole
-//! batch, and an evaluation gets its fixed micro-batches. *Shared* and *served* give the same batches.
-//! *Partitioned* cuts the text into as many parts as the gradient sum has leaves, so which samples
-//! meet is another function of the recipe, but still none of the workers. *Local* texts are known
-//! to one worker each: which samples a batch has then depends on who is there.
+//! In every mode a worker gets its micro-batches and the number of targets of the whole batch; an
+//! evaluation gets its fixed micro-batches. *Shared* and *served* give the same batches.
+//! *Partitioned* divides the corpus into one part per reduction leaf: other samples meet in a
+//! batch, but still independent of the workers. *Local* corpora are visible to one worker each, so
+//! batches depend on the workers.
 
 use std::fmt;
 use std::sync::Arc;
 
-use lockstep_config::{HeldOut, Placement, Recipe, Source};
+use lockstep_config::{Placement, Recipe, Source, ValidationSource};
 use lockstep_platform::World;
 
 use crate::baseline::{baseline_loss, baseline_name};
-use crate::batch::{Batch, BatchShape, Wanted};
+use crate::batch::{Batch, BatchShape, MicrobatchFilter};
 use crate::corpus::{Corpus, Keep, combined};
 use crate::cursor::Cursor;
-use crate::deal::Deal;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
 use crate::partition::Partition;
 use crate::problem;
+use crate::sample_order::SampleOrder;
 use crate::serve::Client;
-use crate::validation::{Validation, ValidationMicrobatch, microbatches_of};
+use crate::validation::{Validation, ValidationMicrobatch, microbatches_of, problem_microbatches};
 
-/// A worker's place in a run.
+/// Data-parallel rank of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
-    /// Its number.
+pub struct DataRank {
+    /// Rank in the data-parallel group.
     pub worker: usize,
-    /// How many workers there are.
+    /// Data-parallel degree.
     pub num_workers: usize,
-    /// The leaves of the gradient sum that it computes; their micro-batches are its own.
+    /// Reduction leaves of this rank, which determine its micro-batches.
     pub leaves: Vec<usize>,
 }
 
-impl Seat {
+impl DataRank {
     /// The only worker of a recipe.
     pub fn alone(recipe: &Recipe) -> Self {
         Self { worker: 0, num_workers: 1, leaves: (0..recipe.num_leaves()).collect() }
     }
 
-    /// A worker of whom nothing is known but its number, to see whether its text can be read.
-    pub fn unknown(recipe: &Recipe, worker: usize) -> Self {
+    /// A worker with one leaf, for checking that its data is readable.
+    pub fn probe(recipe: &Recipe, worker: usize) -> Self {
         Self { worker, num_workers: recipe.parallel.data, leaves: vec![0] }
     }
 }
 
-/// A worker's text, and what comes of it.
+/// Data of a worker.
 pub struct Feed {
     placement: Placement,
     shape: BatchShape,
     text: TextName,
     vocab: usize,
     is_bytes: bool,
-    way: Way,
+    source: BatchSource,
 }
 
-/// Where batches come from.
-enum Way {
+/// Source of batches.
+enum BatchSource {
     Own {
         corpus: Arc<Corpus>,
-        deal: Deal,
+        order: SampleOrder,
         leaves: Vec<bool>,
         limit: usize,
     },
-    /// A small problem has no text: its samples are made from their numbers.
+    /// Small problem: samples are generated from their numbers.
     Numbers {
         recipe: Box<Recipe>,
         classes: Vec<u8>,
@@ -79,22 +79,25 @@ enum Way {
 }
 
 impl Feed {
-    /// Opens the text of a recipe for a worker.
-    pub fn open(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Self, DataError> {
+    /// Opens the recipe's data for a worker.
+    pub fn open(recipe: &Recipe, world: &World, data_rank: &DataRank) -> Result<Self, DataError> {
         let placement = recipe.data.placement;
         let shape = BatchShape::largest(recipe);
-        // Clients live anywhere, and have micro-batches of no leaf.
+        // Federated clients may run on any worker and use micro-batches of all leaves.
         let mut leaves = vec![recipe.is_federated(); recipe.num_leaves()];
-        seat.leaves.iter().for_each(|&leaf| leaves[leaf] = true);
+        data_rank.leaves.iter().for_each(|&leaf| leaves[leaf] = true);
         if recipe.model.family.is_problem() {
-            let corpus = problem::corpus(recipe)?;
+            let corpus = Corpus::of_problem(recipe)?;
             return Ok(Self {
                 placement,
                 shape,
                 text: TextName::of(&corpus),
                 vocab: corpus.vocab(),
                 is_bytes: true,
-                way: Way::Numbers { recipe: Box::new(recipe.clone()), classes: Vec::new() },
+                source: BatchSource::Numbers {
+                    recipe: Box::new(recipe.clone()),
+                    classes: Vec::new(),
+                },
             });
         }
         if placement == Placement::Served {
@@ -109,15 +112,15 @@ impl Feed {
                 },
                 vocab: welcome.vocab,
                 is_bytes: !welcome.has_tokenizer,
-                way: Way::Served {
+                source: BatchSource::Served {
                     baseline_loss: welcome.baseline_loss,
                     client: Some(Box::new(client)),
                     leaves,
                 },
             });
         }
-        let corpus = read_for(recipe, world, seat)?;
-        let deal = Deal::of(recipe, corpus.name(), corpus.train(), &leaves)?;
+        let corpus = read_for(recipe, world, data_rank)?;
+        let order = SampleOrder::of(recipe, corpus.name(), corpus.train(), &leaves)?;
         let limit = recipe.train.eval_batches * recipe.train.batch;
         Ok(Self {
             placement,
@@ -125,125 +128,125 @@ impl Feed {
             text: TextName::of(&corpus),
             vocab: corpus.vocab(),
             is_bytes: corpus.tokenizer().is_bytes() && data_is_text(recipe),
-            way: Way::Own { corpus: Arc::new(corpus), deal, leaves, limit },
+            source: BatchSource::Own { corpus: Arc::new(corpus), order, leaves, limit },
         })
     }
 
-    /// Says of which class every sample of a small problem is, so that they can be divided by it.
+    /// Sets the classes of a small problem's samples, for partitions by class.
     pub fn classify(&mut self, of_samples: Vec<u8>) {
-        if let Way::Numbers { classes, .. } = &mut self.way {
+        if let BatchSource::Numbers { classes, .. } = &mut self.source {
             *classes = of_samples;
         }
     }
 
-    /// Who has which samples, where they are divided into parts.
+    /// Partition of the samples, if the recipe divides them.
     pub fn partition(&self) -> Option<Partition> {
-        match &self.way {
-            Way::Own { deal, .. } => deal.partition().cloned(),
-            Way::Numbers { recipe, classes } => {
-                recipe.has_parts().then(|| Partition::new(recipe, classes.clone()))
+        match &self.source {
+            BatchSource::Own { order, .. } => order.partition().cloned(),
+            BatchSource::Numbers { recipe, classes } => {
+                recipe.is_partitioned().then(|| Partition::new(recipe, classes.clone()))
             }
-            Way::Served { .. } => None,
+            BatchSource::Served { .. } => None,
         }
     }
 
-    /// Whether the samples depend on the workers, so that no two layouts give the same bits.
+    /// Whether the samples depend on the workers, so that layouts differ in bits.
     pub fn depends_on_workers(&self) -> bool {
         self.placement == Placement::Local
     }
 
-    /// The name of the text, for messages.
+    /// Name of the corpus, for messages.
     pub fn name(&self) -> &str {
         &self.text.name
     }
 
-    /// The [fingerprint](Corpus::fingerprint) of the text.
+    /// [Fingerprint](Corpus::fingerprint) of the corpus.
     pub fn fingerprint(&self) -> &str {
         &self.text.fingerprint
     }
 
-    /// Where every worker has a text of its own, all their fingerprints together are the run's.
+    /// Combines the fingerprints of all workers, if each has its own corpus.
     pub fn all_fingerprints(&mut self, by_worker: impl IntoIterator<Item = u64>) {
         let texts = by_worker.into_iter().map(|number| format!("{number:016x}"));
         self.text.fingerprint = combined(texts);
     }
 
-    /// How many different tokens the text may have.
+    /// Vocabulary size of the corpus.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// Memory that tokens take in this process, without what is mapped.
+    /// Memory of the tokens in this process, without mapped files.
     pub fn held_bytes(&self) -> usize {
-        match &self.way {
-            Way::Own { corpus, .. } => corpus.held_bytes(),
-            Way::Numbers { .. } | Way::Served { .. } => 0,
+        match &self.source {
+            BatchSource::Own { corpus, .. } => corpus.held_bytes(),
+            BatchSource::Numbers { .. } | BatchSource::Served { .. } => 0,
         }
     }
 
-    /// The loss of a model that knows frequencies only; see [`crate::baseline`].
+    /// Baseline entropy; [`crate::baseline`] defines it.
     pub fn baseline_loss(&self) -> f64 {
-        match &self.way {
-            Way::Own { corpus, .. } => baseline_loss(corpus),
-            // The problem itself knows what a solution is worth.
-            Way::Numbers { .. } => f64::NAN,
-            Way::Served { baseline_loss, .. } => *baseline_loss,
+        match &self.source {
+            BatchSource::Own { corpus, .. } => baseline_loss(corpus),
+            // Small problems have their own baseline.
+            BatchSource::Numbers { .. } => f64::NAN,
+            BatchSource::Served { baseline_loss, .. } => *baseline_loss,
         }
     }
 
-    /// What that model knows, in words.
+    /// Name of the baseline statistic.
     pub fn baseline_name(&self) -> &'static str {
         baseline_name(self.vocab, self.is_bytes)
     }
 
-    /// The content of the text's `tokenizer.json`; nothing where a token is a byte.
+    /// Content of `tokenizer.json`; none for byte tokens.
     ///
     /// # Panics
-    /// After [`Self::loader`], where the text is served.
+    /// After [`Self::loader`], if the data is served.
     pub fn tokenizer_json(&mut self) -> Result<Option<Vec<u8>>, DataError> {
-        match &mut self.way {
-            Way::Own { corpus, .. } => Ok(corpus.tokenizer().json().map(<[u8]>::to_vec)),
-            Way::Numbers { .. } => Ok(None),
-            Way::Served { client, .. } => ready(client).tokenizer_json(),
+        match &mut self.source {
+            BatchSource::Own { corpus, .. } => Ok(corpus.tokenizer().json().map(<[u8]>::to_vec)),
+            BatchSource::Numbers { .. } => Ok(None),
+            BatchSource::Served { client, .. } => ready(client).tokenizer_json(),
         }
     }
 
-    /// The micro-batches that the model is judged by. Where every worker has a text of its own these are
-    /// this worker's share of them: see [`share_out`].
+    /// Micro-batches of evaluations; with local corpora this worker's share of them, which
+    /// [`interleave_validation`] merges.
     ///
     /// # Panics
-    /// After [`Self::loader`], where the text is served.
+    /// After [`Self::loader`], if the data is served.
     pub fn validation(&mut self, num_workers: usize) -> Result<Validation, DataError> {
         let is_local = self.placement == Placement::Local;
-        match &mut self.way {
-            Way::Served { client, .. } => ready(client).validation(),
-            Way::Numbers { recipe, .. } => Ok(problem::validation(recipe)),
-            Way::Own { corpus, limit, .. } => {
+        match &mut self.source {
+            BatchSource::Served { client, .. } => ready(client).validation(),
+            BatchSource::Numbers { recipe, .. } => Ok(problem_microbatches(recipe)),
+            BatchSource::Own { corpus, limit, .. } => {
                 let limit = if is_local { limit.div_ceil(num_workers) } else { *limit };
                 microbatches_of(self.shape, limit, corpus.validation(), corpus.cut())
             }
         }
     }
 
-    /// Starts making the batches of this worker at `cursor`.
+    /// Starts the loader of this worker's batches at `cursor`.
     ///
     /// # Panics
-    /// When called twice, where the text is served.
+    /// If called twice and the data is served.
     pub fn loader(&mut self, world: &World, cursor: Cursor) -> Result<Loader, DataError> {
         let text = self.text.clone();
-        match &mut self.way {
-            Way::Numbers { recipe, classes } => {
+        match &mut self.source {
+            BatchSource::Numbers { recipe, classes } => {
                 let fill = Box::new(problem::fill(recipe, classes.clone()));
                 Loader::from_memory(self.shape, world, text, cursor, fill)
             }
-            Way::Own { corpus, deal, leaves, .. } => {
-                let (corpus, deal, leaves) = (Arc::clone(corpus), deal.clone(), leaves.clone());
+            BatchSource::Own { corpus, order, leaves, .. } => {
+                let (corpus, order, leaves) = (Arc::clone(corpus), order.clone(), leaves.clone());
                 let fill = move |step, batch: &mut Batch| {
-                    batch.fill(step, &deal, corpus.train(), Wanted::Leaves(&leaves))
+                    batch.fill(step, &order, corpus.train(), MicrobatchFilter::Leaves(&leaves))
                 };
                 Loader::from_memory(self.shape, world, text, cursor, Box::new(fill))
             }
-            Way::Served { client, leaves, .. } => {
+            BatchSource::Served { client, leaves, .. } => {
                 let client = client.take().expect("the first loader");
                 client.loader(self.shape, world, text, cursor, std::mem::take(leaves))
             }
@@ -255,26 +258,26 @@ fn ready(client: &mut Option<Box<Client>>) -> &mut Client {
     client.as_deref_mut().expect("no loader has taken it")
 }
 
-/// Whether tokens come from a text.
+/// Whether tokens come from text.
 fn data_is_text(recipe: &Recipe) -> bool {
     recipe.data.source != Source::Zipf
 }
 
-/// Reads what a worker keeps of a recipe's text.
-fn read_for(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Corpus, DataError> {
+/// Reads the part of the corpus that a worker keeps.
+fn read_for(recipe: &Recipe, world: &World, data_rank: &DataRank) -> Result<Corpus, DataError> {
     let data = &recipe.data;
-    let own = |path: &str| path.replace(Source::RANK, &seat.worker.to_string());
+    let own = |path: &str| path.replace(Source::RANK, &data_rank.worker.to_string());
     match data.placement {
         Placement::Local => {
             let held_out = match &data.validation {
-                HeldOut::Path(path) => HeldOut::Path(own(path)),
-                HeldOut::Fraction(fraction) => HeldOut::Fraction(*fraction),
+                ValidationSource::Path(path) => ValidationSource::Path(own(path)),
+                ValidationSource::Fraction(fraction) => ValidationSource::Fraction(*fraction),
             };
             let source = own(&data.source.to_string());
             Corpus::read(recipe, &source, &held_out, &Keep::Everything, world)
         }
         Placement::Partitioned => {
-            let leaves = seat.leaves.clone();
+            let leaves = data_rank.leaves.clone();
             let source = data.source.to_string();
             Corpus::read(recipe, &source, &data.validation, &Keep::Leaves(leaves), world)
         }
@@ -282,10 +285,10 @@ fn read_for(recipe: &Recipe, world: &World, seat: &Seat) -> Result<Corpus, DataE
     }
 }
 
-/// Puts the micro-batches of one worker's own text among those of all workers: micro-batch `k` of worker `w` is
-/// micro-batch `k·n + w` of the evaluation, where worker `w` runs it. All have as many micro-batches as the one
-/// that has the most, and targets are counted over all of them.
-pub fn share_out(
+/// Interleaves the validation micro-batches of all workers' local corpora: micro-batch `k` of
+/// worker `w` becomes number `k·n + w`, and runs on worker `w`. Workers with fewer micro-batches
+/// are padded; targets count over all workers.
+pub fn interleave_validation(
     own: Validation,
     recipe: &Recipe,
     worker: usize,

@@ -1,14 +1,13 @@
-//! Which tokens are sample number `n`: a function of (seed, epoch, index) and of nothing else.
+//! Samples of a token stream: window `n` is a function of (seed, epoch, index) alone.
 //!
-//! A sample is a window of up to `context + 1` tokens: the inputs are all but its last, the targets
-//! all but its first. In *packed* text windows lie `context` apart, so that in one epoch every
-//! target is predicted once. Each random epoch shifts all windows by its own offset, so that over
-//! the epochs a token is seen at every position of a window, and visits them in its own keyed order
-//! (see [`Permutation`]). In *padded* text every document is cut into windows of its own, and the
-//! last of each may be short.
+//! A sample is a window of up to `context + 1` tokens: the inputs are all but the last, the targets
+//! all but the first. *Packed* windows are `context` tokens apart, so an epoch predicts every
+//! target once. Each random epoch shifts all windows by its own offset, so that over the epochs a
+//! token appears at every position, and visits them in its own keyed order ([`Permutation`]).
+//! *Padded* documents are cut into windows one by one, and the last one of each may be short.
 //!
-//! Batches are runs of consecutive sample numbers, so neither the number of workers nor the
-//! microbatch size can change which sample lands in which step.
+//! Batches are ranges of consecutive sample numbers, so neither the number of workers nor the
+//! micro-batch size changes the samples of a step.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use lockstep_config::{EpochEnd, Order};
 
 use crate::permutation::{Permutation, mix};
 
-/// Finds any training sample in constant time (packed) or by bisection (padded).
+/// Locates any sample in constant time (packed) or by bisection (padded).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampler {
     seed: u64,
@@ -26,69 +25,69 @@ pub struct Sampler {
     num_windows: u64,
     order: Order,
     last: EpochEnd,
-    /// How many samples of this sampler each step takes, from which step on.
-    paces: Vec<Pace>,
+    /// Number of samples per step, by first step.
+    stages_taken: Vec<Stage>,
 }
 
-/// Steps that take equally many samples.
+/// Steps with an equal number of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pace {
+struct Stage {
     first_step: u64,
     per_step: u64,
-    /// Where in the text the first step begins.
+    /// Position of the first step.
     epoch: u64,
     place: u64,
 }
 
-/// Where a sample lies.
+/// Location of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// How often the whole stream was used before this sample.
+    /// Epoch of the sample.
     pub epoch: u64,
-    /// The number of the window in the stream, in reading order.
+    /// Index of the window in the stream, in reading order.
     pub index: u64,
-    /// The first of its tokens.
+    /// Position of its first token.
     pub start: usize,
-    /// How many tokens it predicts: one less than it has.
+    /// Number of targets: one less than its tokens.
     pub num_targets: usize,
 }
 
-/// How a stream is cut into windows.
+/// Method of cutting a stream into windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Cut {
     Packed { first: usize, num_offsets: u64 },
     Padded { documents: Arc<[Document]> },
 }
 
-/// A document that predicts something.
+/// A document with at least one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Document {
     start: usize,
     end: usize,
-    /// How many windows the documents before it have.
+    /// Number of windows in the documents before it.
     first_window: u64,
 }
 
-/// What the random numbers are drawn for: the two uses must not be correlated.
+/// Purpose keys of the random numbers, so that the two uses are uncorrelated.
 const OFFSET: u64 = 1;
 const ORDER: u64 = 2;
 
 impl Sampler {
-    /// A sampler over a packed stream of `num_tokens`, which must hold at least one window; random,
-    /// with batches across the ends of epochs.
+    /// Random sampler over a packed stream of `num_tokens`, which must hold a window; batches may
+    /// span epochs.
     pub fn new(seed: u64, context: usize, num_tokens: usize) -> Self {
         Self::packed(seed, context, 0..num_tokens, Order::Random)
     }
 
-    /// A sampler over a stretch of a packed stream.
+    /// Sampler over a span of a packed stream.
     pub fn packed(seed: u64, context: usize, tokens: Range<usize>, order: Order) -> Self {
         let num_tokens = tokens.len();
         assert!(context > 0, "a window predicts at least one token");
         assert!(num_tokens > context, "{num_tokens} tokens hold no window of {context} + 1");
         let (num_windows, num_offsets) = match order {
-            // The number of windows must not depend on an epoch's offset, or a sample's epoch could
-            // not be found by division. So one window's worth of tokens is kept back for the
-            // offsets; a stream too short for that has one window, and as many offsets as fit.
+            // The number of windows must not depend on the epoch's offset, so that a division gives
+            // a sample's epoch. One window of tokens is reserved for the offsets; a stream too
+            // short for that has one window and as many offsets as fit.
             Order::Random => {
                 let num_windows = ((num_tokens - context) / context).max(1);
                 (num_windows, context.min(num_tokens - num_windows * context))
@@ -99,8 +98,8 @@ impl Sampler {
         Self::over(seed, context, cut, num_windows as u64, order)
     }
 
-    /// A sampler over whole documents, given by where they end; those that begin before `tokens`
-    /// or end behind are cut off there. There must be one of two tokens.
+    /// Sampler over padded documents with these ends. Documents are clipped to `tokens`; at least
+    /// one must have two tokens.
     pub fn padded(
         seed: u64,
         context: usize,
@@ -116,40 +115,48 @@ impl Sampler {
     }
 
     fn over(seed: u64, context: usize, cut: Cut, num_windows: u64, order: Order) -> Self {
-        Self { seed, context, cut, num_windows, order, last: EpochEnd::Wrap, paces: Vec::new() }
-            .in_steps(1, EpochEnd::Wrap)
+        Self {
+            seed,
+            context,
+            cut,
+            num_windows,
+            order,
+            last: EpochEnd::Wrap,
+            stages_taken: Vec::new(),
+        }
+        .in_steps(1, EpochEnd::Wrap)
     }
 
-    /// The same sampler, of which each step takes `per_step` samples, with what happens at the end
-    /// of an epoch. Dropping needs an epoch of at least one step.
+    /// Sets the number of samples per step and the policy at the end of an epoch. `Drop` needs an
+    /// epoch of at least one step.
     pub fn in_steps(self, per_step: usize, last: EpochEnd) -> Self {
         self.in_stages([(0, per_step)], last)
     }
 
-    /// The same with another number of samples from each of some steps on, in order, of which the
-    /// first is step zero.
+    /// Sets the number of samples per step in stages of (first step, number); the first stage
+    /// starts at step 0.
     pub fn in_stages(
         mut self,
         stages: impl IntoIterator<Item = (u64, usize)>,
         last: EpochEnd,
     ) -> Self {
-        (self.last, self.paces) = (last, Vec::new());
+        (self.last, self.stages_taken) = (last, Vec::new());
         for (first_step, per_step) in stages {
             let per_step = per_step as u64;
             assert!(per_step > 0, "a step takes samples");
             assert!(last != EpochEnd::Drop || self.num_windows >= per_step, "a step an epoch");
-            let (epoch, place) = match self.paces.last() {
-                Some(pace) => self.begin(pace, first_step),
+            let (epoch, place) = match self.stages_taken.last() {
+                Some(stage) => self.begin(stage, first_step),
                 None => (0, 0),
             };
-            self.paces.push(Pace { first_step, per_step, epoch, place });
+            self.stages_taken.push(Stage { first_step, per_step, epoch, place });
         }
         self
     }
 
-    /// The epoch in which a step of a pace begins, and the place in it.
-    fn begin(&self, pace: &Pace, step: u64) -> (u64, u64) {
-        let Pace { first_step, per_step, epoch, place } = *pace;
+    /// Epoch and position in it at which a step begins.
+    fn begin(&self, stage: &Stage, step: u64) -> (u64, u64) {
+        let Stage { first_step, per_step, epoch, place } = *stage;
         let num_steps = step - first_step;
         let steps_in = |num_windows: u64| match self.last {
             EpochEnd::Drop => num_windows / per_step,
@@ -169,22 +176,22 @@ impl Sampler {
         }
     }
 
-    /// How many samples an epoch has.
+    /// Number of samples per epoch.
     pub fn num_windows(&self) -> u64 {
         self.num_windows
     }
 
-    /// Where sample number `sample` lies, counted without regard to steps.
+    /// Window of a sample number, without regard to steps.
     pub fn locate(&self, sample: u64) -> Window {
         self.window(sample / self.num_windows, sample % self.num_windows)
     }
 
-    /// The sample in place `slot` of a step; nothing where the end of an epoch is filled up.
+    /// Sample `slot` of a step; none for padding at the end of an epoch.
     pub fn draw(&self, step: u64, slot: usize) -> Option<Window> {
-        let behind = self.paces.partition_point(|pace| pace.first_step <= step);
-        let pace = &self.paces[behind - 1];
-        assert!((slot as u64) < pace.per_step, "sample {slot} of {} in a step", pace.per_step);
-        let (epoch, first) = self.begin(pace, step);
+        let behind = self.stages_taken.partition_point(|stage| stage.first_step <= step);
+        let stage = &self.stages_taken[behind - 1];
+        assert!((slot as u64) < stage.per_step, "sample {slot} of {} in a step", stage.per_step);
+        let (epoch, first) = self.begin(stage, step);
         let place = first + slot as u64;
         match self.last {
             EpochEnd::Wrap => {
@@ -196,7 +203,7 @@ impl Sampler {
         }
     }
 
-    /// The sample in a place of an epoch.
+    /// Window at a position of an epoch.
     fn window(&self, epoch: u64, place: u64) -> Window {
         let key = |purpose| mix(mix(self.seed, purpose), epoch);
         let index = match self.order {
@@ -223,7 +230,7 @@ impl Sampler {
     }
 }
 
-/// The documents of a stretch that predict something, and how many windows they have together.
+/// Documents of a span with targets, and their total number of windows.
 fn documents_in(context: usize, tokens: Range<usize>, ends: &[u64]) -> (Vec<Document>, u64) {
     let mut documents = Vec::new();
     let mut first_window = 0;
@@ -240,12 +247,12 @@ fn documents_in(context: usize, tokens: Range<usize>, ends: &[u64]) -> (Vec<Docu
     (documents, first_window)
 }
 
-/// How many windows the documents of a stretch have; a sampler needs one.
+/// Number of windows of padded documents in a span.
 pub(crate) fn num_padded_windows(context: usize, tokens: Range<usize>, ends: &[u64]) -> u64 {
     documents_in(context, tokens, ends).1
 }
 
-/// A number below `limit`, from a random word: the high half of their product.
+/// Uniform number below `limit` from a random word: the high half of their product.
 fn scale(word: u64, limit: u64) -> u64 {
     ((u128::from(word) * u128::from(limit)) >> u64::BITS) as u64
 }
@@ -320,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_cut_off_at_the_ends_of_a_stretch() {
+    fn documents_are_clipped_to_the_span() {
         let sampler = Sampler::padded(1, 4, 3..16, &[10, 20], Order::Sequential);
         let found: Vec<_> = (0..sampler.num_windows())
             .map(|n| sampler.locate(n))
@@ -360,7 +367,7 @@ mod tests {
         for last in [EpochEnd::Wrap, EpochEnd::Drop, EpochEnd::Pad] {
             let sampler = Sampler::new(7, 5, 75).in_stages(stages, last);
             assert_eq!(sampler.num_windows(), 14);
-            // An epoch is walked window by window, as a reader would.
+            // Walk the epoch window by window.
             let (mut epoch, mut place) = (0, 0);
             for step in 0..40 {
                 let num = per_step(step);

@@ -1,63 +1,62 @@
-//! The fixed sequences a model is judged by: the same at every evaluation of every run.
+//! Fixed validation micro-batches, identical at every evaluation of every run.
 //!
-//! They are non-overlapping windows from the start of the validation split, in reading order and
-//! in micro-batches of the training microbatch's size, so that the evaluation's sums have one order too.
-//! The last micro-batch may be short of sequences; it is filled up with positions that count for nothing.
+//! They are non-overlapping windows from the start of the validation split, in reading order and in
+//! micro-batches of the training size, so that the sums of an evaluation have a fixed order. The
+//! last micro-batch may be padded.
 
-use lockstep_config::{Documents, Order, Recipe};
+use lockstep_config::{Documents, Recipe};
 
 use crate::batch::{BatchShape, IGNORE, PAD, fill_window};
-use crate::corpus::{Corpus, Stretch};
+use crate::corpus::{Corpus, TokenSpan};
 use crate::error::DataError;
-use crate::problem;
-use crate::sampler::Sampler;
+use crate::problem::COUNTED;
 
-/// All the micro-batches of one evaluation.
+/// Micro-batches of one evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validation {
-    /// Equally shaped micro-batches, in reading order.
+    /// Micro-batches of equal shape, in reading order.
     pub microbatches: Vec<ValidationMicrobatch>,
-    /// How many targets count, over all micro-batches: the denominator of the mean loss.
+    /// Number of targets in all micro-batches: the denominator of the mean loss.
     pub num_targets: u64,
 }
 
-/// `microbatch` sequences of `context` tokens.
+/// A validation micro-batch of sequences of `context` tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidationMicrobatch {
-    /// The tokens a model reads.
+    /// Input tokens.
     pub inputs: Vec<u32>,
-    /// The token that follows each input, or [`IGNORE`] throughout a filling sequence.
+    /// Token that follows each input, or [`IGNORE`] in padding.
     pub targets: Vec<u32>,
-    /// The number of the first sequence among those of the evaluation.
+    /// Number of the first sequence in the evaluation.
     pub first_sample: u64,
 }
 
 impl ValidationMicrobatch {
-    /// A micro-batch in which nothing counts.
+    /// Micro-batch of padding.
     pub(crate) fn empty(shape: BatchShape, first_sample: u64) -> Self {
         let num_tokens = shape.microbatch_size * shape.context;
         Self { inputs: vec![PAD; num_tokens], targets: vec![IGNORE; num_tokens], first_sample }
     }
 }
 
-/// The micro-batches for `train.eval_batches` batches, or for the whole split where that is less.
+/// Micro-batches of `train.eval_batches` batches, or of the whole split if it is shorter.
 pub fn validation_microbatches(recipe: &Recipe, corpus: &Corpus) -> Result<Validation, DataError> {
     if recipe.model.family.is_problem() {
-        return Ok(problem::validation(recipe));
+        return Ok(problem_microbatches(recipe));
     }
     let limit = recipe.train.eval_batches * recipe.train.batch;
     microbatches_of(BatchShape::of(recipe), limit, corpus.validation(), recipe.data.documents)
 }
 
-/// The micro-batches for at most `limit` sequences of a stretch.
+/// Micro-batches of at most `limit` sequences of a span.
 pub(crate) fn microbatches_of(
     shape: BatchShape,
     limit: usize,
-    tokens: &Stretch,
+    tokens: &TokenSpan,
     cut: Documents,
 ) -> Result<Validation, DataError> {
     let BatchShape { microbatch_size, context, .. } = shape;
-    let Some((sampler, num_sequences)) = sequences(context, limit, tokens, cut) else {
+    let Some((sampler, num_sequences)) = tokens.evaluation_windows(context, limit, cut) else {
         return Ok(Validation { microbatches: Vec::new(), num_targets: 0 });
     };
     let mut num_targets = 0;
@@ -76,26 +75,24 @@ pub(crate) fn microbatches_of(
     Ok(Validation { microbatches, num_targets })
 }
 
-/// How many tokens from the start of a stretch at most `limit` sequences of it reach.
-pub(crate) fn reach(context: usize, limit: usize, tokens: &Stretch, cut: Documents) -> usize {
-    let Some((sampler, num_sequences)) = sequences(context, limit, tokens, cut) else { return 0 };
-    let last = sampler.locate(num_sequences as u64 - 1);
-    last.start + last.num_targets + 1 - tokens.range().start
-}
-
-/// The sampler of an evaluation, and how many sequences it gives.
-fn sequences(
-    context: usize,
-    limit: usize,
-    tokens: &Stretch,
-    cut: Documents,
-) -> Option<(Sampler, usize)> {
-    let num_windows = tokens.num_windows(context, cut, Order::Sequential);
-    if num_windows == 0 || limit == 0 {
-        return None;
-    }
-    let sampler = tokens.sampler(0, context, cut, Order::Sequential);
-    Some((sampler, limit.min(usize::try_from(num_windows).unwrap_or(usize::MAX))))
+/// Micro-batches of a small problem's held-out samples, at most `train.eval_batches` batches.
+pub(crate) fn problem_microbatches(recipe: &Recipe) -> Validation {
+    let BatchShape { batch, microbatch_size, .. } = BatchShape::of(recipe);
+    let problem = &recipe.model.problem;
+    let num_samples = problem.held_out.min(recipe.train.eval_batches * batch);
+    let microbatch = |microbatch: usize| {
+        let numbers = microbatch * microbatch_size..(microbatch + 1) * microbatch_size;
+        let is_there = |number: &usize| *number < num_samples;
+        let input = |number| if is_there(&number) { problem.samples + number } else { 0 };
+        let target = |number| if is_there(&number) { COUNTED } else { IGNORE };
+        ValidationMicrobatch {
+            first_sample: numbers.start as u64,
+            inputs: numbers.clone().map(|number| input(number) as u32).collect(),
+            targets: numbers.map(target).collect(),
+        }
+    };
+    let microbatches = (0..num_samples.div_ceil(microbatch_size)).map(microbatch).collect();
+    Validation { microbatches, num_targets: num_samples as u64 }
 }
 
 #[cfg(test)]
@@ -109,17 +106,17 @@ mod tests {
         targets.filter(|&&target| target != IGNORE).count() as u64
     }
 
-    fn stretch(tokens: impl IntoIterator<Item = u8>) -> Stretch {
-        Stretch::of_bytes(tokens.into_iter().collect(), &[])
+    fn span(tokens: impl IntoIterator<Item = u8>) -> TokenSpan {
+        TokenSpan::of_bytes(tokens.into_iter().collect(), &[])
     }
 
-    fn packed(tokens: &Stretch) -> Validation {
+    fn packed(tokens: &TokenSpan) -> Validation {
         microbatches_of(SHAPE, 2 * SHAPE.batch, tokens, Documents::Packed).unwrap()
     }
 
     #[test]
-    fn a_long_split_gives_the_asked_number_of_sequences_in_reading_order() {
-        let stream = stretch(0..100);
+    fn a_long_split_gives_the_requested_number_of_sequences_in_order() {
+        let stream = span(0..100);
         let validation = packed(&stream);
         assert_eq!((validation.microbatches.len(), validation.num_targets), (4, 24));
         assert_eq!(counted_targets(&validation), 24);
@@ -129,13 +126,14 @@ mod tests {
         let targets: Vec<u32> =
             validation.microbatches.iter().flat_map(|l| l.targets.clone()).collect();
         assert_eq!(targets, (1..25).collect::<Vec<u32>>());
-        assert_eq!(reach(3, 8, &stream, Documents::Packed), 25);
+        assert_eq!(stream.evaluation_len(3, 8, Documents::Packed), 25);
     }
 
     #[test]
     fn a_short_split_fills_its_last_microbatch_with_ignored_targets() {
-        // Eleven tokens hold three windows of 3 + 1 with shared edges: the last micro-batch is half full.
-        let validation = packed(&stretch(10..21));
+        // Eleven tokens hold three windows of 3 + 1 with shared edges: the last micro-batch is half
+        // full.
+        let validation = packed(&span(10..21));
         assert_eq!((validation.microbatches.len(), validation.num_targets), (2, 9));
         assert_eq!(counted_targets(&validation), 9);
         let last = &validation.microbatches[1];
@@ -145,19 +143,48 @@ mod tests {
     }
 
     #[test]
-    fn padded_documents_are_judged_one_by_one() {
-        let tokens = Stretch::of_bytes((1..=9).collect(), &[2, 7, 9]);
+    fn padded_documents_are_evaluated_one_by_one() {
+        let tokens = TokenSpan::of_bytes((1..=9).collect(), &[2, 7, 9]);
         let validation = microbatches_of(SHAPE, 8, &tokens, Documents::Padded).unwrap();
         assert_eq!((validation.microbatches.len(), validation.num_targets), (2, 6));
         assert_eq!(validation.microbatches[0].inputs, [1, 0, 0, 3, 4, 5]);
         assert_eq!(validation.microbatches[1].inputs, [6, 0, 0, 8, 0, 0]);
         assert_eq!(validation.microbatches[1].targets, [7, IGNORE, IGNORE, 9, IGNORE, IGNORE]);
-        assert_eq!(reach(3, 2, &tokens, Documents::Padded), 6);
-        assert_eq!(reach(3, 3, &tokens, Documents::Padded), 7);
+        assert_eq!(tokens.evaluation_len(3, 2, Documents::Padded), 6);
+        assert_eq!(tokens.evaluation_len(3, 3, Documents::Padded), 7);
     }
 
     #[test]
     fn an_empty_split_gives_no_microbatches() {
-        assert_eq!(packed(&stretch([])), Validation { microbatches: vec![], num_targets: 0 });
+        assert_eq!(packed(&span([])), Validation { microbatches: vec![], num_targets: 0 });
+    }
+
+    fn problem(sets: &[&str]) -> Recipe {
+        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        let preset = Some("ridge".to_owned());
+        lockstep_config::resolve(&lockstep_config::Sources {
+            preset,
+            sets,
+            ..lockstep_config::Sources::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn held_out_samples_come_in_microbatches_and_padding_does_not_count() {
+        let recipe = problem(&[
+            "problem.samples=100",
+            "problem.held_out=5",
+            "train.batch=16",
+            "train.microbatch=2",
+        ]);
+        let Validation { microbatches, num_targets } = problem_microbatches(&recipe);
+        let inputs: Vec<_> =
+            microbatches.iter().flat_map(|microbatch| microbatch.inputs.clone()).collect();
+        let targets: Vec<_> =
+            microbatches.iter().flat_map(|microbatch| microbatch.targets.clone()).collect();
+        assert_eq!(num_targets, 5);
+        assert_eq!(inputs, [100, 101, 102, 103, 104, 0]);
+        assert_eq!(targets, [0, 0, 0, 0, 0, IGNORE]);
     }
 }

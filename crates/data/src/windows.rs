@@ -1,34 +1,34 @@
-//! A whole text cut into overlapping windows, to judge a model by.
+//! Overlapping windows over a whole text, for evaluation.
 //!
 //! Every token but the first is predicted exactly once. With a stride below the context each window
-//! sees the end of the one before as its past and predicts only what is new, so that no token but
-//! those of the first window has less than `context - stride` tokens before it: a lower, fairer
-//! loss for `context / stride` times the work. The last window may be short; it is filled up.
+//! sees the end of the previous one as context and predicts only new tokens. After the first window
+//! every token has at least `context - stride` tokens of context: a lower, fairer loss for `context
+//! / stride` times the work. The last window may be padded.
 
 use lockstep_config::Recipe;
 use lockstep_platform::World;
 
 use crate::batch::{IGNORE, PAD};
-use crate::corpus::{Corpus, Stretch, open_whole};
+use crate::corpus::{Corpus, TokenSpan, open_whole};
 use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
 
-/// Tokens whose text is counted together.
+/// Number of tokens decoded at once.
 const PORTION_TOKENS: usize = 1 << 16;
 
-/// A text as a model reads it.
+/// A tokenized text.
 #[derive(Debug)]
 pub struct Passage {
-    /// Where it comes from.
+    /// Name of the source.
     pub name: String,
-    /// Its tokens.
-    pub tokens: Stretch,
-    /// Bytes of text that the tokens behind the first stand for.
+    /// Tokens of the text.
+    pub tokens: TokenSpan,
+    /// Bytes of text behind the first token.
     pub num_bytes: u64,
 }
 
 impl Passage {
-    /// A file, folder, glob or shard folder, for a model with this tokenizer and vocabulary.
+    /// Opens a file, folder, glob or shard folder, for a model with this tokenizer and vocabulary.
     pub fn open(
         source: &str,
         tokenizer: &Tokenizer,
@@ -39,7 +39,7 @@ impl Passage {
         Self::of(source.to_owned(), tokens, tokenizer, num_bytes)
     }
 
-    /// What a recipe holds out.
+    /// Validation split of a recipe.
     pub fn held_out(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
         let corpus = Corpus::load(recipe, world)?;
         let (tokens, tokenizer) = (corpus.validation().clone(), corpus.tokenizer());
@@ -59,10 +59,10 @@ impl Passage {
         Self::of(name, tokens, tokenizer, num_bytes)
     }
 
-    /// The first token is given and not predicted, so its bytes do not count.
+    /// The first token is not predicted, so its bytes do not count.
     fn of(
         name: String,
-        tokens: Stretch,
+        tokens: TokenSpan,
         tokenizer: &Tokenizer,
         num_bytes: u64,
     ) -> Result<Self, DataError> {
@@ -76,7 +76,7 @@ impl Passage {
     }
 }
 
-/// How a text is cut.
+/// Windows of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
     context: usize,
@@ -86,21 +86,21 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Windows of `context` inputs, `stride` apart, over a stretch.
+    /// Windows of `context` inputs, `stride` apart, over a span.
     ///
     /// # Panics
-    /// When the stride is not from 1 to the context.
-    pub fn new(tokens: &Stretch, context: usize, stride: usize) -> Self {
+    /// If the stride is not from 1 to the context.
+    pub fn new(tokens: &TokenSpan, context: usize, stride: usize) -> Self {
         assert!((1..=context).contains(&stride), "a stride of {stride} in windows of {context}");
         Self { context, stride, num_tokens: tokens.len(), first: tokens.range().start }
     }
 
-    /// How many tokens are predicted.
+    /// Number of predicted tokens.
     pub fn num_targets(&self) -> u64 {
         self.num_tokens.saturating_sub(1) as u64
     }
 
-    /// How many windows there are.
+    /// Number of windows.
     pub fn num_windows(&self) -> usize {
         match self.num_tokens.saturating_sub(1) {
             0 => 0,
@@ -109,10 +109,10 @@ impl Windows {
         }
     }
 
-    /// Writes a window, or padding behind the last; returns how many of its targets count.
+    /// Writes a window, or padding after the last one; returns its number of targets.
     pub fn fill(
         &self,
-        tokens: &Stretch,
+        tokens: &TokenSpan,
         index: usize,
         inputs: &mut [u32],
         targets: &mut [u32],
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn every_token_but_the_first_is_predicted_once_whatever_the_stride() {
         for num_tokens in 0..40_u8 {
-            let tokens = Stretch::of_bytes((0..num_tokens).collect(), &[]);
+            let tokens = TokenSpan::of_bytes((0..num_tokens).collect(), &[]);
             for context in 1..=9 {
                 for stride in 1..=context {
                     let windows = Windows::new(&tokens, context, stride);

@@ -1,20 +1,20 @@
-//! A stream that is drawn instead of read: some tokens are common and most are rare.
+//! Synthetic token stream with Zipf-distributed frequencies.
 //!
-//! Token number k comes with a chance in proportion to 1 / (k + 1)^s, Zipf's law, whatever came
-//! before it: of words in a text s is about 1. Low numbers are the common ones, as in vocabularies
-//! that are ordered by how often a token occurs. There is nothing to learn but frequencies; it is
-//! for what depends on which rows of an embedding are touched how often.
+//! Token k is drawn with probability proportional to 1 / (k + 1)^s, independent of the previous
+//! tokens; for words of a text s is about 1. Low ids are the frequent ones, as in vocabularies
+//! sorted by frequency. The stream serves experiments that depend on how often embedding rows are
+//! used.
 
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
 
-/// Tokens of the stream.
+/// Number of tokens in the stream.
 pub(crate) const NUM_TOKENS: usize = 1 << 18;
 
-/// What messages call it.
+/// Name in messages.
 pub(crate) const NAME: &str = "tokens drawn by Zipf's law";
 
-/// The stream is the same whatever the run's seed is, like that of a text.
+/// Fixed seed, so that the stream does not depend on the run's seed.
 const SEED: u64 = 1;
 
 /// Draws the stream for a vocabulary.
@@ -51,7 +51,7 @@ mod tests {
             for (token, chance) in chances.enumerate() {
                 let expected = NUM_TOKENS as f64 * chance / total;
                 let error = (f64::from(counts[token]) - expected).abs();
-                // Five standard deviations of a count, and of the rarest one more.
+                // Five standard deviations of a count, plus one for the rarest token.
                 assert!(error < 5.0 * expected.sqrt() + 1.0, "{exponent}, {token}: {error}");
             }
         }

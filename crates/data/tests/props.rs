@@ -1,4 +1,4 @@
-//! Properties that must hold for every seed, size and split of the work.
+//! Property tests over seeds, sizes and splits.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use lockstep_platform::World;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// The seeds that a recipe can hold: TOML has signed integers only.
+/// Seeds that a recipe can hold: TOML has signed integers only.
 const SEEDS: std::ops::RangeInclusive<u64> = 0..=i64::MAX as u64;
 
-/// The same cases on every run and every machine.
+/// Deterministic cases on every run and machine.
 fn cases(num_cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases: num_cases,
@@ -21,7 +21,7 @@ fn cases(num_cases: u32) -> ProptestConfig {
     }
 }
 
-/// A text whose every window is unlike every other, so that equal tokens mean equal samples.
+/// Text whose windows all differ, so that equal tokens mean equal samples.
 fn counting_text(num_bytes: usize) -> String {
     let numbers: Vec<String> = (0..num_bytes).map(|i| i.to_string()).collect();
     let mut text = numbers.join(" ");
@@ -130,7 +130,7 @@ proptest! {
         seed in SEEDS,
         num_steps in 1_usize..8,
     ) {
-        // Micro-batches end to end, as the model sees them.
+        // Micro-batches in sequence, as the model sees them.
         let stream = |microbatch_size| {
             let mut loader = open(&recipe(seed, 12, microbatch_size, 16), Cursor::start());
             let batches = take(&mut loader, num_steps);

@@ -1,4 +1,4 @@
-//! What a recipe says of its text reaches the tokens: the field, and what ends a document.
+//! Recipe keys of the data source reach the tokens: the field, and the end-of-document token.
 
 use lockstep_config::{Recipe, Sources};
 use lockstep_data::documents::{Documents, ReadOptions};
@@ -66,6 +66,6 @@ fn shards_with_another_end_than_the_recipe_asks_for_are_refused() {
     assert_eq!(text(&load("data.end_of_document=auto").unwrap()), "some text, long enough|");
     assert!(load("data.end_of_document=|").is_ok());
     let error = load("data.end_of_document=none").unwrap_err().to_string();
-    let words = "has \"|\" after each document and data.end_of_document = \"none\"";
-    assert!(error.contains(words), "{error}");
+    let message = "has \"|\" after each document and data.end_of_document = \"none\"";
+    assert!(error.contains(message), "{error}");
 }

@@ -1,4 +1,4 @@
-//! A stream before it is split: read whole, or looked through for what is wanted.
+//! Reading a token stream before it is split: whole, or only some spans.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use lockstep_config::{self as config, Documents, Recipe};
 use lockstep_platform::World;
 
-use super::census::{Census, Fold};
-use super::stretch::Stretch;
+use super::stream_stats::{FingerprintHasher, TokenCounts};
 use super::text::{Part, Text};
-use super::tokens::{Keeper, Run, Tokens};
+use super::token_span::TokenSpan;
+use super::tokens::{Run, SpanCollector, Tokens};
 use crate::bundled;
 use crate::documents::{BUNDLED, ReadOptions};
 use crate::error::DataError;
@@ -19,22 +19,22 @@ use crate::shards::{ShardError, ShardSet};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::zipf;
 
-/// A stream that is there as a whole.
+/// A whole stream, in memory or mapped.
 pub(super) struct Whole {
     pub(super) name: String,
     pub(super) tokens: Tokens,
     pub(super) num_tokens: usize,
-    /// Where documents end; of shards only where sequences begin with documents.
+    /// Ends of the documents; shards load them only for padded documents.
     pub(super) ends: Arc<[u64]>,
     pub(super) vocab: usize,
-    /// The fingerprint of a shard set, which knows it without reading.
+    /// Fingerprint of a shard set, from its manifest.
     pub(super) shards: Option<String>,
-    /// Bytes of the text.
+    /// Number of bytes of text.
     pub(super) num_bytes: u64,
 }
 
 impl Whole {
-    /// Shards, which stay where they are.
+    /// Mapped shards.
     pub(super) fn mapped(set: ShardSet, cut: Documents) -> Self {
         let ends: Arc<[u64]> = match cut {
             Documents::Packed => Arc::new([]),
@@ -51,11 +51,11 @@ impl Whole {
         }
     }
 
-    /// A text, into memory.
+    /// A text, read into memory.
     pub(super) fn read(text: &Text<'_>) -> Result<Self, DataError> {
         let vocab = text.tokenizer.vocab();
         let mut run = Run::for_vocab(vocab);
-        // Its length is known, so it need not grow step by step, and be copied each time.
+        // The length is known, so allocate once.
         if text.source == BUNDLED && text.tokenizer.is_bytes() {
             run.reserve(bundled::length_bytes());
         }
@@ -76,7 +76,7 @@ impl Whole {
 }
 
 impl Whole {
-    /// Tokens that are drawn by Zipf's law, into memory.
+    /// A synthetic Zipf stream in memory.
     pub(super) fn drawn(vocab: usize, exponent: f64) -> Self {
         let drawn = zipf::tokens(vocab, exponent);
         let mut run = Run::for_vocab(vocab);
@@ -88,33 +88,33 @@ impl Whole {
     }
 }
 
-/// What messages call a source.
+/// Name of a source in messages.
 fn name_of(source: &str) -> String {
     if source == BUNDLED { bundled::NAME.to_owned() } else { source.to_owned() }
 }
 
-/// A stream that only passes by.
+/// A stream that is not kept whole.
 pub(super) enum Stream<'a> {
     Text(Text<'a>),
     Shards(Box<Whole>),
 }
 
-/// How long a stream is and where its documents end.
+/// Length of a stream and ends of its documents.
 pub(super) struct Outline {
     pub(super) name: String,
     pub(super) num_tokens: usize,
     pub(super) ends: Arc<[u64]>,
 }
 
-/// What was found in a stream, and what was kept of it.
-pub(super) struct Seen {
+/// Statistics of a stream, and the spans kept of it.
+pub(super) struct KeptSpans {
     pub(super) tokens: Tokens,
     pub(super) fingerprint: String,
     pub(super) entropy: f64,
 }
 
 impl Stream<'_> {
-    /// The first look.
+    /// First pass: length and document ends.
     pub(super) fn outline(&self) -> Result<Outline, DataError> {
         match self {
             Stream::Shards(whole) => Ok(Outline {
@@ -137,69 +137,69 @@ impl Stream<'_> {
         }
     }
 
-    /// The second look: keeps these stretches, in ascending order.
+    /// Second pass: keeps these spans, in ascending order.
     pub(super) fn keep(
         &self,
         outline: &Outline,
-        wanted: Vec<Range<usize>>,
+        spans: Vec<Range<usize>>,
         num_train: usize,
         vocab: usize,
-    ) -> Result<Seen, DataError> {
+    ) -> Result<KeptSpans, DataError> {
         match self {
             Stream::Text(text) => {
-                let mut keeper = Keeper::new(wanted, vocab);
-                let mut census = Census::new(vocab);
+                let mut keeper = SpanCollector::new(spans, vocab);
+                let mut counts = TokenCounts::new(vocab);
                 let mut fold = new_fold(outline.num_tokens, num_train, vocab);
                 text.visit(&mut |part| match part {
                     Part::Bytes(bytes) => {
                         keeper.take_bytes(bytes);
-                        census.take(bytes.iter().map(|&byte| u32::from(byte)));
+                        counts.take(bytes.iter().map(|&byte| u32::from(byte)));
                         fold.bytes(bytes);
                     }
                     Part::Tokens(tokens) => {
                         keeper.take(tokens);
-                        census.take(tokens.iter().copied());
+                        counts.take(tokens.iter().copied());
                         fold.tokens(tokens);
                     }
                     Part::End => {}
                 })?;
-                let (fingerprint, entropy) = (fold.finish(), census.entropy());
-                Ok(Seen { tokens: keeper.finish(), fingerprint, entropy })
+                let (fingerprint, entropy) = (fold.finish(), counts.entropy());
+                Ok(KeptSpans { tokens: keeper.finish(), fingerprint, entropy })
             }
             Stream::Shards(whole) => {
                 let Tokens::Shards(set) = &whole.tokens else { unreachable!("shards are mapped") };
-                let fingerprint = of_shards(&set.fingerprint(), num_train);
-                let entropy = census_of(set)?.entropy();
-                Ok(Seen { tokens: copied(set, wanted)?, fingerprint, entropy })
+                let fingerprint = shards_fingerprint(&set.fingerprint(), num_train);
+                let entropy = count_tokens(set)?.entropy();
+                Ok(KeptSpans { tokens: copied(set, spans)?, fingerprint, entropy })
             }
         }
     }
 }
 
-/// Of a mapped corpus only so many tokens are counted for the baseline.
-const CENSUS_TOKENS: u64 = 1 << 26;
+/// Number of tokens counted for the baseline of a mapped corpus.
+const MAX_COUNTED_TOKENS: u64 = 1 << 26;
 
-/// Tokens that are copied together.
+/// Number of tokens copied at once.
 const PORTION_TOKENS: u64 = 1 << 14;
 
-/// What is frequent in the front of a shard set.
-pub(super) fn census_of(set: &ShardSet) -> Result<Census, DataError> {
-    let mut census = Census::new(set.vocab());
-    portions(set, 0..set.num_tokens().min(CENSUS_TOKENS), |tokens| {
-        census.take(tokens.iter().copied());
+/// Token counts of the first part of a shard set.
+pub(super) fn count_tokens(set: &ShardSet) -> Result<TokenCounts, DataError> {
+    let mut counts = TokenCounts::new(set.vocab());
+    portions(set, 0..set.num_tokens().min(MAX_COUNTED_TOKENS), |tokens| {
+        counts.take(tokens.iter().copied());
     })?;
-    Ok(census)
+    Ok(counts)
 }
 
-/// Copies stretches out of mapped files.
-fn copied(set: &ShardSet, wanted: Vec<Range<usize>>) -> Result<Tokens, DataError> {
+/// Copies spans out of mapped files.
+fn copied(set: &ShardSet, spans: Vec<Range<usize>>) -> Result<Tokens, DataError> {
     let copy = |range: Range<usize>| {
         let mut run = Run::for_vocab(set.vocab());
         run.reserve(range.len());
         portions(set, range.start as u64..range.end as u64, |tokens| run.extend(tokens))?;
         Ok((range.start, run))
     };
-    Ok(Tokens::Parts(wanted.into_iter().map(copy).collect::<Result<_, DataError>>()?))
+    Ok(Tokens::Parts(spans.into_iter().map(copy).collect::<Result<_, DataError>>()?))
 }
 
 fn portions(
@@ -216,8 +216,8 @@ fn portions(
     Ok(())
 }
 
-/// Where a stream is cut into training and validation: at the fraction, or where documents begin
-/// sequences at the start of the document there.
+/// Position of the split: at the fraction, or at the previous document boundary for padded
+/// documents.
 pub(super) fn edge(num_tokens: usize, fraction: f64, ends: &[u64], cut: Documents) -> usize {
     assert!((0.0..1.0).contains(&fraction), "resolve proved the validation fraction");
     let even = num_tokens - (num_tokens as f64 * fraction) as usize;
@@ -225,29 +225,29 @@ pub(super) fn edge(num_tokens: usize, fraction: f64, ends: &[u64], cut: Document
         Documents::Packed => even,
         Documents::Padded => {
             let before = ends.partition_point(|&end| end as usize <= even);
-            // One document that is longer than the training text is cut all the same.
+            // A document longer than the training split is cut anyway.
             before.checked_sub(1).map_or(even, |index| ends[index] as usize)
         }
     }
 }
 
-/// A text or shards as one stretch, for a model with this tokenizer and vocabulary, and the bytes
-/// of its text.
+/// Opens a text or shards as one span, for a model with this tokenizer and vocabulary; also returns
+/// the bytes of its text.
 pub(crate) fn open_whole(
     source: &str,
     tokenizer: &Tokenizer,
     model_vocab: usize,
     world: &World,
-) -> Result<(Stretch, u64), DataError> {
+) -> Result<(TokenSpan, u64), DataError> {
     tokenizer.require(model_vocab)?;
     let field = &ReadOptions::default().field;
     let whole = whole_of(&Text { source, field, tokenizer, world }, Documents::Packed)?;
     let range = 0..whole.num_tokens;
-    let stretch = Stretch { tokens: Arc::new(whole.tokens), range, ends: whole.ends };
-    Ok((stretch, whole.num_bytes))
+    let span = TokenSpan { tokens: Arc::new(whole.tokens), range, ends: whole.ends };
+    Ok((span, whole.num_bytes))
 }
 
-/// A text, or shards of this tokenizer.
+/// Opens a text, or shards of this tokenizer.
 fn whole_of(text: &Text<'_>, cut: Documents) -> Result<Whole, DataError> {
     let (path, files) = (Path::new(text.source), text.world.files());
     if !ShardSet::is_at(path, files) {
@@ -258,25 +258,24 @@ fn whole_of(text: &Text<'_>, cut: Documents) -> Result<Whole, DataError> {
     Ok(Whole::mapped(set, cut))
 }
 
-/// Another text to be judged by, with its fingerprint.
+/// Opens a separate validation text, with its fingerprint.
 pub(super) fn held_out_text(
     text: &Text<'_>,
     cut: Documents,
-) -> Result<(Stretch, String), DataError> {
+) -> Result<(TokenSpan, String), DataError> {
     let Whole { tokens, num_tokens, ends, vocab, shards, .. } = whole_of(text, cut)?;
-    let stretch = Stretch { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
+    let span = TokenSpan { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
     let fingerprint = if let Some(set) = shards {
-        of_shards(&set, 0)
+        shards_fingerprint(&set, 0)
     } else {
         let mut fold = new_fold(num_tokens, 0, vocab);
-        stretch.visit(|tokens| fold.tokens(tokens))?;
-        with_documents(fold.finish(), &stretch.ends, cut)
+        span.visit(|tokens| fold.tokens(tokens))?;
+        with_documents(fold.finish(), &span.ends, cut)
     };
-    Ok((stretch, fingerprint))
+    Ok((span, fingerprint))
 }
 
-/// The tokenizer that a recipe asks for, or that shards bring along; the model must have room for
-/// all its tokens.
+/// Tokenizer of the recipe or of the shards. The model's vocabulary must cover it.
 pub(super) fn tokenizer_of(
     recipe: &Recipe,
     set: Option<&ShardSet>,
@@ -284,17 +283,17 @@ pub(super) fn tokenizer_of(
 ) -> Result<Tokenizer, DataError> {
     let model_vocab = recipe.model.vocab;
     let end = recipe.data.end_of_document.parse().unwrap_or_default();
-    let asked = match &recipe.data.tokenizer {
+    let named = match &recipe.data.tokenizer {
         config::Tokenizer::Byte => None,
         config::Tokenizer::File(path) => Some(Tokenizer::open(path, world.files())?),
     };
     let Some(set) = set else {
-        let tokenizer = asked.unwrap_or_else(Tokenizer::bytes).with_end_of_document(&end)?;
+        let tokenizer = named.unwrap_or_else(Tokenizer::bytes).with_end_of_document(&end)?;
         tokenizer.require(model_vocab)?;
         return Ok(tokenizer);
     };
-    if let Some(asked) = asked {
-        same_tokenizer(set, &asked, world)?;
+    if let Some(named) = named {
+        same_tokenizer(set, &named, world)?;
     }
     if set.vocab() > model_vocab {
         let tokenizer = set.folder().display().to_string();
@@ -302,16 +301,16 @@ pub(super) fn tokenizer_of(
         return Err(TokenizerError::VocabTooLarge { tokenizer, vocab, model_vocab }.into());
     }
     let own = set.tokenizer(world.files())?;
-    let asked = own.clone().with_end_of_document(&end)?;
-    if asked.end_of_document() != own.end_of_document() {
+    let with_end = own.clone().with_end_of_document(&end)?;
+    if with_end.end_of_document() != own.end_of_document() {
         let folder = set.folder().to_owned();
         let found = own.end_of_document_text().unwrap_or_else(|| "none".to_owned());
-        return Err(ShardError::OtherEnd { folder, found, asked: end.to_string() }.into());
+        return Err(ShardError::OtherEnd { folder, found, requested: end.to_string() }.into());
     }
     Ok(own)
 }
 
-/// Refuses shards that another tokenizer made.
+/// Refuses shards of another tokenizer.
 fn same_tokenizer(set: &ShardSet, tokenizer: &Tokenizer, world: &World) -> Result<(), DataError> {
     let own = set.tokenizer(world.files())?;
     if own.json() == tokenizer.json() {
@@ -320,14 +319,13 @@ fn same_tokenizer(set: &ShardSet, tokenizer: &Tokenizer, world: &World) -> Resul
     Err(DataError::OtherTokenizer { shards: set.folder().to_owned(), tokenizer: tokenizer.name() })
 }
 
-/// The fingerprint of a stream begins with its size and split, and with its vocabulary where a
-/// token is no byte.
-pub(super) fn new_fold(num_tokens: usize, num_train: usize, vocab: usize) -> Fold {
-    let fold = Fold::new(num_tokens as u64, num_train as u64);
+/// Fingerprint hasher seeded with size, split, and the vocabulary of sub-word tokens.
+pub(super) fn new_fold(num_tokens: usize, num_train: usize, vocab: usize) -> FingerprintHasher {
+    let fold = FingerprintHasher::new(num_tokens as u64, num_train as u64);
     if vocab <= 256 { fold } else { fold.fact(vocab as u64) }
 }
 
-/// Where documents begin sequences, their ends are part of what a text is.
+/// Adds document ends to the fingerprint, if padding makes them part of the data.
 pub(super) fn with_documents(fingerprint: String, ends: &[u64], cut: Documents) -> String {
     match cut {
         Documents::Packed => fingerprint,
@@ -338,12 +336,12 @@ pub(super) fn with_documents(fingerprint: String, ends: &[u64], cut: Documents) 
     }
 }
 
-/// The fingerprint of a shard set with a split.
-pub(super) fn of_shards(set: &str, num_train: usize) -> String {
+/// Fingerprint of a shard set with a split.
+pub(super) fn shards_fingerprint(set: &str, num_train: usize) -> String {
     combined([set.to_owned(), format!("{num_train:016x}")])
 }
 
-/// One fingerprint of several, in this order.
+/// Combines fingerprints, in this order.
 pub(crate) fn combined(fingerprints: impl IntoIterator<Item = String>) -> String {
     let number = |text: String| u64::from_str_radix(&text, 16).unwrap_or_default();
     let state = fingerprints.into_iter().map(number).fold(0, mix);

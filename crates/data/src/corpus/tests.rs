@@ -1,15 +1,15 @@
-//! Texts of every kind become the streams that they should.
+//! Tests of corpora from files and folders.
 
 use lockstep_config::{Blame, Sources, resolve};
 use lockstep_platform::ScratchDir;
 
 use super::*;
 
-fn bytes(stretch: &Stretch) -> Vec<u8> {
-    stretch.to_vec().unwrap().into_iter().map(|token| token as u8).collect()
+fn bytes(span: &TokenSpan) -> Vec<u8> {
+    span.to_vec().unwrap().into_iter().map(|token| token as u8).collect()
 }
 
-/// Both splits, one after the other.
+/// Both splits, concatenated.
 fn all_bytes(corpus: &Corpus) -> Vec<u8> {
     [bytes(corpus.train()), bytes(corpus.validation())].concat()
 }
@@ -45,7 +45,7 @@ impl Folder {
         Corpus::read(&recipe, &source, held_out, &Keep::Everything, &self.world)
     }
 
-    /// The one line a user sees, with the scratch folder's own name cut out.
+    /// User-visible error line, without the scratch folder's name.
     fn complaint(&self, name: &str) -> String {
         let error = self.load(name).unwrap_err();
         assert_eq!(error.blame(), Blame::User);
@@ -151,4 +151,20 @@ fn fingerprints_tell_texts_and_splits_apart() {
     assert_ne!(of(text, 0.25), of("In the beginning God creates", 0.25));
     assert_ne!(of(text, 0.25), of("in the beginning God created", 0.25));
     assert_eq!(of(text, 0.25).len(), 16);
+}
+
+#[test]
+fn other_samples_have_another_fingerprint() {
+    let of = |set: &str| {
+        let sources = Sources {
+            preset: Some("ridge".to_owned()),
+            sets: vec![set.to_owned()],
+            ..Sources::default()
+        };
+        let recipe = resolve(&sources).unwrap();
+        Corpus::of_problem(&recipe).unwrap().fingerprint()
+    };
+    assert_eq!(of("problem.seed=1"), of("problem.seed=1"));
+    assert_ne!(of("problem.seed=1"), of("problem.seed=2"));
+    assert_eq!(of("train.seed=1"), of("train.seed=2"), "their order is another matter");
 }

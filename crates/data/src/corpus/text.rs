@@ -1,8 +1,8 @@
-//! A text as a stream of tokens that can be read as often as needed, a piece at a time.
+//! Text as a repeatable stream of tokens, one piece at a time.
 //!
-//! Bytes are the text itself, with a line break between two documents. A tokenizer with a file ends
-//! every document with its end-of-document token, where it has one. Nothing is held but the piece
-//! at hand, so a worker can look for its part of a text that is larger than its memory.
+//! Byte tokens are the text itself, with a line break between documents. Other tokenizers end every
+//! document with their end-of-document token, if they have one. Only the current piece is in
+//! memory, so a worker can search a text larger than its memory.
 
 use std::path::Path;
 
@@ -13,27 +13,27 @@ use crate::documents::{BUNDLED, Documents, Piece, ReadOptions};
 use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
 
-/// Where a text lies, and what makes tokens of it.
+/// Location of a text, and its tokenizer.
 pub(super) struct Text<'a> {
     pub(super) source: &'a str,
-    /// The field or column that holds it.
+    /// Field or column of the text.
     pub(super) field: &'a str,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) world: &'a World,
 }
 
-/// What comes next in a text.
+/// Next part of a text.
 pub(super) enum Part<'a> {
-    /// Tokens that are bytes.
+    /// Byte tokens.
     Bytes(&'a [u8]),
     /// Tokens.
     Tokens(&'a [u32]),
-    /// A document ends.
+    /// End of a document.
     End,
 }
 
 impl Text<'_> {
-    /// Shows the whole text to somebody; returns how many bytes it has.
+    /// Passes the whole text to `take`; returns its length in bytes.
     pub(super) fn visit(&self, take: &mut dyn FnMut(Part<'_>)) -> Result<u64, DataError> {
         let end = self.tokenizer.end_of_document();
         if self.tokenizer.is_bytes() && self.source == BUNDLED && end.is_none() {
@@ -74,7 +74,7 @@ impl Text<'_> {
     }
 }
 
-/// A line break, or the byte that was asked for, ends each document that another follows.
+/// Separates documents by a line break, or by the configured byte.
 fn visit_bytes(
     documents: &mut Documents,
     end: Option<u32>,
@@ -100,7 +100,7 @@ fn visit_bytes(
     Ok(num_bytes)
 }
 
-/// The bundled text, whose chapters have an empty line between them.
+/// The bundled corpus, whose chapters are separated by empty lines.
 fn visit_chapters(text: &[u8], take: &mut dyn FnMut(Part<'_>)) {
     let mut rest = text;
     while !rest.is_empty() {

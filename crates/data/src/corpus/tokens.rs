@@ -1,28 +1,27 @@
-//! Tokens where they lie: in mapped files, or in memory in the fewest bytes that hold them, whole
-//! or in parts.
+//! Token storage: mapped files, or compact vectors in memory, whole or in spans.
 //!
-//! A byte corpus takes the memory of its text, a sub-word corpus two bytes a token, four where the
-//! vocabulary is larger than that. Batches are widened to `u32` as they are cut, by
-//! [`Tokens::copy`], which is all that the rest of the crate knows of where tokens lie.
+//! A byte corpus takes the memory of its text, a sub-word corpus two bytes per token, four if the
+//! vocabulary exceeds 65,536. [`Tokens::copy`] widens batches to `u32` and hides the storage from
+//! the rest of the crate.
 
 use std::ops::Range;
 
 use crate::error::DataError;
 use crate::shards::ShardSet;
 
-/// A run of tokens in memory.
+/// Tokens in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Run {
     /// Tokens below 256.
     Bytes(Vec<u8>),
     /// Tokens below 65,536.
     Narrow(Vec<u16>),
-    /// Any tokens.
+    /// Any token.
     Wide(Vec<u32>),
 }
 
 impl Run {
-    /// An empty run for tokens of a vocabulary.
+    /// Empty vector for tokens of a vocabulary.
     pub(crate) fn for_vocab(vocab: usize) -> Self {
         match vocab {
             0..=0x100 => Self::Bytes(Vec::new()),
@@ -39,7 +38,7 @@ impl Run {
         }
     }
 
-    /// Room for exactly so many tokens more.
+    /// Reserves memory for exactly `num_tokens` more tokens.
     pub(crate) fn reserve(&mut self, num_tokens: usize) {
         match self {
             Self::Bytes(tokens) => tokens.reserve_exact(num_tokens),
@@ -48,7 +47,7 @@ impl Run {
         }
     }
 
-    /// Gives back the room that was not needed.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         match self {
             Self::Bytes(tokens) => tokens.shrink_to_fit(),
@@ -57,7 +56,7 @@ impl Run {
         }
     }
 
-    /// Adds tokens that the vocabulary has.
+    /// Appends tokens of the vocabulary.
     pub(crate) fn extend(&mut self, more: &[u32]) {
         match self {
             Self::Bytes(tokens) => tokens.extend(more.iter().map(|&token| token as u8)),
@@ -66,7 +65,7 @@ impl Run {
         }
     }
 
-    /// Adds bytes as tokens.
+    /// Appends bytes as tokens.
     pub(crate) fn extend_bytes(&mut self, more: &[u8]) {
         match self {
             Self::Bytes(tokens) => tokens.extend_from_slice(more),
@@ -99,19 +98,19 @@ fn widen<T: Copy + Into<u32>>(tokens: &[T], out: &mut [u32]) {
     }
 }
 
-/// The tokens of a corpus, or those of them that this worker holds.
+/// Tokens of a corpus, or the spans that this worker holds.
 #[derive(Debug)]
 pub(crate) enum Tokens {
-    /// All of them.
+    /// The whole stream.
     Whole(Run),
-    /// Some stretches, in ascending order, each with its place in the whole.
+    /// Spans in ascending order, each with its first position.
     Parts(Vec<(usize, Run)>),
-    /// All of them, in mapped files.
+    /// The whole stream, in mapped files.
     Shards(ShardSet),
 }
 
 impl Tokens {
-    /// Writes the tokens from position `start` of the corpus on, which must be held here.
+    /// Copies tokens, starting at position `start`, which must be held here.
     pub(crate) fn copy(&self, start: usize, out: &mut [u32]) -> Result<(), DataError> {
         match self {
             Self::Whole(run) => run.copy(start, out),
@@ -125,7 +124,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Memory that the tokens take in this process; mapped files belong to the system.
+    /// Memory of the tokens in this process; mapped files do not count.
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Shards(_) => 0,
@@ -135,32 +134,32 @@ impl Tokens {
     }
 }
 
-/// Keeps the stretches of a stream that somebody asked for, as the stream passes by.
+/// Collects spans of a stream while it is read.
 #[derive(Debug)]
-pub(crate) struct Keeper {
-    wanted: Vec<Range<usize>>,
+pub(crate) struct SpanCollector {
+    spans: Vec<Range<usize>>,
     parts: Vec<(usize, Run)>,
     position: usize,
 }
 
-impl Keeper {
-    /// For these stretches, in ascending order, of tokens of a vocabulary.
-    pub(crate) fn new(wanted: Vec<Range<usize>>, vocab: usize) -> Self {
+impl SpanCollector {
+    /// Collects these spans, in ascending order, of tokens of a vocabulary.
+    pub(crate) fn new(spans: Vec<Range<usize>>, vocab: usize) -> Self {
         let empty = |range: &Range<usize>| {
             let mut run = Run::for_vocab(vocab);
             run.reserve(range.len());
             (range.start, run)
         };
-        let parts = wanted.iter().map(empty).collect();
-        Self { wanted, parts, position: 0 }
+        let parts = spans.iter().map(empty).collect();
+        Self { spans, parts, position: 0 }
     }
 
-    /// The next tokens of the stream.
+    /// Takes the next tokens of the stream.
     pub(crate) fn take(&mut self, tokens: &[u32]) {
         self.visit(tokens.len(), |run, range| run.extend(&tokens[range]));
     }
 
-    /// The next tokens of a stream of bytes.
+    /// Takes the next bytes of a byte stream.
     pub(crate) fn take_bytes(&mut self, bytes: &[u8]) {
         self.visit(bytes.len(), |run, range| run.extend_bytes(&bytes[range]));
     }
@@ -168,8 +167,8 @@ impl Keeper {
     fn visit(&mut self, num_tokens: usize, mut keep: impl FnMut(&mut Run, Range<usize>)) {
         let here = self.position..self.position + num_tokens;
         self.position = here.end;
-        let first = self.wanted.partition_point(|range| range.end <= here.start);
-        let parts = self.wanted.iter().zip(&mut self.parts).skip(first);
+        let first = self.spans.partition_point(|range| range.end <= here.start);
+        let parts = self.spans.iter().zip(&mut self.parts).skip(first);
         for (range, (_, run)) in parts.take_while(|(range, _)| range.start < here.end) {
             let common = range.start.max(here.start)..range.end.min(here.end);
             if !common.is_empty() {
@@ -178,10 +177,10 @@ impl Keeper {
         }
     }
 
-    /// What was kept.
+    /// The collected spans.
     pub(crate) fn finish(self) -> Tokens {
         let whole =
-            self.wanted.iter().zip(&self.parts).all(|(range, (_, run))| range.len() == run.len());
+            self.spans.iter().zip(&self.parts).all(|(range, (_, run))| range.len() == run.len());
         assert!(whole, "the stream passed by to its end");
         Tokens::Parts(self.parts)
     }
@@ -206,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn the_wanted_stretches_are_kept_however_the_stream_is_cut() {
+    fn spans_are_collected_however_the_stream_is_cut() {
         let stream: Vec<u32> = (0..100).collect();
         for piece in [1, 3, 7, 50, 100] {
-            let mut keeper = Keeper::new(vec![2..5, 5..6, 40..90], 300);
+            let mut keeper = SpanCollector::new(vec![2..5, 5..6, 40..90], 300);
             stream.chunks(piece).for_each(|tokens| keeper.take(tokens));
             let kept = keeper.finish();
             for range in [2..5, 5..6, 40..90, 60..70] {

@@ -1,140 +1,140 @@
-//! What can be wrong with a corpus: one line each that names the file and the place in it.
+//! Errors of a corpus, each with the file and the position in it.
 
 use std::path::PathBuf;
 
 /// A corpus that cannot be read as documents.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// Nothing lies at the path.
+    /// The path does not exist.
     #[error("{} does not exist; give a file, a folder, a glob such as \"texts/*.jsonl\" or bundled",
         .path.display())]
     Missing {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
     },
-    /// A glob that no file matches.
+    /// The glob matches no file.
     #[error("no file matches {pattern}; * and ? stay within a folder, ** goes through folders")]
     NoMatch {
-        /// The glob.
+        /// Glob as given.
         pattern: String,
     },
-    /// A glob with a bracket or brace that is never closed.
+    /// The glob has an unclosed bracket or brace.
     #[error("{pattern} is no glob: {reason}")]
     Pattern {
-        /// The glob.
+        /// Glob as given.
         pattern: String,
-        /// What is wrong with it.
+        /// Syntax error.
         reason: &'static str,
     },
-    /// A folder of tokens where text was asked for.
+    /// A shard folder was given instead of text.
     #[error("{} holds shards, which are tokens already; give the text they were made of",
         .path.display())]
     Shards {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// A text in an encoding of two bytes a character.
+    /// The text is UTF-16.
     #[error("{} is UTF-16 text (it starts with a byte order mark); convert it: \
              iconv -f UTF-16 -t UTF-8", .path.display())]
     Utf16 {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A line that is longer than a document may be.
+    /// The line is longer than the limit.
     #[error("{} line {line} is longer than {limit_bytes} bytes; is it one JSON object a line?",
         .path.display())]
     LongLine {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The longest line that is read.
+        /// Maximum length of a line.
         limit_bytes: u64,
     },
-    /// A line that is not a JSON object.
+    /// The line is not a JSON object.
     #[error("{} line {line} is no JSON object: {reason}", .path.display())]
     NotJson {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What the parser said.
+        /// Message of the parser.
         reason: String,
     },
-    /// A line without the field.
+    /// The line lacks the field.
     #[error("{} line {line} has no field {field:?}; it has {}", .path.display(), list(.found))]
     NoField {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// The fields it has.
+        /// Fields of the line.
         found: Vec<String>,
     },
-    /// A field that holds something else than text.
+    /// The field is not a string.
     #[error("{} line {line}: field {field:?} is {found}, not a text", .path.display())]
     NotText {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// What it is.
+        /// Type of its value.
         found: &'static str,
     },
-    /// A file that is not Parquet, or is damaged.
+    /// The file is not Parquet, or is damaged.
     #[error("{} cannot be read as Parquet: {reason}", .path.display())]
     Parquet {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the reader said.
+        /// Message of the reader.
         reason: String,
     },
-    /// A Parquet file without the column.
+    /// The Parquet file lacks the column.
     #[error("{} has no column {column:?}; it has {}", .path.display(), list(.found))]
     NoColumn {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// The columns it has.
+        /// Columns of the file.
         found: Vec<String>,
     },
-    /// A Parquet column that holds something else than text.
+    /// The Parquet column is not text.
     #[error("{}: column {column:?} holds {found}, not text; columns with text: {}",
         .path.display(), list(.texts))]
     NotTextColumn {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// What it holds.
+        /// Type of the column.
         found: String,
-        /// The columns that hold text.
+        /// Columns with text.
         texts: Vec<String>,
     },
-    /// A value of a Parquet column that is not UTF-8.
+    /// A value of a Parquet column is not UTF-8.
     #[error("{} row {row}: column {column:?} is not UTF-8 text: byte {offset_bytes} of it \
              cannot be read", .path.display())]
     NotUtf8Value {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The row, from 0.
+        /// Row number, from 0.
         row: u64,
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// Where the first unreadable byte lies in the value.
+        /// Offset of the first invalid byte in the value.
         offset_bytes: usize,
     },
-    /// A compressed file that cannot be decompressed.
+    /// A compressed file cannot be decompressed.
     #[error("{} cannot be decompressed: {reason}", .path.display())]
     Compressed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the decompressor said.
+        /// Message of the decompressor.
         reason: String,
     },
 }

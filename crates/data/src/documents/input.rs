@@ -1,7 +1,7 @@
-//! The bytes of a file from front to back, decompressed where its name ends in `.gz` or `.zst`.
+//! Sequential bytes of a file, decompressed if its name ends in `.gz` or `.zst`.
 //!
-//! Memory holds one buffer of the file and the decompressor's window. The position counts bytes as
-//! they lie on the disk, because only those have a known total: progress is a share of them.
+//! Memory holds one buffer and the decompressor's window. Positions count bytes on disk, because
+//! only their total is known; progress is a fraction of it.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use lockstep_platform::{FileAction, FileError, FileReader, Files};
 use super::error::DocumentError;
 use crate::error::DataError;
 
-/// Bytes that are read from the disk, or decompressed, at a time.
+/// Size of the read and decompression buffers.
 const BUFFER_BYTES: usize = 1 << 17;
 
-/// A file's bytes from front to back.
+/// Sequential reader of a file.
 pub(crate) struct Input {
     path: PathBuf,
     name: String,
@@ -48,7 +48,7 @@ impl Input {
         Ok(Self { path: path.to_owned(), name, is_compressed, reader, position })
     }
 
-    /// Bytes that are in memory; `path` stands for them in messages.
+    /// Reader of bytes in memory; `path` identifies them in messages.
     pub(crate) fn from_bytes(path: PathBuf, bytes: Vec<u8>) -> Self {
         Self {
             path,
@@ -59,28 +59,28 @@ impl Input {
         }
     }
 
-    /// The file.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file's name in lower case, without what says how it is compressed.
+    /// File name in lower case, without the compression suffix.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many bytes have been read from the disk.
+    /// Number of bytes read from disk.
     pub(crate) fn position_bytes(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// Appends up to `limit` bytes; fewer only where the file ends.
+    /// Appends up to `limit` bytes; fewer only at the end of the file.
     pub(crate) fn read(&mut self, limit: usize, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
         let read = self.reader.by_ref().take(limit as u64).read_to_end(bytes);
         read.map_err(|error| self.failed(&error))
     }
 
-    /// Appends the rest of the line with its end, but at most `limit` bytes.
+    /// Appends the rest of the line with its line end, at most `limit` bytes.
     pub(crate) fn read_line(
         &mut self,
         limit: usize,
@@ -107,7 +107,7 @@ fn decompressor(path: &Path, error: &io::Error) -> DataError {
     DocumentError::Compressed { path: path.to_owned(), reason: error.to_string() }.into()
 }
 
-/// Reads a file of the platform in order.
+/// Reads a platform file in order.
 struct OpenFile {
     file: Box<dyn FileReader>,
     position: Arc<AtomicU64>,
@@ -125,7 +125,7 @@ impl Read for OpenFile {
     }
 }
 
-/// Tells a disk that fails from compressed data that is wrong.
+/// Marks a disk error, as opposed to invalid compressed data.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 struct FromDisk(FileError);

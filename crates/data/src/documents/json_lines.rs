@@ -1,8 +1,7 @@
-//! JSON Lines: an object a line, the text in one of its fields.
+//! JSON Lines: one object per line, with the text in one field.
 //!
-//! A line is parsed without building what is not needed: other fields are skipped as they are
-//! read. `null` and the empty text are documents without text, which nobody sees; a line without
-//! the field is an error, because it is most often the name of the field that is wrong.
+//! Other fields are skipped while parsing. `null` and the empty string are documents without text
+//! and are dropped. A line without the field is an error, because the field name is usually wrong.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,27 +15,27 @@ use super::pieces::Whole;
 use super::text::strip_mark;
 use crate::error::DataError;
 
-/// Names that JSON Lines go by, with or without compression.
+/// File name suffixes of JSON Lines, without compression.
 const ENDINGS: [&str; 3] = [".jsonl", ".ndjson", ".json"];
 
-/// The longest line that is read.
+/// Maximum length of a line.
 const LINE_BYTES: usize = 64 << 20;
 
-/// How much memory a line of unusual length leaves behind.
-const KEPT_BYTES: usize = 1 << 20;
+/// Buffer capacity kept after an unusually long line.
+const RETAINED_BYTES: usize = 1 << 20;
 
-/// Whether a file of this name, in lower case, is read as JSON Lines.
+/// Whether a file of this lower-case name is read as JSON Lines.
 pub(super) fn is_json_lines(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// A JSON Lines file that is being read.
+/// Reader of a JSON Lines file.
 pub(crate) struct JsonLinesFile {
     input: Input,
     field: String,
     line: Vec<u8>,
     num_lines: u64,
-    /// Where the current line begins.
+    /// Start of the current line.
     offset: u64,
 }
 
@@ -49,7 +48,7 @@ impl JsonLinesFile {
     fn read_line(&mut self) -> Result<bool, DataError> {
         self.offset += self.line.len() as u64;
         self.line.clear();
-        self.line.shrink_to(KEPT_BYTES);
+        self.line.shrink_to(RETAINED_BYTES);
         let num_read = self.input.read_line(LINE_BYTES + 1, &mut self.line)?;
         self.num_lines += 1;
         if num_read > LINE_BYTES {
@@ -63,7 +62,7 @@ impl JsonLinesFile {
         Ok(num_read > 0)
     }
 
-    /// The field's text in the current line; nothing where it is null.
+    /// Text of the field in the current line; none for null.
     fn text(&self) -> Result<Option<String>, DataError> {
         let (path, line) = (|| self.input.path().to_owned(), self.num_lines);
         let text = std::str::from_utf8(&self.line).map_err(|error| DataError::NotUtf8 {
@@ -71,7 +70,7 @@ impl JsonLinesFile {
             offset_bytes: self.offset as usize + error.valid_up_to(),
         })?;
         let mut parser = serde_json::Deserializer::from_str(text);
-        let found = Wanted(&self.field).deserialize(&mut parser);
+        let found = FieldVisitor(&self.field).deserialize(&mut parser);
         let found = found.and_then(|found| parser.end().map(|()| found)).map_err(|error| {
             DocumentError::NotJson { path: path(), line, reason: reason(&error) }
         })?;
@@ -105,17 +104,17 @@ impl Whole for JsonLinesFile {
     }
 }
 
-/// What one line holds.
+/// Result of parsing a line.
 enum Found {
     Field(Value),
-    /// The field is not there; these are.
+    /// The field is missing; names of the present fields.
     Nothing(Vec<String>),
 }
 
-/// Looks for one field of an object.
-struct Wanted<'a>(&'a str);
+/// Deserializes one field of an object.
+struct FieldVisitor<'a>(&'a str);
 
-impl<'de> DeserializeSeed<'de> for Wanted<'_> {
+impl<'de> DeserializeSeed<'de> for FieldVisitor<'_> {
     type Value = Found;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Found, D::Error> {
@@ -123,7 +122,7 @@ impl<'de> DeserializeSeed<'de> for Wanted<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Wanted<'_> {
+impl<'de> Visitor<'de> for FieldVisitor<'_> {
     type Value = Found;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,7 +147,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
     }
 }
 
-/// A name that is borrowed from the line where it has no escapes.
+/// Name, borrowed from the line if it has no escapes.
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -163,9 +162,9 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The parser counts lines of what it was given, which is one.
+/// The parser counts lines of its input, which is a single line.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let words = text.split(" at line ").next().unwrap_or_default();
-    format!("{words} at column {}", error.column())
+    let message = text.split(" at line ").next().unwrap_or_default();
+    format!("{message} at column {}", error.column())
 }

@@ -1,18 +1,17 @@
 //! A corpus as a stream of documents: text, JSON Lines, Parquet, folders and globs, in any mixture.
 //!
-//! A corpus is a sorted list of files, a file is some documents, and a document comes as *pieces*
-//! of bounded size, so that memory depends neither on the size of the corpus nor on that of its
-//! largest text. Nothing is guessed about encodings: what is not UTF-8 is an error that names the
-//! file and the byte. The order depends on the paths only, never on the file system.
+//! A corpus is a sorted list of files, a file is a list of documents, and a document comes in
+//! *pieces* of bounded size. Memory depends neither on the size of the corpus nor on its longest
+//! document. Encodings are not guessed: invalid UTF-8 is an error that names the file and the byte.
+//! The order depends on the paths only, never on the file system.
 //!
 //! # Layout
 //!
-//! - [`paths`]: which files a name stands for; [`pattern`] is the matching of globs
-//! - [`input`]: bytes of a file, decompressed where its name says so
-//! - [`pieces`]: where a long text may be cut without changing its tokens
-//! - [`text`], [`json_lines`], [`parquet`]: one file a format
-//! - [`error`]: what can be wrong with a corpus
-//!
+//! - [`paths`]: files of a source; [`pattern`]: glob matching
+//! - [`input`]: bytes of a file, decompressed by name
+//! - [`pieces`]: cutting a long text without changing its tokens
+//! - [`text`], [`json_lines`], [`parquet`]: one module per format
+//! - [`error`]: errors of a corpus
 //! # Example
 //!
 //! ```
@@ -57,15 +56,15 @@ use pieces::Held;
 pub use error::DocumentError;
 pub use pieces::Piece;
 
-/// The name of the text inside the binary.
+/// Name of the bundled corpus.
 pub const BUNDLED: &str = "bundled";
 
-/// How files become documents.
+/// Options for reading files as documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// The field of JSON Lines and the column of Parquet that holds the text.
+    /// JSON Lines field and Parquet column of the text.
     pub field: String,
-    /// What stands between two documents of a plain text; without it a file is one document.
+    /// Separator between documents of a plain text; without one a file is one document.
     pub separator: Option<String>,
 }
 
@@ -75,30 +74,30 @@ impl Default for ReadOptions {
     }
 }
 
-/// The documents of a corpus, in order.
+/// Documents of a corpus, in order.
 pub struct Documents {
     name: String,
     world: World,
     options: ReadOptions,
     files: Vec<PathBuf>,
-    /// The files before this one are read or being read.
+    /// Index of the next file to open.
     next_file: usize,
     current: Option<Box<dyn Format>>,
-    /// Bytes of the files that were read.
+    /// Bytes of the finished files.
     done_bytes: u64,
     total_bytes: u64,
 }
 
-/// A file that is being read.
+/// Reader of one file.
 pub(crate) trait Format: Send {
     /// Replaces `text` by the next piece of the file.
     fn next_into(&mut self, text: &mut String) -> Result<Option<Piece>, DataError>;
-    /// How many bytes of the file have been read, as they lie on the disk.
+    /// Number of bytes read from disk.
     fn position_bytes(&self) -> u64;
 }
 
 impl Documents {
-    /// The documents of a file, a folder or a glob, or of the text inside the binary.
+    /// Opens a file, a folder, a glob or the bundled corpus.
     pub fn open(source: &Path, options: &ReadOptions, world: &World) -> Result<Self, DataError> {
         if source == Path::new(BUNDLED) {
             return Ok(Self::bundled(world));
@@ -118,7 +117,7 @@ impl Documents {
         })
     }
 
-    /// The text inside the binary; its documents are chapters.
+    /// The bundled corpus; its documents are chapters.
     pub fn bundled(world: &World) -> Self {
         let text = bundled::text();
         let total_bytes = text.len() as u64;
@@ -136,9 +135,9 @@ impl Documents {
         }
     }
 
-    /// Replaces `text` by the next piece: all of a document, or a part of a long one with more of
-    /// it to follow. Nothing is left when there is no piece. No piece is empty, so a document
-    /// without text is not seen; none is much longer than [`pieces::PIECE_BYTES`].
+    /// Replaces `text` by the next piece: a whole document, or a part of a long one. Returns none
+    /// at the end. Pieces are never empty, so documents without text are dropped; none is much
+    /// longer than [`pieces::PIECE_BYTES`].
     pub fn next_into(&mut self, text: &mut String) -> Result<Option<Piece>, DataError> {
         loop {
             if let Some(format) = &mut self.current {
@@ -157,7 +156,7 @@ impl Documents {
         }
     }
 
-    /// Replaces `text` by the next document, however long it is. False when there is none.
+    /// Replaces `text` by the next whole document. Returns false at the end.
     pub fn next_document(&mut self, text: &mut String) -> Result<bool, DataError> {
         let mut piece = String::new();
         text.clear();
@@ -170,24 +169,24 @@ impl Documents {
         }
     }
 
-    /// The source as it was given.
+    /// Source as given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The files that are read, in order.
+    /// Files of the source, in order.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Bytes read so far, as they lie on the disk.
+    /// Number of bytes read from disk so far.
     pub fn position_bytes(&self) -> u64 {
         let done = self.done_bytes + self.current.as_ref().map_or(0, |f| f.position_bytes());
-        // A file may say of itself that it is longer than it is.
+        // A damaged file may report a position beyond its end.
         done.min(self.total_bytes)
     }
 
-    /// Bytes of all files, as they lie on the disk.
+    /// Size of all files on disk.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
@@ -199,7 +198,7 @@ impl fmt::Debug for Documents {
     }
 }
 
-/// Opens a file by what its name says it is, after a look at its first bytes.
+/// Opens a file by its name and its first bytes.
 fn open_file(
     path: &Path,
     options: &ReadOptions,

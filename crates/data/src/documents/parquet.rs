@@ -1,8 +1,8 @@
-//! Parquet: one column of texts, page by page.
+//! Parquet: one text column, read page by page.
 //!
-//! A Parquet file is cut into row groups, a row group into columns, a column into compressed
-//! pages. Only the wanted column is read, and only a page of it is in memory; the values are
-//! views of that page until one becomes a document. Rows that are null have no text.
+//! A Parquet file consists of row groups, a row group of columns, a column of compressed pages.
+//! Only the text column is read, one page at a time; values are views into the page until they
+//! become documents. Null rows have no text.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use super::error::DocumentError;
 use super::pieces::Whole;
 use crate::error::DataError;
 
-/// What every Parquet file starts and ends with.
+/// Magic bytes at the start and end of a Parquet file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Rows that are decoded at a time; their texts share the page they lie in.
+/// Number of rows decoded at once.
 const ROWS: usize = 64;
 
-/// Whether a file is Parquet: it says so in its name or at its start.
+/// Whether a file is Parquet, by its name or its first bytes.
 pub(super) fn is_parquet(path: &Path, files: &dyn Files) -> Result<bool, DataError> {
     if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet")) {
         return Ok(true);
@@ -41,20 +41,20 @@ pub(super) fn is_parquet(path: &Path, files: &dyn Files) -> Result<bool, DataErr
     Ok(start == *MAGIC)
 }
 
-/// A Parquet file that is being read.
+/// Reader of a Parquet file.
 pub(crate) struct ParquetFile {
     path: PathBuf,
     column: String,
     column_index: usize,
     reader: SerializedFileReader<Chunks>,
-    /// The row groups before this one are read or being read.
+    /// Index of the next row group.
     next_group: usize,
     current: Option<ColumnReaderImpl<ByteArrayType>>,
-    /// The values in hand, and for each of their rows whether it has one, where any row has none.
+    /// Decoded values, and for each row whether it has one, if any row is null.
     values: Vec<ByteArray>,
     levels: Vec<i16>,
     next_value: usize,
-    /// Rows read, with those in hand.
+    /// Number of rows decoded so far.
     num_rows: u64,
     done_bytes: u64,
 }
@@ -80,7 +80,7 @@ impl ParquetFile {
         })
     }
 
-    /// Decodes the next values that are not null; false at the end of the file.
+    /// Decodes the next non-null values; false at the end of the file.
     fn read_values(&mut self) -> Result<bool, ParquetError> {
         self.values.clear();
         self.next_value = 0;
@@ -109,7 +109,7 @@ impl ParquetFile {
         }
     }
 
-    /// The row of the next value, from 0.
+    /// Row of the next value, from 0.
     fn row(&self) -> u64 {
         let full = self.levels.iter().max().copied().unwrap_or(0);
         let mut rows = (0..self.levels.len()).filter(|&row| self.levels[row] == full);
@@ -143,7 +143,7 @@ impl Whole for ParquetFile {
     }
 }
 
-/// The column of a name that holds one text a row.
+/// Index of the text column with this name.
 fn find(path: &Path, column: &str, schema: &SchemaDescriptor) -> Result<usize, DocumentError> {
     let columns = schema.columns();
     let name = |index: usize| columns[index].path().string();
@@ -167,7 +167,7 @@ fn find(path: &Path, column: &str, schema: &SchemaDescriptor) -> Result<usize, D
     })
 }
 
-/// The reader's words, unless it was the disk that failed.
+/// Converts a reader error, unless the disk failed.
 fn failed(path: &Path, error: &ParquetError) -> DataError {
     if let ParquetError::External(cause) = error
         && let Some(error) = cause.downcast_ref::<FileError>()
@@ -175,12 +175,12 @@ fn failed(path: &Path, error: &ParquetError) -> DataError {
         return error.clone().into();
     }
     let text = error.to_string();
-    let words = text.trim_start_matches("Parquet error: ").trim_start_matches("EOF: ");
-    let reason = words.lines().next().unwrap_or_default().to_owned();
+    let message = text.trim_start_matches("Parquet error: ").trim_start_matches("EOF: ");
+    let reason = message.lines().next().unwrap_or_default().to_owned();
     DocumentError::Parquet { path: path.to_owned(), reason }.into()
 }
 
-/// A file of the platform, as the Parquet reader wants to see it.
+/// Adapter from platform files to the Parquet reader.
 struct Chunks {
     file: Arc<dyn FileReader>,
 }
@@ -199,7 +199,7 @@ impl ChunkReader for Chunks {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        // A length from a damaged file must not be allocated before it is compared.
+        // Check a length from a damaged file before allocating it.
         let left = self.file.num_bytes().saturating_sub(start);
         if length as u64 > left {
             return Err(ParquetError::EOF(format!("{length} bytes at {start} are not there")));
@@ -211,7 +211,7 @@ impl ChunkReader for Chunks {
     }
 }
 
-/// A file from some place on.
+/// Reads a file from an offset on.
 struct From {
     file: Arc<dyn FileReader>,
     position: u64,
@@ -232,7 +232,7 @@ mod tests {
     use super::super::ReadOptions;
     use super::super::tests::Folder;
 
-    /// Files that pyarrow wrote; `golden/make_parquet.py` says how.
+    /// Files written by pyarrow with `golden/make_parquet.py`.
     const FILES: [(&str, &[u8]); 5] = [
         ("plain.parquet", include_bytes!("../../golden/plain.parquet")),
         ("snappy.parquet", include_bytes!("../../golden/snappy.parquet")),
@@ -254,7 +254,7 @@ mod tests {
             assert_eq!(folder.read(name), expected(), "{name}");
         }
         assert_eq!(folder.read("*.parquet").len(), 5 * expected().len());
-        // The start of the file is enough, whatever its name.
+        // The magic bytes suffice, whatever the name.
         let renamed = Folder::with(&[("corpus.dat", FILES[1].1)]);
         assert_eq!(renamed.read("corpus.dat"), expected());
     }
@@ -306,7 +306,7 @@ mod tests {
             "DIR/latin.parquet row 1: column \"text\" is not UTF-8 text: byte 3 of it cannot be \
              read"
         );
-        // Damage in the middle is an error or wrong text, never a crash.
+        // Damage in the middle gives an error or wrong text, never a panic.
         for (name, bytes) in FILES {
             for place in (4..bytes.len()).step_by(101) {
                 let mut bad = bytes.to_vec();

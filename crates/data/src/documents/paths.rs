@@ -1,8 +1,8 @@
-//! Which files a name stands for: a file, everything in a folder, or whatever a glob matches.
+//! Files of a source: a file, all files in a folder, or the matches of a glob.
 //!
 //! The list is sorted by path, so the same tree gives the same corpus on every machine. Hidden
-//! files and folders are left out (they hold tools' data), empty files as well. A name that exists
-//! is itself, whatever letters it has; only then is it taken for a glob.
+//! files and folders are skipped, and empty files as well. An existing path is taken literally,
+//! before it is tried as a glob.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -15,13 +15,13 @@ use super::pattern::{NamePattern, braces, is_pattern};
 use crate::error::DataError;
 use crate::shards::ShardSet;
 
-/// How many folders deep a corpus is read: a link to a parent folder must come to an end.
+/// Maximum folder depth, which bounds links to a parent folder.
 const MAX_DEPTH: usize = 32;
 
-/// Goes through any number of folders, none included.
+/// Matches any number of folders, including none.
 const ANY_FOLDERS: &str = "**";
 
-/// The files of a source, sorted; at least one.
+/// Files of a source, sorted; at least one.
 pub fn expand(source: &Path, files: &dyn Files) -> Result<Vec<PathBuf>, DataError> {
     let text = source.to_string_lossy();
     match files.metadata(source) {
@@ -29,7 +29,7 @@ pub fn expand(source: &Path, files: &dyn Files) -> Result<Vec<PathBuf>, DataErro
         Some(FileKind::File { bytes: 0 }) => Err(DataError::EmptyFile { path: source.to_owned() }),
         Some(FileKind::File { .. }) => Ok(vec![source.to_owned()]),
         None if is_pattern(&text) => glob(&text, files),
-        // Nothing there, or not ours to see: the attempt to open it tells which.
+        // Missing or not readable: opening it gives the reason.
         None => match files.open(source) {
             Ok(_) => Ok(vec![source.to_owned()]),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -40,7 +40,7 @@ pub fn expand(source: &Path, files: &dyn Files) -> Result<Vec<PathBuf>, DataErro
     }
 }
 
-/// The size of a file; 0 where it may not be asked.
+/// Size of a file; 0 if it is unknown.
 pub(super) fn num_bytes(path: &Path, files: &dyn Files) -> u64 {
     match files.metadata(path) {
         Some(FileKind::File { bytes }) => bytes,
@@ -76,7 +76,7 @@ fn everything_in(
         match files.metadata(&path) {
             Some(FileKind::Directory) => everything_in(&path, files, depth - 1, found)?,
             Some(FileKind::File { bytes: 0 }) => {}
-            // A link to nothing is among these; reading it says so by name.
+            // Broken links are included, so that reading them reports their name.
             Some(FileKind::File { .. }) | None => drop(found.insert(path)),
         }
     }
@@ -106,7 +106,7 @@ fn glob(pattern: &str, files: &dyn Files) -> Result<Vec<PathBuf>, DataError> {
     Ok(found.into_iter().collect())
 }
 
-/// One name of a glob.
+/// One path component of a glob.
 enum Part {
     AnyFolders,
     Name(String),
@@ -121,7 +121,7 @@ fn part(name: &str) -> Result<Part, &'static str> {
     })
 }
 
-/// Adds the files with text that the rest of a glob finds below a path.
+/// Adds the files below a path that match the rest of a glob.
 fn follow(
     at: &Path,
     parts: &[Part],
@@ -153,7 +153,7 @@ fn follow(
             for path in visible {
                 match files.metadata(path) {
                     Some(FileKind::Directory) => follow(path, parts, files, depth - 1, found)?,
-                    // A ** at the end stands for files as well.
+                    // A trailing ** also matches files.
                     _ if rest.is_empty() => follow(path, rest, files, depth - 1, found)?,
                     _ => {}
                 }
@@ -163,7 +163,7 @@ fn follow(
     }
 }
 
-/// What a folder holds; nothing where there is no folder. Paths are without a `./` in front.
+/// Entries of a folder without a leading `./`; empty if it is not a folder.
 fn entries(at: &Path, files: &dyn Files) -> Result<Vec<PathBuf>, DataError> {
     let folder = if at.as_os_str().is_empty() { Path::new(".") } else { at };
     if files.metadata(folder) != Some(FileKind::Directory) {

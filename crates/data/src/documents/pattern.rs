@@ -1,15 +1,14 @@
-//! Globs: `*`, `?`, `[a-z]`, `{a,b}` within a folder, `**` through folders.
+//! Globs: `*`, `?`, `[a-z]`, `{a,b}` within a folder, `**` across folders.
 //!
-//! A pattern is matched name by name against what [`Files`](lockstep_platform::Files) lists, so
-//! that it works on every disk the program can be given. As in shells, a name that starts with a
-//! dot is matched only by a pattern that does.
+//! Patterns are matched name by name against listings of [`Files`](lockstep_platform::Files), so
+//! they work on any storage. As in shells, a leading dot must be matched explicitly.
 
-/// Whether a text asks for more than one path.
+/// Whether a text contains glob characters.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
-/// All texts that the braces of a pattern stand for, in order; the pattern itself without any.
+/// Brace expansion, in order; the pattern itself without braces.
 pub(super) fn braces(pattern: &str) -> Result<Vec<String>, &'static str> {
     let Some(open) = pattern.find('{') else {
         return if pattern.contains('}') {
@@ -27,7 +26,7 @@ pub(super) fn braces(pattern: &str) -> Result<Vec<String>, &'static str> {
     Ok(texts)
 }
 
-/// Where the brace that a text starts with is closed.
+/// Position of the closing brace.
 fn matching(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.char_indices().find_map(|(at, letter)| {
@@ -40,7 +39,7 @@ fn matching(text: &str) -> Option<usize> {
     })
 }
 
-/// What stands between the commas outside of inner braces.
+/// Alternatives between commas outside inner braces.
 fn choices(inside: &str) -> Vec<&str> {
     let (mut depth, mut start, mut found) = (0, 0, Vec::new());
     for (at, letter) in inside.char_indices() {
@@ -58,7 +57,7 @@ fn choices(inside: &str) -> Vec<&str> {
     found
 }
 
-/// One element of a pattern for a name.
+/// Element of a name pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Element {
     Letter(char),
@@ -67,7 +66,7 @@ enum Element {
     OneOf { ranges: Vec<(char, char)>, is_negated: bool },
 }
 
-/// A pattern for one name of a path.
+/// Pattern of one path component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamePattern(Vec<Element>);
 
@@ -86,14 +85,14 @@ impl NamePattern {
         Ok(Self(elements))
     }
 
-    /// Whether a name is one of those the pattern stands for.
+    /// Whether the pattern matches a name.
     pub(super) fn matches(&self, name: &str) -> bool {
         let is_hidden = name.starts_with('.');
         if is_hidden && self.0.first() != Some(&Element::Letter('.')) {
             return false;
         }
         let letters: Vec<char> = name.chars().collect();
-        // The last * and what it had taken: only that one ever needs to take more.
+        // Backtracking only ever extends the last `*`.
         let (mut at, mut element, mut retry) = (0, 0, None);
         while at < letters.len() {
             match self.0.get(element) {
@@ -126,12 +125,12 @@ impl Element {
     }
 }
 
-/// What stands between brackets: letters and ranges, `!` or `^` in front for all others.
+/// Character class in brackets: characters and ranges, negated by `!` or `^`.
 fn one_of(letters: &mut std::str::Chars<'_>) -> Result<Element, &'static str> {
     let mut inside = Vec::new();
     loop {
         match letters.next().ok_or("a [ without its ]")? {
-            // A bracket that comes first stands for itself.
+            // A leading closing bracket is literal.
             ']' if !matches!(inside[..], [] | ['!' | '^']) => break,
             letter => inside.push(letter),
         }

@@ -1,31 +1,31 @@
-//! Where a long text may be cut.
+//! Cutting long documents into pieces.
 //!
-//! Encoding takes memory in proportion to the text it is given, a hundred bytes for each byte, so
-//! a book is encoded in pieces. Byte-level tokenizers first split a text into words with the
-//! space in front, and never merge across such a split; cut between a letter and the space before
-//! another letter, the pieces therefore give the tokens of the whole. (Of the tokenizers that do
-//! more, those that write a mark at the start of every text write one more for each piece.)
+//! Encoding needs about a hundred bytes of memory per byte of text, so long documents are encoded
+//! in pieces. Byte-level tokenizers first split a text into words with their leading space and
+//! never merge across such a split. A cut between a letter and a space followed by a letter
+//! therefore keeps the tokens of the whole. (Tokenizers that mark the start of every text add one
+//! mark per piece.)
 
 use crate::documents::Format;
 use crate::error::DataError;
 
-/// The length beyond which a text is cut.
+/// Length from which a text is cut.
 pub const PIECE_BYTES: usize = 1 << 16;
 
-/// How far back from the limit a good place is looked for.
+/// Distance from the limit within which a word boundary is searched.
 const SEARCH_BYTES: usize = 1 << 13;
 
-/// What a piece of text is to its document.
+/// Position of a piece in its document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
     /// More of the document follows.
     Part,
-    /// The document ends with it; a short one is nothing else.
+    /// Last piece of the document, or the only one.
     Last,
 }
 
-/// The length of the first piece of a text that is longer than `limit`: at most `limit` bytes, and
-/// at least one character.
+/// Length of the first piece of a text longer than `limit`: at most `limit` bytes and at least one
+/// character.
 pub(crate) fn cut(text: &str, limit: usize) -> usize {
     let bytes = text.as_bytes();
     let letter = |index: usize| bytes.get(index).is_some_and(u8::is_ascii_alphabetic);
@@ -35,7 +35,7 @@ pub(crate) fn cut(text: &str, limit: usize) -> usize {
     if let Some(place) = places.find(|&at| letter(at - 1) && space(at) && letter(at + 1)) {
         return place;
     }
-    // Not words with spaces between: any space, then any character. Tokens may differ here.
+    // Without word boundaries, cut at any space, then at any character; tokens may differ.
     let mut places = (floor..=limit).rev();
     let any_space = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_whitespace);
     if let Some(place) = places.find(|&at| any_space(at) && !any_space(at - 1)) {
@@ -45,19 +45,19 @@ pub(crate) fn cut(text: &str, limit: usize) -> usize {
     if longest > 0 { longest } else { text.ceil_char_boundary(1) }
 }
 
-/// A format that has its documents in memory one by one.
+/// Format whose documents are in memory one by one.
 pub(crate) trait Whole: Send {
     /// Replaces `text` by the next document.
     fn next_whole(&mut self, text: &mut String) -> Result<bool, DataError>;
-    /// How many bytes of the file have been read, as they lie on the disk.
+    /// Number of bytes read from disk.
     fn position_bytes(&self) -> u64;
 }
 
-/// Gives the documents of such a format in pieces.
+/// Cuts the documents of such a format into pieces.
 pub(crate) struct Held<W> {
     format: W,
     document: String,
-    /// How much of the document was given.
+    /// Number of bytes returned so far.
     given: usize,
 }
 
@@ -73,7 +73,7 @@ impl<W: Whole> Format for Held<W> {
         while self.given == self.document.len() {
             self.given = 0;
             self.document.clear();
-            // A document of unusual size does not keep its memory for the rest of the corpus.
+            // Release the memory of an unusually long document.
             self.document.shrink_to(4 * PIECE_BYTES);
             if !self.format.next_whole(&mut self.document)? {
                 return Ok(None);

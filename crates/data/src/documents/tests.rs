@@ -1,4 +1,4 @@
-//! Documents of every format, whole and damaged.
+//! Tests of all document formats, intact and damaged.
 
 use lockstep_config::Blame;
 use lockstep_platform::ScratchDir;
@@ -47,7 +47,7 @@ impl Folder {
         self.read_with(name, &ReadOptions::default()).unwrap()
     }
 
-    /// The one line a user sees, with the scratch folder's own name cut out.
+    /// User-visible error line, without the scratch folder's name.
     pub(super) fn complaint(&self, name: &str) -> String {
         let error = self.read_with(name, &ReadOptions::default()).unwrap_err();
         assert_eq!(error.blame(), Blame::User);
@@ -75,7 +75,7 @@ fn a_folder_is_its_files_by_path_whatever_their_formats() {
         (".hidden", b"\xff"),
     ]);
     assert_eq!(folder.read(""), ["one", "twö", "second", "third", "fourth"]);
-    // Members of a gzip file follow each other, as `cat a.gz b.gz` makes them.
+    // Concatenated gzip members are read as one file.
     let two = Folder::with(&[("two.txt.gz", &[gzip(b"one "), gzip(b"two")].concat())]);
     assert_eq!(two.read("two.txt.gz"), ["one two"]);
 }
@@ -95,7 +95,7 @@ fn globs_find_files_in_the_order_of_their_paths() {
     assert_eq!(folder.read("{y/**,x}/part-[0-2].txt"), ["2", "1"]);
     assert_eq!(folder.read("x/*.{md,txt}"), ["other", "10", "2"]);
     assert_eq!(folder.read("y/**"), ["1"]);
-    // A name that exists is itself.
+    // An existing path is taken literally.
     assert_eq!(folder.read("[odd].txt"), ["odd"]);
     assert_eq!(
         folder.complaint("x/*.csv"),
@@ -121,35 +121,35 @@ fn a_separator_cuts_a_text_into_documents() {
 
 #[test]
 fn a_long_text_comes_in_pieces_that_are_the_text() {
-    // Every character of several bytes, at every distance from the end of a portion.
+    // Multi-byte characters at every distance from the end of a portion.
     let long: String = (0..200_000).map(|i| ["word ", "é", "日本", "🙂 a", "\n"][i % 5]).collect();
-    let words = "in the beginning ".repeat(40_000);
+    let plain = "in the beginning ".repeat(40_000);
     let solid = "x".repeat(3 * PIECE_BYTES + 1);
-    for text in [long, words, solid] {
+    for text in [long, plain, solid] {
         let folder = Folder::with(&[
             ("t.txt", text.as_bytes()),
             ("t.jsonl", serde_json::json!({ "text": text }).to_string().as_bytes()),
         ]);
         for name in ["t.txt", "t.jsonl"] {
             let mut documents = folder.open(name, &ReadOptions::default()).unwrap();
-            let (mut all, mut piece, mut kinds) = (String::new(), String::new(), Vec::new());
+            let (mut all, mut piece, mut positions) = (String::new(), String::new(), Vec::new());
             while let Some(kind) = documents.next_into(&mut piece).unwrap() {
                 assert!(!piece.is_empty() && piece.len() <= PIECE_BYTES);
                 all.push_str(&piece);
-                kinds.push(kind);
+                positions.push(kind);
             }
             assert!(all == text, "{name}");
-            assert!(kinds.len() > 2 && kinds.ends_with(&[Piece::Part, Piece::Last]));
+            assert!(positions.len() > 2 && positions.ends_with(&[Piece::Part, Piece::Last]));
         }
     }
 }
 
 #[test]
 fn wrong_encodings_are_named_with_their_place() {
-    let late = [&b"a ".repeat(PIECE_BYTES)[..], b"caf\xe9"].concat();
+    let long = [&b"a ".repeat(PIECE_BYTES)[..], b"caf\xe9"].concat();
     let folder = Folder::with(&[
         ("latin.txt", b"caf\xe9"),
-        ("late.txt", &late),
+        ("long.txt", &long),
         ("half.txt", b"ab\xc3"),
         ("wide.txt", b"\xff\xfea\0b\0"),
         ("wide.jsonl", b"\xfe\xff\0a"),
@@ -160,7 +160,7 @@ fn wrong_encodings_are_named_with_their_place() {
     ]);
     let at = |name, byte| format!("DIR/{name} is not UTF-8 text: byte {byte} cannot be read");
     assert_eq!(folder.complaint("latin.txt"), at("latin.txt", 3));
-    assert_eq!(folder.complaint("late.txt"), at("late.txt", 2 * PIECE_BYTES + 3));
+    assert_eq!(folder.complaint("long.txt"), at("long.txt", 2 * PIECE_BYTES + 3));
     assert_eq!(folder.complaint("half.txt"), at("half.txt", 2));
     assert_eq!(folder.complaint("mark-then-latin.txt"), at("mark-then-latin.txt", 4));
     assert_eq!(folder.complaint("mixed.jsonl"), at("mixed.jsonl", 28));

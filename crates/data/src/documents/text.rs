@@ -1,8 +1,8 @@
-//! Plain text: a file is a document, or several with a separator between.
+//! Plain text: a file is one document, or several with a separator.
 //!
-//! The file is read in portions of a piece and a little more, so that a place to cut, or a
-//! separator that lies across the cut, is always in sight. UTF-8 is proven portion by portion; a
-//! character that lies across two of them waits for its other half.
+//! The file is read in portions slightly longer than a piece, so that a cut position or a separator
+//! across it is always in the buffer. UTF-8 is validated per portion; a character across two
+//! portions waits for its second half.
 
 use super::Format;
 use super::error::DocumentError;
@@ -10,20 +10,20 @@ use super::input::Input;
 use super::pieces::{PIECE_BYTES, Piece, cut};
 use crate::error::DataError;
 
-/// How much more than a piece is looked at.
+/// Number of bytes read beyond a piece.
 const AHEAD_BYTES: usize = 1 << 12;
 
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// A plain text that is being read.
+/// Reader of a plain text.
 pub(crate) struct TextFile {
     input: Input,
     separator: Option<String>,
-    /// Read and not yet given: proven text up to `valid`, then half a character at most.
+    /// Bytes read but not yet returned: valid text up to `valid`, then at most part of a character.
     pending: Vec<u8>,
     valid: usize,
-    /// Where `pending` begins in the text.
+    /// Position of `pending` in the text.
     offset: u64,
     has_begun: bool,
     has_ended: bool,
@@ -36,15 +36,15 @@ impl TextFile {
         Self { input, separator, pending, valid, offset, has_begun: false, has_ended: false }
     }
 
-    /// Reads until more than a piece is in memory, or all that is left.
+    /// Reads until the buffer holds more than a piece, or the rest of the file.
     fn fill(&mut self) -> Result<(), DataError> {
         let separator_bytes = self.separator.as_ref().map_or(0, String::len);
         let enough = PIECE_BYTES + AHEAD_BYTES + separator_bytes;
         if self.has_ended || self.pending.len() >= enough {
             return Ok(());
         }
-        let asked = enough - self.pending.len();
-        self.has_ended = self.input.read(asked, &mut self.pending)? < asked;
+        let num_missing = enough - self.pending.len();
+        self.has_ended = self.input.read(num_missing, &mut self.pending)? < num_missing;
         if !self.has_begun {
             self.has_begun = true;
             self.offset += strip_mark(&mut self.pending, &self.input)? as u64;
@@ -62,7 +62,7 @@ impl TextFile {
         DataError::NotUtf8 { path: self.input.path().to_owned(), offset_bytes }
     }
 
-    /// The length of the next piece, what it is, and how much to leave out behind it.
+    /// Length of the next piece, its position in the document, and the bytes to skip after it.
     fn next_piece(&self, text: &str) -> (usize, Piece, usize) {
         let is_rest = self.has_ended && text.len() <= PIECE_BYTES;
         let length = if is_rest { text.len() } else { cut(text, PIECE_BYTES) };
@@ -103,8 +103,7 @@ impl Format for TextFile {
     }
 }
 
-/// Takes away the mark that some editors put in front of UTF-8, and refuses that of UTF-16.
-/// Returns how many bytes it took.
+/// Strips a UTF-8 byte order mark and refuses that of UTF-16. Returns the number of stripped bytes.
 pub(super) fn strip_mark(start: &mut Vec<u8>, input: &Input) -> Result<usize, DataError> {
     if UTF16_MARKS.iter().any(|mark| start.starts_with(mark)) {
         return Err(DocumentError::Utf16 { path: input.path().to_owned() }.into());

@@ -1,4 +1,4 @@
-//! The loader's thread under stress: slow, failing, panicking, abandoned.
+//! Tests of the loader thread: slow, failing, panicking, dropped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ fn start(
     Loader::from_memory(SHAPE, world, text, Cursor::start(), Box::new(fill)).unwrap()
 }
 
-/// A fill that writes the step and nothing else.
+/// Fills only the step number.
 fn stamp(step: u64, batch: &mut Batch) {
     batch.step = step;
 }
@@ -56,7 +56,7 @@ fn an_error_in_the_thread_comes_after_the_good_batches_and_once() {
 fn dropping_the_loader_ends_its_thread_at_any_moment() {
     let world = lockstep_platform::real();
     for num_taken in 0..4 {
-        // The closure lives as long as the thread, and the count falls when it goes.
+        // The closure lives as long as the thread.
         let alive = Arc::new(());
         let held = Arc::clone(&alive);
         let mut loader = start(&world, move |step, batch| {
@@ -81,8 +81,8 @@ fn the_same_two_batches_circulate() {
     let mut address = || loader.next_batch().unwrap().inputs.as_ptr();
     let addresses: Vec<_> = (0..10).map(|_| address()).collect();
     assert_ne!(addresses[0], addresses[1]);
-    for (step, seen) in addresses.iter().enumerate() {
-        assert_eq!(*seen, addresses[step % 2], "step {step}");
+    for (step, address) in addresses.iter().enumerate() {
+        assert_eq!(*address, addresses[step % 2], "step {step}");
     }
 }
 
@@ -103,15 +103,15 @@ fn at_most_one_batch_is_made_ahead_of_the_one_in_use() {
 }
 
 #[test]
-fn the_wait_for_late_data_is_measured() {
-    // Time stands still in this world but for three seconds that pass while the trainer waits:
-    // reading the clock for the start of the wait is what lets the late batch go on.
+fn the_wait_for_slow_data_is_measured() {
+    // The clock stands still except for three seconds during the trainer's wait. Reading the clock
+    // at the start of the wait releases the late batch.
     let world = Arc::new(SlowWorld::new());
-    let (entered, go_on) = (Arc::clone(&world.entered), Arc::clone(&world.go_on));
+    let (entered, permits) = (Arc::clone(&world.entered), Arc::clone(&world.permits));
     let now_ms = Arc::clone(&world.now_ms);
     let mut loader = start(&(Arc::clone(&world) as World), move |step, batch| {
         entered.send((), LONG).unwrap();
-        go_on.recv(LONG).map_err(|_| DataError::Ended)?;
+        permits.recv(LONG).map_err(|_| DataError::Ended)?;
         now_ms.fetch_add(3_000, Ordering::SeqCst);
         stamp(step, batch);
         Ok(())
@@ -121,17 +121,17 @@ fn the_wait_for_late_data_is_measured() {
     loader.next_batch().unwrap();
     assert!((loader.wait_seconds() - 3.0).abs() < 1e-9, "{}", loader.wait_seconds());
 
-    // The second batch waits for its permission; the queue's end lets the thread go.
-    world.go_on.close();
+    // Closing the queue ends the thread, whose second batch waits for permission.
+    world.permits.close();
 }
 
-/// The real world with a clock of its own.
+/// The real world with a simulated clock.
 struct SlowWorld {
     real: World,
     now_ms: Arc<AtomicU64>,
     armed: AtomicU64,
     entered: Arc<Queue<()>>,
-    go_on: Arc<Queue<()>>,
+    permits: Arc<Queue<()>>,
 }
 
 impl SlowWorld {
@@ -141,7 +141,7 @@ impl SlowWorld {
             now_ms: Arc::default(),
             armed: AtomicU64::new(0),
             entered: Arc::new(Queue::new(&real, 4)),
-            go_on: Arc::new(Queue::new(&real, 4)),
+            permits: Arc::new(Queue::new(&real, 4)),
             real,
         }
     }
@@ -151,7 +151,7 @@ impl Clock for SlowWorld {
     fn now(&self) -> Duration {
         let now = Duration::from_millis(self.now_ms.load(Ordering::SeqCst));
         if self.armed.swap(0, Ordering::SeqCst) == 1 {
-            self.go_on.send((), LONG).unwrap();
+            self.permits.send((), LONG).unwrap();
         }
         now
     }

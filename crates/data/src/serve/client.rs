@@ -1,7 +1,7 @@
-//! A worker's side of a data server: join once, then pull step after step.
+//! Client of the data server: join once, then pull step after step.
 //!
-//! Every answer has one right length, which follows from the recipe, and every token must be one of
-//! the model's: what the server sends is checked like any other input.
+//! Every response has one valid length, which follows from the recipe, and every token must be in
+//! the model's vocabulary: the server's data is validated like any other input.
 
 use std::io;
 use std::time::Duration;
@@ -11,41 +11,41 @@ use lockstep_platform::{Deadline, Stream, World};
 
 use super::secret::{Key, Role, nonce};
 use super::wire::{self, Kind, MAX_SMALL_BYTES, Malformed, ReadError, Reader, Writer};
-use crate::batch::{Batch, BatchShape, IGNORE, Wanted};
+use crate::batch::{Batch, BatchShape, IGNORE, MicrobatchFilter};
 use crate::cursor::Cursor;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
 use crate::validation::{Validation, ValidationMicrobatch};
 
-/// Steps that are pulled ahead of the model, the one it works on included.
+/// Number of batches in circulation, including the one in use.
 const NUM_BATCHES: usize = 4;
 
-/// How long a server that is not there yet is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Retry period for a server that is not listening yet.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest tokenizer.json that is accepted.
+/// Maximum size of a tokenizer.json.
 const MAX_FILE_BYTES: usize = 256 << 20;
 
-/// What a server says it serves.
+/// Description of the served corpus.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Welcome {
-    /// The name of the text.
+    /// Name of the corpus.
     pub name: String,
-    /// Its fingerprint.
+    /// Fingerprint of the corpus.
     pub fingerprint: String,
-    /// How many different tokens it may have.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// Micro-batches of an evaluation.
+    /// Number of validation micro-batches.
     pub num_validation_microbatches: usize,
-    /// Targets of an evaluation.
+    /// Number of validation targets.
     pub num_validation_targets: u64,
-    /// See [`crate::baseline`].
+    /// Baseline entropy; [`crate::baseline`] defines it.
     pub baseline_loss: f64,
-    /// Whether there is a tokenizer.json.
+    /// Whether the corpus has a tokenizer.json.
     pub has_tokenizer: bool,
 }
 
-/// A stream to a server that has welcomed us.
+/// Authenticated connection to a data server.
 pub struct Client {
     addr: String,
     stream: Box<dyn Stream>,
@@ -59,15 +59,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Joins the server of a recipe, with the secret of this process's environment.
+    /// Joins the recipe's server with the secret of the environment.
     pub fn join(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
         Self::join_with(&Key::find(world)?, recipe, world)
     }
 
-    /// Joins the server of a recipe.
+    /// Joins the recipe's server with this secret.
     pub fn join_with(key: &Key, recipe: &Recipe, world: &World) -> Result<Self, DataError> {
         let (addr, deadline) = (recipe.data.server.clone(), recipe.run.deadline());
-        let stream = connect(&addr, world, deadline.min(PATIENCE))?;
+        let stream = connect(&addr, world, deadline.min(CONNECT_TIMEOUT))?;
         let mut client = Self {
             addr,
             stream,
@@ -88,12 +88,12 @@ impl Client {
             answer: Vec::new(),
         };
         let most = recipe.train.eval_batches * recipe.train.batch;
-        client.introduce(key, &super::terms(recipe), most, world)?;
+        client.handshake(key, &super::terms(recipe), most, world)?;
         Ok(client)
     }
 
-    /// Proofs both ways, and the terms.
-    fn introduce(
+    /// Mutual authentication, and comparison of the terms.
+    fn handshake(
         &mut self,
         key: &Key,
         terms: &str,
@@ -102,14 +102,14 @@ impl Client {
     ) -> Result<(), DataError> {
         let own = nonce(world);
         self.request.bytes.extend_from_slice(&own);
-        self.ask(Kind::Hello, Kind::Challenge, size_of_val(&own))?;
+        self.request(Kind::Hello, Kind::Challenge, size_of_val(&own))?;
         let theirs = match Reader::new(&self.answer).array() {
             Ok(nonce) => nonce,
             Err(malformed) => return Err(self.malformed(malformed)),
         };
         self.request.bytes.extend_from_slice(&key.proof(Role::Worker, &own, &theirs));
         self.request.text(terms);
-        self.ask(Kind::Join, Kind::Welcome, MAX_SMALL_BYTES)?;
+        self.request(Kind::Join, Kind::Welcome, MAX_SMALL_BYTES)?;
         let (proof, welcome) = match read_welcome(&self.answer) {
             Ok(read) => read,
             Err(malformed) => return Err(self.malformed(malformed)),
@@ -129,21 +129,21 @@ impl Client {
         Ok(())
     }
 
-    /// What the server serves.
+    /// Description of the served corpus.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// The text's tokenizer.json, where it has one.
+    /// Content of tokenizer.json, if the corpus has one.
     pub fn tokenizer_json(&mut self) -> Result<Option<Vec<u8>>, DataError> {
         if !self.welcome.has_tokenizer {
             return Ok(None);
         }
-        self.ask(Kind::Tokenizer, Kind::File, MAX_FILE_BYTES)?;
+        self.request(Kind::Tokenizer, Kind::File, MAX_FILE_BYTES)?;
         Ok(Some(std::mem::take(&mut self.answer)))
     }
 
-    /// The micro-batches of an evaluation.
+    /// Validation micro-batches.
     pub fn validation(&mut self) -> Result<Validation, DataError> {
         let Welcome { num_validation_microbatches, num_validation_targets, .. } = self.welcome;
         let mut microbatches = Vec::new();
@@ -152,7 +152,7 @@ impl Client {
             let mut microbatch = ValidationMicrobatch::empty(self.shape, first_sample);
             self.request.number(index as u64);
             let len = 8 * microbatch.inputs.len();
-            self.ask(Kind::Judge, Kind::Judged, len)?;
+            self.request(Kind::PullValidation, Kind::ValidationMicrobatch, len)?;
             let answer = std::mem::take(&mut self.answer);
             let mut body = Reader::new(&answer);
             let read = read_microbatch(
@@ -185,22 +185,29 @@ impl Client {
         cursor: Cursor,
         leaves: Vec<bool>,
     ) -> Result<Loader, DataError> {
-        // The thread's own deadline comes first, and its words say what happened.
+        // The thread's own deadline comes first, and its error is more specific.
         let stall = 2 * self.deadline;
-        let fill = move |step, batch: &mut Batch| self.pull(step, Wanted::Leaves(&leaves), batch);
+        let fill = move |step, batch: &mut Batch| {
+            self.pull(step, MicrobatchFilter::Leaves(&leaves), batch)
+        };
         Loader::start(shape, world, text, cursor, NUM_BATCHES, stall, Box::new(fill))
     }
 
     /// Fills a batch with the micro-batches of a step.
-    fn pull(&mut self, step: u64, wanted: Wanted<'_>, batch: &mut Batch) -> Result<(), DataError> {
+    fn pull(
+        &mut self,
+        step: u64,
+        filter: MicrobatchFilter<'_>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
         batch.begin(step, &self.plan);
         let num_microbatches = batch.num_microbatches();
         let microbatches =
-            (0..num_microbatches).filter(|&microbatch| wanted.has(microbatch, num_microbatches));
+            (0..num_microbatches).filter(|&microbatch| filter.has(microbatch, num_microbatches));
         self.request.number(step);
         microbatches.clone().for_each(|microbatch| self.request.small(microbatch as u32));
         let microbatch_bytes = 8 * self.shape.microbatch_size * self.shape.context;
-        self.ask(
+        self.request(
             Kind::Pull,
             Kind::Microbatches,
             16 + microbatches.clone().count() * microbatch_bytes,
@@ -211,12 +218,12 @@ impl Client {
         read.map_err(|malformed| self.malformed(malformed))
     }
 
-    /// Sends what was written as a request of one kind and waits for an answer of another.
-    fn ask(&mut self, kind: Kind, answer: Kind, max_len: usize) -> Result<(), DataError> {
+    /// Sends the request buffer and waits for a response of kind `answer`.
+    fn request(&mut self, kind: Kind, answer: Kind, max_len: usize) -> Result<(), DataError> {
         self.stream.set_deadline(Some(self.deadline));
         let sent = wire::write(&mut *self.stream, kind, &self.request.bytes);
         self.request.bytes.clear();
-        // A server that refuses may close the stream while we still send; its words come first.
+        // A refusing server may close the stream during the request; read its reason first.
         let max_len = max_len.max(MAX_SMALL_BYTES);
         let heard = wire::read(&mut *self.stream, answer, max_len, &mut self.answer);
         match (sent, heard) {
@@ -239,26 +246,26 @@ impl Client {
 
 #[cfg(test)]
 impl Client {
-    /// Sends anything.
+    /// Sends arbitrary bytes.
     pub(super) fn send_raw(&mut self, kind: Kind, body: &[u8]) {
         self.stream.set_deadline(Some(self.deadline));
         wire::write(&mut *self.stream, kind, body).expect("the server listens");
     }
 
-    /// The stream itself.
+    /// The underlying stream.
     pub(super) fn stream_mut(&mut self) -> &mut dyn Stream {
         &mut *self.stream
     }
 }
 
-/// A stream to the server, which may be about to start.
-fn connect(addr: &str, world: &World, patience: Duration) -> Result<Box<dyn Stream>, DataError> {
-    let deadline = Deadline::after(world.clock(), patience);
+/// Connects to the server, which may still be starting.
+fn connect(addr: &str, world: &World, timeout: Duration) -> Result<Box<dyn Stream>, DataError> {
+    let deadline = Deadline::after(world.clock(), timeout);
     loop {
         let remaining = deadline.remaining(world.clock());
         match world.net().connect(addr, remaining.max(Duration::from_millis(1))) {
             Ok(stream) => {
-                // A server that cannot take small requests at once is slower, and not wrong.
+                // Without TCP_NODELAY the server is only slower.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
@@ -301,7 +308,7 @@ pub(super) fn read_microbatches(
     let mut body = Reader::new(body);
     let (found, num_targets) = (body.number()?, body.number()?);
     if found != step {
-        return Err(Malformed(format!("step {found} came where {step} was asked for")));
+        return Err(Malformed(format!("step {found} came instead of {step}")));
     }
     let most = batch.num_targets;
     let mut num_own = 0;

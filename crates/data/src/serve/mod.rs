@@ -1,19 +1,19 @@
-//! Batches over the network: one process reads the text, workers pull the micro-batches they run.
+//! Data server: one process reads the corpus, workers pull their micro-batches over the network.
 //!
-//! The server makes micro-batches exactly as a worker would that reads the text itself, so a run has the
-//! same bits either way. A worker asks for one step at a time, a few steps ahead of the model, and
-//! each of its waits has a deadline; a server that is gone ends the run with a line that names it.
+//! The server prepares micro-batches exactly as a worker with the corpus would, so a run has the
+//! same bits either way. A worker requests one step at a time, a few steps ahead of the model. Each
+//! wait has a deadline; a lost server ends the run with an error that names it.
 //!
-//! Whoever wants to be served proves that it knows a shared secret, and so does the server: each
-//! sends a random number, and each answers with a keyed hash of both ([`secret`]). Tokens travel as
-//! they are: on a network that others can listen to, use a tunnel.
+//! Worker and server authenticate each other by a shared secret: each one sends a nonce and answers
+//! with a keyed hash of both ([`secret`]). Tokens are not encrypted; use a tunnel on an untrusted
+//! network.
 //!
 //! # Layout
 //!
-//! - [`wire`]: messages, and how far their lengths are trusted
+//! - [`wire`]: messages and their length limits
 //! - [`secret`]: the shared secret and the proofs
-//! - [`server`]: many workers, a thread each
-//! - [`client`]: a worker's side
+//! - [`server`]: one thread per worker
+//! - [`client`]: the worker's side
 
 pub mod secret;
 pub mod wire;
@@ -26,8 +26,8 @@ pub use server::{Event, Server};
 
 use lockstep_config::Recipe;
 
-/// The keys that decide what a batch holds, as `key = value` lines: worker and server must have
-/// the same.
+/// Keys that determine the content of batches, as `key = value` lines. Worker and server must agree
+/// on them.
 pub(crate) fn terms(recipe: &Recipe) -> String {
     const DECISIVE: [&str; 7] = [
         "data.",

@@ -7,14 +7,12 @@
 
 use std::path::Path;
 
+use lockstep_auth::ticket::{SecretFileError, read_secret_file};
 use lockstep_platform::World;
 
 use crate::error::DataError;
 
-/// The variable that holds the secret, and the one that names a file with it.
-pub const VARIABLE: &str = "LOCKSTEP_SECRET";
-/// See [`VARIABLE`].
-pub const FILE_VARIABLE: &str = "LOCKSTEP_SECRET_FILE";
+pub use lockstep_auth::ticket::{SECRET as VARIABLE, SECRET_FILE as FILE_VARIABLE};
 
 /// A secret with fewer characters could be guessed.
 const MIN_CHARS: usize = 16;
@@ -94,13 +92,15 @@ impl Key {
 
 /// What a file holds that nobody else can read.
 fn read_private(world: &World, path: &Path) -> Result<String, DataError> {
-    if world.files().is_open_to_others(path)? {
-        let path = path.display();
-        let why =
-            format!(", and {FILE_VARIABLE} = {path} can be read by other users (chmod 600 {path})");
-        return Err(DataError::Secret { why, hint: HINT });
-    }
-    Ok(world.files().read_to_string(path)?)
+    read_secret_file(world, path).map_err(|error| match error {
+        SecretFileError::OpenToOthers { path } => {
+            let why = format!(
+                ", and {FILE_VARIABLE} = {path} can be read by other users (chmod 600 {path})"
+            );
+            DataError::Secret { why, hint: HINT }
+        }
+        SecretFileError::File(error) => error.into(),
+    })
 }
 
 /// Fresh random bytes.

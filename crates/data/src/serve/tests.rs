@@ -1,4 +1,4 @@
-//! A real server and real workers on loopback, and strangers who are neither.
+//! Tests with real servers and workers on loopback, and with invalid peers.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ fn key(secret: &str) -> Key {
     Key::new(secret).unwrap()
 }
 
-/// A server on a thread, with a small text of many documents.
+/// A server on a thread, with a small corpus of many documents.
 struct Site {
     world: World,
     _scratch: ScratchDir,
@@ -70,15 +70,15 @@ impl Site {
             events: Arc::clone(&events),
         };
         let run = move || {
-            let tell = move |event| events.lock().unwrap().push(event);
-            server.run(|| is_over.load(Ordering::SeqCst), tell).unwrap();
+            let report = move |event| events.lock().unwrap().push(event);
+            server.run(|| is_over.load(Ordering::SeqCst), report).unwrap();
             ended.send((), LONG).unwrap();
         };
         drop(site.world.threads().spawn("server", Box::new(run)).unwrap());
         site
     }
 
-    /// The recipe of a worker, with more settings.
+    /// Recipe of a worker, with more settings.
     fn recipe(&self, more: &[&str]) -> Recipe {
         let server = ["data.placement=served".to_owned(), format!("data.server={}", self.addr)];
         let more = more.iter().map(|set| (*set).to_owned());
@@ -96,7 +96,7 @@ impl Site {
         let (name, fingerprint) = (welcome.name.clone(), welcome.fingerprint.clone());
         let shape = crate::batch::BatchShape::of(&self.recipe(&[]));
         let text = TextName { name, fingerprint };
-        // With one micro-batch a leaf they have the same numbers.
+        // One micro-batch per leaf, so both have the same numbers.
         let leaves = (0..4).map(|leaf| microbatches.contains(&leaf)).collect();
         Box::new(client).loader(shape, &self.world, text, cursor, leaves).unwrap()
     }
@@ -121,8 +121,8 @@ fn recipe_of(sets: &[String]) -> Recipe {
 fn served_microbatches_are_those_of_a_shared_text_in_all_epochs() {
     for sets in [
         &[][..],
-        &["data.documents=padded", "data.last=pad"],
-        &["data.order=sequential", "data.last=drop"],
+        &["data.documents=padded", "data.last_batch=pad"],
+        &["data.order=sequential", "data.last_batch=drop"],
     ] {
         let site = Site::new(sets);
         let recipe = recipe_of(&site.sets);
@@ -131,7 +131,7 @@ fn served_microbatches_are_those_of_a_shared_text_in_all_epochs() {
             Loader::open(&recipe, &site.world, Arc::clone(&corpus), Cursor::start()).unwrap();
         let mut workers = [(vec![0, 3], Cursor::start()), (vec![2, 1], Cursor::start())]
             .map(|(microbatches, cursor)| (site.loader(&microbatches, cursor), microbatches));
-        // About two hundred sequences at most: thirty steps are more than an epoch.
+        // At most about 200 sequences: 30 steps are more than an epoch.
         for step in 0..30 {
             let whole = shared.next_batch().unwrap();
             for (loader, microbatches) in &mut workers {
@@ -164,7 +164,7 @@ fn served_microbatches_are_those_of_a_shared_text_in_all_epochs() {
 }
 
 #[test]
-fn another_secret_or_recipe_is_refused_in_words() {
+fn another_secret_or_recipe_is_refused_with_a_reason() {
     let site = Site::new(&[]);
     let refusal = |error: DataError| {
         assert_eq!(error.blame(), Blame::User);
@@ -175,20 +175,20 @@ fn another_secret_or_recipe_is_refused_in_words() {
         refusal(other),
         "the data server ADDR refuses this worker: it has another LOCKSTEP_SECRET"
     );
-    for (set, words) in [
+    for (set, message) in [
         ("train.seed=2", "it has train.seed = 2, the server train.seed = 1"),
         ("data.order=sequential", "it has data.order = \"sequential\", which the server lacks"),
         ("model.context=8", "it has model.context = 8, the server model.context = 16"),
     ] {
         let error = refusal(site.join("the secret of the test", &[set]).err().unwrap());
-        assert!(error.ends_with(words), "{error}");
+        assert!(error.ends_with(message), "{error}");
     }
-    // What batches do not depend on may differ.
+    // Settings that do not affect batches may differ.
     assert!(site.join("the secret of the test", &["optim.lr=1e-4", "model.layers=2"]).is_ok());
 }
 
 #[test]
-fn a_server_that_is_gone_is_named_and_somebody_elses_fault() {
+fn a_lost_server_is_named_and_blamed_on_a_peer() {
     let site = Site::new(&[]);
     let listener = site.world.net().listen("127.0.0.1:0").unwrap();
     let addr = listener.local_addr();
@@ -208,7 +208,7 @@ fn a_server_that_is_gone_is_named_and_somebody_elses_fault() {
 }
 
 #[test]
-fn strangers_are_turned_away_and_others_still_served() {
+fn invalid_peers_are_refused_and_others_still_served() {
     let site = Site::new(&[]);
     let call = || site.world.net().connect(&site.addr, LONG).unwrap();
     let mut stranger = call();
@@ -218,30 +218,30 @@ fn strangers_are_turned_away_and_others_still_served() {
     let heard = wire::read(&mut *stranger, Kind::Challenge, 1000, &mut answer).unwrap_err();
     assert!(heard.to_string().contains("not the bytes of a lockstep data server"), "{heard}");
 
-    // A length that lies is refused before a byte of it is waited for.
-    let mut liar = call();
-    liar.set_deadline(Some(LONG));
+    // A false length is refused before any of its bytes are read.
+    let mut forged = call();
+    forged.set_deadline(Some(LONG));
     let mut front = b"lkstdata\x01\0\x01\0".to_vec();
     front.extend_from_slice(&u32::MAX.to_le_bytes());
-    liar.write_all(&front).unwrap();
-    let heard = wire::read(&mut *liar, Kind::Challenge, 1000, &mut answer).unwrap_err();
+    forged.write_all(&front).unwrap();
+    let heard = wire::read(&mut *forged, Kind::Challenge, 1000, &mut answer).unwrap_err();
     assert!(heard.to_string().contains("4294967295 bytes are announced"), "{heard}");
 
-    // Somebody who asks before being welcome gets nothing.
-    let mut hasty = call();
-    hasty.set_deadline(Some(LONG));
-    wire::write(&mut *hasty, Kind::Pull, &[0; 12]).unwrap();
+    // Requests before the handshake are refused.
+    let mut early = call();
+    early.set_deadline(Some(LONG));
+    wire::write(&mut *early, Kind::Pull, &[0; 12]).unwrap();
     assert!(matches!(
-        wire::read(&mut *hasty, Kind::Microbatches, 1000, &mut answer),
+        wire::read(&mut *early, Kind::Microbatches, 1000, &mut answer),
         Err(ReadError::Refused(_))
     ));
     assert!(site.loader(&[0], Cursor::start()).next_batch().is_ok());
-    let turned_away = |event: &Event| matches!(event, Event::TurnedAway(..));
+    let turned_away = |event: &Event| matches!(event, Event::Refused(..));
     assert_eq!(site.events.lock().unwrap().iter().filter(|e| turned_away(e)).count(), 3);
 }
 
 #[test]
-fn a_worker_that_breaks_the_rules_is_told_which() {
+fn a_protocol_violation_is_refused_with_a_reason() {
     let site = Site::new(&[]);
     let refusal = |kind: Kind, body: &[u8]| {
         let mut client = site.join("the secret of the test", &[]).unwrap();
@@ -263,12 +263,12 @@ fn a_worker_that_breaks_the_rules_is_told_which() {
     assert_eq!(refusal(Kind::Pull, &pull(0, &[1, 1])), "micro-batch 1 twice, or beyond the 4");
     assert!(refusal(Kind::Pull, &pull(u64::MAX, &[1])).ends_with("is out of reach"));
     assert_eq!(refusal(Kind::Pull, &[1, 2]), "the message is cut short");
-    assert!(refusal(Kind::Judge, &pull(99, &[])).starts_with("micro-batch 99 of"));
+    assert!(refusal(Kind::PullValidation, &pull(99, &[])).starts_with("micro-batch 99 of"));
     assert_eq!(refusal(Kind::Welcome, &[]), "message 4 is no request");
 }
 
 #[test]
-fn what_a_server_sends_is_checked_like_any_input() {
+fn server_messages_are_validated_like_any_input() {
     let site = Site::new(&[]);
     let shape = crate::batch::BatchShape::of(&site.recipe(&[]));
     let read = |edit: &dyn Fn(&mut Vec<u32>, &mut u64, &mut u64)| {
@@ -278,7 +278,7 @@ fn what_a_server_sends_is_checked_like_any_input() {
         body.number(step);
         body.number(num_targets);
         body.tokens(&tokens);
-        let mut batch = Batch::with_room(shape);
+        let mut batch = Batch::allocate(shape);
         batch.begin(5, &BatchPlan::constant(8));
         let read = client::read_microbatches(&body.bytes, 5, [2].into_iter(), &mut batch, 256);
         read.map(|()| batch).map_err(|malformed| malformed.0)
@@ -298,15 +298,15 @@ fn what_a_server_sends_is_checked_like_any_input() {
 }
 
 #[test]
-fn messages_survive_the_way_and_random_bytes_do_no_harm() {
+fn messages_round_trip_and_random_bytes_are_harmless() {
     let mut body = Writer::default();
     body.number(u64::MAX);
     body.text("naïve");
     body.tokens(&[1, IGNORE]);
-    let mut way = Vec::new();
-    wire::write(&mut way, Kind::Microbatches, &body.bytes).unwrap();
+    let mut sent = Vec::new();
+    wire::write(&mut sent, Kind::Microbatches, &body.bytes).unwrap();
     let mut heard = Vec::new();
-    wire::read(&mut &way[..], Kind::Microbatches, 100, &mut heard).unwrap();
+    wire::read(&mut &sent[..], Kind::Microbatches, 100, &mut heard).unwrap();
     let mut reader = Reader::new(&heard);
     assert_eq!((reader.number().unwrap(), reader.text().unwrap()), (u64::MAX, "naïve".to_owned()));
     let mut tokens = [0; 2];
@@ -317,7 +317,7 @@ fn messages_survive_the_way_and_random_bytes_do_no_harm() {
     let world = lockstep_platform::real();
     for round in 0..200 {
         let noise = [nonce(&world), nonce(&world)].concat();
-        let mut bytes = way.clone();
+        let mut bytes = sent.clone();
         let at = round % bytes.len();
         bytes[at] ^= noise[0] | 1;
         let _ = wire::read_any(&mut &bytes[..], 100, &mut heard);
@@ -327,7 +327,7 @@ fn messages_survive_the_way_and_random_bytes_do_no_harm() {
 }
 
 #[test]
-fn a_server_ends_when_it_is_told() {
+fn a_server_stops_on_request() {
     let site = Site::new(&[]);
     assert!(site.loader(&[0], Cursor::start()).next_batch().is_ok());
     site.stop();

@@ -1,63 +1,62 @@
-//! Messages between a worker and a data server.
+//! Messages between worker and data server.
 //!
-//! Every message starts with a front of 16 bytes: a magic word, the protocol's version, its kind
-//! and the length of its body. A reader says which kind it waits for and how long that may be
-//! *before* it reads, so nobody can make it wait for, or allocate, more than that. Numbers are
-//! little-endian; texts are a length of four bytes and UTF-8.
+//! Every message starts with a header of 16 bytes: magic, protocol version, kind and body length. A
+//! reader states the expected kind and maximum length *before* it reads, which bounds waits and
+//! allocations. Numbers are little-endian; strings are a four-byte length and UTF-8.
 
 use std::io::{self, Read, Write};
 
-/// Changes whenever the two sides would not understand each other.
+/// Protocol version; changes with every incompatible change.
 const PROTOCOL: u16 = 1;
 const MAGIC: [u8; 8] = *b"lkstdata";
 const FRONT_BYTES: usize = 16;
 
-/// The longest text of a message.
+/// Maximum length of a string.
 pub const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// The longest body of a message without tokens.
+/// Maximum length of a body without tokens.
 pub const MAX_SMALL_BYTES: usize = 4 * MAX_TEXT_BYTES;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// Worker: here are my random bytes.
+    /// Worker: its nonce.
     Hello = 1,
-    /// Server: here are mine.
+    /// Server: its nonce.
     Challenge = 2,
-    /// Worker: the proof, and the terms of my recipe.
+    /// Worker: its proof and the terms of its recipe.
     Join = 3,
-    /// Server: my proof, and what I serve.
+    /// Server: its proof and the description of the corpus.
     Welcome = 4,
-    /// Server: no, and why; the stream ends.
+    /// Server: refusal with a reason; the stream ends.
     Refused = 5,
-    /// Worker: these micro-batches of this step.
+    /// Worker: requests micro-batches of a step.
     Pull = 6,
-    /// Server: here they are.
+    /// Server: the requested micro-batches.
     Microbatches = 7,
-    /// Worker: this micro-batch of the evaluation.
-    Judge = 8,
-    /// Server: here it is.
-    Judged = 9,
-    /// Worker: the tokenizer.json.
+    /// Worker: requests a validation micro-batch.
+    PullValidation = 8,
+    /// Server: the validation micro-batch.
+    ValidationMicrobatch = 9,
+    /// Worker: requests tokenizer.json.
     Tokenizer = 10,
-    /// Server: here it is.
+    /// Server: tokenizer.json.
     File = 11,
 }
 
-/// A message that was not what it should be; says why.
+/// Malformed message, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub String);
 
-/// Why no message came.
+/// Reason why no message arrived.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The stream failed, or was closed.
+    /// The stream failed or was closed.
     Stream(io::Error),
-    /// What came is not a message of ours.
+    /// The bytes are not a valid message.
     Malformed(Malformed),
-    /// The other side says no, and why.
+    /// The peer refused, with its reason.
     Refused(String),
 }
 
@@ -74,7 +73,7 @@ impl std::fmt::Display for ReadError {
     }
 }
 
-/// Puts a front before a body and sends both.
+/// Sends a header and a body.
 pub fn write(stream: &mut dyn Write, kind: Kind, body: &[u8]) -> io::Result<()> {
     let mut front = [0; FRONT_BYTES];
     front[..8].copy_from_slice(&MAGIC);
@@ -137,67 +136,67 @@ fn read_front(front: &[u8; FRONT_BYTES], max_len: usize) -> Result<(u16, usize),
     Ok((kind, len))
 }
 
-/// A body in the making.
+/// Body under construction.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// What was written.
+    /// Bytes written so far.
     pub bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// Eight bytes.
+    /// Writes eight bytes.
     pub fn number(&mut self, number: u64) {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Four bytes.
+    /// Writes four bytes.
     pub fn small(&mut self, number: u32) {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// A text; one that is too long is cut.
+    /// Writes a string; one that is too long is truncated.
     pub fn text(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
         self.small(text.len() as u32);
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    /// Tokens, four bytes each.
+    /// Writes tokens of four bytes each.
     pub fn tokens(&mut self, tokens: &[u32]) {
         self.bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
     }
 }
 
-/// A body that is taken apart.
+/// Parser of a body.
 #[derive(Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// From its start.
+    /// Parser at the start of a body.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// So many bytes.
+    /// Reads `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (array, rest) = self.bytes.split_first_chunk().ok_or_else(cut_short)?;
         self.bytes = rest;
         Ok(*array)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn number(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn small(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// A text.
+    /// Reads a string.
     pub fn text(&mut self) -> Result<String, Malformed> {
         let len = self.small()? as usize;
         if len > MAX_TEXT_BYTES {
@@ -209,7 +208,7 @@ impl<'a> Reader<'a> {
         Ok(text.map_err(|_| Malformed("a text that is none".to_owned()))?.to_owned())
     }
 
-    /// Tokens, as many as there is room for.
+    /// Reads tokens until `out` is full.
     pub fn tokens(&mut self, out: &mut [u32]) -> Result<(), Malformed> {
         let (tokens, rest) = self.bytes.split_at_checked(4 * out.len()).ok_or_else(cut_short)?;
         self.bytes = rest;
@@ -219,7 +218,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Nothing may be left.
+    /// Requires that nothing is left.
     pub fn finish(self) -> Result<(), Malformed> {
         match self.bytes.len() {
             0 => Ok(()),

@@ -1,9 +1,9 @@
-//! A corpus through a tokenizer into a shard folder, on several threads.
+//! Tokenizes a corpus into a shard folder, on several threads.
 //!
-//! One thread reads and writes, the others encode. The reader cuts the corpus into batches by
-//! their size alone and numbers them; whoever is free encodes one; the writer takes them by their
-//! numbers. So the folder does not depend on the number of threads, and memory is the batches that
-//! are under way, which are counted: a batch that is late holds up the reader, never a queue.
+//! One thread reads and writes, the others encode. The reader cuts the corpus into numbered batches
+//! by size alone; any free thread encodes one; the writer takes them in order. The folder does not
+//! depend on the number of threads. Memory is bounded by the number of batches in flight: a slow
+//! batch stalls the reader.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,47 +19,47 @@ use crate::documents::{Documents, Piece};
 use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
 
-/// Bytes of text after which a batch is full.
+/// Bytes of text per batch.
 const BATCH_BYTES: usize = 1 << 18;
 
-/// Batches under way for each thread that encodes.
+/// Number of batches in flight per encoding thread.
 const BATCHES_PER_THREAD: usize = 3;
 
-/// How long a batch may take, which takes tens of milliseconds.
+/// Timeout of a batch, which normally takes tens of milliseconds.
 const STALL: Duration = Duration::from_mins(2);
 
-/// How a folder is made.
+/// Options of a build.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildOptions {
-    /// Threads that encode, beside the one that reads and writes.
+    /// Number of encoding threads, besides the one that reads and writes.
     pub num_threads: usize,
-    /// How shards are cut.
+    /// Sizes of the shards.
     pub writer: WriterOptions,
 }
 
-/// How far the work has come.
+/// Progress of a build.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BuildProgress {
-    /// Bytes read from the disk.
+    /// Number of bytes read from disk.
     pub read_bytes: u64,
-    /// Bytes to read from the disk.
+    /// Size of the corpus on disk.
     pub total_bytes: u64,
-    /// Bytes of text written as tokens.
+    /// Number of bytes of text tokenized.
     pub text_bytes: u64,
-    /// Tokens written.
+    /// Number of tokens written.
     pub num_tokens: u64,
 }
 
-/// What was made.
+/// Result of a build.
 #[derive(Debug, Clone)]
 pub struct Built {
-    /// What the folder says of itself.
+    /// Manifest of the folder.
     pub manifest: Manifest,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// Tokenises all documents into a new folder. `progress` hears of every batch.
+/// Tokenizes all documents into a new folder. `progress` is called for every batch.
 pub fn build(
     mut documents: Documents,
     tokenizer: &Tokenizer,
@@ -74,7 +74,10 @@ pub fn build(
         end_of_document: tokenizer.end_of_document(),
         document_bytes: 0,
         has_tokens: false,
-        told: BuildProgress { total_bytes: documents.total_bytes(), ..BuildProgress::default() },
+        counters: BuildProgress {
+            total_bytes: documents.total_bytes(),
+            ..BuildProgress::default()
+        },
     };
     let pool = Pool::start(options.num_threads.max(1), tokenizer, world)?;
     let limit = pool.threads.len() * BATCHES_PER_THREAD;
@@ -98,10 +101,10 @@ pub fn build(
             sink.write(batch)?;
             num_written += 1;
         }
-        sink.told.read_bytes = documents.position_bytes();
-        progress(sink.told);
+        sink.counters.read_bytes = documents.position_bytes();
+        progress(sink.counters);
     }
-    if sink.told.num_tokens == 0 {
+    if sink.counters.num_tokens == 0 {
         return Err(ShardError::Nothing { source_name: documents.name().to_owned() }.into());
     }
     drop(pool);
@@ -109,10 +112,10 @@ pub fn build(
     Ok(Built { manifest, seconds: world.clock().since(start).as_secs_f64() })
 }
 
-/// The rate of the `tokenizers` crate alone, in bytes of text a second: its own batches on its own
-/// threads, on the first documents of a corpus, which are in memory before the clock starts.
-/// Nothing for the byte tokenizer, which is not the crate's.
-pub fn crate_alone(
+/// Throughput of the `tokenizers` crate alone, in bytes of text per second: its own batches on its
+/// own threads, on the first documents of a corpus, loaded before the clock starts. None for the
+/// byte tokenizer.
+pub fn bench_tokenizers_crate(
     mut documents: Documents,
     tokenizer: &Tokenizer,
     sample_bytes: usize,
@@ -151,18 +154,18 @@ pub fn crate_alone(
     Ok(Some(num_bytes as f64 / seconds))
 }
 
-/// Some pieces of the corpus, in order, first as text and then as tokens.
+/// Consecutive pieces of the corpus, as text and then as tokens.
 struct Batch {
     number: u64,
     pieces: Vec<(String, Piece)>,
     tokens: Vec<u32>,
-    /// Where the tokens of each piece end.
+    /// End of each piece in the tokens.
     ends: Vec<usize>,
     failed: Option<DataError>,
 }
 
 impl Batch {
-    /// The next pieces, until there are enough for a batch.
+    /// Reads pieces until the batch is full.
     fn read(number: u64, documents: &mut Documents) -> Result<Option<Self>, DataError> {
         let (mut pieces, mut num_bytes) = (Vec::new(), 0);
         while num_bytes < BATCH_BYTES {
@@ -186,15 +189,15 @@ impl Batch {
     }
 }
 
-/// Puts documents together again.
+/// Reassembles documents and writes them.
 struct Sink {
     writer: ShardWriter,
     end_of_document: Option<u32>,
     /// Bytes of the current document's text.
     document_bytes: u64,
-    /// Whether the current document has a token.
+    /// Whether the current document has tokens.
     has_tokens: bool,
-    told: BuildProgress,
+    counters: BuildProgress,
 }
 
 impl Sink {
@@ -207,7 +210,7 @@ impl Sink {
             self.push(&batch.tokens[start..end])?;
             start = end;
             self.document_bytes += text.len() as u64;
-            self.told.text_bytes += text.len() as u64;
+            self.counters.text_bytes += text.len() as u64;
             if *piece == Piece::Last {
                 if let Some(end) = self.end_of_document.filter(|_| self.has_tokens) {
                     self.push(&[end])?;
@@ -224,12 +227,12 @@ impl Sink {
             return Ok(());
         }
         self.has_tokens = true;
-        self.told.num_tokens += tokens.len() as u64;
+        self.counters.num_tokens += tokens.len() as u64;
         self.writer.push(tokens)
     }
 }
 
-/// Threads that encode batches until there are no more.
+/// Encoding threads.
 struct Pool {
     work: Arc<Queue<Batch>>,
     done: Arc<Queue<Batch>>,
@@ -254,7 +257,7 @@ impl Pool {
     }
 
     fn send(&self, batch: Batch) -> Result<(), DataError> {
-        // There is always room for every batch that is under way, so this never waits.
+        // The queue has room for all batches in flight, so this never waits.
         self.work.send(batch, Duration::ZERO).map_err(|_| stopped("its threads have ended"))
     }
 
@@ -274,7 +277,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.work.close();
         for thread in self.threads.drain(..) {
-            // A panic was reported by `recv`; a thread that does not end is left behind.
+            // `recv` reported a panic; a thread that does not end is abandoned.
             if thread.finished_within(STALL) {
                 let _ = thread.join();
             }
@@ -305,7 +308,7 @@ impl Worker {
     }
 }
 
-/// A thread that leaves by a panic wakes whoever waits for its batch.
+/// Closes the queue when the thread panics, so that the reader gets an error.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.done.close();

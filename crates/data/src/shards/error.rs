@@ -1,123 +1,123 @@
-//! What can be wrong with a shard folder: one line each that names the file.
+//! Errors of a shard folder, each with the file.
 
 use std::path::PathBuf;
 
 use lockstep_config::Blame;
 
-/// A shard folder that cannot be used, or cannot be made.
+/// A shard folder that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
-    /// A folder without a manifest.
+    /// The folder has no manifest.
     #[error(
         "{} is no shard folder: it holds no manifest.json; `lockstep data tokenize` makes one",
         .folder.display()
     )]
     NoManifest {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
     },
-    /// A manifest that is not one of ours, or contradicts itself.
+    /// The manifest is of another format, or contradicts itself.
     #[error("{} cannot be used: {reason}", .path.display())]
     Manifest {
-        /// The file.
+        /// Path of the manifest.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         reason: String,
     },
-    /// A file does not have the size that the manifest gives it.
+    /// A file differs in size from the manifest.
     #[error(
         "{} is damaged: it has {found_bytes} bytes and the manifest says {expected_bytes}; \
          tokenize the corpus again",
         .path.display()
     )]
     Size {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file.
         found_bytes: u64,
-        /// The size it should have.
+        /// Size in the manifest.
         expected_bytes: u64,
     },
-    /// A file does not have the checksum that the manifest gives it.
+    /// A file differs in checksum from the manifest.
     #[error(
         "{} is damaged: its BLAKE3 is {found} and the manifest says {expected}; \
          tokenize the corpus again",
         .path.display()
     )]
     Checksum {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The first digits of its checksum.
+        /// First digits of the file's checksum.
         found: String,
-        /// The first digits of the manifest's.
+        /// First digits of the manifest's checksum.
         expected: String,
     },
-    /// Documents that end before they begin, or elsewhere than the tokens do.
+    /// The document ends are not ascending or do not match the tokens.
     #[error(
         "{} is damaged: document {document} ends at token {end}; tokenize the corpus again",
         .path.display()
     )]
     Documents {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which document of the shard, from 0.
+        /// Index of the document in the shard.
         document: u64,
-        /// Where it is said to end.
+        /// Its end.
         end: u64,
     },
-    /// A token that the vocabulary does not have.
+    /// A token is outside the vocabulary.
     #[error(
         "{} is damaged: it holds token {token} and the vocabulary has {vocab}; \
          tokenize the corpus again",
         .path.display()
     )]
     Token {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The token.
         token: u32,
-        /// The size of the vocabulary.
+        /// Vocabulary size.
         vocab: usize,
     },
-    /// A recipe asks for another end of documents than the one that was written.
+    /// The recipe's end-of-document token differs from the shards'.
     #[error(
-        "{} has {found:?} after each document and data.end_of_document = {asked:?}; \
+        "{} has {found:?} after each document and data.end_of_document = {requested:?}; \
          leave that at \"auto\", or tokenize the corpus again",
         .folder.display()
     )]
     OtherEnd {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What stands after its documents.
+        /// End-of-document token of the shards.
         found: String,
-        /// What the recipe asks for.
-        asked: String,
+        /// End-of-document token of the recipe.
+        requested: String,
     },
-    /// Something lies where the folder should go.
+    /// The target of the shards is not empty.
     #[error(
         "{} is not a new or empty folder; choose another place for the shards",
         .path.display()
     )]
     Occupied {
-        /// The place.
+        /// Path of the target.
         path: PathBuf,
     },
-    /// A corpus without a single document.
+    /// The corpus has no documents.
     #[error("{source_name} has no documents with text, so there is nothing to write")]
     Nothing {
-        /// The corpus.
+        /// Name of the corpus.
         source_name: String,
     },
-    /// The threads that encode did not go on.
+    /// The encoding threads stopped.
     #[error("tokenizing stopped: {reason}")]
     Stopped {
-        /// What happened.
+        /// Description of the failure.
         reason: String,
     },
 }
 
 impl ShardError {
-    /// Who must act.
+    /// Party that must act.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Stopped { .. } => Blame::Storage,

@@ -1,4 +1,4 @@
-//! The description of a shard folder, small enough to be read before anything else.
+//! Manifest of a shard folder.
 
 use std::path::Path;
 
@@ -6,77 +6,77 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ShardError;
 
-/// The manifest's name in its folder.
+/// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The layout of folder and files that this program writes and reads.
+/// Version of the folder format.
 pub const FORMAT: u32 = 1;
 
-/// How many tokens fit into two bytes.
+/// Largest vocabulary with two-byte tokens.
 const NARROW_VOCAB: usize = 1 << 16;
 
-/// What is in a shard folder.
+/// Content of a shard folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The layout of folder and files; [`FORMAT`].
+    /// Version of the folder format; [`FORMAT`].
     pub format: u32,
-    /// What made tokens of the text.
+    /// Tokenizer of the shards.
     pub tokenizer: ManifestTokenizer,
-    /// How many different tokens there are.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// Bytes of a token in the files: 2 or 4.
+    /// Bytes per token in the files: 2 or 4.
     pub token_bytes: usize,
-    /// The token that stands after each document, if any. It counts as the document's last.
+    /// Token after each document, if any; it is the document's last token.
     pub end_of_document: Option<u32>,
-    /// Tokens of all shards.
+    /// Number of tokens in all shards.
     pub num_tokens: u64,
-    /// Documents of all shards.
+    /// Number of documents in all shards.
     pub num_documents: u64,
-    /// Bytes of the text that was tokenised.
+    /// Bytes of the tokenized text.
     pub num_bytes: u64,
-    /// The shards, in the order of the corpus.
+    /// Shards in the order of the corpus.
     pub shards: Vec<ManifestShard>,
 }
 
-/// The tokenizer of a shard folder.
+/// Tokenizer of a shard folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestTokenizer {
-    /// A copy of the `tokenizer.json` in the folder; nothing where a token is a byte.
+    /// Copy of `tokenizer.json` in the folder; none for byte tokens.
     pub file: Option<String>,
-    /// Its checksum; of nothing where there is no file.
+    /// Checksum of the tokenizer; that of no bytes without a file.
     pub blake3: String,
 }
 
 /// One shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestShard {
-    /// The file of its tokens, little-endian.
+    /// File of little-endian tokens.
     pub tokens: String,
-    /// The file with the end of each document, in tokens of this shard, as little-endian `u64`.
+    /// File of document ends, in tokens of this shard, as little-endian `u64`.
     pub documents: String,
-    /// How many tokens.
+    /// Number of tokens.
     pub num_tokens: u64,
-    /// How many documents.
+    /// Number of documents.
     pub num_documents: u64,
-    /// Checksum of the file of tokens.
+    /// Checksum of the token file.
     pub tokens_blake3: String,
-    /// Checksum of the file of documents.
+    /// Checksum of the document file.
     pub documents_blake3: String,
 }
 
-/// Bytes that a token of a vocabulary of this size takes.
+/// Bytes per token for a vocabulary size.
 pub(super) const fn token_bytes(vocab: usize) -> usize {
     if vocab <= NARROW_VOCAB { 2 } else { 4 }
 }
 
-/// What every format of a manifest has.
+/// Fields common to all manifest formats.
 #[derive(Deserialize)]
 struct Version {
     format: u32,
 }
 
 impl Manifest {
-    /// Reads a manifest and proves that it does not contradict itself.
+    /// Parses a manifest and checks that it is consistent.
     pub(super) fn parse(path: &Path, json: &[u8]) -> Result<Self, ShardError> {
         let manifest = |reason| ShardError::Manifest { path: path.to_owned(), reason };
         let version: Version =
@@ -115,13 +115,13 @@ impl Manifest {
     }
 }
 
-/// A sum that a forged manifest cannot overflow, not even as a number of bytes.
+/// Sum that cannot overflow, also as a number of bytes.
 fn sum(mut counts: impl Iterator<Item = u64>) -> Option<u64> {
     let total = counts.try_fold(0, u64::checked_add)?;
     total.checked_mul(8).map(|_| total)
 }
 
-/// A manifest names files of its own folder only.
+/// Whether a name is a plain file name: manifests refer to their own folder only.
 fn is_plain(name: &str) -> bool {
     Path::new(name).file_name().is_some_and(|file_name| file_name == name)
 }

@@ -1,21 +1,21 @@
-//! Tokens on disk: numbered files that are written once, mapped into memory and never changed.
+//! Token shards: files that are written once and mapped into memory.
 //!
-//! Tokenising costs minutes to hours; training reads the same tokens many times, in random order,
-//! from many processes. So the tokens of a corpus are written once into *shards*, flat files of
-//! little-endian numbers, with the end of each document beside them and a manifest that describes
-//! and checksums all of it. Every process maps the files: a sample costs a copy of its own length,
-//! the kernel keeps one copy of each page for all workers of a host, and memory stays free.
+//! Tokenizing takes minutes to hours; training reads the same tokens many times, in random order,
+//! from many processes. The tokens of a corpus are therefore written once into *shards*: flat files
+//! of little-endian numbers, the ends of the documents, and a manifest with checksums. Every
+//! process maps the files, so a sample costs one copy of its length, and all workers of a host
+//! share the page cache.
 //!
-//! A folder appears whole or not at all: it is filled under a temporary name, its manifest last,
-//! and then renamed.
+//! A folder appears atomically: it is written under a temporary name, the manifest last, and then
+//! renamed.
 //!
 //! # Layout
 //!
-//! - [`manifest`]: what is in the folder
-//! - [`writer`]: making one, document by document
-//! - [`reader`]: [`ShardSet`], the tokens of one as a single stream
-//! - [`mod@build`]: a corpus through a tokenizer into a folder, on several threads
-//! - [`error`]: what can be wrong with one
+//! - [`manifest`]: content of the folder
+//! - [`writer`]: writes a folder, document by document
+//! - [`reader`]: [`ShardSet`], the tokens of a folder as one stream
+//! - [`mod@build`]: tokenizes a corpus on several threads
+//! - [`error`]: errors of a shard folder
 
 pub mod manifest;
 
@@ -27,7 +27,7 @@ pub mod build;
 
 pub mod error;
 
-pub use build::{BuildOptions, BuildProgress, Built, build, crate_alone};
+pub use build::{BuildOptions, BuildProgress, Built, bench_tokenizers_crate, build};
 pub use error::ShardError;
 pub use manifest::{MANIFEST, Manifest, ManifestShard, ManifestTokenizer};
 pub use reader::ShardSet;

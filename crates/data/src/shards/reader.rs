@@ -1,9 +1,9 @@
-//! The tokens of a shard folder as one stream, read by copying from mapped files.
+//! Reads the tokens of a shard folder as one stream from mapped files.
 //!
-//! Tokens and documents are numbered through all shards. Sizes, and the order of the documents'
-//! ends, are proven when the folder is opened, so that a range of a document is a range of the
-//! stream; tokens are compared with the vocabulary as they are copied, so that a damaged file is
-//! named and never reaches a model. Checksums are checked on opening where that takes no time.
+//! Tokens and documents are numbered through all shards. Sizes and document ends are checked when
+//! the folder is opened. Tokens are compared with the vocabulary when they are copied, so a damaged
+//! file is named and never reaches a model. Small sets also have their checksums verified on
+//! opening.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -17,19 +17,19 @@ use super::manifest::{MANIFEST, Manifest, ManifestShard};
 use crate::error::DataError;
 use crate::tokenizer::{EndOfDocument, Tokenizer};
 
-/// Sets below this size have their checksums checked whenever they are opened.
+/// Size below which checksums are verified on every opening.
 const CHECK_BYTES: u64 = 1 << 30;
 
-/// Bytes that are copied out of a map at a time.
+/// Number of bytes copied from a map at once.
 const PORTION_BYTES: usize = 1 << 14;
 
-/// Bytes of an entry in a file of documents.
+/// Bytes of an entry in a document file.
 const END_BYTES: u64 = 8;
 
-/// Hexadecimal digits of a checksum in a message.
+/// Number of checksum digits in a message.
 const SHOWN_DIGITS: usize = 16;
 
-/// A shard folder, open for reading.
+/// An open shard folder.
 pub struct ShardSet {
     folder: PathBuf,
     manifest: Manifest,
@@ -40,18 +40,18 @@ pub struct ShardSet {
 struct Shard {
     tokens: Box<dyn FileMap>,
     documents: Box<dyn FileMap>,
-    /// Where it lies in the whole stream.
+    /// First token in the whole stream.
     first_token: u64,
     first_document: u64,
 }
 
 impl ShardSet {
-    /// Whether a folder is meant to be one: it holds a manifest.
+    /// Whether a folder holds a manifest.
     pub fn is_at(folder: &Path, files: &dyn Files) -> bool {
         files.metadata(&folder.join(MANIFEST)).is_some()
     }
 
-    /// Opens a folder; checksums of sets below 1 GiB are checked too.
+    /// Opens a folder; verifies checksums of sets below 1 GiB.
     pub fn open(folder: &Path, files: &dyn Files) -> Result<Self, DataError> {
         let set = Self::open_unchecked(folder, files)?;
         if set.file_bytes() < CHECK_BYTES {
@@ -60,7 +60,7 @@ impl ShardSet {
         Ok(set)
     }
 
-    /// Opens a folder without checking its checksums.
+    /// Opens a folder without verifying checksums.
     pub fn open_unchecked(folder: &Path, files: &dyn Files) -> Result<Self, DataError> {
         let path = folder.join(MANIFEST);
         let json = files.read(&path).map_err(|error| match error.kind() {
@@ -86,12 +86,12 @@ impl ShardSet {
         Ok(set)
     }
 
-    /// Checks every byte against the manifest's checksums.
+    /// Verifies all checksums of the manifest.
     pub fn verify(&self) -> Result<(), DataError> {
         self.verify_with(&mut |_| {})
     }
 
-    /// The same; `progress` is told the bytes checked so far.
+    /// As [`Self::verify`]; `progress` receives the number of bytes verified.
     pub fn verify_with(&self, progress: &mut dyn FnMut(u64)) -> Result<(), DataError> {
         let mut num_done = 0;
         for (shard, entry) in self.shards.iter().zip(&self.manifest.shards) {
@@ -124,7 +124,7 @@ impl ShardSet {
         }
     }
 
-    /// Ends must ascend, and the last must be the shard's own end.
+    /// Checks that document ends ascend to the end of their shard.
     fn prove_documents(&self) -> Result<(), ShardError> {
         for (shard, entry) in self.shards.iter().zip(&self.manifest.shards) {
             let (mut document, mut previous, mut wrong) = (0, 0, None);
@@ -150,53 +150,53 @@ impl ShardSet {
         Ok(())
     }
 
-    /// How many tokens there are.
+    /// Number of tokens.
     pub fn num_tokens(&self) -> u64 {
         self.manifest.num_tokens
     }
 
-    /// How many documents there are.
+    /// Number of documents.
     pub fn num_documents(&self) -> u64 {
         self.manifest.num_documents
     }
 
-    /// How many bytes of text were tokenised.
+    /// Number of bytes of the tokenized text.
     pub fn num_bytes(&self) -> u64 {
         self.manifest.num_bytes
     }
 
-    /// How many different tokens there are; every token is smaller than this.
+    /// Vocabulary size; every token is smaller.
     pub fn vocab(&self) -> usize {
         self.manifest.vocab
     }
 
-    /// The token that stands after each document, where there is one.
+    /// Token after each document, if there is one.
     pub fn end_of_document(&self) -> Option<u32> {
         self.manifest.end_of_document
     }
 
-    /// Bytes of all tokens and ends on disk.
+    /// Size of all token and document files.
     pub fn file_bytes(&self) -> u64 {
         self.manifest.num_tokens * self.manifest.token_bytes as u64
             + self.manifest.num_documents * END_BYTES
     }
 
-    /// What the folder says of itself.
+    /// Manifest of the folder.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Where it lies.
+    /// Path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A short name of the content: of the manifest, which has the checksums of everything else.
+    /// Fingerprint of the content, from the manifest's checksums.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }
 
-    /// The tokenizer that made the tokens.
+    /// Tokenizer of the shards.
     pub fn tokenizer(&self, files: &dyn Files) -> Result<Tokenizer, DataError> {
         let tokenizer = match &self.manifest.tokenizer.file {
             None => Tokenizer::bytes(),
@@ -222,7 +222,7 @@ impl ShardSet {
         Ok(tokenizer)
     }
 
-    /// The tokens of a document, its end-of-document token included, as a range of the stream.
+    /// Tokens of a document, including its end-of-document token, as a range of the stream.
     pub fn document(&self, index: u64) -> Range<u64> {
         assert!(index < self.num_documents(), "document {index} of {}", self.num_documents());
         let shard = &self.shards[self.shard_by(index, |shard| shard.first_document)];
@@ -231,7 +231,7 @@ impl ShardSet {
         shard.first_token + start..shard.first_token + end_of(shard, own)
     }
 
-    /// Copies the tokens from `start` on; the range must lie in the stream.
+    /// Copies tokens, starting at `start`; the range must lie in the stream.
     pub fn copy(&self, start: u64, out: &mut [u32]) -> Result<(), DataError> {
         let end = start.checked_add(out.len() as u64);
         assert!(
@@ -284,7 +284,7 @@ impl ShardSet {
         }
     }
 
-    /// The shard that holds a position, by where shards begin. Empty shards hold none.
+    /// Shard of a position, by first positions. Empty shards hold none.
     fn shard_by(&self, position: u64, first: impl Fn(&Shard) -> u64) -> usize {
         self.shards.partition_point(|shard| first(shard) <= position) - 1
     }
@@ -310,14 +310,14 @@ fn map_sized(
     Ok(map)
 }
 
-/// Where a document of a shard ends, in tokens of the shard.
+/// End of a document, in tokens of its shard.
 fn end_of(shard: &Shard, own_index: u64) -> u64 {
     let mut end = [0; END_BYTES as usize];
     shard.documents.copy_to(own_index * END_BYTES, &mut end);
     u64::from_le_bytes(end)
 }
 
-/// Copies a range of a map in portions that stay in the cache, each a whole number of entries.
+/// Copies a range of a map in cache-sized portions of whole entries.
 fn portions(map: &dyn FileMap, range: Range<u64>, mut each: impl FnMut(&[u8])) {
     let mut buffer = [0; PORTION_BYTES];
     let mut offset = range.start;

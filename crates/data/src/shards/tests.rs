@@ -1,4 +1,4 @@
-//! Shards written, read and damaged.
+//! Tests of shards: written, read and damaged.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ impl Folder {
         Tokenizer::open(path.to_str().unwrap(), self.world.files()).unwrap()
     }
 
-    /// Three documents by bytes, two of them in the first shard.
+    /// Three byte documents, two of them in the first shard.
     fn three(&self, name: &str) {
         let options = WriterOptions { shard_bytes: 12 };
         let bytes = Tokenizer::bytes();
@@ -80,9 +80,11 @@ impl Folder {
         let options = BuildOptions { num_threads, writer: WriterOptions { shard_bytes } };
         let mut last = BuildProgress::default();
         let target = self.path(target);
-        let built = build(documents, tokenizer, &target, options, &self.world, &mut |told| {
-            assert!(told.text_bytes >= last.text_bytes && told.read_bytes >= last.read_bytes);
-            last = told;
+        let built = build(documents, tokenizer, &target, options, &self.world, &mut |counters| {
+            assert!(
+                counters.text_bytes >= last.text_bytes && counters.read_bytes >= last.read_bytes
+            );
+            last = counters;
         })?;
         assert_eq!(
             (last.read_bytes, last.num_tokens),
@@ -99,7 +101,7 @@ fn text(set: &ShardSet, range: std::ops::Range<u64>) -> String {
 }
 
 #[test]
-fn what_was_written_is_read_across_shards() {
+fn written_tokens_are_read_across_shards() {
     let folder = Folder::new();
     folder.three("set");
     let set = folder.open("set").unwrap();
@@ -149,7 +151,7 @@ fn threads_and_shards_change_nothing_but_the_files() {
     for index in 0..one.num_documents() {
         assert_eq!(one.document(index), five.document(index));
     }
-    // The tokens are the tokenizer's own, document by document, each with its end.
+    // Document by document, the tokens equal the tokenizer's, each with its end token.
     let mut documents = Documents::bundled(&folder.world);
     let (mut chapter, mut expected) = (String::new(), Vec::new());
     while documents.next_document(&mut chapter).unwrap() {
@@ -215,7 +217,7 @@ fn a_damaged_folder_is_named_by_its_file() {
 }
 
 #[test]
-fn a_manifest_that_lies_is_refused() {
+fn an_inconsistent_manifest_is_refused() {
     let folder = Folder::new();
     folder.three("set");
     let good = String::from_utf8(folder.read("set/manifest.json")).unwrap();
@@ -229,13 +231,13 @@ fn a_manifest_that_lies_is_refused() {
         ("\"vocab\": 256", "\"vocab\": 0", "vocab = 0"),
         ("\"num_tokens\": 14", "\"num_tokens\": 18446744073709551615", "do not add up"),
     ];
-    for (from, to, words) in cases {
+    for (from, to, message) in cases {
         let bad = good.replace(from, to);
         assert_ne!(bad, good, "{from}");
         folder.write("set/manifest.json", bad.as_bytes());
         let line = folder.complaint("set");
         assert!(line.starts_with("DIR/set/manifest.json cannot be used: "), "{line}");
-        assert!(line.contains(words), "{line}");
+        assert!(line.contains(message), "{line}");
     }
 }
 
@@ -249,10 +251,10 @@ fn nothing_is_written_over_and_a_failure_leaves_nothing() {
     folder.write("precious/notes.txt", b"do not lose me");
     let before = folder.world.files().list(folder.scratch.path()).unwrap();
     let bytes = Tokenizer::bytes();
-    let refused = |corpus, target, words: &str| {
+    let refused = |corpus, target, message: &str| {
         let error = folder.build(corpus, &bytes, 1, 100, target).unwrap_err();
         assert_eq!(error.blame(), Blame::User);
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     };
     refused("good.jsonl", "precious", "precious is not a new or empty folder");
     refused("good.jsonl", "good.jsonl", "good.jsonl is not a new or empty folder");
@@ -270,7 +272,7 @@ fn the_crate_alone_is_measured_on_a_sample() {
     let folder = Folder::new();
     let rate = |tokenizer: &Tokenizer| {
         let documents = Documents::bundled(&folder.world);
-        crate_alone(documents, tokenizer, 100_000, 2, &folder.world).unwrap()
+        bench_tokenizers_crate(documents, tokenizer, 100_000, 2, &folder.world).unwrap()
     };
     assert!(rate(&folder.tokenizer()).unwrap() > 0.0);
     assert_eq!(rate(&Tokenizer::bytes()), None);

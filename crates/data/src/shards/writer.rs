@@ -1,9 +1,8 @@
-//! Writing a shard folder: under a temporary name, the manifest last, then one rename.
+//! Writes a shard folder under a temporary name, the manifest last, then renames it.
 //!
-//! Documents go to the current shard until it has its size, and a document is never cut, so a
-//! shard is larger than asked for by less than its last document. Checksums are made from the
-//! bytes as they leave, so writing reads nothing back. Whoever is interrupted leaves at worst a
-//! hidden folder with a telling name; whoever fails leaves nothing.
+//! Documents go to the current shard until it is full. A document is never divided, so a shard
+//! exceeds its size by less than its last document. Checksums are computed while writing. An
+//! interrupted process leaves at most a hidden folder; an error leaves nothing.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -17,17 +16,17 @@ use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::file::FILE_NAME;
 
-/// Bytes collected before the system is called.
+/// Size of the write buffer.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// How shards are cut.
+/// Sizes of shards.
 #[derive(Debug, Clone, Copy)]
 pub struct WriterOptions {
     /// Bytes of tokens after which a shard is full.
     pub shard_bytes: u64,
 }
 
-/// Takes documents and makes a shard folder of them.
+/// Writes documents into a shard folder.
 pub struct ShardWriter {
     world: World,
     target: PathBuf,
@@ -43,12 +42,12 @@ struct OpenShard {
     documents: HashedFile,
     num_tokens: u64,
     num_documents: u64,
-    /// Where the last document ended.
+    /// End of the last document.
     last_end: u64,
 }
 
 impl ShardWriter {
-    /// Starts a folder that will appear at `target`, where nothing or an empty folder lies.
+    /// Starts a folder that will appear at `target`, which must be missing or empty.
     pub fn create(
         target: &Path,
         tokenizer: &Tokenizer,
@@ -88,6 +87,7 @@ impl ShardWriter {
         Ok(writer)
     }
 
+    /// Appends tokens to the current document.
     /// Adds tokens to the current document.
     pub fn push(&mut self, tokens: &[u32]) -> Result<(), DataError> {
         let narrow = self.manifest.token_bytes == 2;
@@ -102,7 +102,8 @@ impl ShardWriter {
         shard.push(tokens, narrow)
     }
 
-    /// Ends the current document, whose text had this many bytes. One without tokens never was.
+    /// Ends the current document, whose text has `text_bytes`. A document without tokens is
+    /// dropped.
     pub fn end_document(&mut self, text_bytes: u64) -> Result<(), DataError> {
         self.manifest.num_bytes += text_bytes;
         let Some(shard) = &mut self.current else { return Ok(()) };
@@ -114,13 +115,14 @@ impl ShardWriter {
         if shard_bytes >= self.options.shard_bytes { self.close_shard() } else { Ok(()) }
     }
 
-    /// Makes everything durable and lets the folder appear.
+    /// Syncs all files and renames the folder.
     pub fn finish(mut self) -> Result<Manifest, DataError> {
         self.close_shard()?;
         let files = self.world.files();
         let json = serde_json::to_string_pretty(&self.manifest).expect("a manifest is JSON");
         files.write_atomic(&self.partial.join(MANIFEST), (json + "\n").as_bytes())?;
-        // Somebody may have come meanwhile; a rename onto a folder that holds anything fails too.
+        // Another process may have created the target meanwhile; renaming onto a non-empty folder
+        // fails too.
         require_free(&self.target, files)?;
         files.rename(&self.partial, &self.target)?;
         self.is_finished = true;
@@ -148,7 +150,7 @@ impl ShardWriter {
 impl Drop for ShardWriter {
     fn drop(&mut self) {
         if !self.is_finished {
-            // Litter under a hidden name is all that a failure here leaves.
+            // A failure here leaves only a hidden folder.
             self.current = None;
             let _ = self.world.files().remove_dir_all(&self.partial);
         }
@@ -189,7 +191,7 @@ impl OpenShard {
     }
 }
 
-/// A file that knows its checksum.
+/// A file with a running checksum.
 struct HashedFile {
     path: PathBuf,
     writer: BufWriter<Box<dyn FileWriter>>,
@@ -220,7 +222,7 @@ fn name(index: usize, kind: &str) -> String {
     format!("shard-{index:05}.{kind}")
 }
 
-/// Refuses a place that holds anything.
+/// Refuses a target that is not empty.
 pub(super) fn require_free(target: &Path, files: &dyn Files) -> Result<(), DataError> {
     let free = match files.metadata(target) {
         None => true,
@@ -230,7 +232,7 @@ pub(super) fn require_free(target: &Path, files: &dyn Files) -> Result<(), DataE
     if free { Ok(()) } else { Err(ShardError::Occupied { path: target.to_owned() }.into()) }
 }
 
-/// A hidden name beside the target, so that the rename stays on one disk.
+/// Hidden name beside the target, on the same file system.
 fn partial_path(target: &Path, unique: u64) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.{unique:016x}.partial"))

@@ -1,9 +1,8 @@
-//! Which token ends a document.
+//! End-of-document token.
 //!
-//! A model learns where texts end from one token that stands after each of them. Vocabularies call
-//! it by a handful of names, so it can usually be found: first by those names, because a
-//! vocabulary for conversations has another "end of text" for turns; then by what the files beside
-//! the `tokenizer.json` call the end of a sequence.
+//! A model learns document boundaries from a token after each document. It is found by the common
+//! names first, because chat vocabularies use another "end of text" for turns; then by the
+//! configuration files beside `tokenizer.json`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,17 +12,17 @@ use serde_json::Value;
 
 use super::file::TokenizerFile;
 
-/// What the well-known vocabularies call the end of a document, the most telling name first.
+/// Common names of the end-of-document token, the most specific first.
 const KNOWN: [&str; 6] =
     ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|end▁of▁sentence|>", "[EOS]"];
 
-/// A choice of the token that ends a document; in text `auto`, `none` or the token itself.
+/// Choice of the end-of-document token: `auto`, `none` or the token itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum EndOfDocument {
-    /// The tokenizer's own, where it has one.
+    /// The tokenizer's own token, if it has one.
     #[default]
     Auto,
-    /// None: documents follow each other directly.
+    /// No token between documents.
     Nothing,
     /// The token with this text.
     Token(String),
@@ -51,25 +50,25 @@ impl fmt::Display for EndOfDocument {
     }
 }
 
-/// The token of a file that ends documents, as far as anything says so.
+/// End-of-document token of a tokenizer file, if one is found.
 pub(super) fn find(file: &TokenizerFile, files: &dyn Files) -> Option<u32> {
     let known = known(file).map(|(_, token)| token);
     known.or_else(|| from_tokenizer_config(file, files)).or_else(|| from_config(file, files))
 }
 
-/// A token with one of the known names.
+/// Token with one of the common names.
 pub(super) fn known(file: &TokenizerFile) -> Option<(&'static str, u32)> {
     KNOWN.iter().find_map(|&text| Some((text, file.token(text)?)))
 }
 
-/// `eos_token` is a text, or an object with the text as its content.
+/// `eos_token` is a string, or an object with the string as its content.
 fn from_tokenizer_config(file: &TokenizerFile, files: &dyn Files) -> Option<u32> {
     let config = beside(file, "tokenizer_config.json", files)?;
     let end = &config["eos_token"];
     file.token(end.as_str().or_else(|| end["content"].as_str())?)
 }
 
-/// `eos_token_id` is a number, or several with the one that ends documents in front.
+/// `eos_token_id` is a number, or a list whose first entry ends documents.
 fn from_config(file: &TokenizerFile, files: &dyn Files) -> Option<u32> {
     let config = beside(file, "config.json", files)?;
     let end = &config["eos_token_id"];
@@ -77,7 +76,7 @@ fn from_config(file: &TokenizerFile, files: &dyn Files) -> Option<u32> {
     ((token as usize) < file.vocab()).then_some(token)
 }
 
-/// A JSON file in the tokenizer's folder. One that cannot be read only means that it says nothing.
+/// JSON file in the tokenizer's folder; unreadable files are ignored.
 fn beside(file: &TokenizerFile, name: &str, files: &dyn Files) -> Option<Value> {
     let bytes = files.read(&file.path().with_file_name(name)).ok()?;
     serde_json::from_slice(&bytes).ok()

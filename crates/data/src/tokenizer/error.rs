@@ -1,20 +1,20 @@
-//! What can be wrong with a tokenizer: one line each, with a way out.
+//! Errors of a tokenizer, each with a remedy.
 
 use std::path::PathBuf;
 
-/// A tokenizer that cannot be used as asked.
+/// A tokenizer that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// Nothing lies at the path.
+    /// The path does not exist.
     #[error(
         "tokenizer {} does not exist; give byte, a tokenizer.json or a folder that holds one",
         .path.display()
     )]
     Missing {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
     },
-    /// A folder has no `tokenizer.json`.
+    /// The folder has no `tokenizer.json`.
     #[error(
         "{} holds no tokenizer.json{}", .folder.display(),
         if *.has_older_files {
@@ -24,45 +24,45 @@ pub enum TokenizerError {
         }
     )]
     NoFile {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// Whether it holds `tokenizer.model` or `vocab.json`, which are not read.
+        /// Whether it holds `tokenizer.model` or `vocab.json`, which are not supported.
         has_older_files: bool,
     },
-    /// A file is no tokenizer, or one that the `tokenizers` crate does not know.
+    /// The file is not a tokenizer that the `tokenizers` crate supports.
     #[error("{} is no tokenizer.json that can be read: {reason}", .path.display())]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the `tokenizers` crate said.
+        /// Message of the `tokenizers` crate.
         reason: String,
     },
-    /// A file asks for merges that are left out at random.
+    /// The file enables BPE dropout.
     #[error(
         "{} sets model.dropout = {dropout}, which tokenises the same text differently each time; \
          set it to null",
         .path.display()
     )]
     Random {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The probability it asks for.
+        /// Dropout probability.
         dropout: f64,
     },
-    /// A token was asked for by a text that is none.
+    /// The end-of-document token does not exist.
     #[error(
         "{token:?} is no token of tokenizer {tokenizer}, so it cannot end a document; {}",
         .likely.as_ref().map_or("try \"none\"".to_owned(), |token| format!("try {token:?}"))
     )]
     NoSuchToken {
-        /// The tokenizer's name.
+        /// Name of the tokenizer.
         tokenizer: String,
-        /// The text.
+        /// Text of the token.
         token: String,
-        /// A token of this tokenizer that ends documents elsewhere.
+        /// Existing token with a common name.
         likely: Option<String>,
     },
-    /// A model has fewer embeddings than the tokenizer has tokens.
+    /// The model's vocabulary is smaller than the tokenizer's.
     #[error(
         "model.vocab = {model_vocab} is below the {vocab} tokens of tokenizer {tokenizer}; \
          try {vocab}{}",
@@ -73,48 +73,47 @@ pub enum TokenizerError {
         }
     )]
     VocabTooLarge {
-        /// The tokenizer's name.
+        /// Name of the tokenizer.
         tokenizer: String,
-        /// How many tokens it has.
+        /// Vocabulary size of the tokenizer.
         vocab: usize,
-        /// How many the model has.
+        /// Vocabulary size of the model.
         model_vocab: usize,
     },
-    /// A text has no encoding, as one with unknown characters in a vocabulary without a token for
-    /// them.
+    /// A text has no encoding, for example because the vocabulary lacks an unknown token.
     #[error("tokenizer {tokenizer} cannot encode {excerpt:?}: {reason}")]
     Encode {
-        /// The tokenizer's name.
+        /// Name of the tokenizer.
         tokenizer: String,
-        /// How the text begins.
+        /// Start of the text.
         excerpt: String,
-        /// What the `tokenizers` crate said.
+        /// Message of the `tokenizers` crate.
         reason: String,
     },
-    /// A vocabulary cannot have the size that was asked for.
+    /// The requested vocabulary size is impossible.
     #[error(
         "a byte-level vocabulary cannot have {vocab} tokens: the bytes and {end:?} alone are \
              {least}; try a number from {least} to {most}"
     )]
     VocabOutOfRange {
-        /// What was asked for.
+        /// Requested size.
         vocab: usize,
-        /// The special token.
+        /// Special token.
         end: &'static str,
-        /// The least that works.
+        /// Smallest possible size.
         least: usize,
-        /// The most that works.
+        /// Largest possible size.
         most: usize,
     },
-    /// Learning a vocabulary failed inside the `tokenizers` crate.
+    /// Training failed inside the `tokenizers` crate.
     #[error("the vocabulary could not be learnt: {reason}")]
     Training {
-        /// What the `tokenizers` crate said.
+        /// Message of the `tokenizers` crate.
         reason: String,
     },
 }
 
-/// The first line of an error from the `tokenizers` crate.
+/// First line of an error from the `tokenizers` crate.
 pub(super) fn one_line(error: &dyn std::fmt::Display) -> String {
     error.to_string().lines().next().unwrap_or("no reason was given").to_owned()
 }

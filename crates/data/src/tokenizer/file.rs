@@ -1,9 +1,8 @@
-//! A `tokenizer.json`, read and run by the `tokenizers` crate.
+//! `tokenizer.json`, run by the `tokenizers` crate.
 //!
-//! The file describes a whole pipeline (normalisation, splitting, the model with its merges or
-//! scores, added tokens, decoding), so whatever made it, the numbers are those that its maker gets.
-//! Three parts of it are about batches for one kind of model and not about text, and are left out:
-//! truncation, padding, and the template that adds special tokens.
+//! The file describes a whole pipeline (normalization, splitting, model, added tokens, decoding),
+//! so token ids equal those of its author. Truncation, padding and the special-token template
+//! concern batches of one kind of model and are ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +12,16 @@ use tokenizers::Tokenizer;
 use super::error::{TokenizerError, one_line};
 use crate::error::DataError;
 
-/// The file's usual name.
+/// Usual file name.
 pub const FILE_NAME: &str = "tokenizer.json";
 
-/// Files of formats from before `tokenizer.json`.
+/// Files of older formats.
 const OLDER_FILES: [&str; 3] = ["tokenizer.model", "vocab.json", "vocab.txt"];
 
-/// How much of a text an error shows.
+/// Number of characters of a text in an error.
 const EXCERPT_CHARS: usize = 40;
 
-/// A tokenizer from a file.
+/// Tokenizer from a file.
 pub struct TokenizerFile {
     path: PathBuf,
     json: Vec<u8>,
@@ -49,13 +48,13 @@ impl TokenizerFile {
             Tokenizer::from_bytes(&json).map_err(|error| invalid(one_line(&error)))?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| invalid(one_line(&error)))?;
-        // Numbers may have holes between them; a model needs a row for the largest all the same.
+        // Ids may have gaps; the model needs a row for the largest one.
         let largest = tokenizer.get_vocab(true).into_values().max();
         let largest = largest.ok_or_else(|| invalid("it has no tokens".to_owned()))?;
         Ok(Self { path, json, tokenizer, vocab: largest as usize + 1 })
     }
 
-    /// Where the file lies.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -87,22 +86,22 @@ impl TokenizerFile {
     }
 
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
-        // A decoder that fails has met tokens that no text gives: a model may well make those.
+        // The decoder fails on token sequences that no text produces, which a model may generate.
         self.tokenizer.decode(tokens, false).unwrap_or_else(|_| "\u{fffd}".to_owned())
     }
 
-    /// The number of the token with exactly this text.
+    /// Id of the token with exactly this text.
     pub(super) fn token(&self, text: &str) -> Option<u32> {
         self.tokenizer.token_to_id(text)
     }
 
-    /// The text of one token.
+    /// Text of a token.
     pub(super) fn text_of(&self, token: u32) -> Option<String> {
         self.tokenizer.id_to_token(token)
     }
 }
 
-/// The file behind a path that may be its folder.
+/// File of a path that may be its folder.
 fn locate(path: &Path, files: &dyn Files) -> Result<PathBuf, TokenizerError> {
     match files.metadata(path) {
         Some(FileKind::File { .. }) => Ok(path.to_owned()),

@@ -1,18 +1,16 @@
-//! Text to tokens and back: one token a byte, or any `tokenizer.json`.
+//! Tokenizers: byte tokens, or any `tokenizer.json`.
 //!
-//! A tokenizer is named by a recipe as `byte` or by a path, and everything behind it is the same:
-//! text is appended to a vector of numbers, numbers become text, and there may be a number that
-//! stands between two documents. Encoding adds no special tokens of its own (no start of text, no
-//! padding, no truncation, whatever the file asks for): which tokens frame a document is the
-//! corpus's decision, made in one place.
+//! A recipe names a tokenizer as `byte` or by a path. Encoding adds no special tokens (no start
+//! token, padding or truncation, whatever the file configures): the corpus alone decides which
+//! tokens frame a document.
 //!
 //! # Layout
 //!
-//! - [`bytes`]: a token is a byte
+//! - [`bytes`]: byte tokens
 //! - `file`: `tokenizer.json`, by the `tokenizers` crate
-//! - [`end`]: which token ends a document
-//! - [`mod@train`]: learning a byte-level BPE vocabulary from a corpus
-//! - [`error`]: what can be wrong with one
+//! - [`end`]: the end-of-document token
+//! - [`mod@train`]: trains a byte-level BPE vocabulary
+//! - [`error`]: errors of a tokenizer
 
 pub mod bytes;
 pub mod file;
@@ -36,10 +34,10 @@ pub use end::EndOfDocument;
 pub use error::TokenizerError;
 pub use train::{TrainOptions, TrainProgress, Trained, train};
 
-/// Names that mean the byte tokenizer, in a recipe and on the command line.
+/// Names of the byte tokenizer in recipes and on the command line.
 const BYTE_NAMES: [&str; 2] = ["byte", "bytes"];
 
-/// Turns text into tokens and tokens into text. Cheap to clone.
+/// Encodes text and decodes tokens. Cheap to clone.
 #[derive(Clone)]
 pub struct Tokenizer {
     kind: Kind,
@@ -53,13 +51,13 @@ enum Kind {
 }
 
 impl Tokenizer {
-    /// One token a byte: 256 of them, and none that ends a document.
+    /// Byte tokenizer without an end-of-document token.
     pub const fn bytes() -> Self {
         Self { kind: Kind::Bytes, end_of_document: None }
     }
 
-    /// The tokenizer of this name: `byte`, the path of a `tokenizer.json`, or a folder that holds
-    /// one. The token that ends a document is found as [`EndOfDocument::Auto`] says.
+    /// Opens the tokenizer of this name: `byte`, the path of a `tokenizer.json`, or of a folder
+    /// that holds one. The end-of-document token is found as for [`EndOfDocument::Auto`].
     pub fn open(name: &str, files: &dyn Files) -> Result<Self, DataError> {
         if BYTE_NAMES.contains(&name) {
             return Ok(Self::bytes());
@@ -69,7 +67,7 @@ impl Tokenizer {
         Ok(Self { kind: Kind::File(Arc::new(file)), end_of_document })
     }
 
-    /// The same tokenizer with another token between documents.
+    /// Sets the end-of-document token.
     pub fn with_end_of_document(mut self, choice: &EndOfDocument) -> Result<Self, DataError> {
         match choice {
             EndOfDocument::Auto => {}
@@ -79,13 +77,13 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// The same tokenizer with this token, which it must have, between documents.
+    /// Sets the end-of-document token, which must exist.
     pub(crate) fn with_end_token(self, token: u32) -> Self {
         assert!((token as usize) < self.vocab(), "the manifest was proven against the vocabulary");
         Self { end_of_document: Some(token), ..self }
     }
 
-    /// The number of a token, by its text.
+    /// Id of a token, by its text.
     fn token(&self, text: &str) -> Result<u32, TokenizerError> {
         let found = match &self.kind {
             Kind::Bytes => bytes::token(text),
@@ -98,8 +96,8 @@ impl Tokenizer {
         })
     }
 
-    /// Appends the tokens of a text. The tokens of two texts, one after the other, are those of
-    /// both together where [`crate::documents::pieces`] cut them apart.
+    /// Appends the tokens of a text. Texts cut by [`crate::documents::pieces`] give the same tokens
+    /// separately as together.
     pub fn encode(&self, text: &str, tokens: &mut Vec<u32>) -> Result<(), DataError> {
         match &self.kind {
             Kind::Bytes => bytes::encode(text, tokens),
@@ -108,7 +106,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The text of some tokens. What is no text reads as U+FFFD.
+    /// Decodes tokens; invalid text becomes U+FFFD.
     pub fn decode(&self, tokens: &[u32]) -> String {
         match &self.kind {
             Kind::Bytes => bytes::decode(tokens),
@@ -116,7 +114,7 @@ impl Tokenizer {
         }
     }
 
-    /// How many different tokens there are; every token is smaller than this.
+    /// Vocabulary size; every token is smaller.
     pub fn vocab(&self) -> usize {
         match &self.kind {
             Kind::Bytes => bytes::VOCAB,
@@ -124,12 +122,12 @@ impl Tokenizer {
         }
     }
 
-    /// The token that stands after each document, where there is one.
+    /// Token after each document, if there is one.
     pub const fn end_of_document(&self) -> Option<u32> {
         self.end_of_document
     }
 
-    /// The text of the token that ends a document.
+    /// Text of the end-of-document token.
     pub fn end_of_document_text(&self) -> Option<String> {
         let end = self.end_of_document?;
         Some(match &self.kind {
@@ -138,7 +136,7 @@ impl Tokenizer {
         })
     }
 
-    /// Checks that a model with this many embeddings has one for every token.
+    /// Checks that a model's vocabulary covers all tokens.
     pub fn require(&self, model_vocab: usize) -> Result<(), DataError> {
         if self.vocab() <= model_vocab {
             return Ok(());
@@ -159,12 +157,12 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a token is a byte.
+    /// Whether tokens are bytes.
     pub const fn is_bytes(&self) -> bool {
         matches!(self.kind, Kind::Bytes)
     }
 
-    /// The content of the `tokenizer.json`; nothing for bytes.
+    /// Content of `tokenizer.json`; none for bytes.
     pub fn json(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Bytes => None,
@@ -172,12 +170,12 @@ impl Tokenizer {
         }
     }
 
-    /// BLAKE3 of the `tokenizer.json`, or of nothing for bytes, in hexadecimal.
+    /// BLAKE3 hash of `tokenizer.json`, or of no bytes, in hexadecimal.
     pub fn blake3(&self) -> String {
         ::blake3::hash(self.json().unwrap_or_default()).to_hex().to_string()
     }
 
-    /// The crate's own type, to measure it alone.
+    /// The `tokenizers` crate's type, for benchmarks.
     pub(crate) fn of_the_crate(&self) -> Option<&tokenizers::Tokenizer> {
         match &self.kind {
             Kind::Bytes => None,

@@ -1,4 +1,4 @@
-//! Tokenizers of both kinds, and files that are none.
+//! Tests of both tokenizers and of invalid files.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::documents::{Documents, Piece, ReadOptions};
 
-/// A small vocabulary of the bundled text, learnt once for all tests.
+/// Small vocabulary of the bundled corpus, trained once for all tests.
 pub(crate) static SMALL: LazyLock<String> = LazyLock::new(|| learn(400));
 
 fn learn(vocab: usize) -> String {
@@ -97,7 +97,7 @@ fn a_sample_is_drawn_from_all_over_the_corpus() {
     let total_bytes = documents.total_bytes();
     let mut last = TrainProgress::default();
     let options = TrainOptions { vocab: 300, sample_bytes: total_bytes / 10 };
-    let trained = train(documents, options, &mut |told| last = told).unwrap();
+    let trained = train(documents, options, &mut |counters| last = counters).unwrap();
     assert_eq!((last.read_bytes, last.total_bytes), (total_bytes, total_bytes));
     let share = trained.sample_bytes as f64 / total_bytes as f64;
     assert!((0.05..0.15).contains(&share), "{share}");
@@ -122,7 +122,7 @@ fn the_token_that_ends_a_document_is_found_or_chosen() {
     assert!(error.starts_with("\"</s>\" is no token of tokenizer "), "{error}");
     assert!(error.ends_with("try \"<|endoftext|>\""), "{error}");
 
-    // Without a known name the files beside it are asked.
+    // Without a common name, the configuration files decide.
     let nameless = SMALL.replace(train::END, "<end of it>");
     let config = r#"{"eos_token": {"content": "<end of it>"}}"#;
     let folder = Folder::with(&[
@@ -137,7 +137,7 @@ fn the_token_that_ends_a_document_is_found_or_chosen() {
 }
 
 #[test]
-fn what_a_file_says_of_batches_does_not_touch_a_text() {
+fn truncation_and_padding_of_a_file_are_ignored() {
     let mut json: serde_json::Value = serde_json::from_str(&SMALL).unwrap();
     json["truncation"] = serde_json::json!({
         "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0
@@ -162,9 +162,9 @@ fn tokenizers_that_cannot_be_used_are_refused_by_name() {
         ("empty/readme.md", ""),
         ("old/tokenizer.model", ""),
     ]);
-    let refused = |name, words: &str| {
+    let refused = |name, message: &str| {
         let line = folder.complaint(name);
-        assert!(line.contains(words) && !line.contains('\n'), "{line}");
+        assert!(line.contains(message) && !line.contains('\n'), "{line}");
     };
     refused("missing.json", "DIR/missing.json does not exist; give byte, a tokenizer.json");
     refused("text.json", "DIR/text.json is no tokenizer.json that can be read: expected");

@@ -1,10 +1,10 @@
-//! Learning a vocabulary: byte-level BPE, by the `tokenizers` crate.
+//! Trains a byte-level BPE vocabulary (Sennrich et al. 2016), by the `tokenizers` crate.
 //!
-//! Byte-pair encoding starts from the 256 bytes and joins, again and again, the two neighbouring
-//! tokens that are most frequent within words, until the vocabulary has its size. What must be in
-//! memory is the words of the text with their counts, which a sample of some hundred megabytes
-//! knows well enough; it is drawn evenly over the corpus, as a function of the piece's number, so
-//! the same corpus always gives the same vocabulary.
+//! Byte-pair encoding starts from 256 bytes and repeatedly merges the most frequent pair of
+//! adjacent tokens within words, until the vocabulary has its size. The words of the text with
+//! their counts must fit in memory, so training uses a sample of a few hundred megabytes. The
+//! sample is spread evenly over the corpus by piece number, so the same corpus always gives the
+//! same vocabulary.
 
 use tokenizers::decoders::byte_level::ByteLevel;
 use tokenizers::models::TrainerWrapper;
@@ -16,50 +16,50 @@ use crate::documents::Documents;
 use crate::error::DataError;
 use crate::permutation::mix;
 
-/// The token that ends a document.
+/// End-of-document token.
 pub const END: &str = "<|endoftext|>";
 
-/// The bytes and the token that ends a document.
+/// The bytes and the end-of-document token.
 const LEAST_VOCAB: usize = 257;
 
-/// More than any vocabulary in use.
+/// Larger than any vocabulary in use.
 const MOST_VOCAB: usize = 1 << 20;
 
 /// A pair that occurs once is not worth a token.
 const MIN_FREQUENCY: u64 = 2;
 
-/// What to learn.
+/// Options of tokenizer training.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainOptions {
-    /// The size of the vocabulary.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// How much text to learn from, about; a smaller corpus is taken whole.
+    /// Approximate size of the training sample; a smaller corpus is used whole.
     pub sample_bytes: u64,
 }
 
-/// How far the reading has come; the merging that follows cannot be watched.
+/// Progress of reading; the merges that follow report none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainProgress {
-    /// Bytes read from the disk.
+    /// Number of bytes read from disk.
     pub read_bytes: u64,
-    /// Bytes to read from the disk.
+    /// Size of the corpus on disk.
     pub total_bytes: u64,
     /// Bytes of text in the sample.
     pub sample_bytes: u64,
 }
 
-/// A vocabulary.
+/// A trained vocabulary.
 #[derive(Debug, Clone)]
 pub struct Trained {
-    /// The `tokenizer.json`.
+    /// Content of `tokenizer.json`.
     pub json: String,
-    /// How many tokens it has: fewer than asked for where the text has no more to join.
+    /// Vocabulary size: smaller than requested if no pairs are left to merge.
     pub vocab: usize,
-    /// Bytes of text it was learnt from.
+    /// Bytes of text in the training sample.
     pub sample_bytes: u64,
 }
 
-/// Learns a vocabulary from a corpus. `progress` hears of every piece that is read.
+/// Trains a vocabulary on a corpus. `progress` is called for every piece.
 pub fn train(
     documents: Documents,
     options: TrainOptions,
@@ -82,14 +82,14 @@ pub fn train(
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .build();
     let mut failed = None;
-    let mut told =
+    let mut counters =
         TrainProgress { total_bytes: documents.total_bytes(), ..TrainProgress::default() };
     let sample = Sample {
         stride: documents.total_bytes().div_ceil(options.sample_bytes.max(1)).max(1),
         limit_bytes: options.sample_bytes.saturating_mul(2),
         documents,
         num_pieces: 0,
-        told: &mut told,
+        counters: &mut counters,
         failed: &mut failed,
         progress,
     };
@@ -101,19 +101,19 @@ pub fn train(
     trained.map_err(wrong)?;
     let json = tokenizer.to_string(true).map_err(wrong)?;
     let vocab = tokenizer.get_vocab_size(true);
-    Ok(Trained { json, vocab, sample_bytes: told.sample_bytes })
+    Ok(Trained { json, vocab, sample_bytes: counters.sample_bytes })
 }
 
-/// The pieces to learn from. The trainer cannot be told of an error, so the first is kept aside
-/// and ends the sample.
+/// Pieces of the training sample. The trainer cannot report errors, so the first one is stored and
+/// ends the sample.
 struct Sample<'a> {
     documents: Documents,
-    /// One of this many pieces is taken.
+    /// One of `stride` pieces is taken.
     stride: u64,
-    /// Compressed files are larger than they seem; the sample ends here in any case.
+    /// Bound on the sample, since compressed files are larger than their size on disk.
     limit_bytes: u64,
     num_pieces: u64,
-    told: &'a mut TrainProgress,
+    counters: &'a mut TrainProgress,
     failed: &'a mut Option<DataError>,
     progress: &'a mut (dyn FnMut(TrainProgress) + Send),
 }
@@ -123,7 +123,7 @@ impl Iterator for Sample<'_> {
 
     fn next(&mut self) -> Option<String> {
         let mut text = String::new();
-        while self.told.sample_bytes < self.limit_bytes {
+        while self.counters.sample_bytes < self.limit_bytes {
             match self.documents.next_into(&mut text) {
                 Ok(Some(_)) => {}
                 Ok(None) => return None,
@@ -134,11 +134,11 @@ impl Iterator for Sample<'_> {
             }
             let number = self.num_pieces;
             self.num_pieces += 1;
-            self.told.read_bytes = self.documents.position_bytes();
-            (self.progress)(*self.told);
-            // The first is always taken, so that no sample is empty.
+            self.counters.read_bytes = self.documents.position_bytes();
+            (self.progress)(*self.counters);
+            // Always take the first piece, so that no sample is empty.
             if number == 0 || mix(number, self.stride).is_multiple_of(self.stride) {
-                self.told.sample_bytes += text.len() as u64;
+                self.counters.sample_bytes += text.len() as u64;
                 return Some(text);
             }
         }

@@ -1,47 +1,46 @@
-//! Which sample lies at each place of a batch.
+//! Assignment of samples to the sequences of a batch.
 //!
-//! A batch is dealt from one sampler over the whole text (every worker can then read all of it), or
-//! from one sampler for each leaf of the gradient sum, each over its own part of the text. Leaves
-//! are a property of the recipe and not of the workers: a worker that runs three of them needs
-//! three parts, and whoever runs a leaf meets the same samples. Where each worker has a text that
-//! nobody else may see, its micro-batches are dealt from that and nothing is known of the others.
+//! A batch comes from one sampler over the whole corpus, or from one sampler per reduction leaf,
+//! each over its own part. Leaves belong to the recipe, not to the workers: a worker with three
+//! leaves needs three parts, and a leaf gets the same samples on any worker. With local corpora a
+//! worker samples only its own micro-batches.
 
 use lockstep_config::{BatchPlan, Documents, EpochEnd, Order, Placement, Recipe};
 
-use crate::clients::{clients_at, turn_of};
-use crate::corpus::Stretch;
+use crate::clients::{clients_at, draw_of};
+use crate::corpus::TokenSpan;
 use crate::error::{DataError, Split};
 use crate::partition::Partition;
 use crate::permutation::mix;
 use crate::sampler::{Sampler, Window};
 
-/// What the seeds of parts are drawn for.
-const PART: u64 = 3;
+/// Purpose key of the parts' seeds.
+const PART_SEED: u64 = 3;
 
-/// Samplers, and the place of each sequence of a batch with them.
+/// Samplers, and the assignment of sequences to them.
 #[derive(Debug, Clone)]
-pub(crate) struct Deal {
+pub(crate) struct SampleOrder {
     plan: BatchPlan,
     samplers: Vec<Sampler>,
-    whose: Whose,
+    assignment: Assignment,
 }
 
-/// Which sampler a sequence comes from.
+/// Sampler of a sequence.
 #[derive(Debug, Clone)]
-enum Whose {
-    /// There is one for all.
+enum Assignment {
+    /// One sampler for all sequences.
     All,
-    /// There is one for each leaf.
+    /// One sampler per leaf.
     Leaf,
-    /// There is one in reading order, whose windows belong to parts.
+    /// One sequential sampler whose windows are divided into parts.
     Parts(Box<(Recipe, Partition)>),
-    /// There is one for these leaves, and nothing is known of the others.
+    /// One sampler for the leaves of this worker.
     Own(Vec<bool>),
 }
 
-/// How a recipe cuts a text, in the words of this crate.
+/// Cutting rules of a recipe.
 #[derive(Debug, Clone, Copy)]
-struct Rules {
+struct CuttingRules {
     seed: u64,
     context: usize,
     cut: Documents,
@@ -49,58 +48,64 @@ struct Rules {
     last: EpochEnd,
 }
 
-impl Deal {
-    /// The deal of a recipe, for a worker that computes these leaves of the gradient sum.
+impl SampleOrder {
+    /// Sample order of a recipe, for a worker with these leaves.
     pub(crate) fn of(
         recipe: &Recipe,
         name: &str,
-        train: &Stretch,
+        train: &TokenSpan,
         leaves: &[bool],
     ) -> Result<Self, DataError> {
         let (plan, data) = (recipe.batch_plan(), &recipe.data);
-        let rules = Rules {
+        let rules = CuttingRules {
             seed: recipe.train.seed,
             context: recipe.model.context,
             cut: data.documents,
             order: data.order,
-            last: data.last,
+            last: data.last_batch,
         };
         let num_leaves = leaves.len();
-        if recipe.has_parts() {
+        if recipe.is_partitioned() {
             return Self::in_parts(recipe, rules, name, train);
         }
-        let (samplers, whose) = match data.placement {
+        let (samplers, assignment) = match data.placement {
             Placement::Shared | Placement::Served => {
-                (vec![rules.sampler(name, train, &plan, (1, 1), None)?], Whose::All)
+                (vec![rules.sampler(name, train, &plan, (1, 1), None)?], Assignment::All)
             }
             Placement::Partitioned => {
-                let part = |(leaf, part): (usize, &Stretch)| {
-                    let seed = mix(mix(rules.seed, PART), leaf as u64);
+                let part = |(leaf, part): (usize, &TokenSpan)| {
+                    let seed = mix(mix(rules.seed, PART_SEED), leaf as u64);
                     let place = Some((leaf, num_leaves));
-                    Rules { seed, ..rules }.sampler(name, part, &plan, (1, num_leaves), place)
+                    CuttingRules { seed, ..rules }.sampler(
+                        name,
+                        part,
+                        &plan,
+                        (1, num_leaves),
+                        place,
+                    )
                 };
                 let parts = train.parts(num_leaves, data.documents);
                 let samplers = parts.iter().enumerate().map(part).collect::<Result<_, _>>()?;
-                (samplers, Whose::Leaf)
+                (samplers, Assignment::Leaf)
             }
             Placement::Local => {
                 let num_own = leaves.iter().filter(|own| **own).count();
                 let sampler = rules.sampler(name, train, &plan, (num_own, num_leaves), None)?;
-                (vec![sampler], Whose::Own(leaves.to_vec()))
+                (vec![sampler], Assignment::Own(leaves.to_vec()))
             }
         };
-        Ok(Self { plan, samplers, whose })
+        Ok(Self { plan, samplers, assignment })
     }
 
-    /// Every part has windows of its own, wherever in the text they lie.
+    /// Divides the windows of the corpus into parts.
     fn in_parts(
         recipe: &Recipe,
-        rules: Rules,
+        rules: CuttingRules,
         name: &str,
-        train: &Stretch,
+        train: &TokenSpan,
     ) -> Result<Self, DataError> {
         let (plan, order) = (recipe.batch_plan(), Order::Sequential);
-        let sampler = Rules { order, ..rules }.sampler(name, train, &plan, (1, 1), None)?;
+        let sampler = CuttingRules { order, ..rules }.sampler(name, train, &plan, (1, 1), None)?;
         let (num_windows, num_parts) = (sampler.num_windows(), recipe.num_parts());
         if num_windows < num_parts as u64 {
             return Err(DataError::PartTooShort {
@@ -112,46 +117,46 @@ impl Deal {
             });
         }
         let partition = Partition::new(recipe, Partition::tenths(num_windows));
-        let whose = Whose::Parts(Box::new((recipe.clone(), partition)));
-        Ok(Self { plan, samplers: vec![sampler], whose })
+        let assignment = Assignment::Parts(Box::new((recipe.clone(), partition)));
+        Ok(Self { plan, samplers: vec![sampler], assignment })
     }
 
-    /// Every sequence from one sampler.
+    /// Draws every sequence from one sampler.
     #[cfg(test)]
     pub(crate) fn shared(sampler: Sampler, plan: &BatchPlan, last: EpochEnd) -> Self {
         let stages = plan.stages.iter().map(|stage| (stage.first_step, stage.batch));
         let samplers = vec![sampler.in_stages(stages, last)];
-        Self { plan: plan.clone(), samplers, whose: Whose::All }
+        Self { plan: plan.clone(), samplers, assignment: Assignment::All }
     }
 
-    /// Who has which windows, where they are divided into parts.
+    /// Partition of the windows, if there is one.
     pub(crate) fn partition(&self) -> Option<&Partition> {
-        match &self.whose {
-            Whose::Parts(parts) => Some(&parts.1),
+        match &self.assignment {
+            Assignment::Parts(parts) => Some(&parts.1),
             _ => None,
         }
     }
 
-    /// How large the batch of each step is.
+    /// Batch size of each step.
     pub(crate) fn plan(&self) -> &BatchPlan {
         &self.plan
     }
 
-    /// The sample of a sequence; nothing where it is filled up, or not ours to know.
+    /// Window of a sequence; none for padding and for other workers' local data.
     pub(crate) fn window(&self, step: u64, sequence: usize) -> Option<Window> {
         let batch = self.plan.at(step).batch;
-        let (sampler, slot) = match &self.whose {
-            Whose::All => (0, sequence),
-            Whose::Leaf => {
+        let (sampler, slot) = match &self.assignment {
+            Assignment::All => (0, sequence),
+            Assignment::Leaf => {
                 let per_leaf = batch / self.samplers.len();
                 (sequence / per_leaf, sequence % per_leaf)
             }
-            Whose::Parts(parts) => {
+            Assignment::Parts(parts) => {
                 let (recipe, partition) = &**parts;
-                let (part, turn) = turn_of(recipe, &clients_at(recipe, step), step, sequence);
+                let (part, turn) = draw_of(recipe, &clients_at(recipe, step), step, sequence);
                 return Some(self.samplers[0].locate(u64::from(partition.draw(part, turn))));
             }
-            Whose::Own(leaves) => {
+            Assignment::Own(leaves) => {
                 let per_leaf = batch / leaves.len();
                 let leaf = sequence / per_leaf;
                 let num_before = leaves[..leaf].iter().filter(|own| **own).count();
@@ -162,17 +167,17 @@ impl Deal {
     }
 }
 
-impl Rules {
-    /// A sampler over a stretch that gives a share of every batch, if it can.
+impl CuttingRules {
+    /// Sampler over a span for a share of every batch.
     fn sampler(
         &self,
         name: &str,
-        stretch: &Stretch,
+        span: &TokenSpan,
         plan: &BatchPlan,
         (share, of): (usize, usize),
         part: Option<(usize, usize)>,
     ) -> Result<Sampler, DataError> {
-        let num_windows = stretch.num_windows(self.context, self.cut, self.order);
+        let num_windows = span.num_windows(self.context, self.cut, self.order);
         let (name, split) = (name.to_owned(), Split::Train);
         if num_windows == 0 {
             return Err(match (part, self.cut) {
@@ -180,16 +185,16 @@ impl Rules {
                     name,
                     part,
                     num_parts,
-                    num_tokens: stretch.len(),
+                    num_tokens: span.len(),
                     context: self.context,
                 },
                 (None, Documents::Padded) => DataError::NoDocument { name, split },
                 (None, Documents::Packed) => DataError::TooShort {
                     name,
                     split,
-                    num_tokens: stretch.len(),
+                    num_tokens: span.len(),
                     context: self.context,
-                    longest_context: stretch.len().saturating_sub(1),
+                    longest_context: span.len().saturating_sub(1),
                 },
             });
         }
@@ -197,7 +202,7 @@ impl Rules {
         if self.last == EpochEnd::Drop && num_windows < per_step as u64 {
             return Err(DataError::EmptyEpoch { name, num_windows, per_step });
         }
-        let sampler = stretch.sampler(self.seed, self.context, self.cut, self.order);
+        let sampler = span.sampler(self.seed, self.context, self.cut, self.order);
         let stages = plan.stages.iter().map(|stage| (stage.first_step, stage.batch / of * share));
         Ok(sampler.in_stages(stages, self.last))
     }

@@ -1,4 +1,4 @@
-//! A stretch of tokens that sequences are cut from, and where its documents end.
+//! A range of a token stream, with the ends of its documents.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,47 +10,47 @@ use super::tokens::Tokens;
 use crate::error::DataError;
 use crate::sampler::{Sampler, num_padded_windows};
 
-/// Tokens that are looked at together.
+/// Number of tokens copied at once.
 const PORTION_TOKENS: usize = 1 << 14;
 
-/// A part of a token stream. Positions are those of the whole stream. Cheap to clone.
+/// Part of a token stream, with positions of the whole stream. Cheap to clone.
 #[derive(Clone)]
-pub struct Stretch {
+pub struct TokenSpan {
     pub(super) tokens: Arc<Tokens>,
     pub(super) range: Range<usize>,
-    /// Where each document of the whole stream ends.
+    /// Ends of all documents of the whole stream.
     pub(super) ends: Arc<[u64]>,
 }
 
-impl Stretch {
-    /// How many tokens it has.
+impl TokenSpan {
+    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Its place in the whole stream.
+    /// Range in the whole stream.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// Writes the tokens from position `start` of the whole stream on.
+    /// Copies tokens, starting at position `start` of the whole stream.
     pub fn copy(&self, start: usize, out: &mut [u32]) -> Result<(), DataError> {
         let end = start + out.len();
-        assert!(self.range.start <= start && end <= self.range.end, "tokens of this stretch");
+        assert!(self.range.start <= start && end <= self.range.end, "tokens of this span");
         self.tokens.copy(start, out)
     }
 
-    /// Shows all its tokens to somebody, in portions and in order.
+    /// Passes all tokens to `each`, in order and in portions.
     pub(crate) fn visit(&self, each: impl FnMut(&[u32])) -> Result<(), DataError> {
         self.visit_portions(PORTION_TOKENS, each)
     }
 
-    /// The same, with portions of this length.
+    /// As [`Self::visit`], with portions of this length.
     pub(crate) fn visit_portions(
         &self,
         portion_tokens: usize,
@@ -67,14 +67,14 @@ impl Stretch {
         Ok(())
     }
 
-    /// All its tokens; for short stretches.
+    /// All tokens; for short spans.
     pub fn to_vec(&self) -> Result<Vec<u32>, DataError> {
         let mut tokens = vec![0; self.len()];
         self.copy(self.range.start, &mut tokens)?;
         Ok(tokens)
     }
 
-    /// How many sequences it gives in an epoch.
+    /// Number of windows per epoch.
     pub(crate) fn num_windows(&self, context: usize, cut: Documents, order: Order) -> u64 {
         match cut {
             Documents::Packed if self.len() <= context => 0,
@@ -83,7 +83,7 @@ impl Stretch {
         }
     }
 
-    /// The sampler over it; there must be a window.
+    /// Sampler over the span, which must hold a window.
     pub(crate) fn sampler(
         &self,
         seed: u64,
@@ -97,7 +97,31 @@ impl Stretch {
         }
     }
 
-    /// Cuts it into `num_parts`, as even as can be; padded ones between documents.
+    /// Number of tokens that the first `limit` evaluation windows cover.
+    pub(crate) fn evaluation_len(&self, context: usize, limit: usize, cut: Documents) -> usize {
+        let Some((sampler, num_sequences)) = self.evaluation_windows(context, limit, cut) else {
+            return 0;
+        };
+        let last = sampler.locate(num_sequences as u64 - 1);
+        last.start + last.num_targets + 1 - self.range.start
+    }
+
+    /// Sampler of an evaluation, and its number of windows.
+    pub(crate) fn evaluation_windows(
+        &self,
+        context: usize,
+        limit: usize,
+        cut: Documents,
+    ) -> Option<(Sampler, usize)> {
+        let num_windows = self.num_windows(context, cut, Order::Sequential);
+        if num_windows == 0 || limit == 0 {
+            return None;
+        }
+        let sampler = self.sampler(0, context, cut, Order::Sequential);
+        Some((sampler, limit.min(usize::try_from(num_windows).unwrap_or(usize::MAX))))
+    }
+
+    /// Splits into `num_parts` of nearly equal length; padded documents are not divided.
     pub(crate) fn parts(&self, num_parts: usize, cut: Documents) -> Vec<Self> {
         let edge = |part: usize| {
             let even =
@@ -112,8 +136,7 @@ impl Stretch {
         (0..num_parts).map(part).collect()
     }
 
-    /// The first end of a document at or behind a position; the end of the stream where there is
-    /// none.
+    /// First document end at or after a position; the end of the span if there is none.
     fn document_end(&self, position: usize) -> usize {
         let index = self.ends.partition_point(|&end| (end as usize) < position);
         self.ends.get(index).map_or(self.range.end, |&end| end as usize)
@@ -121,8 +144,8 @@ impl Stretch {
 }
 
 #[cfg(test)]
-impl Stretch {
-    /// Bytes in memory, with documents that end there.
+impl TokenSpan {
+    /// Bytes in memory, with these document ends.
     pub(crate) fn of_bytes(bytes: Vec<u8>, ends: &[u64]) -> Self {
         let range = 0..bytes.len();
         let tokens = Tokens::Whole(super::tokens::Run::Bytes(bytes));
@@ -130,9 +153,9 @@ impl Stretch {
     }
 }
 
-/// The content stays out of debug output: it is megabytes long.
-impl fmt::Debug for Stretch {
+/// Debug output without the content, which is megabytes long.
+impl fmt::Debug for TokenSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stretch({:?})", self.range)
+        write!(f, "TokenSpan({:?})", self.range)
     }
 }
