@@ -11,15 +11,15 @@
 //! logarithms of its denominators can be rebuilt from them.
 
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
+use crate::collectives::SingleRank;
+use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{Dropout, RowMask, Site};
-use crate::entry::{Entry, EntrySaved};
-use crate::exchange::AllHere;
 use crate::grads::Grads;
-use crate::late::Late;
-use crate::row::Row;
+use crate::norm_linear::{NormLinear, NormLinearSaved};
+use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use crate::slices::Slices;
+use crate::tensor_shards::TensorShards;
 use lockstep_tensor::attention::{self, Heads, Rows, Shape};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope::{self, Rotation};
@@ -34,10 +34,10 @@ pub(crate) struct Attention {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     /// Makes queries, keys and values.
-    pub(crate) entry: Entry,
+    pub(crate) norm_linear: NormLinear,
     /// Rotary positions, where the family has them.
     pub(crate) rope: Option<Arc<rope::Table>>,
-    pub(crate) out: Row,
+    pub(crate) out: RowParallel,
     pub(crate) dropout: Dropout,
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct AttentionSaved<'a> {
 }
 
 impl AttentionSaved<'_> {
-    fn entry<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> EntrySaved<'b> {
-        EntrySaved { x_tc, stats: self.stats, num_rows }
+    fn norm_linear<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> NormLinearSaved<'b> {
+        NormLinearSaved { x_tc, stats: self.stats, num_rows }
     }
 }
 
@@ -59,8 +59,9 @@ impl Attention {
     pub(crate) fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
         SavedLen {
-            kept: self.entry.outputs_len(t) + self.entry.stats_len(t),
-            rebuilt: t * self.out.num_held_inputs() + t * self.heads * self.cut().num_held(),
+            kept: self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t),
+            rebuilt: t * self.out.num_local_inputs()
+                + t * self.heads * self.tp_shards().num_local(),
         }
     }
 
@@ -72,28 +73,28 @@ impl Attention {
     ) -> AttentionSaved<'a> {
         let t = shape.rows();
         AttentionSaved {
-            qkv: kept.take(self.entry.outputs_len(t)),
-            stats: kept.take(self.entry.stats_len(t)),
-            out_thd: rebuilt.take(t * self.out.num_held_inputs()),
-            lse_bht: rebuilt.take(t * self.heads * self.cut().num_held()),
+            qkv: kept.take(self.norm_linear.outputs_len(t)),
+            stats: kept.take(self.norm_linear.stats_len(t)),
+            out_thd: rebuilt.take(t * self.out.num_local_inputs()),
+            lse_bht: rebuilt.take(t * self.heads * self.tp_shards().num_local()),
         }
     }
 
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
-        let (t, c) = (shape.rows(), self.entry.width());
-        let own = if self.dropout.is_on() || self.cut().sequence { t * c } else { 0 };
-        let derive = t * self.out.num_held_inputs() + self.attend_scratch_len(self.shape(shape));
-        let ends = self.entry.scratch_len(t).max(RowSums::scratch_len(self.cut(), c));
-        let backward = own + self.entry.outputs_len(t) + derive.max(ends);
+        let (t, c) = (shape.rows(), self.norm_linear.width());
+        let own = if self.dropout.is_on() || self.tp_shards().sequence { t * c } else { 0 };
+        let derive = t * self.out.num_local_inputs() + self.attend_scratch_len(self.shape(shape));
+        let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(self.tp_shards(), c));
+        let backward = own + self.norm_linear.outputs_len(t) + derive.max(ends);
         backward.max(self.out.scratch_len(t)).max(t * c)
     }
 
     pub(crate) fn flops_per_token(&self, num_tokens: usize) -> Flops {
         // A token looks at half of the sequence on average, itself included; a pair of tokens costs
         // one multiply-add per element for its score and one for its share of the output.
-        let width = self.heads * self.head_dim * self.cut().num;
+        let width = self.heads * self.head_dim * self.tp_shards().num;
         let pairs = 2 * (num_tokens as u64 + 1) * width as u64;
-        let forward = self.entry.product.flops() + self.out.flops() + pairs;
+        let forward = self.norm_linear.product.flops() + self.out.flops() + pairs;
         Flops { forward, backward: 2 * forward }
     }
 
@@ -106,11 +107,11 @@ impl Attention {
         saved: &mut AttentionSaved<'_>,
     ) {
         let (cpu, tokens) = (ctx.cpu, ctx.microbatch.shape.tokens);
-        self.entry.forward(ctx, params, x_tc, saved.qkv, saved.stats);
+        self.norm_linear.forward(ctx, params, x_tc, saved.qkv, saved.stats);
         self.rotate(cpu, saved.qkv, (tokens, 0), false);
         self.attend(ctx, saved);
         let frame = ctx.scratch.frame();
-        self.out.forward(cpu, ctx.exchange, params, saved.out_thd, y_tc, frame);
+        self.out.forward(cpu, ctx.collectives, params, saved.out_thd, y_tc, frame);
         if let Some(mask) = self.mask(ctx) {
             mask.apply(cpu, y_tc);
         }
@@ -150,17 +151,26 @@ impl Attention {
     ) {
         let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
-        let (microbatch, exchange, mut frame) =
-            (ctx.microbatch.shape, &mut *ctx.exchange, ctx.scratch.frame());
-        let dz_tc = self.out.output_gradient(cpu, exchange, d_stream_tc, masks.0, t, &mut frame);
+        let (microbatch, collectives, mut frame) =
+            (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
+        let dz_tc = self.out.output_gradient(cpu, collectives, d_stream_tc, masks.0, t, &mut frame);
         let (x, spare) = (&saved.out_thd, frame.nested());
-        self.out.backward_weight(cpu, exchange, x, dz_tc, grads.reborrow(), spare);
-        let d_qkv = frame.take(self.entry.outputs_len(t));
+        self.out.backward_weight(cpu, collectives, x, dz_tc, grads.reborrow(), spare);
+        let d_qkv = frame.take(self.norm_linear.outputs_len(t));
         self.derive(cpu, params, microbatch, saved, masks.1, dz_tc, d_qkv, frame.nested());
-        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
+        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         let (own, spare) = (grads.reborrow(), frame.nested());
-        entry.backward_weight(cpu, exchange, params, read, d_qkv, own, spare);
-        entry.backward_input(cpu, exchange, params, read, d_qkv, d_stream_tc, grads, frame);
+        norm_linear.backward_weight(cpu, collectives, params, read, d_qkv, own, spare);
+        norm_linear.backward_input(
+            cpu,
+            collectives,
+            params,
+            read,
+            d_qkv,
+            d_stream_tc,
+            grads,
+            frame,
+        );
     }
 
     /// The gradient of `x_tc` alone, and what the other half needs of it.
@@ -171,16 +181,25 @@ impl Attention {
         x_tc: &[f32],
         saved: &AttentionSaved<'_>,
         d_stream_tc: &mut [f32],
-        Late { dz_tc, dy: d_qkv, sums }: &mut Late<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_qkv, sums }: &mut DeferredWeightGrad<'_>,
     ) {
         let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
-        let (microbatch, exchange, mut frame) =
-            (ctx.microbatch.shape, &mut *ctx.exchange, ctx.scratch.frame());
-        self.out.fill_output_gradient(cpu, exchange, d_stream_tc, masks.0, dz_tc);
+        let (microbatch, collectives, mut frame) =
+            (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
+        self.out.fill_output_gradient(cpu, collectives, d_stream_tc, masks.0, dz_tc);
         self.derive(cpu, params, microbatch, saved, masks.1, dz_tc, d_qkv, frame.nested());
-        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
-        entry.backward_input_alone(cpu, exchange, params, read, d_qkv, d_stream_tc, sums, frame);
+        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
+        norm_linear.backward_input_alone(
+            cpu,
+            collectives,
+            params,
+            read,
+            d_qkv,
+            d_stream_tc,
+            sums,
+            frame,
+        );
     }
 
     /// The gradients of parameters, from what the gradient of `x_tc` left.
@@ -190,16 +209,16 @@ impl Attention {
         params: &[f32],
         x_tc: &[f32],
         saved: &AttentionSaved<'_>,
-        Late { dz_tc, dy: d_qkv, sums }: &Late<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_qkv, sums }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
     ) {
         let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
-        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (x, spare) = (&saved.out_thd, frame.nested());
-        self.out.backward_weight(cpu, exchange, x, dz_tc, grads.reborrow(), spare);
-        let (read, own) = (saved.entry(x_tc, t), grads.reborrow());
-        self.entry.backward_weight(cpu, exchange, params, read, d_qkv, own, frame);
-        self.entry.norm.add_sums(cpu, sums, grads);
+        self.out.backward_weight(cpu, collectives, x, dz_tc, grads.reborrow(), spare);
+        let (read, own) = (saved.norm_linear(x_tc, t), grads.reborrow());
+        self.norm_linear.backward_weight(cpu, collectives, params, read, d_qkv, own, frame);
+        self.norm_linear.norm.add_sums(cpu, sums, grads);
     }
 
     /// From the gradient of the output to that of queries, keys and values.
@@ -214,7 +233,7 @@ impl Attention {
         d_qkv: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let d_out_thd = frame.take(microbatch.rows() * self.out.num_held_inputs());
+        let d_out_thd = frame.take(microbatch.rows() * self.out.num_local_inputs());
         self.out.backward_input(cpu, params, dz_tc, d_out_thd);
         let shape = self.shape(microbatch);
         let scratch = frame.take(self.attend_scratch_len(shape));
@@ -238,8 +257,8 @@ impl Attention {
 
     /// What is dropped of the output.
     fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
-        let first_row = self.cut().rows(ctx.microbatch.shape.rows()).start;
-        self.dropout.mask(ctx, Site::AttentionOutput, first_row, self.entry.width())
+        let first_row = self.tp_shards().rows(ctx.microbatch.shape.rows()).start;
+        self.dropout.mask(ctx, Site::AttentionOutput, first_row, self.norm_linear.width())
     }
 
     /// What is dropped of the shares that tokens have in each other.
@@ -258,19 +277,19 @@ impl Attention {
     }
 
     /// How the model is cut.
-    pub(crate) const fn cut(&self) -> &Slices {
-        &self.entry.cut
+    pub(crate) const fn tp_shards(&self) -> &TensorShards {
+        &self.norm_linear.tp_shards
     }
 
     /// A key and a value row per position.
     pub(crate) fn cache_len(&self, num_positions: usize) -> usize {
-        num_positions * 2 * self.kv_heads * self.head_dim * self.cut().num_held()
+        num_positions * 2 * self.kv_heads * self.head_dim * self.tp_shards().num_local()
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let SavedLen { kept, rebuilt } = self.saved_len(microbatch);
-        let normed = num_tokens * self.entry.width();
+        let normed = num_tokens * self.norm_linear.width();
         let spare = self.out.scratch_len(num_tokens);
         kept + rebuilt + normed.max(spare).max(self.attend_scratch_len(self.shape(microbatch)))
     }
@@ -292,17 +311,18 @@ impl Attention {
         let AttentionSaved { qkv, stats, out_thd, lse_bht } =
             self.split(microbatch, &mut frame, &mut rebuilt);
         let normed_tc = frame.nested().take(x_tc.len());
-        self.entry.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.entry.product.forward(cpu, params, normed_tc, qkv);
+        self.norm_linear.norm.forward(cpu, params, x_tc, normed_tc, stats);
+        self.norm_linear.product.forward(cpu, params, normed_tc, qkv);
         self.rotate(cpu, qkv, (num_tokens, first), false);
 
-        let num_slices = self.cut().num_held();
+        let num_shards = self.tp_shards().num_local();
         let shape = Shape { sequences: 1, ..self.shape(microbatch) };
-        let (width, kv_len) = (self.entry.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
+        let (width, kv_len) =
+            (self.norm_linear.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
         let qkv = qkv.chunks_exact(num_tokens * width);
-        let outs = out_thd.chunks_exact_mut(out_thd.len() / num_slices);
-        let lses = lse_bht.chunks_exact_mut(lse_bht.len() / num_slices);
-        let caches = cache.chunks_exact_mut(cache.len() / num_slices);
+        let outs = out_thd.chunks_exact_mut(out_thd.len() / num_shards);
+        let lses = lse_bht.chunks_exact_mut(lse_bht.len() / num_shards);
+        let caches = cache.chunks_exact_mut(cache.len() / num_shards);
         for (((qkv, out), lse), cache) in qkv.zip(outs).zip(lses).zip(caches) {
             let new = cache[first * kv_len..].chunks_exact_mut(kv_len);
             for (row, cached) in qkv.chunks_exact(width).zip(new) {
@@ -315,7 +335,7 @@ impl Attention {
             let precision = self.precision();
             attention::forward_in(cpu, precision, shape, q, k, v, first, None, out, lse, scratch);
         }
-        self.out.forward(cpu, &mut AllHere, params, out_thd, y_tc, frame);
+        self.out.forward(cpu, &mut SingleRank, params, out_thd, y_tc, frame);
         reduce::add_assign(cpu, y_tc, x_tc);
     }
 
@@ -324,7 +344,7 @@ impl Attention {
     fn rotate(&self, cpu: &Cpu, qkv: &mut [f32], positions: (usize, usize), inverse: bool) {
         let Some(table) = &self.rope else { return };
         let rotation = Rotation {
-            row_stride: self.entry.product.num_outputs(),
+            row_stride: self.norm_linear.product.num_outputs(),
             num_heads: self.heads + self.kv_heads,
             tokens_per_sequence: positions.0,
             first_position: positions.1,
@@ -336,15 +356,17 @@ impl Attention {
     /// Queries, keys and values inside the rows of `qkv`.
     fn rows<'a>(&self, qkv: &'a [f32]) -> (Rows<'a>, Rows<'a>, Rows<'a>) {
         let (q_len, kv_len) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let at =
-            |start: usize| Rows { data: &qkv[start..], stride: self.entry.product.num_outputs() };
+        let at = |start: usize| Rows {
+            data: &qkv[start..],
+            stride: self.norm_linear.product.num_outputs(),
+        };
         (at(0), at(q_len), at(q_len + kv_len))
     }
 
     /// What attention runs: every slice that is held is more sequences.
     fn shape(&self, microbatch: MicrobatchShape) -> Shape {
         Shape {
-            sequences: microbatch.sequences * self.cut().num_held(),
+            sequences: microbatch.sequences * self.tp_shards().num_local(),
             tokens: microbatch.tokens,
             heads: self.heads,
             kv_heads: self.kv_heads,
@@ -355,8 +377,8 @@ impl Attention {
     /// Which heads of the model those are.
     fn all_heads(&self, microbatch: MicrobatchShape) -> Heads {
         Heads {
-            num: self.heads * self.cut().num,
-            first: self.heads * self.cut().held.start,
+            num: self.heads * self.tp_shards().num,
+            first: self.heads * self.tp_shards().local.start,
             sequences: microbatch.sequences,
         }
     }

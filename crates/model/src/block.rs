@@ -11,7 +11,7 @@
 //! Shapes, here and in the blocks: t rows of a micro-batch (sequences x tokens), c width, h query heads,
 //! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
-use crate::exchange::{Exchange, ExchangeCall};
+use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
@@ -80,7 +80,7 @@ pub struct Context<'a> {
     /// Memory for the duration of the call.
     pub scratch: &'a mut Scratch,
     /// Completes what the slices of the model that are held here make.
-    pub exchange: &'a mut dyn Exchange,
+    pub collectives: &'a mut dyn TensorCollectives,
 }
 
 /// What a decoding call receives: new tokens of one sequence whose past is in the cache.
@@ -229,7 +229,7 @@ pub trait Block: Send + Sync {
     fn flops_per_token(&self, num_tokens: usize) -> Flops;
 
     /// The calls that a pass makes on the context's exchange, in their order.
-    fn exchanges(&self, _shape: MicrobatchShape, _pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn collective_calls(&self, _shape: MicrobatchShape, _pass: Pass<'_>) -> Vec<CollectiveCall> {
         Vec::new()
     }
 
@@ -272,12 +272,12 @@ pub trait Block: Send + Sync {
     );
 
     /// Number of elements that [`Self::backward_inputs`] keeps for [`Self::backward_weights`].
-    fn late_len(&self, shape: MicrobatchShape) -> usize {
+    fn deferred_len(&self, shape: MicrobatchShape) -> usize {
         shape.rows() * self.io().max_width()
     }
 
     /// The first half of [`Self::backward`], where it comes in two: the gradient of the input, in
-    /// `d_stream_tc`, and in `late` what the second half needs. Both halves together give the bits
+    /// `d_stream_tc`, and in `deferred` what the second half needs. Both halves together give the bits
     /// of the whole. A block that is cheap keeps the default, which computes gradients of inputs
     /// twice.
     fn backward_inputs(
@@ -287,13 +287,13 @@ pub trait Block: Send + Sync {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        late: &mut [f32],
+        deferred: &mut [f32],
     ) {
-        late[..d_stream_tc.len()].copy_from_slice(d_stream_tc);
+        deferred[..d_stream_tc.len()].copy_from_slice(d_stream_tc);
         self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none());
     }
 
-    /// The second half: the gradients of parameters that are trained, *added* to `grads`. `late` is
+    /// The second half: the gradients of parameters that are trained, *added* to `grads`. `deferred` is
     /// of no use after it.
     fn backward_weights(
         &self,
@@ -301,10 +301,10 @@ pub trait Block: Send + Sync {
         params: &[f32],
         input_tc: &[f32],
         saved: Saved<'_>,
-        late: &mut [f32],
+        deferred: &mut [f32],
         grads: Grads<'_>,
     ) {
-        self.backward(ctx, params, input_tc, saved, late, grads);
+        self.backward(ctx, params, input_tc, saved, deferred, grads);
     }
 
     /// Elements of the cache that decoding needs for `num_positions` tokens.

@@ -9,11 +9,11 @@ use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, Microbatch, MicrobatchShape, Pass, Saved,
     SavedLen,
 };
+use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::dropout::{Dropout, Site};
-use crate::exchange::{Exchange, ExchangeCall};
 use crate::grads::Grads;
 use crate::param::Param;
-use crate::slices::Slices;
+use crate::tensor_shards::TensorShards;
 use lockstep_tensor::{Cpu, embedding};
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(crate) struct Embedding {
     pub(crate) first_token: usize,
     pub(crate) positions: Option<Range<usize>>,
     pub(crate) dropout: Dropout,
-    pub(crate) cut: Slices,
+    pub(crate) tp_shards: TensorShards,
 }
 
 impl Embedding {
@@ -36,7 +36,7 @@ impl Embedding {
     fn embed(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         microbatch: &Microbatch<'_>,
         params: &[f32],
         all_tc: &mut [f32],
@@ -44,7 +44,7 @@ impl Embedding {
         let table = &params[self.tokens.clone()];
         let first = self.first_token;
         embedding::forward_part(cpu, microbatch.inputs, table, first, self.width, all_tc);
-        self.cut.sum_rows(exchange, all_tc);
+        self.tp_shards.sum_rows(collectives, all_tc);
         if let Some(at) = &self.positions {
             let table = &params[at.clone()];
             embedding::add_positions(cpu, table, microbatch.shape.tokens, 0, self.width, all_tc);
@@ -70,20 +70,20 @@ impl Block for Embedding {
     }
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
-        if self.cut.sequence { shape.rows() * self.width } else { 0 }
+        if self.tp_shards.sequence { shape.rows() * self.width } else { 0 }
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
         Flops::default()
     }
 
-    fn exchanges(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn collective_calls(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<CollectiveCall> {
         let rows = shape.rows() * self.width;
         match pass {
-            Pass::Forward => vec![self.cut.sum_call(rows)],
+            Pass::Forward => vec![self.tp_shards.sum_call(rows)],
             Pass::Recompute(_) | Pass::BackwardInputs => Vec::new(),
             Pass::Backward(_) | Pass::BackwardWeights(_) => {
-                self.cut.gather_call(rows).into_iter().collect()
+                self.tp_shards.gather_call(rows).into_iter().collect()
             }
         }
     }
@@ -97,13 +97,13 @@ impl Block for Embedding {
         _saved: Saved<'_>,
     ) -> f64 {
         let (cpu, width) = (ctx.cpu, self.width);
-        let own = self.cut.rows(ctx.microbatch.shape.rows());
-        if self.cut.sequence {
+        let own = self.tp_shards.rows(ctx.microbatch.shape.rows());
+        if self.tp_shards.sequence {
             let all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
-            self.embed(cpu, ctx.exchange, ctx.microbatch, params, all_tc);
+            self.embed(cpu, ctx.collectives, ctx.microbatch, params, all_tc);
             output_tc.copy_from_slice(&all_tc[own.start * width..own.end * width]);
         } else {
-            self.embed(cpu, ctx.exchange, ctx.microbatch, params, output_tc);
+            self.embed(cpu, ctx.collectives, ctx.microbatch, params, output_tc);
         }
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start, width) {
             mask.apply(cpu, output_tc);
@@ -121,16 +121,16 @@ impl Block for Embedding {
         mut grads: Grads<'_>,
     ) {
         let (cpu, microbatch, width) = (ctx.cpu, ctx.microbatch, self.width);
-        let own = self.cut.rows(microbatch.shape.rows());
+        let own = self.tp_shards.rows(microbatch.shape.rows());
         let own = own.start * width..own.end * width;
         let d_own = &mut d_stream_tc[..own.len()];
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start / width, width) {
             mask.apply(cpu, d_own);
         }
-        let d_all: &[f32] = if self.cut.sequence {
+        let d_all: &[f32] = if self.tp_shards.sequence {
             let all_tc = ctx.scratch.frame().take(microbatch.shape.rows() * width);
             all_tc[own].copy_from_slice(d_own);
-            self.cut.gather_rows(ctx.exchange, all_tc);
+            self.tp_shards.gather_rows(ctx.collectives, all_tc);
             all_tc
         } else {
             d_own
@@ -147,8 +147,8 @@ impl Block for Embedding {
         }
     }
 
-    fn late_len(&self, shape: MicrobatchShape) -> usize {
-        self.cut.rows(shape.rows()).len() * self.width
+    fn deferred_len(&self, shape: MicrobatchShape) -> usize {
+        self.tp_shards.rows(shape.rows()).len() * self.width
     }
 
     /// Tokens have no gradient, so all there is to do comes later.
@@ -159,9 +159,9 @@ impl Block for Embedding {
         _input: &[f32],
         _saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        late: &mut [f32],
+        deferred: &mut [f32],
     ) {
-        late.copy_from_slice(&d_stream_tc[..late.len()]);
+        deferred.copy_from_slice(&d_stream_tc[..deferred.len()]);
     }
 
     fn decode(

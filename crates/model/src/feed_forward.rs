@@ -7,12 +7,12 @@
 //! costs less than reading it from memory would.
 
 use crate::block::{Context, Flops, MicrobatchShape};
+use crate::collectives::{SingleRank, TensorCollectives};
+use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{Dropout, RowMask, Site};
-use crate::entry::{Entry, EntrySaved};
-use crate::exchange::{AllHere, Exchange};
 use crate::grads::Grads;
-use crate::late::Late;
-use crate::row::Row;
+use crate::norm_linear::{NormLinear, NormLinearSaved};
+use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use lockstep_tensor::{Cpu, gelu, reduce, swiglu};
@@ -29,9 +29,9 @@ pub(crate) enum Activation {
 /// See the module's text.
 pub(crate) struct FeedForward {
     /// Makes the hidden numbers.
-    pub(crate) entry: Entry,
+    pub(crate) norm_linear: NormLinear,
     pub(crate) activation: Activation,
-    pub(crate) down: Row,
+    pub(crate) down: RowParallel,
     pub(crate) dropout: Dropout,
 }
 
@@ -42,34 +42,35 @@ pub(crate) struct FeedForwardSaved<'a> {
 }
 
 impl FeedForwardSaved<'_> {
-    fn entry<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> EntrySaved<'b> {
-        EntrySaved { x_tc, stats: self.stats, num_rows }
+    fn norm_linear<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> NormLinearSaved<'b> {
+        NormLinearSaved { x_tc, stats: self.stats, num_rows }
     }
 }
 
 impl FeedForward {
     pub(crate) fn kept_len(&self, num_rows: usize) -> usize {
-        self.entry.outputs_len(num_rows) + self.entry.stats_len(num_rows)
+        self.norm_linear.outputs_len(num_rows) + self.norm_linear.stats_len(num_rows)
     }
 
     pub(crate) fn split<'a>(&self, num_rows: usize, kept: &mut Frame<'a>) -> FeedForwardSaved<'a> {
         FeedForwardSaved {
-            hidden: kept.take(self.entry.outputs_len(num_rows)),
-            stats: kept.take(self.entry.stats_len(num_rows)),
+            hidden: kept.take(self.norm_linear.outputs_len(num_rows)),
+            stats: kept.take(self.norm_linear.stats_len(num_rows)),
         }
     }
 
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
-        let (t, c, cut) = (shape.rows(), self.entry.width(), &self.entry.cut);
-        let f = t * self.down.num_held_inputs();
-        let own = if self.dropout.is_on() || cut.sequence { t * c } else { 0 };
-        let ends = self.entry.scratch_len(t).max(RowSums::scratch_len(cut, c));
-        let backward = own + f + self.entry.outputs_len(t) + f.max(ends);
+        let (t, c, tp_shards) =
+            (shape.rows(), self.norm_linear.width(), &self.norm_linear.tp_shards);
+        let f = t * self.down.num_local_inputs();
+        let own = if self.dropout.is_on() || tp_shards.sequence { t * c } else { 0 };
+        let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
+        let backward = own + f + self.norm_linear.outputs_len(t) + f.max(ends);
         backward.max(f + self.down.scratch_len(t)).max(t * c)
     }
 
     pub(crate) fn flops_per_token(&self) -> Flops {
-        let forward = self.entry.product.flops() + self.down.flops();
+        let forward = self.norm_linear.product.flops() + self.down.flops();
         Flops { forward, backward: 2 * forward }
     }
 
@@ -83,7 +84,7 @@ impl FeedForward {
     ) {
         self.expand(ctx, params, x_tc, saved);
         let frame = ctx.scratch.frame();
-        self.contract(ctx.cpu, ctx.exchange, params, saved.hidden, frame, y_tc);
+        self.contract(ctx.cpu, ctx.collectives, params, saved.hidden, frame, y_tc);
         if let Some(mask) = self.mask(ctx) {
             mask.apply(ctx.cpu, y_tc);
         }
@@ -98,7 +99,7 @@ impl FeedForward {
         x_tc: &[f32],
         saved: &mut FeedForwardSaved<'_>,
     ) {
-        self.entry.forward(ctx, params, x_tc, saved.hidden, saved.stats);
+        self.norm_linear.forward(ctx, params, x_tc, saved.hidden, saved.stats);
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
@@ -112,17 +113,26 @@ impl FeedForward {
         mut grads: Grads<'_>,
     ) {
         let (cpu, t, mask) = (ctx.cpu, ctx.microbatch.shape.rows(), self.mask(ctx));
-        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
-        let dz_tc = self.down.output_gradient(cpu, exchange, d_stream_tc, mask, t, &mut frame);
-        let active_tf = frame.take(t * self.down.num_held_inputs());
-        let d_hidden = frame.take(self.entry.outputs_len(t));
+        let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
+        let dz_tc = self.down.output_gradient(cpu, collectives, d_stream_tc, mask, t, &mut frame);
+        let active_tf = frame.take(t * self.down.num_local_inputs());
+        let d_hidden = frame.take(self.norm_linear.outputs_len(t));
         self.derive(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
         let spare = frame.nested();
-        self.down.backward_weight(cpu, exchange, active_tf, dz_tc, grads.reborrow(), spare);
-        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
+        self.down.backward_weight(cpu, collectives, active_tf, dz_tc, grads.reborrow(), spare);
+        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         let (own, spare) = (grads.reborrow(), frame.nested());
-        entry.backward_weight(cpu, exchange, params, read, d_hidden, own, spare);
-        entry.backward_input(cpu, exchange, params, read, d_hidden, d_stream_tc, grads, frame);
+        norm_linear.backward_weight(cpu, collectives, params, read, d_hidden, own, spare);
+        norm_linear.backward_input(
+            cpu,
+            collectives,
+            params,
+            read,
+            d_hidden,
+            d_stream_tc,
+            grads,
+            frame,
+        );
     }
 
     /// The gradient of `x_tc` alone, and what the other half needs of it.
@@ -133,15 +143,24 @@ impl FeedForward {
         x_tc: &[f32],
         saved: &FeedForwardSaved<'_>,
         d_stream_tc: &mut [f32],
-        Late { dz_tc, dy: d_hidden, sums }: &mut Late<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_hidden, sums }: &mut DeferredWeightGrad<'_>,
     ) {
         let (cpu, t, mask) = (ctx.cpu, ctx.microbatch.shape.rows(), self.mask(ctx));
-        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
-        self.down.fill_output_gradient(cpu, exchange, d_stream_tc, mask, dz_tc);
-        let active_tf = frame.take(t * self.down.num_held_inputs());
+        let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
+        self.down.fill_output_gradient(cpu, collectives, d_stream_tc, mask, dz_tc);
+        let active_tf = frame.take(t * self.down.num_local_inputs());
         self.derive(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
-        let (read, entry) = (saved.entry(x_tc, t), &self.entry);
-        entry.backward_input_alone(cpu, exchange, params, read, d_hidden, d_stream_tc, sums, frame);
+        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
+        norm_linear.backward_input_alone(
+            cpu,
+            collectives,
+            params,
+            read,
+            d_hidden,
+            d_stream_tc,
+            sums,
+            frame,
+        );
     }
 
     /// The gradients of parameters, from what the gradient of `x_tc` left.
@@ -151,18 +170,18 @@ impl FeedForward {
         params: &[f32],
         x_tc: &[f32],
         saved: &FeedForwardSaved<'_>,
-        Late { dz_tc, dy: d_hidden, sums }: &Late<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_hidden, sums }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
     ) {
         let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
-        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let mut inner = frame.nested();
-        let active_tf = inner.take(t * self.down.num_held_inputs());
+        let active_tf = inner.take(t * self.down.num_local_inputs());
         self.activate(cpu, saved.hidden, active_tf);
-        self.down.backward_weight(cpu, exchange, active_tf, dz_tc, grads.reborrow(), inner);
-        let (read, own) = (saved.entry(x_tc, t), grads.reborrow());
-        self.entry.backward_weight(cpu, exchange, params, read, d_hidden, own, frame);
-        self.entry.norm.add_sums(cpu, sums, grads);
+        self.down.backward_weight(cpu, collectives, active_tf, dz_tc, grads.reborrow(), inner);
+        let (read, own) = (saved.norm_linear(x_tc, t), grads.reborrow());
+        self.norm_linear.backward_weight(cpu, collectives, params, read, d_hidden, own, frame);
+        self.norm_linear.norm.add_sums(cpu, sums, grads);
     }
 
     /// From the gradient of the output to that of the hidden numbers; what the second product reads
@@ -193,13 +212,14 @@ impl FeedForward {
 
     /// What is dropped of the output.
     fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
-        let first_row = self.entry.cut.rows(ctx.microbatch.shape.rows()).start;
-        self.dropout.mask(ctx, Site::FeedForwardOutput, first_row, self.entry.width())
+        let first_row = self.norm_linear.tp_shards.rows(ctx.microbatch.shape.rows()).start;
+        self.dropout.mask(ctx, Site::FeedForwardOutput, first_row, self.norm_linear.width())
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
-        let contract = num_tokens * self.down.num_held_inputs() + self.down.scratch_len(num_tokens);
-        self.kept_len(num_tokens) + contract.max(num_tokens * self.entry.width())
+        let contract =
+            num_tokens * self.down.num_local_inputs() + self.down.scratch_len(num_tokens);
+        self.kept_len(num_tokens) + contract.max(num_tokens * self.norm_linear.width())
     }
 
     /// Forward for the new tokens of one sequence.
@@ -211,12 +231,12 @@ impl FeedForward {
         y_tc: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let num_tokens = x_tc.len() / self.entry.width();
+        let num_tokens = x_tc.len() / self.norm_linear.width();
         let FeedForwardSaved { hidden, stats } = self.split(num_tokens, &mut frame);
         let normed_tc = frame.nested().take(x_tc.len());
-        self.entry.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.entry.product.forward(cpu, params, normed_tc, hidden);
-        self.contract(cpu, &mut AllHere, params, hidden, frame, y_tc);
+        self.norm_linear.norm.forward(cpu, params, x_tc, normed_tc, stats);
+        self.norm_linear.product.forward(cpu, params, normed_tc, hidden);
+        self.contract(cpu, &mut SingleRank, params, hidden, frame, y_tc);
         reduce::add_assign(cpu, y_tc, x_tc);
     }
 
@@ -224,16 +244,16 @@ impl FeedForward {
     fn contract(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         params: &[f32],
         hidden: &[f32],
         mut frame: Frame<'_>,
         y_tc: &mut [f32],
     ) {
-        let num_rows = hidden.len() / self.entry.product.num_held_outputs();
-        let active_tf = frame.take(num_rows * self.down.num_held_inputs());
+        let num_rows = hidden.len() / self.norm_linear.product.num_local_outputs();
+        let active_tf = frame.take(num_rows * self.down.num_local_inputs());
         self.activate(cpu, hidden, active_tf);
-        self.down.forward(cpu, exchange, params, active_tf, y_tc, frame);
+        self.down.forward(cpu, collectives, params, active_tf, y_tc, frame);
     }
 
     fn activate(&self, cpu: &Cpu, hidden: &[f32], active_tf: &mut [f32]) {

@@ -4,17 +4,17 @@
 //! stored with a row per input ("Conv1D"); `c_attn` makes queries, keys and values at once.
 
 use crate::attention::Attention;
-use crate::column::Column;
+use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
-use crate::entry::Entry;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
 use crate::norm::{Norm, NormKind};
+use crate::norm_linear::NormLinear;
 use crate::param::{Init, ParamList, Piece};
-use crate::row::Row;
-use crate::slices::Slices;
+use crate::row_parallel::RowParallel;
+use crate::tensor_shards::TensorShards;
 use lockstep_config::Model;
 use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
@@ -27,8 +27,8 @@ pub(crate) const POSITION_TABLE: &str = "transformer.wpe.weight";
 pub(crate) const FINAL_NORM: &str = "transformer.ln_f";
 
 /// Layer number `index`.
-pub(crate) fn layer(model: &Model, of: (&Slices, Precision), index: usize) -> Layer {
-    let (cut, _) = of;
+pub(crate) fn layer(model: &Model, of: (&TensorShards, Precision), index: usize) -> Layer {
+    let (tp_shards, _) = of;
     let name = format!("transformer.h.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
     let residual = init::residual_projection(model.layers);
@@ -37,10 +37,10 @@ pub(crate) fn layer(model: &Model, of: (&Slices, Precision), index: usize) -> La
     let mut params = ParamList::default();
     let list = &mut params;
     let attention = Attention {
-        heads: heads / cut.num,
-        kv_heads: kv_heads / cut.num,
+        heads: heads / tp_shards.num,
+        kv_heads: kv_heads / tp_shards.num,
         head_dim,
-        entry: Entry {
+        norm_linear: NormLinear {
             norm: norm(model, &format!("{name}.ln_1"), list),
             product: column(
                 &format!("{name}.attn.c_attn"),
@@ -49,17 +49,17 @@ pub(crate) fn layer(model: &Model, of: (&Slices, Precision), index: usize) -> La
                 of,
                 list,
             ),
-            cut: cut.clone(),
+            tp_shards: tp_shards.clone(),
         },
         rope: None,
         out: row(&format!("{name}.attn.c_proj"), q_len, width, residual, of, list),
         dropout,
     };
     let feed_forward = FeedForward {
-        entry: Entry {
+        norm_linear: NormLinear {
             norm: norm(model, &format!("{name}.ln_2"), list),
             product: column(&format!("{name}.mlp.c_fc"), width, &[model.ffn], of, list),
-            cut: cut.clone(),
+            tp_shards: tp_shards.clone(),
         },
         activation: Activation::Gelu,
         down: row(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, of, list),
@@ -81,31 +81,31 @@ fn column(
     prefix: &str,
     num_inputs: usize,
     outputs: &[usize],
-    (cut, precision): (&Slices, Precision),
+    (tp_shards, precision): (&TensorShards, Precision),
     params: &mut ParamList,
-) -> Column {
+) -> ColumnParallel {
     let num_outputs = outputs.iter().sum();
     let (shape, bias_shape) = ([num_inputs, num_outputs], [num_outputs]);
-    let slices = cut.held.clone().map(|slice| {
+    let shards = tp_shards.local.clone().map(|shard| {
         let mut start = 0;
         let cols: Vec<Range<usize>> = outputs
             .iter()
             .map(|len| {
-                let own = cut.of(*len, slice);
+                let own = tp_shards.range(*len, shard);
                 let cols = start + own.start..start + own.end;
                 start += len;
                 cols
             })
             .collect();
-        let piece = Piece::cols(&shape, slice, cut.num, cols.clone());
+        let piece = Piece::cols(&shape, shard, tp_shards.num, cols.clone());
         let weight = params.push_piece(format!("{prefix}.weight"), &shape, piece, init::MATRIX);
-        let piece = Piece::cols(&bias_shape, slice, cut.num, cols);
+        let piece = Piece::cols(&bias_shape, shard, tp_shards.num, cols);
         let bias = params.push_piece(format!("{prefix}.bias"), &bias_shape, piece, Init::Zeros);
         let bias = Some(bias);
-        let num_outputs = num_outputs / cut.num;
+        let num_outputs = num_outputs / tp_shards.num;
         Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias, precision }
     });
-    Column { slices: slices.collect(), num_slices: cut.num }
+    ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
 
 /// A layer whose inputs are cut; its bias is not.
@@ -114,14 +114,14 @@ fn row(
     num_inputs: usize,
     num_outputs: usize,
     init: Init,
-    (cut, precision): (&Slices, Precision),
+    (tp_shards, precision): (&TensorShards, Precision),
     params: &mut ParamList,
-) -> Row {
+) -> RowParallel {
     let shape = [num_inputs, num_outputs];
-    let slices = cut.held.clone().map(|slice| {
-        let piece = Piece::rows(&shape, slice, cut.num, cut.of(num_inputs, slice));
+    let shards = tp_shards.local.clone().map(|shard| {
+        let piece = Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(num_inputs, shard));
         let weight = params.push_piece(format!("{prefix}.weight"), &shape, piece, init);
-        let num_inputs = num_inputs / cut.num;
+        let num_inputs = num_inputs / tp_shards.num;
         Linear {
             num_inputs,
             num_outputs,
@@ -131,7 +131,7 @@ fn row(
             precision,
         }
     });
-    let slices = slices.collect();
+    let shards = shards.collect();
     let bias = Some(params.push(format!("{prefix}.bias"), &[num_outputs], Init::Zeros));
-    Row { slices, bias, cut: cut.clone() }
+    RowParallel { shards, bias, tp_shards: tp_shards.clone() }
 }

@@ -12,12 +12,12 @@
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
 };
-use crate::entry::{Entry, EntrySaved};
-use crate::exchange::{ExchangeCall, ExchangeKind};
+use crate::collectives::{CollectiveCall, CollectiveKind};
 use crate::grads::Grads;
+use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::param::Param;
+use crate::reduction_tree;
 use crate::scratch::Frame;
-use crate::tree;
 use lockstep_config::LossScale;
 use lockstep_tensor::convert;
 use lockstep_tensor::cross_entropy::{self, vocab_parallel};
@@ -29,7 +29,7 @@ pub(crate) struct Head {
     pub(crate) name: String,
     pub(crate) params: Vec<Param>,
     /// Makes the logits.
-    pub(crate) entry: Entry,
+    pub(crate) norm_linear: NormLinear,
 }
 
 /// What forward saves.
@@ -44,8 +44,8 @@ impl Head {
     fn split<'a>(&self, num_rows: usize, Saved { kept, .. }: Saved<'a>) -> HeadSaved<'a> {
         let mut kept = Frame::over(kept);
         let saved = HeadSaved {
-            logits_tv: kept.take(self.entry.outputs_len(num_rows)),
-            stats: kept.take(self.entry.stats_len(num_rows)),
+            logits_tv: kept.take(self.norm_linear.outputs_len(num_rows)),
+            stats: kept.take(self.norm_linear.stats_len(num_rows)),
             losses_t: kept.take(num_rows),
         };
         kept.finish();
@@ -59,42 +59,50 @@ impl Head {
         logits_tv: &mut [f32],
         losses_t: &mut [f32],
     ) -> f64 {
-        let (cpu, microbatch, exchange) = (ctx.cpu, ctx.microbatch, &mut *ctx.exchange);
+        let (cpu, microbatch, collectives) = (ctx.cpu, ctx.microbatch, &mut *ctx.collectives);
         let (t, targets) = (microbatch.shape.rows(), microbatch.targets);
-        let (vocab, held) = (self.entry.product.num_outputs(), self.entry.cut.held.clone());
-        let columns = |slice: usize| slice * vocab..(slice + 1) * vocab;
+        let (vocab, local) =
+            (self.norm_linear.product.num_outputs(), self.norm_linear.tp_shards.local.clone());
+        let columns = |shard: usize| shard * vocab..(shard + 1) * vocab;
         let mut frame = ctx.scratch.frame();
         let max_t = frame.take(t);
         max_t.fill(f32::NEG_INFINITY);
         for logits_tv in logits_tv.chunks_exact(t * vocab) {
             vocab_parallel::raise_maxima(cpu, logits_tv, max_t);
         }
-        exchange.max(max_t);
+        collectives.all_reduce_max(max_t);
 
         // The sums of exponentials and the logits of targets, to be added in one call.
         let known = frame.take(2 * t);
         let (sums_t, target_logits_t) = known.split_at_mut(t);
         target_logits_t.fill(-0.0);
-        for (slice, logits_tv) in held.clone().zip(logits_tv.chunks_exact(t * vocab)) {
-            vocab_parallel::target_logits(logits_tv, columns(slice), targets, target_logits_t);
+        for (shard, logits_tv) in local.clone().zip(logits_tv.chunks_exact(t * vocab)) {
+            vocab_parallel::target_logits(logits_tv, columns(shard), targets, target_logits_t);
         }
-        let spare = frame.take(t * tree::num_spare(held.len(), false));
+        let spare = frame.take(t * reduction_tree::num_spare(local.len(), false));
         let trains = ctx.mode != Mode::Evaluate;
-        tree::sum(cpu, 0..held.len(), false, sums_t, spare, &mut |slice, sums_t, write| {
-            debug_assert_eq!(write, Write::Set, "sums are not fused");
-            let logits_tv = &mut logits_tv[slice * t * vocab..][..t * vocab];
-            if trains {
-                vocab_parallel::exponentials(cpu, logits_tv, targets, max_t, sums_t);
-            } else {
-                vocab_parallel::exponential_sums(cpu, logits_tv, targets, max_t, sums_t);
-            }
-        });
-        exchange.sum(known);
+        reduction_tree::sum(
+            cpu,
+            0..local.len(),
+            false,
+            sums_t,
+            spare,
+            &mut |shard, sums_t, write| {
+                debug_assert_eq!(write, Write::Set, "sums are not fused");
+                let logits_tv = &mut logits_tv[shard * t * vocab..][..t * vocab];
+                if trains {
+                    vocab_parallel::exponentials(cpu, logits_tv, targets, max_t, sums_t);
+                } else {
+                    vocab_parallel::exponential_sums(cpu, logits_tv, targets, max_t, sums_t);
+                }
+            },
+        );
+        collectives.all_reduce(known);
 
         let (sums_t, target_logits_t) = known.split_at(t);
         if trains {
-            for (slice, logits_tv) in held.zip(logits_tv.chunks_exact_mut(t * vocab)) {
-                let (columns, num_targets) = (columns(slice), microbatch.num_targets);
+            for (shard, logits_tv) in local.zip(logits_tv.chunks_exact_mut(t * vocab)) {
+                let (columns, num_targets) = (columns(shard), microbatch.num_targets);
                 vocab_parallel::gradients(cpu, logits_tv, columns, targets, num_targets, sums_t);
             }
         }
@@ -112,39 +120,45 @@ impl Block for Head {
     }
 
     fn io(&self) -> BlockIo {
-        BlockIo::StreamToLoss { input: self.entry.width() }
+        BlockIo::StreamToLoss { input: self.norm_linear.width() }
     }
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
-        let kept = self.entry.outputs_len(t) + self.entry.stats_len(t) + t;
+        let kept = self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t) + t;
         SavedLen { kept, rebuilt: 0 }
     }
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let t = shape.rows();
-        let loss = t * (3 + tree::num_spare(self.entry.cut.num_held(), false));
-        self.entry.scratch_len(t).max(loss)
+        let loss =
+            t * (3 + reduction_tree::num_spare(self.norm_linear.tp_shards.num_local(), false));
+        self.norm_linear.scratch_len(t).max(loss)
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
-        let forward = self.entry.product.flops();
+        let forward = self.norm_linear.product.flops();
         Flops { forward, backward: 2 * forward }
     }
 
-    fn exchanges(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
+    fn collective_calls(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<CollectiveCall> {
         let t = shape.rows();
-        let gather = self.entry.gather_call(t).into_iter();
-        let loss =
-            [ExchangeCall::new(ExchangeKind::Max, t), ExchangeCall::new(ExchangeKind::Sum, 2 * t)];
+        let gather = self.norm_linear.gather_call(t).into_iter();
+        let loss = [
+            CollectiveCall::new(CollectiveKind::AllReduceMax, t),
+            CollectiveCall::new(CollectiveKind::AllReduce, 2 * t),
+        ];
         match pass {
-            Pass::Forward if self.entry.cut.num == 1 => gather.collect(),
+            Pass::Forward if self.norm_linear.tp_shards.num == 1 => gather.collect(),
             Pass::Forward => gather.chain(loss).collect(),
             Pass::Recompute(_) => Vec::new(),
-            Pass::Backward(trained) => gather.chain(self.entry.input_calls(t, trained)).collect(),
-            Pass::BackwardInputs => {
-                self.entry.input_calls(t, slice::from_ref(&self.entry.norm.at)).collect()
+            Pass::Backward(trained) => {
+                gather.chain(self.norm_linear.input_calls(t, trained)).collect()
             }
+            Pass::BackwardInputs => self
+                .norm_linear
+                .input_calls(t, slice::from_ref(&self.norm_linear.norm.at))
+                .collect(),
             Pass::BackwardWeights(_) => gather.collect(),
         }
     }
@@ -159,10 +173,10 @@ impl Block for Head {
     ) -> f64 {
         let (cpu, microbatch) = (ctx.cpu, ctx.microbatch);
         let HeadSaved { logits_tv, stats, losses_t } = self.split(microbatch.shape.rows(), saved);
-        self.entry.forward(ctx, params, input_tc, logits_tv, stats);
-        let (vocab, targets) = (self.entry.product.num_outputs(), microbatch.targets);
+        self.norm_linear.forward(ctx, params, input_tc, logits_tv, stats);
+        let (vocab, targets) = (self.norm_linear.product.num_outputs(), microbatch.targets);
         let loss = match ctx.mode {
-            _ if self.entry.cut.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
+            _ if self.norm_linear.tp_shards.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
             Mode::Train { .. } => cross_entropy::forward_backward(
                 cpu,
                 logits_tv,
@@ -192,18 +206,27 @@ impl Block for Head {
     ) {
         let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
-        let read = EntrySaved { x_tc: input_tc, stats, num_rows };
-        let (exchange, mut frame) = (&mut *ctx.exchange, ctx.scratch.frame());
+        let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
+        let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (own, spare) = (grads.reborrow(), frame.nested());
-        self.entry.backward_weight(cpu, exchange, params, read, logits_tv, own, spare);
+        self.norm_linear.backward_weight(cpu, collectives, params, read, logits_tv, own, spare);
         d_stream_tc.fill(0.0);
-        let entry = &self.entry;
-        entry.backward_input(cpu, exchange, params, read, logits_tv, d_stream_tc, grads, frame);
+        let norm_linear = &self.norm_linear;
+        norm_linear.backward_input(
+            cpu,
+            collectives,
+            params,
+            read,
+            logits_tv,
+            d_stream_tc,
+            grads,
+            frame,
+        );
     }
 
     /// The gradients of logits are saved; all that is left is what the norm's are a sum of.
-    fn late_len(&self, _shape: MicrobatchShape) -> usize {
-        self.entry.norm.at.len()
+    fn deferred_len(&self, _shape: MicrobatchShape) -> usize {
+        self.norm_linear.norm.at.len()
     }
 
     fn backward_inputs(
@@ -213,15 +236,16 @@ impl Block for Head {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        late: &mut [f32],
+        deferred: &mut [f32],
     ) {
         let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
-        let read = EntrySaved { x_tc: input_tc, stats, num_rows };
+        let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
         d_stream_tc.fill(0.0);
-        let (entry, exchange, frame) = (&self.entry, &mut *ctx.exchange, ctx.scratch.frame());
+        let (norm_linear, collectives, frame) =
+            (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let (dy, dx) = (logits_tv, d_stream_tc);
-        entry.backward_input_alone(cpu, exchange, params, read, dy, dx, late, frame);
+        norm_linear.backward_input_alone(cpu, collectives, params, read, dy, dx, deferred, frame);
     }
 
     fn backward_weights(
@@ -230,20 +254,21 @@ impl Block for Head {
         params: &[f32],
         input_tc: &[f32],
         saved: Saved<'_>,
-        late: &mut [f32],
+        deferred: &mut [f32],
         mut grads: Grads<'_>,
     ) {
         let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
-        let read = EntrySaved { x_tc: input_tc, stats, num_rows };
-        let (entry, exchange, frame) = (&self.entry, &mut *ctx.exchange, ctx.scratch.frame());
+        let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
+        let (norm_linear, collectives, frame) =
+            (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let own = grads.reborrow();
-        entry.backward_weight(cpu, exchange, params, read, logits_tv, own, frame);
-        entry.norm.add_sums(cpu, late, grads);
+        norm_linear.backward_weight(cpu, collectives, params, read, logits_tv, own, frame);
+        norm_linear.norm.add_sums(cpu, deferred, grads);
     }
 
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        self.entry.width() + self.entry.norm.stats_len(1)
+        self.norm_linear.width() + self.norm_linear.norm.stats_len(1)
     }
 
     fn decode(
@@ -254,7 +279,7 @@ impl Block for Head {
         output: &mut [f32],
         _cache: &mut [f32],
     ) {
-        let Entry { norm, product, .. } = &self.entry;
+        let NormLinear { norm, product, .. } = &self.norm_linear;
         let last_c = &input_tc[input_tc.len() - norm.width..];
         let mut frame = ctx.scratch.frame();
         let normed_c = frame.take(norm.width);

@@ -8,15 +8,15 @@ use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, Recompute, Saved,
     SavedLen,
 };
-use crate::entry::Entry;
-use crate::exchange::ExchangeCall;
+use crate::collectives::CollectiveCall;
+use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::grads::Grads;
-use crate::late::Late;
+use crate::norm_linear::NormLinear;
 use crate::param::Param;
-use crate::row::Row;
+use crate::row_parallel::RowParallel;
 use crate::scratch::Frame;
-use crate::slices::Slices;
+use crate::tensor_shards::TensorShards;
 use std::slice;
 
 /// See the module's text.
@@ -44,7 +44,7 @@ impl Layer {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
-            middle_tc: kept.take(self.cut().rows(shape.rows()).len() * self.width),
+            middle_tc: kept.take(self.tp_shards().rows(shape.rows()).len() * self.width),
             feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
         };
         kept.finish();
@@ -53,16 +53,21 @@ impl Layer {
     }
 
     /// What each half leaves between the halves of a backward pass.
-    fn split_late<'a>(&self, shape: MicrobatchShape, late: &'a mut [f32]) -> [Late<'a>; 2] {
-        let mut late = Frame::over(late);
-        let entries = [&self.attention.entry, &self.feed_forward.entry];
-        let halves = entries.map(|entry| Late::split(entry, shape.rows(), &mut late));
-        late.finish();
+    fn split_deferred<'a>(
+        &self,
+        shape: MicrobatchShape,
+        deferred: &'a mut [f32],
+    ) -> [DeferredWeightGrad<'a>; 2] {
+        let mut deferred = Frame::over(deferred);
+        let norm_linears = [&self.attention.norm_linear, &self.feed_forward.norm_linear];
+        let halves = norm_linears
+            .map(|norm_linear| DeferredWeightGrad::split(norm_linear, shape.rows(), &mut deferred));
+        deferred.finish();
         halves
     }
 
-    fn cut(&self) -> &Slices {
-        self.attention.cut()
+    fn tp_shards(&self) -> &TensorShards {
+        self.attention.tp_shards()
     }
 }
 
@@ -81,7 +86,7 @@ impl Block for Layer {
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
-        let middle = self.cut().rows(shape.rows()).len() * self.width;
+        let middle = self.tp_shards().rows(shape.rows()).len() * self.width;
         SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
     }
 
@@ -95,33 +100,34 @@ impl Block for Layer {
         Flops { forward: a.forward + b.forward, backward: a.backward + b.backward }
     }
 
-    fn exchanges(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<ExchangeCall> {
-        let (t, cut) = (shape.rows(), self.cut());
-        let (gather, sum) = (cut.gather_call(t * self.width), cut.sum_call(t * self.width));
+    fn collective_calls(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<CollectiveCall> {
+        let (t, tp_shards) = (shape.rows(), self.tp_shards());
+        let (gather, sum) =
+            (tp_shards.gather_call(t * self.width), tp_shards.sum_call(t * self.width));
         let half = || gather.into_iter().chain([sum]);
         // Backward passes the halves in the other order.
         let halves = [
-            (&self.feed_forward.entry, &self.feed_forward.down),
-            (&self.attention.entry, &self.attention.out),
+            (&self.feed_forward.norm_linear, &self.feed_forward.down),
+            (&self.attention.norm_linear, &self.attention.out),
         ];
-        let each = |calls: &dyn Fn(&Entry, &Row) -> Vec<ExchangeCall>| {
-            halves.iter().flat_map(|(entry, out)| calls(entry, out)).collect()
+        let each = |calls: &dyn Fn(&NormLinear, &RowParallel) -> Vec<CollectiveCall>| {
+            halves.iter().flat_map(|(norm_linear, out)| calls(norm_linear, out)).collect()
         };
         match pass {
             Pass::Forward => half().chain(half()).collect(),
             Pass::Recompute(Recompute::Full) => half().chain(gather).collect(),
             Pass::Recompute(_) => Vec::new(),
-            Pass::Backward(trained) => each(&|entry, out| {
-                let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
-                let input = entry.input_calls(t, trained);
+            Pass::Backward(trained) => each(&|norm_linear, out| {
+                let bias = tp_shards.row_blocks_call(out.bias.as_slice(), trained);
+                let input = norm_linear.input_calls(t, trained);
                 gather.into_iter().chain(bias).chain(gather).chain(input).collect()
             }),
-            Pass::BackwardInputs => each(&|entry, _| {
-                let all = slice::from_ref(&entry.norm.at);
-                gather.into_iter().chain(entry.input_calls(t, all)).collect()
+            Pass::BackwardInputs => each(&|norm_linear, _| {
+                let all = slice::from_ref(&norm_linear.norm.at);
+                gather.into_iter().chain(norm_linear.input_calls(t, all)).collect()
             }),
             Pass::BackwardWeights(trained) => each(&|_, out| {
-                let bias = cut.row_blocks_call(out.bias.as_slice(), trained);
+                let bias = tp_shards.row_blocks_call(out.bias.as_slice(), trained);
                 bias.into_iter().chain(gather).collect()
             }),
         }
@@ -177,9 +183,12 @@ impl Block for Layer {
         self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
     }
 
-    fn late_len(&self, shape: MicrobatchShape) -> usize {
-        let entries = [&self.attention.entry, &self.feed_forward.entry];
-        entries.iter().map(|entry| Late::planned_len(entry, shape.rows())).sum()
+    fn deferred_len(&self, shape: MicrobatchShape) -> usize {
+        let norm_linears = [&self.attention.norm_linear, &self.feed_forward.norm_linear];
+        norm_linears
+            .iter()
+            .map(|norm_linear| DeferredWeightGrad::planned_len(norm_linear, shape.rows()))
+            .sum()
     }
 
     fn backward_inputs(
@@ -189,12 +198,12 @@ impl Block for Layer {
         input_tc: &[f32],
         saved: Saved<'_>,
         d_stream_tc: &mut [f32],
-        late: &mut [f32],
+        deferred: &mut [f32],
     ) {
         let saved = self.split(ctx.microbatch.shape, saved);
         let middle_tc = &*saved.middle_tc;
         let halves = (&saved.attention, &saved.feed_forward);
-        let [mut first, mut second] = self.split_late(ctx.microbatch.shape, late);
+        let [mut first, mut second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         feed_forward.backward_inputs(ctx, params, middle_tc, halves.1, d_stream_tc, &mut second);
         attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream_tc, &mut first);
@@ -206,13 +215,13 @@ impl Block for Layer {
         params: &[f32],
         input_tc: &[f32],
         saved: Saved<'_>,
-        late: &mut [f32],
+        deferred: &mut [f32],
         mut grads: Grads<'_>,
     ) {
         let saved = self.split(ctx.microbatch.shape, saved);
         let middle_tc = &*saved.middle_tc;
         let halves = (&saved.attention, &saved.feed_forward);
-        let [first, second] = self.split_late(ctx.microbatch.shape, late);
+        let [first, second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         let own = grads.reborrow();
         feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own);

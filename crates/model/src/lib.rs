@@ -7,7 +7,7 @@
 //! - [`blueprint`]: [`describe`] turns a recipe's model into blocks, counts and FLOPs.
 //! - `llama`, `gpt2`: the two families, as declarations.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
-//! - [`slices`], [`exchange`], `tree`: a model cut for tensor and sequence parallelism; `column`
+//! - [`shards`], [`collectives`], `reduction_tree`: a model cut for tensor and sequence parallelism; `column`
 //!   and `row`, the two ways in which a linear layer is cut, and `row_sums`.
 //! - `linear`, `norm`, `dropout`: kernels bound to places in a flat buffer.
 //! - [`problem`]: a classifier and three convex problems made of blocks, with their optimum.
@@ -43,10 +43,11 @@ pub mod param;
 pub mod scratch;
 
 pub mod blueprint;
+mod describe;
 
-pub mod exchange;
-pub mod slices;
-mod tree;
+pub mod collectives;
+mod reduction_tree;
+pub mod tensor_shards;
 
 mod gpt2;
 mod llama;
@@ -58,11 +59,11 @@ mod layer;
 mod attention;
 mod feed_forward;
 
-mod entry;
-mod late;
+mod deferred_weight_grad;
+mod norm_linear;
 
-mod column;
-mod row;
+mod column_parallel;
+mod row_parallel;
 mod row_sums;
 
 mod dropout;
@@ -78,10 +79,11 @@ pub use block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Microbatch, MicrobatchShape, Mode, Pass,
     Recompute, Saved, SavedLen,
 };
-pub use blueprint::{Blueprint, Mirror, describe, describe_slices, precision_of};
+pub use blueprint::{Blueprint, Mirror};
+pub use collectives::{CollectiveCall, CollectiveKind, SingleRank, TensorCollectives};
 pub use decode::Decoder;
-pub use exchange::{AllHere, Exchange, ExchangeCall, ExchangeKind};
+pub use describe::{describe, describe_shards, precision_of};
 pub use grads::Grads;
 pub use param::{Init, Param, Piece};
 pub use scratch::{Frame, Scratch};
-pub use slices::Slices;
+pub use tensor_shards::TensorShards;

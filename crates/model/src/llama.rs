@@ -5,17 +5,17 @@
 //! and up.
 
 use crate::attention::Attention;
-use crate::column::Column;
+use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
-use crate::entry::Entry;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
 use crate::norm::{Norm, NormKind};
+use crate::norm_linear::NormLinear;
 use crate::param::{Init, ParamList, Piece};
-use crate::row::Row;
-use crate::slices::Slices;
+use crate::row_parallel::RowParallel;
+use crate::tensor_shards::TensorShards;
 use lockstep_config::Model;
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope;
@@ -34,7 +34,7 @@ pub(crate) fn rope_table(model: &Model) -> Arc<rope::Table> {
 /// Layer number `index`.
 pub(crate) fn layer(
     model: &Model,
-    of: (&Slices, Precision),
+    of: (&TensorShards, Precision),
     index: usize,
     rope: &Arc<rope::Table>,
 ) -> Layer {
@@ -54,7 +54,7 @@ pub(crate) fn norm(model: &Model, prefix: &str, params: &mut ParamList) -> Norm 
 
 fn attention(
     model: &Model,
-    of: (&Slices, Precision),
+    of: (&TensorShards, Precision),
     layer: &str,
     params: &mut ParamList,
     rope: Arc<rope::Table>,
@@ -67,15 +67,15 @@ fn attention(
     let prefix = format!("{layer}.self_attn");
     let qkv = column(&prefix, &outputs, model.width, of, params);
     let out = row(&prefix, "o", heads * head_dim, model.width, residual, of, params);
-    let cut = of.0.clone();
-    let (heads, kv_heads) = (heads / cut.num, kv_heads / cut.num);
-    let entry = Entry { norm, product: qkv, cut };
-    Attention { heads, kv_heads, head_dim, entry, rope: Some(rope), out, dropout }
+    let tp_shards = of.0.clone();
+    let (heads, kv_heads) = (heads / tp_shards.num, kv_heads / tp_shards.num);
+    let norm_linear = NormLinear { norm, product: qkv, tp_shards };
+    Attention { heads, kv_heads, head_dim, norm_linear, rope: Some(rope), out, dropout }
 }
 
 fn feed_forward(
     model: &Model,
-    of: (&Slices, Precision),
+    of: (&TensorShards, Precision),
     layer: &str,
     params: &mut ParamList,
     dropout: Dropout,
@@ -86,8 +86,8 @@ fn feed_forward(
     let prefix = format!("{layer}.mlp");
     let up = column(&prefix, &outputs, model.width, of, params);
     let down = row(&prefix, "down", model.ffn, model.width, residual, of, params);
-    let entry = Entry { norm, product: up, cut: of.0.clone() };
-    FeedForward { entry, activation: Activation::SwiGlu, down, dropout }
+    let norm_linear = NormLinear { norm, product: up, tp_shards: of.0.clone() };
+    FeedForward { norm_linear, activation: Activation::SwiGlu, down, dropout }
 }
 
 /// The tensors `{prefix}.{name}_proj.weight`, each with so many outputs; a slice has its part of
@@ -96,14 +96,16 @@ fn column(
     prefix: &str,
     outputs: &[(&str, usize)],
     num_inputs: usize,
-    (cut, precision): (&Slices, Precision),
+    (tp_shards, precision): (&TensorShards, Precision),
     params: &mut ParamList,
-) -> Column {
-    let num_outputs = outputs.iter().map(|&(_, num_outputs)| num_outputs).sum::<usize>() / cut.num;
-    let slices = cut.held.clone().map(|slice| {
+) -> ColumnParallel {
+    let num_outputs =
+        outputs.iter().map(|&(_, num_outputs)| num_outputs).sum::<usize>() / tp_shards.num;
+    let shards = tp_shards.local.clone().map(|shard| {
         let ranges = outputs.iter().map(|&(name, num_outputs)| {
             let shape = [num_outputs, num_inputs];
-            let piece = Piece::rows(&shape, slice, cut.num, cut.of(num_outputs, slice));
+            let piece =
+                Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(num_outputs, shard));
             params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init::MATRIX)
         });
         let weight = ranges.reduce(|all, next| all.start..next.end).expect("at least one tensor");
@@ -116,7 +118,7 @@ fn column(
             precision,
         }
     });
-    Column { slices: slices.collect(), num_slices: cut.num }
+    ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
 
 /// The tensor `{prefix}.{name}_proj.weight`, whose inputs are cut.
@@ -126,15 +128,15 @@ fn row(
     num_inputs: usize,
     num_outputs: usize,
     init: Init,
-    (cut, precision): (&Slices, Precision),
+    (tp_shards, precision): (&TensorShards, Precision),
     params: &mut ParamList,
-) -> Row {
+) -> RowParallel {
     let shape = [num_outputs, num_inputs];
-    let slices = cut.held.clone().map(|slice| {
-        let cols = cut.of(num_inputs, slice);
-        let piece = Piece::cols(&shape, slice, cut.num, vec![cols]);
+    let shards = tp_shards.local.clone().map(|shard| {
+        let cols = tp_shards.range(num_inputs, shard);
+        let piece = Piece::cols(&shape, shard, tp_shards.num, vec![cols]);
         let weight = params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init);
-        let num_inputs = num_inputs / cut.num;
+        let num_inputs = num_inputs / tp_shards.num;
         Linear {
             num_inputs,
             num_outputs,
@@ -144,5 +146,5 @@ fn row(
             precision,
         }
     });
-    Row { slices: slices.collect(), bias: None, cut: cut.clone() }
+    RowParallel { shards: shards.collect(), bias: None, tp_shards: tp_shards.clone() }
 }

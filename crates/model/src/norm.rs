@@ -3,11 +3,11 @@
 //! RMSNorm saves one number per row, LayerNorm two; the normalised rows themselves are not saved,
 //! because computing them again from the input costs one pass over memory.
 
-use crate::exchange::Exchange;
+use crate::collectives::TensorCollectives;
 use crate::grads::Grads;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use crate::slices::Slices;
+use crate::tensor_shards::TensorShards;
 use lockstep_tensor::{Cpu, norm_layer, norm_rms, reduce};
 use std::ops::Range;
 
@@ -89,7 +89,7 @@ impl Norm {
     pub(crate) fn backward(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         params: &[f32],
         x_tc: &[f32],
         stats: &[f32],
@@ -112,8 +112,8 @@ impl Norm {
         if targets.iter().all(|target| target.is_empty()) {
             return;
         }
-        let first = sums.cut.rows(sums.num_rows).start;
-        sums.add_to(cpu, exchange, targets, frame, &mut |rows, [dweight, dbias]| {
+        let first = sums.tp_shards.rows(sums.num_rows).start;
+        sums.add_to(cpu, collectives, targets, frame, &mut |rows, [dweight, dbias]| {
             let rows = rows.start - first..rows.end - first;
             let elements = rows.start * self.width..rows.end * self.width;
             let (x_tc, dy_tc) = (&x_tc[elements.clone()], &dy_tc[elements]);
@@ -142,7 +142,7 @@ impl Norm {
     }
 
     /// Memory that [`Self::backward`] needs besides.
-    pub(crate) fn scratch_len(&self, cut: &Slices) -> usize {
-        RowSums::scratch_len(cut, self.at.len())
+    pub(crate) fn scratch_len(&self, tp_shards: &TensorShards) -> usize {
+        RowSums::scratch_len(tp_shards, self.at.len())
     }
 }

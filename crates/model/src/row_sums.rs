@@ -5,16 +5,16 @@
 //! ascending, blocks by the tree, and the sum is added to the gradient once: the same bits whether
 //! everybody has all rows or, with `sequence`, each holder its own.
 
-use crate::exchange::Exchange;
+use crate::collectives::TensorCollectives;
+use crate::reduction_tree;
 use crate::scratch::Frame;
-use crate::slices::Slices;
-use crate::tree;
+use crate::tensor_shards::TensorShards;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 
 /// The rows of a micro-batch.
 pub(crate) struct RowSums<'a> {
-    pub(crate) cut: &'a Slices,
+    pub(crate) tp_shards: &'a TensorShards,
     /// How many the micro-batch has.
     pub(crate) num_rows: usize,
 }
@@ -24,8 +24,8 @@ pub(crate) type AddRows<'a> = dyn FnMut(Range<usize>, [&mut [f32]; 2]) + 'a;
 
 impl RowSums<'_> {
     /// Memory that sums of `len` elements need.
-    pub(crate) fn scratch_len(cut: &Slices, len: usize) -> usize {
-        len * (1 + tree::num_spare(cut.row_blocks().len(), false))
+    pub(crate) fn scratch_len(tp_shards: &TensorShards, len: usize) -> usize {
+        len * (1 + reduction_tree::num_spare(tp_shards.row_blocks().len(), false))
     }
 
     /// Adds to both targets, either of which may be empty, their sums over the micro-batch's rows: `block`
@@ -33,7 +33,7 @@ impl RowSums<'_> {
     pub(crate) fn add_to(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         targets: [&mut [f32]; 2],
         mut frame: Frame<'_>,
         block: &mut AddRows<'_>,
@@ -41,14 +41,14 @@ impl RowSums<'_> {
         let [first, second] = targets;
         let len = first.len() + second.len();
         let sums = frame.take(len);
-        let blocks = self.cut.row_blocks();
-        let spare = frame.take(len * tree::num_spare(blocks.len(), false));
-        tree::sum(cpu, blocks, false, sums, spare, &mut |index, out, _| {
+        let blocks = self.tp_shards.row_blocks();
+        let spare = frame.take(len * reduction_tree::num_spare(blocks.len(), false));
+        reduction_tree::sum(cpu, blocks, false, sums, spare, &mut |index, out, _| {
             out.fill(0.0);
             let (one, other) = out.split_at_mut(first.len());
-            block(self.cut.of(self.num_rows, index), [one, other]);
+            block(self.tp_shards.range(self.num_rows, index), [one, other]);
         });
-        self.cut.sum_row_blocks(exchange, sums);
+        self.tp_shards.sum_row_blocks(collectives, sums);
         reduce::add_assign(cpu, first, &sums[..first.len()]);
         reduce::add_assign(cpu, second, &sums[first.len()..]);
     }

@@ -3,8 +3,8 @@
 
 use lockstep_config::{Activation, Family, LossScale, Model, Problem};
 use lockstep_model::{
-    AllHere, Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
-    describe, init,
+    Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
+    SingleRank, describe, init,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -70,8 +70,8 @@ impl Setup {
         let microbatch = Microbatch { shape, inputs, targets, first_sample: 0, num_targets };
         let blocks = &self.blueprint.blocks;
         let mut scratch = Scratch::new(self.blueprint.scratch_len(shape));
-        let (cpu, scratch, exchange) = (&self.cpu, &mut scratch, &mut AllHere);
-        let mut ctx = Context { cpu, microbatch: &microbatch, mode: TRAIN, scratch, exchange };
+        let (cpu, scratch, collectives) = (&self.cpu, &mut scratch, &mut SingleRank);
+        let mut ctx = Context { cpu, microbatch: &microbatch, mode: TRAIN, scratch, collectives };
         let mut kept: Vec<_> = blocks.iter().map(|b| vec![0.0; b.saved_len(shape).kept]).collect();
         let mut streams = vec![Vec::new()];
         let mut loss = 0.0;

@@ -450,7 +450,7 @@ impl GroupOptions {
         let Some(tensor) = self.measured else { return 1.0 };
         let (param, grad) = (norms.params[tensor], norms.steps[tensor] * f64::from(grad_scale));
         if param > 0.0 && grad > 0.0 {
-            settings.trust * param / (grad + self.weight_decay * param)
+            settings.trust_coefficient * param / (grad + self.weight_decay * param)
         } else {
             1.0
         }

@@ -14,34 +14,34 @@
 //! | `logistic` | `ln(1 + e^(∓ aᵢᵀ x)) + l2 ‖x‖² / 2` | Newton's method |
 //!
 //! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number)
-//! - `features`, `dense`, `classifier`, `regression`, `bowl`: the blocks
-//! - [`judge`]: how good a solution is; `optimum`: the best one
+//! - `features`, `dense`, `classifier`, `regression`, `quadratic`: the blocks
+//! - [`metrics`]: how good a solution is; `optimum`: the best one
 //! - [`curvature`]: how large a step may be
 
 mod digits;
 mod samples;
 mod spectrum;
 
-mod bowl;
 mod classifier;
 mod dense;
 mod features;
+mod quadratic;
 mod regression;
 
 pub mod curvature;
-pub mod judge;
+pub mod metrics;
 mod optimum;
 
-pub use judge::{Assessment, Judge};
+pub use metrics::{ProblemEvaluator, ProblemMetrics};
 
 use crate::block::Block;
 use crate::blueprint::Blueprint;
-use crate::slices::Slices;
-use bowl::Bowl;
+use crate::tensor_shards::TensorShards;
 use classifier::Classifier;
 use dense::Dense;
 use features::{Features, Rows};
 use lockstep_config::{Family, Model};
+use quadratic::Quadratic;
 use regression::Regression;
 use samples::Samples;
 use spectrum::Noise;
@@ -54,7 +54,7 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
         Family::Quadratic => {
             let noise = Rows::Noise(Noise::new(problem));
             let features = Features { width: problem.dim, rows: noise };
-            (vec![Box::new(features), Box::new(Bowl::new(problem))], 1)
+            (vec![Box::new(features), Box::new(Quadratic::new(problem))], 1)
         }
         Family::Mlp => (classifier(model), digits::NUM_CLASSES),
         _ => {
@@ -64,7 +64,7 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
             (vec![Box::new(features), Box::new(Regression::new(model, samples))], 1)
         }
     };
-    Blueprint { blocks, vocab, context: 1, slices: Slices::WHOLE }
+    Blueprint { blocks, vocab, context: 1, shards: TensorShards::WHOLE }
 }
 
 /// The class of every sample to learn from: a digit, on which side of zero a target lies, or to

@@ -5,7 +5,7 @@
 //! Newton's method solves such equations for the local parabola until the gradient vanishes, half
 //! a step at a time where a whole one would go up.
 
-use super::bowl;
+use super::quadratic;
 use super::regression::Loss;
 use super::samples::Samples;
 use super::spectrum::{Curvature, dot};
@@ -19,7 +19,7 @@ const NEAR: f64 = 1e-7;
 /// The mean loss over all samples to learn from, as a function.
 #[derive(Debug)]
 pub(super) enum Objective {
-    Bowl { curvature: Curvature, target: Vec<f64> },
+    Quadratic { curvature: Curvature, target: Vec<f64> },
     Regression { loss: Loss, l2: f64, samples: Samples },
 }
 
@@ -42,8 +42,8 @@ impl Objective {
     pub(super) fn of(model: &Model) -> Self {
         let problem = &model.problem;
         if model.family == Family::Quadratic {
-            let target = bowl::target(problem).iter().map(|x| f64::from(*x)).collect();
-            return Self::Bowl { curvature: Curvature::new(problem), target };
+            let target = quadratic::target(problem).iter().map(|x| f64::from(*x)).collect();
+            return Self::Quadratic { curvature: Curvature::new(problem), target };
         }
         let (loss, l2) = (Loss::of(model.family), problem.l2);
         Self::Regression { loss, l2, samples: Samples::new(model) }
@@ -52,7 +52,7 @@ impl Objective {
     /// The mean loss at a point.
     pub(super) fn at(&self, x: &[f64]) -> f64 {
         match self {
-            Self::Bowl { curvature, target } => {
+            Self::Quadratic { curvature, target } => {
                 let way: Vec<f64> = x.iter().zip(target).map(|(x, target)| x - target).collect();
                 let mut slope = way.clone();
                 curvature.apply(&mut slope);
@@ -73,7 +73,7 @@ impl Objective {
     /// Number of unknowns.
     pub(super) fn dim(&self) -> usize {
         match self {
-            Self::Bowl { target, .. } => target.len(),
+            Self::Quadratic { target, .. } => target.len(),
             Self::Regression { samples, .. } => samples.width(),
         }
     }
@@ -81,7 +81,7 @@ impl Objective {
     /// The product of the matrix of second derivatives at a point with a vector.
     pub(super) fn product(&self, x: &[f64], v: &[f64]) -> Vec<f64> {
         match self {
-            Self::Bowl { curvature, .. } => {
+            Self::Quadratic { curvature, .. } => {
                 let mut product = v.to_vec();
                 curvature.apply(&mut product);
                 product
@@ -105,7 +105,7 @@ impl Objective {
     /// The lowest point.
     pub(super) fn optimum(&self) -> Optimum {
         let x = match self {
-            Self::Bowl { target, .. } => target.clone(),
+            Self::Quadratic { target, .. } => target.clone(),
             Self::Regression { .. } => self.newton(),
         };
         Optimum { loss: self.at(&x), x }
@@ -196,7 +196,7 @@ fn solve(a: &mut [f64], b: &mut [f64]) {
 mod tests {
     use super::*;
     use crate::problem::curvature::{largest, product_by_differences};
-    use crate::problem::judge::tests::{CONVEX, convex};
+    use crate::problem::metrics::tests::{CONVEX, convex};
 
     #[test]
     fn the_solution_of_equations_solves_them() {
@@ -216,7 +216,7 @@ mod tests {
             let objective = Objective::of(&model);
             let x: Vec<f64> = (0..5).map(|index| 0.3 - 0.1 * f64::from(index)).collect();
             let found = largest(5, |v| objective.product(&x, v));
-            if let Objective::Bowl { .. } = objective {
+            if let Objective::Quadratic { .. } = objective {
                 assert!((found.value - 1.0).abs() < 1e-9, "by construction: {found:?}");
                 continue;
             }

@@ -5,5 +5,5 @@ mod decoding;
 mod gradients;
 mod invariance;
 mod precision;
-mod slices;
+mod tensor_parallel;
 mod tiny;

@@ -3,13 +3,13 @@
 
 use super::tiny::{Batch, GPT2, LLAMA, LONG, TRAIN, Tiny, assert_same};
 use lockstep_config::{Dtype, LossScale, Model};
-use lockstep_model::{Decoder, Mode, Recompute, Slices};
+use lockstep_model::{Decoder, Mode, Recompute, TensorShards};
 use lockstep_tensor::{Cpu, Isa};
 
 const NARROW: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 
 fn narrow(model: &Model, compute: Dtype) -> Tiny {
-    Tiny::computing(model, &Slices::WHOLE, compute)
+    Tiny::computing(model, &TensorShards::WHOLE, compute)
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use lockstep_config::{Dtype, Family, LossScale, Model, Problem};
 use lockstep_model::{
-    AllHere, Blueprint, Context, Exchange, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode,
-    Param, Recompute, Saved, Scratch, Slices, describe_slices,
+    Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param, Recompute,
+    Saved, Scratch, SingleRank, TensorCollectives, TensorShards, describe_shards,
 };
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
@@ -111,17 +111,17 @@ pub(crate) struct Outcome {
 
 impl Tiny {
     pub(crate) fn new(model: &Model) -> Self {
-        Self::of_slices(model, &Slices::WHOLE)
+        Self::of_slices(model, &TensorShards::WHOLE)
     }
 
     /// Some slices of the same model: parameters go by their places in whole tensors.
-    pub(crate) fn of_slices(model: &Model, slices: &Slices) -> Self {
-        Self::computing(model, slices, Dtype::F32)
+    pub(crate) fn of_slices(model: &Model, shards: &TensorShards) -> Self {
+        Self::computing(model, shards, Dtype::F32)
     }
 
     /// The same with products in another format.
-    pub(crate) fn computing(model: &Model, slices: &Slices, compute: Dtype) -> Self {
-        let blueprint = describe_slices(model, slices, compute);
+    pub(crate) fn computing(model: &Model, shards: &TensorShards, compute: Dtype) -> Self {
+        let blueprint = describe_shards(model, shards, compute);
         let blocks = &blueprint.blocks;
         let mut params: Vec<_> = blocks.iter().map(|b| vec![0.0; b.num_params()]).collect();
         let cpu = Cpu::single(Isa::detect());
@@ -167,9 +167,9 @@ impl Tiny {
         microbatch: &Microbatch<'_>,
         mode: Mode,
         recompute: Recompute,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
     ) -> Outcome {
-        self.run_all(cpu, microbatch, mode, recompute, 0.0, &|_| true, exchange)
+        self.run_all(cpu, microbatch, mode, recompute, 0.0, &|_| true, collectives)
     }
 
     /// The same with gradients for those parameters only that are trained, one behind the other.
@@ -182,7 +182,7 @@ impl Tiny {
         start: f32,
         is_trained: &dyn Fn(&Param) -> bool,
     ) -> Outcome {
-        self.run_all(cpu, microbatch, mode, recompute, start, is_trained, &mut AllHere)
+        self.run_all(cpu, microbatch, mode, recompute, start, is_trained, &mut SingleRank)
     }
 
     fn run_all(
@@ -193,7 +193,7 @@ impl Tiny {
         recompute: Recompute,
         start: f32,
         is_trained: &dyn Fn(&Param) -> bool,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
     ) -> Outcome {
         let blocks = &self.blueprint.blocks;
         let stream_len = self.blueprint.stream_rows(microbatch.shape) * self.blueprint.max_width();
@@ -202,15 +202,15 @@ impl Tiny {
         let mut kept: Vec<_> = lens.iter().map(|len| vec![0.0; len.kept]).collect();
         let mut rebuilt: Vec<_> = lens.iter().map(|len| vec![0.0; len.rebuilt]).collect();
         let mut scratch = Scratch::new(self.blueprint.scratch_len(microbatch.shape));
-        let mut ctx = Context { cpu, microbatch, mode, scratch: &mut scratch, exchange };
+        let mut ctx = Context { cpu, microbatch, mode, scratch: &mut scratch, collectives };
         let mut loss = 0.0;
         for (i, block) in blocks.iter().enumerate() {
             let (inputs, outputs) = streams.split_at_mut(i + 1);
             let saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
             loss += block.forward(&mut ctx, &self.params[i], &inputs[i], &mut outputs[0], saved);
         }
-        let slices = &self.blueprint.slices;
-        let vocab = self.blueprint.vocab / slices.num * slices.num_held();
+        let shards = &self.blueprint.shards;
+        let vocab = self.blueprint.vocab / shards.num * shards.num_local();
         let num_logits = microbatch.shape.rows() * vocab;
         let logits = kept[blocks.len() - 1][..num_logits].to_vec();
         let runs: Vec<Vec<_>> = blocks
@@ -221,8 +221,10 @@ impl Tiny {
         let mut grads: Vec<_> = runs.iter().map(|runs| vec![start; len(runs)]).collect();
         let mut d_stream = vec![f32::NAN; stream_len];
         let mut d_embedded = Vec::new();
-        let mut late: Vec<_> =
-            blocks.iter().map(|block| vec![f32::NAN; block.late_len(microbatch.shape)]).collect();
+        let mut deferred: Vec<_> = blocks
+            .iter()
+            .map(|block| vec![f32::NAN; block.deferred_len(microbatch.shape)])
+            .collect();
         if mode == Mode::Evaluate {
             return Outcome { loss, logits, grads, d_stream };
         }
@@ -236,8 +238,8 @@ impl Tiny {
             let (params, input) = (&self.params[i], &streams[i]);
             block.recompute(&mut ctx, params, input, saved.reborrow(), what);
             if self.halves {
-                let late = &mut late[i];
-                block.backward_inputs(&mut ctx, params, input, saved, &mut d_stream, late);
+                let deferred = &mut deferred[i];
+                block.backward_inputs(&mut ctx, params, input, saved, &mut d_stream, deferred);
                 continue;
             }
             let grads = Grads::new(&mut grads[i], &runs[i]);
@@ -250,7 +252,7 @@ impl Tiny {
             let (params, input) = (&self.params[i], &streams[i]);
             block.recompute(&mut ctx, params, input, saved.reborrow(), what);
             let grads = Grads::new(&mut grads[i], &runs[i]);
-            block.backward_weights(&mut ctx, params, input, saved, &mut late[i], grads);
+            block.backward_weights(&mut ctx, params, input, saved, &mut deferred[i], grads);
         }
         Outcome { loss, logits, grads, d_stream: d_embedded }
     }

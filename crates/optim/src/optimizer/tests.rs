@@ -14,7 +14,7 @@ fn settings(name: OptimName) -> Optim {
         beta2: 0.99,
         eps: 1e-8,
         momentum: 0.8,
-        trust: 0.02,
+        trust_coefficient: 0.02,
         ..Recipe::default().optim
     }
 }
@@ -92,7 +92,7 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
     for count in 1..=num_steps {
         let lr = 0.1 / count as f64;
         let local =
-            if is_matrix { s.trust * norm(&p) / (norm(&g) + decay * norm(&p)) } else { 1.0 };
+            if is_matrix { s.trust_coefficient * norm(&p) / (norm(&g) + decay * norm(&p)) } else { 1.0 };
         let (bias1, bias2) = (1.0 - s.beta1.powi(count as i32), 1.0 - s.beta2.powi(count as i32));
         let mut u = vec![0.0; p.len()];
         for i in 0..p.len() {

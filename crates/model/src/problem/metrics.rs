@@ -17,24 +17,24 @@ use lockstep_tensor::math::scalar;
 
 /// What a solution is measured with.
 #[derive(Debug)]
-pub struct Judge(Measure);
+pub struct ProblemEvaluator(Measure);
 
 #[derive(Debug)]
 enum Measure {
-    Guesses(Samples),
-    Surplus { objective: Objective, optimum: Optimum },
+    Classification(Samples),
+    Convex { objective: Objective, optimum: Optimum },
 }
 
 /// The verdict on a solution.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Assessment {
+pub enum ProblemMetrics {
     /// Of a classifier.
-    Guesses {
+    Classification {
         /// The share of right guesses on samples that were held out.
         accuracy: f64,
     },
     /// Of a convex problem.
-    Surplus {
+    Convex {
         /// The lowest mean loss over the samples to learn from.
         optimum_loss: f64,
         /// By how much the loss is above it.
@@ -44,14 +44,14 @@ pub enum Assessment {
     },
 }
 
-impl Judge {
+impl ProblemEvaluator {
     /// The judge of a model that is a problem; computes its optimum.
-    pub fn of(model: &Model) -> Option<Self> {
+    pub fn new(model: &Model) -> Option<Self> {
         let measure = match model.family {
-            Family::Mlp => Measure::Guesses(Samples::new(model)),
+            Family::Mlp => Measure::Classification(Samples::new(model)),
             family if family.is_problem() => {
                 let objective = Objective::of(model);
-                Measure::Surplus { optimum: objective.optimum(), objective }
+                Measure::Convex { optimum: objective.optimum(), objective }
             }
             _ => return None,
         };
@@ -61,8 +61,8 @@ impl Judge {
     /// The loss of a solution that knows nothing: equal chances, or zeros.
     pub fn baseline_loss(&self) -> f64 {
         match &self.0 {
-            Measure::Guesses(_) => scalar::ln(super::digits::NUM_CLASSES as f64),
-            Measure::Surplus { objective, .. } => objective.at(&vec![0.0; objective.dim()]),
+            Measure::Classification(_) => scalar::ln(super::digits::NUM_CLASSES as f64),
+            Measure::Convex { objective, .. } => objective.at(&vec![0.0; objective.dim()]),
         }
     }
 
@@ -71,17 +71,22 @@ impl Judge {
     /// ridge regression does, and least where it is sure. Nothing is known of a classifier.
     pub fn largest_curvature(&self) -> Option<Largest> {
         match &self.0 {
-            Measure::Guesses(_) => None,
-            Measure::Surplus { objective, optimum } => {
+            Measure::Classification(_) => None,
+            Measure::Convex { objective, optimum } => {
                 Some(curvature::largest(objective.dim(), |v| objective.product(&optimum.x, v)))
             }
         }
     }
 
     /// The verdict on the parameters of each block.
-    pub fn assess(&self, cpu: &Cpu, blueprint: &Blueprint, params: &[Vec<f32>]) -> Assessment {
+    pub fn evaluate(
+        &self,
+        cpu: &Cpu,
+        blueprint: &Blueprint,
+        params: &[Vec<f32>],
+    ) -> ProblemMetrics {
         match &self.0 {
-            Measure::Guesses(samples) => {
+            Measure::Classification(samples) => {
                 let mut decoder = Decoder::new(blueprint, 1);
                 let is_right = |sample: &usize| {
                     decoder.reset();
@@ -90,12 +95,12 @@ impl Judge {
                 };
                 let num_right = samples.held_out().filter(is_right).count();
                 let accuracy = num_right as f64 / samples.held_out().len() as f64;
-                Assessment::Guesses { accuracy }
+                ProblemMetrics::Classification { accuracy }
             }
-            Measure::Surplus { objective, optimum } => {
+            Measure::Convex { objective, optimum } => {
                 let x: Vec<f64> = params.iter().flatten().map(|x| f64::from(*x)).collect();
                 let way = x.iter().zip(&optimum.x).map(|(x, best)| x - best);
-                Assessment::Surplus {
+                ProblemMetrics::Convex {
                     optimum_loss: optimum.loss,
                     suboptimality: objective.at(&x) - optimum.loss,
                     distance: way.fold(0.0, |sum, way| sum + way * way).sqrt(),
@@ -159,19 +164,19 @@ pub(super) mod tests {
         let cpu = Cpu::single(Isa::detect());
         for family in CONVEX {
             let model = convex(family);
-            let (judge, blueprint) = (Judge::of(&model).unwrap(), describe(&model));
-            let Measure::Surplus { optimum, .. } = &judge.0 else { panic!("a convex problem") };
+            let (metrics, blueprint) = (ProblemEvaluator::new(&model).unwrap(), describe(&model));
+            let Measure::Convex { optimum, .. } = &metrics.0 else { panic!("a convex problem") };
             let rounded = optimum.x.iter().map(|x| *x as f32).collect();
             for (x, is_best) in [(rounded, true), (vec![0.0; 5], false)] {
                 let params = vec![vec![], x];
-                let Assessment::Surplus { optimum_loss, suboptimality, distance } =
-                    judge.assess(&cpu, &blueprint, &params)
+                let ProblemMetrics::Convex { optimum_loss, suboptimality, distance } =
+                    metrics.evaluate(&cpu, &blueprint, &params)
                 else {
                     panic!("a convex problem")
                 };
                 assert_eq!(suboptimality < 1e-12, is_best, "{family}: {suboptimality}");
                 assert_eq!(distance < 1e-6, is_best, "{family}: {distance}");
-                let baseline = judge.baseline_loss() - optimum_loss;
+                let baseline = metrics.baseline_loss() - optimum_loss;
                 assert!(is_best || (suboptimality - baseline).abs() < 1e-15);
             }
         }
@@ -181,14 +186,16 @@ pub(super) mod tests {
     fn an_untrained_classifier_guesses_and_a_text_has_no_judge() {
         let cpu = Cpu::single(Isa::detect());
         let model = convex(Family::Mlp);
-        let (judge, blueprint) = (Judge::of(&model).unwrap(), describe(&model));
+        let (metrics, blueprint) = (ProblemEvaluator::new(&model).unwrap(), describe(&model));
         let params: Vec<_> =
             blueprint.blocks.iter().map(|block| vec![0.0; block.num_params()]).collect();
-        let Assessment::Guesses { accuracy } = judge.assess(&cpu, &blueprint, &params) else {
+        let ProblemMetrics::Classification { accuracy } =
+            metrics.evaluate(&cpu, &blueprint, &params)
+        else {
             panic!("a classifier")
         };
         // All logits are equal, so all guesses are the first class.
         assert!(accuracy < 0.4, "{accuracy}");
-        assert!(Judge::of(&Model { family: Family::Llama, ..model }).is_none());
+        assert!(ProblemEvaluator::new(&Model { family: Family::Llama, ..model }).is_none());
     }
 }

@@ -5,11 +5,11 @@
 //! computed again: a product's weights need its input, which forward saved or which is cheap to
 //! have again, and the gradient of its output, which is kept here.
 
-use crate::entry::Entry;
+use crate::norm_linear::NormLinear;
 use crate::scratch::Frame;
 
 /// See the module's text.
-pub(crate) struct Late<'a> {
+pub(crate) struct DeferredWeightGrad<'a> {
     /// The gradient of the second product's output, of all rows.
     pub(crate) dz_tc: &'a mut [f32],
     /// That of the first product's.
@@ -18,18 +18,20 @@ pub(crate) struct Late<'a> {
     pub(crate) sums: &'a mut [f32],
 }
 
-impl<'a> Late<'a> {
+impl<'a> DeferredWeightGrad<'a> {
     /// Elements of it for a micro-batch of `num_rows`.
-    pub(crate) fn planned_len(entry: &Entry, num_rows: usize) -> usize {
-        num_rows * entry.width() + entry.outputs_len(num_rows) + entry.norm.at.len()
+    pub(crate) fn planned_len(norm_linear: &NormLinear, num_rows: usize) -> usize {
+        num_rows * norm_linear.width()
+            + norm_linear.outputs_len(num_rows)
+            + norm_linear.norm.at.len()
     }
 
     /// Its parts, from memory of this length.
-    pub(crate) fn split(entry: &Entry, num_rows: usize, memory: &mut Frame<'a>) -> Self {
+    pub(crate) fn split(norm_linear: &NormLinear, num_rows: usize, memory: &mut Frame<'a>) -> Self {
         Self {
-            dz_tc: memory.take(num_rows * entry.width()),
-            dy: memory.take(entry.outputs_len(num_rows)),
-            sums: memory.take(entry.norm.at.len()),
+            dz_tc: memory.take(num_rows * norm_linear.width()),
+            dy: memory.take(norm_linear.outputs_len(num_rows)),
+            sums: memory.take(norm_linear.norm.at.len()),
         }
     }
 }

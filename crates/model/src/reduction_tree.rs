@@ -12,22 +12,22 @@ use lockstep_tensor::gemm::Write;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 
-/// Sets `out` to the sum of the addends `slices`; `compute` sets or adds one of them. `spare` has
+/// Sets `out` to the sum of the addends `shards`; `compute` sets or adds one of them. `spare` has
 /// room for [`num_spare`] of them.
 pub(crate) fn sum(
     cpu: &Cpu,
-    slices: Range<usize>,
+    shards: Range<usize>,
     fuses: bool,
     out: &mut [f32],
     spare: &mut [f32],
     compute: &mut dyn FnMut(usize, &mut [f32], Write),
 ) {
-    if slices.len() == 1 {
-        return compute(slices.start, out, Write::Set);
+    if shards.len() == 1 {
+        return compute(shards.start, out, Write::Set);
     }
-    let middle = slices.start + slices.len().next_power_of_two() / 2;
-    sum(cpu, slices.start..middle, fuses, out, spare, compute);
-    let right = middle..slices.end;
+    let middle = shards.start + shards.len().next_power_of_two() / 2;
+    sum(cpu, shards.start..middle, fuses, out, spare, compute);
+    let right = middle..shards.end;
     if fuses && right.len() == 1 {
         return compute(right.start, out, Write::Add);
     }
@@ -37,12 +37,12 @@ pub(crate) fn sum(
 }
 
 /// How many addends [`sum`] keeps besides the sum itself.
-pub(crate) const fn num_spare(num_slices: usize, fuses: bool) -> usize {
-    if num_slices <= 1 || (fuses && num_slices == 2) {
+pub(crate) const fn num_spare(num_shards: usize, fuses: bool) -> usize {
+    if num_shards <= 1 || (fuses && num_shards == 2) {
         return 0;
     }
-    let left = num_slices.next_power_of_two() / 2;
-    let right = num_slices - left;
+    let left = num_shards.next_power_of_two() / 2;
+    let right = num_shards - left;
     let of_left = num_spare(left, fuses);
     if fuses && right == 1 {
         return of_left;
@@ -57,17 +57,17 @@ mod tests {
     use lockstep_tensor::Isa;
 
     /// One and numbers that are lost when they are added to it alone, but not in pairs.
-    fn addend(slice: usize) -> f32 {
-        if slice == 0 { 1.0 } else { 5e-8 + slice as f32 * 1e-10 }
+    fn addend(shard: usize) -> f32 {
+        if shard == 0 { 1.0 } else { 5e-8 + shard as f32 * 1e-10 }
     }
 
-    fn by_tree(slices: Range<usize>, fuses: bool) -> f32 {
+    fn by_tree(shards: Range<usize>, fuses: bool) -> f32 {
         let mut out = [f32::NAN];
-        let mut spare = vec![f32::NAN; num_spare(slices.len(), fuses)];
+        let mut spare = vec![f32::NAN; num_spare(shards.len(), fuses)];
         let cpu = Cpu::single(Isa::detect());
-        sum(&cpu, slices, fuses, &mut out, &mut spare, &mut |slice, out, write| match write {
-            Write::Set => out[0] = addend(slice),
-            Write::Add => out[0] += addend(slice),
+        sum(&cpu, shards, fuses, &mut out, &mut spare, &mut |shard, out, write| match write {
+            Write::Set => out[0] = addend(shard),
+            Write::Add => out[0] += addend(shard),
         });
         out[0]
     }
@@ -76,8 +76,8 @@ mod tests {
     fn sums_have_the_order_of_the_tree_fused_or_not() {
         let a = addend;
         for fuses in [false, true] {
-            let same = |slices, expected: f32| {
-                assert_eq!(by_tree(slices, fuses).to_bits(), expected.to_bits());
+            let same = |shards, expected: f32| {
+                assert_eq!(by_tree(shards, fuses).to_bits(), expected.to_bits());
             };
             same(0..1, a(0));
             same(0..2, a(0) + a(1));

@@ -14,27 +14,27 @@
 //! keeps its own of the sum behind the second. Sums over rows (the gradients of norms and of biases
 //! behind the second product) go by as many blocks of rows as there are slices, cut or not.
 
-use crate::exchange::{Exchange, ExchangeCall, ExchangeKind};
+use crate::collectives::{CollectiveCall, CollectiveKind, TensorCollectives};
 use std::ops::Range;
 
 /// How many slices a model has, and which of them a description is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slices {
+pub struct TensorShards {
     /// How many there are.
     pub num: usize,
     /// Those that are held here.
-    pub held: Range<usize>,
+    pub local: Range<usize>,
     /// Whether the stream holds only the rows of these slices.
     pub sequence: bool,
 }
 
-impl Slices {
+impl TensorShards {
     /// The model in one piece.
-    pub const WHOLE: Self = Self { num: 1, held: 0..1, sequence: false };
+    pub const WHOLE: Self = Self { num: 1, local: 0..1, sequence: false };
 
     /// All of `num` slices.
     pub const fn all(num: usize) -> Self {
-        Self { num, held: 0..num, sequence: false }
+        Self { num, local: 0..num, sequence: false }
     }
 
     /// Part `index` of `degree` equal ones.
@@ -42,33 +42,36 @@ impl Slices {
     /// # Panics
     /// When the parts are not whole nodes of the tree over slices: some slices, a power of two of
     /// them, or all.
-    pub fn part(num: usize, degree: usize, index: usize, sequence: bool) -> Self {
-        let held = num / degree;
-        let is_node = degree == 1 || held.is_power_of_two();
-        assert!(num.is_multiple_of(degree) && is_node, "{degree} parts of {num} slices");
-        assert!(index < degree, "part {index} of {degree}");
-        Self { num, held: index * held..(index + 1) * held, sequence }
+    pub fn for_tp_rank(num: usize, degree: usize, tp_rank: usize, sequence: bool) -> Self {
+        let per_rank = num / degree;
+        let is_node = degree == 1 || per_rank.is_power_of_two();
+        assert!(
+            num.is_multiple_of(degree) && is_node,
+            "{num} shards over {degree} tensor-parallel ranks"
+        );
+        assert!(tp_rank < degree, "tensor-parallel rank {tp_rank} of {degree}");
+        Self { num, local: tp_rank * per_rank..(tp_rank + 1) * per_rank, sequence }
     }
 
     /// How many are held.
-    pub fn num_held(&self) -> usize {
-        self.held.len()
+    pub fn num_local(&self) -> usize {
+        self.local.len()
     }
 
     /// Whether nothing is elsewhere.
-    pub fn is_all(&self) -> bool {
-        self.held.len() == self.num
+    pub fn is_whole(&self) -> bool {
+        self.local.len() == self.num
     }
 
     /// The elements of a slice when `len` of them are cut.
-    pub(crate) fn of(&self, len: usize, slice: usize) -> Range<usize> {
-        len * slice / self.num..len * (slice + 1) / self.num
+    pub(crate) fn range(&self, len: usize, shard: usize) -> Range<usize> {
+        len * shard / self.num..len * (shard + 1) / self.num
     }
 
     /// The rows of a micro-batch of `num_rows` that the stream has here.
     pub fn rows(&self, num_rows: usize) -> Range<usize> {
         if self.sequence {
-            num_rows * self.held.start / self.num..num_rows * self.held.end / self.num
+            num_rows * self.local.start / self.num..num_rows * self.local.end / self.num
         } else {
             0..num_rows
         }
@@ -76,18 +79,19 @@ impl Slices {
 
     /// The blocks of rows whose sums are made here.
     pub(crate) fn row_blocks(&self) -> Range<usize> {
-        if self.sequence { self.held.clone() } else { 0..self.num }
+        if self.sequence { self.local.clone() } else { 0..self.num }
     }
 
     /// The call of [`Self::gather_rows`].
-    pub(crate) fn gather_call(&self, len: usize) -> Option<ExchangeCall> {
-        self.sequence.then_some(ExchangeCall::new(ExchangeKind::Gather, len))
+    pub(crate) fn gather_call(&self, len: usize) -> Option<CollectiveCall> {
+        self.sequence.then_some(CollectiveCall::new(CollectiveKind::AllGather, len))
     }
 
     /// The call of [`Self::sum_rows`].
-    pub(crate) fn sum_call(&self, len: usize) -> ExchangeCall {
-        let kind = if self.sequence { ExchangeKind::SumScatter } else { ExchangeKind::Sum };
-        ExchangeCall::new(kind, len)
+    pub(crate) fn sum_call(&self, len: usize) -> CollectiveCall {
+        let kind =
+            if self.sequence { CollectiveKind::ReduceScatter } else { CollectiveKind::AllReduce };
+        CollectiveCall::new(kind, len)
     }
 
     /// The call of [`Self::sum_row_blocks`], where anything of `params` is among `trained`.
@@ -95,30 +99,30 @@ impl Slices {
         &self,
         params: &[Range<usize>],
         trained: &[Range<usize>],
-    ) -> Option<ExchangeCall> {
+    ) -> Option<CollectiveCall> {
         let is_trained = |param: &&Range<usize>| {
             trained.iter().any(|run| run.start <= param.start && param.end <= run.end)
         };
         let len: usize = params.iter().filter(is_trained).map(Range::len).sum();
-        (self.sequence && len > 0).then_some(ExchangeCall::new(ExchangeKind::Sum, len))
+        (self.sequence && len > 0).then_some(CollectiveCall::new(CollectiveKind::AllReduce, len))
     }
 
     /// From the stream's rows, which lie where they belong among `all` rows, to all of them.
-    pub(crate) fn gather_rows(&self, exchange: &mut dyn Exchange, all: &mut [f32]) {
+    pub(crate) fn gather_rows(&self, collectives: &mut dyn TensorCollectives, all: &mut [f32]) {
         if self.sequence {
-            exchange.gather(all);
+            collectives.all_gather(all);
         }
     }
 
     /// Adds up all holders' partial sums of all rows; the stream's rows are then complete.
-    pub(crate) fn sum_rows(&self, exchange: &mut dyn Exchange, all: &mut [f32]) {
-        if self.sequence { exchange.sum_scatter(all) } else { exchange.sum(all) }
+    pub(crate) fn sum_rows(&self, collectives: &mut dyn TensorCollectives, all: &mut [f32]) {
+        if self.sequence { collectives.reduce_scatter(all) } else { collectives.all_reduce(all) }
     }
 
     /// Adds up what all holders have summed over the rows of their streams.
-    pub(crate) fn sum_row_blocks(&self, exchange: &mut dyn Exchange, sums: &mut [f32]) {
+    pub(crate) fn sum_row_blocks(&self, collectives: &mut dyn TensorCollectives, sums: &mut [f32]) {
         if self.sequence {
-            exchange.sum(sums);
+            collectives.all_reduce(sums);
         }
     }
 }
@@ -131,19 +135,19 @@ mod tests {
     fn parts_follow_each_other_and_cover_all_slices() {
         for (num, degree) in [(1, 1), (4, 1), (4, 2), (4, 4), (3, 1), (3, 3), (6, 3)] {
             let mut next = 0;
-            for index in 0..degree {
-                let part = Slices::part(num, degree, index, true);
-                assert_eq!(part.held.start, next);
-                assert_eq!(part.rows(12 * num), next * 12..part.held.end * 12);
-                next = part.held.end;
+            for tp_rank in 0..degree {
+                let part = TensorShards::for_tp_rank(num, degree, tp_rank, true);
+                assert_eq!(part.local.start, next);
+                assert_eq!(part.rows(12 * num), next * 12..part.local.end * 12);
+                next = part.local.end;
             }
             assert_eq!(next, num);
         }
     }
 
     #[test]
-    #[should_panic(expected = "2 parts of 6 slices")]
+    #[should_panic(expected = "6 shards over 2 tensor-parallel ranks")]
     fn parts_that_are_no_nodes_of_the_tree_are_a_bug() {
-        let _ = Slices::part(6, 2, 0, false);
+        let _ = TensorShards::for_tp_rank(6, 2, 0, false);
     }
 }

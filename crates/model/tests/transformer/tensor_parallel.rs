@@ -3,8 +3,8 @@
 use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, assert_same};
 use lockstep_config::{Family, Model};
 use lockstep_model::{
-    AllHere, Decoder, Exchange, ExchangeCall, ExchangeKind, Microbatch, Mode, Param, Pass,
-    Recompute, Slices,
+    CollectiveCall, CollectiveKind, Decoder, Microbatch, Mode, Param, Pass, Recompute, SingleRank,
+    TensorCollectives, TensorShards,
 };
 use lockstep_tensor::{Cpu, Isa};
 use std::collections::BTreeMap;
@@ -69,12 +69,12 @@ fn by_tree(mut all: Vec<Vec<f32>>) -> Vec<f32> {
     all.remove(0)
 }
 
-impl Exchange for Seat<'_> {
-    fn sum(&mut self, values: &mut [f32]) {
+impl TensorCollectives for Seat<'_> {
+    fn all_reduce(&mut self, values: &mut [f32]) {
         values.copy_from_slice(&by_tree(self.all(values)));
     }
 
-    fn max(&mut self, values: &mut [f32]) {
+    fn all_reduce_max(&mut self, values: &mut [f32]) {
         for other in self.all(values) {
             for (value, other) in values.iter_mut().zip(other) {
                 *value = value.max(other);
@@ -82,14 +82,14 @@ impl Exchange for Seat<'_> {
         }
     }
 
-    fn gather(&mut self, values: &mut [f32]) {
+    fn all_gather(&mut self, values: &mut [f32]) {
         for (index, other) in self.all(values).iter().enumerate() {
             let part = Seat { table: self.table, index }.part(values);
             values[part.clone()].copy_from_slice(&other[part]);
         }
     }
 
-    fn sum_scatter(&mut self, values: &mut [f32]) {
+    fn reduce_scatter(&mut self, values: &mut [f32]) {
         let part = self.part(values);
         let sum = by_tree(self.all(values));
         values.fill(f32::NAN);
@@ -126,8 +126,8 @@ fn run(
             .map(|index| {
                 let table = &table;
                 scope.spawn(move || {
-                    let slices = Slices::part(NUM_SLICES, degree, index, sequence);
-                    let tiny = Tiny::of_slices(model, &slices);
+                    let shards = TensorShards::for_tp_rank(NUM_SLICES, degree, index, sequence);
+                    let tiny = Tiny::of_slices(model, &shards);
                     let cpu = Cpu::single(Isa::detect());
                     let mut seat = Seat { table, index };
                     let microbatch = batch.microbatch();
@@ -226,7 +226,7 @@ fn a_model_in_slices_decodes_to_the_logits_of_its_forward() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 1);
-        let tiny = Tiny::of_slices(&model, &Slices::all(NUM_SLICES));
+        let tiny = Tiny::of_slices(&model, &TensorShards::all(NUM_SLICES));
         let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
         let mut decoder = Decoder::new(&tiny.blueprint, model.context);
         let (rows, vocab) = (model.context, model.vocab / NUM_SLICES);
@@ -235,7 +235,7 @@ fn a_model_in_slices_decodes_to_the_logits_of_its_forward() {
             let logits =
                 decoder.feed(&cpu, &tiny.params, &batch.inputs()[end - chunk..end]).to_vec();
             // A row of logits is its parts of all slices.
-            let part = |slice: usize| &all.logits[(slice * rows + end - 1) * vocab..][..vocab];
+            let part = |shard: usize| &all.logits[(shard * rows + end - 1) * vocab..][..vocab];
             let expected: Vec<f32> = (0..NUM_SLICES).flat_map(part).copied().collect();
             assert_same(&logits, &expected, &format!("{model:?}"));
         }
@@ -245,31 +245,31 @@ fn a_model_in_slices_decodes_to_the_logits_of_its_forward() {
 /// Writes down what is asked of it.
 #[derive(Default)]
 struct Notebook {
-    calls: Vec<ExchangeCall>,
+    calls: Vec<CollectiveCall>,
 }
 
 impl Notebook {
-    fn note(&mut self, kind: ExchangeKind, values: &[f32]) {
-        self.calls.push(ExchangeCall { kind, len: values.len() });
+    fn note(&mut self, kind: CollectiveKind, values: &[f32]) {
+        self.calls.push(CollectiveCall { kind, len: values.len() });
     }
 }
 
-impl Exchange for Notebook {
-    fn sum(&mut self, values: &mut [f32]) {
-        self.note(ExchangeKind::Sum, values);
-        AllHere.sum(values);
+impl TensorCollectives for Notebook {
+    fn all_reduce(&mut self, values: &mut [f32]) {
+        self.note(CollectiveKind::AllReduce, values);
+        SingleRank.all_reduce(values);
     }
 
-    fn max(&mut self, values: &mut [f32]) {
-        self.note(ExchangeKind::Max, values);
+    fn all_reduce_max(&mut self, values: &mut [f32]) {
+        self.note(CollectiveKind::AllReduceMax, values);
     }
 
-    fn gather(&mut self, values: &mut [f32]) {
-        self.note(ExchangeKind::Gather, values);
+    fn all_gather(&mut self, values: &mut [f32]) {
+        self.note(CollectiveKind::AllGather, values);
     }
 
-    fn sum_scatter(&mut self, values: &mut [f32]) {
-        self.note(ExchangeKind::SumScatter, values);
+    fn reduce_scatter(&mut self, values: &mut [f32]) {
+        self.note(CollectiveKind::ReduceScatter, values);
     }
 }
 
@@ -287,8 +287,8 @@ fn blocks_make_the_calls_that_they_announce() {
             (true, Recompute::Selective),
         ] {
             for halves in [false, true] {
-                let slices = Slices { sequence, ..Slices::all(NUM_SLICES) };
-                let tiny = Tiny { halves, ..Tiny::of_slices(&model, &slices) };
+                let shards = TensorShards { sequence, ..TensorShards::all(NUM_SLICES) };
+                let tiny = Tiny { halves, ..Tiny::of_slices(&model, &shards) };
                 let mut notebook = Notebook::default();
                 tiny.run_slices(&cpu, &microbatch, TRAIN, recompute, &mut notebook);
                 let announced = announced(&tiny, &microbatch, recompute);
@@ -300,21 +300,25 @@ fn blocks_make_the_calls_that_they_announce() {
 }
 
 /// The calls that blocks say they will make in a forward and a backward pass.
-fn announced(tiny: &Tiny, microbatch: &Microbatch<'_>, recompute: Recompute) -> Vec<ExchangeCall> {
+fn announced(
+    tiny: &Tiny,
+    microbatch: &Microbatch<'_>,
+    recompute: Recompute,
+) -> Vec<CollectiveCall> {
     let blocks = &tiny.blueprint.blocks;
     let mut calls = Vec::new();
     for block in blocks {
-        calls.extend(block.exchanges(microbatch.shape, Pass::Forward));
+        calls.extend(block.collective_calls(microbatch.shape, Pass::Forward));
     }
     let halves: &[usize] = if tiny.halves { &[1, 2] } else { &[0] };
     for half in halves {
         for block in blocks.iter().rev() {
             let what = if block.io().is_layer() { recompute } else { Recompute::None };
-            calls.extend(block.exchanges(microbatch.shape, Pass::Recompute(what)));
+            calls.extend(block.collective_calls(microbatch.shape, Pass::Recompute(what)));
             let all: Vec<_> = block.params().iter().map(Param::range).collect();
             let pass =
                 [Pass::Backward(&all), Pass::BackwardInputs, Pass::BackwardWeights(&all)][*half];
-            calls.extend(block.exchanges(microbatch.shape, pass));
+            calls.extend(block.collective_calls(microbatch.shape, pass));
         }
     }
     calls

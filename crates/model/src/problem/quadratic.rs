@@ -15,7 +15,7 @@ use lockstep_config::Problem;
 use lockstep_tensor::random::Key;
 
 /// See the module's text.
-pub(super) struct Bowl {
+pub(super) struct Quadratic {
     params: Vec<Param>,
     curvature: Curvature,
     target_c: Vec<f32>,
@@ -27,7 +27,7 @@ pub(super) fn target(problem: &Problem) -> Vec<f32> {
     (0..problem.dim as u64).map(|index| key.normal(index)).collect()
 }
 
-impl Bowl {
+impl Quadratic {
     pub(super) fn new(problem: &Problem) -> Self {
         let mut params = ParamList::default();
         params.push("x".to_owned(), &[problem.dim], Init::Zeros);
@@ -51,7 +51,7 @@ impl Bowl {
     }
 }
 
-impl Block for Bowl {
+impl Block for Quadratic {
     fn name(&self) -> &'static str {
         "x"
     }

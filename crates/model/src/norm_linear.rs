@@ -7,27 +7,27 @@
 //! saved.
 
 use crate::block::Context;
-use crate::column::Column;
-use crate::exchange::{Exchange, ExchangeCall};
+use crate::collectives::{CollectiveCall, TensorCollectives};
+use crate::column_parallel::ColumnParallel;
 use crate::grads::Grads;
 use crate::norm::Norm;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use crate::slices::Slices;
+use crate::tensor_shards::TensorShards;
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 use std::slice;
 
 /// See the module's text.
-pub(crate) struct Entry {
+pub(crate) struct NormLinear {
     pub(crate) norm: Norm,
-    pub(crate) product: Column,
-    pub(crate) cut: Slices,
+    pub(crate) product: ColumnParallel,
+    pub(crate) tp_shards: TensorShards,
 }
 
 /// What forward read and saved, for backward.
 #[derive(Clone, Copy)]
-pub(crate) struct EntrySaved<'a> {
+pub(crate) struct NormLinearSaved<'a> {
     /// The stream's rows.
     pub(crate) x_tc: &'a [f32],
     /// The statistics of the normalisation.
@@ -36,7 +36,7 @@ pub(crate) struct EntrySaved<'a> {
     pub(crate) num_rows: usize,
 }
 
-impl Entry {
+impl NormLinear {
     /// Width of the stream.
     pub(crate) const fn width(&self) -> usize {
         self.norm.width
@@ -44,17 +44,17 @@ impl Entry {
 
     /// Elements of the product's outputs for a micro-batch of `num_rows`.
     pub(crate) fn outputs_len(&self, num_rows: usize) -> usize {
-        num_rows * self.product.num_held_outputs()
+        num_rows * self.product.num_local_outputs()
     }
 
     /// Elements of the statistics that are saved.
     pub(crate) fn stats_len(&self, num_rows: usize) -> usize {
-        self.norm.stats_len(self.cut.rows(num_rows).len())
+        self.norm.stats_len(self.tp_shards.rows(num_rows).len())
     }
 
     /// Memory that any of the calls below needs.
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
-        let spare = self.product.spare_len(num_rows).max(self.norm.scratch_len(&self.cut));
+        let spare = self.product.spare_len(num_rows).max(self.norm.scratch_len(&self.tp_shards));
         num_rows * self.width() + spare
     }
 
@@ -70,7 +70,7 @@ impl Entry {
         let num_rows = ctx.microbatch.shape.rows();
         let normed_tc = ctx.scratch.frame().take(num_rows * self.width());
         self.norm.forward(ctx.cpu, params, x_tc, &mut normed_tc[self.own(num_rows)], stats);
-        self.cut.gather_rows(ctx.exchange, normed_tc);
+        self.tp_shards.gather_rows(ctx.collectives, normed_tc);
         self.product.forward(ctx.cpu, params, normed_tc, y);
     }
 
@@ -78,16 +78,16 @@ impl Entry {
     pub(crate) fn backward_weight(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         params: &[f32],
-        EntrySaved { x_tc, stats, num_rows }: EntrySaved<'_>,
+        NormLinearSaved { x_tc, stats, num_rows }: NormLinearSaved<'_>,
         dy: &[f32],
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) {
         let normed_tc = frame.take(num_rows * self.width());
         self.norm.normalize(cpu, params, x_tc, stats, &mut normed_tc[self.own(num_rows)]);
-        self.cut.gather_rows(exchange, normed_tc);
+        self.tp_shards.gather_rows(collectives, normed_tc);
         self.product.backward_weight(cpu, normed_tc, dy, grads);
     }
 
@@ -96,9 +96,9 @@ impl Entry {
     pub(crate) fn backward_input(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         params: &[f32],
-        EntrySaved { x_tc, stats, num_rows }: EntrySaved<'_>,
+        NormLinearSaved { x_tc, stats, num_rows }: NormLinearSaved<'_>,
         dy: &[f32],
         d_stream_tc: &mut [f32],
         grads: Grads<'_>,
@@ -107,12 +107,12 @@ impl Entry {
         let d_normed_tc = frame.take(num_rows * self.width());
         let spare = frame.nested().take(self.product.spare_len(num_rows));
         self.product.backward_input(cpu, params, dy, d_normed_tc, spare);
-        self.cut.sum_rows(exchange, d_normed_tc);
+        self.tp_shards.sum_rows(collectives, d_normed_tc);
         let (d_normed, sums) =
-            (&d_normed_tc[self.own(num_rows)], RowSums { cut: &self.cut, num_rows });
+            (&d_normed_tc[self.own(num_rows)], RowSums { tp_shards: &self.tp_shards, num_rows });
         self.norm.backward(
             cpu,
-            exchange,
+            collectives,
             params,
             x_tc,
             stats,
@@ -129,9 +129,9 @@ impl Entry {
     pub(crate) fn backward_input_alone(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         params: &[f32],
-        saved: EntrySaved<'_>,
+        saved: NormLinearSaved<'_>,
         dy: &[f32],
         d_stream_tc: &mut [f32],
         sums: &mut [f32],
@@ -140,7 +140,7 @@ impl Entry {
         // What is added to minus zero stays what it is, a zero of either sign too.
         sums.fill(-0.0);
         let sums = Grads::new(sums, slice::from_ref(&self.norm.at));
-        self.backward_input(cpu, exchange, params, saved, dy, d_stream_tc, sums, frame);
+        self.backward_input(cpu, collectives, params, saved, dy, d_stream_tc, sums, frame);
     }
 
     /// The calls of a micro-batch's gradients of the input and of the normalisation; `trained` is what is
@@ -149,19 +149,19 @@ impl Entry {
         &self,
         num_rows: usize,
         trained: &[Range<usize>],
-    ) -> impl Iterator<Item = ExchangeCall> {
-        let sum = self.cut.sum_call(num_rows * self.width());
-        [sum].into_iter().chain(self.cut.row_blocks_call(&self.norm.params(), trained))
+    ) -> impl Iterator<Item = CollectiveCall> {
+        let sum = self.tp_shards.sum_call(num_rows * self.width());
+        [sum].into_iter().chain(self.tp_shards.row_blocks_call(&self.norm.params(), trained))
     }
 
     /// The call in front of the product.
-    pub(crate) fn gather_call(&self, num_rows: usize) -> Option<ExchangeCall> {
-        self.cut.gather_call(num_rows * self.width())
+    pub(crate) fn gather_call(&self, num_rows: usize) -> Option<CollectiveCall> {
+        self.tp_shards.gather_call(num_rows * self.width())
     }
 
     /// Where the stream's rows lie among those of the micro-batch.
     pub(crate) fn own(&self, num_rows: usize) -> Range<usize> {
-        let own = self.cut.rows(num_rows);
+        let own = self.tp_shards.rows(num_rows);
         own.start * self.width()..own.end * self.width()
     }
 }

@@ -5,74 +5,74 @@
 //! sum. The gradient of a slice's inputs and of its weights needs the whole gradient of the output
 //! and nobody else. Inputs lie slice behind slice, as [`crate::column`] leaves them.
 
+use crate::collectives::TensorCollectives;
 use crate::dropout::RowMask;
-use crate::exchange::Exchange;
 use crate::grads::Grads;
 use crate::linear::Linear;
+use crate::reduction_tree;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use crate::slices::Slices;
-use crate::tree;
+use crate::tensor_shards::TensorShards;
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
 /// The slices that are held, in order, and the bias of all.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
-    pub(crate) slices: Vec<Linear>,
+pub(crate) struct RowParallel {
+    pub(crate) shards: Vec<Linear>,
     pub(crate) bias: Option<Range<usize>>,
     /// How the model is cut.
-    pub(crate) cut: Slices,
+    pub(crate) tp_shards: TensorShards,
 }
 
-impl Row {
+impl RowParallel {
     /// Inputs of one slice.
     pub(crate) fn num_inputs(&self) -> usize {
-        self.slices[0].num_inputs
+        self.shards[0].num_inputs
     }
 
     /// Inputs of all slices that are held.
-    pub(crate) fn num_held_inputs(&self) -> usize {
-        self.num_inputs() * self.slices.len()
+    pub(crate) fn num_local_inputs(&self) -> usize {
+        self.num_inputs() * self.shards.len()
     }
 
     /// Outputs.
     pub(crate) fn num_outputs(&self) -> usize {
-        self.slices[0].num_outputs
+        self.shards[0].num_outputs
     }
 
     /// What products compute in.
     pub(crate) fn precision(&self) -> Precision {
-        self.slices[0].precision
+        self.shards[0].precision
     }
 
     /// FLOPs of the product for one row, over all slices everywhere.
     pub(crate) fn flops(&self) -> u64 {
-        self.slices[0].flops() * self.cut.num as u64
+        self.shards[0].flops() * self.tp_shards.num as u64
     }
 
     /// Overwrites `y` with the stream's rows of the output, from all rows of the input.
     pub(crate) fn forward(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         params: &[f32],
         x: &[f32],
         y: &mut [f32],
         mut frame: Frame<'_>,
     ) {
-        let num_rows = x.len() / self.num_held_inputs();
+        let num_rows = x.len() / self.num_local_inputs();
         let spare = frame.take(self.spare_len(num_rows));
-        if self.cut.sequence {
+        if self.tp_shards.sequence {
             let all = frame.take(num_rows * self.num_outputs());
             self.partial_sum(cpu, params, x, all, spare);
-            self.cut.sum_rows(exchange, all);
-            let own = self.cut.rows(num_rows);
+            self.tp_shards.sum_rows(collectives, all);
+            let own = self.tp_shards.rows(num_rows);
             y.copy_from_slice(&all[own.start * self.num_outputs()..own.end * self.num_outputs()]);
         } else {
             self.partial_sum(cpu, params, x, y, spare);
-            self.cut.sum_rows(exchange, y);
+            self.tp_shards.sum_rows(collectives, y);
         }
         if let Some(at) = &self.bias {
             bias::add(cpu, y, &params[at.clone()]);
@@ -81,10 +81,10 @@ impl Row {
 
     /// The sum over the slices held here.
     fn partial_sum(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], spare: &mut [f32]) {
-        let (num, len) = (self.slices.len(), x.len() / self.slices.len());
+        let (num, len) = (self.shards.len(), x.len() / self.shards.len());
         let fuses = self.fuses();
-        tree::sum(cpu, 0..num, fuses, y, spare, &mut |slice, y, write| {
-            self.slices[slice].product(cpu, params, &x[slice * len..][..len], y, write);
+        reduction_tree::sum(cpu, 0..num, fuses, y, spare, &mut |shard, y, write| {
+            self.shards[shard].product(cpu, params, &x[shard * len..][..len], y, write);
         });
     }
 
@@ -94,13 +94,13 @@ impl Row {
     }
 
     fn spare_len(&self, num_rows: usize) -> usize {
-        let num = tree::num_spare(self.slices.len(), self.fuses());
+        let num = reduction_tree::num_spare(self.shards.len(), self.fuses());
         num * num_rows * self.num_outputs()
     }
 
     /// Memory that [`Self::forward`] needs besides.
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
-        let all = if self.cut.sequence { num_rows * self.num_outputs() } else { 0 };
+        let all = if self.tp_shards.sequence { num_rows * self.num_outputs() } else { 0 };
         all + self.spare_len(num_rows)
     }
 
@@ -108,17 +108,17 @@ impl Row {
     pub(crate) fn output_gradient<'a, 'f: 'a>(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         d_stream: &'a [f32],
         mask: Option<RowMask>,
         num_rows: usize,
         frame: &mut Frame<'f>,
     ) -> &'a [f32] {
-        if mask.is_none() && !self.cut.sequence {
+        if mask.is_none() && !self.tp_shards.sequence {
             return d_stream;
         }
         let all = frame.take(num_rows * self.num_outputs());
-        self.fill_output_gradient(cpu, exchange, d_stream, mask, all);
+        self.fill_output_gradient(cpu, collectives, d_stream, mask, all);
         all
     }
 
@@ -126,26 +126,26 @@ impl Row {
     pub(crate) fn fill_output_gradient(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         d_stream: &[f32],
         mask: Option<RowMask>,
         all: &mut [f32],
     ) {
         let width = self.num_outputs();
-        let own = self.cut.rows(all.len() / width);
+        let own = self.tp_shards.rows(all.len() / width);
         let of_stream = &mut all[own.start * width..own.end * width];
         of_stream.copy_from_slice(d_stream);
         if let Some(mask) = mask {
             mask.apply(cpu, of_stream);
         }
-        self.cut.gather_rows(exchange, all);
+        self.tp_shards.gather_rows(collectives, all);
     }
 
     /// Overwrites `dx` with the gradient of the inputs, from all rows of that of the output.
     pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
-        let len = dx.len() / self.slices.len();
-        for (slice, dx) in self.slices.iter().zip(dx.chunks_exact_mut(len)) {
-            slice.backward_input(cpu, params, dy, dx);
+        let len = dx.len() / self.shards.len();
+        for (shard, dx) in self.shards.iter().zip(dx.chunks_exact_mut(len)) {
+            shard.backward_input(cpu, params, dy, dx);
         }
     }
 
@@ -154,22 +154,22 @@ impl Row {
     pub(crate) fn backward_weight(
         &self,
         cpu: &Cpu,
-        exchange: &mut dyn Exchange,
+        collectives: &mut dyn TensorCollectives,
         x: &[f32],
         dy: &[f32],
         mut grads: Grads<'_>,
         frame: Frame<'_>,
     ) {
-        let len = x.len() / self.slices.len();
-        for (slice, x) in self.slices.iter().zip(x.chunks_exact(len)) {
-            slice.backward_weight(cpu, x, dy, grads.reborrow());
+        let len = x.len() / self.shards.len();
+        for (shard, x) in self.shards.iter().zip(x.chunks_exact(len)) {
+            shard.backward_weight(cpu, x, dy, grads.reborrow());
         }
         let Some(at) = &self.bias else { return };
         let grads = grads.of(at);
         if !grads.is_empty() {
             let width = self.num_outputs();
-            let sums = RowSums { cut: &self.cut, num_rows: dy.len() / width };
-            sums.add_to(cpu, exchange, [grads, &mut []], frame, &mut |rows, [sum, _]| {
+            let sums = RowSums { tp_shards: &self.tp_shards, num_rows: dy.len() / width };
+            sums.add_to(cpu, collectives, [grads, &mut []], frame, &mut |rows, [sum, _]| {
                 bias::backward(cpu, &dy[rows.start * width..rows.end * width], sum);
             });
         }

@@ -1,0 +1,124 @@
+//! From a recipe's model to a [`Blueprint`].
+
+use crate::block::Block;
+use crate::blueprint::Blueprint;
+use crate::column_parallel::ColumnParallel;
+use crate::dropout::Dropout;
+use crate::embedding::Embedding;
+use crate::head::Head;
+use crate::linear::{Linear, WeightLayout};
+use crate::norm_linear::NormLinear;
+use crate::param::{Param, ParamList, Piece};
+use crate::tensor_shards::TensorShards;
+use crate::{gpt2, init, llama, problem};
+use lockstep_config::{Dtype, Family, Model};
+use lockstep_tensor::gemm::Precision;
+
+/// Describes the model of a recipe, in one piece, with products in `f32`: enough for whoever asks
+/// about names, shapes and counts.
+pub fn describe(model: &Model) -> Blueprint {
+    describe_shards(model, &TensorShards::WHOLE, Dtype::F32)
+}
+
+/// Describes some slices of the model of a recipe, whose products compute in `compute`.
+///
+/// # Panics
+/// When the model cannot be cut so: the number of slices divides heads, key heads, hidden numbers
+/// and vocabulary of a transformer; a small problem is one slice and computes in `f32`.
+pub fn describe_shards(model: &Model, shards: &TensorShards, compute: Dtype) -> Blueprint {
+    let is_problem = model.family.is_problem();
+    assert!(!is_problem || shards.num == 1, "a {:?} has one slice", model.family);
+    if is_problem {
+        assert_eq!(compute, Dtype::F32, "a {:?} computes in f32", model.family);
+        return problem::describe(model);
+    }
+    transformer(model, shards, precision_of(compute))
+}
+
+/// What the kernels call a recipe's number format.
+pub const fn precision_of(compute: Dtype) -> Precision {
+    match compute {
+        Dtype::F32 => Precision::F32,
+        Dtype::Bf16 => Precision::Bf16,
+        Dtype::F16 => Precision::F16,
+    }
+}
+
+fn transformer(model: &Model, tp_shards: &TensorShards, precision: Precision) -> Blueprint {
+    for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
+        assert!(len.is_multiple_of(tp_shards.num), "{len} in {} slices", tp_shards.num);
+    }
+    let embedding = embedding(model, tp_shards);
+    let head = head(model, (tp_shards, precision), &embedding.params);
+    let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
+    if model.family == Family::Gpt2 {
+        for index in 0..model.layers {
+            blocks.push(Box::new(gpt2::layer(model, (tp_shards, precision), index)));
+        }
+    } else {
+        let rope = llama::rope_table(model);
+        for index in 0..model.layers {
+            blocks.push(Box::new(llama::layer(model, (tp_shards, precision), index, &rope)));
+        }
+    }
+    blocks.push(Box::new(head));
+    Blueprint { blocks, vocab: model.vocab, context: model.context, shards: tp_shards.clone() }
+}
+
+fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
+    let mut params = ParamList::default();
+    let (name, table, position_table) = match model.family {
+        Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
+        _ => ("model.embed_tokens", llama::TOKEN_TABLE, None),
+    };
+    let shape = [model.vocab, model.width];
+    let shards = tp_shards.local.clone().map(|shard| {
+        let piece = Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(model.vocab, shard));
+        params.push_piece(table.to_string(), &shape, piece, init::MATRIX)
+    });
+    let tokens = shards.reduce(|all, next| all.start..next.end).expect("at least one slice");
+    let positions = position_table
+        .map(|table| params.push(table.to_string(), &[model.context, model.width], init::MATRIX));
+    Embedding {
+        name: name.to_string(),
+        width: model.width,
+        params: params.finish(),
+        tokens,
+        first_token: tp_shards.range(model.vocab, tp_shards.local.start).start,
+        positions,
+        dropout: Dropout { rate: model.dropout, block: 0 },
+        tp_shards: tp_shards.clone(),
+    }
+}
+
+fn head(
+    model: &Model,
+    (tp_shards, precision): (&TensorShards, Precision),
+    token_tables: &[Param],
+) -> Head {
+    let mut params = ParamList::default();
+    let norm = match model.family {
+        Family::Gpt2 => gpt2::norm(model, gpt2::FINAL_NORM, &mut params),
+        _ => llama::norm(model, llama::FINAL_NORM, &mut params),
+    };
+    let name = "lm_head".to_string();
+    let shards = token_tables[..tp_shards.num_local()].iter().map(|table| {
+        let weight_name = format!("{name}.weight");
+        let weight = if model.tied {
+            params.push_mirror(weight_name, table)
+        } else {
+            params.push_piece(weight_name, &table.shape, table.piece.clone(), init::MATRIX)
+        };
+        Linear {
+            num_inputs: model.width,
+            num_outputs: model.vocab / tp_shards.num,
+            layout: WeightLayout::OutIn,
+            weight,
+            bias: None,
+            precision,
+        }
+    });
+    let product = ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num };
+    let norm_linear = NormLinear { norm, product, tp_shards: tp_shards.clone() };
+    Head { name, params: params.finish(), norm_linear }
+}
