@@ -18,7 +18,7 @@ const EDGES: &[(&str, &str)] = &[
     ("auth", "platform"),
     ("comm", "config platform mesh schedule tensor auth"),
     ("bench", "config platform schedule comm"),
-    ("conformance", "platform mesh schedule comm"),
+    ("conformance", "config platform mesh schedule comm"),
     ("cluster", "config platform mesh auth comm"),
     ("telemetry", "platform"),
     ("model", "config tensor"),
