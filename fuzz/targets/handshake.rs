@@ -5,10 +5,11 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use lockstep_comm::hostile::Eavesdropper;
+use lockstep_auth::hostile::Eavesdropper;
+use lockstep_cluster::rendezvous::hostile::samples;
 
 static BETWEEN: LazyLock<Eavesdropper> =
-    LazyLock::new(|| Eavesdropper::new(&lockstep_platform::real()));
+    LazyLock::new(|| Eavesdropper::new(&lockstep_platform::real(), &samples()[0]));
 
 fuzz_target!(|bytes: &[u8]| {
     let is_new = |said: &[u8]| bytes != said;

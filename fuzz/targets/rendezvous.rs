@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lockstep_comm::hostile;
+use lockstep_cluster::rendezvous::hostile;
 
 fuzz_target!(|bytes: &[u8]| {
     hostile::decode(bytes);

@@ -1,6 +1,7 @@
 //! Writes genuine messages where the fuzzer finds them: it changes those instead of finding out
 //! from nothing what a message looks like.
 
+use lockstep_cluster::rendezvous::hostile::samples;
 use lockstep_comm::hostile;
 use std::fs;
 
@@ -14,7 +15,7 @@ fn main() -> std::io::Result<()> {
         let input = [&[piece][..], &len.to_le_bytes(), &message, &message].concat();
         fs::write(format!("corpus/wire/message-{piece}"), input)?;
     }
-    for (index, sample) in hostile::samples().iter().enumerate() {
+    for (index, sample) in samples().iter().enumerate() {
         fs::write(format!("corpus/rendezvous/sample-{index}"), sample)?;
         fs::write(format!("corpus/handshake/sample-{index}"), sample)?;
     }

@@ -1,18 +1,21 @@
-//! An error as the person at the terminal sees it: plain lines and an exit code by blame.
+//! Errors of a command: plain lines on standard error and an exit code by blame.
 
+use lockstep_cluster::rendezvous::RendezvousError;
 use lockstep_cluster::{ClusterError, RunFailure};
-use lockstep_comm::bench::BenchError;
+use lockstep_bench::BenchError;
 use lockstep_config::{Blame, ConfigErrors};
 use lockstep_data::DataError;
 use lockstep_platform::FileError;
+use lockstep_sweep::SweepError;
 use lockstep_trainer::TrainError;
+use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// The exit code of a run that ended on request (SIGTERM), as shells tell it, after it saved.
-const ON_REQUEST: u8 = 128 + 15;
+/// Exit code of a run that saved a checkpoint and ended on SIGTERM, as shells report it.
+const ON_SIGTERM: u8 = 128 + 15;
 
-/// What ends a command.
+/// The error that ends a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -20,12 +23,12 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The person at the terminal must change something.
+    /// An error in the command or its input.
     pub(crate) fn user(text: impl Into<String>) -> Self {
         Self::new(Blame::User, text)
     }
 
-    /// The reader of our output went away, which is its right: `lockstep config | head`.
+    /// The reader of standard output closed the pipe, as in `lockstep config | head`.
     pub(crate) fn closed_pipe() -> Self {
         Self { code: 0, text: String::new() }
     }
@@ -34,31 +37,31 @@ impl Failure {
         Self { code: blame.exit_code(), text: text.into() }
     }
 
-    /// The program itself is wrong.
+    /// A bug of this program.
     pub(crate) fn bug(text: impl Into<String>) -> Self {
         Self { code: 101, text: text.into() }
     }
 
-    /// Another process of ours ended with this code.
+    /// A subprocess failed with this exit code.
     pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 
-    /// The same, said of one worker.
+    /// Prefixes every line with a rank.
     pub(crate) fn of_rank(self, rank: usize) -> Self {
         let lines: Vec<_> = self.text.lines().map(|line| format!("rank {rank}: {line}")).collect();
         Self { text: lines.join("\n"), ..self }
     }
 
-    /// What would be printed.
+    /// The lines.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Prints the lines and gives the exit code.
+    /// Prints the lines and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.text.lines() {
-            // Nobody is left to tell when standard error is closed too.
+            // A closed standard error leaves only the exit code.
             let _ = writeln!(std::io::stderr(), "error: {line}");
         }
         ExitCode::from(self.code)
@@ -68,7 +71,7 @@ impl Failure {
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
-            TrainError::Interrupted { .. } => Self::with_code(ON_REQUEST, error.to_string()),
+            TrainError::Interrupted { .. } => Self::with_code(ON_SIGTERM, error.to_string()),
             _ => Self::new(error.blame(), error.to_string()),
         }
     }
@@ -76,16 +79,25 @@ impl From<TrainError> for Failure {
 
 impl From<BenchError> for Failure {
     fn from(error: BenchError) -> Self {
-        let blame = error.blame();
-        // The whole chain on one line: what failed, and the system's words.
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self::new(blame, text)
+        Self::new(error.blame(), chain(&error))
     }
+}
+
+impl From<RendezvousError> for Failure {
+    fn from(error: RendezvousError) -> Self {
+        Self::new(error.blame(), chain(&error))
+    }
+}
+
+/// An error and its sources on one line: what failed, and the system's message.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }
 
 impl From<ClusterError> for Failure {
@@ -115,5 +127,11 @@ impl From<ConfigErrors> for Failure {
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         Self::new(Blame::Storage, error.to_string())
+    }
+}
+
+impl From<SweepError> for Failure {
+    fn from(error: SweepError) -> Self {
+        Self::new(error.blame(), error.to_string())
     }
 }

@@ -1,9 +1,10 @@
 //! Why workers cannot come together, with who must act.
 
 use lockstep_comm::CommError;
-use lockstep_comm::rendezvous::RendezvousError;
 use lockstep_config::Blame;
 use lockstep_platform::{NetError, ProcessError, ThreadError};
+
+use crate::rendezvous::RendezvousError;
 
 /// A run that could not begin.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -55,6 +56,9 @@ pub enum ClusterError {
     },
     /// The workers did not find each other.
     #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The workers could not open their connections.
+    #[error(transparent)]
     Comm(#[from] CommError),
     /// A worker could not be started.
     #[error(transparent)]
@@ -71,6 +75,7 @@ impl ClusterError {
     /// Who must act.
     pub fn blame(&self) -> Blame {
         match self {
+            Self::Rendezvous(error) => error.blame(),
             Self::Comm(error) => error.blame(),
             // The launcher is no rank; its place among the peers is that of rank 0.
             Self::Orphan | Self::LauncherGone { .. } => Blame::Peer(0),
@@ -82,12 +87,6 @@ impl ClusterError {
             | Self::Thread(_)
             | Self::Net(_) => Blame::User,
         }
-    }
-}
-
-impl From<RendezvousError> for ClusterError {
-    fn from(error: RendezvousError) -> Self {
-        Self::Comm(error.into())
     }
 }
 

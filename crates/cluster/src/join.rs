@@ -1,13 +1,13 @@
 //! A worker's end of the group of all workers, over whichever transport the recipe asks for.
 //!
 //! Threads get their ends all at once, since one process makes them. Processes meet: each knows
-//! where rank 0 is, and there they learn of each other ([`lockstep_comm::rendezvous`]). Whether two
+//! where rank 0 is, and there they learn of each other ([`crate::rendezvous`]). Whether two
 //! of them can share memory is found out by trying, so `auto` needs to be told nothing.
 
 use crate::ClusterError;
-use lockstep_comm::rendezvous::{self, Joined, Log, Place, Settings, Ticket};
-use lockstep_comm::transport::hosts;
+use crate::rendezvous::{self, Joined, Log, Place, Settings, Ticket};
 use lockstep_comm::transport::tcp::TcpOptions;
+use lockstep_comm::transport::{Channels, hosts};
 use lockstep_comm::{Comm, Options};
 use lockstep_config::{Recipe, TransportChoice};
 use lockstep_mesh::Rank;
@@ -45,6 +45,18 @@ pub fn worker(
     let settings = Settings { log: Some(log), ..settings(recipe) };
     let joined = rendezvous::join(world, place, &settings)?;
     member(recipe, world, joined, arena_bytes)
+}
+
+/// Joins the run and opens the best wires that there are ([`hosts::connect`]).
+pub fn open(
+    world: &World,
+    place: &Place,
+    settings: &Settings,
+    options: &TcpOptions,
+    arena_bytes: usize,
+) -> Result<Channels, ClusterError> {
+    let joined = rendezvous::join(world, place, settings)?;
+    Ok(hosts::connect(world, joined, settings.memory(arena_bytes), options)?)
 }
 
 /// Where a thread will find its end.
@@ -117,7 +129,7 @@ fn member(
 ) -> Result<Member, ClusterError> {
     let num_local = joined.num_local();
     let options = TcpOptions { emulate: recipe.emulate.clone(), ..TcpOptions::default() };
-    let wires = hosts::connect(world, joined, &settings(recipe), &options, arena_bytes)?;
+    let wires = hosts::connect(world, joined, settings(recipe).memory(arena_bytes), &options)?;
     let comm = Comm::world(world, wires)?.within(recipe.run.deadline());
     comm.probe()?;
     if recipe.run.transport == TransportChoice::Shm && comm.transport() != "shm" {

@@ -23,11 +23,11 @@ use crate::ClusterError;
 use crate::guests::Guests;
 use crate::membership::{Membership, Order};
 use crate::relay::Relay;
+use crate::rendezvous::{MEETING_POINT, Ticket};
 use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, TERMINAL};
 use crate::roster::Terms;
 use crate::supervisor::{Next, Supervisor};
 use crate::verdict::{Ended, RunFailure, verdict};
-use lockstep_comm::rendezvous::{MEETING_POINT, Ticket};
 use lockstep_platform::{
     Deadline, JoinHandle, Process, ProcessCommand, ProcessOutput, Signal, World,
 };
@@ -102,13 +102,13 @@ fn all_lives(
         None => Supervisor::new(terms),
     };
     world.processes().defer_termination(launch.passes_requests_on);
-    world.processes().accept_recalls();
+    world.processes().accept_retry_requests();
     loop {
         let began = world.clock().now();
         let (outcome, is_resizing) = one_life(world, launch, &mut supervisor, guests, relay)?;
         let Err(failure) = outcome else { return Ok(Ok(())) };
         let (now, size) = (world.clock().now(), supervisor.roster().seated().len());
-        let is_asked = world.processes().is_termination_asked();
+        let is_asked = world.processes().is_termination_requested();
         if is_resizing && !is_asked && supervisor.resized(now, &failure) {
             let more = supervisor.roster().seated().len();
             relay.say(&format!("more workers can be started: going on with {more}, not {size}"));
@@ -257,10 +257,10 @@ impl Watch {
             if let Some(guests) = guests {
                 guests.look(supervisor.roster_mut(), &|line| relay.say(line));
             }
-            if world.processes().take_recall() {
+            if world.processes().take_retry_request() {
                 supervisor.recall();
             }
-            if world.processes().is_termination_asked() {
+            if world.processes().is_termination_requested() {
                 let order = members.asked_to_end(now);
                 self.carry_out(order);
             } else if supervisor.roster().can_grow(now) {

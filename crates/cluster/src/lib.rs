@@ -7,6 +7,7 @@
 //!
 //! # Layout
 //! - [`role`](mod@role): what this process is in the run
+//! - [`rendezvous`]: how the ranks of a run find each other and connect
 //! - [`join`]: a worker's end of the group of all workers, over any transport
 //! - [`launch`](mod@launch): workers that are processes, started and watched here
 //! - [`membership`]: what a launcher knows of its workers; [`supervisor`]: whether they start
@@ -37,6 +38,8 @@
 //! ```
 
 pub mod role;
+
+pub mod rendezvous;
 
 pub mod join;
 

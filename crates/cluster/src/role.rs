@@ -5,7 +5,7 @@
 //! others, so a launcher can be any program that sets the four variables and the run's secret.
 
 use crate::ClusterError;
-use lockstep_comm::rendezvous::Place;
+use crate::rendezvous::Place;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_platform::World;
 
@@ -56,7 +56,7 @@ fn own_role(recipe: &Recipe) -> Role {
 
 /// The role of a process that was started as a worker.
 fn of_place(recipe: &Recipe, place: Place) -> Result<Role, ClusterError> {
-    let (world_size, sizes) = (place.num_ranks, recipe.rank_sizes());
+    let (world_size, sizes) = (place.num_ranks, recipe.rank_counts());
     if world_size == 1 && recipe.run.isolation == Isolation::Threads {
         return Ok(own_role(recipe));
     }
@@ -88,7 +88,7 @@ pub fn has_launcher(world: &World) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_comm::rendezvous::{Secret, Ticket};
+    use crate::rendezvous::{Secret, Ticket};
     use lockstep_config::{Sources, resolve};
     use lockstep_mesh::Rank;
 

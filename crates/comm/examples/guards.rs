@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ends = match transport.as_str() {
         "tcp" => TcpTransport::loopback(&world, num_ranks, 2, &TcpOptions::default())?
             .into_iter()
-            .map(|lanes| Comm::world(&world, TcpTransport::wires(lanes)))
+            .map(|channels| Comm::world(&world, TcpTransport::into_channels(channels)))
             .collect::<Result<_, _>>()?,
         _ => Comm::threads(&world, num_ranks, &Options::default())?,
     };

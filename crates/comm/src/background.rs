@@ -95,11 +95,11 @@ impl InFlight {
     fn drain_slowly(&self) {
         // Every call in flight has a deadline of its own, so this ends.
         loop {
-            let seen = self.changed.epoch();
+            let epoch = self.changed.epoch();
             if self.count.load(Ordering::Acquire) == 0 {
                 return;
             }
-            self.changed.wait(seen, IDLE);
+            self.changed.wait(epoch, IDLE);
         }
     }
 }
@@ -108,13 +108,13 @@ impl InFlight {
 #[must_use = "the result is in the handle"]
 pub struct Handle<B> {
     world: World,
-    place: Arc<Place<B>>,
+    slot: Arc<ResultSlot<B>>,
 }
 
 /// Where the result of a call is put.
-struct Place<B> {
+struct ResultSlot<B> {
     outcome: Mutex<Option<Outcome<B>>>,
-    is_there: Arc<dyn Signal>,
+    is_ready: Arc<dyn Signal>,
 }
 
 /// How a call ended.
@@ -123,7 +123,7 @@ enum Outcome<B> {
     Panicked,
 }
 
-impl<B> Place<B> {
+impl<B> ResultSlot<B> {
     fn lock(&self) -> MutexGuard<'_, Option<Outcome<B>>> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,32 +132,32 @@ impl<B> Place<B> {
 /// Puts the result of a call into its place; if it is dropped instead, the call has panicked, and
 /// whoever waits must not do so for ever.
 pub(crate) struct Promise<B> {
-    place: Arc<Place<B>>,
+    slot: Arc<ResultSlot<B>>,
 }
 
 impl<B> Promise<B> {
-    pub(crate) fn keep(self, result: Result<B, CommError>) {
-        *self.place.lock() = Some(Outcome::Returned(result));
+    pub(crate) fn complete(self, result: Result<B, CommError>) {
+        *self.slot.lock() = Some(Outcome::Returned(result));
     }
 }
 
 impl<B> Drop for Promise<B> {
     fn drop(&mut self) {
-        self.place.lock().get_or_insert(Outcome::Panicked);
-        self.place.is_there.notify_all();
+        self.slot.lock().get_or_insert(Outcome::Panicked);
+        self.slot.is_ready.notify_all();
     }
 }
 
 impl<B> Handle<B> {
     pub(crate) fn new(world: &World) -> (Self, Promise<B>) {
-        let is_there = world.threads().signal();
-        let place = Arc::new(Place { outcome: Mutex::new(None), is_there });
-        (Self { world: Arc::clone(world), place: Arc::clone(&place) }, Promise { place })
+        let is_ready = world.threads().signal();
+        let slot = Arc::new(ResultSlot { outcome: Mutex::new(None), is_ready });
+        (Self { world: Arc::clone(world), slot: Arc::clone(&slot) }, Promise { slot })
     }
 
     /// Whether the call is over, well or not.
     pub fn is_done(&self) -> bool {
-        self.place.lock().is_some()
+        self.slot.lock().is_some()
     }
 
     /// Waits up to `timeout` for the call to be over, and returns the buffer. Where the time is too
@@ -168,8 +168,8 @@ impl<B> Handle<B> {
     pub fn wait(self, timeout: Duration) -> Result<Result<B, CommError>, Self> {
         let deadline = Deadline::after(self.world.clock(), timeout);
         loop {
-            let seen = self.place.is_there.epoch();
-            let outcome = self.place.lock().take();
+            let epoch = self.slot.is_ready.epoch();
+            let outcome = self.slot.lock().take();
             match outcome {
                 Some(Outcome::Returned(result)) => return Ok(result),
                 Some(Outcome::Panicked) => panic!("the call in the background panicked"),
@@ -179,7 +179,7 @@ impl<B> Handle<B> {
             if remaining.is_zero() {
                 return Err(self);
             }
-            self.place.is_there.wait(seen, remaining);
+            self.slot.is_ready.wait(epoch, remaining);
         }
     }
 

@@ -1,8 +1,8 @@
-//! The face of the library: one rank's end of a group.
+//! [`Comm`]: the communicator of one rank in a group.
 //!
-//! A [`Comm`] is a handle. Copies of it made by [`Comm::using`] and [`Comm::within`] speak for the
-//! same end of the same group with another algorithm or another deadline. Every operation is made
-//! by all members of the group, in the same order.
+//! A [`Comm`] is a handle. Clones made by [`Comm::using`] and [`Comm::within`] refer to the same rank
+//! of the same group with another algorithm or deadline. All ranks of the group make every call, in
+//! the same order.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,65 +11,67 @@ use std::time::Duration;
 
 use lockstep_mesh::{Group, Rank};
 use lockstep_platform::World;
-use lockstep_schedule::{Addends, Algorithm, Costs};
+use lockstep_schedule::{Contributions, Algorithm, Costs};
 
 use crate::background::InFlight;
 use crate::buffer::ArenaBuffer;
 use crate::counters::Counters;
 use crate::element::Element;
-use crate::engine::{Engine, Team};
+use crate::channel::Channel;
+use crate::engine::Engine;
+use crate::membership::Membership;
 use crate::error::CommError;
 use crate::label::Label;
-use crate::node::{Lane, Node};
-use crate::planner::Planner;
-use crate::recorder::Numbers;
-use crate::transport::Wires;
-use crate::transport::shared::{DEFAULT_ARENA_BYTES, Meeting, SharedTransport, SharedWorld};
+use crate::endpoint::Endpoint;
+use crate::schedule_cache::ScheduleCache;
+use crate::recorder::SequenceBlock;
+use crate::transport::Channels;
+use crate::transport::shared::{DEFAULT_ARENA_BYTES, SegmentExchange, SharedTransport, SharedWorld};
 
-/// How long a call waits for a peer unless told otherwise.
+/// Default deadline of a wait for a peer.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// One rank's end of a group.
+/// Communicator of one rank in a group.
 #[derive(Clone)]
 pub struct Comm {
     pub(crate) core: Arc<Core>,
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) canonical: bool,
     pub(crate) timeout: Duration,
-    pub(crate) lane: Lane,
+    pub(crate) channel: Channel,
     pub(crate) label: Label,
-    /// Whether calls are neither compared nor written down.
+    /// Whether calls are neither checked nor recorded.
     pub(crate) bare: bool,
 }
 
-/// What all handles of one end share.
+/// State that all handles of a communicator share.
 pub(crate) struct Core {
-    pub(crate) node: Arc<Node>,
-    pub(crate) team: Team,
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) membership: Membership,
     pub(crate) state: Mutex<State>,
-    /// Collective calls in the background, messages that leave and messages that come.
+    /// Background collectives, sends and receives in flight.
     pub(crate) calls_in_flight: InFlight,
     pub(crate) sends_in_flight: InFlight,
     pub(crate) recvs_in_flight: InFlight,
 }
 
-/// What changes from call to call.
+/// State that changes from call to call.
 pub(crate) struct State {
     pub(crate) engine: Engine,
-    pub(crate) planner: Planner,
+    pub(crate) schedules: ScheduleCache,
     pub(crate) counters: Counters,
-    /// Under which calls are written down.
-    pub(crate) numbers: Numbers,
-    /// The first error; after it the group is of no use.
+    /// Sequence numbers of call records.
+    pub(crate) sequences: SequenceBlock,
+    /// The first error; every later call of the group returns it.
     pub(crate) failed: Option<CommError>,
 }
 
-/// How a world of ranks is opened.
+/// Options of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Room for buffers that ranks exchange; memory is used only once it is touched.
+    /// Size of the arena for shared buffers. Pages are allocated when touched.
     pub arena_bytes: usize,
-    /// How long ranks wait for each other.
+    /// Deadline of a wait for a peer.
     pub timeout: Duration,
 }
 
@@ -80,7 +82,7 @@ impl Default for Options {
 }
 
 impl Comm {
-    /// A world of ranks that are threads of this process; element i is for the thread of rank i.
+    /// A world of threads of this process; element i is for the thread of rank i.
     pub fn threads(
         world: &World,
         num_ranks: usize,
@@ -88,12 +90,12 @@ impl Comm {
     ) -> Result<Vec<Self>, CommError> {
         let views = SharedWorld::threads(world, num_ranks, options.arena_bytes)?;
         let end =
-            |view| Self::world(world, shared_wires(view)).map(|end| end.within(options.timeout));
+            |view| Self::world(world, shared_channels(view)).map(|end| end.within(options.timeout));
         views.into_iter().map(end).collect()
     }
 
-    /// This process's end of a world of processes on one host. `job` is a name that all of them,
-    /// and nobody else, use.
+    /// This process's communicator in a world of processes on one host. `job` is a unique name that
+    /// all of them know.
     pub fn processes(
         world: &World,
         job: &str,
@@ -102,93 +104,92 @@ impl Comm {
         options: &Options,
     ) -> Result<Self, CommError> {
         let peers: Vec<Rank> = (0..num_ranks).map(Rank).filter(|&peer| peer != rank).collect();
-        let meeting = Meeting::open(world, job, rank, num_ranks)?;
-        let view = meeting.meet(&peers, options.arena_bytes, options.timeout)?;
-        Ok(Self::world(world, shared_wires(view))?.within(options.timeout))
+        let exchange = SegmentExchange::listen(world, job, rank, num_ranks)?;
+        let view = exchange.run(&peers, options.arena_bytes, options.timeout)?;
+        Ok(Self::world(world, shared_channels(view))?.within(options.timeout))
     }
 
-    /// The group of all ranks over the given wires.
-    pub fn world(world: &World, wires: Wires) -> Result<Self, CommError> {
-        let node = Arc::new(Node::new(world, wires));
-        let group = Group::all(node.num_ranks());
-        let addends = Addends::one_each(node.num_ranks());
-        Ok(Self::of_group(&node, &group, "world", addends))
+    /// The group of all ranks over the given channels.
+    pub fn world(world: &World, channels: Channels) -> Result<Self, CommError> {
+        let endpoint = Arc::new(Endpoint::new(world, channels));
+        let group = Group::all(endpoint.num_ranks());
+        let contributions = Contributions::one_each(endpoint.num_ranks());
+        Ok(Self::of_group(&endpoint, &group, "world", contributions))
     }
 
-    fn of_group(node: &Arc<Node>, group: &Group, name: &str, addends: Addends) -> Self {
-        let position = group.group_rank(node.rank()).expect("a rank's own group");
-        let members = group.ranks().to_vec();
-        let num_inputs = addends.num_inputs(position);
-        let planner = Planner::new(node, &members, position, addends);
-        let (id, name) = (node.next_group(), name.to_owned());
-        node.recorder().name(id, &name, members.len(), members[0].0);
-        let team = Team { members, position, id, name, num_inputs };
+    fn of_group(endpoint: &Arc<Endpoint>, group: &Group, name: &str, contributions: Contributions) -> Self {
+        let group_rank = group.group_rank(endpoint.rank()).expect("a rank's own group");
+        let ranks = group.ranks().to_vec();
+        let num_inputs = contributions.num_inputs(group_rank);
+        let schedules = ScheduleCache::new(endpoint, &ranks, group_rank, contributions);
+        let (id, name) = (endpoint.next_group(), name.to_owned());
+        endpoint.recorder().record_group(id, &name, ranks.len(), ranks[0].0);
+        let membership = Membership { ranks, group_rank, id, name, num_inputs };
         let engine = Engine::default();
         let counters = Counters::default();
-        let numbers = Numbers::default();
-        let state = State { engine, planner, counters, numbers, failed: None };
+        let sequences = SequenceBlock::default();
+        let state = State { engine, schedules, counters, sequences, failed: None };
         let core = Core {
-            node: Arc::clone(node),
-            team,
+            endpoint: Arc::clone(endpoint),
+            membership,
             state: Mutex::new(state),
-            calls_in_flight: InFlight::new(node.world()),
-            sends_in_flight: InFlight::new(node.world()),
-            recvs_in_flight: InFlight::new(node.world()),
+            calls_in_flight: InFlight::new(endpoint.world()),
+            sends_in_flight: InFlight::new(endpoint.world()),
+            recvs_in_flight: InFlight::new(endpoint.world()),
         };
         Self {
             core: Arc::new(core),
             algorithm: None,
             canonical: false,
             timeout: DEFAULT_TIMEOUT,
-            lane: Lane::Caller,
+            channel: Channel::Caller,
             label: Label::NONE,
             bare: false,
         }
     }
 
-    /// This rank's end of its part of a partition of the world, for example of all groups along an
-    /// axis of a mesh. Every rank of the world makes the same partitions in the same order; `name`
-    /// is how errors call the group.
+    /// Communicator of this rank's group in a partition of the world, for example of all groups along
+    /// an axis of a mesh. Every rank of the world makes the same partitions in the same order. Errors
+    /// call the group `name`.
     pub fn split(&self, partition: &[Group], name: &str) -> Result<Self, CommError> {
         let rank = self.rank();
         let mut own = partition.iter().filter(|group| group.contains(rank));
         let (Some(group), None) = (own.next(), own.next()) else {
             return Err(self.invalid("split", "every rank is in exactly one group of a partition"));
         };
-        let addends = Addends::one_each(group.ranks().len());
-        self.new_group(group, name, addends)
+        let contributions = Contributions::one_each(group.ranks().len());
+        self.new_group(group, name, contributions)
     }
 
-    /// The same members as a new group in which rank i brings the sums of the leaves `shares[i]`
-    /// instead of one vector: one input for each of its maximal aligned blocks of leaves, one
-    /// behind the other (see [`Addends::of_leaves`]). Sums then have the order of the tree over
+    /// A new group of the same ranks in which rank i contributes the sums of the leaves `shares[i]`
+    /// instead of one vector: one input for each of its maximal aligned blocks of leaves,
+    /// concatenated (see [`Contributions::of_leaves`]). Sums then have the order of the tree over
     /// leaves, whoever holds them. Every member makes the same groups in the same order.
     pub fn summing(&self, shares: &[Range<usize>], name: &str) -> Result<Self, CommError> {
         if shares.len() != self.group_size() {
-            let rule = format!("{} members have shares", self.group_size());
+            let rule = format!("{} ranks need one share each", self.group_size());
             return Err(self.invalid("summing", &rule));
         }
         let group = Group::new(self.ranks().to_vec());
-        self.new_group(&group, name, Addends::of_leaves(shares))
+        self.new_group(&group, name, Contributions::of_leaves(shares))
     }
 
-    fn new_group(&self, group: &Group, name: &str, addends: Addends) -> Result<Self, CommError> {
-        let comm = Self::of_group(&self.core.node, group, name, addends);
-        let max_groups = self.core.node.shared().map_or(u64::MAX, |shared| shared.max_groups());
-        if comm.core.team.id >= max_groups {
+    fn new_group(&self, group: &Group, name: &str, contributions: Contributions) -> Result<Self, CommError> {
+        let comm = Self::of_group(&self.core.endpoint, group, name, contributions);
+        let max_groups = self.core.endpoint.shared().map_or(u64::MAX, |shared| shared.max_groups());
+        if comm.core.membership.id >= max_groups {
             let rule = format!("a world has flags for {max_groups} groups");
             return Err(self.invalid("split", &rule));
         }
         Ok(comm.within(self.timeout))
     }
 
-    /// A new group of the `survivors` of a failure, in the same processes. All of them call this
-    /// with the same list, which includes this rank; they get there within the deadline or not at
-    /// all. Ranks keep their numbers. The old groups are of no use any more, and buffers are
-    /// allocated anew: a rank that was only frozen may wake up and go on writing into the old ones,
-    /// but it reaches nothing of the new group.
+    /// A new group of the `survivors` of a failure, in the same processes. All of them call this with
+    /// the same list, which includes this rank, within the deadline. Ranks keep their numbers. The
+    /// old groups cannot be used any more, and buffers are allocated anew: a rank that was only
+    /// stopped may resume and write into the old buffers, but cannot reach the new ones.
     pub fn reform(&self, survivors: &[Rank]) -> Result<Self, CommError> {
-        let is_known = |rank: &Rank| rank.0 < self.core.node.num_ranks();
+        let is_known = |rank: &Rank| rank.0 < self.core.endpoint.num_ranks();
         if !survivors.is_sorted_by(|a, b| a < b)
             || !survivors.contains(&self.rank())
             || !survivors.iter().all(is_known)
@@ -196,120 +197,121 @@ impl Comm {
             let rule = "survivors are ranks of the world in order, this one among them";
             return Err(self.invalid("reform", rule));
         }
-        // What is in flight ends by the verdict; its buffers lie in the old memory.
+        // Calls in flight end with the verdict; their buffers are in the old memory.
         self.core.calls_in_flight.drain();
         self.core.sends_in_flight.drain();
         self.core.recvs_in_flight.drain();
-        let node = Arc::new(self.core.node.renewed(survivors, self.timeout)?);
-        let (group, addends) = (Group::new(survivors.to_vec()), Addends::one_each(survivors.len()));
-        let comm = Self::of_group(&node, &group, "world", addends).within(self.timeout);
+        let endpoint = Arc::new(self.core.endpoint.in_next_epoch(survivors, self.timeout)?);
+        let (group, contributions) = (Group::new(survivors.to_vec()), Contributions::one_each(survivors.len()));
+        let comm = Self::of_group(&endpoint, &group, "world", contributions).within(self.timeout);
         comm.barrier()?;
         Ok(comm)
     }
 
-    /// Which of the groups of ranks this one belongs to that were formed one after the other,
-    /// counted from 0.
+    /// Number of failures that the ranks have recovered from in place ([`Comm::reform`]).
     pub fn epoch(&self) -> u64 {
-        self.core.node.epoch()
+        self.core.endpoint.epoch()
     }
 
-    /// The same end, with calls carried out by `algorithm`.
+    /// A handle whose calls use `algorithm`.
     pub fn using(&self, algorithm: Algorithm) -> Self {
         Self { algorithm: Some(algorithm), ..self.clone() }
     }
 
-    /// The same end, with sums in canonical order only, so that their bits do not depend on the
-    /// transport, or on how ranks lie on hosts. An algorithm that adds otherwise is refused.
+    /// A handle whose sums use the canonical order, so that their bits do not depend on the transport
+    /// or on the placement of ranks. An algorithm with another order is rejected.
     pub fn canonical(&self) -> Self {
         Self { canonical: true, ..self.clone() }
     }
 
-    /// The same end, with calls that wait no longer than `timeout` for a peer.
+    /// A handle whose calls wait at most `timeout` for a peer.
     pub fn within(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
     }
 
-    /// How long calls wait for a peer.
+    /// Deadline of a wait for a peer.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// What algorithms are chosen by in this group: what moving bytes costs, as far as it was
-    /// measured, and who sees whose memory (members with the same number).
+    /// Costs by which this group selects algorithms, and the memory domain of each rank.
     pub fn costs(&self) -> (Costs, Vec<usize>) {
-        let domains = self.core.node.domains();
-        let of_members = self.core.team.members.iter().map(|rank| domains[rank.0]).collect();
-        (self.lock().planner.costs().clone(), of_members)
+        let domains = self.core.endpoint.domains();
+        let of_ranks = self.core.membership.ranks.iter().map(|rank| domains[rank.0]).collect();
+        (self.lock().schedules.costs().clone(), of_ranks)
     }
 
-    /// The same end, with calls that are made for what `label` says, which is what reports call
-    /// them then.
+    /// A handle whose calls carry `label` in reports.
     pub fn about(&self, label: Label) -> Self {
         Self { label, ..self.clone() }
     }
 
-    /// The same end, with calls whose signatures are not compared and that are not written down:
-    /// only for measuring what that costs. All members of the group must make the same.
+    /// A handle whose calls are neither checked nor recorded, only for measuring that overhead. All
+    /// ranks of the group must use one for the same calls.
     #[doc(hidden)]
     pub fn bare(&self) -> Self {
         Self { bare: true, ..self.clone() }
     }
 
-    /// After a failure the last calls of this rank are written into a file of this folder, which
-    /// `lockstep doctor` reads; and those of the culprit, by whoever noticed and can. The first
-    /// folder named counts, for all groups of the rank.
+    /// Sets the folder for flight recorder dumps, which `lockstep doctor` reads. After a failure this
+    /// rank dumps its last calls; the rank that detected the failure also dumps those of the failed
+    /// rank, if it shares its memory. The first folder counts, for all groups of the rank.
     pub fn record_into(&self, dir: &Path) {
-        self.core.node.dump_into(dir);
+        self.core.endpoint.dump_into(dir);
     }
 
-    /// The death of the members at these positions no longer ends what all do together: only a
-    /// message to or from them fails then, with [`CommError::Gone`]. For members that have somebody
-    /// to take their place; no call of a group may need them any more. The first list counts, for
-    /// all groups of this rank.
-    pub fn spare(&self, positions: &[usize]) {
-        let ranks: Vec<Rank> = positions.iter().map(|position| self.ranks()[*position]).collect();
-        self.core.node.spare(&ranks);
+    /// Marks ranks as expendable: their death no longer fails the group, only a message to or from
+    /// them, with [`CommError::Gone`]. For ranks with a replacement; no collective may include them
+    /// any more. The first list counts, for all groups of this rank.
+    pub fn mark_expendable(&self, group_ranks: &[usize]) {
+        let ranks: Vec<Rank> = group_ranks.iter().map(|group_rank| self.ranks()[*group_rank]).collect();
+        self.core.endpoint.mark_expendable(&ranks);
     }
 
-    /// This rank's number in the world.
+    /// Global rank of this worker.
     pub fn rank(&self) -> Rank {
-        self.core.node.rank()
+        self.core.endpoint.rank()
     }
 
     /// Rank of this worker within the group.
     pub fn group_rank(&self) -> usize {
-        self.core.team.position
+        self.core.membership.group_rank
     }
 
     /// Number of ranks in the group.
     pub fn group_size(&self) -> usize {
-        self.core.team.members.len()
+        self.core.membership.ranks.len()
     }
 
     /// Global ranks of the group, ordered by group rank.
     pub fn ranks(&self) -> &[Rank] {
-        &self.core.team.members
+        &self.core.membership.ranks
     }
 
-    /// What errors call the group.
+    /// Platform services that this rank runs on.
+    pub fn platform(&self) -> &World {
+        self.core.endpoint.world()
+    }
+
+    /// Name of the group in errors.
     pub fn name(&self) -> &str {
-        &self.core.team.name
+        &self.core.membership.name
     }
 
-    /// How bytes travel: `threads`, `shm`, `tcp`.
+    /// Name of the transport: `threads`, `shm`, `tcp`, `shm+tcp`.
     pub fn transport(&self) -> &'static str {
-        self.core.node.transport_name()
+        self.core.endpoint.transport_name()
     }
 
-    /// What this end has done so far.
+    /// Calls and traffic of this rank in the group so far.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
 
-    /// A buffer of `count` zeros where the other ranks of the host can reach it, if any can; see
-    /// [`Comm::shares_memory`].
+    /// Allocates `count` zeros in shared memory, or in private memory without peers on this host
+    /// ([`Comm::shares_memory`]).
     pub fn allocate<T: Element>(&self, count: usize) -> Result<ArenaBuffer<T>, CommError> {
-        let arena = self.core.node.arena()?;
+        let arena = self.core.endpoint.arena()?;
         let bytes = count.saturating_mul(size_of::<T>());
         let block = arena.allocate(bytes).ok_or_else(|| CommError::ArenaFull {
             wanted_bytes: bytes,
@@ -318,14 +320,14 @@ impl Comm {
         Ok(ArenaBuffer::new(block, count))
     }
 
-    /// Whether all members see each other's memory.
+    /// Whether all ranks of the group share memory.
     pub fn shares_memory(&self) -> bool {
-        let shared = self.core.node.shared();
+        let shared = self.core.endpoint.shared();
         shared.is_some_and(|shared| self.ranks().iter().all(|&rank| shared.sees(rank)))
     }
 
     pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // A panic inside a call leaves counters and caches as they were before it.
+        // A panic during a call leaves counters and caches unchanged.
         self.core.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -335,6 +337,6 @@ impl Comm {
     }
 }
 
-fn shared_wires(view: SharedWorld) -> Wires {
-    Wires::of(SharedTransport::lanes(&Arc::new(view)))
+fn shared_channels(view: SharedWorld) -> Channels {
+    Channels::new(SharedTransport::channels(&Arc::new(view)))
 }

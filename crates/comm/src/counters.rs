@@ -5,7 +5,7 @@
 
 use lockstep_schedule::Op;
 
-use crate::plan::Traffic;
+use crate::prepared_schedule::Traffic;
 use crate::signature::{MESSAGE, NAMES, code};
 
 /// Calls and bytes of one rank's end of a group.

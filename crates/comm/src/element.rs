@@ -84,7 +84,7 @@ impl fmt::Display for Dtype {
 pub enum Reduction {
     /// They are added.
     Sum,
-    /// They are added, and the sum is divided by the number of addends.
+    /// They are added, and the sum is divided by the number of contributions.
     Mean,
     /// The largest stays.
     Max,

@@ -7,7 +7,6 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{NetError, SharedError, ThreadError};
 
 use crate::label::Label;
-use crate::rendezvous::RendezvousError;
 use crate::signature::Signature;
 use crate::verdict::{Cause, Verdict};
 
@@ -56,9 +55,6 @@ pub enum CommError {
     /// A connection could not be had.
     #[error("network")]
     Net(#[from] NetError),
-    /// The ranks did not find each other.
-    #[error(transparent)]
-    Rendezvous(#[from] RendezvousError),
     /// A thread could not be had.
     #[error("progress thread")]
     Thread(#[from] ThreadError),
@@ -70,7 +66,6 @@ impl CommError {
         match self {
             Self::Failed(verdict) => verdict.blame(),
             Self::Gone { peer, .. } => Blame::Peer(peer.0),
-            Self::Rendezvous(error) => error.blame(),
             Self::Invalid { .. }
             | Self::ArenaFull { .. }
             | Self::Shared(_)
@@ -115,7 +110,7 @@ pub enum Interruption {
         number: Option<u64>,
     },
     /// Another rank has made a statement about a failure already.
-    Judged(Box<Verdict>),
+    Reported(Box<Verdict>),
 }
 
 /// What is known about a call when it is interrupted.
@@ -133,14 +128,14 @@ pub(crate) struct Context {
 
 impl Context {
     /// What this rank has to say about an interruption.
-    pub(crate) fn statement(self, why: Interruption) -> Verdict {
+    pub(crate) fn report(self, why: Interruption) -> Verdict {
         let (culprit, cause) = match why {
             Interruption::Deadline { peer } => {
-                (peer, Cause::Late { deadline_ms: self.timeout.as_millis() as u64 })
+                (peer, Cause::Timeout { deadline_ms: self.timeout.as_millis() as u64 })
             }
             Interruption::Lost { peer, reason } => (peer, Cause::Lost { reason }),
             Interruption::Mismatch { peer, theirs, .. } => (peer, Cause::Mismatch { theirs }),
-            Interruption::Judged(verdict) => return *verdict,
+            Interruption::Reported(verdict) => return *verdict,
         };
         let Self { epoch, call, group, number, label, done_bytes, expected_bytes, .. } = self;
         let (process, noticed_by) = (None, self.rank);

@@ -36,7 +36,7 @@ impl Label {
     }
 
     /// One of several streams of work in a step.
-    pub fn lane(index: usize, step: u64) -> Self {
+    pub fn stream(index: usize, step: u64) -> Self {
         Self::new(4, index, step)
     }
 
@@ -82,7 +82,7 @@ mod tests {
     fn labels_read_as_people_would_say_them() {
         assert_eq!(Label::bucket(3, 17).to_string(), "bucket 3 of step 17");
         assert_eq!(Label::step(4).to_string(), "step 4");
-        assert_eq!(Label::lane(2, 0).to_string(), "lane 2 of step 0");
+        assert_eq!(Label::stream(2, 0).to_string(), "lane 2 of step 0");
         assert_eq!(Label::NONE.to_string(), "");
         let huge = Label::microbatch(usize::MAX, u64::MAX);
         assert!(huge.to_string().starts_with("microbatch "), "{huge}");

@@ -13,10 +13,8 @@
 //! - `planner`, `plan`: a schedule made ready to run
 //! - `engine`: runs it, `background` on a thread of its own; `kernel` is its arithmetic,
 //!   `workspace` its memory, `flags` how ranks meet in shared memory
-//! - [`transport`]: the wires; [`rendezvous`]: how processes find each other
-//! - [`conformance`]: the checks that every transport must pass
-//! - [`counters`]: what was moved; [`limit`]: what could be moved at best; [`mod@bench`]: how long
-//!   it takes
+//! - [`transport`]: the wires
+//! - [`counters`]: what was moved; [`limit`]: what could be moved at best
 //!
 //! The library has no algorithm of its own: who sends, adds and copies what is a
 //! [`Schedule`](lockstep_schedule::Schedule), plain data that was proven before, and the engine
@@ -45,10 +43,10 @@
 
 pub mod comm;
 
-mod calls;
-mod messages;
-mod parts;
-mod starts;
+mod collectives;
+mod point_to_point;
+mod vector_collectives;
+mod nonblocking;
 
 pub mod sparse;
 
@@ -63,23 +61,22 @@ pub mod signature;
 pub mod verdict;
 
 mod background;
+mod call_buffers;
+mod channel;
 mod engine;
 mod flags;
 #[doc(hidden)]
 pub mod hostile;
 mod kernel;
-mod node;
-mod plan;
-mod planner;
+mod membership;
+mod endpoint;
+mod prepared_schedule;
+mod schedule_cache;
 mod probe;
 mod recorder;
-mod secret;
 mod workspace;
 
-pub mod bench;
-pub mod conformance;
 pub mod limit;
-pub mod rendezvous;
 pub mod transport;
 
 pub use background::Handle;
@@ -90,11 +87,11 @@ pub use element::{Dtype, Element, Reduction};
 pub use error::CommError;
 pub use half::{bf16, f16};
 pub use label::Label;
-pub use plan::Traffic;
-pub use planner::Forecast;
-pub use probe::Measured;
+pub use prepared_schedule::Traffic;
+pub use schedule_cache::Forecast;
+pub use probe::LinkMeasurements;
 pub use signature::Signature;
 pub use sparse::{Rows, Table};
-pub use starts::{Owned, Uneven};
+pub use nonblocking::{Owned, AllToAllVOutput};
 pub use verdict::{Cause, Verdict};
-pub use window::{Spot, Window};
+pub use window::{WindowLocation, Window};

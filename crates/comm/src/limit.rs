@@ -6,10 +6,11 @@
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::SumTree;
+use lockstep_tensor::Isa;
 
 use crate::buffer::ArenaBuffer;
 use crate::comm::Comm;
-use crate::element::{Element, Reduction};
+use crate::element::{Dtype, Element, Reduction};
 use crate::error::CommError;
 use crate::kernel::{Job, Order, reduce};
 
@@ -24,7 +25,7 @@ pub struct Sweep {
 impl Sweep {
     /// Tells all members where this one's buffer lies; they do the same.
     pub fn prepare<T: Element>(comm: &Comm, buffer: &ArenaBuffer<T>) -> Result<Self, CommError> {
-        let Some(shared) = comm.core.node.shared() else {
+        let Some(shared) = comm.core.endpoint.shared() else {
             return Err(comm.invalid("sweep", "this transport shares no memory"));
         };
         let offset = shared.own().offset_of(buffer).expect("the arena is in the segment");
@@ -36,14 +37,14 @@ impl Sweep {
 
     /// Lets all members go at the same moment, as nearly as there is such a thing.
     pub fn start_together(&self) {
-        let shared = self.comm.core.node.shared().expect("prepared where memory is shared");
+        let shared = self.comm.core.endpoint.shared().expect("prepared where memory is shared");
         shared.start_together(self.comm.ranks()[0], self.comm.group_size());
     }
 
     /// Sweeps over this member's part of the first `count` elements.
     pub fn run<T: Element>(&self, count: usize) {
-        let node = &self.comm.core.node;
-        let shared = node.shared().expect("prepared where memory is shared");
+        let endpoint = &self.comm.core.endpoint;
+        let shared = endpoint.shared().expect("prepared where memory is shared");
         let part = self.comm.part_of(count, self.comm.group_rank());
         let window = |(member, &offset): (usize, &u64)| {
             let start = offset as usize + part.start * size_of::<T>();
@@ -55,6 +56,51 @@ impl Sweep {
         let (reduction, divide_by) = (Reduction::Sum, None);
         let job =
             Job { reduction, divide_by, order: &self.order, sources: &sources, targets: &targets };
-        reduce(node.isa(), T::DTYPE, &job);
+        reduce(endpoint.isa(), T::DTYPE, &job);
     }
+}
+
+/// Sum of two windows, stored into both: the memory traffic of an all-reduce of two ranks.
+pub struct PairSum {
+    order: Order,
+    isa: Isa,
+    dtype: Dtype,
+}
+
+impl PairSum {
+    /// For elements of type `T`, with the instruction set that `comm` uses.
+    pub fn new<T: Element>(comm: &Comm) -> Self {
+        let order = Order::new(SumTree::canonical(2));
+        Self { order, isa: comm.core.endpoint.isa(), dtype: T::DTYPE }
+    }
+
+    /// Reads both windows, adds, and stores the sums into both.
+    pub fn run(&self, windows: &[Target<'_, u8>; 2]) {
+        let sources: [Source<'_, u8>; 2] = [windows[0].as_source(), windows[1].as_source()];
+        let (reduction, divide_by) = (Reduction::Sum, None);
+        let (order, targets) = (&self.order, windows);
+        reduce(
+            self.isa,
+            self.dtype,
+            &Job { reduction, divide_by, order, sources: &sources, targets },
+        );
+    }
+}
+
+/// Offset of an [`ArenaBuffer`]'s elements in this rank's shared segment; `None` where the
+/// transport shares no memory.
+pub fn arena_offset<T: Element>(comm: &Comm, elements: &[T]) -> Option<usize> {
+    let shared = comm.core.endpoint.shared()?;
+    Some(shared.own().offset_of(elements).expect("the elements are in the arena"))
+}
+
+/// Window on the shared segment of a rank of the group. The transport must share memory.
+pub fn arena_window(
+    comm: &Comm,
+    group_rank: usize,
+    offset: usize,
+    bytes: usize,
+) -> Target<'_, u8> {
+    let shared = comm.core.endpoint.shared().expect("the transport shares memory");
+    shared.segment(comm.ranks()[group_rank]).target(offset, bytes)
 }

@@ -79,12 +79,12 @@ impl Signature {
     }
 
     /// The words that travel.
-    pub const fn to_words(self) -> [u64; 3] {
+    pub const fn pack(self) -> [u64; 3] {
         [self.kind, self.count, self.lengths]
     }
 
     /// What words mean that came from somebody else; any words are read as something.
-    pub const fn from_words([kind, count, lengths]: [u64; 3]) -> Self {
+    pub const fn unpack([kind, count, lengths]: [u64; 3]) -> Self {
         Self { kind, count, lengths }
     }
 }
@@ -180,8 +180,8 @@ pub(crate) fn hash(lengths: &[usize]) -> u64 {
 }
 
 /// FNV-1a over words: not against malice, only against mistakes.
-fn hash_bytes(words: impl Iterator<Item = u64>) -> u64 {
-    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+fn hash_bytes(fields: impl Iterator<Item = u64>) -> u64 {
+    fields.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
         (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
     })
 }
@@ -237,7 +237,7 @@ mod tests {
             base(op, dtype, sum, direct, 10, &[6, 4]),
         ];
         for (i, one) in all.iter().enumerate() {
-            assert_eq!(Signature::from_words(one.to_words()), *one);
+            assert_eq!(Signature::unpack(one.pack()), *one);
             assert!(all[..i].iter().all(|other| other != one), "{one}");
         }
     }

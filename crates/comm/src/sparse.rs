@@ -63,10 +63,10 @@ impl Comm {
         let comm = Self { algorithm: None, ..self.clone() };
         let num_rows = comm.exchange_shapes::<T>(table, rows.len(), reduction)?;
         let lengths: Vec<usize> = num_rows.iter().map(|num| num * table.row_len).collect();
-        let gather = comm.wanted::<T>(Op::AllGather, None, lengths.iter().sum(), &lengths);
+        let gather = comm.schedule_key::<T>(Op::AllGather, None, lengths.iter().sum(), &lengths);
         let row_bytes = Bytes((table.row_len * size_of::<T>()) as u64);
         let shape = sparse::Table { num_rows: table.num_rows, row_bytes, row_len: table.row_len };
-        let plan = comm.lock().planner.sparse(shape, &num_rows, &gather);
+        let plan = comm.lock().schedules.sparse(shape, &num_rows, &gather);
         match plan.map_err(|rule| self.invalid("sparse all-reduce", &rule))? {
             Plan::Dense => {
                 let mut whole = spread(table, rows, values);
@@ -227,7 +227,7 @@ impl Comm {
                 sources: &sources,
                 targets: &[target],
             };
-            kernel::reduce(self.core.node.isa(), T::DTYPE, &job);
+            kernel::reduce(self.core.endpoint.isa(), T::DTYPE, &job);
         }
         Rows::Some { rows: merged.iter().map(|row| row.row).collect(), values }
     }

@@ -73,7 +73,7 @@ pub enum Cause {
         reason: String,
     },
     /// The culprit did not come.
-    Late {
+    Timeout {
         /// How long it was waited for.
         deadline_ms: u64,
     },
@@ -84,22 +84,22 @@ impl Verdict {
     pub fn blame(&self) -> Blame {
         match self.cause {
             Cause::Mismatch { .. } => Blame::User,
-            Cause::Lost { .. } | Cause::Late { .. } => Blame::Peer(self.culprit.0),
+            Cause::Lost { .. } | Cause::Timeout { .. } => Blame::Peer(self.culprit.0),
         }
     }
 
     /// Whether a rank was merely late.
-    pub(crate) fn is_late(&self) -> bool {
-        matches!(self.cause, Cause::Late { .. })
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self.cause, Cause::Timeout { .. })
     }
 
     /// What counts more comes first; of equals, what the lowest rank says. A rank that made
     /// another call may have left because of it, so that counts most.
-    fn weight(&self) -> (u8, usize) {
+    fn precedence(&self) -> (u8, usize) {
         let class = match self.cause {
             Cause::Mismatch { .. } => 0,
             Cause::Lost { .. } => 1,
-            Cause::Late { .. } => 2,
+            Cause::Timeout { .. } => 2,
         };
         (class, self.noticed_by.0)
     }
@@ -107,19 +107,19 @@ impl Verdict {
 
 /// The verdict that follows from all ranks' statements; everybody who knows the same
 /// statements comes to the same. At least one must be there.
-pub(crate) fn rule(statements: &[Option<Verdict>]) -> &Verdict {
-    let all = || statements.iter().flatten();
-    let first = all().min_by_key(|one| one.weight()).expect("somebody has made a statement");
-    if !first.is_late() {
+pub(crate) fn decide(reports: &[Option<Verdict>]) -> &Verdict {
+    let all = || reports.iter().flatten();
+    let first = all().min_by_key(|one| one.precedence()).expect("somebody has made a statement");
+    if !first.is_timeout() {
         return first;
     }
     // Who waits for somebody is not the one.
     let mut culprit = first.culprit;
     let waits_for = |rank: Rank| {
         let own = all().find(|one| one.noticed_by == rank)?;
-        own.is_late().then_some(own.culprit)
+        own.is_timeout().then_some(own.culprit)
     };
-    for _ in 0..statements.len() {
+    for _ in 0..reports.len() {
         let Some(next) = waits_for(culprit) else { break };
         culprit = next;
     }
@@ -149,7 +149,7 @@ impl fmt::Display for Verdict {
                  {expected} bytes: {reason}; call {number}{label}, seen by rank \
                  {noticed_by}{process}"
             ),
-            Cause::Late { deadline_ms } => write!(
+            Cause::Timeout { deadline_ms } => write!(
                 f,
                 "{call} on the {group} group waited {deadline_ms} ms for rank {culprit}, after \
                  {done} of {expected} bytes; call {number}{label}, seen by rank \
@@ -169,18 +169,18 @@ impl Verdict {
     /// The bytes that travel: words, then texts.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, detail, theirs, reason) = match &self.cause {
-            Cause::Mismatch { theirs } => (0, 0, theirs.to_words(), ""),
+            Cause::Mismatch { theirs } => (0, 0, theirs.pack(), ""),
             Cause::Lost { reason } => (1, 0, [0; 3], reason.as_str()),
-            Cause::Late { deadline_ms } => (2, *deadline_ms, [0; 3], ""),
+            Cause::Timeout { deadline_ms } => (2, *deadline_ms, [0; 3], ""),
         };
         let (host, id) = match &self.process {
             Some(Process { host, id }) => (host.as_str(), u64::from(*id) + 1),
             None => ("", 0),
         };
         let texts = [self.group.as_str(), host, reason].map(cut);
-        let [a, b, c] = self.call.to_words();
+        let [a, b, c] = self.call.pack();
         let [d, e, g] = theirs;
-        let words = [
+        let fields = [
             self.epoch,
             self.culprit.0 as u64,
             self.noticed_by.0 as u64,
@@ -200,7 +200,7 @@ impl Verdict {
         ];
         let lengths = texts.map(|text| text.len() as u64);
         let mut bytes: Vec<u8> =
-            words.iter().chain(&lengths).flat_map(|word| word.to_le_bytes()).collect();
+            fields.iter().chain(&lengths).flat_map(|word| word.to_le_bytes()).collect();
         for text in texts {
             bytes.extend_from_slice(text.as_bytes());
         }
@@ -209,8 +209,8 @@ impl Verdict {
 
     /// Reads what [`Self::encode`] wrote; nothing if the bytes are something else.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (words, _) = bytes.first_chunk::<{ 19 * 8 }>()?.as_chunks::<8>();
-        let word = |index: usize| u64::from_le_bytes(words[index]);
+        let (fields, _) = bytes.first_chunk::<{ 19 * 8 }>()?.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(fields[index]);
         let rank = |index: usize| usize::try_from(word(index)).ok().map(Rank);
         let mut rest = &bytes[19 * 8..];
         let mut text = |index: usize| {
@@ -221,9 +221,9 @@ impl Verdict {
         };
         let (group, host, reason) = (text(16)?, text(17)?, text(18)?);
         let cause = match word(4) {
-            0 => Cause::Mismatch { theirs: Signature::from_words([word(9), word(10), word(11)]) },
+            0 => Cause::Mismatch { theirs: Signature::unpack([word(9), word(10), word(11)]) },
             1 => Cause::Lost { reason },
-            2 => Cause::Late { deadline_ms: word(5) },
+            2 => Cause::Timeout { deadline_ms: word(5) },
             _ => return None,
         };
         let id = word(3).checked_sub(1).map(u32::try_from).transpose().ok()?;
@@ -233,7 +233,7 @@ impl Verdict {
             noticed_by: rank(2)?,
             process: id.map(|id| Process { host, id }),
             cause,
-            call: Signature::from_words([word(6), word(7), word(8)]),
+            call: Signature::unpack([word(6), word(7), word(8)]),
             number: word(12),
             group,
             label: Label::from_word(word(13)),
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::Dtype;
 
-    fn statement(by: usize, culprit: usize, cause: Cause) -> Verdict {
+    fn report(by: usize, culprit: usize, cause: Cause) -> Verdict {
         Verdict {
             epoch: 0,
             culprit: Rank(culprit),
@@ -270,38 +270,38 @@ mod tests {
         }
     }
 
-    fn late(by: usize, culprit: usize) -> Verdict {
-        statement(by, culprit, Cause::Late { deadline_ms: 100 })
+    fn timed_out(by: usize, culprit: usize) -> Verdict {
+        report(by, culprit, Cause::Timeout { deadline_ms: 100 })
     }
 
     fn lost(by: usize, culprit: usize) -> Verdict {
-        statement(by, culprit, Cause::Lost { reason: "its process ended".to_owned() })
+        report(by, culprit, Cause::Lost { reason: "its process ended".to_owned() })
     }
 
     #[test]
     fn whoever_everybody_waits_for_in_the_end_is_to_blame() {
         // 0 waits for 1, 1 for 2, 2 for 3, and 3 says nothing.
-        let statements = [Some(late(0, 1)), Some(late(1, 2)), Some(late(2, 3)), None];
-        assert_eq!(rule(&statements), statements[2].as_ref().unwrap());
+        let reports = [Some(timed_out(0, 1)), Some(timed_out(1, 2)), Some(timed_out(2, 3)), None];
+        assert_eq!(decide(&reports), reports[2].as_ref().unwrap());
         // Two wait for it directly: the lower one is heard.
-        let statements = [Some(late(0, 3)), Some(late(1, 3)), Some(late(2, 1)), None];
-        assert_eq!(rule(&statements), statements[0].as_ref().unwrap());
+        let reports = [Some(timed_out(0, 3)), Some(timed_out(1, 3)), Some(timed_out(2, 1)), None];
+        assert_eq!(decide(&reports), reports[0].as_ref().unwrap());
         // Rank 0 is the culprit.
-        let statements = [None, Some(late(1, 2)), Some(late(2, 0))];
-        assert_eq!(rule(&statements).culprit, Rank(0));
+        let reports = [None, Some(timed_out(1, 2)), Some(timed_out(2, 0))];
+        assert_eq!(decide(&reports).culprit, Rank(0));
         // A circle has no end, and everybody must come to the same all the same.
-        let statements = [Some(late(0, 1)), Some(late(1, 0)), Some(late(2, 0))];
-        assert_eq!(rule(&statements), statements[0].as_ref().unwrap());
+        let reports = [Some(timed_out(0, 1)), Some(timed_out(1, 0)), Some(timed_out(2, 0))];
+        assert_eq!(decide(&reports), reports[0].as_ref().unwrap());
     }
 
     #[test]
     fn a_death_counts_more_than_a_deadline_whoever_saw_it() {
-        let statements = [Some(late(0, 1)), Some(late(1, 2)), Some(lost(2, 3)), None];
-        assert_eq!(rule(&statements), statements[2].as_ref().unwrap());
+        let reports = [Some(timed_out(0, 1)), Some(timed_out(1, 2)), Some(lost(2, 3)), None];
+        assert_eq!(decide(&reports), reports[2].as_ref().unwrap());
         let theirs = Signature::message(Dtype::U8, 4);
-        let mismatch = Some(statement(2, 0, Cause::Mismatch { theirs }));
-        let statements = [None, Some(lost(1, 0)), mismatch];
-        assert_eq!(rule(&statements), statements[2].as_ref().unwrap());
+        let mismatch = Some(report(2, 0, Cause::Mismatch { theirs }));
+        let reports = [None, Some(lost(1, 0)), mismatch];
+        assert_eq!(decide(&reports), reports[2].as_ref().unwrap());
     }
 
     #[test]
@@ -317,16 +317,16 @@ mod tests {
     proptest! {
         #[test]
         fn verdicts_survive_the_way(
-            words: [u64; 3],
+            fields: [u64; 3],
             numbers: [u32; 8],
             texts in prop::array::uniform3(".{0,60}"),
             kind in 0..3,
         ) {
             let [group, host, reason] = texts;
             let cause = match kind {
-                0 => Cause::Mismatch { theirs: Signature::from_words(words) },
+                0 => Cause::Mismatch { theirs: Signature::unpack(fields) },
                 1 => Cause::Lost { reason },
-                _ => Cause::Late { deadline_ms: words[0] },
+                _ => Cause::Timeout { deadline_ms: fields[0] },
             };
             let [a, b, c, d, e, f, g, h] = numbers;
             let verdict = Verdict {
@@ -335,10 +335,10 @@ mod tests {
                 process: (c % 2 == 0).then_some(Process { host, id: c / 2 }),
                 cause,
                 noticed_by: Rank(d as usize),
-                call: Signature::from_words(words),
+                call: Signature::unpack(fields),
                 number: e.into(),
                 group,
-                label: Label::from_word(words[1]),
+                label: Label::from_word(fields[1]),
                 done_bytes: f.into(),
                 expected_bytes: u64::from(g) << 32 | u64::from(h),
             };

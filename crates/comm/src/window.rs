@@ -15,23 +15,23 @@ use crate::buffer::ArenaBuffer;
 use crate::comm::Comm;
 use crate::element::Element;
 use crate::error::CommError;
-use crate::node::Lane;
-use crate::starts::Owned;
+use crate::channel::Channel;
+use crate::nonblocking::Owned;
 
 /// A buffer of every member of a group, open to all of them.
 pub struct Window<T: Element> {
     comm: Comm,
     own: ArenaBuffer<T>,
-    places: Places,
+    remote: RemoteBuffers,
 }
 
 /// Where each member's buffer lies, and how long it is.
 #[derive(Clone)]
-struct Places(Arc<[(Rank, usize, usize)]>);
+struct RemoteBuffers(Arc<[(Rank, usize, usize)]>);
 
 /// Elements of a member's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spot {
+pub struct WindowLocation {
     /// Whose buffer.
     pub position: usize,
     /// The first element.
@@ -45,7 +45,7 @@ impl<T: Element> Window<T> {
         if !comm.shares_memory() {
             return Err(comm.invalid("open a window", "the members do not share memory"));
         }
-        let shared = comm.core.node.shared().expect("the members share memory");
+        let shared = comm.core.endpoint.shared().expect("the members share memory");
         let Some(offset) = shared.own().offset_of(&buffer) else {
             return Err(comm.invalid("open a window", "the buffer was allocated by another end"));
         };
@@ -57,11 +57,11 @@ impl<T: Element> Window<T> {
             shared.segment(rank).try_target::<T>(offset, len)?;
             Some((rank, offset, len))
         };
-        let places: Option<_> = comm.ranks().iter().zip(pairs).map(place).collect();
-        let Some(places) = places else {
+        let remote: Option<_> = comm.ranks().iter().zip(pairs).map(place).collect();
+        let Some(remote) = remote else {
             return Err(comm.invalid("open a window", "a buffer lies outside its rank's memory"));
         };
-        Ok(Self { comm: comm.clone(), own: buffer, places: Places(places) })
+        Ok(Self { comm: comm.clone(), own: buffer, remote: RemoteBuffers(remote) })
     }
 
     /// This rank's own buffer.
@@ -71,23 +71,23 @@ impl<T: Element> Window<T> {
 
     /// How long the buffer of the member at `position` is.
     pub fn len_of(&self, position: usize) -> usize {
-        self.places.0[position].2
+        self.remote.0[position].2
     }
 
     /// Copies elements from the buffer of the member at `position`, from `start` on.
     pub fn get(&self, position: usize, start: usize, data: &mut [T]) -> Result<(), CommError> {
-        self.places.get(&self.comm, Spot { position, start }, data)
+        self.remote.get(&self.comm, WindowLocation { position, start }, data)
     }
 
     /// Copies elements into the buffer of the member at `position`, from `start` on.
     pub fn put(&self, position: usize, start: usize, data: &[T]) -> Result<(), CommError> {
-        self.places.put(&self.comm, Spot { position, start }, data)
+        self.remote.put(&self.comm, WindowLocation { position, start }, data)
     }
 
     /// Copies `count` elements from one member's buffer to another's.
-    pub fn copy(&self, from: Spot, to: Spot, count: usize) -> Result<(), CommError> {
-        let source = self.places.part::<T>(&self.comm, from, count)?;
-        self.places.part::<T>(&self.comm, to, count)?.copy_from(source.as_source());
+    pub fn copy(&self, from: WindowLocation, to: WindowLocation, count: usize) -> Result<(), CommError> {
+        let source = self.remote.part::<T>(&self.comm, from, count)?;
+        self.remote.part::<T>(&self.comm, to, count)?.copy_from(source.as_source());
         Ok(())
     }
 
@@ -99,9 +99,9 @@ impl<T: Element> Window<T> {
         start: usize,
         data: B,
     ) -> Result<Handle<B>, CommError> {
-        let places = self.places.clone();
-        self.comm.queue(Lane::Recvs, data, move |comm, data| {
-            places.get::<T>(comm, Spot { position, start }, data.as_mut())
+        let remote = self.remote.clone();
+        self.comm.queue(Channel::Recvs, data, move |comm, data| {
+            remote.get::<T>(comm, WindowLocation { position, start }, data.as_mut())
         })
     }
 
@@ -113,9 +113,9 @@ impl<T: Element> Window<T> {
         start: usize,
         data: B,
     ) -> Result<Handle<B>, CommError> {
-        let places = self.places.clone();
-        self.comm.queue(Lane::Sends, data, move |comm, data| {
-            places.put::<T>(comm, Spot { position, start }, (*data).as_ref())
+        let remote = self.remote.clone();
+        self.comm.queue(Channel::Sends, data, move |comm, data| {
+            remote.put::<T>(comm, WindowLocation { position, start }, (*data).as_ref())
         })
     }
 
@@ -128,13 +128,13 @@ impl<T: Element> Window<T> {
     }
 }
 
-impl Places {
-    fn get<T: Element>(&self, comm: &Comm, from: Spot, data: &mut [T]) -> Result<(), CommError> {
+impl RemoteBuffers {
+    fn get<T: Element>(&self, comm: &Comm, from: WindowLocation, data: &mut [T]) -> Result<(), CommError> {
         self.part(comm, from, data.len())?.as_source().copy_to(data);
         Ok(())
     }
 
-    fn put<T: Element>(&self, comm: &Comm, to: Spot, data: &[T]) -> Result<(), CommError> {
+    fn put<T: Element>(&self, comm: &Comm, to: WindowLocation, data: &[T]) -> Result<(), CommError> {
         self.part(comm, to, data.len())?.copy_from_slice(data);
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Places {
     fn part<'a, T: Element>(
         &self,
         comm: &'a Comm,
-        Spot { position, start }: Spot,
+        WindowLocation { position, start }: WindowLocation,
         count: usize,
     ) -> Result<Target<'a, T>, CommError> {
         let Some(&(rank, offset, len)) = self.0.get(position) else {
@@ -154,7 +154,7 @@ impl Places {
             let rule = format!("elements {range:?} of a buffer of {len}");
             return Err(comm.invalid("put or get", &rule));
         }
-        let shared = comm.core.node.shared().expect("the members share memory");
+        let shared = comm.core.endpoint.shared().expect("the members share memory");
         Ok(shared.segment(rank).target(offset + start * size_of::<T>(), count))
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Block, Source, Target};
 
-use crate::engine::Buffers;
+use crate::call_buffers::CallBuffers;
 use crate::error::CommError;
-use crate::plan::Plan;
+use crate::prepared_schedule::PreparedSchedule;
 use crate::transport::shared::SharedWorld;
 
 /// Working memory, grown as needed and kept.
@@ -51,7 +51,7 @@ impl Workspace {
     pub(crate) fn prepare(
         &mut self,
         shared: &Arc<SharedWorld>,
-        plan: &Plan,
+        prepared: &PreparedSchedule,
         number: u64,
         staging_bytes: usize,
     ) -> Result<(), CommError> {
@@ -59,9 +59,9 @@ impl Workspace {
             // Whoever is in this call has left the one before the last.
             self.retired.retain(|(last_use, _)| last_use + 2 > number);
         }
-        if plan.scratch_bytes > 0 {
+        if prepared.scratch_bytes > 0 {
             // Two halves in turn: a slow rank may still read what the last call left there.
-            let bytes = 2 * plan.scratch_bytes;
+            let bytes = 2 * prepared.scratch_bytes;
             self.reserve(shared, number, bytes, |workspace| &mut workspace.scratch)?;
         }
         if staging_bytes > 0 {
@@ -110,21 +110,21 @@ pub(crate) struct Staging {
 
 impl Staging {
     #[inline]
-    pub(crate) fn new(plan: &Plan, buffers: &Buffers<'_>) -> Self {
+    pub(crate) fn new(prepared: &PreparedSchedule, buffers: &CallBuffers<'_>) -> Self {
         let is_hidden = |is_shared: bool, offset: Option<usize>, bytes: usize| {
             is_shared && offset.is_none() && bytes > 0
         };
-        let input = is_hidden(plan.facts.shares_input, buffers.input_offset, buffers.input.len());
-        let output = is_hidden(plan.facts.shares_output, buffers.output_offset, plan.output_bytes);
+        let input = is_hidden(prepared.facts.shares_input, buffers.input_offset, buffers.input.len());
+        let output = is_hidden(prepared.facts.shares_output, buffers.output_offset, prepared.output_bytes);
         // One place for both where they are one.
-        let is_output_staged = output || (buffers.in_place && input && plan.output_bytes > 0);
+        let is_output_staged = output || (buffers.in_place && input && prepared.output_bytes > 0);
         let is_input_staged = input || (buffers.in_place && output);
         let mut bytes = 0;
         if is_input_staged {
             bytes += buffers.input.len().next_multiple_of(64);
         }
         if is_output_staged && !buffers.in_place {
-            bytes += plan.output_bytes;
+            bytes += prepared.output_bytes;
         }
         Self { is_input_staged, is_output_staged, bytes }
     }
@@ -134,10 +134,10 @@ impl Staging {
     pub(crate) fn stage<'a>(
         &self,
         shared: &'a Arc<SharedWorld>,
-        plan: &Plan,
+        prepared: &PreparedSchedule,
         start: usize,
-        buffers: Buffers<'a>,
-    ) -> Buffers<'a> {
+        buffers: CallBuffers<'a>,
+    ) -> CallBuffers<'a> {
         let mut staged = buffers;
         let mut next = start;
         if self.is_input_staged {
@@ -149,7 +149,7 @@ impl Staging {
         }
         if self.is_output_staged {
             let output_start = if buffers.in_place { start } else { next };
-            staged.output = shared.own().target(output_start, plan.output_bytes);
+            staged.output = shared.own().target(output_start, prepared.output_bytes);
             staged.output_offset = Some(output_start);
         }
         staged
@@ -157,10 +157,10 @@ impl Staging {
 }
 
 /// Makes room for `bytes` bytes.
-pub(crate) fn grow(words: &mut Vec<u64>, bytes: usize) {
+pub(crate) fn grow(fields: &mut Vec<u64>, bytes: usize) {
     let len = bytes.div_ceil(size_of::<u64>());
-    if words.len() < len {
-        words.resize(len, 0);
+    if fields.len() < len {
+        fields.resize(len, 0);
     }
 }
 

@@ -8,22 +8,22 @@ use common::{run_checks, run_ranks};
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_config::{Conditions, Emulate, EmulatedLink};
+use lockstep_config::{LinkConditions, Emulate, EmulatedLink};
 use lockstep_platform::real;
 
 fn run_emulated(num_ranks: usize, emulate: &Emulate, body: impl Fn(Comm) + Sync) {
     let options = TcpOptions { emulate: emulate.clone(), ..TcpOptions::default() };
-    let lanes = TcpTransport::loopback(&real(), num_ranks, 2, &options);
-    run_ranks(lanes.expect("loopback works"), |_, lanes| TcpTransport::wires(lanes), body);
+    let channels = TcpTransport::loopback(&real(), num_ranks, 2, &options);
+    run_ranks(channels.expect("loopback works"), |_, channels| TcpTransport::into_channels(channels), body);
 }
 
-fn all_links(usual: Conditions) -> Emulate {
+fn all_links(usual: LinkConditions) -> Emulate {
     Emulate { usual, seed: 3, ..Emulate::none() }
 }
 
 #[test]
 fn groups_over_bad_links_pass_every_check() {
-    let usual = Conditions {
+    let usual = LinkConditions {
         bandwidth: BytesPerSecond(1e9),
         latency: Seconds(20e-6),
         jitter: Seconds(50e-6),
@@ -36,7 +36,7 @@ fn groups_over_bad_links_pass_every_check() {
 fn messages_are_under_way_together_and_none_arrives_early() {
     const LATENCY: Duration = Duration::from_millis(200);
     const NUM_MESSAGES: u64 = 20;
-    let usual = Conditions { latency: Seconds(LATENCY.as_secs_f64()), ..Conditions::NONE };
+    let usual = LinkConditions { latency: Seconds(LATENCY.as_secs_f64()), ..LinkConditions::NONE };
     run_emulated(2, &all_links(usual), |comm| {
         let world = real();
         comm.barrier().unwrap();
@@ -85,7 +85,7 @@ fn one_bad_link_among_good_ones_is_the_only_one_that_waits() {
 
 #[test]
 fn what_is_lost_on_the_way_is_sent_again() {
-    let usual = Conditions { loss: 0.05, latency: Seconds(100e-6), ..Conditions::NONE };
+    let usual = LinkConditions { loss: 0.05, latency: Seconds(100e-6), ..LinkConditions::NONE };
     run_emulated(2, &all_links(usual), |comm| {
         let mut data: Vec<u32> = (0..200_000).collect();
         comm.broadcast(&mut data, 0).unwrap();

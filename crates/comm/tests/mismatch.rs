@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::processes::{Ranks, own_end};
 use common::{run_tcp, run_threads_within};
 use lockstep_comm::Reduction;
-use lockstep_comm::conformance::mismatch::MISMATCHES;
+use lockstep_conformance::mismatch::MISMATCHES;
 use lockstep_config::Blame;
 
 /// How long a call waits before it looks for the reason.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_platform::{
-    Clock, Entropy, Files, Host, LocalListener, LocalStream, Net, Patience, Platform, Processes,
+    Clock, Entropy, Files, Host, LocalListener, LocalStream, Net, SpinPolicy, Platform, Processes,
     Segment, Shared, SharedError, Threads, World, real,
 };
 
@@ -69,17 +69,17 @@ impl Shared for Starved {
         self.real.shared().join_fences()
     }
 
-    fn fence_everyone(&self) {
-        self.real.shared().fence_everyone();
+    fn fence_all(&self) {
+        self.real.shared().fence_all();
     }
 
     fn yield_now(&self) {
         self.pass(TURN);
     }
 
-    fn patience(&self, _: usize) -> Patience {
+    fn spin_policy(&self, _: usize) -> SpinPolicy {
         // As where ranks are more than cores.
-        Patience { num_spins: 40, num_yields: 3000 }
+        SpinPolicy { num_spins: 40, num_yields: 3000 }
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{OPTIONS, run_checks, run_ranks, run_tcp};
-use lockstep_comm::rendezvous::{Joined, Place, Settings, Ticket, join, join_as_first, listen};
+use lockstep_cluster::rendezvous::{Joined, Place, Settings, Ticket, join, join_as_first, listen};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Cause, Comm, Reduction};
@@ -34,7 +34,8 @@ fn run_hosts_with(domains: &[usize], encrypt: bool, body: impl Fn(Comm) + Sync) 
         };
         let joined = Joined { domains: domains.to_vec(), ..joined.expect("all ranks come") };
         let options = TcpOptions::default();
-        hosts::connect(world, joined, &settings, &options, OPTIONS.arena_bytes).expect("wires")
+        let memory = settings.memory(OPTIONS.arena_bytes);
+        hosts::connect(world, joined, memory, &options).expect("wires")
     };
     run_ranks(listeners.into_iter().enumerate().collect(), open, body);
 }
@@ -86,7 +87,7 @@ fn a_rank_that_leaves_is_named_on_every_host() {
         let text = error.to_string();
         assert!(text.contains("rank 3"), "rank {} says: {text}", comm.rank());
         let verdict = error.verdict().expect("the ranks settle on something");
-        assert!(!matches!(verdict.cause, Cause::Late { .. }), "{text}");
+        assert!(!matches!(verdict.cause, Cause::Timeout { .. }), "{text}");
     });
 }
 
@@ -102,7 +103,7 @@ fn a_rank_that_is_late_is_named_after_the_deadline() {
         let error = comm.all_reduce(&mut [1.0_f32; 1000], Reduction::Sum).unwrap_err();
         let verdict = error.verdict().expect("the ranks settle on something");
         assert_eq!(verdict.culprit, Rank(2), "{error}");
-        assert!(matches!(verdict.cause, Cause::Late { deadline_ms: 100 }), "{error}");
+        assert!(matches!(verdict.cause, Cause::Timeout { deadline_ms: 100 }), "{error}");
     });
 }
 

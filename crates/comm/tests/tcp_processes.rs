@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use common::processes::free_port;
 use common::{OPTIONS, run_checks};
-use lockstep_comm::rendezvous::{Place, SECRET, Settings};
-use lockstep_comm::transport::hosts;
+use lockstep_cluster::join::open;
+use lockstep_cluster::rendezvous::{Place, SECRET, Settings};
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Comm, Reduction};
 use lockstep_platform::real;
@@ -30,8 +30,8 @@ fn a_rank_of_a_run() {
     let encrypt = task.contains("sealed");
     let settings = Settings { shares_memory, silence_limit, encrypt, ..Settings::default() };
     let options = TcpOptions::default();
-    let wires = hosts::open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
-    let comm = Comm::world(&world, wires.expect("all ranks come")).expect("a world");
+    let channels = open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
+    let comm = Comm::world(&world, channels.expect("all ranks come")).expect("a world");
     println!("via {}", comm.transport());
     if task.ends_with("check") {
         run_checks(&comm);

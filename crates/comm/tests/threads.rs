@@ -3,7 +3,7 @@
 mod common;
 
 use common::{run_checks, run_threads};
-use lockstep_comm::conformance;
+use lockstep_conformance as conformance;
 
 #[test]
 fn groups_of_one_to_five_threads_pass_every_check() {

@@ -6,7 +6,7 @@
 //! values that can be together are.
 
 use crate::recipes::Small;
-use lockstep_comm::conformance::cases::{COMMIT, Random};
+use lockstep_conformance::cases::{COMMIT, Random};
 use lockstep_config::{ConfigErrors, PipelineSchedule, Recipe};
 use lockstep_platform::World;
 use std::collections::BTreeSet;

@@ -10,6 +10,7 @@ use super::{Finding, Tree};
 const EDGES: &[(&str, &str)] = &[
     ("config", ""),
     ("platform", ""),
+    ("plot", ""),
     ("mesh", ""),
     ("schedule", "config"),
     ("timeline", "config schedule"),

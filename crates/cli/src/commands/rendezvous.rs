@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::workers::{tell, warn};
 use lockstep_cluster::ClusterError;
-use lockstep_comm::rendezvous::{self, Hosted, Secret, Settings, Ticket};
+use lockstep_cluster::rendezvous::{self, Hosted, Secret, Settings, Ticket};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::time::Duration;

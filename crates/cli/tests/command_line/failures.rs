@@ -3,7 +3,7 @@
 
 use crate::launch::{Running, send};
 use crate::process::Folder;
-use lockstep_comm::conformance::cases::{Random, chosen};
+use lockstep_conformance::cases::{Random, chosen};
 use lockstep_platform::real;
 use std::time::Duration;
 

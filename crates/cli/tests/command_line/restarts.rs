@@ -3,7 +3,7 @@
 
 use crate::launch::{send, send_all};
 use crate::process::Folder;
-use lockstep_comm::conformance::cases::{Random, chosen};
+use lockstep_conformance::cases::{Random, chosen};
 use lockstep_platform::{Deadline, World, real};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

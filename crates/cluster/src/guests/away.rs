@@ -2,8 +2,8 @@
 
 use super::line::{Ear, Message, send};
 use crate::ClusterError;
+use crate::rendezvous::{self, Log, Reception, Settings, Ticket, Visitor};
 use crate::roster::Roster;
-use lockstep_comm::rendezvous::{self, Log, Reception, Settings, Ticket, Visitor};
 use lockstep_platform::{
     Deadline, Exit, Process, ProcessCommand, ProcessError, ProcessOutput, Signal, Stream, World,
 };

@@ -2,8 +2,8 @@
 
 use super::line::{Ear, Message, send};
 use crate::ClusterError;
+use crate::rendezvous::{MEETING_POINT, RUN, TICKET, Ticket, visit};
 use crate::role::{LAUNCHER, RESTARTS, RUN_DIR};
-use lockstep_comm::rendezvous::{MEETING_POINT, RUN, TICKET, Ticket, visit};
 use lockstep_platform::{JoinHandle, Process, ProcessCommand, ProcessOutput, Stream, World};
 use std::ffi::OsString;
 use std::io::ErrorKind;

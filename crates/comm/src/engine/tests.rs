@@ -1,30 +1,30 @@
-//! Schedules that were broken on purpose, carried out all the same: somebody notices.
+//! Mutated schedules: the engine runs them, and counters, results or errors reveal the mutation.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use lockstep_platform::real;
-use lockstep_schedule::collective::{Team, build};
-use lockstep_schedule::mutate::{Mutation, mutations};
+use lockstep_schedule::collective::{GroupSpec, build};
+use lockstep_schedule::mutation::{Mutation, mutations};
 use lockstep_schedule::{Algorithm, Layout, Op, Schedule, Step, StepId, verify};
 
 use crate::{Comm, Element, Options, Reduction, Traffic};
 
-/// A length whose chunks differ, so that a wrong chunk is a wrong number of bytes.
+/// A length whose chunks differ, so that a wrong chunk has a wrong number of bytes.
 const COUNT: usize = 11;
 
-fn input(position: usize) -> Vec<f32> {
-    (0..COUNT).map(|index| (position + 1) as f32 * (1.0 + index as f32)).collect()
+fn input(group_rank: usize) -> Vec<f32> {
+    (0..COUNT).map(|index| (group_rank + 1) as f32 * (1.0 + index as f32)).collect()
 }
 
-/// What a rank was left with: what it counted, and its data if the call did not fail.
+/// Traffic of a rank, and its data if the call did not fail.
 type Outcome = (Traffic, Option<Vec<f32>>);
 
 /// Longer than any wait that ends.
 const LONG: Duration = Duration::from_mins(1);
 
-/// Carries out an all-reduce by a schedule, whatever it does.
-fn carry_out(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
+/// Runs an all-reduce by any schedule.
+fn run_schedule(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
     let num_ranks = schedule.num_ranks();
     let options = Options { arena_bytes: 1 << 20, timeout };
     let ends = Comm::threads(&real(), num_ranks, &options).unwrap();
@@ -33,8 +33,8 @@ fn carry_out(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
         for comm in &ends {
             scope.spawn(|| {
                 let comm = comm.using(schedule.algorithm);
-                let wanted = comm.wanted::<f32>(Op::AllReduce, Some(Reduction::Sum), COUNT, &[]);
-                comm.lock().planner.follow(&wanted, schedule.clone());
+                let key = comm.schedule_key::<f32>(Op::AllReduce, Some(Reduction::Sum), COUNT, &[]);
+                comm.lock().schedules.force_schedule(&key, schedule.clone());
                 let mut output = vec![f32::from_small(0); COUNT];
                 let result =
                     comm.all_reduce_into(&input(comm.group_rank()), &mut output, Reduction::Sum);
@@ -47,7 +47,7 @@ fn carry_out(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
     outcomes.into_inner().unwrap().into_iter().map(Option::unwrap).collect()
 }
 
-/// What the proof of a schedule says that each rank moves.
+/// Traffic of each rank according to the verified schedule.
 fn proven(schedule: &Schedule) -> Vec<Traffic> {
     let (report, layout) = (verify(schedule).unwrap(), Layout::even(schedule, COUNT));
     let bytes = |len: usize| 4 * len as u64;
@@ -66,11 +66,11 @@ fn counted(outcomes: &[Outcome]) -> Vec<Traffic> {
 }
 
 #[test]
-fn a_schedule_as_it_was_proven_moves_what_was_proven() {
+fn a_verified_schedule_moves_the_verified_traffic() {
     for algorithm in [Algorithm::RING, Algorithm::Direct, Algorithm::Rabenseifner] {
         for num_ranks in [2, 3] {
-            let schedule = build(Op::AllReduce, algorithm, &Team::new(num_ranks)).unwrap();
-            let outcomes = carry_out(&schedule, LONG);
+            let schedule = build(Op::AllReduce, algorithm, &GroupSpec::new(num_ranks)).unwrap();
+            let outcomes = run_schedule(&schedule, LONG);
             assert_eq!(counted(&outcomes), proven(&schedule), "{schedule}");
             assert!(outcomes.iter().all(|(_, data)| data.is_some()), "{schedule}");
         }
@@ -78,9 +78,9 @@ fn a_schedule_as_it_was_proven_moves_what_was_proven() {
 }
 
 #[test]
-fn a_message_that_was_left_out_is_missing_from_the_counters_of_both_ends() {
-    let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(3)).unwrap();
-    let (said, layout) = (proven(&ring), Layout::even(&ring, COUNT));
+fn a_dropped_message_is_missing_from_the_counters_of_both_ranks() {
+    let ring = build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(3)).unwrap();
+    let (verified, layout) = (proven(&ring), Layout::even(&ring, COUNT));
     let is_message = |step: &Step| matches!(step, Step::Send { .. });
     for (sent, step) in ring.steps().filter(|(_, step)| is_message(step)) {
         let Step::Send { peer, chunks, .. } = *step else { unreachable!("filtered above") };
@@ -90,10 +90,10 @@ fn a_message_that_was_left_out_is_missing_from_the_counters_of_both_ends() {
         let mutant = Mutation::Drop(StepId { step, ..received }).apply(&ring).unwrap();
         let mutant = Mutation::Drop(sent).apply(&mutant).unwrap();
         assert!(verify(&mutant).is_err(), "{mutant}");
-        let found = counted(&carry_out(&mutant, LONG));
+        let found = counted(&run_schedule(&mutant, LONG));
         let bytes = 4 * layout.len(chunks) as u64;
-        for (rank, (said, found)) in said.iter().zip(&found).enumerate() {
-            let mut expected = *said;
+        for (rank, (verified, found)) in verified.iter().zip(&found).enumerate() {
+            let mut expected = *verified;
             if rank == sent.rank {
                 expected.messages -= 1;
                 expected.sent_bytes -= bytes;
@@ -109,14 +109,13 @@ fn a_message_that_was_left_out_is_missing_from_the_counters_of_both_ends() {
 #[test]
 fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
     for algorithm in [Algorithm::RING, Algorithm::Direct] {
-        let schedule = build(Op::AllReduce, algorithm, &Team::new(2)).unwrap();
-        let said = proven(&schedule);
+        let schedule = build(Op::AllReduce, algorithm, &GroupSpec::new(2)).unwrap();
+        let verified = proven(&schedule);
         let sums: Vec<f32> = (0..COUNT).map(|index| input(0)[index] + input(1)[index]).collect();
         let mut num_changed = 0;
         for mutation in mutations(&schedule) {
             let Some(mutant) = mutation.apply(&schedule) else { continue };
-            // A few mutations, such as the other order of a sum of two, change nothing that
-            // can be seen in a sum, or are as right as the original; the proof knows.
+            // A few mutations, such as the other order of a sum of two, are correct schedules.
             if verify(&mutant).is_ok() {
                 continue;
             }
@@ -124,11 +123,11 @@ fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
             let touches_flags = schedule.steps().any(|(id, step)| {
                 is_wait(step) && format!("{mutation:?}").contains(&format!("{id:?}"))
             });
-            let outcomes = carry_out(&mutant, Duration::from_millis(30));
+            let outcomes = run_schedule(&mutant, Duration::from_millis(30));
             let is_right = outcomes.iter().all(|(_, data)| data.as_ref() == Some(&sums));
-            let is_counted = counted(&outcomes) != said;
+            let is_counted = counted(&outcomes) != verified;
             num_changed += usize::from(is_counted);
-            // A lost wait is a race, which may end well.
+            // A dropped wait is a race that may go unnoticed.
             let is_race = touches_flags
                 || matches!(mutation, Mutation::JoinRounds(_) | Mutation::SwapRounds(_));
             assert!(!is_right || is_counted || is_race, "{mutation:?} of\n{schedule}");

@@ -1,7 +1,7 @@
-//! The protocols under every interleaving and every memory order that the language allows.
+//! Loom models of the protocols: every interleaving and every memory order that the language allows.
 //!
-//! Each model runs three times: as it is, and, to see that the checker sees, with words whose
-//! stores or whose loads promise nothing. Those must fail.
+//! Each model runs three times: as it is, and, as a check of the checker, with words whose stores or
+//! loads are relaxed. Those must fail.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use loom::thread;
 
 use super::*;
 
-/// A word of the checker.
+/// A word that the checker can create.
 trait Checked: Word + Send + Sync + 'static {
     fn zero() -> Self;
 }
@@ -77,7 +77,7 @@ impl Checked for WeakLoads {
     }
 }
 
-/// What the sleeper makes the waker pass, or what both pass by themselves.
+/// The fence that the sleeper issues for both sides, or that each issues itself.
 fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
@@ -89,7 +89,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Two ranks' flags and one element of memory each, which the checker watches for races.
+/// Flags of two ranks and one element of memory each, which the checker watches for races.
 struct Pair<W> {
     lines: [[Line<W>; 4]; 2],
     finished: [W; 2],
@@ -118,13 +118,13 @@ impl<W: Checked> Pair<W> {
 
     #[expect(unsafe_code, reason = "the checker's cell, which fails the test on a race")]
     fn write(&self, place: usize, value: u64) {
-        // SAFETY: what is checked is that this never races.
+        // SAFETY: the model checker fails the test if this access races.
         self.memory[place].with_mut(|place| unsafe { *place = value });
     }
 
     #[expect(unsafe_code, reason = "the checker's cell, which fails the test on a race")]
     fn read(&self, place: usize) -> u64 {
-        // SAFETY: what is checked is that this never races.
+        // SAFETY: the model checker fails the test if this access races.
         self.memory[place].with(|place| unsafe { *place })
     }
 }
@@ -140,19 +140,19 @@ fn as_two_ranks<W: Checked>(body: fn(&Pair<W>, usize)) {
     });
 }
 
-fn some_card(call: u64, rank: usize) -> Card {
-    Card { signature: [call, 1, 2], input: rank as u64, ..Card::default() }
+fn some_descriptor(call: u64, rank: usize) -> CallDescriptor {
+    CallDescriptor { signature: [call, 1, 2], input: rank as u64, ..CallDescriptor::default() }
 }
 
-/// Both ranks write their own memory, meet, read both memories, one of them stores into both, and
-/// meet again: what a direct all-reduce does.
+/// Direct all-reduce: both ranks write their own memory and synchronize, one of them sums both into
+/// both, and they synchronize again.
 fn direct<W: Checked>(pair: &Pair<W>, rank: usize) {
     let other = 1 - rank;
     for call in 1..=2 {
         pair.write(rank, 10 * call + rank as u64);
-        show(pair.line(rank, call, 1), &some_card(call, rank), counter(call, 1));
+        publish_descriptor(pair.line(rank, call, 1), &some_descriptor(call, rank), counter(call, 1));
         pair.wait(other, call, 1);
-        assert_eq!(card(pair.line(other, call, 1)), some_card(call, other));
+        assert_eq!(read_descriptor(pair.line(other, call, 1)), some_descriptor(call, other));
         if rank == 0 {
             let sum = pair.read(0) + pair.read(1);
             pair.write(0, sum);
@@ -181,58 +181,58 @@ fn a_direct_call_needs_acquire() {
     as_two_ranks::<WeakLoads>(direct);
 }
 
-/// One meeting only: a quick rank may show its next card while the slow one reads this one.
+/// Barrier: a fast rank may publish its next descriptor while the slow one reads this one.
 fn barrier<W: Checked>(pair: &Pair<W>, rank: usize) {
     let other = 1 - rank;
     for call in 1..=3 {
-        show(pair.line(rank, call, 1), &some_card(call, rank), counter(call, 1));
+        publish_descriptor(pair.line(rank, call, 1), &some_descriptor(call, rank), counter(call, 1));
         pair.wait(other, call, 1);
-        assert_eq!(card(pair.line(other, call, 1)), some_card(call, other), "call {call}");
+        assert_eq!(read_descriptor(pair.line(other, call, 1)), some_descriptor(call, other), "call {call}");
     }
 }
 
 #[test]
-fn a_card_stays_readable_while_a_quick_rank_runs_ahead() {
+fn a_descriptor_stays_readable_while_a_fast_rank_runs_ahead() {
     as_two_ranks::<AtomicU64>(barrier);
 }
 
 #[test]
 #[should_panic = "call"]
-fn a_card_needs_release() {
+fn a_descriptor_needs_release() {
     as_two_ranks::<WeakStores>(barrier);
 }
 
 #[test]
 #[should_panic = "call"]
-fn a_card_needs_acquire() {
+fn a_descriptor_needs_acquire() {
     as_two_ranks::<WeakLoads>(barrier);
 }
 
-/// Rank 0 only shows and rank 1 only reads, so rank 0 could run ahead for ever. Before it writes
-/// over a card it waits until the other is through with that call.
+/// Rank 0 only publishes and rank 1 only reads, so rank 0 could run ahead for ever. Before it
+/// overwrites a descriptor it waits until the other has finished that call.
 fn open_calls<W: Checked>(pair: &Pair<W>, rank: usize) {
     for call in 1..=3 {
         if rank == 0 {
             while published(&pair.finished[1]) + 2 < call {
                 thread::yield_now();
             }
-            show(pair.line(0, call, 1), &some_card(call, 0), counter(call, 1));
+            publish_descriptor(pair.line(0, call, 1), &some_descriptor(call, 0), counter(call, 1));
         } else {
             pair.wait(0, call, 1);
-            assert_eq!(card(pair.line(0, call, 1)), some_card(call, 0), "call {call}");
+            assert_eq!(read_descriptor(pair.line(0, call, 1)), some_descriptor(call, 0), "call {call}");
             publish(&pair.finished[1], call);
         }
     }
 }
 
 #[test]
-fn a_card_is_not_overwritten_before_a_straggler_has_read_it() {
+fn a_descriptor_is_not_overwritten_before_a_straggler_has_read_it() {
     as_two_ranks::<AtomicU64>(open_calls);
 }
 
 #[test]
 #[should_panic = "call"]
-fn a_straggler_is_overtaken_where_nobody_waits_for_it() {
+fn a_straggler_reads_a_wrong_descriptor_without_the_wait() {
     as_two_ranks::<AtomicU64>(|pair, rank| {
         if rank == 0 {
             publish(&pair.finished[1], u64::MAX / 2);
@@ -241,7 +241,7 @@ fn a_straggler_is_overtaken_where_nobody_waits_for_it() {
     });
 }
 
-/// A ring with two places: rank 0 puts three messages in, rank 1 takes them out.
+/// A ring with two slots: rank 0 writes three messages, rank 1 reads them.
 fn ring<W: Checked>(pair: &Pair<W>, rank: usize) {
     let (written, taken) = (&pair.finished[0], &pair.finished[1]);
     for number in 0..3 {
@@ -279,27 +279,27 @@ fn a_ring_needs_acquire() {
     as_two_ranks::<WeakLoads>(ring);
 }
 
-/// One rank sleeps until a flag is set, the other sets it and looks whether somebody sleeps.
+/// One rank sleeps until a flag is set; the other sets it and checks for a sleeper.
 fn sleep_and_wake(fence: fn()) {
     explore(move || {
-        let words: Arc<[AtomicU64; 3]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
-        let twin = Arc::clone(&words);
+        let fields: Arc<[AtomicU64; 3]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        let twin = Arc::clone(&fields);
         let thread = thread::spawn(move || {
             let [flag, asleep, rings] = &*twin;
             flag.store(1, Ordering::Release);
             fence();
-            Bell { asleep, rings }.ring_if_asleep(|_| {});
+            Doorbell { asleep, rings }.ring_if_asleep(|_| {});
         });
-        let [flag, asleep, rings] = &*words;
-        // A nap without a limit: a lost wake-up would never end, and the checker would say so.
-        let nap = |rings: &AtomicU64, seen| {
-            while rings.load(Ordering::Acquire) == seen {
+        let [flag, asleep, rings] = &*fields;
+        // A nap without a limit: a lost wake-up never ends, and the checker reports it.
+        let nap = |rings: &AtomicU64, previous| {
+            while rings.load(Ordering::Acquire) == previous {
                 thread::yield_now();
             }
             true
         };
         let is_done = || flag.load(Ordering::Acquire) == 1;
-        assert!(Bell { asleep, rings }.sleep_until(is_done, fence, nap));
+        assert!(Doorbell { asleep, rings }.sleep_until(is_done, fence, nap));
         thread.join().unwrap();
     });
 }
@@ -311,6 +311,6 @@ fn a_sleeper_is_always_woken() {
 
 #[test]
 #[should_panic = "Model exceeded maximum number of branches"]
-fn without_fences_a_sleeper_may_miss_its_call() {
+fn without_fences_a_wake_up_may_be_lost() {
     sleep_and_wake(|| {});
 }

@@ -65,14 +65,14 @@ pub(crate) struct Job<'a> {
 pub(crate) fn reduce(isa: Isa, dtype: Dtype, job: &Job<'_>) {
     with_type!(dtype, T =>
         dispatch(isa, Sweep::<T>::new(job)),
-        Sweep::<T>::new(job).run_plainly());
+        Sweep::<T>::new(job).run_portable());
 }
 
 /// Divides every element of a window.
 pub(crate) fn divide(isa: Isa, dtype: Dtype, window: Target<'_, u8>, by: usize) {
     with_type!(dtype, T =>
         dispatch(isa, Divide::<T>::new(window, by)),
-        Divide::<T>::new(window, by).run_plainly());
+        Divide::<T>::new(window, by).run_portable());
 }
 
 #[cfg(test)]

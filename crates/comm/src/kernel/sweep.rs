@@ -59,13 +59,13 @@ sweep_kernel!(f32, f64, half::bf16, half::f16);
 /// The same without a choice of instruction set, for types that gain little from it: one copy of
 /// each loop instead of three keeps the build short.
 impl<T: Vector<()>> Sweep<'_, T> {
-    pub(super) fn run_plainly(self) {
+    pub(super) fn run_portable(self) {
         run::<(), T>((), self.job);
     }
 }
 
 impl<T: Vector<()>> Divide<'_, T> {
-    pub(super) fn run_plainly(self) {
+    pub(super) fn run_portable(self) {
         divide::<(), T>((), self.window.cast(), self.by);
     }
 }
@@ -74,37 +74,37 @@ impl<T: Vector<()>> Divide<'_, T> {
 fn run<S: Copy, T: Vector<S>>(s: S, job: &Job<'_>) {
     match job.reduction {
         Reduction::Sum | Reduction::Mean => run_as::<S, T, Add>(s, Add, job),
-        other => run_as::<S, T, Given>(s, Given(other), job),
+        other => run_as::<S, T, Selected>(s, Selected(other), job),
     }
 }
 
 /// Which reduction a loop does: sums have loops of their own, the others share one.
-trait Which: Copy {
-    fn which(self) -> Reduction;
+trait ReductionKind: Copy {
+    fn kind(self) -> Reduction;
 }
 
 #[derive(Clone, Copy)]
 struct Add;
 
 #[derive(Clone, Copy)]
-struct Given(Reduction);
+struct Selected(Reduction);
 
-impl Which for Add {
+impl ReductionKind for Add {
     #[inline(always)]
-    fn which(self) -> Reduction {
+    fn kind(self) -> Reduction {
         Reduction::Sum
     }
 }
 
-impl Which for Given {
+impl ReductionKind for Selected {
     #[inline(always)]
-    fn which(self) -> Reduction {
+    fn kind(self) -> Reduction {
         self.0
     }
 }
 
 #[inline(always)]
-fn run_as<S: Copy, T: Vector<S>, R: Which>(s: S, r: R, job: &Job<'_>) {
+fn run_as<S: Copy, T: Vector<S>, R: ReductionKind>(s: S, r: R, job: &Job<'_>) {
     use SumTree::{Leaf, Sum};
     if let (Sum(left, right), None) = (&job.order.tree, job.divide_by)
         && let (Leaf(left), Leaf(right)) = (&**left, &**right)
@@ -121,7 +121,7 @@ fn run_as<S: Copy, T: Vector<S>, R: Which>(s: S, r: R, job: &Job<'_>) {
 }
 
 #[inline(always)]
-fn two_to_one<S: Copy, T: Vector<S>, R: Which>(
+fn two_to_one<S: Copy, T: Vector<S>, R: ReductionKind>(
     s: S,
     r: R,
     a: Source<'_, T>,
@@ -132,7 +132,7 @@ fn two_to_one<S: Copy, T: Vector<S>, R: Which>(
     let (b, b_tail) = b.as_chunks::<VECTOR_LEN>();
     let (target, tail) = target.as_chunks::<VECTOR_LEN>();
     for i in 0..target.len() {
-        let sum = T::combine(s, r.which(), T::load(s, a.get(i)), T::load(s, b.get(i)));
+        let sum = T::combine(s, r.kind(), T::load(s, a.get(i)), T::load(s, b.get(i)));
         target.set(i, T::store(s, sum));
     }
     for i in 0..tail.len() {
@@ -141,7 +141,7 @@ fn two_to_one<S: Copy, T: Vector<S>, R: Which>(
 }
 
 #[inline(always)]
-fn two_to_two<S: Copy, T: Vector<S>, R: Which>(
+fn two_to_two<S: Copy, T: Vector<S>, R: ReductionKind>(
     s: S,
     r: R,
     a: Source<'_, T>,
@@ -160,7 +160,7 @@ fn two_to_two<S: Copy, T: Vector<S>, R: Which>(
     for i in 0..first.len() {
         first.fetch_for_writing(i + AHEAD);
         second.fetch_for_writing(i + AHEAD);
-        let sum = T::combine(s, r.which(), T::load(s, a.get(i)), T::load(s, b.get(i)));
+        let sum = T::combine(s, r.kind(), T::load(s, a.get(i)), T::load(s, b.get(i)));
         first.set(i, T::store(s, sum));
         second.set(i, T::store(s, sum));
     }
@@ -172,8 +172,8 @@ fn two_to_two<S: Copy, T: Vector<S>, R: Which>(
 }
 
 #[inline(always)]
-fn one<T: Element, R: Which>(r: R, a: T, b: T) -> T {
-    match r.which() {
+fn one<T: Element, R: ReductionKind>(r: R, a: T, b: T) -> T {
+    match r.kind() {
         Reduction::Sum | Reduction::Mean => T::add(a, b),
         Reduction::Max => T::max(a, b),
         Reduction::Min => T::min(a, b),
@@ -182,7 +182,7 @@ fn one<T: Element, R: Which>(r: R, a: T, b: T) -> T {
 
 /// Any tree, any number of targets.
 #[inline(always)]
-fn blockwise<S: Copy, T: Vector<S>, R: Which>(s: S, r: R, job: &Job<'_>) {
+fn blockwise<S: Copy, T: Vector<S>, R: ReductionKind>(s: S, r: R, job: &Job<'_>) {
     let count = job.targets.first().map_or(0, |target| target.len() / size_of::<T>());
     let (blocks, groups) = (count / (BLOCK * VECTOR_LEN), count / VECTOR_LEN);
     by_groups::<S, T, R, BLOCK>(s, r, job, 0, blocks);
@@ -198,7 +198,7 @@ fn blockwise<S: Copy, T: Vector<S>, R: Which>(s: S, r: R, job: &Job<'_>) {
 
 /// `num_blocks` blocks of `B` groups each, from element `start` on.
 #[inline(always)]
-fn by_groups<S: Copy, T: Vector<S>, R: Which, const B: usize>(
+fn by_groups<S: Copy, T: Vector<S>, R: ReductionKind, const B: usize>(
     s: S,
     r: R,
     job: &Job<'_>,
@@ -220,13 +220,13 @@ fn by_groups<S: Copy, T: Vector<S>, R: Which, const B: usize>(
                 OrderStep::AddSource(level, source) => {
                     let (source, _) = job.sources[source].cast().part(range.clone()).as_chunks();
                     for (group, sum) in levels[level].iter_mut().enumerate() {
-                        *sum = T::combine(s, r.which(), *sum, T::load(s, source.get(group)));
+                        *sum = T::combine(s, r.kind(), *sum, T::load(s, source.get(group)));
                     }
                 }
                 OrderStep::AddAbove(level) => {
                     let above = levels[level + 1];
                     for (sum, above) in levels[level].iter_mut().zip(above) {
-                        *sum = T::combine(s, r.which(), *sum, above);
+                        *sum = T::combine(s, r.kind(), *sum, above);
                     }
                 }
             }
@@ -244,7 +244,7 @@ fn by_groups<S: Copy, T: Vector<S>, R: Which, const B: usize>(
 }
 
 /// The sum of one element of the sources below `node`.
-fn add_up<T: Element, R: Which>(r: R, job: &Job<'_>, node: &SumTree<usize>, index: usize) -> T {
+fn add_up<T: Element, R: ReductionKind>(r: R, job: &Job<'_>, node: &SumTree<usize>, index: usize) -> T {
     match node {
         SumTree::Leaf(source) => job.sources[*source].cast().get(index),
         SumTree::Sum(left, right) => one::<T, R>(

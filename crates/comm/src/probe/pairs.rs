@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::SMALL_BYTES;
+use super::measurements::SMALL_BYTES;
 
 /// Short exchanges, at least and at most; the first one only brings both to the same place.
 const MIN_SHORT: usize = 4;
@@ -22,15 +22,15 @@ const NUM_LONG: usize = 7;
 
 /// The partner of a rank in a meeting of a tournament, by the circle method: in n-1 meetings of an
 /// even number of ranks everybody meets everybody once. Of an odd number one pauses.
-pub(super) fn opponent(num_ranks: usize, meeting: usize, rank: usize) -> Option<usize> {
-    let num_seats = num_ranks.next_multiple_of(2);
-    let around = num_seats - 1;
-    let fixed = num_seats - 1;
+pub(super) fn partner_of(num_ranks: usize, round_index: usize, rank: usize) -> Option<usize> {
+    let num_slots = num_ranks.next_multiple_of(2);
+    let around = num_slots - 1;
+    let fixed = num_slots - 1;
     let partner = if rank == fixed {
         // Who stands opposite of itself meets the one that does not move.
-        (0..around).find(|&other| (2 * other) % around == meeting % around)?
+        (0..around).find(|&other| (2 * other) % around == round_index % around)?
     } else {
-        let other = (meeting + around - rank) % around;
+        let other = (round_index + around - rank) % around;
         if other == rank { fixed } else { other }
     };
     (partner < num_ranks).then_some(partner)
@@ -128,10 +128,10 @@ mod tests {
     fn everybody_meets_everybody_once() {
         for num_ranks in 2..=17_usize {
             let mut met = BTreeSet::new();
-            for meeting in 0..num_ranks.next_multiple_of(2) - 1 {
+            for round_index in 0..num_ranks.next_multiple_of(2) - 1 {
                 for rank in 0..num_ranks {
-                    let Some(partner) = opponent(num_ranks, meeting, rank) else { continue };
-                    assert_eq!(opponent(num_ranks, meeting, partner), Some(rank));
+                    let Some(partner) = partner_of(num_ranks, round_index, rank) else { continue };
+                    assert_eq!(partner_of(num_ranks, round_index, partner), Some(rank));
                     assert!(partner != rank && met.insert((rank, partner)), "{num_ranks}");
                 }
             }

@@ -1,7 +1,7 @@
 //! Groups whose links are measured.
 
 use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_config::{Conditions, Emulate, EmulatedLink};
+use lockstep_config::{LinkConditions, Emulate, EmulatedLink};
 use lockstep_platform::real;
 use lockstep_schedule::{Algorithm, Op};
 
@@ -11,17 +11,17 @@ use crate::{Comm, Options, Reduction};
 fn with_ranks(num_ranks: usize, emulate: &Emulate, body: impl Fn(Comm) + Sync) {
     let world = real();
     let options = TcpOptions { emulate: emulate.clone(), ..TcpOptions::default() };
-    let lanes = TcpTransport::loopback(&world, num_ranks, 2, &options).unwrap();
+    let channels = TcpTransport::loopback(&world, num_ranks, 2, &options).unwrap();
     std::thread::scope(|scope| {
-        for lanes in lanes {
-            let comm = Comm::world(&world, TcpTransport::wires(lanes)).unwrap();
+        for channels in channels {
+            let comm = Comm::world(&world, TcpTransport::into_channels(channels)).unwrap();
             scope.spawn(|| body(comm));
         }
     });
 }
 
 fn far(millis: f64) -> Emulate {
-    let usual = Conditions { latency: Seconds(millis / 1e3), ..Conditions::NONE };
+    let usual = LinkConditions { latency: Seconds(millis / 1e3), ..LinkConditions::NONE };
     Emulate { usual, ..Emulate::none() }
 }
 
@@ -72,7 +72,7 @@ fn a_ring_goes_around_a_slow_link() {
     let emulate = Emulate { links: vec![slow], ..Emulate::none() };
     with_ranks(4, &emulate, |comm| {
         comm.probe().unwrap();
-        let ring = comm.lock().planner.ring().to_vec();
+        let ring = comm.lock().schedules.ring().to_vec();
         let next = ring.iter().cycle().skip(1);
         let is_it = |pair: (&usize, &usize)| pair == (&1, &2) || pair == (&2, &1);
         assert!(!ring.iter().zip(next).any(is_it), "{ring:?}");
@@ -99,7 +99,7 @@ fn calls_go_on_while_all_ask_each_other_and_measure_again() {
         for call in 0..200_u32 {
             if call == 70 {
                 // As if every call so far had been quicker: then all find the next ones slow.
-                comm.lock().planner.expect_nothing_less();
+                comm.lock().schedules.expect_instant_calls();
             }
             let mut data = [call, 1];
             comm.all_reduce(&mut data, Reduction::Sum).unwrap();
@@ -121,10 +121,10 @@ fn links_that_become_bad_are_measured_again() {
     with_ranks(3, &emulate, |comm| {
         comm.probe().unwrap();
         let latency = || {
-            let links = comm.lock().planner.costs().links.clone();
+            let links = comm.lock().schedules.costs().links.clone();
             links.between(0, 1).expect("it was measured").latency
         };
-        let clock = comm.core.node.world().clock();
+        let clock = comm.core.endpoint.world().clock();
         let start = clock.now();
         while latency() < bad {
             let mut data = [1_u32, 2];
@@ -140,16 +140,16 @@ fn algorithms_of_like_price_are_tried_out_and_all_ranks_find_the_same() {
     let found = std::sync::Mutex::new(Vec::new());
     with_ranks(4, &Emulate::none(), |comm| {
         let measured = comm.probe().unwrap().expect("there are links");
-        let costs = comm.lock().planner.costs().clone();
-        assert_eq!(costs.rehearsal, measured.rehearsal, "choices go by it");
+        let costs = comm.lock().schedules.costs().clone();
+        assert_eq!(costs.tuning, measured.tuning, "choices go by it");
         let pairs = comm
             .split(&[lockstep_mesh::Group::new((0..4).map(lockstep_mesh::Rank).collect())], "all");
-        let later = pairs.unwrap().lock().planner.costs().clone();
-        assert_eq!(later.rehearsal, measured.rehearsal, "those of groups made later too");
-        found.lock().unwrap().push(measured.rehearsal);
+        let later = pairs.unwrap().lock().schedules.costs().clone();
+        assert_eq!(later.tuning, measured.tuning, "those of groups made later too");
+        found.lock().unwrap().push(measured.tuning);
     });
     let found = found.into_inner().unwrap();
-    assert!(found.iter().all(|rehearsal| *rehearsal == found[0]));
+    assert!(found.iter().all(|tuning| *tuning == found[0]));
     let trials = found[0].trials();
     assert!(trials.iter().all(|trial| trial.factor.is_finite() && trial.factor > 0.0));
     let sizes: std::collections::BTreeSet<_> = trials.iter().map(|trial| trial.bytes).collect();

@@ -1,19 +1,19 @@
-//! A rank's records as a file: one JSON value, with a line for every call.
+//! Flight recorder dump of a rank: one JSON value, with a line for every call.
 //!
-//! The format is written by hand: it has a dozen fields and one kind of text, and this crate needs
-//! no other. `lockstep doctor` reads it.
+//! The JSON is written by hand: it has a dozen fields, and the crate needs no other. `lockstep doctor`
+//! reads it.
 
 use std::fmt::Write;
 
 use lockstep_mesh::Rank;
 
-use super::{Known, Place, Progress, Record};
+use super::{GroupRecord, RecordRegion, Progress, CallRecord};
 use crate::verdict::{Process, Verdict};
 
-/// The version of the format.
+/// Version of the format.
 const VERSION: u32 = 1;
 
-/// What stands in the file beside the records.
+/// A dump: the records and their context.
 pub(crate) struct Dump<'a> {
     pub(crate) rank: Rank,
     pub(crate) num_ranks: usize,
@@ -21,18 +21,18 @@ pub(crate) struct Dump<'a> {
     pub(crate) written_by: Rank,
     pub(crate) process: Option<Process>,
     pub(crate) verdict: Option<&'a Verdict>,
-    pub(crate) place: &'a Place,
+    pub(crate) region: &'a RecordRegion,
 }
 
-/// The file of a rank.
+/// File name of the dump of a rank.
 pub(crate) fn file_name(rank: Rank) -> String {
     format!("flight-rank-{rank}.json")
 }
 
 impl Dump<'_> {
-    /// The whole file.
+    /// Renders the file.
     pub(crate) fn to_json(&self) -> String {
-        let (groups, records) = (self.place.groups(), self.place.records());
+        let (groups, records) = (self.region.groups(), self.region.records());
         let (host, id) = match &self.process {
             Some(Process { host, id }) => (text(host), id.to_string()),
             None => ("null".to_owned(), "null".to_owned()),
@@ -49,11 +49,11 @@ impl Dump<'_> {
         );
         for (index, group) in groups.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            let Known { id, name, group_size, first_member } = group;
+            let GroupRecord { id, name, group_size, first_rank } = group;
             let _ = write!(
                 json,
                 "{comma}\n{{\"id\": {id}, \"name\": {}, \"group_size\": {group_size}, \
-                 \"first_member\": {first_member}}}",
+                 \"first_rank\": {first_rank}}}",
                 text(name)
             );
         }
@@ -67,7 +67,7 @@ impl Dump<'_> {
     }
 }
 
-fn push_record(json: &mut String, record: &Record) {
+fn push_record(json: &mut String, record: &CallRecord) {
     let (state, end_ns, done_bytes) = match record.progress {
         Progress::Running => ("running", "null".to_owned(), "null".to_owned()),
         Progress::Ended(at) => ("ended", at.as_nanos().to_string(), "null".to_owned()),
@@ -75,12 +75,12 @@ fn push_record(json: &mut String, record: &Record) {
     };
     let _ = write!(
         json,
-        "{{\"sequence\": {}, \"group\": {}, \"lane\": {}, \"number\": {}, \"call\": {}, \
+        "{{\"sequence\": {}, \"group\": {}, \"channel\": {}, \"number\": {}, \"call\": {}, \
          \"message\": {}, \"bytes\": {}, \"label\": {}, \"start_ns\": {}, \"state\": \"{state}\", \
          \"end_ns\": {end_ns}, \"done_bytes\": {done_bytes}}}",
         record.sequence,
         record.group,
-        record.lane,
+        record.channel,
         record.number,
         text(&record.signature.to_string()),
         record.signature.is_message(),
@@ -90,7 +90,7 @@ fn push_record(json: &mut String, record: &Record) {
     );
 }
 
-/// A text between quotes.
+/// Quotes a string.
 fn text(plain: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in plain.chars() {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_quoted_so_that_any_reader_understands_them() {
+    fn strings_are_escaped() {
         assert_eq!(text("a \"b\" \\ c\n"), "\"a \\\"b\\\" \\\\ c\\u000a\"");
     }
 }

@@ -1,8 +1,8 @@
-//! Shared memory inside a host, TCP between hosts.
+//! Shared memory inside a host and TCP between hosts.
 //!
-//! A round may have messages of both kinds, and the ranks at their other ends may in turn wait for
-//! each other, so both kinds make progress at once: doing one after the other could wait for ever.
-//! Whatever one of the two learns about a rank that failed the other one is told.
+//! A round may have messages of both kinds, and the ranks at their other ends may wait for each
+//! other, so both transports make progress at once; running one after the other could deadlock.
+//! A failure that one of them detects is recorded in both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,19 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::World;
 
-use super::shared::{Meeting, SharedTransport, SharedWorld, ended};
-use super::tcp::{LOOK_AROUND, TcpOptions, TcpTransport, WARNING};
-use super::{Envelope, Renewal, Round, Transport, Wires};
+use super::shared::{SegmentExchange, SharedTransport, SharedWorld, ended};
+use super::tcp::{Connections, TcpOptions, TcpTransport};
+use super::{
+    Channels, Envelope, EpochChange, POLL_INTERVAL, Round, SLOW_PEER_WARNING, Transport,
+};
 use crate::error::{CommError, Interruption};
-use crate::rendezvous::{Joined, Place, Settings, join};
 use crate::verdict::Verdict;
 
-/// How long to sleep on the network while something may come through memory, at first and at most.
+/// First and longest sleep on the network while messages may arrive through memory.
 const FIRST_NAP: Duration = Duration::from_micros(100);
 const LAST_NAP: Duration = Duration::from_millis(2);
 
-/// One lane of a rank's wires to ranks on its own host and on others.
+/// One channel of a rank to ranks on its own host and on others.
 pub struct HostsTransport {
     world: World,
     memory: SharedTransport,
@@ -29,49 +30,75 @@ pub struct HostsTransport {
     domains: Vec<usize>,
 }
 
-/// Joins the run and returns the best wires that there are: shared memory if all ranks are on this
-/// host, otherwise TCP, and shared memory for the ranks that are. Without
-/// [`Settings::shares_memory`] it is TCP throughout.
-pub fn open(
-    world: &World,
-    place: &Place,
-    settings: &Settings,
-    options: &TcpOptions,
-    arena_bytes: usize,
-) -> Result<Wires, CommError> {
-    let joined = join(world, place, settings)?;
-    connect(world, joined, settings, options, arena_bytes)
+/// A rank that has joined the run, with connections to all others.
+pub struct Joined {
+    /// This rank.
+    pub rank: Rank,
+    /// World size.
+    pub num_ranks: usize,
+    /// Unique name of the run.
+    pub run: String,
+    /// Host of each rank. Equal names are probably the same host.
+    pub hosts: Vec<String>,
+    /// The streams to all other ranks.
+    pub connections: Connections,
+    /// Memory domain of each rank: ranks of one domain are certain to share a host. Equal on all
+    /// ranks.
+    pub domains: Vec<usize>,
 }
 
-/// The wires of a rank that has joined.
+impl Joined {
+    /// The other ranks in this rank's memory domain.
+    pub fn local_peers(&self) -> Vec<Rank> {
+        let own = self.domains[self.rank.0];
+        let is_local = |&rank: &Rank| rank != self.rank && self.domains[rank.0] == own;
+        (0..self.num_ranks).map(Rank).filter(is_local).collect()
+    }
+
+    /// Number of ranks with the host name of this rank, itself included.
+    pub fn num_local(&self) -> usize {
+        self.hosts.iter().filter(|&host| *host == self.hosts[self.rank.0]).count()
+    }
+}
+
+/// Shared memory between the ranks of a host.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedMemory {
+    /// Size of this rank's arena.
+    pub arena_bytes: usize,
+    /// Deadline for the exchange of segments.
+    pub timeout: Duration,
+}
+
+/// Opens the fastest channels between joined ranks: shared memory between ranks of one host, TCP
+/// between hosts. Without `memory` it is TCP throughout.
 pub fn connect(
     world: &World,
     joined: Joined,
-    settings: &Settings,
+    memory: Option<SharedMemory>,
     options: &TcpOptions,
-    arena_bytes: usize,
-) -> Result<Wires, CommError> {
+) -> Result<Channels, CommError> {
     let (local_peers, num_local) = (joined.local_peers(), joined.num_local());
-    let Joined { rank, num_ranks, run, mut cables, domains, .. } = joined;
-    if !settings.shares_memory {
-        let lanes = TcpTransport::lanes(world, rank, cables, num_local, options)?;
-        return Ok(TcpTransport::wires(lanes));
-    }
-    let meeting = Meeting::open(world, &run, rank, num_ranks)?;
-    let view = meeting.meet(&local_peers, arena_bytes, settings.timeout)?;
-    let memory = SharedTransport::lanes(&Arc::new(view));
+    let Joined { rank, num_ranks, run, mut connections, domains, .. } = joined;
+    let Some(SharedMemory { arena_bytes, timeout }) = memory else {
+        let channels = TcpTransport::channels(world, rank, connections, num_local, options)?;
+        return Ok(TcpTransport::into_channels(channels));
+    };
+    let exchange = SegmentExchange::listen(world, &run, rank, num_ranks)?;
+    let view = exchange.run(&local_peers, arena_bytes, timeout)?;
+    let memory = SharedTransport::channels(&Arc::new(view));
     if local_peers.len() + 1 == num_ranks {
-        return Ok(Wires::of(memory));
+        return Ok(Channels::new(memory));
     }
-    for lane in &mut cables {
+    for channel in &mut connections {
         for peer in &local_peers {
-            lane[peer.0] = None;
+            channel[peer.0] = None;
         }
     }
-    let network = TcpTransport::lanes(world, rank, cables, num_local, options)?;
+    let network = TcpTransport::channels(world, rank, connections, num_local, options)?;
     let mut network = network.into_iter();
-    Ok(Wires::of(memory.map(|memory| {
-        let network = network.next().expect("both have the same lanes");
+    Ok(Channels::new(memory.map(|memory| {
+        let network = network.next().expect("both have the same channels");
         HostsTransport { world: Arc::clone(world), memory, network, domains: domains.clone() }
     })))
 }
@@ -98,26 +125,26 @@ impl HostsTransport {
             }
             let now = self.world.clock().now();
             let idle = now.saturating_sub(*idle_since.get_or_insert(now));
-            if self.network.tries_again(idle, &mut num_tries) {
+            if self.network.keeps_spinning(idle, &mut num_tries) {
                 continue;
             }
-            if idle >= LOOK_AROUND {
-                self.network.look_for_mismatch(&round.envelope)?;
+            if idle >= POLL_INTERVAL {
+                self.network.find_mismatch(&round.envelope)?;
             }
-            if idle >= WARNING && !std::mem::replace(&mut has_warned, true) {
+            if idle >= SLOW_PEER_WARNING && !std::mem::replace(&mut has_warned, true) {
                 self.network.warn();
             }
             if idle >= timeout {
-                let why = self.network.out_of_time(&round.envelope);
-                let peer = self.waited_for(round);
-                let is_late = matches!(why, Interruption::Deadline { .. });
-                return Err(if is_late { Interruption::Deadline { peer } } else { why });
+                let why = self.network.timeout_cause(&round.envelope);
+                let peer = self.awaited_rank(round);
+                let is_timeout = matches!(why, Interruption::Deadline { .. });
+                return Err(if is_timeout { Interruption::Deadline { peer } } else { why });
             }
-            // Memory wakes nobody who sleeps on the network, so sleeps are short while it may.
+            // Shared memory does not wake a rank that sleeps on the network, so sleeps stay short.
             let longest = if self.memory.is_done() { timeout } else { nap };
             self.network.sleep(longest.min(timeout.saturating_sub(idle)))?;
-            if let Err(why) = self.look_around(round) {
-                // What came at the last moment has come.
+            if let Err(why) = self.check_peers(round) {
+                // Messages that arrived before the failure still count.
                 if !self.memory.step(round)? {
                     return Err(why);
                 }
@@ -126,23 +153,23 @@ impl HostsTransport {
         }
     }
 
-    /// Whether nobody on this host has given up, and nobody has died who is still needed. Who is
-    /// not may have left because all its work is done.
-    fn look_around(&self, round: &Round<'_>) -> Result<(), Interruption> {
+    /// Checks that no rank of this host has failed and that no rank of the round has died. Other
+    /// ranks may have left because their work is done.
+    fn check_peers(&self, round: &Round<'_>) -> Result<(), Interruption> {
         let is_needed = |rank: Rank| {
             let from = round.recvs.iter().map(|(peer, _)| *peer);
             let mut peers = from.chain(round.sends.iter().map(|(peer, _)| *peer));
             !self.memory.is_done() && peers.any(|peer| peer == rank)
         };
-        match self.memory.look_around() {
+        match self.memory.check_peers() {
             Err(Interruption::Lost { peer, .. }) if !is_needed(peer) => Ok(()),
             found => found,
         }
     }
 
-    fn waited_for(&self, round: &Round<'_>) -> Rank {
+    fn awaited_rank(&self, round: &Round<'_>) -> Rank {
         if !self.network.is_done() {
-            return self.network.waited_for();
+            return self.network.awaited_rank();
         }
         let from = round.recvs.iter().map(|(peer, _)| *peer);
         let mut peers = from.chain(round.sends.iter().map(|(peer, _)| *peer));
@@ -169,8 +196,8 @@ impl Transport for HostsTransport {
         };
         result.inspect_err(|why| {
             self.network.abandon(round);
-            if !matches!(why, Interruption::Lost { peer, .. } if self.network.is_spared(*peer)) {
-                self.network.end(why.clone());
+            if !matches!(why, Interruption::Lost { peer, .. } if self.network.is_expendable(*peer)) {
+                self.network.record_failure(why.clone());
             }
         })
     }
@@ -186,19 +213,19 @@ impl Transport for HostsTransport {
         }
         let (began, mut nap) = (self.world.clock().now(), FIRST_NAP);
         loop {
-            let by_memory = self.memory.with_message(peers, envelope)?;
-            let found = by_memory.or_else(|| self.network.with_message(peers, envelope));
+            let by_memory = self.memory.find_message(peers, envelope)?;
+            let found = by_memory.or_else(|| self.network.find_message(peers, envelope));
             if let Some(peer) = found {
                 return Ok(peer);
             }
-            if self.memory.is_gone(peers[0]) || self.network.is_gone(peers[0]) {
+            if self.memory.is_dead(peers[0]) || self.network.is_dead(peers[0]) {
                 return Err(ended(peers[0]));
             }
             let idle = self.world.clock().since(began);
             if idle >= timeout {
                 return Err(Interruption::Deadline { peer: peers[0] });
             }
-            self.memory.look_around().map_err(|why| self.network.end(why))?;
+            self.memory.check_peers().map_err(|why| self.network.record_failure(why))?;
             self.network.sleep_for_message(peers, nap.min(timeout.saturating_sub(idle)))?;
             nap = (2 * nap).min(LAST_NAP);
         }
@@ -208,21 +235,21 @@ impl Transport for HostsTransport {
         self.memory.shared()
     }
 
-    fn spare(&self, ranks: &[Rank]) {
-        self.memory.spare(ranks);
-        self.network.spare(ranks);
+    fn mark_expendable(&self, ranks: &[Rank]) {
+        self.memory.mark_expendable(ranks);
+        self.network.mark_expendable(ranks);
     }
 
-    /// The ranks of a host speak with one voice: the first of them that made a statement.
-    fn settle(&mut self, statement: Verdict) -> Verdict {
-        let of_host = self.memory.settle(statement);
-        self.network.settle(of_host)
+    /// The ranks of a host first agree on one report, then all hosts agree on the verdict.
+    fn agree_on_verdict(&mut self, report: Verdict) -> Verdict {
+        let of_host = self.memory.agree_on_verdict(report);
+        self.network.agree_on_verdict(of_host)
     }
 
-    fn renew(self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
+    fn into_next_epoch(self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
         let Self { world, memory, mut network, domains } = *self;
-        network.begin_epoch(renewal);
-        let memory = memory.renewed(renewal);
+        network.begin_epoch(change);
+        let memory = memory.in_next_epoch(change);
         Ok(Box::new(Self { world, memory, network, domains }))
     }
 

@@ -5,8 +5,8 @@ pub(crate) mod processes;
 
 use std::time::Duration;
 
-use lockstep_comm::conformance::{self, Effort};
-use lockstep_comm::transport::Wires;
+use lockstep_conformance::Effort;
+use lockstep_comm::transport::Channels;
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, Options};
 use lockstep_platform::{World, real};
@@ -35,21 +35,21 @@ pub(crate) fn run_threads_within(num_ranks: usize, timeout: Duration, body: impl
 /// Runs the whole list of checks: all of it, which takes minutes, when `cargo xtask soak` says so.
 pub(crate) fn run_checks(comm: &Comm) {
     let is_long = lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some();
-    conformance::run_all(comm, if is_long { Effort::Thorough } else { Effort::Quick });
+    lockstep_conformance::run_all(comm, if is_long { Effort::Thorough } else { Effort::Quick });
 }
 
 /// Runs `body` on a thread for every rank, over the wires that `open` gives each of them.
 pub(crate) fn run_ranks<T: Send>(
     starts: Vec<T>,
-    open: impl Fn(&World, T) -> Wires + Sync,
+    open: impl Fn(&World, T) -> Channels + Sync,
     body: impl Fn(Comm) + Sync,
 ) {
     let world = real();
     std::thread::scope(|scope| {
         for start in starts {
             scope.spawn(|| {
-                let wires = open(&world, start);
-                body(Comm::world(&world, wires).expect("a world").within(OPTIONS.timeout));
+                let channels = open(&world, start);
+                body(Comm::world(&world, channels).expect("a world").within(OPTIONS.timeout));
             });
         }
     });
@@ -58,6 +58,6 @@ pub(crate) fn run_ranks<T: Send>(
 /// Runs `body` on a thread for every rank; they speak TCP with each other.
 pub(crate) fn run_tcp(num_ranks: usize, num_streams: usize, body: impl Fn(Comm) + Sync) {
     let options = TcpOptions::default();
-    let lanes = TcpTransport::loopback(&real(), num_ranks, num_streams, &options);
-    run_ranks(lanes.expect("loopback works"), |_, lanes| TcpTransport::wires(lanes), body);
+    let channels = TcpTransport::loopback(&real(), num_ranks, num_streams, &options);
+    run_ranks(channels.expect("loopback works"), |_, channels| TcpTransport::into_channels(channels), body);
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockstep_comm::Comm;
-use lockstep_comm::rendezvous::{Place, Settings, Ticket};
-use lockstep_comm::transport::hosts;
+use lockstep_cluster::join::open;
+use lockstep_cluster::rendezvous::{Place, Settings, Ticket};
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_mesh::Rank;
 use lockstep_platform::real;
@@ -98,8 +98,8 @@ pub(crate) fn own_end(index: usize) -> Option<Comm> {
     let timeout = Duration::from_mins(1);
     let settings = Settings { shares_memory: false, timeout, ..Settings::default() };
     let options = TcpOptions::default();
-    let wires = hosts::open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
-    Some(Comm::world(&world, wires.expect("all ranks come")).expect("a world"))
+    let channels = open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
+    Some(Comm::world(&world, channels.expect("all ranks come")).expect("a world"))
 }
 
 /// A port that was free a moment ago, and not one of those that the system gives to whoever asks

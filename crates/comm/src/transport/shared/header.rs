@@ -1,8 +1,8 @@
-//! What lies where at the start of a rank's segment.
+//! Layout of the header at the start of a rank's segment.
 //!
-//! First a page of words about the rank itself, then the flags of each group, then what message
-//! rings need. Words that different ranks write lie two cache lines apart, because the hardware
-//! fetches lines in pairs.
+//! First a page about the rank itself, then the flags of each group, then the message rings and the
+//! flight recorder. Words that different ranks write are two cache lines apart, because the
+//! hardware prefetches lines in pairs.
 
 use std::sync::atomic::Ordering;
 
@@ -11,49 +11,49 @@ use lockstep_platform::memory::PAGE_BYTES;
 
 use crate::recorder::RECORDER_BYTES;
 
-/// Distance between things that different ranks write.
+/// Distance between words that different ranks write.
 const APART: usize = 128;
 
-/// Changes when the rank is woken; written by all.
+/// Doorbell count: changes when the rank is woken; written by all.
 pub(super) const RINGS: usize = 0;
 /// 1 while the rank sleeps; written by the rank.
 pub(super) const ASLEEP: usize = APART;
-/// 0, or one more than the rank whose statement counts; in the memory of the lowest rank of the
-/// host, and written by whoever is first.
+/// 0, or one more than the rank whose report is the verdict; in the segment of the lowest rank of
+/// the host, written by the first rank that reports.
 pub(super) const VERDICT: usize = 2 * APART;
-/// 1 if the rank relies on fences that reach everyone; written before anybody else sees it.
+/// 1 if the rank relies on process-wide fences; written before the segment is shared.
 pub(super) const FENCES: usize = 3 * APART;
-/// Ranks at a starting line, and how often it was crossed; written by all.
+/// Ranks that have arrived at the starting line, and number of starts; written by all.
 pub(super) const ARRIVED: usize = 4 * APART;
 pub(super) const STARTED: usize = 5 * APART;
-/// 1 once the rank has left and will not come back; written by the rank.
+/// 1 once the rank has left the run; written by the rank.
 pub(super) const LEFT: usize = 6 * APART;
 /// 0, or one more than the rank that this one waits for; written by the rank.
-pub(super) const WAITS: usize = 7 * APART;
-/// Grows while the rank waits; written by the rank.
-pub(super) const BEATS: usize = 8 * APART;
-/// 1 once a thread of the rank has taken it upon itself to make a statement; written by the rank.
-pub(super) const SPEAKS: usize = 9 * APART;
-/// Where the rank runs: the number of its process, then a text; written by the rank.
+pub(super) const WAITING_FOR: usize = 7 * APART;
+/// Heartbeat: grows while the rank waits; written by the rank.
+pub(super) const HEARTBEAT: usize = 8 * APART;
+/// 1 once a thread of the rank writes the rank's report; written by the rank.
+pub(super) const REPORTING: usize = 9 * APART;
+/// Process id and host name of the rank; written by the rank.
 const PROCESS: usize = 10 * APART;
 const MAX_HOST_BYTES: usize = APART - 16;
-/// What the rank has to say about a failure; written by the rank.
-const STATEMENT: usize = 11 * APART;
-const MAX_STATEMENT_BYTES: usize = 1024;
-const _: () = assert!(crate::verdict::MAX_VERDICT_BYTES <= MAX_STATEMENT_BYTES);
+/// Failure report of the rank; written by the rank.
+const REPORT: usize = 11 * APART;
+const MAX_REPORT_BYTES: usize = 1024;
+const _: () = assert!(crate::verdict::MAX_VERDICT_BYTES <= MAX_REPORT_BYTES);
 
-/// Groups that can have flags of their own.
+/// Groups with flags in shared memory.
 pub(super) const MAX_GROUPS: usize = 256;
 const GROUPS: usize = PAGE_BYTES;
 const GROUP_BYTES: usize = 5 * APART;
 
-/// Independent sets of rings: calls of the caller's thread, calls in the background, messages.
+/// Independent sets of rings: blocking calls, background calls, point-to-point messages.
 pub(super) const NUM_RINGS: usize = 3;
 
-/// Bytes on their way from one rank to another on a lane, at most.
+/// Capacity of the ring from one rank to another.
 pub(super) const RING_BYTES: usize = 128 << 10;
 
-/// The map for a world of a certain size.
+/// Header layout for a world of a given size.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     num_ranks: usize,
@@ -64,17 +64,17 @@ impl Header {
         Self { num_ranks }
     }
 
-    /// How long the header is.
+    /// Size of the header.
     pub(super) fn bytes(self) -> usize {
-        (self.flight() + RECORDER_BYTES).next_multiple_of(PAGE_BYTES)
+        (self.recorder() + RECORDER_BYTES).next_multiple_of(PAGE_BYTES)
     }
 
-    /// The records of the rank's last calls.
-    pub(super) fn flight(self) -> usize {
+    /// Offset of the flight recorder.
+    pub(super) fn recorder(self) -> usize {
         self.ring(NUM_RINGS, 0)
     }
 
-    /// The line for a signal in a call of a group.
+    /// Offset of the line of a signal in a call of a group.
     #[inline]
     pub(super) fn line(group: u64, call: u64, num_signals: u32) -> usize {
         debug_assert!((group as usize) < MAX_GROUPS);
@@ -82,34 +82,34 @@ impl Header {
         GROUPS + group as usize * GROUP_BYTES + number * APART
     }
 
-    /// The number of the group's last call that the rank is through with.
+    /// Offset of the number of the group's last call that the rank has finished.
     pub(super) fn finished(group: u64) -> usize {
         GROUPS + group as usize * GROUP_BYTES + 4 * APART
     }
 
-    /// How many bytes the rank has ever put into its ring to `peer`.
-    pub(super) fn written(self, lane: usize, peer: usize) -> usize {
-        GROUPS + MAX_GROUPS * GROUP_BYTES + (2 * lane * self.num_ranks + peer) * APART
+    /// Offset of the count of bytes written to the ring to `peer`.
+    pub(super) fn written(self, channel: usize, peer: usize) -> usize {
+        GROUPS + MAX_GROUPS * GROUP_BYTES + (2 * channel * self.num_ranks + peer) * APART
     }
 
-    /// How many bytes the rank has ever taken out of `peer`'s ring to it.
-    pub(super) fn taken(self, lane: usize, peer: usize) -> usize {
-        self.written(lane, self.num_ranks + peer)
+    /// Offset of the count of bytes taken from `peer`'s ring.
+    pub(super) fn taken(self, channel: usize, peer: usize) -> usize {
+        self.written(channel, self.num_ranks + peer)
     }
 
-    /// The bytes on their way to `peer`.
-    pub(super) fn ring(self, lane: usize, peer: usize) -> usize {
-        self.written(NUM_RINGS, 0) + (lane * self.num_ranks + peer) * RING_BYTES
+    /// Offset of the ring to `peer`.
+    pub(super) fn ring(self, channel: usize, peer: usize) -> usize {
+        self.written(NUM_RINGS, 0) + (channel * self.num_ranks + peer) * RING_BYTES
     }
 
-    /// Writes where the rank runs.
+    /// Writes process id and host of the rank.
     pub(super) fn write_process(segment: &Segment, id: u32, host: &str) {
         let host = &host[..host.floor_char_boundary(MAX_HOST_BYTES)];
         segment.word(PROCESS).store(u64::from(id), Ordering::Relaxed);
         write_bytes(segment, PROCESS + 8, host.as_bytes());
     }
 
-    /// The number of the rank's process, and its host.
+    /// Process id and host of the rank.
     pub(super) fn read_process(segment: &Segment) -> (u32, String) {
         let id = segment.word(PROCESS).load(Ordering::Relaxed);
         let host = read_bytes(segment, PROCESS + 8, MAX_HOST_BYTES);
@@ -117,12 +117,12 @@ impl Header {
         (id, String::from_utf8_lossy(&host).into_owned())
     }
 
-    pub(super) fn write_statement(segment: &Segment, bytes: &[u8]) {
-        write_bytes(segment, STATEMENT, bytes);
+    pub(super) fn write_report(segment: &Segment, bytes: &[u8]) {
+        write_bytes(segment, REPORT, bytes);
     }
 
-    pub(super) fn read_statement(segment: &Segment) -> Vec<u8> {
-        read_bytes(segment, STATEMENT, MAX_STATEMENT_BYTES)
+    pub(super) fn read_report(segment: &Segment) -> Vec<u8> {
+        read_bytes(segment, REPORT, MAX_REPORT_BYTES)
     }
 }
 
@@ -131,7 +131,7 @@ fn write_bytes(segment: &Segment, offset: usize, bytes: &[u8]) {
     segment.word(offset).store(bytes.len() as u64, Ordering::Release);
 }
 
-/// What was written, or the beginning of it where the length makes no sense.
+/// Reads a text; an invalid length is clamped.
 fn read_bytes(segment: &Segment, offset: usize, max_bytes: usize) -> Vec<u8> {
     let len = segment.word(offset).load(Ordering::Acquire) as usize;
     let mut bytes = vec![0; len.min(max_bytes)];
@@ -144,27 +144,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps() {
+    fn regions_do_not_overlap() {
         let num_ranks = 3;
         let header = Header::new(num_ranks);
         let mut pieces: Vec<(usize, usize)> =
-            [RINGS, ASLEEP, VERDICT, FENCES, ARRIVED, STARTED, LEFT, WAITS, BEATS, SPEAKS]
+            [RINGS, ASLEEP, VERDICT, FENCES, ARRIVED, STARTED, LEFT, WAITING_FOR, HEARTBEAT, REPORTING]
                 .map(|start| (start, 64))
                 .to_vec();
         pieces.push((PROCESS, 16 + MAX_HOST_BYTES));
-        pieces.push((STATEMENT, 8 + MAX_STATEMENT_BYTES));
+        pieces.push((REPORT, 8 + MAX_REPORT_BYTES));
         for group in 0..MAX_GROUPS as u64 {
             for (call, num_signals) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 pieces.push((Header::line(group, call, num_signals), 64));
             }
             pieces.push((Header::finished(group), 64));
         }
-        for (lane, peer) in (0..NUM_RINGS).flat_map(|lane| (0..num_ranks).map(move |p| (lane, p))) {
-            pieces.push((header.written(lane, peer), 64));
-            pieces.push((header.taken(lane, peer), 64));
-            pieces.push((header.ring(lane, peer), RING_BYTES));
+        for (channel, peer) in (0..NUM_RINGS).flat_map(|channel| (0..num_ranks).map(move |p| (channel, p))) {
+            pieces.push((header.written(channel, peer), 64));
+            pieces.push((header.taken(channel, peer), 64));
+            pieces.push((header.ring(channel, peer), RING_BYTES));
         }
-        pieces.push((header.flight(), RECORDER_BYTES));
+        pieces.push((header.recorder(), RECORDER_BYTES));
         pieces.sort_unstable();
         for pair in pieces.windows(2) {
             let ((start, len), (next, _)) = (pair[0], pair[1]);
@@ -175,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn texts_survive_and_are_cut_when_too_long() {
+    fn texts_survive_and_are_truncated() {
         let header = Header::new(1);
         let segment = Segment::heap(header.bytes(), header.bytes());
-        Header::write_statement(&segment, b"out of patience");
-        assert_eq!(Header::read_statement(&segment), b"out of patience");
+        Header::write_report(&segment, b"out of memory");
+        assert_eq!(Header::read_report(&segment), b"out of memory");
         Header::write_process(&segment, 12, &"x".repeat(500));
         assert_eq!(Header::read_process(&segment), (12, "x".repeat(MAX_HOST_BYTES)));
     }

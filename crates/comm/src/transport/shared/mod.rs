@@ -1,19 +1,19 @@
-//! Ranks that see each other's memory: threads of one process, or processes of one host.
+//! Transport through shared memory, between threads of one process or processes of one host.
 //!
-//! Every rank has one segment, and all ranks have mapped all segments. Whether a segment is a piece
-//! of the heap or a descriptor that came over a socket makes no difference once it is mapped, so
-//! threads and processes run the same code.
+//! Every rank has one segment, and all ranks map all segments. A segment is heap memory or a
+//! descriptor received over a socket; once mapped, threads and processes run the same code.
 //!
-//! - `header`: what lies where at the start of a segment
-//! - `waiting`: spin, yield, sleep; deadlines and deaths; `settling`: one verdict for all
-//! - `meeting`: how processes find each other and pass their segments
-//! - `ring`: messages through shared memory, for schedules that send and receive
+//! - `header`: layout of the start of a segment
+//! - `wait`: spin, yield, sleep; deadlines and liveness
+//! - `verdict_word`: agreement on one verdict
+//! - `segment_exchange`: exchange of segments between processes
+//! - `ring`: message rings, for schedules that send and receive
 
 mod header;
-mod meeting;
+mod segment_exchange;
 mod ring;
-mod settling;
-mod waiting;
+mod verdict_word;
+mod wait;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
@@ -21,66 +21,66 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::{Arena, LocalStream, Patience, ProcessWatch, Segment, World};
+use lockstep_platform::{Arena, LocalStream, SpinPolicy, ProcessWatch, Segment, World};
 
 use crate::error::{CommError, Interruption};
 use crate::flags::{
-    Bell, Card, Line, card, counter, has_reached, publish, published, raise, show, show_places,
+    Doorbell, CallDescriptor, Line, read_descriptor, counter, has_reached, publish, published, raise, publish_descriptor, publish_addresses,
 };
-use crate::recorder::Place;
+use crate::recorder::RecordRegion;
 use header::Header;
-pub use meeting::Meeting;
+pub use segment_exchange::SegmentExchange;
 pub use ring::SharedTransport;
-pub(crate) use waiting::ended;
+pub(crate) use wait::ended;
 
-/// One rank's view of the memory that it shares with others.
+/// The memory that one rank shares with others.
 pub struct SharedWorld {
     world: World,
     rank: Rank,
     header: Header,
-    /// By world rank; nothing for ranks on other hosts.
+    /// By global rank; `None` for ranks on other hosts.
     segments: Vec<Option<Segment>>,
-    /// Gives out this rank's own memory.
+    /// Allocator of this rank's own memory.
     arena: Arc<Arena>,
-    patience: Patience,
-    /// How often this rank has waited for longer than a few looks.
+    patience: SpinPolicy,
+    /// Number of waits that outlasted spinning.
     pub(crate) num_long_waits: AtomicU64,
-    /// Whether sleepers make everyone pass a fence, so that those who wake them need none.
+    /// Whether sleepers issue a process-wide fence, so that wakers need none.
     has_fences: bool,
     /// Ranks in other processes.
     watched: Mutex<Vec<Watched>>,
-    /// Ranks whose death concerns nobody but those who wait for them.
-    spared: OnceLock<Vec<Rank>>,
-    /// What these ranks, and nobody else on any of the hosts, call their run.
+    /// Ranks whose death interrupts only the ranks that wait for them.
+    expendable: OnceLock<Vec<Rank>>,
+    /// Unique name of the run.
     job: String,
     name: &'static str,
 }
 
-/// A rank in another process, and the two signs of its end: the stream to it closes, and where the
-/// system gives one out, the handle of the process says so.
+/// A rank in another process, with two signs of its end: its stream closes, and its process handle
+/// reports it where the system offers one.
 struct Watched {
     rank: Rank,
     stream: Box<dyn LocalStream>,
-    life: Option<Box<dyn ProcessWatch>>,
+    process: Option<Box<dyn ProcessWatch>>,
 }
 
 impl Watched {
     fn new(world: &World, rank: Rank, stream: Box<dyn LocalStream>) -> Self {
-        let life = stream.peer_process().and_then(|id| world.processes().watch(id));
-        Self { rank, stream, life }
+        let process = stream.peer_process().and_then(|id| world.processes().watch(id));
+        Self { rank, stream, process }
     }
 
     fn has_ended(&self) -> bool {
-        self.life.as_ref().is_some_and(|life| life.has_ended()) || !self.stream.is_open()
+        self.process.as_ref().is_some_and(|process| process.has_ended()) || !self.stream.is_open()
     }
 }
 
-/// How many bytes a rank's arena has unless asked otherwise. Memory is used only once touched, so
-/// this is room in the address space, not in the machine.
+/// Default size of a rank's arena. Pages are allocated when touched, so this is address space, not
+/// memory.
 pub const DEFAULT_ARENA_BYTES: usize = 16 << 30;
 
 impl SharedWorld {
-    /// As many ranks as asked for, for threads of this process; element i is rank i's view.
+    /// A world of threads of this process; element i is rank i's view.
     pub fn threads(
         world: &World,
         num_ranks: usize,
@@ -118,7 +118,7 @@ impl SharedWorld {
             rank,
             header: Header::new(segments.len()),
             arena,
-            patience: world.shared().patience(num_local),
+            patience: world.shared().spin_policy(num_local),
             num_long_waits: AtomicU64::new(0),
             watched: Mutex::new(
                 watched
@@ -126,62 +126,61 @@ impl SharedWorld {
                     .map(|(rank, stream)| Watched::new(world, rank, stream))
                     .collect(),
             ),
-            spared: OnceLock::new(),
+            expendable: OnceLock::new(),
             segments,
             job,
             name,
         }
     }
 
-    /// The death of these ranks concerns nobody any more but those who wait for them; the first
-    /// list counts.
-    pub(crate) fn spare(&self, ranks: &[Rank]) {
-        let _ = self.spared.set(ranks.to_vec());
+    /// Marks ranks as expendable; the first list counts.
+    pub(crate) fn mark_expendable(&self, ranks: &[Rank]) {
+        let _ = self.expendable.set(ranks.to_vec());
     }
 
-    fn is_spared(&self, rank: Rank) -> bool {
-        self.spared.get().is_some_and(|spared| spared.contains(&rank))
+    fn is_expendable(&self, rank: Rank) -> bool {
+        self.expendable.get().is_some_and(|expendable| expendable.contains(&rank))
     }
 
-    /// Whether a rank has died that the others can do without.
-    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
-        if !self.is_spared(rank) {
+    /// Whether an expendable rank has died.
+    pub(crate) fn is_dead(&self, rank: Rank) -> bool {
+        if !self.is_expendable(rank) {
             return false;
         }
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.iter().any(|watched| watched.rank == rank && watched.has_ended())
     }
 
-    /// New memory among those of `survivors` that share this; all of them ask for it. Whoever is
-    /// left out cannot reach it, whatever it still writes.
-    pub(crate) fn renewed(
+    /// New memory among the `survivors` of this host; all of them call this. Other ranks cannot
+    /// reach it.
+    pub(crate) fn in_next_epoch(
         &self,
         survivors: &[Rank],
         epoch: u64,
         timeout: Duration,
     ) -> Result<Self, CommError> {
-        // The name of the first epoch, and after it the number.
+        // The job name of the first epoch, and the number of this one.
         let job = format!("{}/{epoch}", self.job.split('/').next().unwrap_or_default());
         let is_peer = |rank: &Rank| *rank != self.rank && self.sees(*rank);
         let peers: Vec<Rank> = survivors.iter().copied().filter(is_peer).collect();
         let arena_bytes = self.own().bytes() - self.own().header_bytes();
-        let meeting = Meeting::open(&self.world, &job, self.rank, self.num_ranks())?;
-        let mut renewed = meeting.meet(&peers, arena_bytes, timeout)?;
-        renewed.name = self.name;
-        Ok(renewed)
+        let exchange = SegmentExchange::listen(&self.world, &job, self.rank, self.num_ranks())?;
+        let mut next = exchange.run(&peers, arena_bytes, timeout)?;
+        next.name = self.name;
+        Ok(next)
     }
 
-    /// Whose view it is.
+    /// The rank that owns this view.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// How many ranks the world has, seen or not.
+    /// World size.
     pub fn num_ranks(&self) -> usize {
         self.segments.len()
     }
 
-    /// Whether this rank and `rank` see each other's memory.
+    /// Whether this rank and `rank` share memory.
     pub fn sees(&self, rank: Rank) -> bool {
         self.segments[rank.0].is_some()
     }
@@ -191,24 +190,24 @@ impl SharedWorld {
         &self.arena
     }
 
-    /// How many groups the header has flags for.
+    /// Number of groups that the header has flags for.
     pub fn max_groups(&self) -> u64 {
         header::MAX_GROUPS as u64
     }
 
-    /// The memory of a rank that is seen.
+    /// The segment of a rank of this host.
     #[inline]
     pub(crate) fn segment(&self, rank: Rank) -> &Segment {
-        self.segments[rank.0].as_ref().expect("only ranks that are seen take part")
+        self.segments[rank.0].as_ref().expect("only ranks of this host take part")
     }
 
-    /// Where the last calls of a rank that is seen are written down.
-    pub(crate) fn flight(&self, rank: Rank) -> Option<Place> {
+    /// The flight recorder of a rank of this host.
+    pub(crate) fn record_region(&self, rank: Rank) -> Option<RecordRegion> {
         let segment = self.segments.get(rank.0)?.as_ref()?;
-        Some(Place::new(segment.clone(), self.header.flight()))
+        Some(RecordRegion::new(segment.clone(), self.header.recorder()))
     }
 
-    /// This rank's own memory.
+    /// This rank's own segment.
     #[inline]
     pub(crate) fn own(&self) -> &Segment {
         self.arena.segment()
@@ -219,31 +218,31 @@ impl SharedWorld {
         self.segment(rank).line(Header::line(group, call, num_signals))
     }
 
-    /// Shows this rank's card for a call with its first signal.
+    /// Publishes this rank's descriptor of a call with its first signal.
     #[inline]
-    pub(crate) fn show(&self, group: u64, call: u64, card: &Card) {
-        show(self.line(self.rank, group, call, 1), card, counter(call, 1));
+    pub(crate) fn publish_descriptor(&self, group: u64, call: u64, descriptor: &CallDescriptor) {
+        publish_descriptor(self.line(self.rank, group, call, 1), descriptor, counter(call, 1));
     }
 
-    /// The same without what is called.
+    /// Publishes the buffer offsets without the signature.
     #[inline]
-    pub(crate) fn show_places(&self, group: u64, call: u64, card: &Card) {
-        show_places(self.line(self.rank, group, call, 1), card, counter(call, 1));
+    pub(crate) fn publish_addresses(&self, group: u64, call: u64, descriptor: &CallDescriptor) {
+        publish_addresses(self.line(self.rank, group, call, 1), descriptor, counter(call, 1));
     }
 
-    /// Signals for the `num_signals`th time: everything this rank did before is visible.
+    /// Signals for the `num_signals`th time, which makes all earlier writes of this rank visible.
     #[inline]
     pub(crate) fn signal(&self, group: u64, call: u64, num_signals: u32) {
         raise(self.line(self.rank, group, call, num_signals), counter(call, num_signals));
     }
 
-    /// Starts to fetch the line of a signal that comes soon.
+    /// Prefetches the line of an upcoming signal for writing.
     #[inline]
     pub(crate) fn fetch_line(&self, group: u64, call: u64, num_signals: u32) {
         self.own().fetch_line_for_writing(Header::line(group, call, num_signals));
     }
 
-    /// Waits until `rank` has signalled so often in a call.
+    /// Waits until `rank` has signalled `num_signals` times in a call.
     #[inline]
     pub(crate) fn wait_for_signal(
         &self,
@@ -258,31 +257,31 @@ impl SharedWorld {
         self.wait_until(rank, timeout, || has_reached(line, value))
     }
 
-    /// What `rank` showed in a call, once it has signalled in it.
+    /// Descriptor of `rank` in a call, after its first signal.
     #[inline]
-    pub(crate) fn card(&self, rank: Rank, group: u64, call: u64) -> Card {
-        card(self.line(rank, group, call, 1))
+    pub(crate) fn descriptor(&self, rank: Rank, group: u64, call: u64) -> CallDescriptor {
+        read_descriptor(self.line(rank, group, call, 1))
     }
 
-    /// What `rank` showed in a call, if it has and is not yet in the one after the next.
-    pub(crate) fn card_in(&self, rank: Rank, group: u64, call: u64) -> Option<Card> {
+    /// Descriptor of `rank` in a call, if published and not yet overwritten.
+    pub(crate) fn descriptor_in(&self, rank: Rank, group: u64, call: u64) -> Option<CallDescriptor> {
         let line = self.line(rank, group, call, 1);
         let is_there =
             has_reached(line, counter(call, 1)) && !has_reached(line, counter(call + 1, 0));
-        is_there.then(|| card(line))
+        is_there.then(|| read_descriptor(line))
     }
 
-    /// Says that this rank is through with a call whose schedule lets ranks run ahead.
+    /// Publishes that this rank has finished a call.
     pub(crate) fn finish(&self, group: u64, call: u64) {
         publish(self.own().word(Header::finished(group)), call);
     }
 
-    /// Whether `rank` is through with a call.
+    /// Whether `rank` has finished a call.
     pub(crate) fn has_finished(&self, rank: Rank, group: u64, call: u64) -> bool {
         published(self.segment(rank).word(Header::finished(group))) >= call
     }
 
-    /// Wakes those of `ranks` that sleep, after something they may wait for was changed.
+    /// Wakes those of `ranks` that sleep; called after a change that they may wait for.
     #[inline]
     pub(crate) fn wake(&self, ranks: impl IntoIterator<Item = Rank>) {
         if self.has_fences {
@@ -292,41 +291,41 @@ impl SharedWorld {
         }
         for rank in ranks {
             if rank != self.rank && self.sees(rank) {
-                self.bell(rank).ring_if_asleep(|word| self.world.shared().wake(word));
+                self.doorbell(rank).ring_if_asleep(|word| self.world.shared().wake(word));
             }
         }
     }
 
     #[inline]
-    fn bell(&self, rank: Rank) -> Bell<'_, AtomicU64> {
+    fn doorbell(&self, rank: Rank) -> Doorbell<'_, AtomicU64> {
         let segment = self.segment(rank);
-        Bell { asleep: segment.word(header::ASLEEP), rings: segment.word(header::RINGS) }
+        Doorbell { asleep: segment.word(header::ASLEEP), rings: segment.word(header::RINGS) }
     }
 
-    /// Whether `rank` has left the run in good order.
+    /// Whether `rank` has left the run in an orderly way.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         let segment = self.segments[rank.0].as_ref();
         segment.is_some_and(|segment| segment.word(header::LEFT).load(Ordering::Acquire) == 1)
     }
 
-    fn ring(&self, rank: Rank) {
-        let bell = self.bell(rank);
-        bell.rings.fetch_add(1, Ordering::SeqCst);
-        self.world.shared().wake(bell.rings);
+    fn ring_doorbell(&self, rank: Rank) {
+        let doorbell = self.doorbell(rank);
+        doorbell.rings.fetch_add(1, Ordering::SeqCst);
+        self.world.shared().wake(doorbell.rings);
     }
 
-    /// Waits until `num_ranks` ranks stand at the starting line in the memory of `first`, and lets
-    /// all go at once. Only for measurements: nothing is checked, and nobody may be missing.
+    /// Waits until `num_ranks` ranks have arrived at the starting line in the segment of `first`, and
+    /// starts all at once. Only for measurements: there is no deadline.
     pub(crate) fn start_together(&self, first: Rank, num_ranks: usize) {
         let segment = self.segment(first);
         let (arrived, started) = (segment.word(header::ARRIVED), segment.word(header::STARTED));
-        let seen = started.load(Ordering::SeqCst);
+        let previous = started.load(Ordering::SeqCst);
         if arrived.fetch_add(1, Ordering::SeqCst) + 1 == num_ranks as u64 {
             arrived.store(0, Ordering::SeqCst);
-            started.store(seen + 1, Ordering::SeqCst);
+            started.store(previous + 1, Ordering::SeqCst);
         }
         let mut turn = 0_u32;
-        while started.load(Ordering::Acquire) == seen {
+        while started.load(Ordering::Acquire) == previous {
             turn += 1;
             if turn < self.patience.num_spins {
                 std::hint::spin_loop();
@@ -336,10 +335,10 @@ impl SharedWorld {
         }
     }
 
-    /// The first of the watched ranks whose process has ended without a goodbye, and that all need.
-    pub(crate) fn first_dead(&self) -> Option<Rank> {
+    /// The first rank, not expendable, whose process ended without leaving the run.
+    pub(crate) fn first_dead_rank(&self) -> Option<Rank> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let needed = watched.iter().filter(|watched| !self.is_spared(watched.rank));
+        let needed = watched.iter().filter(|watched| !self.is_expendable(watched.rank));
         let ended = needed.filter(|watched| watched.has_ended());
         ended.map(|watched| watched.rank).find(|&rank| !self.has_left(rank))
     }
@@ -350,7 +349,7 @@ impl Drop for SharedWorld {
         self.own().word(header::LEFT).store(1, Ordering::SeqCst);
         for rank in (0..self.segments.len()).map(Rank) {
             if rank != self.rank && self.sees(rank) {
-                self.ring(rank);
+                self.ring_doorbell(rank);
             }
         }
     }

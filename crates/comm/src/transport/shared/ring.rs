@@ -1,13 +1,12 @@
-//! Messages through shared memory, for schedules that send and receive.
+//! Message rings in shared memory, for schedules that send and receive.
 //!
-//! For every ordered pair of ranks there is a ring of bytes in the sender's segment. The sender
-//! owns the count of bytes ever written, the receiver the count of bytes ever taken; the difference
-//! is what lies in the ring. A message is an envelope of one cache line and its bytes, padded to
-//! whole lines. Long messages stream through: the receiver empties what the sender fills.
+//! Every ordered pair of ranks has a ring of bytes in the sender's segment. The sender owns the
+//! count of bytes written, the receiver the count of bytes taken; the difference is the content of
+//! the ring. A message is an envelope of one cache line and its bytes, padded to whole lines. Long
+//! messages stream through: the receiver empties the ring while the sender fills it.
 //!
-//! A message that was not asked for yet (a point-to-point message under another tag, or one of
-//! another group) is put aside until somebody asks for it; there is a limit to how much one peer
-//! may cause to be kept. Counts and lengths that a peer wrote are checked before they are used.
+//! An unexpected message (another tag or group) is buffered until its receive is posted, up to a
+//! limit per peer. Counts and lengths written by a peer are validated before use.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,49 +20,48 @@ use super::header::{NUM_RINGS, RING_BYTES};
 use crate::error::{CommError, Interruption};
 use crate::flags::{publish, published};
 use crate::signature::Signature;
-use crate::transport::{Envelope, NUM_LANES, Renewal, Round, Transport};
+use crate::transport::{Envelope, NUM_CHANNELS, EpochChange, Round, Transport};
 use crate::verdict::Verdict;
 
 /// Bytes of a cache line, and of an envelope.
 const LINE: usize = 64;
 
-/// Bytes that are made visible at once, so that both ends work at the same time.
+/// Bytes that are published at once, so that both ends work concurrently.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Bytes of one peer's messages that may be kept until somebody asks for them, counting a line for
-/// each message.
-const MAX_ASIDE_BYTES: usize = 1 << 30;
+/// Most bytes of unexpected messages per peer, counting one line for each message.
+const MAX_UNEXPECTED_BYTES: usize = 1 << 30;
 
-/// Message passing between ranks that share memory.
+/// One channel between ranks that share memory.
 pub struct SharedTransport {
     world: Arc<SharedWorld>,
-    lane: usize,
-    /// How far the messages of the current round are.
+    channel: usize,
+    /// Progress of the messages of the current round.
     sent: Vec<Progress>,
     received: Vec<Progress>,
-    /// Bytes ever written to each rank, and taken from each.
+    /// Count of bytes written to each rank, and taken from each.
     written: Vec<u64>,
     taken: Vec<u64>,
-    /// A message whose envelope was read and whose bytes were not all taken, by sender.
+    /// Message whose envelope was read and whose bytes are incomplete, by sender.
     opened: Vec<Option<Opened>>,
-    /// Messages that came before they were asked for, by sender, group and number.
-    aside: BTreeMap<(usize, u64, u64), VecDeque<Letter>>,
-    /// How many bytes of them there are, by sender.
-    aside_bytes: Vec<usize>,
+    /// Unexpected messages, by sender, group and number.
+    unexpected: BTreeMap<(usize, u64, u64), VecDeque<UnexpectedMessage>>,
+    /// Bytes of unexpected messages, by sender.
+    unexpected_bytes: Vec<usize>,
 }
 
 /// The message at the front of a ring.
 struct Opened {
     envelope: Envelope,
     len: usize,
-    /// What was taken of it, if it is being put aside.
+    /// Bytes received so far, if the message is unexpected.
     bytes: Vec<u8>,
 }
 
-/// A message that was put aside: what it is for, and what is in it.
-type Letter = (Signature, Vec<u8>);
+/// Signature and bytes of an unexpected message.
+type UnexpectedMessage = (Signature, Vec<u8>);
 
-/// How far a message of a round is.
+/// Progress of a message.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     has_started: bool,
@@ -72,42 +70,41 @@ struct Progress {
 }
 
 impl SharedTransport {
-    /// All sets of wires of `world`. The last two use the same rings: one puts messages in, and
-    /// the other takes them out.
-    pub fn lanes(world: &Arc<SharedWorld>) -> [Self; NUM_LANES] {
-        std::array::from_fn(|lane| Self::new(Arc::clone(world), lane.min(NUM_RINGS - 1)))
+    /// All channels of `world`. The last two use the same rings: one writes, the other reads.
+    pub fn channels(world: &Arc<SharedWorld>) -> [Self; NUM_CHANNELS] {
+        std::array::from_fn(|channel| Self::new(Arc::clone(world), channel.min(NUM_RINGS - 1)))
     }
 
-    fn new(world: Arc<SharedWorld>, lane: usize) -> Self {
+    fn new(world: Arc<SharedWorld>, channel: usize) -> Self {
         let num_ranks = world.num_ranks();
         Self {
             world,
-            lane,
+            channel,
             sent: Vec::new(),
             received: Vec::new(),
             written: vec![0; num_ranks],
             taken: vec![0; num_ranks],
             opened: (0..num_ranks).map(|_| None).collect(),
-            aside: BTreeMap::new(),
-            aside_bytes: vec![0; num_ranks],
+            unexpected: BTreeMap::new(),
+            unexpected_bytes: vec![0; num_ranks],
         }
     }
 
-    /// How many bytes fit into the ring to `peer`.
+    /// Free bytes of the ring to `peer`.
     fn room(&self, peer: Rank) -> Result<usize, Interruption> {
         let world = &self.world;
-        let taken = world.segment(peer).word(world.header.taken(self.lane, world.rank.0));
+        let taken = world.segment(peer).word(world.header.taken(self.channel, world.rank.0));
         Ok(RING_BYTES - between(peer, published(taken), self.written[peer.0])?)
     }
 
-    /// How many bytes lie in the ring from `peer`.
+    /// Readable bytes of the ring from `peer`.
     fn available(&self, peer: Rank) -> Result<usize, Interruption> {
         let world = &self.world;
-        let written = world.segment(peer).word(world.header.written(self.lane, world.rank.0));
+        let written = world.segment(peer).word(world.header.written(self.channel, world.rank.0));
         between(peer, self.taken[peer.0], published(written))
     }
 
-    /// Puts as much of a message into the ring as there is room for; returns whether any was.
+    /// Writes as much of a message as fits into the ring; returns whether any byte was written.
     fn push(
         &mut self,
         envelope: &Envelope,
@@ -118,11 +115,11 @@ impl SharedTransport {
         let mut room = self.room(peer)?;
         let before = self.written[peer.0];
         if !at.has_started && room >= LINE {
-            let [a, b, c] = envelope.signature.to_words();
+            let [a, b, c] = envelope.signature.pack();
             let length = window.len() as u64;
-            let words = [envelope.group, envelope.number, a, b, c, length, 0, 0];
-            let offset = self.world.header.ring(self.lane, peer.0) + position(before);
-            self.world.own().target::<u64>(offset, 8).as_chunks::<8>().0.set(0, words);
+            let fields = [envelope.group, envelope.number, a, b, c, length, 0, 0];
+            let offset = self.world.header.ring(self.channel, peer.0) + position(before);
+            self.world.own().target::<u64>(offset, 8).as_chunks::<8>().0.set(0, fields);
             self.written[peer.0] += LINE as u64;
             room -= LINE;
             at.has_started = true;
@@ -131,7 +128,7 @@ impl SharedTransport {
             let start = position(self.written[peer.0]);
             let rest = window.len() - at.num_bytes;
             let len = rest.min(room).min(RING_BYTES - start).min(PIECE_BYTES);
-            let offset = self.world.header.ring(self.lane, peer.0) + start;
+            let offset = self.world.header.ring(self.channel, peer.0) + start;
             let piece = window.part(at.num_bytes..at.num_bytes + len);
             self.world.own().target::<u8>(offset, len).copy_from(piece);
             at.num_bytes += len;
@@ -149,11 +146,11 @@ impl SharedTransport {
     }
 
     fn publish_written(&self, peer: Rank) {
-        let word = self.world.own().word(self.world.header.written(self.lane, peer.0));
+        let word = self.world.own().word(self.world.header.written(self.channel, peer.0));
         publish(word, self.written[peer.0]);
     }
 
-    /// Takes as much of a message as there is; returns whether any was.
+    /// Reads as much of a message as has arrived; returns whether any byte was read.
     fn pull(
         &mut self,
         envelope: &Envelope,
@@ -163,7 +160,7 @@ impl SharedTransport {
         let (peer, window) = *message;
         let before = self.taken[peer.0];
         if !at.has_started {
-            if let Some((signature, bytes)) = self.find_aside(peer, envelope) {
+            if let Some((signature, bytes)) = self.take_unexpected(peer, envelope) {
                 check(peer, envelope, signature, bytes.len(), window.len())?;
                 window.copy_from_slice(&bytes);
                 *at = Progress { has_started: true, num_bytes: window.len(), is_done: true };
@@ -176,7 +173,7 @@ impl SharedTransport {
                 return Err(Interruption::Mismatch { peer, theirs, number: Some(number) });
             }
             if (found.envelope.group, found.envelope.number) != (envelope.group, envelope.number) {
-                self.put_aside(peer)?;
+                self.store_unexpected(peer)?;
                 return Ok(self.taken[peer.0] != before);
             }
             check(peer, envelope, found.envelope.signature, found.len, window.len())?;
@@ -188,14 +185,14 @@ impl SharedTransport {
         Ok(self.taken[peer.0] != before)
     }
 
-    /// Reads the envelope at the front of the ring from `peer`, once it is there.
+    /// Reads the next envelope from `peer`, if it has arrived.
     fn open_next(&mut self, peer: Rank) -> Result<(), Interruption> {
         if self.opened[peer.0].is_none() && self.available(peer)? >= LINE {
             let world = &self.world;
-            let offset = world.header.ring(self.lane, world.rank.0) + position(self.taken[peer.0]);
-            let words = world.segment(peer).source::<u64>(offset, 8).as_chunks::<8>().0.get(0);
-            let [group, number, a, b, c, len, ..] = words;
-            let envelope = Envelope { group, number, signature: Signature::from_words([a, b, c]) };
+            let offset = world.header.ring(self.channel, world.rank.0) + position(self.taken[peer.0]);
+            let fields = world.segment(peer).source::<u64>(offset, 8).as_chunks::<8>().0.get(0);
+            let [group, number, a, b, c, len, ..] = fields;
+            let envelope = Envelope { group, number, signature: Signature::unpack([a, b, c]) };
             let len = usize::try_from(len).unwrap_or(usize::MAX);
             self.opened[peer.0] = Some(Opened { envelope, len, bytes: Vec::new() });
             self.taken[peer.0] += LINE as u64;
@@ -204,28 +201,28 @@ impl SharedTransport {
         Ok(())
     }
 
-    /// The first message of `peer` for an envelope that was put aside before.
-    fn find_aside(&mut self, peer: Rank, envelope: &Envelope) -> Option<Letter> {
+    /// Removes the first unexpected message of `peer` that matches an envelope.
+    fn take_unexpected(&mut self, peer: Rank, envelope: &Envelope) -> Option<UnexpectedMessage> {
         let key = (peer.0, envelope.group, envelope.number);
-        let letters = self.aside.get_mut(&key)?;
-        let letter = letters.pop_front();
-        if letters.is_empty() {
-            self.aside.remove(&key);
+        let messages = self.unexpected.get_mut(&key)?;
+        let message = messages.pop_front();
+        if messages.is_empty() {
+            self.unexpected.remove(&key);
         }
-        self.aside_bytes[peer.0] -= letter.as_ref().map_or(0, |(_, bytes)| LINE + bytes.len());
-        letter
+        self.unexpected_bytes[peer.0] -= message.as_ref().map_or(0, |(_, bytes)| LINE + bytes.len());
+        message
     }
 
-    /// Moves what has come of the message at the front out of the way. Memory is taken for bytes
-    /// that are there, whatever the envelope says is still to come.
-    fn put_aside(&mut self, peer: Rank) -> Result<(), Interruption> {
+    /// Moves the arrived bytes of the front message to the unexpected messages. Memory is allocated
+    /// for arrived bytes only, whatever length the envelope states.
+    fn store_unexpected(&mut self, peer: Rank) -> Result<(), Interruption> {
         let Some(mut front) = self.opened[peer.0].take() else { return Ok(()) };
-        let total = self.aside_bytes[peer.0].saturating_add(LINE).saturating_add(front.len);
-        if total > MAX_ASIDE_BYTES {
-            let (len, waiting) = (front.len, self.aside_bytes[peer.0]);
+        let total = self.unexpected_bytes[peer.0].saturating_add(LINE).saturating_add(front.len);
+        if total > MAX_UNEXPECTED_BYTES {
+            let (len, waiting) = (front.len, self.unexpected_bytes[peer.0]);
             let reason = format!(
-                "it sent {len} bytes that nobody asked for yet, with {waiting} waiting already; \
-                 at most {MAX_ASIDE_BYTES} may wait"
+                "it sent {len} bytes before any receive was posted, with {waiting} buffered already; \
+                 at most {MAX_UNEXPECTED_BYTES} may be buffered"
             );
             return Err(Interruption::Lost { peer, reason });
         }
@@ -241,13 +238,13 @@ impl SharedTransport {
             front.bytes.truncate(start + taken);
         }
         let Opened { envelope, bytes, .. } = front;
-        self.aside_bytes[peer.0] = total;
+        self.unexpected_bytes[peer.0] = total;
         let key = (peer.0, envelope.group, envelope.number);
-        self.aside.entry(key).or_default().push_back((envelope.signature, bytes));
+        self.unexpected.entry(key).or_default().push_back((envelope.signature, bytes));
         Ok(())
     }
 
-    /// Copies what is there, up to the length of the window; returns how much.
+    /// Copies available bytes into the window; returns how many.
     fn take(&mut self, peer: Rank, window: Target<'_, u8>) -> Result<usize, Interruption> {
         let mut num_bytes = 0;
         loop {
@@ -257,7 +254,7 @@ impl SharedTransport {
             if len == 0 {
                 return Ok(num_bytes);
             }
-            let offset = self.world.header.ring(self.lane, self.world.rank.0) + start;
+            let offset = self.world.header.ring(self.channel, self.world.rank.0) + start;
             let piece = self.world.segment(peer).source::<u8>(offset, len);
             window.part(num_bytes..num_bytes + len).copy_from(piece);
             num_bytes += len;
@@ -267,28 +264,28 @@ impl SharedTransport {
     }
 
     fn publish_taken(&self, peer: Rank) {
-        let word = self.world.own().word(self.world.header.taken(self.lane, peer.0));
+        let word = self.world.own().word(self.world.header.taken(self.channel, peer.0));
         publish(word, self.taken[peer.0]);
         self.world.wake([peer]);
     }
 }
 
-/// Where byte number `count` of a stream lies in its ring.
+/// Offset in the ring of byte `count` of a stream.
 fn position(count: u64) -> usize {
     (count % RING_BYTES as u64) as usize
 }
 
-/// How far one count of a ring is ahead of the other; a peer wrote one of them.
+/// Difference of the two counts of a ring; validated because a peer wrote one of them.
 fn between(peer: Rank, taken: u64, written: u64) -> Result<usize, Interruption> {
     let there = written.wrapping_sub(taken);
     if there > RING_BYTES as u64 || !there.is_multiple_of(LINE as u64) {
-        let reason = "its count of bytes makes no sense".to_owned();
+        let reason = "its byte count is invalid".to_owned();
         return Err(Interruption::Lost { peer, reason });
     }
     Ok(there as usize)
 }
 
-/// Whether a message that answers to the right name is also the right message.
+/// Checks that a message that matches by envelope also has the expected signature and length.
 fn check(
     peer: Rank,
     envelope: &Envelope,
@@ -335,7 +332,7 @@ impl Transport for SharedTransport {
         timeout: Duration,
     ) -> Result<Rank, Interruption> {
         loop {
-            if let Some(peer) = self.with_message(peers, envelope)? {
+            if let Some(peer) = self.find_message(peers, envelope)? {
                 return Ok(peer);
             }
             self.world.wait_until(peers[0], timeout, || {
@@ -348,16 +345,16 @@ impl Transport for SharedTransport {
         Some(Arc::clone(&self.world))
     }
 
-    fn spare(&self, ranks: &[Rank]) {
-        self.world.spare(ranks);
+    fn mark_expendable(&self, ranks: &[Rank]) {
+        self.world.mark_expendable(ranks);
     }
 
-    fn settle(&mut self, statement: Verdict) -> Verdict {
-        self.world.settle(statement)
+    fn agree_on_verdict(&mut self, report: Verdict) -> Verdict {
+        self.world.agree_on_verdict(report)
     }
 
-    fn renew(self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
-        Ok(Box::new(self.renewed(renewal)))
+    fn into_next_epoch(self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
+        Ok(Box::new(self.in_next_epoch(change)))
     }
 
     fn domains(&self) -> Vec<usize> {
@@ -370,13 +367,13 @@ impl Transport for SharedTransport {
 }
 
 impl SharedTransport {
-    /// The same lane in new memory.
-    pub(crate) fn renewed(&self, renewal: &Renewal<'_>) -> Self {
-        let memory = renewal.memory.as_ref().expect("the ranks shared memory, and do again");
-        Self::new(Arc::clone(memory), self.lane)
+    /// This channel in the memory of the next epoch.
+    pub(crate) fn in_next_epoch(&self, change: &EpochChange<'_>) -> Self {
+        let memory = change.memory.as_ref().expect("ranks that shared memory share it in the next epoch");
+        Self::new(Arc::clone(memory), self.channel)
     }
 
-    /// Starts a round. Messages to and from ranks whose memory is not seen are none of ours.
+    /// Posts the messages of a round to and from ranks of this host, and ignores the others.
     pub(crate) fn begin(&mut self, round: &Round<'_>) {
         let fresh = |world: &SharedWorld, peer: Rank| Progress {
             is_done: !world.sees(peer),
@@ -388,7 +385,7 @@ impl SharedTransport {
         self.received.extend(round.recvs.iter().map(|(peer, _)| fresh(&self.world, *peer)));
     }
 
-    /// Moves what can be moved now; returns whether anything was.
+    /// Makes progress without blocking; returns whether any byte moved.
     pub(crate) fn step(&mut self, round: &mut Round<'_>) -> Result<bool, Interruption> {
         let mut has_moved = false;
         for (index, message) in round.sends.iter().enumerate() {
@@ -413,9 +410,9 @@ impl SharedTransport {
         Ok(has_moved)
     }
 
-    /// The first of `peers`, among those that are seen, from which a message for this envelope
-    /// has begun to come. What stands in front of it is put aside.
-    pub(crate) fn with_message(
+    /// The first of `peers` on this host from which a matching message has begun to arrive. Messages
+    /// in front of it become unexpected messages.
+    pub(crate) fn find_message(
         &mut self,
         peers: &[Rank],
         envelope: &Envelope,
@@ -425,7 +422,7 @@ impl SharedTransport {
             if !self.world.sees(peer) {
                 continue;
             }
-            if self.aside.contains_key(&(peer.0, name.0, name.1)) {
+            if self.unexpected.contains_key(&(peer.0, name.0, name.1)) {
                 return Ok(Some(peer));
             }
             loop {
@@ -434,7 +431,7 @@ impl SharedTransport {
                 if (front.envelope.group, front.envelope.number) == name {
                     return Ok(Some(peer));
                 }
-                self.put_aside(peer)?;
+                self.store_unexpected(peer)?;
                 if self.opened[peer.0].is_some() {
                     break;
                 }
@@ -443,39 +440,38 @@ impl SharedTransport {
         Ok(None)
     }
 
-    /// Whether every message of the round is through.
+    /// Whether every message of the round is complete.
     pub(crate) fn is_done(&self) -> bool {
         self.sent.iter().chain(&self.received).all(|at| at.is_done)
     }
 
-    /// Whether nobody has given up and nobody has died.
-    pub(crate) fn look_around(&self) -> Result<(), Interruption> {
-        self.world.look_around()
+    /// Checks that no rank has failed or died.
+    pub(crate) fn check_peers(&self) -> Result<(), Interruption> {
+        self.world.check_peers()
     }
 
-    /// Whether a rank has died that the others can do without.
-    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
-        self.world.is_gone(rank)
+    /// Whether an expendable rank has died.
+    pub(crate) fn is_dead(&self, rank: Rank) -> bool {
+        self.world.is_dead(rank)
     }
 
-    /// Waits until some message of the round can go on.
+    /// Waits until a message of the round can make progress.
     fn wait_for_any(&self, round: &Round<'_>, timeout: Duration) -> Result<(), Interruption> {
-        // What can go on is seen by its ring: an empty one had nothing, a full one no room, when it
-        // was tried.
+        // A receive was blocked by an empty ring, a send by a full one.
         let open = |at: &Progress| !at.is_done;
         let sends = round.sends.iter().zip(&self.sent).filter(|(_, at)| open(at));
         let recvs = round.recvs.iter().zip(&self.received).filter(|(_, at)| open(at));
-        let waited_for = recvs.clone().map(|((peer, _), _)| *peer).next();
-        let waited_for = waited_for.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
-        self.world.wait_until(waited_for.unwrap_or(self.world.rank), timeout, || {
-            // What makes no sense is found out by trying, too.
+        let awaited_rank = recvs.clone().map(|((peer, _), _)| *peer).next();
+        let awaited_rank = awaited_rank.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
+        self.world.wait_until(awaited_rank.unwrap_or(self.world.rank), timeout, || {
+            // An invalid count ends the wait too, and is reported by the next step.
             recvs.clone().any(|((peer, _), _)| self.available(*peer) != Ok(0))
                 || sends.clone().any(|((peer, _), _)| self.room(*peer) != Ok(0))
         })
     }
 }
 
-/// Whether a message is unfinished and all earlier ones of the same pair are through.
+/// Whether a message is incomplete and all earlier ones of the same pair are complete.
 fn is_next(progress: &[Progress], index: usize, peer: impl Fn(usize) -> Rank) -> bool {
     !progress[index].is_done
         && (0..index).all(|earlier| peer(earlier) != peer(index) || progress[earlier].is_done)

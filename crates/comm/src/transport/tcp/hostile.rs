@@ -1,4 +1,4 @@
-//! The reader of messages, fed with bytes that no rank has sent.
+//! Fuzz target: feeds arbitrary bytes to the receiver of messages.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::time::Duration;
@@ -7,18 +7,18 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, Listener, Stream, StreamSet, Target};
 
 use super::frame::Header;
-use super::receiving::Receiver;
+use super::receiver::Receiver;
 use crate::Dtype;
 use crate::signature::Signature;
 use crate::transport::{Envelope, Round};
 
-/// Bytes that may come before they are asked for.
-const MAX_EARLY_BYTES: usize = 64 << 10;
+/// Limit of the unexpected queue.
+const MAX_UNEXPECTED_BYTES: usize = 64 << 10;
 
-/// Bytes that are asked for.
+/// Length of each expected message.
 const LEN: usize = 300;
 
-/// A message that fits, as it travels on the first stream.
+/// A valid message as it travels on the first stream.
 pub(crate) fn message() -> Vec<u8> {
     let (sequence, length) = (0, LEN as u64);
     let header = Header { epoch: 0, stream: 0, sequence, length, envelope: envelope() };
@@ -29,11 +29,11 @@ fn envelope() -> Envelope {
     Envelope { group: 1, number: 2, signature: Signature::message(Dtype::U8, LEN) }
 }
 
-/// Reads what came on two streams, in pieces of this length, as a round that wants two messages;
-/// returns whether both came.
+/// Receives two messages from two streams that deliver these bytes in pieces of this length;
+/// returns whether both arrived.
 pub(crate) fn receive(streams: [&[u8]; 2], piece: usize) -> bool {
     let mut script = Script { streams, piece: piece.max(1) };
-    let mut receiver = Receiver::new(Rank(1), &[0, 1], MAX_EARLY_BYTES);
+    let mut receiver = Receiver::new(Rank(1), &[0, 1], MAX_UNEXPECTED_BYTES);
     let (mut one, mut other) = ([0; LEN], [0; LEN]);
     let recvs = [(Rank(1), Target::of(&mut one)), (Rank(1), Target::of(&mut other))];
     let mut round =
@@ -45,7 +45,7 @@ pub(crate) fn receive(streams: [&[u8]; 2], piece: usize) -> bool {
     result.is_ok() && receiver.is_done()
 }
 
-/// Streams that hold what was written before, and end there.
+/// Streams with fixed contents.
 struct Script<'a> {
     streams: [&'a [u8]; 2],
     piece: usize,

@@ -1,8 +1,8 @@
-//! A small buffer between a stream and the places its bytes go to.
+//! Read buffer of a stream.
 //!
-//! Where bytes belong is known only once their header was read, so headers are read through a
-//! buffer, together with whatever follows: a short message takes a single call. Long messages leave
-//! the buffer behind and are read where they belong.
+//! The target of a message is known only after its header, so headers are read into a buffer
+//! together with the bytes behind them: a short message takes a single system call. The rest of a
+//! long message is read directly into its target.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use lockstep_platform::Target;
 
 use super::frame::HEADER_BYTES;
 
-/// Bytes that may lie in the buffer.
+/// Capacity of the buffer.
 pub(super) const INBOX_BYTES: usize = HEADER_BYTES + (16 << 10);
 
-/// Bytes that were read and not yet used.
+/// Bytes read from a stream and not yet consumed.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
@@ -25,12 +25,12 @@ impl Inbox {
         Self { bytes: vec![0; INBOX_BYTES].into(), start: 0, end: 0 }
     }
 
-    /// How many bytes there are.
+    /// Number of buffered bytes.
     pub(super) fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Adds what `read` puts into the free space; it is asked once. Returns how much that was.
+    /// Calls `read` once on the free space; returns the number of bytes added.
     pub(super) fn fill(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
@@ -45,19 +45,19 @@ impl Inbox {
         Ok(num_bytes)
     }
 
-    /// The next bytes, if that many are there.
+    /// Consumes the next `N` bytes, if buffered.
     pub(super) fn take_array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let array = *self.bytes[self.start..self.end].first_chunk()?;
         self.start += N;
         Some(array)
     }
 
-    /// The next bytes, left where they are.
+    /// The next `N` bytes, without consuming them.
     pub(super) fn peek_array<const N: usize>(&self) -> Option<[u8; N]> {
         self.bytes[self.start..self.end].first_chunk().copied()
     }
 
-    /// Moves bytes to the start of a window, as many as there are or fit; returns how many.
+    /// Moves as many bytes as possible to the start of a window; returns how many.
     pub(super) fn take(&mut self, window: Target<'_, u8>) -> usize {
         let len = window.len().min(self.len());
         window.part(0..len).copy_from_slice(&self.bytes[self.start..self.start + len]);

@@ -1,33 +1,33 @@
-//! Ranks that are connected by TCP.
+//! Transport over TCP.
 //!
-//! Every pair of ranks has a few streams for messages and one for control. One thread does it all:
-//! it sends and receives on every stream of a round at once, whatever each of them is ready for,
-//! so that two ranks which send each other more than the network can hold never wait for each
-//! other. When nothing moves it tries again for a short while, because a message is usually a few
-//! microseconds away, and then sleeps until some stream is ready.
+//! Every pair of ranks has a few streams for messages and one control stream per channel. One
+//! thread sends and receives on all streams of a round at once, as each becomes ready, so two ranks
+//! that send each other more than the network holds do not deadlock. An idle thread first spins,
+//! because a message is usually a few microseconds away, and then sleeps until a stream is ready.
 //!
-//! - [`Cable`]: the streams between two ranks; `frame`: the header in front of a message
-//! - `stripe`: how long messages are spread over the streams
-//! - `sending`, `receiving`: one peer's half of a round; `inbox` and `early` are for the receiver
-//! - `control`: the words beside the messages; `settling`: one verdict for all; `trouble`: what can
-//!   be wrong with a peer; `renewing`: the same streams in the next epoch
-//! - `emulate`: a link made worse than it is
-//! - `waiting`: whoever sends first
+//! - [`Connection`]: the streams between two ranks; `frame`: the header in front of a message
+//! - `stripe`: how long messages are striped over the streams
+//! - `sender`, `receiver`: one peer's half of a round, with the receiver's `inbox` and
+//!   `unexpected_queue`
+//! - `message_probe`: waiting for a message without receiving it
+//! - `control`: the control messages; `verdict_exchange`: agreement on one verdict;
+//!   `peer_error`: errors of one peer; `epoch`: continuing on the same streams after a failure
+//! - `emulate`: emulated bandwidth, latency, jitter and packet loss
 
-mod cable;
+mod connection;
 mod control;
-mod early;
+mod unexpected_queue;
 mod emulate;
 mod frame;
 pub(crate) mod hostile;
 mod inbox;
-mod receiving;
-mod renewing;
-mod sending;
-mod settling;
+mod receiver;
+mod epoch;
+mod sender;
+mod verdict_exchange;
 mod stripe;
-mod trouble;
-mod waiting;
+mod peer_error;
+mod message_probe;
 
 #[cfg(test)]
 mod tests;
@@ -37,94 +37,93 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockstep_config::Emulate;
+use lockstep_auth::set::SealedSet;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
 use super::shared::SharedWorld;
-use super::{Envelope, NUM_LANES, Renewal, Round, Transport, Wires};
+use super::{
+    Channels, Envelope, EpochChange, FailureState, NUM_CHANNELS, POLL_INTERVAL, Round,
+    SLOW_PEER_WARNING, Transport,
+};
 use crate::error::{CommError, Interruption};
-use crate::secret::set::SealedSet;
 use crate::verdict::Verdict;
-pub use cable::{Cable, Cables};
+pub use connection::{Connection, Connections};
 use control::Control;
-use emulate::{EmulatedSet, Way};
-use receiving::Receiver;
-use sending::Sender;
-use settling::Awake;
-pub(crate) use settling::{Fate, WARNING};
-use trouble::Trouble;
+use emulate::{EmulatedSet, LinkDirection};
+use receiver::Receiver;
+use sender::Sender;
+use verdict_exchange::Liveness;
+use peer_error::PeerError;
 
-/// Bytes that one call of the system moves at most, so that no stream is kept waiting for long.
+/// Most bytes that one system call moves, so that no stream starves.
 const MAX_CALL_BYTES: usize = 256 << 10;
 
-/// The longest sleep without a look at how the rank's other lane is doing.
-pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(20);
-
-/// What can be set about TCP.
+/// Options of the TCP transport.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TcpOptions {
-    /// How long to try again before sleeping.
+    /// How long to spin before sleeping.
     pub spin: Duration,
-    /// Bytes that one peer may send before they are asked for, at most.
-    pub max_early_bytes: usize,
-    /// What links are made to be like, where they are not left as they are.
+    /// Most bytes of unexpected messages that are buffered per peer.
+    pub max_unexpected_bytes: usize,
+    /// Emulated link conditions.
     pub emulate: Emulate,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
         let spin = Duration::from_micros(50);
-        Self { spin, max_early_bytes: 1 << 30, emulate: Emulate::none() }
+        Self { spin, max_unexpected_bytes: 1 << 30, emulate: Emulate::none() }
     }
 }
 
-/// One lane of a rank's wires to ranks that are reached by TCP.
+/// One channel of a rank to its TCP peers.
 pub struct TcpTransport {
     world: World,
     rank: Rank,
     num_ranks: usize,
     set: Box<dyn StreamSet>,
     links: Vec<Link>,
-    /// Which links each rank has, if any.
+    /// Index into `links` by rank; `None` without a connection.
     link_of: Vec<Option<usize>>,
-    /// Links that the current round is not done with.
+    /// Links with unfinished messages in the current round.
     active: Vec<usize>,
     options: TcpOptions,
-    /// Tries before sleeping, at most, and whether the core is given away between them.
+    /// Most polls before sleeping, and whether the thread yields its core between them.
     max_tries: u32,
     is_crowded: bool,
-    /// Which of the groups of ranks this is that were formed one after the other.
+    /// Number of failures that the ranks have recovered from in place.
     epoch: u64,
-    /// Since when this rank waits without having been frozen.
-    awake: Awake,
-    /// The first failure of any lane of this rank; messages may be torn after it.
-    fate: Arc<Fate>,
-    /// Where to make statements to everybody on the other lanes.
-    heralds: Vec<Herald>,
+    /// Whether this rank ran throughout its current wait.
+    liveness: Liveness,
+    /// The first failure of any channel of this rank.
+    failure: Arc<FailureState>,
+    /// Control streams of the other channels, for this rank's failure report.
+    control_copies: Vec<ControlCopy>,
 }
 
-/// What the lanes of a rank have in common.
+/// Parameters that all channels of a rank share.
 struct Common<'a> {
     world: &'a World,
     rank: Rank,
     num_local: usize,
     options: &'a TcpOptions,
-    /// What the links to all ranks are made to be like; empty where they are left as they are.
-    ways: &'a [Arc<Mutex<Way>>],
-    fate: &'a Arc<Fate>,
+    /// Emulated links to all ranks; empty without emulation.
+    directions: &'a [Arc<Mutex<LinkDirection>>],
+    failure: &'a Arc<FailureState>,
 }
 
-/// The ways to all ranks, which the lanes share as they share a network.
-fn ways(rank: Rank, num_ranks: usize, emulate: &Emulate) -> Vec<Arc<Mutex<Way>>> {
-    let to = |peer: usize| Arc::new(Mutex::new(Way::new(emulate, rank.0, peer)));
-    let num_ways = if emulate.has_links() { num_ranks } else { 0 };
-    (0..num_ways).map(to).collect()
+/// Emulated links to all ranks. All channels share them, as they would share a network.
+fn directions(rank: Rank, num_ranks: usize, emulate: &Emulate) -> Vec<Arc<Mutex<LinkDirection>>> {
+    let to = |peer: usize| Arc::new(Mutex::new(LinkDirection::new(emulate, rank.0, peer)));
+    let num_directions = if emulate.has_links() { num_ranks } else { 0 };
+    (0..num_directions).map(to).collect()
 }
 
-/// A peer's control stream on another lane.
-type Herald = (Rank, Box<dyn Stream>);
+/// A peer's control stream on another channel.
+type ControlCopy = (Rank, Box<dyn Stream>);
 
-/// Everything about one peer.
+/// State of one peer.
 struct Link {
     peer: Rank,
     control: Control,
@@ -133,79 +132,79 @@ struct Link {
 }
 
 impl TcpTransport {
-    /// The wires of `rank`. `num_local` is how many ranks share this machine, as far as is known.
-    pub fn lanes(
+    /// The channels of `rank`. `num_local` is the number of ranks known to be on this host.
+    pub fn channels(
         world: &World,
         rank: Rank,
-        mut cables: Cables,
+        mut connections: Connections,
         num_local: usize,
         options: &TcpOptions,
-    ) -> Result<[Self; NUM_LANES], NetError> {
-        // The last two cables of a pair are one for each direction: what one rank sends by, the
-        // other receives by.
-        let [_, _, upward, downward] = &mut cables;
+    ) -> Result<[Self; NUM_CHANNELS], NetError> {
+        // The last two connections of a pair are one for each direction: one rank sends on the
+        // connection that the other receives on.
+        let [_, _, upward, downward] = &mut connections;
         let lower = rank.0.min(upward.len());
         upward[..lower].swap_with_slice(&mut downward[..lower]);
-        let fate = Arc::new(Fate::default());
-        let to_others = |own: usize| -> Result<Vec<Herald>, NetError> {
-            let others = cables.iter().enumerate().filter(|(lane, _)| *lane != own);
-            let cables = others.flat_map(|(_, lane)| lane.iter().enumerate());
-            let present = cables.filter_map(|(peer, cable)| Some((Rank(peer), cable.as_ref()?)));
-            present.map(|(peer, cable)| Ok((peer, cable.control.try_clone()?))).collect()
+        let failure = Arc::new(FailureState::default());
+        let to_others = |own: usize| -> Result<Vec<ControlCopy>, NetError> {
+            let others = connections.iter().enumerate().filter(|(channel, _)| *channel != own);
+            let connections = others.flat_map(|(_, channel)| channel.iter().enumerate());
+            let present = connections.filter_map(|(peer, connection)| Some((Rank(peer), connection.as_ref()?)));
+            present.map(|(peer, connection)| Ok((peer, connection.control.try_clone()?))).collect()
         };
-        let heralds = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
-        let ways = ways(rank, cables[0].len(), &options.emulate);
-        let lane = |cables, heralds| {
-            let common = Common { world, rank, num_local, options, ways: &ways, fate: &fate };
-            Self::lane(&common, cables, heralds)
+        let control_copies = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
+        let directions = directions(rank, connections[0].len(), &options.emulate);
+        let channel = |connections, control_copies| {
+            let common = Common { world, rank, num_local, options, directions: &directions, failure: &failure };
+            Self::channel(&common, connections, control_copies)
         };
-        let mut heralds = heralds.into_iter();
-        let mut next = |cables| lane(cables, heralds.next().expect("one list for each lane"));
-        let [caller, background, sends, recvs] = cables;
+        let mut control_copies = control_copies.into_iter();
+        let mut next = |connections| channel(connections, control_copies.next().expect("one list for each channel"));
+        let [caller, background, sends, recvs] = connections;
         Ok([next(caller)?, next(background)?, next(sends)?, next(recvs)?])
     }
 
-    /// All lanes, as a communicator wants them.
-    pub fn wires(lanes: [Self; NUM_LANES]) -> Wires {
-        Wires::of(lanes)
+    /// The channels as a [`Comm`](crate::Comm) takes them.
+    pub fn into_channels(channels: [Self; NUM_CHANNELS]) -> Channels {
+        Channels::new(channels)
     }
 
-    fn lane(
+    fn channel(
         common: &Common<'_>,
-        cables: Vec<Option<Cable>>,
-        heralds: Vec<Herald>,
+        connections: Vec<Option<Connection>>,
+        control_copies: Vec<ControlCopy>,
     ) -> Result<Self, NetError> {
-        let &Common { world, rank, num_local, options, ways, fate } = common;
-        let num_ranks = cables.len();
+        let &Common { world, rank, num_local, options, directions, failure } = common;
+        let num_ranks = connections.len();
         let mut set: Box<dyn StreamSet> = Box::new(SealedSet::new(world.net().stream_set()));
         let mut emulated = Vec::new();
         let mut links = Vec::new();
-        let introduction = control::introduction(world.processes().own_id(), &world.host().name());
+        let introduction = control::encode_introduction(world.processes().own_id(), &world.host().name());
         let mut link_of = vec![None; num_ranks];
-        for (peer, cable) in cables.into_iter().enumerate() {
-            let Some(cable) = cable else { continue };
-            assert!(peer != rank.0 && !cable.data.is_empty(), "a cable to rank {peer}");
-            for stream in cable.data.iter().chain([&cable.control]) {
+        for (peer, connection) in connections.into_iter().enumerate() {
+            let Some(connection) = connection else { continue };
+            assert!(peer != rank.0 && !connection.data.is_empty(), "a connection to rank {peer}");
+            for stream in connection.data.iter().chain([&connection.control]) {
                 stream.set_nodelay(true)?;
             }
-            let control = Control::new(set.add(cable.control));
-            control.say(&mut *set, &introduction);
-            let streams: Vec<usize> = cable.data.into_iter().map(|data| set.add(data)).collect();
-            if let Some(way) = ways.get(peer) {
-                emulated.extend(streams.iter().map(|&stream| (stream, Arc::clone(way))));
+            let control = Control::new(set.add(connection.control));
+            control.send(&mut *set, &introduction);
+            let streams: Vec<usize> = connection.data.into_iter().map(|data| set.add(data)).collect();
+            if let Some(direction) = directions.get(peer) {
+                emulated.extend(streams.iter().map(|&stream| (stream, Arc::clone(direction))));
             }
             link_of[peer] = Some(links.len());
             links.push(Link {
                 peer: Rank(peer),
                 control,
                 sender: Sender::new(Rank(peer), &streams),
-                receiver: Receiver::new(Rank(peer), &streams, options.max_early_bytes),
+                receiver: Receiver::new(Rank(peer), &streams, options.max_unexpected_bytes),
             });
         }
         if !emulated.is_empty() {
             set = Box::new(EmulatedSet::new(world, set, emulated));
         }
-        let patience = world.shared().patience(num_local);
+        let patience = world.shared().spin_policy(num_local);
         Ok(Self {
             world: Arc::clone(world),
             rank,
@@ -218,21 +217,20 @@ impl TcpTransport {
             max_tries: patience.num_spins + patience.num_yields,
             is_crowded: num_local > world.threads().available(),
             epoch: 0,
-            awake: Awake::default(),
-            fate: Arc::clone(fate),
-            heralds,
+            liveness: Liveness::default(),
+            failure: Arc::clone(failure),
+            control_copies,
         })
     }
 
-    /// Whether there is a cable to `rank`.
+    /// Whether there is a connection to `rank`.
     pub fn reaches(&self, rank: Rank) -> bool {
         self.link_of[rank.0].is_some()
     }
 
-    /// Takes up the messages of a round that go to or come from ranks with a cable; the others are
-    /// somebody else's.
+    /// Posts the messages of a round to and from connected ranks, and ignores the others.
     pub(crate) fn begin(&mut self, round: &mut Round<'_>) -> Result<(), Interruption> {
-        self.check_fate()?;
+        self.check_failure()?;
         self.active.clear();
         let to = round.sends.iter().map(|(peer, _)| *peer);
         let from = round.recvs.iter().map(|(peer, _)| *peer);
@@ -246,15 +244,15 @@ impl TcpTransport {
         for index in 0..self.active.len() {
             let link = &mut self.links[self.active[index]];
             link.sender.begin(round);
-            if let Err(trouble) = link.receiver.begin(round) {
+            if let Err(error) = link.receiver.begin(round) {
                 let peer = link.peer;
-                return Err(self.fail(peer, trouble));
+                return Err(self.fail(peer, error));
             }
         }
         Ok(())
     }
 
-    /// Moves what can be moved now; returns whether anything was.
+    /// Makes progress without blocking; returns whether any byte moved.
     pub(crate) fn step(&mut self, round: &mut Round<'_>) -> Result<bool, Interruption> {
         let mut has_moved = false;
         for index in (0..self.active.len()).rev() {
@@ -263,9 +261,9 @@ impl TcpTransport {
             let sent = link.sender.step(set, round);
             match sent.and_then(|sent| Ok(link.receiver.step(set, round)? || sent)) {
                 Ok(moved) => has_moved |= moved,
-                Err(trouble) => {
+                Err(error) => {
                     let peer = link.peer;
-                    return Err(self.fail(peer, trouble));
+                    return Err(self.fail(peer, error));
                 }
             }
             if link.sender.is_done() && link.receiver.is_done() {
@@ -278,20 +276,20 @@ impl TcpTransport {
         Ok(has_moved)
     }
 
-    /// Whether every message of the round has left or come.
+    /// Whether every message of the round was sent or received.
     pub(crate) fn is_done(&self) -> bool {
         self.active.is_empty()
     }
 
-    /// Who is being waited for: a rank that something must come from, or go to.
-    pub(crate) fn waited_for(&self) -> Rank {
+    /// The rank that this one waits for: to receive from first, else to send to.
+    pub(crate) fn awaited_rank(&self) -> Rank {
         let active = || self.active.iter().map(|&link| &self.links[link]);
         let receiving = active().filter(|link| !link.receiver.is_done()).map(|link| link.peer);
         receiving.min().or_else(|| active().map(|link| link.peer).min()).unwrap_or(self.rank)
     }
 
-    /// Sleeps until some stream is ready or `timeout` has passed; somebody who gave up or died in
-    /// the meantime, taking part in the round or not, is an interruption.
+    /// Sleeps until a stream is ready or `timeout` has passed. The failure of any rank, in the round
+    /// or not, is an interruption.
     pub(crate) fn sleep(&mut self, timeout: Duration) -> Result<(), Interruption> {
         for link in &self.links {
             for stream in link.sender.streams() {
@@ -301,7 +299,7 @@ impl TcpTransport {
                 self.set.watch(control, Interest { read: true, write: false });
             }
         }
-        self.awake.look(self.world.clock().now());
+        self.liveness.check(self.world.clock().now());
         for link in self.active.iter().map(|&link| &self.links[link]) {
             for stream in link.receiver.waiting() {
                 self.set.watch(stream, Interest { read: true, write: false });
@@ -311,19 +309,19 @@ impl TcpTransport {
                 self.set.watch(stream, Interest { read, write: true });
             }
         }
-        match self.set.wait(None, timeout.min(LOOK_AROUND)) {
-            Ok(true) => self.listen(true),
-            Ok(false) => self.check_fate(),
+        match self.set.wait(None, timeout.min(POLL_INTERVAL)) {
+            Ok(true) => self.check_reports(true),
+            Ok(false) => self.check_failure(),
             Err(error) => {
                 let reason = format!("waiting for streams failed: {error}");
-                Err(self.end(Interruption::Lost { peer: self.waited_for(), reason }))
+                Err(self.record_failure(Interruption::Lost { peer: self.awaited_rank(), reason }))
             }
         }
     }
 
-    /// Looks whether a rank of which this round wants nothing, and which nobody listens to
-    /// therefore, has sent something for the same call: then it is in another one.
-    pub(crate) fn look_for_mismatch(&mut self, wanted: &Envelope) -> Result<(), Interruption> {
+    /// Finds a rank that sent a message for this call although the round receives nothing from it:
+    /// that rank is in a different call.
+    pub(crate) fn find_mismatch(&mut self, expected: &Envelope) -> Result<(), Interruption> {
         for index in 0..self.links.len() {
             let link = &mut self.links[index];
             if !link.receiver.is_done() {
@@ -331,29 +329,24 @@ impl TcpTransport {
             }
             let found = link.receiver.peek(&mut *self.set).map(|header| header.envelope);
             if let Some(found) = found
-                && is_for(&found, wanted)
-                && found.signature != wanted.signature
+                && found.matches(expected)
+                && found.signature != expected.signature
             {
                 let (peer, theirs) = (link.peer, found.signature);
-                return Err(self.end(Interruption::Mismatch { peer, theirs, number: None }));
+                return Err(self.record_failure(Interruption::Mismatch { peer, theirs, number: None }));
             }
         }
         Ok(())
     }
 
-    /// Why the time is up: a peer that is waited for is in a later call, or it did not come.
-    pub(crate) fn out_of_time(&self, wanted: &Envelope) -> Interruption {
+    /// The cause of a timeout: an awaited peer is in a later call, or it did not arrive.
+    pub(crate) fn timeout_cause(&self, expected: &Envelope) -> Interruption {
         let mut active = self.active.iter().map(|&link| &self.links[link]);
         let ahead = active
-            .find_map(|link| Some((link.peer, link.receiver.call_ahead_of(wanted)?)))
+            .find_map(|link| Some((link.peer, link.receiver.call_ahead_of(expected)?)))
             .map(|(peer, theirs)| Interruption::Mismatch { peer, theirs, number: None });
-        self.end(ahead.unwrap_or_else(|| Interruption::Deadline { peer: self.waited_for() }))
+        self.record_failure(ahead.unwrap_or_else(|| Interruption::Deadline { peer: self.awaited_rank() }))
     }
-}
-
-/// Whether a message with the first envelope is what a receive with the second asks for.
-fn is_for(found: &Envelope, wanted: &Envelope) -> bool {
-    (found.group, found.number) == (wanted.group, wanted.number)
 }
 
 impl Transport for TcpTransport {
@@ -368,7 +361,7 @@ impl Transport for TcpTransport {
     fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption> {
         let to = round.sends.iter().map(|(peer, _)| *peer);
         let mut peers = to.chain(round.recvs.iter().map(|(peer, _)| *peer));
-        assert!(peers.all(|peer| self.reaches(peer)), "every rank but this one has a cable");
+        assert!(peers.all(|peer| self.reaches(peer)), "every other rank has a connection");
         let result = self.exchange_all(round, timeout);
         result.inspect_err(|_| self.abandon(round))
     }
@@ -379,24 +372,24 @@ impl Transport for TcpTransport {
         envelope: &Envelope,
         timeout: Duration,
     ) -> Result<Rank, Interruption> {
-        assert!(peers.iter().all(|peer| self.reaches(*peer)), "every rank but this has a cable");
-        self.wait_for_first(peers, envelope, timeout)
+        assert!(peers.iter().all(|peer| self.reaches(*peer)), "every other rank is connected");
+        self.probe_first(peers, envelope, timeout)
     }
 
     fn shared(&self) -> Option<Arc<SharedWorld>> {
         None
     }
 
-    fn spare(&self, ranks: &[Rank]) {
-        self.fate.spare(ranks);
+    fn mark_expendable(&self, ranks: &[Rank]) {
+        self.failure.mark_expendable(ranks);
     }
 
-    fn settle(&mut self, statement: Verdict) -> Verdict {
-        self.settle_on(statement)
+    fn agree_on_verdict(&mut self, report: Verdict) -> Verdict {
+        self.run_agreement(report)
     }
 
-    fn renew(mut self: Box<Self>, renewal: &Renewal<'_>) -> Result<Box<dyn Transport>, CommError> {
-        self.begin_epoch(renewal);
+    fn into_next_epoch(mut self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
+        self.begin_epoch(change);
         Ok(self)
     }
 
@@ -429,25 +422,25 @@ impl TcpTransport {
             }
             let now = self.world.clock().now();
             let idle = now.saturating_sub(*idle_since.get_or_insert(now));
-            if self.tries_again(idle, &mut num_tries) {
+            if self.keeps_spinning(idle, &mut num_tries) {
                 continue;
             }
-            if idle >= LOOK_AROUND {
-                self.look_for_mismatch(&round.envelope)?;
+            if idle >= POLL_INTERVAL {
+                self.find_mismatch(&round.envelope)?;
             }
-            if idle >= WARNING && !std::mem::replace(&mut has_warned, true) {
+            if idle >= SLOW_PEER_WARNING && !std::mem::replace(&mut has_warned, true) {
                 self.warn();
             }
             if idle >= timeout {
-                self.listen(false)?;
-                return Err(self.out_of_time(&round.envelope));
+                self.check_reports(false)?;
+                return Err(self.timeout_cause(&round.envelope));
             }
             self.sleep(timeout.saturating_sub(idle))?;
         }
     }
 
-    /// Whether to try once more instead of sleeping, when nothing has moved for a while.
-    pub(crate) fn tries_again(&self, idle: Duration, num_tries: &mut u32) -> bool {
+    /// Whether to poll again instead of sleeping while nothing moves.
+    pub(crate) fn keeps_spinning(&self, idle: Duration, num_tries: &mut u32) -> bool {
         *num_tries += 1;
         if idle >= self.options.spin || *num_tries > self.max_tries {
             return false;
@@ -463,10 +456,10 @@ impl TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        // After a failure everybody has heard a statement instead.
-        if !self.fate.is_settled() {
-            let goodbye = control::goodbye();
-            self.links.iter().for_each(|link| link.control.say(&mut *self.set, &goodbye));
+        // After a failure every rank has received a report instead.
+        if !self.failure.has_verdict() {
+            let goodbye = control::encode_goodbye();
+            self.links.iter().for_each(|link| link.control.send(&mut *self.set, &goodbye));
         }
     }
 }

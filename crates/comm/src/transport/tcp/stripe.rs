@@ -1,15 +1,15 @@
-//! How a message is spread over the streams of a pair.
+//! Striping of a message over the streams of a pair.
 //!
 //! A message is cut into segments of fixed size, which the streams take in turn: of three streams
 //! the second carries segments 1, 4, 7 and so on. Both ends know this, so segments need no headers
-//! of their own, and a message that fits one segment touches the first stream only.
+//! of their own, and a message that fits one segment uses the first stream only.
 
 use std::ops::Range;
 
-/// Bytes that follow each other on one stream before the next stream's turn.
+/// Size of a segment.
 pub(super) const SEGMENT_BYTES: usize = 128 << 10;
 
-/// How many bytes of a message of `len` bytes go over `stream` of `num_streams`.
+/// Number of bytes of a message of `len` bytes that `stream` of `num_streams` carries.
 pub(super) fn part_bytes(len: usize, num_streams: usize, stream: usize) -> usize {
     let num_segments = len.div_ceil(SEGMENT_BYTES);
     if num_segments <= stream {
@@ -21,8 +21,8 @@ pub(super) fn part_bytes(len: usize, num_streams: usize, stream: usize) -> usize
     num_own * SEGMENT_BYTES - missing
 }
 
-/// Where in the message the bytes lie that follow the first `position` bytes of the stream's part,
-/// up to the next gap.
+/// Range of the message that follows the first `position` bytes of the stream's part, up to the end
+/// of the segment.
 pub(super) fn run(len: usize, num_streams: usize, stream: usize, position: usize) -> Range<usize> {
     if num_streams == 1 {
         return position..len;

@@ -1,4 +1,4 @@
-//! Ranks as threads over real sockets.
+//! Threads as ranks over loopback sockets.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Barrier};
@@ -24,18 +24,18 @@ fn envelope(number: u64, bytes: usize) -> Envelope {
     }
 }
 
-/// Bytes that differ by sender, receiver and position.
+/// Bytes that differ by sender, receiver and offset.
 fn pattern(from: usize, to: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251 + from * 7 + to * 13) as u8).collect()
 }
 
-/// Runs a body for each rank on a thread of its own.
+/// Runs `body` for each rank on its own thread.
 fn on_ranks(ends: Vec<TcpTransport>, body: impl Fn(TcpTransport) + Clone + Send + 'static) {
     let world = real();
     let start = |end: TcpTransport| {
         let body = body.clone();
         let run = Box::new(move || body(end));
-        world.threads().spawn("rank", run).expect("a thread can be had")
+        world.threads().spawn("rank", run).expect("a thread starts")
     };
     let threads: Vec<_> = ends.into_iter().map(start).collect();
     for thread in threads {
@@ -44,9 +44,9 @@ fn on_ranks(ends: Vec<TcpTransport>, body: impl Fn(TcpTransport) + Clone + Send 
 }
 
 fn ends(num_ranks: usize, num_streams: usize) -> Vec<TcpTransport> {
-    let lanes =
+    let channels =
         TcpTransport::loopback(&real(), num_ranks, num_streams, &TcpOptions::default()).unwrap();
-    lanes.into_iter().map(|[caller, ..]| caller).collect()
+    channels.into_iter().map(|[caller, ..]| caller).collect()
 }
 
 fn pair() -> (TcpTransport, TcpTransport) {
@@ -95,7 +95,7 @@ fn every_size_crosses_between_any_number_of_ranks() {
 }
 
 #[test]
-fn both_directions_at_once_need_no_room_on_the_way() {
+fn both_directions_at_once_do_not_deadlock() {
     // Far more than all socket buffers of a pair can hold.
     on_ranks(ends(2, 2), |mut end| all_to_all(&mut end, 1, 64 << 20));
 }
@@ -131,12 +131,12 @@ fn a_ring_moves_long_messages_round_and_round() {
             let [(_, received)] = recvs;
             mine = received;
         }
-        assert!(mine == pattern(rank, 0, len), "after two tours everybody has its own again");
+        assert!(mine == pattern(rank, 0, len), "after two tours every rank has its own data");
     });
 }
 
 #[test]
-fn messages_are_found_by_tag_in_whatever_order_they_are_asked_for() {
+fn messages_are_received_by_tag_in_any_order() {
     on_ranks(ends(2, 2), |mut end| {
         let sizes = [10, 0, 700_000, 33, 400_000];
         if end.rank() == Rank(0) {
@@ -148,8 +148,8 @@ fn messages_are_found_by_tag_in_whatever_order_they_are_asked_for() {
         for (tag, len) in sizes.into_iter().enumerate().rev() {
             if end.rank() == Rank(1) {
                 let mut recvs = [(0, vec![0; len])];
-                let wanted = envelope(tag as u64, len);
-                exchange(&mut end, wanted, &[], &mut recvs, LIMIT).0.unwrap();
+                let expected = envelope(tag as u64, len);
+                exchange(&mut end, expected, &[], &mut recvs, LIMIT).0.unwrap();
                 assert!(recvs[0].1 == pattern(0, tag, len), "tag {tag}");
             }
         }
@@ -157,10 +157,10 @@ fn messages_are_found_by_tag_in_whatever_order_they_are_asked_for() {
 }
 
 #[test]
-fn a_peer_may_not_send_without_limit_what_nobody_asks_for() {
-    let options = TcpOptions { max_early_bytes: 100_000, ..TcpOptions::default() };
-    let lanes = TcpTransport::loopback(&real(), 2, 1, &options).unwrap();
-    on_ranks(lanes.into_iter().map(|[caller, ..]| caller).collect(), |mut end| {
+fn unexpected_messages_of_a_peer_are_bounded() {
+    let options = TcpOptions { max_unexpected_bytes: 100_000, ..TcpOptions::default() };
+    let channels = TcpTransport::loopback(&real(), 2, 1, &options).unwrap();
+    on_ranks(channels.into_iter().map(|[caller, ..]| caller).collect(), |mut end| {
         if end.rank() == Rank(0) {
             let sends = [(1, vec![1; 60_000]), (1, vec![2; 60_000])];
             let _ = exchange(&mut end, envelope(1, 60_000), &sends, &mut [], LIMIT);
@@ -171,13 +171,13 @@ fn a_peer_may_not_send_without_limit_what_nobody_asks_for() {
             let Err(Interruption::Lost { peer: Rank(0), reason }) = result else {
                 panic!("{result:?}")
             };
-            assert!(reason.contains("nobody asked for"), "{reason}");
+            assert!(reason.contains("before any receive was posted"), "{reason}");
         }
     });
 }
 
 #[test]
-fn another_call_is_told_with_the_words_of_both() {
+fn a_mismatch_reports_the_signature_of_the_peer() {
     on_ranks(ends(2, 2), |mut end| {
         let peer = 1 - end.rank().0;
         let theirs = 100 + peer;
@@ -195,7 +195,7 @@ fn another_call_is_told_with_the_words_of_both() {
 }
 
 #[test]
-fn a_message_of_another_length_for_the_same_call_is_refused() {
+fn a_message_of_another_length_for_the_same_call_is_rejected() {
     on_ranks(ends(2, 2), |mut end| {
         if end.rank() == Rank(0) {
             let sends = [(1, vec![0; 40])];
@@ -214,7 +214,7 @@ fn a_message_of_another_length_for_the_same_call_is_refused() {
 }
 
 #[test]
-fn a_peer_that_leaves_in_the_middle_is_named_with_what_had_come() {
+fn a_peer_that_leaves_is_named_with_the_bytes_received() {
     let (mut first, second) = pair();
     drop(second);
     let mut recvs = [(1, vec![0; 10])];
@@ -222,13 +222,13 @@ fn a_peer_that_leaves_in_the_middle_is_named_with_what_had_come() {
     let (result, done) = exchange(&mut first, envelope(1, 10), &[], &mut recvs, LIMIT);
     let reason = "it has left the run".to_owned();
     assert_eq!((result, done), (Err(Interruption::Lost { peer: Rank(1), reason }), 0));
-    // And so it stays.
-    let (again, _) = exchange(&mut first, envelope(2, 0), &[], &mut [], LIMIT);
-    assert!(matches!(again, Err(Interruption::Lost { peer: Rank(1), .. })));
+    // Later exchanges fail alike.
+    let (repeated, _) = exchange(&mut first, envelope(2, 0), &[], &mut [], LIMIT);
+    assert!(matches!(repeated, Err(Interruption::Lost { peer: Rank(1), .. })));
 }
 
 #[test]
-fn what_a_peer_sent_before_it_left_still_arrives() {
+fn messages_of_a_peer_that_left_still_arrive() {
     let (mut first, mut second) = pair();
     let message = pattern(1, 0, 50_000);
     let sends = [(0, message.clone())];
@@ -239,7 +239,7 @@ fn what_a_peer_sent_before_it_left_still_arrives() {
     assert!(recvs[0].1 == message);
 }
 
-/// What a rank says about itself.
+/// Report of a rank about itself.
 fn out_of_memory(rank: usize) -> Verdict {
     Verdict {
         epoch: 0,
@@ -257,44 +257,44 @@ fn out_of_memory(rank: usize) -> Verdict {
 }
 
 #[test]
-fn a_rank_that_waits_for_one_peer_hears_that_another_gave_up() {
-    // Whoever hears of it first must not be gone before the other has heard of it too.
-    let heard = Arc::new(Barrier::new(2));
+fn a_rank_that_waits_for_one_peer_receives_the_report_of_another() {
+    // Neither rank may leave before the other has received the report too.
+    let known_report = Arc::new(Barrier::new(2));
     on_ranks(ends(3, 2), move |mut end| {
         if end.rank() == Rank(2) {
-            end.settle(out_of_memory(2));
+            end.agree_on_verdict(out_of_memory(2));
             return;
         }
         // Ranks 0 and 1 wait for each other's second message, which never comes.
         let peer = 1 - end.rank().0;
         let mut recvs = [(peer, vec![0; 8])];
         let (result, _) = exchange(&mut end, envelope(1, 8), &[], &mut recvs, LIMIT);
-        heard.wait();
-        assert_eq!(result, Err(Interruption::Judged(Box::new(out_of_memory(2)))));
+        known_report.wait();
+        assert_eq!(result, Err(Interruption::Reported(Box::new(out_of_memory(2)))));
     });
 }
 
 #[test]
-fn giving_up_on_one_lane_is_heard_on_the_other_by_everybody() {
-    let mut lanes = TcpTransport::loopback(&real(), 2, 1, &TcpOptions::default()).unwrap();
-    let [mut caller, mut background, _sends, _recvs] = lanes.pop().unwrap();
-    let [_peer_caller, mut peer_background, _peer_sends, _peer_recvs] = lanes.pop().unwrap();
+fn a_failure_on_one_channel_interrupts_the_others() {
+    let mut channels = TcpTransport::loopback(&real(), 2, 1, &TcpOptions::default()).unwrap();
+    let [mut caller, mut background, _sends, _recvs] = channels.pop().unwrap();
+    let [_peer_caller, mut peer_background, _peer_sends, _peer_recvs] = channels.pop().unwrap();
     let wait = |end: &mut TcpTransport, peer: usize| {
         exchange(end, envelope(1, 8), &[], &mut [(peer, vec![0; 8])], LIMIT).0
     };
     let world = real();
     let start = world.clock().now();
-    let body = Box::new(move || drop(caller.settle(out_of_memory(1))));
+    let body = Box::new(move || drop(caller.agree_on_verdict(out_of_memory(1))));
     let settler = world.threads().spawn("settler", body).unwrap();
-    let told = Interruption::Judged(Box::new(out_of_memory(1)));
-    assert_eq!(wait(&mut peer_background, 1), Err(told.clone()));
-    assert_eq!(wait(&mut background, 0), Err(told));
+    let reported = Interruption::Reported(Box::new(out_of_memory(1)));
+    assert_eq!(wait(&mut peer_background, 1), Err(reported.clone()));
+    assert_eq!(wait(&mut background, 0), Err(reported));
     assert!(world.clock().since(start) < LIMIT);
     settler.join().unwrap();
 }
 
 #[test]
-fn a_rank_that_is_done_may_leave_while_others_go_on() {
+fn a_rank_may_leave_while_others_continue() {
     on_ranks(ends(3, 2), |mut end| {
         if end.rank() == Rank(2) {
             return;
@@ -339,25 +339,25 @@ fn sending_to_a_peer_that_does_not_read_ends_with_the_deadline() {
     assert!(done > 0 && done < 64 << 20, "{done} bytes left");
 }
 
-/// A rank whose peer is played by the test, on plain streams: control and two for data.
+/// A rank whose peer is the test itself, on plain streams: one control and two data streams.
 fn rank_and_raw_streams() -> (TcpTransport, Vec<Box<dyn Stream>>) {
     let world = real();
     let listener = world.net().listen("127.0.0.1:0").unwrap();
-    let (mut near, mut far) = (Vec::new(), Vec::new());
+    let (mut own, mut peer_streams) = (Vec::new(), Vec::new());
     for _ in 0..3 {
-        near.push(world.net().connect(&listener.local_addr(), LIMIT).unwrap());
-        far.push(listener.accept(LIMIT).unwrap());
+        own.push(world.net().connect(&listener.local_addr(), LIMIT).unwrap());
+        peer_streams.push(listener.accept(LIMIT).unwrap());
     }
-    let control = near.remove(0);
-    let cables = [
-        vec![None, Some(Cable { control, data: near })],
+    let control = own.remove(0);
+    let connections = [
+        vec![None, Some(Connection { control, data: own })],
         vec![None, None],
         vec![None, None],
         vec![None, None],
     ];
-    let lanes = TcpTransport::lanes(&world, Rank(0), cables, 1, &TcpOptions::default());
-    let [caller, ..] = lanes.unwrap();
-    (caller, far)
+    let channels = TcpTransport::channels(&world, Rank(0), connections, 1, &TcpOptions::default());
+    let [caller, ..] = channels.unwrap();
+    (caller, peer_streams)
 }
 
 fn header(sequence: u64, number: u64, length: usize) -> Header {
@@ -366,9 +366,9 @@ fn header(sequence: u64, number: u64, length: usize) -> Header {
 }
 
 fn result_for(bytes: &[u8], len: usize) -> (Result<(), Interruption>, Vec<u8>) {
-    let (mut end, mut far) = rank_and_raw_streams();
-    far[1].write_all(bytes).unwrap();
-    for stream in &far {
+    let (mut end, mut peer_streams) = rank_and_raw_streams();
+    peer_streams[1].write_all(bytes).unwrap();
+    for stream in &peer_streams {
         stream.shutdown().unwrap();
     }
     let mut recvs = [(1, vec![0; len])];
@@ -383,7 +383,7 @@ fn lost(result: &Result<(), Interruption>) -> &str {
 }
 
 #[test]
-fn malformed_and_truncated_bytes_are_refused_with_a_reason() {
+fn malformed_and_truncated_bytes_are_rejected_with_a_reason() {
     let good = header(0, 5, 4).encode();
     let with = |bytes: &[u8]| [&good[..], bytes].concat();
     assert_eq!(result_for(&with(&[1, 2, 3, 4]), 4), (Ok(()), vec![1, 2, 3, 4]));
@@ -400,39 +400,39 @@ fn malformed_and_truncated_bytes_are_refused_with_a_reason() {
     assert_eq!(lost(&result_for(&elsewhere, 4).0), reason);
     for length in [u64::MAX, 1 << 62, (1 << 30) + 1] {
         let endless = Header { length, ..header(0, 6, 4) }.encode();
-        assert!(lost(&result_for(&endless, 4).0).contains("nobody asked for"));
+        assert!(lost(&result_for(&endless, 4).0).contains("before any receive was posted"));
         let endless = Header { length, ..header(0, 5, 4) }.encode();
         assert!(lost(&result_for(&endless, 4).0).contains("where 4 were expected"));
     }
 }
 
 #[test]
-fn a_second_stream_that_tells_another_story_is_refused() {
-    let (mut end, mut far) = rank_and_raw_streams();
+fn a_second_stream_with_another_header_is_rejected() {
+    let (mut end, mut peer_streams) = rank_and_raw_streams();
     let len = 2 * SEGMENT_BYTES;
-    far[1].write_all(&header(0, 5, len).encode()).unwrap();
+    peer_streams[1].write_all(&header(0, 5, len).encode()).unwrap();
     let other = Header { stream: 1, ..header(0, 5, len + 1) };
-    far[2].write_all(&other.encode()).unwrap();
+    peer_streams[2].write_all(&other.encode()).unwrap();
     let mut recvs = [(1, vec![0; len])];
     let (result, _) = exchange(&mut end, envelope(5, len), &[], &mut recvs, LIMIT);
     assert!(lost(&result).contains("on stream 1"), "{result:?}");
 }
 
 #[test]
-fn a_slow_writer_is_waited_for_while_bytes_come() {
-    let (mut end, mut far) = rank_and_raw_streams();
+fn a_slow_writer_does_not_time_out_while_bytes_arrive() {
+    let (mut end, mut peer_streams) = rank_and_raw_streams();
     let message = pattern(1, 0, 300);
     let bytes = [&header(0, 5, 300).encode()[..], &message].concat();
     let body = Box::new(move || {
         let world = real();
         for piece in bytes.chunks(7) {
-            far[1].write_all(piece).unwrap();
+            peer_streams[1].write_all(piece).unwrap();
             world.clock().sleep(Duration::from_micros(300));
         }
-        let _ = far[0].read(&mut [0; 8]);
+        let _ = peer_streams[0].read(&mut [0; 8]);
     });
     let writer = real().threads().spawn("slow", body).unwrap();
-    // The whole takes longer than the timeout; no single silence does.
+    // The whole message takes longer than the timeout; no single pause does.
     let mut recvs = [(1, vec![0; 300])];
     let timeout = Duration::from_millis(500);
     exchange(&mut end, envelope(5, 300), &[], &mut recvs, timeout).0.unwrap();
@@ -442,11 +442,11 @@ fn a_slow_writer_is_waited_for_while_bytes_come() {
 }
 
 #[test]
-fn a_process_that_dies_without_goodbye_is_noticed_by_those_who_do_not_need_it() {
-    let (mut end, far) = rank_and_raw_streams();
-    drop(far);
+fn the_death_of_a_process_interrupts_ranks_that_exchange_nothing_with_it() {
+    let (mut end, peer_streams) = rank_and_raw_streams();
+    drop(peer_streams);
     let error = end.sleep(LIMIT).unwrap_err();
-    // It had words of ours unread, so the system may tell of the end in either way.
+    // It had unread control messages, so the system may report the end in either way.
     let Interruption::Lost { peer: Rank(1), reason } = error else { panic!("{error:?}") };
     let ends = ["it closed the connection", "the connection broke"];
     assert!(ends.contains(&reason.as_str()), "{reason}");
@@ -455,7 +455,7 @@ fn a_process_that_dies_without_goodbye_is_noticed_by_those_who_do_not_need_it() 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a peer sends, the answer is an error or the message that was asked for.
+    /// Any bytes of a peer yield an error or the expected message.
     #[test]
     fn arbitrary_bytes_never_break_the_reader(
         bytes in prop::collection::vec(any::<u8>(), 0..400),
@@ -475,7 +475,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_left_over_from_an_earlier_call_shows_that_it_was_another_one() {
+fn a_left_over_message_reveals_an_earlier_mismatch() {
     let call = |number, bytes| Envelope { group: 7, ..envelope(number, bytes) };
     let (mut first, mut second) = pair();
     let (result, _) = exchange(&mut first, call(1, 3), &[(1, vec![0; 3])], &mut [], LIMIT);
@@ -487,7 +487,7 @@ fn what_is_left_over_from_an_earlier_call_shows_that_it_was_another_one() {
 }
 
 #[test]
-fn a_peer_that_went_on_to_the_next_call_is_not_only_late() {
+fn a_peer_in_the_next_call_is_a_mismatch_and_not_a_timeout() {
     let call = |number, bytes| Envelope { group: 7, ..envelope(number, bytes) };
     let (mut first, mut second) = pair();
     let (result, _) = exchange(&mut first, call(2, 3), &[(1, vec![0; 3])], &mut [], LIMIT);

@@ -3,11 +3,11 @@
 use super::Arguments;
 use crate::failure::Failure;
 use lockstep_comm::Dtype;
-use lockstep_comm::bench::{Buffers, Case, Kind};
+use lockstep_bench::{Buffers, Case, Kind};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Emulate, Sources};
 use lockstep_platform::World;
-use lockstep_schedule::collective::{Team, algorithms, build};
+use lockstep_schedule::collective::{GroupSpec, algorithms, build};
 use lockstep_schedule::{Algorithm, Medium, Topology};
 use std::fmt::Display;
 use std::path::Path;
@@ -223,7 +223,7 @@ fn suits(
     } else {
         Topology::by_host(&(0..num_ranks).collect::<Vec<_>>())
     };
-    let team = Team { topology: Some(topology), ..Team::new(num_ranks) };
+    let team = GroupSpec { topology: Some(topology), ..GroupSpec::new(num_ranks) };
     let built = build(op, algorithm, &team);
     let schedule = built.map_err(|error| Failure::user(format!("--algorithm: {error}")))?;
     if !schedule.needs_memory() || is_shared {

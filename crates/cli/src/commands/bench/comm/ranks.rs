@@ -10,10 +10,10 @@ use super::report::Row;
 use super::select;
 use crate::failure::Failure;
 use crate::output;
-use lockstep_comm::bench::{BenchError, Board, Offer, contest, measure};
-use lockstep_comm::rendezvous::{self, Place, RendezvousError, Settings, Ticket};
+use lockstep_bench::{BenchError, Board, Offer, contest, measure};
+use lockstep_cluster::rendezvous::{self, Place, RendezvousError, Settings, Ticket};
 use lockstep_comm::transport::{hosts, tcp::TcpOptions};
-use lockstep_comm::{Comm, CommError, Options};
+use lockstep_comm::{Comm, Options};
 use lockstep_config::Blame;
 use lockstep_mesh::Rank;
 use lockstep_platform::{JoinHandle, World};
@@ -98,7 +98,7 @@ fn measure_all(
 ) -> Result<(), BenchError> {
     // Only now, because the library looks at how many cores there are when it opens.
     if plan.has_cores {
-        world.threads().stay_on_core(comm.rank().0);
+        world.threads().pin_to_core(comm.rank().0);
     }
     let start = world.clock().now();
     let measured = comm.probe()?;
@@ -124,17 +124,18 @@ pub(super) fn be_one(place: &str, plan: &Plan, world: &World) -> Result<(), Fail
     let board = Board::fetch(world, name, plan.num_ranks, MEETING_TIME)?;
     let mut printed = Ok(());
     let result = open(plan, world, &board, name, rank).and_then(|comm| {
-        measure_all(plan, world, &board, &comm, |row| {
+        let measured = measure_all(plan, world, &board, &comm, |row| {
             let line = serde_json::to_string(&row).expect("our values are JSON");
             printed = output::text(&(line + "\n"));
             if printed.is_ok() { Ok(()) } else { Err(BenchError::Stopped) }
-        })
+        });
+        Ok(measured?)
     });
     if result.is_err() {
         board.stop();
     }
     printed?;
-    Ok(result?)
+    result
 }
 
 /// This process's end of the world.
@@ -144,16 +145,16 @@ fn open(
     board: &Board,
     name: &str,
     rank: Rank,
-) -> Result<Comm, BenchError> {
+) -> Result<Comm, Failure> {
     let num_ranks = plan.num_ranks;
     if plan.transport == Transport::Shm {
-        return Ok(Comm::processes(world, name, rank, num_ranks, &options(plan))?);
+        let comm = Comm::processes(world, name, rank, num_ranks, &options(plan));
+        return Ok(comm.map_err(BenchError::from)?);
     }
     let settings = Settings { shares_memory: false, ..Settings::default() };
-    let ticket =
-        Ticket::from_env(world).map_err(|problems| failed(RendezvousError::Place { problems }))?;
+    let ticket = Ticket::from_env(world).map_err(|problems| RendezvousError::Place { problems })?;
     let joined = if rank == Rank(0) {
-        let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0")).map_err(failed)?;
+        let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0"))?;
         let master = listener.local_addr();
         let port = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         board.tell(port.expect("an address ends with a port"));
@@ -163,14 +164,9 @@ fn open(
         let master = format!("{LOOPBACK}:{}", board.hear()?);
         rendezvous::join(world, &Place::new(rank, num_ranks, &master, &ticket), &settings)
     };
-    let joined = joined.map_err(failed)?;
     let options = TcpOptions { emulate: plan.emulate.clone(), ..TcpOptions::default() };
-    let wires = hosts::connect(world, joined, &settings, &options, 0)?;
-    Ok(Comm::world(world, wires)?)
-}
-
-fn failed(error: RendezvousError) -> BenchError {
-    CommError::from(error).into()
+    let wires = hosts::connect(world, joined?, None, &options).map_err(BenchError::from)?;
+    Ok(Comm::world(world, wires).map_err(BenchError::from)?)
 }
 
 fn start_processes(

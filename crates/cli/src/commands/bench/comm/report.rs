@@ -1,7 +1,7 @@
 //! The figures of a measurement, for programs and for people.
 
 use super::plan::Plan;
-use lockstep_comm::bench::{Buffers, Case, Point};
+use lockstep_bench::{Buffers, Case, Point};
 use lockstep_config::units::Bytes;
 use lockstep_schedule::Algorithm;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::report::{Candidate, Row, heading};
-use lockstep_comm::Measured;
+use lockstep_comm::LinkMeasurements;
 use lockstep_config::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub(super) fn explanation(rows: &[Row]) -> String {
 }
 
 /// What was measured, in a few lines.
-pub(super) fn links(measured: &Measured, num_ranks: usize, took: Duration) -> String {
+pub(super) fn links(measured: &LinkMeasurements, num_ranks: usize, took: Duration) -> String {
     let mut text = format!("measured in {} ms\n", took.as_millis());
     text += "link    latency us   bandwidth GB/s\n";
     let pairs = (0..num_ranks).flat_map(|to| (0..to).map(move |from| (from, to)));
@@ -87,7 +87,7 @@ pub(super) fn links(measured: &Measured, num_ranks: usize, took: Duration) -> St
         measured.per_message.0 * 1e6,
         ring.join("-"),
     );
-    for tried in measured.rehearsal.trials().chunk_by(|one, other| one.bytes == other.bytes) {
+    for tried in measured.tuning.trials().chunk_by(|one, other| one.bytes == other.bytes) {
         let words = tried.iter().map(|each| format!("{} x {:.2}", each.algorithm, each.factor));
         let words = words.collect::<Vec<_>>().join(", ");
         let _ = writeln!(text, "tried with {}, time over price: {words}", tried[0].bytes);

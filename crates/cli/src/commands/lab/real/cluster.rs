@@ -2,11 +2,11 @@
 //! is sleeping, so that two cores host many ranks and the times are those of the sleeps and links.
 
 use crate::failure::Failure;
-use lockstep_comm::bench::BenchError;
+use lockstep_bench::BenchError;
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_config::units::Seconds;
-use lockstep_config::{Blame, Conditions, Emulate};
+use lockstep_config::{Blame, LinkConditions, Emulate};
 use lockstep_platform::World;
 use lockstep_schedule::{Algorithm, Link};
 use std::sync::Barrier;
@@ -44,7 +44,7 @@ impl Rank<'_> {
 
 /// The same link between any two ranks.
 pub(super) fn even(link: Link) -> Emulate {
-    let usual = Conditions { bandwidth: link.bandwidth, latency: link.latency, ..Conditions::NONE };
+    let usual = LinkConditions { bandwidth: link.bandwidth, latency: link.latency, ..LinkConditions::NONE };
     Emulate { usual, ..Emulate::none() }
 }
 
@@ -70,7 +70,7 @@ pub(super) fn turns<R: Send>(
         .map_err(|error| Failure::new(Blame::Peer(0), error.to_string()))?;
     let comms = wires
         .into_iter()
-        .map(|microbatches| Comm::world(world, TcpTransport::wires(microbatches)))
+        .map(|channels| Comm::world(world, TcpTransport::into_channels(channels)))
         .collect::<Result<Vec<Comm>, CommError>>()
         .map_err(failed)?;
     let (barrier, task) = (Barrier::new(num_ranks), &task);

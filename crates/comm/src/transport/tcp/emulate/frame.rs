@@ -1,4 +1,4 @@
-//! Frames, and the bytes that have come before they arrive.
+//! Frames of emulated links, and the queue of pieces that wait for their arrival time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,56 +7,55 @@ use std::time::Duration;
 /// Length of a frame.
 pub(super) const FRAME_BYTES: usize = 24;
 
-/// Starts every frame: whoever does not find it talks to a rank that emulates nothing.
+/// First bytes of every frame; missing if the peer does not emulate its links.
 const MAGIC: u32 = u32::from_le_bytes(*b"LkE1");
 
-/// Room for what has come on one stream and not arrived. A real network holds as much as its
-/// bandwidth times its delay, and here that must not depend on what sockets hold.
+/// Most bytes in transit on one stream. A network holds its bandwidth-delay product, and that must
+/// not depend on socket buffers here.
 const MAX_BYTES: usize = 16 << 20;
 
-/// A piece of memory for them.
+/// Size of one chunk of the queue.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// What stands in front of a piece.
+/// Header of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) len: usize,
-    /// The date at which it arrives.
+    /// Arrival time.
     pub(super) due: Duration,
-    /// How long it is under way.
+    /// Transit time.
     pub(super) hold: Duration,
 }
 
 impl Frame {
     pub(super) fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut bytes = [0; FRAME_BYTES];
-        let (words, _) = bytes.as_chunks_mut::<8>();
-        words[0] = (u64::from(MAGIC) | (self.len as u64) << 32).to_le_bytes();
-        words[1] = (self.due.as_nanos() as u64).to_le_bytes();
-        words[2] = (self.hold.as_nanos() as u64).to_le_bytes();
+        let (fields, _) = bytes.as_chunks_mut::<8>();
+        fields[0] = (u64::from(MAGIC) | (self.len as u64) << 32).to_le_bytes();
+        fields[1] = (self.due.as_nanos() as u64).to_le_bytes();
+        fields[2] = (self.hold.as_nanos() as u64).to_le_bytes();
         bytes
     }
 
-    /// Reads a frame; nothing if the bytes are none.
+    /// Reads a frame; `None` without the magic bytes.
     fn decode(bytes: &[u8; FRAME_BYTES]) -> Option<Self> {
-        let (words, _) = bytes.as_chunks::<8>();
-        let word = |index: usize| u64::from_le_bytes(words[index]);
+        let (fields, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(fields[index]);
         let (magic, len) = (word(0) as u32, (word(0) >> 32) as usize);
         let (due, hold) = (Duration::from_nanos(word(1)), Duration::from_nanos(word(2)));
         (magic == MAGIC && len > 0).then_some(Self { len, due, hold })
     }
 }
 
-/// What has come on one stream, in pieces of memory that are used again.
+/// Received bytes of one stream, in recycled chunks.
 #[derive(Default)]
 pub(super) struct Incoming {
     chunks: VecDeque<Chunk>,
-    spare: Vec<Chunk>,
+    free: Vec<Chunk>,
     len: usize,
-    /// What is left of the piece at the start, and when it arrives; nothing before its frame is
-    /// whole.
+    /// Remaining bytes and arrival time of the first piece; `None` before its frame is complete.
     head: Option<(usize, Duration)>,
-    /// The frame at the start is none.
+    /// The first bytes are not a frame.
     is_broken: bool,
 }
 
@@ -67,7 +66,7 @@ struct Chunk {
 }
 
 impl Incoming {
-    /// Whether nothing has come that was not taken.
+    /// Whether the queue is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -76,7 +75,7 @@ impl Incoming {
         self.len < MAX_BYTES
     }
 
-    /// How long until the piece at the start arrives, if one is there.
+    /// Time until the first piece arrives, if there is one.
     pub(super) fn arrives_in(&self, now: Duration) -> Option<Duration> {
         if self.is_broken {
             return Some(Duration::ZERO);
@@ -85,7 +84,7 @@ impl Incoming {
         Some(due.saturating_sub(now))
     }
 
-    /// Adds what `read` finds; it is asked once, and not at all where there is no room.
+    /// Calls `read` once on free space; a full queue would block.
     pub(super) fn fill(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
@@ -95,7 +94,7 @@ impl Incoming {
         }
         if self.chunks.back().is_none_or(|last| last.end == last.bytes.len()) {
             let new = || Chunk { bytes: vec![0; CHUNK_BYTES].into(), start: 0, end: 0 };
-            self.chunks.push_back(self.spare.pop().unwrap_or_else(new));
+            self.chunks.push_back(self.free.pop().unwrap_or_else(new));
         }
         let last = self.chunks.back_mut().expect("one was added if there was none");
         let num_bytes = read(&mut last.bytes[last.end..])?;
@@ -104,7 +103,7 @@ impl Incoming {
         Ok(num_bytes)
     }
 
-    /// Moves bytes that have arrived to the buffer; 0 while none have.
+    /// Moves arrived bytes to the buffer; 0 while none have arrived.
     pub(super) fn take(&mut self, buffer: &mut [u8], now: Duration) -> io::Result<usize> {
         let mut num_taken = 0;
         while num_taken < buffer.len() {
@@ -113,22 +112,22 @@ impl Incoming {
                 break;
             }
             let space = &mut buffer[num_taken..];
-            let wanted = left.min(space.len());
-            let len = self.move_to(&mut space[..wanted]);
+            let limit = left.min(space.len());
+            let len = self.move_to(&mut space[..limit]);
             num_taken += len;
             self.head = (left > len).then_some((left - len, due));
         }
-        self.look(now);
+        self.decode_head(now);
         Ok(num_taken)
     }
 
-    /// Looks at the piece at the start, so that whoever waits knows for how long.
-    pub(super) fn look(&mut self, now: Duration) {
-        // What is wrong with it is told to whoever takes it.
+    /// Decodes the first frame, so that its arrival time is known.
+    pub(super) fn decode_head(&mut self, now: Duration) {
+        // An error surfaces when the piece is taken.
         let _ = self.head(now);
     }
 
-    /// The piece at the start.
+    /// The first piece.
     fn head(&mut self, now: Duration) -> io::Result<Option<(usize, Duration)>> {
         if self.is_broken {
             let why = "it does not emulate the same network (emulate.* differs)";
@@ -149,7 +148,7 @@ impl Incoming {
         Ok(self.head)
     }
 
-    /// Moves bytes from the first chunk, as many as there are or fit.
+    /// Moves as many bytes as possible from the first chunk.
     fn move_to(&mut self, buffer: &mut [u8]) -> usize {
         let Some(first) = self.chunks.front_mut() else { return 0 };
         let len = buffer.len().min(first.end - first.start);
@@ -159,7 +158,7 @@ impl Incoming {
         if first.start == first.end {
             (first.start, first.end) = (0, 0);
             if self.chunks.len() > 1 {
-                self.spare.extend(self.chunks.pop_front());
+                self.free.extend(self.chunks.pop_front());
             }
         }
         len
@@ -174,7 +173,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Puts bytes in, as many at a time as asked for.
+    /// Fills the queue with `at_once` bytes at a time.
     fn put(incoming: &mut Incoming, bytes: &[u8], at_once: usize) {
         for piece in bytes.chunks(at_once) {
             let read = |space: &mut [u8]| {
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_ahead_keeps_nothing_longer_than_it_was_under_way() {
+    fn a_clock_ahead_holds_a_piece_for_its_transit_time_at_most() {
         let mut incoming = Incoming::default();
         let bytes = Frame { len: 1, due: at(1000), hold: at(2) }.encode();
         put(&mut incoming, &[&bytes[..], b"x"].concat(), 100);
@@ -214,11 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn bytes_without_a_frame_say_that_the_ranks_emulate_different_networks() {
+    fn bytes_without_a_frame_report_different_emulated_networks() {
         let mut incoming = Incoming::default();
         put(&mut incoming, &[7; 30], 100);
         let error = incoming.take(&mut [0; 4], at(1)).unwrap_err();
         assert_eq!(error.to_string(), "it does not emulate the same network (emulate.* differs)");
-        assert_eq!(incoming.arrives_in(at(1)), Some(Duration::ZERO), "nobody waits for it");
+        assert_eq!(incoming.arrives_in(at(1)), Some(Duration::ZERO), "an error is ready at once");
     }
 }

@@ -1,19 +1,19 @@
-//! Links that are worse than the real ones, so that a laptop behaves like a cluster.
+//! Emulated links: bandwidth, latency, jitter and packet loss, so that one host behaves like a
+//! cluster.
 //!
-//! Latency is not bandwidth: many messages can be on a long way at once, and whoever sent them has
-//! long gone on. So nothing is held back at the sender. Every piece that leaves has a small frame
-//! in front that says when it arrives, and it is the *receiver's* end that keeps it until then.
-//! Only bandwidth slows the sender down, as a full socket would, and that too is charged to the
-//! time of arrival to the microsecond.
+//! Latency is not bandwidth: many messages can be in transit at once, and their sender has long
+//! continued. So the sender is not delayed. Every piece carries a small frame with its arrival time,
+//! and the *receiver's* end holds it until then. Only bandwidth slows the sender down, as a full
+//! socket would, and it too is charged to the arrival time to the microsecond.
 //!
-//! - `way`: when a piece arrives: bandwidth, latency, jitter, loss
-//! - `frame`: the frames, and what has come but not arrived
+//! - `direction`: arrival time of a piece from bandwidth, latency, jitter and loss
+//! - `frame`: the frames, and the queue of pieces in transit
 //!
-//! The ends of a link compare dates, so this is for ranks of one machine. Where dates disagree a
-//! piece is kept for at most as long as it would have been under way.
+//! The two ends of a link compare wall-clock times, so this is for ranks of one host. If their
+//! clocks disagree, a piece is held for at most its emulated transit time.
 
 mod frame;
-mod way;
+mod direction;
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,21 +22,21 @@ use std::time::Duration;
 use lockstep_platform::{Interest, Listener, Stream, StreamSet, World};
 
 use frame::{FRAME_BYTES, Frame, Incoming};
-use way::Track;
-pub(super) use way::Way;
+use direction::Track;
+pub(super) use direction::LinkDirection;
 
-/// A set of streams of which some are worse than they are.
+/// A stream set in which some streams have emulated conditions.
 pub(super) struct EmulatedSet {
     world: World,
     inner: Box<dyn StreamSet>,
-    /// By the inner set's numbers; nothing for streams that are left alone.
+    /// By index in the inner set; `None` for streams without emulation.
     streams: Vec<Option<Emulated>>,
 }
 
 struct Emulated {
-    way: Arc<Mutex<Way>>,
+    direction: Arc<Mutex<LinkDirection>>,
     track: Track,
-    /// What has not left of the frame in front of a piece, and of the piece itself.
+    /// Unsent bytes of the current frame, and number of unsent bytes of its piece.
     front: Vec<u8>,
     owed: usize,
     incoming: Incoming,
@@ -44,31 +44,31 @@ struct Emulated {
 }
 
 impl Emulated {
-    fn way(&self) -> MutexGuard<'_, Way> {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn direction(&self) -> MutexGuard<'_, LinkDirection> {
+        self.direction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long no new piece may leave.
+    /// Time until a new piece may be sent.
     fn closed_for(&self, now: Duration) -> Duration {
         let is_between = self.owed == 0 && self.front.is_empty();
-        if is_between { self.way().closed_for(now) } else { Duration::ZERO }
+        if is_between { self.direction().closed_for(now) } else { Duration::ZERO }
     }
 }
 
 impl EmulatedSet {
-    /// Makes each of `streams`, by its number in `inner`, as bad as its way.
+    /// Emulates a link direction on each of these streams, given by index in `inner`.
     pub(super) fn new(
         world: &World,
         inner: Box<dyn StreamSet>,
-        ways: Vec<(usize, Arc<Mutex<Way>>)>,
+        directions: Vec<(usize, Arc<Mutex<LinkDirection>>)>,
     ) -> Self {
         let mut streams = Vec::new();
-        for (index, (number, way)) in ways.into_iter().enumerate() {
+        for (index, (number, direction)) in directions.into_iter().enumerate() {
             if streams.len() <= number {
                 streams.resize_with(number + 1, || None);
             }
             streams[number] = Some(Emulated {
-                way,
+                direction,
                 track: Track::new(index as u64),
                 front: Vec::with_capacity(FRAME_BYTES),
                 owed: 0,
@@ -83,7 +83,8 @@ impl EmulatedSet {
         self.streams.get_mut(stream)?.as_mut()
     }
 
-    /// Tells the inner set what to wait for; returns how long at most, nothing if there is no need.
+    /// Registers interest with the inner set; returns the longest wait, or `None` if a stream is
+    /// ready now.
     fn watch_inner(&mut self, now: Duration) -> Option<Duration> {
         let mut limit = Duration::MAX;
         for (number, emulated) in self.streams.iter().enumerate() {
@@ -105,7 +106,7 @@ impl EmulatedSet {
         (!limit.is_zero()).then_some(limit)
     }
 
-    /// Takes what has come; whether anything has happened that somebody waits for.
+    /// Reads the ready streams; returns whether any stream became ready for its watcher.
     fn take_in(&mut self) -> bool {
         let mut is_news = false;
         let now = self.world.clock().wall();
@@ -118,13 +119,13 @@ impl EmulatedSet {
             };
             if is_ready && emulated.interest.read {
                 let inner = &mut self.inner;
-                // The end, or whatever is wrong, is found out by whoever reads.
+                // The end of the stream and errors surface at the next read.
                 is_news |= match emulated.incoming.fill(|space| inner.read(number, space)) {
                     Ok(num_bytes) => num_bytes == 0,
                     Err(error) => error.kind() != io::ErrorKind::WouldBlock,
                 };
             }
-            emulated.incoming.look(now);
+            emulated.incoming.decode_head(now);
             is_news |= is_ready && emulated.interest.write && emulated.closed_for(now).is_zero();
             is_news |= emulated.interest.read
                 && emulated.incoming.arrives_in(now).is_some_and(|left| left.is_zero());
@@ -157,7 +158,7 @@ impl StreamSet for EmulatedSet {
         }
         if emulated.incoming.is_empty() {
             match filled {
-                // Whoever closed the stream did so behind its last byte.
+                // The peer closed the stream behind its last byte.
                 Ok(0) => return Ok(0),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 _ => {}
@@ -179,10 +180,10 @@ impl StreamSet for EmulatedSet {
             if !emulated.closed_for(now).is_zero() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            let mut way = emulated.way.lock().unwrap_or_else(PoisonError::into_inner);
-            let len = offered.min(way.max_piece_bytes());
-            let due = way.send(&mut emulated.track, len, now);
-            drop(way);
+            let mut direction = emulated.direction.lock().unwrap_or_else(PoisonError::into_inner);
+            let len = offered.min(direction.max_piece_bytes());
+            let due = direction.send(&mut emulated.track, len, now);
+            drop(direction);
             let hold = due.saturating_sub(now);
             emulated.front.extend_from_slice(&Frame { len, due, hold }.encode());
             emulated.owed = len;
@@ -224,7 +225,7 @@ impl StreamSet for EmulatedSet {
             if self.take_in() {
                 return Ok(true);
             }
-            // A stream at the listener is news as well, and nothing else has been.
+            // Nothing else was ready, so the listener has a new stream.
             if (is_woken && listener.is_some()) || left.is_zero() {
                 return Ok(is_woken);
             }

@@ -1,0 +1,279 @@
+//! Runs that come together, with and without strangers.
+
+use std::io::{Read, Write};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use lockstep_platform::{JoinHandle, Stream, real};
+
+use super::*;
+
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) fn settings() -> Settings {
+    Settings { timeout: LIMIT, log: Some(keep), ..Settings::default() }
+}
+
+fn within_ms(timeout_ms: u64) -> Settings {
+    Settings { timeout: Duration::from_millis(timeout_ms), ..Settings::default() }
+}
+
+/// Everything that any run of this process has told.
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(line: &str) {
+    LINES.lock().unwrap().push(line.to_owned());
+}
+
+/// What was told about a caller, waiting for it.
+pub(super) fn told_about(addr: &str) -> String {
+    let deadline = Deadline::after(real().clock(), LIMIT);
+    let start = format!("refused {addr}: ");
+    loop {
+        let lines = LINES.lock().unwrap();
+        if let Some(line) = lines.iter().find_map(|line| line.strip_prefix(&start)) {
+            return line.to_owned();
+        }
+        assert!(!deadline.has_passed(real().clock()), "nothing of {addr} in {lines:?}");
+        drop(lines);
+        real().clock().sleep(Duration::from_millis(1));
+    }
+}
+
+/// The ticket of all runs here that need no other.
+pub(super) fn ticket() -> Ticket {
+    static TICKET: LazyLock<Ticket> = LazyLock::new(|| Ticket::new(&real()));
+    TICKET.clone()
+}
+
+pub(super) type Outcome = Result<Joined, RendezvousError>;
+
+/// A rank on its way into a run.
+pub(super) struct Joining {
+    thread: Box<dyn JoinHandle>,
+    outcome: Arc<Mutex<Option<Outcome>>>,
+}
+
+impl Joining {
+    pub(super) fn start(run: impl FnOnce(&World) -> Outcome + Send + 'static) -> Self {
+        let outcome = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&outcome);
+        let body = Box::new(move || {
+            let joined = run(&real());
+            *slot.lock().unwrap() = Some(joined);
+        });
+        Self { thread: real().threads().spawn("rank", body).unwrap(), outcome }
+    }
+
+    pub(super) fn finish(self) -> Outcome {
+        self.thread.join().unwrap();
+        self.outcome.lock().unwrap().take().unwrap()
+    }
+}
+
+/// Rank 0 of a run, and where it is.
+pub(super) fn first(num_ranks: usize, settings: Settings) -> (Joining, String) {
+    first_with(num_ranks, settings, &ticket())
+}
+
+pub(super) fn first_with(
+    num_ranks: usize,
+    settings: Settings,
+    ticket: &Ticket,
+) -> (Joining, String) {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let addr = listener.local_addr();
+    let place = Place::new(Rank(0), num_ranks, &addr, ticket);
+    let joining = Joining::start(move |world| join_as_first(world, listener, &place, &settings));
+    (joining, addr)
+}
+
+pub(super) fn other(rank: usize, num_ranks: usize, master: &str, settings: Settings) -> Joining {
+    other_with(rank, num_ranks, master, settings, &ticket())
+}
+
+pub(super) fn other_with(
+    rank: usize,
+    num_ranks: usize,
+    master: &str,
+    settings: Settings,
+    ticket: &Ticket,
+) -> Joining {
+    let place = Place::new(Rank(rank), num_ranks, master, ticket);
+    Joining::start(move |world| join(world, &place, &settings))
+}
+
+pub(super) fn all(num_ranks: usize, settings: Settings, meddle: impl FnOnce(&str)) -> Vec<Joined> {
+    let (first, addr) = first(num_ranks, settings);
+    meddle(&addr);
+    let others = (1..num_ranks).map(|rank| other(rank, num_ranks, &addr, settings));
+    let ranks: Vec<Joining> = std::iter::once(first).chain(others).collect();
+    ranks.into_iter().map(|rank| rank.finish().unwrap()).collect()
+}
+
+pub(super) fn call(addr: &str) -> Box<dyn Stream> {
+    let mut stream = real().net().connect(addr, LIMIT).unwrap();
+    stream.set_deadline(Some(LIMIT));
+    stream
+}
+
+#[test]
+fn runs_of_one_to_five_ranks_come_together() {
+    for num_ranks in 1..=5 {
+        let joined = all(num_ranks, settings(), |_| ());
+        for (rank, end) in joined.iter().enumerate() {
+            assert_eq!((end.rank, end.num_ranks), (Rank(rank), num_ranks));
+            assert_eq!(end.run, joined[0].run);
+            assert_eq!(end.hosts, joined[0].hosts);
+            assert_eq!(end.num_local(), num_ranks);
+            let others: Vec<Rank> = (0..num_ranks).map(Rank).filter(|&r| r != end.rank).collect();
+            assert_eq!(end.local_peers(), others, "all are on this machine");
+            assert_eq!(end.domains, vec![0; num_ranks]);
+            for (peer, connection) in
+                end.connections.iter().flat_map(|channel| channel.iter().enumerate())
+            {
+                let num_streams = connection.as_ref().map(|connection| connection.data.len());
+                assert_eq!(num_streams, (peer != rank).then_some(2));
+            }
+        }
+    }
+}
+
+#[test]
+fn streams_lead_to_the_rank_they_are_for() {
+    streams_lead_where_they_should(settings());
+}
+
+#[test]
+fn sealed_streams_lead_to_the_rank_they_are_for() {
+    streams_lead_where_they_should(Settings { encrypt: true, ..settings() });
+}
+
+fn streams_lead_where_they_should(settings: Settings) {
+    let joined = all(3, settings, |_| ());
+    // By rank: every stream with the peer it leads to.
+    let mut streams: Vec<Vec<(usize, Box<dyn Stream>)>> = Vec::new();
+    for end in joined {
+        let channels =
+            end.connections.into_iter().flat_map(|channel| channel.into_iter().enumerate());
+        let connections = channels.filter_map(|(peer, connection)| Some((peer, connection?)));
+        let opened = connections.flat_map(|(peer, connection)| {
+            std::iter::once(connection.control)
+                .chain(connection.data)
+                .map(move |stream| (peer, stream))
+        });
+        streams.push(opened.collect());
+    }
+    let number = |rank: usize, peer: usize, index: usize| [rank as u8, peer as u8, index as u8];
+    // A rank's streams to one peer have the same order at both ends.
+    for (rank, peers) in streams.iter_mut().enumerate() {
+        let mut counts = [0; 3];
+        for (peer, stream) in peers {
+            stream.set_deadline(Some(LIMIT));
+            stream.write_all(&number(rank, *peer, counts[*peer])).unwrap();
+            counts[*peer] += 1;
+        }
+    }
+    for (rank, peers) in streams.iter_mut().enumerate() {
+        let mut counts = [0; 3];
+        for (peer, stream) in peers {
+            let mut said = [0; 3];
+            stream.read_exact(&mut said).unwrap();
+            assert_eq!(said, number(*peer, rank, counts[*peer]));
+            counts[*peer] += 1;
+        }
+        assert_eq!(counts.iter().sum::<usize>(), 2 * NUM_CHANNELS * 3);
+    }
+}
+
+#[test]
+fn sharing_memory_is_found_out_only_when_asked_for() {
+    let apart = Settings { shares_memory: false, num_streams: 1, ..settings() };
+    for end in all(2, apart, |_| ()) {
+        assert!(end.local_peers().is_empty());
+        assert_eq!(end.domains, [0, 1]);
+        assert!(
+            end.connections.iter().flatten().flatten().all(|connection| connection.data.len() == 1)
+        );
+    }
+}
+
+#[test]
+fn missing_ranks_and_what_kept_them_away_are_named() {
+    let (first, addr) = first(4, within_ms(500));
+    let wrong = other(2, 3, &addr, settings());
+    let three = other(3, 4, &addr, within_ms(1000));
+    let error = wrong.finish().err().unwrap();
+    assert_eq!(error.to_string(), "rank 0 refused: it expects 3 ranks and this run has 4");
+    let error = first.finish().err().unwrap();
+    let RendezvousError::Missing { missing, refused, .. } = &error else { panic!("{error}") };
+    assert_eq!(missing, &[Rank(1), Rank(2)]);
+    assert!(refused[0].ends_with("it expects 3 ranks and this run has 4"), "{refused:?}");
+    assert_eq!(error.blame(), lockstep_config::Blame::Peer(1));
+    assert!(three.finish().is_err());
+}
+
+#[test]
+fn a_run_without_rank_0_ends_with_the_deadline() {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let addr = listener.local_addr();
+    drop(listener);
+    let (world, timeout) = (real(), within_ms(100));
+    let start = world.clock().now();
+    let error = other(1, 2, &addr, timeout).finish().err().unwrap();
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    assert_eq!(error.blame(), lockstep_config::Blame::Peer(0));
+    let waited = world.clock().since(start);
+    assert!(waited >= timeout.timeout && waited < LIMIT, "{waited:?}");
+}
+
+#[test]
+fn ranks_that_come_before_rank_0_wait_for_it() {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let addr = listener.local_addr();
+    drop(listener);
+    let early = other(1, 2, &addr, settings());
+    let place = Place::new(Rank(0), 2, &addr, &ticket());
+    let first = Joining::start(move |world| join(world, &place, &settings()));
+    first.finish().unwrap();
+    early.finish().unwrap();
+}
+
+/// A run whose meeting point is no rank.
+fn hosted(num_ranks: usize, settings: Settings) -> (Box<dyn JoinHandle>, Vec<Joined>) {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let master = listener.local_addr();
+    let body = Box::new(move || {
+        let hosted = host(&real(), listener, &ticket(), num_ranks, &settings).unwrap();
+        assert_eq!(hosted.guests.len(), num_ranks);
+    });
+    let thread = real().threads().spawn("meeting point", body).unwrap();
+    let start = |rank| {
+        let place = Place::new(Rank(rank), num_ranks, &master, &ticket());
+        let place = Place { has_host: true, ..place };
+        Joining::start(move |world| join(world, &place, &settings))
+    };
+    let ranks: Vec<Joining> = (0..num_ranks).map(start).collect();
+    (thread, ranks.into_iter().map(|rank| rank.finish().unwrap()).collect())
+}
+
+#[test]
+fn ranks_meet_at_a_meeting_point_of_its_own() {
+    for num_ranks in 2..=3 {
+        let (thread, joined) = hosted(num_ranks, settings());
+        thread.join().unwrap();
+        for (rank, end) in joined.iter().enumerate() {
+            assert_eq!((end.rank, &end.run), (Rank(rank), &joined[0].run));
+            assert_eq!(end.domains, vec![0; num_ranks]);
+        }
+    }
+}
+
+#[test]
+fn a_meeting_point_that_is_not_there_is_not_called_rank_0() {
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let place = Place::new(Rank(0), 2, &listener.local_addr(), &ticket());
+    drop(listener);
+    let place = Place { has_host: true, ..place };
+    let error = join(&real(), &place, &within_ms(50)).err().unwrap().to_string();
+    assert!(error.starts_with("the meeting point could not be reached at 127.0.0.1:"), "{error}");
+}

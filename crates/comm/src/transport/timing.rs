@@ -1,0 +1,12 @@
+//! Intervals at which waiting ranks check their peers, equal on all transports.
+
+use std::time::Duration;
+
+/// Longest sleep of a waiting rank between two checks of its peers.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Wait after which a rank warns the user on standard error.
+pub(crate) const SLOW_PEER_WARNING: Duration = Duration::from_secs(5);
+
+/// A waiting rank that has not checked its peers for this long was not running.
+pub(crate) const MAX_SILENCE: Duration = Duration::from_millis(500);
