@@ -1,9 +1,8 @@
-//! Gives out parts of a segment and takes them back.
+//! Allocator of shared segments.
 //!
-//! Whatever ranks exchange should lie where all of them can reach it, because then nothing is
-//! copied on the way. So buffers for exchange are *allocated* in shared memory. There are few of
-//! them, they are large and they live long: first fit over a sorted list of holes is enough, and
-//! neighbouring holes merge.
+//! Buffers that ranks exchange are allocated in shared memory, so that nothing is copied on the
+//! way. They are few, large and long-lived: first fit over a sorted list of free ranges is enough,
+//! and adjacent free ranges merge.
 #![expect(unsafe_code, reason = "slices of a segment, kept apart by the allocator")]
 
 use std::collections::BTreeMap;
@@ -16,47 +15,46 @@ use rustix::mm::{Advice, madvise};
 use crate::memory::PAGE_BYTES;
 use crate::{Plain, Segment};
 
-/// Blocks start at multiples of this, a cache line, so that no two share one.
+/// Alignment of blocks: a cache line, so that no two blocks share one.
 const LINE_BYTES: usize = 64;
 
-/// Blocks of at least this many bytes start at multiples of it: the size of a huge page.
+/// Blocks of at least this size are aligned to it: a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Blocks of at least this many bytes give their pages back to the system when they go. Smaller
-/// ones are not worth a call.
+/// Blocks of at least this size return their pages to the system when they are freed.
 const RELEASED_BYTES: usize = 1 << 20;
 
-/// The allocator of one segment.
+/// Allocator of one segment.
 pub struct Arena {
     segment: Segment,
-    /// Start and end of every hole.
+    /// Start and end of every free range.
     holes: Mutex<BTreeMap<usize, usize>>,
 }
 
-/// A part of a segment that belongs to one owner; dropping it gives it back.
+/// Part of a segment with one owner; freed on drop.
 pub struct Block {
     arena: Arc<Arena>,
     range: Range<usize>,
 }
 
 impl Arena {
-    /// An allocator for all that lies behind the segment's header.
+    /// Allocator for everything behind the segment's header.
     ///
     /// # Panics
-    /// When the segment has an allocator in this process already.
+    /// If the segment has an allocator in this process already.
     pub fn new(segment: &Segment) -> Arc<Self> {
         let Range { start, end } = segment.claim();
         let holes = Mutex::new(BTreeMap::from([(start, end)]));
         Arc::new(Self { segment: segment.clone(), holes })
     }
 
-    /// The memory it gives out.
+    /// Segment of the allocator.
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
 
-    /// A block of at least `bytes` bytes, or nothing when no hole is large enough. Memory that was
-    /// in use before may keep its old contents.
+    /// Allocates at least `bytes` bytes; none if no free range is large enough. Reused memory may
+    /// keep its old contents.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Option<Block> {
         let bytes = bytes.max(1).checked_next_multiple_of(LINE_BYTES)?;
         let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
@@ -76,13 +74,13 @@ impl Arena {
         Some(Block { arena: Arc::clone(self), range: start..start + bytes })
     }
 
-    /// The largest block there could be now, roughly: alignment may cost a little.
+    /// Approximate size of the largest possible block, before alignment.
     pub fn largest_hole_bytes(&self) -> usize {
         self.holes().iter().map(|(start, end)| end - start).max().unwrap_or(0)
     }
 
     fn give_back(&self, range: &Range<usize>) {
-        // What is large may not be needed again, and all who looked into it would keep its pages.
+        // Large blocks may not be needed second, and every process would keep their pages.
         if range.len() >= RELEASED_BYTES {
             release(&self.segment, range);
         }
@@ -105,8 +103,8 @@ impl Arena {
     }
 }
 
-/// Gives the pages of a range back to the system, in every process that has them mapped; they are
-/// zeros when they are touched again. Memory of a single process keeps its pages.
+/// Returns the pages of a range to the system in every process that maps them; they read as zeros
+/// afterwards. Private memory keeps its pages.
 fn release(segment: &Segment, range: &Range<usize>) {
     let start = range.start.next_multiple_of(PAGE_BYTES);
     let end = range.end / PAGE_BYTES * PAGE_BYTES;
@@ -121,17 +119,17 @@ fn release(segment: &Segment, range: &Range<usize>) {
 }
 
 impl Block {
-    /// Where it lies in its segment, in bytes.
+    /// Range in the segment, in bytes.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// The segment it is a part of.
+    /// Segment of the block.
     pub fn segment(&self) -> &Segment {
         self.arena.segment()
     }
 
-    /// The first `count` elements it holds.
+    /// The first `count` elements.
     #[inline]
     pub fn as_slice<T: Plain>(&self, count: usize) -> &[T] {
         let base = self.base::<T>(count);
@@ -140,7 +138,7 @@ impl Block {
         unsafe { std::slice::from_raw_parts(base, count) }
     }
 
-    /// The first `count` elements it holds, to change them.
+    /// The first `count` elements, mutably.
     #[inline]
     pub fn as_mut_slice<T: Plain>(&mut self, count: usize) -> &mut [T] {
         let base = self.base::<T>(count);
@@ -191,7 +189,7 @@ mod tests {
             let len = block.range().len();
             assert!(block.as_slice::<u8>(len).iter().all(|&byte| byte == k as u8));
         }
-        // Every second one first, so that holes have to merge on both sides.
+        // Free every second block first, so that ranges merge on both sides.
         let mut position = 0;
         blocks.retain(|_| {
             position += 1;
@@ -229,8 +227,8 @@ mod tests {
             let mut block = arena.allocate(bytes).unwrap();
             block.as_mut_slice::<u8>(bytes).fill(1);
             drop(block);
-            let again = arena.allocate(bytes).unwrap();
-            again.as_slice::<u8>(bytes).iter().map(|&byte| usize::from(byte)).sum()
+            let second = arena.allocate(bytes).unwrap();
+            second.as_slice::<u8>(bytes).iter().map(|&byte| usize::from(byte)).sum()
         };
         assert_eq!(sum_after_use(2 << 20), 0);
         assert_eq!(sum_after_use(1 << 10), 1 << 10);

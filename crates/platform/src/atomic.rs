@@ -1,20 +1,19 @@
-//! Replacing a file so that nobody ever sees half of it.
+//! Atomic file replacement.
 //!
-//! The new content goes to a temporary file beside the target, is synced to the disk, and then
-//! takes the target's name in one step. A crash before the rename leaves the old file and at
-//! worst a stray hidden `.partial` file; a crash after it leaves the new file, which was durable
-//! before it became visible. The sync must come before the rename: many file systems would
-//! otherwise keep the new name and lose the bytes.
+//! The new content is written to a temporary file beside the target, synced, and renamed. A crash
+//! before the rename leaves the old file and at most a hidden `.partial` file; a crash after it
+//! leaves the new file, which was durable before it became visible. The sync must precede the
+//! rename: otherwise many file systems keep the new name and lose the bytes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{FileAction, FileError, FileWriter, Files, World};
 
-/// Replaces the file at `path` by whatever `fill` writes.
+/// Replaces the file at `path` by the output of `fill`.
 ///
-/// For content too large to build in memory first; [`Files::write_atomic`] is the short form. When
-/// `fill` or the disk fails, the old file is untouched and the temporary one is removed.
+/// For content too large for memory; [`Files::write_atomic`] is the short form. If `fill` or the
+/// disk fails, the old file is untouched and the temporary one is removed.
 pub fn write_atomic_with(
     world: &World,
     path: &Path,
@@ -23,8 +22,8 @@ pub fn write_atomic_with(
     replace(world.files(), path, world.entropy().u64(), fill)
 }
 
-/// The same for a disk that is not yet part of a world; `unique` keeps two writers of one target
-/// from sharing a temporary file.
+/// As [`write_atomic_with`], for a disk that is not part of a world yet; `unique` separates the
+/// temporary files of two writers.
 pub(crate) fn replace(
     files: &dyn Files,
     path: &Path,
@@ -35,9 +34,9 @@ pub(crate) fn replace(
     let result = write_synced(files, &partial, fill)
         .and_then(|()| files.rename(&partial, path).map_err(io::Error::from));
     result.map_err(|error| {
-        // The first error is the one worth reporting, and the partial file may be gone already.
+        // Report the first error; the partial file may be gone already.
         let _ = files.remove_file(&partial);
-        // The reader of an error knows the target, not our temporary name.
+        // Name the target in the error, not the temporary file.
         FileError::new(FileAction::Write, path, &error)
     })
 }

@@ -1,51 +1,50 @@
-//! Time: a monotonic clock to measure with, a wall clock to date things with.
+//! Time: a monotonic clock for measurements and a wall clock for dates.
 //!
-//! A time is a [`Duration`] since an origin. For [`Clock::now`] the origin is arbitrary, so only
-//! differences mean something; for [`Clock::wall`] it is the UNIX epoch, so it can be compared
-//! across machines but may jump.
+//! A time is a [`Duration`] since an origin. The origin of [`Clock::now`] is arbitrary, so only
+//! differences are meaningful; that of [`Clock::wall`] is the UNIX epoch, comparable across
+//! machines but subject to jumps.
 
 use std::time::Duration;
 
 /// A source of time.
 pub trait Clock: Send + Sync {
-    /// Time since an arbitrary origin; never goes backwards.
+    /// Monotonic time since an arbitrary origin.
     fn now(&self) -> Duration;
-    /// Time passed since `start`, an earlier value of [`Clock::now`].
+    /// Time since `start`, an earlier value of [`Clock::now`].
     fn since(&self, start: Duration) -> Duration {
         self.now().saturating_sub(start)
     }
-    /// Time since the UNIX epoch; follows the machine's idea of the date and may jump.
+    /// Time since the UNIX epoch; may jump.
     fn wall(&self) -> Duration;
-    /// The same as [`Clock::wall`], quicker and some milliseconds behind where the system has such
-    /// a thing.
+    /// As [`Clock::wall`], faster and a few milliseconds coarse, if the system has such a clock.
     fn wall_coarse(&self) -> Duration {
         self.wall()
     }
     /// Returns after at least `duration`.
     fn sleep(&self, duration: Duration);
-    /// How long this process has existed, including what ran before `main`; granularity is that
-    /// of the system's process table, ten milliseconds as a rule.
+    /// Age of the process, including the time before `main`; the granularity is that of the process
+    /// table, usually 10 ms.
     fn process_age(&self) -> Duration;
 }
 
-/// The moment at which one piece of waiting must end, however many waits it consists of.
+/// End of a wait that may consist of several single waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Duration,
 }
 
 impl Deadline {
-    /// The moment `timeout` from now.
+    /// Deadline at `timeout` from now.
     pub fn after(clock: &dyn Clock, timeout: Duration) -> Self {
         Self { at: clock.now().saturating_add(timeout) }
     }
 
-    /// What is left of the time; zero once it has passed.
+    /// Remaining time; zero after the deadline.
     pub fn remaining(&self, clock: &dyn Clock) -> Duration {
         self.at.saturating_sub(clock.now())
     }
 
-    /// Whether the moment has come.
+    /// Whether the deadline has passed.
     pub fn has_passed(&self, clock: &dyn Clock) -> bool {
         self.remaining(clock).is_zero()
     }

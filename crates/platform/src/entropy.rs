@@ -1,7 +1,7 @@
-//! Random bytes nobody can predict, for secrets and unique names.
+//! Unpredictable random bytes, for secrets and unique names.
 //!
-//! Nothing that a run computes may come from here: initial weights, dropout and data order are
-//! functions of the seed, so that a run can be repeated.
+//! No result of a run may depend on them: initial weights, dropout and data order are functions of
+//! the seed, so that a run can be repeated.
 
 /// A source of random bytes.
 pub trait Entropy: Send + Sync {

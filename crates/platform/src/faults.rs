@@ -1,12 +1,12 @@
-//! A disk that fails on cue: the power goes at a chosen operation.
+//! Fault injection: a disk that loses power at a chosen operation.
 //!
-//! The promise "whatever happens, a whole checkpoint remains" is about moments, so a test visits
-//! every one: it counts the operations that change a disk (create, write, sync, rename, remove) and
-//! runs the same program once for each of them with the power cut there. From then on nothing works
-//! any more, and what was not made durable is lost in the worst way that a file system may lose it:
+//! Crash consistency is tested at every operation that changes the disk (create, write, sync,
+//! rename, remove): a test counts them and reruns the same program with a power cut at each one.
+//! After the cut every operation fails, and unsynced data is lost in the worst way a file system
+//! allows:
 //!
-//! - a write that was cut is half done; bytes that were not synced are half gone;
-//! - a name that was created without a sync of its folder is gone;
+//! - an interrupted write is half done, and unsynced bytes are half lost;
+//! - a name created without a sync of its folder is lost;
 //! - a rename happened or did not.
 //!
 //! What remains is a real folder, which the real code then reads.
@@ -21,69 +21,69 @@ use crate::{
     Platform, Processes, Shared, Threads, World,
 };
 
-/// When the power goes.
+/// Time of a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The operation during which it does, counted from 0.
+pub struct PowerCut {
+    /// Index of the interrupted operation, from 0.
     pub operation: u64,
-    /// Whether that operation still reached the disk, where it is one that does or does not.
+    /// Whether an atomic operation still took effect.
     pub is_done: bool,
 }
 
-/// A world whose disk fails on cue; everything else is that of another world.
-pub struct Faulty {
+/// A platform with a faulty disk; everything else is that of the inner platform.
+pub struct FaultyPlatform {
     inner: World,
     disk: FaultyFiles,
 }
 
-impl Faulty {
-    /// A world like `inner` until the cut; without one it only counts.
-    pub fn new(inner: &World, cut: Option<Cut>) -> Arc<Self> {
+impl FaultyPlatform {
+    /// Behaves like `inner` until the cut; without one it only counts operations.
+    pub fn new(inner: &World, cut: Option<PowerCut>) -> Arc<Self> {
         let state = State {
             num_operations: 0,
-            is_dark: false,
+            is_power_off: false,
             unsynced: BTreeSet::new(),
-            fleeting: BTreeSet::new(),
+            unsynced_names: BTreeSet::new(),
         };
         let shared = Arc::new(Power { inner: Arc::clone(inner), cut, state: Mutex::new(state) });
         Arc::new(Self { inner: Arc::clone(inner), disk: FaultyFiles(shared) })
     }
 
-    /// How many operations have changed the disk.
+    /// Number of operations that changed the disk.
     pub fn num_operations(&self) -> u64 {
         self.disk.0.lock().num_operations
     }
 
-    /// Whether the power is gone.
-    pub fn is_dark(&self) -> bool {
-        self.disk.0.lock().is_dark
+    /// Whether the power is off.
+    pub fn is_power_off(&self) -> bool {
+        self.disk.0.lock().is_power_off
     }
 }
 
 struct Power {
     inner: World,
-    cut: Option<Cut>,
+    cut: Option<PowerCut>,
     state: Mutex<State>,
 }
 
 struct State {
     num_operations: u64,
-    is_dark: bool,
-    /// Files with bytes that no sync has reached.
+    is_power_off: bool,
+    /// Files with unsynced bytes.
     unsynced: BTreeSet<PathBuf>,
-    /// Names that no sync of their folder has reached.
-    fleeting: BTreeSet<PathBuf>,
+    /// Names without a sync of their folder.
+    unsynced_names: BTreeSet<PathBuf>,
 }
 
-/// What an operation may do.
-enum Fate {
+/// Outcome of an operation.
+enum Outcome {
     Works,
-    /// The power goes in the middle of it.
+    /// The power is cut during the operation.
     Cut {
         is_done: bool,
     },
-    /// There is no power.
-    Dark,
+    /// The power is off.
+    PowerOff,
 }
 
 impl Power {
@@ -91,24 +91,24 @@ impl Power {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn operate(&self) -> Fate {
+    fn operate(&self) -> Outcome {
         let mut state = self.lock();
-        if state.is_dark {
-            return Fate::Dark;
+        if state.is_power_off {
+            return Outcome::PowerOff;
         }
         let number = state.num_operations;
         state.num_operations += 1;
         match self.cut {
             Some(cut) if cut.operation == number => {
-                state.is_dark = true;
-                Fate::Cut { is_done: cut.is_done }
+                state.is_power_off = true;
+                Outcome::Cut { is_done: cut.is_done }
             }
-            _ => Fate::Works,
+            _ => Outcome::Works,
         }
     }
 
-    /// Loses what was not made durable.
-    fn lose(&self) {
+    /// Loses everything that is not durable.
+    fn lose_unsynced(&self) {
         let state = self.lock();
         let files = self.inner.files();
         for path in &state.unsynced {
@@ -118,38 +118,38 @@ impl Power {
                 let _ = writer.write_all(&bytes[..bytes.len() / 2]);
             }
         }
-        for path in &state.fleeting {
+        for path in &state.unsynced_names {
             let _ = files.remove_file(path);
         }
     }
 
-    /// An operation that happens or does not.
+    /// Runs an operation that happens as a whole or not at all.
     fn step<T>(
         &self,
         action: FileAction,
         path: &Path,
         operation: impl FnOnce() -> Result<T, FileError>,
-        note: impl FnOnce(&mut State),
+        on_success: impl FnOnce(&mut State),
     ) -> Result<T, FileError> {
         match self.operate() {
-            Fate::Works => {
+            Outcome::Works => {
                 let done = operation()?;
-                note(&mut self.lock());
+                on_success(&mut self.lock());
                 Ok(done)
             }
-            Fate::Cut { is_done } => {
+            Outcome::Cut { is_done } => {
                 if is_done && operation().is_ok() {
-                    note(&mut self.lock());
+                    on_success(&mut self.lock());
                 }
-                self.lose();
-                Err(dark(action, path))
+                self.lose_unsynced();
+                Err(power_off(action, path))
             }
-            Fate::Dark => Err(dark(action, path)),
+            Outcome::PowerOff => Err(power_off(action, path)),
         }
     }
 }
 
-fn dark(action: FileAction, path: &Path) -> FileError {
+fn power_off(action: FileAction, path: &Path) -> FileError {
     FileError::new(action, path, &io::Error::other("the power is gone"))
 }
 
@@ -163,15 +163,15 @@ impl FaultyFiles {
 
 impl Files for FaultyFiles {
     fn read(&self, path: &Path) -> Result<Vec<u8>, FileError> {
-        if self.0.lock().is_dark {
-            return Err(dark(FileAction::Read, path));
+        if self.0.lock().is_power_off {
+            return Err(power_off(FileAction::Read, path));
         }
         self.0.inner.files().read(path)
     }
 
     fn open(&self, path: &Path) -> Result<Box<dyn FileReader>, FileError> {
-        if self.0.lock().is_dark {
-            return Err(dark(FileAction::Read, path));
+        if self.0.lock().is_power_off {
+            return Err(power_off(FileAction::Read, path));
         }
         self.0.inner.files().open(path)
     }
@@ -187,7 +187,7 @@ impl Files for FaultyFiles {
         let inner = self.0.step(FileAction::Create, path, create, |state| {
             state.unsynced.insert(path.to_owned());
             if is_new {
-                state.fleeting.insert(path.to_owned());
+                state.unsynced_names.insert(path.to_owned());
             }
         })?;
         Ok(self.writer(path, inner))
@@ -205,8 +205,8 @@ impl Files for FaultyFiles {
     }
 
     fn list(&self, path: &Path) -> Result<Vec<PathBuf>, FileError> {
-        if self.0.lock().is_dark {
-            return Err(dark(FileAction::List, path));
+        if self.0.lock().is_power_off {
+            return Err(power_off(FileAction::List, path));
         }
         self.0.inner.files().list(path)
     }
@@ -222,10 +222,10 @@ impl Files for FaultyFiles {
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {
         let rename = || self.0.inner.files().rename(source, target);
         self.0.step(FileAction::Rename, source, rename, |state| {
-            // The folder is synced: every name in it is durable from now on.
+            // The folder was synced, so all names in it are durable.
             let folder = target.parent();
-            state.fleeting.retain(|path| path != source && path.parent() != folder);
-            // Bytes that were not synced stay so under the new name.
+            state.unsynced_names.retain(|path| path != source && path.parent() != folder);
+            // Unsynced bytes stay so under the new name.
             let moved: Vec<PathBuf> =
                 state.unsynced.iter().filter(|path| path.starts_with(source)).cloned().collect();
             for path in moved {
@@ -241,12 +241,12 @@ impl Files for FaultyFiles {
         let remove = || self.0.inner.files().remove_file(path);
         self.0.step(FileAction::Remove, path, remove, |state| {
             state.unsynced.remove(path);
-            state.fleeting.remove(path);
+            state.unsynced_names.remove(path);
         })
     }
 
     fn remove_dir_all(&self, path: &Path) -> Result<(), FileError> {
-        // File by file, since the power may go in the middle.
+        // File by file, since the power may fail in between.
         let files = self.0.inner.files();
         let mut inside = files.list(path)?;
         inside.reverse();
@@ -269,18 +269,18 @@ struct FaultyWriter {
 impl Write for FaultyWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.power.operate() {
-            Fate::Works => {
+            Outcome::Works => {
                 self.power.lock().unsynced.insert(self.path.clone());
                 self.inner.write(bytes)
             }
-            Fate::Cut { is_done } => {
+            Outcome::Cut { is_done } => {
                 let len = if is_done { bytes.len() } else { bytes.len() / 2 };
                 let _ = self.inner.write_all(&bytes[..len]);
                 self.power.lock().unsynced.insert(self.path.clone());
-                self.power.lose();
-                Err(dark(FileAction::Write, &self.path).into())
+                self.power.lose_unsynced();
+                Err(power_off(FileAction::Write, &self.path).into())
             }
-            Fate::Dark => Err(dark(FileAction::Write, &self.path).into()),
+            Outcome::PowerOff => Err(power_off(FileAction::Write, &self.path).into()),
         }
     }
 
@@ -291,7 +291,7 @@ impl Write for FaultyWriter {
 
 impl FileWriter for FaultyWriter {
     fn sync(&mut self) -> Result<(), FileError> {
-        // Whether the real disk has it too makes no difference here.
+        // The state of the real disk does not matter here.
         let (power, path) = (&self.power, &self.path);
         power.step(
             FileAction::Write,
@@ -304,7 +304,7 @@ impl FileWriter for FaultyWriter {
     }
 }
 
-impl Platform for Faulty {
+impl Platform for FaultyPlatform {
     fn clock(&self) -> &dyn Clock {
         self.inner.clock()
     }
@@ -344,8 +344,8 @@ mod tests {
     use crate::ScratchDir;
 
     #[test]
-    fn a_world_that_never_fails_keeps_every_promise() {
-        let world: World = Faulty::new(&crate::real(), None);
+    fn a_platform_without_faults_passes_every_check() {
+        let world: World = FaultyPlatform::new(&crate::real(), None);
         for check in crate::conformance::checks() {
             if check.name.contains("file") || check.name.contains("rename") {
                 let scratch = ScratchDir::new(&world, "faulty").unwrap();
@@ -355,22 +355,22 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_write_leaves_the_old_or_the_new_wherever_the_power_goes() {
+    fn an_atomic_write_leaves_the_old_or_the_new_file_at_any_power_cut() {
         let real = crate::real();
         let scratch = ScratchDir::new(&real, "faulty").unwrap();
         let path = scratch.path().join("file");
-        let mut seen = BTreeSet::new();
+        let mut found_contents = BTreeSet::new();
         for operation in 0.. {
             for is_done in [false, true] {
                 real.files().write_atomic(&path, b"the old").unwrap();
-                let world = Faulty::new(&real, Some(Cut { operation, is_done }));
+                let world = FaultyPlatform::new(&real, Some(PowerCut { operation, is_done }));
                 let written = world.files().write_atomic(&path, b"the new one");
                 let found = real.files().read(&path).unwrap();
                 assert!(found == b"the old" || found == b"the new one", "{operation} {found:?}");
                 assert!(written.is_err() || found == b"the new one");
-                seen.insert(found);
-                if !world.is_dark() {
-                    assert_eq!(seen.len(), 2, "both were seen");
+                found_contents.insert(found);
+                if !world.is_power_off() {
+                    assert_eq!(found_contents.len(), 2, "both were found_contents");
                     assert!(operation >= 4, "create, write, sync, rename");
                     return;
                 }
@@ -383,7 +383,7 @@ mod tests {
         let real = crate::real();
         let scratch = ScratchDir::new(&real, "faulty").unwrap();
         let [one, two] = ["one", "two"].map(|name| scratch.path().join(name));
-        let world = Faulty::new(&real, Some(Cut { operation: 3, is_done: true }));
+        let world = FaultyPlatform::new(&real, Some(PowerCut { operation: 3, is_done: true }));
         let mut writer = world.files().create(&one).unwrap();
         writer.write_all(b"twelve bytes").unwrap();
         drop(writer);

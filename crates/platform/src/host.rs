@@ -2,28 +2,27 @@
 
 use std::path::PathBuf;
 
-/// A machine, as the process on it sees it.
+/// Host of this process.
 pub trait Host: Send + Sync {
-    /// The most memory this process has had resident so far; 0 where the system does not say.
+    /// Peak resident set size of this process; 0 if unknown.
     fn peak_rss_bytes(&self) -> u64;
 
-    /// The memory this process has resident now; 0 where the system does not say.
+    /// Current resident set size of this process; 0 if unknown.
     fn current_rss_bytes(&self) -> u64;
 
-    /// The memory this process has resident now, where a page that n processes share counts as an
-    /// n-th for each; 0 where the system does not say. It adds up over the processes of a host.
+    /// Current proportional set size of this process: a page shared by n processes counts 1/n; 0 if
+    /// unknown. It is additive over the processes of a host.
     fn proportional_rss_bytes(&self) -> u64;
 
-    /// The memory this process may use: the machine's, or less where a limit is set; 0 where
-    /// the system does not say.
+    /// Memory available to this process: that of the machine, or a lower limit; 0 if unknown.
     fn memory_bytes(&self) -> u64;
 
-    /// The host's name.
+    /// Host name.
     fn name(&self) -> String;
 
-    /// An environment variable; `None` when it is unset or not text.
+    /// Environment variable; `None` if it is unset or not text.
     fn env(&self, name: &str) -> Option<String>;
 
-    /// The folder for temporary files.
+    /// Folder of temporary files.
     fn temp_dir(&self) -> PathBuf;
 }

@@ -1,14 +1,13 @@
-//! Large allocations on large pages.
+//! Huge pages for large allocations.
 //!
-//! A matrix product walks over rows that lie kilobytes apart, so with pages of 4 KiB nearly every
-//! row needs another entry of the processor's translation cache. Pages of 2 MiB cover a whole
-//! weight matrix with a few entries; a training step on two cores became 2 % faster (1.022 s
-//! against 1.044 s, the best of 24 steps each, taking turns). Linux gives them to whoever asks
-//! (`madvise`), if the memory starts at a multiple of their size: so allocations from 2 MiB on
-//! come straight from the kernel, aligned, and ask. The kernel may decline; only speed depends on
-//! it.
+//! A matrix product walks over rows that are kilobytes apart, so with 4 KiB pages nearly every row
+//! needs another TLB entry. Pages of 2 MiB cover a whole weight matrix with a few entries; a
+//! training step on two cores became 2 % faster (1.022 s against 1.044 s, the best of 24 steps
+//! each, alternating). Linux provides them on request (`madvise`) for aligned memory, so
+//! allocations from 2 MiB on come straight from the kernel, aligned, with that request. The kernel
+//! may decline; only speed depends on it.
 //!
-//! The end of an allocation that does not fill a large page stays on small ones: memory use does
+//! The end of an allocation that does not fill a huge page stays on small pages, so memory use does
 //! not grow.
 #![expect(unsafe_code, reason = "an allocator hands out raw memory")]
 
@@ -17,10 +16,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Size of a large page, and the size from which an allocation asks for them.
+/// Size of a huge page, and the smallest allocation that requests them.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// The system's allocator, except that allocations from 2 MiB on ask for large pages.
+/// System allocator that requests huge pages for allocations from 2 MiB on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HugePages;
 
@@ -42,7 +41,7 @@ unsafe impl GlobalAlloc for HugePages {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
-            // Fresh memory of the kernel is zero.
+            // Fresh kernel memory is zero.
             return map(layout.size());
         }
         // SAFETY: passed on from the caller.
@@ -81,7 +80,7 @@ unsafe impl GlobalAlloc for HugePages {
     }
 }
 
-/// Fresh zeroed memory that starts at a multiple of a large page; null when there is none.
+/// Fresh zeroed memory aligned to a huge page; null on failure.
 fn map(size: usize) -> *mut u8 {
     let bytes = page_multiple(size);
     let Some(room) = bytes.checked_add(LARGE_PAGE) else { return null_mut() };
@@ -92,8 +91,8 @@ fn map(size: usize) -> *mut u8 {
     };
     let before = base.addr().next_multiple_of(LARGE_PAGE) - base.addr();
     let start = base.wrapping_byte_add(before);
-    // SAFETY: both ends lie inside the mapping, which nobody else knows yet, and outside of what
-    // is handed out. Advice is advice: whether it is taken changes nothing but speed.
+    // SAFETY: both ends lie inside the new mapping and outside of the returned range. The advice
+    // affects speed only.
     unsafe {
         unmap_part(base, before);
         unmap_part(start.wrapping_byte_add(bytes), room - before - bytes);
@@ -103,7 +102,7 @@ fn map(size: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// Nobody may use the range any more.
+/// The range must not be used any more.
 unsafe fn unmap_part(start: *mut c_void, bytes: usize) {
     if bytes > 0 {
         // SAFETY: passed on from the caller. A part that stays mapped costs addresses, not memory.
@@ -111,7 +110,7 @@ unsafe fn unmap_part(start: *mut c_void, bytes: usize) {
     }
 }
 
-/// The kernel maps whole pages.
+/// Size rounded up to whole pages.
 fn page_multiple(size: usize) -> usize {
     size.next_multiple_of(rustix::param::page_size())
 }

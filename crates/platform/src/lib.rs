@@ -1,31 +1,31 @@
-//! The outside world as one value: clocks, files, threads, processes, sockets, entropy and host
-//! facts.
+//! The platform: clocks, files, threads, processes, sockets, entropy and host facts behind one
+//! trait.
 //!
-//! Every other crate receives a [`World`] and asks it; none names a clock, a file, a thread, a
-//! socket or a random source itself. What is passed in can be replaced, so a whole cluster can
-//! later run inside one process, in virtual time, with seeded faults, on the code that ships.
-//! Two habits make that possible: whatever can block takes a time limit, and threads wait for
-//! each other only through [`Signal`] (or [`Queue`], which is built on it).
+//! Every other crate receives a [`World`]; none names a clock, a file, a thread, a socket or a
+//! random source itself. A world can be replaced, so a whole cluster can run inside one process, in
+//! virtual time, with seeded faults, on production code. Two rules make that possible: every
+//! blocking call takes a timeout, and threads wait for each other only through [`Signal`] (or
+//! [`Queue`], which is built on it).
 //!
-//! All time limits are lengths of time counted from the call, never points on a clock.
+//! All timeouts are durations from the call, never points in time.
 //!
 //! # Layout
 //!
 //! - [`clock`]: monotonic time, wall time, sleeping, and the [`Deadline`] helper
-//! - [`files`]: whole files, open files, folders, and the [`FileError`] that names the path
-//! - [`atomic`]: replace a file so that a crash leaves the old one or the new one, never a mix
+//! - [`files`]: whole files, open files and folders; [`file_error`]: errors that name the path
+//! - [`atomic`]: crash-safe replacement of a file
 //! - [`threads`]: named threads and the event count ([`Signal`]) they wait on
 //! - [`queue`]: a bounded queue between threads
 //! - [`net`]: byte streams between processes
-//! - [`processes`]: starting other processes, hearing them, and leaving none behind
-//! - [`memory`]: memory that several ranks see; [`arena`] gives out parts of it, and [`shared`]
-//!   creates it, passes it to other processes and waits on its words
-//! - [`paged`]: numbers that lie in a file and are in memory while they are worked on
-//! - [`huge_pages`]: an allocator that puts large buffers on large pages
+//! - [`processes`]: child processes, their output and their end
+//! - [`memory`]: memory shared between ranks; [`arena`] allocates in it, and [`shared`] creates it,
+//!   passes it to other processes and waits on its words
+//! - [`paged`]: file-backed arrays that are resident only while they are used
+//! - [`huge_pages`]: an allocator that puts large buffers on huge pages
 //! - [`entropy`] and [`host`]: random bytes; memory, names and environment of this machine
-//! - [`scratch`]: a folder that removes itself, for tests and temporary work
-//! - [`conformance`]: the checks that every world must pass
-//! - [`faults`]: a disk whose power goes at any operation, for tests
+//! - [`scratch`]: a temporary folder that removes itself
+//! - [`conformance`]: checks that every platform must pass
+//! - [`faults`]: a disk that loses power at any operation, for tests
 //! - `real`: the operating system behind [`real()`]
 //!
 //! # Example
@@ -35,7 +35,7 @@
 //!
 //! let world = lockstep_platform::real();
 //! let scratch = ScratchDir::new(&world, "example")?;
-//! let path = scratch.path().join("greeting.txt");
+//! let path = scratch.path().join("hello.txt");
 //!
 //! let start = world.clock().now();
 //! world.files().write_atomic(&path, b"hello")?;
@@ -45,6 +45,7 @@
 //! ```
 
 pub mod clock;
+pub mod file_error;
 pub mod files;
 
 pub mod atomic;
@@ -70,8 +71,8 @@ pub mod scratch;
 pub mod conformance;
 pub mod faults;
 
+mod error_text;
 mod real;
-mod reason;
 
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ pub use arena::{Arena, Block};
 pub use atomic::write_atomic_with;
 pub use clock::{Clock, Deadline};
 pub use entropy::Entropy;
-pub use files::{FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files};
+pub use file_error::{FileAction, FileError};
+pub use files::{FileKind, FileMap, FileReader, FileWriter, Files};
 pub use host::Host;
 pub use huge_pages::HugePages;
 pub use memory::{Plain, Segment, Source, Target};
@@ -91,34 +93,34 @@ pub use processes::{
 };
 pub use queue::{Queue, RecvError, SendError};
 pub use scratch::ScratchDir;
-pub use shared::{LocalListener, LocalStream, Parcel, Patience, Shared, SharedError};
+pub use shared::{LocalListener, LocalMessage, LocalStream, Shared, SharedError, SpinPolicy};
 pub use threads::{JoinHandle, Signal, ThreadError, Threads};
 
-/// Everything a rank may ask of the world outside its own memory.
+/// Services of the environment of a rank.
 pub trait Platform: Send + Sync {
-    /// Time.
+    /// Clocks.
     fn clock(&self) -> &dyn Clock;
     /// Disks.
     fn files(&self) -> &dyn Files;
-    /// Threads and what they wait on.
+    /// Threads and signals.
     fn threads(&self) -> &dyn Threads;
     /// Byte streams to other processes.
     fn net(&self) -> &dyn Net;
     /// Other processes of this host.
     fn processes(&self) -> &dyn Processes;
-    /// Memory that several processes of this host see.
+    /// Memory shared between processes of this host.
     fn shared(&self) -> &dyn Shared;
-    /// Random bytes that nobody can predict. Training never uses them: its random numbers are
-    /// functions of the seed.
+    /// Unpredictable random bytes. Training never uses them: its random numbers are functions of
+    /// the seed.
     fn entropy(&self) -> &dyn Entropy;
     /// Facts about this machine and this process.
     fn host(&self) -> &dyn Host;
 }
 
-/// A shared handle to one world; cheap to clone.
+/// Shared handle to a platform; cheap to clone.
 pub type World = Arc<dyn Platform>;
 
-/// The world of the operating system.
+/// The platform of the operating system.
 pub fn real() -> World {
     Arc::new(real::RealPlatform::new())
 }

@@ -1,17 +1,16 @@
-//! Memory that other ranks see too, and the only ways to touch it.
+//! Segments of memory shared between ranks, and the safe ways to access them.
 //!
-//! A [`Segment`] is a range of bytes that several threads or processes have mapped. Rust's
-//! references promise that nobody else writes (or, for `&mut`, even reads) what they point to, and
-//! no compiler can check that promise across processes. So a segment never lends references to
-//! what a peer may touch; it hands out three other things:
+//! A [`Segment`] is a range of bytes mapped by several threads or processes. Rust's references
+//! promise exclusive or read-only access, which no compiler can check across processes. A segment
+//! therefore never lends references to memory that a peer may access. It offers instead:
 //!
-//! - *words*, which are atomics, in the first part of the segment, the header;
-//! - [`Source`] and [`Target`], windows whose elements are copied out and in, many at a time. What
-//!   is read while another rank writes the same place is arbitrary bits, never a dangling or
-//!   ill-typed value, because only [`Plain`] types are let through;
-//! - [`Block`](crate::Block)s, which *are* ordinary slices: parts of the rest of the segment that
-//!   its one [`Arena`](crate::Arena) gave to one owner. By convention peers touch them only while
-//!   the owner lends them to a collective call, and then the owner holds no slice.
+//! - *words*: atomics in the first part of the segment, the header;
+//! - [`Source`] and [`Target`]: windows whose elements are copied out and in, many at a time. A
+//!   read that races with a write gives arbitrary bits, never a dangling or ill-typed value,
+//!   because only [`Plain`] types are allowed;
+//! - [`Block`](crate::Block)s: ordinary slices that the segment's only [`Arena`](crate::Arena) has
+//!   allocated to one owner. By convention peers access them only while the owner lends them to a
+//!   collective call, and then the owner holds no slice.
 #![expect(unsafe_code, reason = "windows into memory that other processes write")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -25,10 +24,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Alignment of every segment, and the page size of the machines we know.
+/// Alignment of every segment, and the page size of supported machines.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Types that are nothing but their bits: any bytes are a valid value, and there is no padding.
+/// Plain data: every bit pattern is a valid value, without padding.
 ///
 /// # Safety
 /// Every bit pattern must be a valid value, and the type must have no padding and no interior
@@ -46,8 +45,8 @@ plain!(u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64, half::bf16,
 // SAFETY: an array is its elements, one after the other.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// A range of memory that several ranks have mapped. Clones are handles to the same mapping, which
-/// goes away with the last of them.
+/// Memory mapped by several ranks. Clones are handles of the same mapping, which is unmapped with
+/// the last one.
 #[derive(Clone)]
 pub struct Segment {
     mapping: Arc<Mapping>,
@@ -57,11 +56,11 @@ struct Mapping {
     base: NonNull<u8>,
     header_bytes: usize,
     bytes: usize,
-    /// The descriptor others can map, where there is one.
+    /// Descriptor that other processes can map, if there is one.
     descriptor: Option<OwnedFd>,
-    /// Whether an allocator of this process hands out what lies behind the header.
+    /// Whether this process has an allocator for the space behind the header.
     is_claimed: AtomicBool,
-    /// Whatever gives the memory back when it is dropped.
+    /// Releases the memory on drop.
     _keeper: Box<dyn Any + Send + Sync>,
 }
 
@@ -71,7 +70,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Segment {
-    /// Zeroed memory of this process, for ranks that are threads of it.
+    /// Zeroed private memory, for ranks that are threads of this process.
     pub fn heap(header_bytes: usize, bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes.max(PAGE_BYTES), PAGE_BYTES)
             .expect("a segment fits the address space");
@@ -83,7 +82,7 @@ impl Segment {
         unsafe { Self::from_raw(base, header_bytes, bytes, None, keeper) }
     }
 
-    /// A segment over a mapping.
+    /// Segment over a mapping.
     ///
     /// # Safety
     /// `base` must be aligned to [`PAGE_BYTES`] and stay readable and writable for `bytes` bytes
@@ -102,24 +101,24 @@ impl Segment {
         Self { mapping: Arc::new(mapping) }
     }
 
-    /// How many bytes there are, the header included.
+    /// Size in bytes, including the header.
     pub fn bytes(&self) -> usize {
         self.mapping.bytes
     }
 
-    /// How many of them, at the start, are the header.
+    /// Size of the header in bytes.
     pub fn header_bytes(&self) -> usize {
         self.mapping.header_bytes
     }
 
-    /// Where a slice lies in the segment, in bytes from its start, if it does.
+    /// Byte offset of a slice in the segment, if it lies there.
     #[inline]
     pub fn offset_of<T>(&self, slice: &[T]) -> Option<usize> {
         let offset = slice.as_ptr().addr().checked_sub(self.mapping.base.addr().get())?;
         (offset.checked_add(size_of_val(slice))? <= self.mapping.bytes).then_some(offset)
     }
 
-    /// Whether both handles are of one mapping.
+    /// Whether both handles refer to one mapping.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.mapping, &other.mapping)
     }
@@ -128,7 +127,7 @@ impl Segment {
         self.mapping.descriptor.as_ref()
     }
 
-    /// A word of the header; `offset` counts bytes and must be a multiple of eight.
+    /// Word of the header; `offset` counts bytes and must be a multiple of eight.
     #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(
@@ -140,7 +139,7 @@ impl Segment {
         unsafe { self.mapping.base.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Eight words of the header that share a cache line; `offset` must be a multiple of 64.
+    /// Eight words of the header in one cache line; `offset` must be a multiple of 64.
     #[inline]
     pub fn line(&self, offset: usize) -> &[AtomicU64; 8] {
         assert!(
@@ -151,13 +150,13 @@ impl Segment {
         unsafe { self.mapping.base.add(offset).cast::<[AtomicU64; 8]>().as_ref() }
     }
 
-    /// Starts to fetch a line of the header that will be written soon.
+    /// Prefetches a line of the header for writing.
     #[inline]
     pub fn fetch_line_for_writing(&self, offset: usize) {
         fetch_line(std::ptr::from_ref(self.line(offset)).cast());
     }
 
-    /// A window for reading and writing; `offset` counts bytes and must suit the type.
+    /// Window for reading and writing; `offset` counts bytes and must suit the type.
     #[inline]
     pub fn target<T: Plain>(&self, offset: usize, count: usize) -> Target<'_, T> {
         self.try_target(offset, count).unwrap_or_else(|| {
@@ -166,7 +165,7 @@ impl Segment {
         })
     }
 
-    /// The same for a place that somebody else named: nothing where there is no such window.
+    /// As [`Self::target`], for an untrusted offset: none if there is no such window.
     #[inline]
     pub fn try_target<T: Plain>(&self, offset: usize, count: usize) -> Option<Target<'_, T>> {
         let end = offset.checked_add(count.checked_mul(size_of::<T>())?)?;
@@ -178,23 +177,23 @@ impl Segment {
         Some(Target { base, count, lifetime: PhantomData })
     }
 
-    /// A window for reading.
+    /// Window for reading.
     #[inline]
     pub fn source<T: Plain>(&self, offset: usize, count: usize) -> Source<'_, T> {
         self.target(offset, count).as_source()
     }
 
-    /// Claims everything behind the header for one allocator.
+    /// Claims the space behind the header for one allocator.
     ///
     /// # Panics
-    /// When somebody in this process has claimed it before.
+    /// If it was claimed before in this process.
     pub(crate) fn claim(&self) -> Range<usize> {
         let before = self.mapping.is_claimed.swap(true, Ordering::Relaxed);
         assert!(!before, "a segment has one allocator");
         self.mapping.header_bytes..self.mapping.bytes
     }
 
-    /// Where the mapping starts.
+    /// Start of the mapping.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.mapping.base
     }
@@ -218,12 +217,12 @@ unsafe impl Sync for Heap {}
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody has a handle any more.
+        // SAFETY: allocated with this layout, and no handle is left.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
-/// A window for reading memory that others may be writing.
+/// Window for reading memory that other ranks may write.
 #[derive(Clone, Copy)]
 pub struct Source<'a, T> {
     base: NonNull<T>,
@@ -231,7 +230,7 @@ pub struct Source<'a, T> {
     lifetime: PhantomData<&'a T>,
 }
 
-/// A window for reading and writing memory that others may be touching.
+/// Window for reading and writing memory that other ranks may access.
 #[derive(Clone, Copy)]
 pub struct Target<'a, T> {
     base: NonNull<T>,
@@ -239,7 +238,7 @@ pub struct Target<'a, T> {
     lifetime: PhantomData<&'a T>,
 }
 
-// SAFETY: elements are copied as plain bits; see the module's words on races.
+// SAFETY: elements are copied as plain bits; the module documentation describes races.
 unsafe impl<T: Plain> Send for Source<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Source<'_, T> {}
@@ -249,25 +248,25 @@ unsafe impl<T: Plain> Send for Target<'_, T> {}
 unsafe impl<T: Plain> Sync for Target<'_, T> {}
 
 impl<'a, T: Plain> Source<'a, T> {
-    /// A window over a slice of one's own.
+    /// Window over a local slice.
     pub fn of(slice: &'a [T]) -> Self {
         let base = NonNull::from(slice).cast();
         Self { base, count: slice.len(), lifetime: PhantomData }
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The element at `index`.
+    /// Element at `index`.
     #[inline(always)]
     pub fn get(&self, index: usize) -> T {
         assert!(index < self.count, "element {index} of {}", self.count);
@@ -275,7 +274,7 @@ impl<'a, T: Plain> Source<'a, T> {
         unsafe { self.base.add(index).read_unaligned() }
     }
 
-    /// A part of it.
+    /// Sub-window.
     #[inline(always)]
     pub fn part(&self, range: Range<usize>) -> Self {
         if range.start > range.end || range.end > self.count {
@@ -286,19 +285,19 @@ impl<'a, T: Plain> Source<'a, T> {
         Self { base, count: range.len(), lifetime: PhantomData }
     }
 
-    /// The same window over groups of `N` elements, and the elements left over.
+    /// Window over groups of `N` elements, and the remaining elements.
     #[inline(always)]
     pub fn as_chunks<const N: usize>(&self) -> (Source<'a, [T; N]>, Self) {
         let body = Source { base: self.base.cast(), count: self.count / N, lifetime: PhantomData };
         (body, self.part(self.count / N * N..self.count))
     }
 
-    /// Copies everything into a slice of the same length.
+    /// Copies everything into a slice of equal length.
     pub fn copy_to(&self, slice: &mut [T]) {
         Target::of(slice).copy_from(*self);
     }
 
-    /// The same memory as another plain type of the same size.
+    /// Window over the same memory as another plain type of equal size.
     #[inline(always)]
     pub fn cast<U: Plain>(&self) -> Source<'a, U> {
         let target = Target { base: self.base, count: self.count, lifetime: PhantomData };
@@ -307,25 +306,25 @@ impl<'a, T: Plain> Source<'a, T> {
 }
 
 impl<'a, T: Plain> Target<'a, T> {
-    /// A window over a slice of one's own.
+    /// Window over a local slice.
     pub fn of(slice: &'a mut [T]) -> Self {
         let count = slice.len();
         Self { base: NonNull::from(slice).cast(), count, lifetime: PhantomData }
     }
 
-    /// The window for reading only.
+    /// Window for reading only.
     #[inline(always)]
     pub fn as_source(&self) -> Source<'a, T> {
         Source { base: self.base, count: self.count, lifetime: PhantomData }
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -339,9 +338,8 @@ impl<'a, T: Plain> Target<'a, T> {
         unsafe { self.base.add(index).write_unaligned(value) }
     }
 
-    /// Starts to fetch the cache line of an element that will be written soon, if there is one.
-    /// A line that another core has changed then comes once, to be read and written, and not
-    /// first for reading and then again for writing.
+    /// Prefetches the cache line of an element for writing, if it exists. A line modified by
+    /// another core is then transferred once, instead of first for reading and again for writing.
     #[inline(always)]
     pub fn fetch_for_writing(&self, index: usize) {
         if index < self.count {
@@ -350,33 +348,33 @@ impl<'a, T: Plain> Target<'a, T> {
         }
     }
 
-    /// A part of it.
+    /// Sub-window.
     #[inline(always)]
     pub fn part(&self, range: Range<usize>) -> Self {
         let part = self.as_source().part(range);
         Self { base: part.base, count: part.count, lifetime: PhantomData }
     }
 
-    /// The same window over groups of `N` elements, and the elements left over.
+    /// Window over groups of `N` elements, and the remaining elements.
     #[inline(always)]
     pub fn as_chunks<const N: usize>(&self) -> (Target<'a, [T; N]>, Self) {
         let body = Target { base: self.base.cast(), count: self.count / N, lifetime: PhantomData };
         (body, self.part(self.count / N * N..self.count))
     }
 
-    /// Copies a window of the same length, which may overlap this one.
+    /// Copies a window of equal length, which may overlap this one.
     pub fn copy_from(&self, source: Source<'_, T>) {
         assert_eq!(self.count, source.count, "both windows have one length");
         // SAFETY: both are in bounds; an overlap is allowed by `copy_from`.
         unsafe { self.base.copy_from(source.base, self.count) }
     }
 
-    /// Copies a slice of the same length.
+    /// Copies a slice of equal length.
     pub fn copy_from_slice(&self, slice: &[T]) {
         self.copy_from(Source::of(slice));
     }
 
-    /// The same memory as another plain type; the bytes must divide evenly and suit it.
+    /// Window over the same memory as another plain type; sizes and alignment must match.
     #[inline(always)]
     pub fn cast<U: Plain>(&self) -> Target<'a, U> {
         let bytes = self.count * size_of::<T>();
@@ -388,7 +386,7 @@ impl<'a, T: Plain> Target<'a, T> {
     }
 }
 
-// Apart from the checks, so that these are a few instructions where they stand in a short call.
+// Kept out of line, so that the checks inline to a few instructions.
 #[cold]
 #[inline(never)]
 fn no_such_part(range: Range<usize>, count: usize) -> ! {
@@ -414,7 +412,7 @@ fn fetch_line(address: *const i8) {
 }
 
 impl Source<'_, u8> {
-    /// Writes bytes from the start of the window, as many as the writer takes at once.
+    /// Writes bytes from the start of the window, as many as the writer accepts at once.
     pub fn write_to(&self, writer: &mut dyn io::Write) -> io::Result<usize> {
         // SAFETY: in bounds, and any bits are bytes. The slice lives for this call only, and a
         // writer does no more than copy it.
@@ -429,7 +427,7 @@ impl Target<'_, u8> {
         unsafe { self.base.write_bytes(value, self.count) }
     }
 
-    /// Reads bytes to the start of the window, as many as the reader has at once.
+    /// Reads bytes to the start of the window, as many as the reader provides at once.
     pub fn read_from(&self, reader: &mut dyn io::Read) -> io::Result<usize> {
         // SAFETY: in bounds and initialised. The slice lives for this call only, and a reader does
         // no more than fill it.
@@ -442,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_windows_see_the_same_bytes() {
+    fn atomics_and_windows_see_the_same_bytes() {
         let segment = Segment::heap(128, 8192);
         segment.word(64).store(0x0102_0304_0506_0708, Ordering::Relaxed);
         assert_eq!(segment.source::<u64>(64, 1).get(0), 0x0102_0304_0506_0708);
@@ -462,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_somebody_else_named_is_looked_at_first() {
+    fn an_untrusted_offset_is_checked() {
         let segment = Segment::heap(64, 8192);
         assert!(segment.try_target::<f32>(8188, 1).is_some());
         assert!(segment.try_target::<f32>(8192, 0).is_some());

@@ -1,54 +1,52 @@
-//! Numbers that lie in a file and are in memory only while they are worked on.
+//! Arrays in a file that are resident in memory only while they are used.
 //!
-//! What is larger than memory and is walked through once in a while, as an optimizer's state is,
-//! can lie on a disk. A map of the file makes it look like memory: the system reads a page when it
-//! is touched and writes it back some day. Left alone, that is slow (every page is waited for) and
-//! holds whatever was touched last. So whoever works on it says what it is about to do:
+//! Data larger than memory that is traversed once per step, such as offloaded optimizer state, can
+//! live on disk. A file map makes it look like memory, but on its own it is slow (every page fault
+//! waits) and keeps recently used pages resident. The user therefore announces its accesses:
 //!
-//! 1. [`Paged::read_ahead`] of the next piece: the disk begins to read it, and nobody waits;
-//! 2. [`Paged::bring`] the present one: it is in memory on return, or there is an error;
-//! 3. [`Paged::put_back`] it after the work: it no longer counts as this process's memory, and the
-//!    disk begins to write it.
+//! 1. [`Paged::read_ahead`] of the next range starts an asynchronous read;
+//! 2. [`Paged::load`] of the current range makes it resident, or fails;
+//! 3. [`Paged::release`] after the work removes it from this process's resident memory and starts
+//!   the write-back.
 //!
-//! While a piece is worked on, the one before is being written and the one after read. The pages
-//! themselves belong to the system, which drops those that are written when it needs room and
-//! finds others still there the next time.
+//! While one range is processed, the previous one is being written and the next one read. The page
+//! cache keeps written pages as long as memory allows.
 //!
-//! The room is taken when the file is made. A disk that is full is an error then, and not in the
-//! middle of a run; and since the file has no name, nobody can take it away.
+//! Disk space is allocated when the file is created, so a full disk is an error at the start of a
+//! run. The file has no name, so no other process can remove it.
 
 use std::fmt;
 use std::ops::Range;
 
-use crate::FileError;
+use crate::file_error::FileError;
 
-/// See the module's text. All ranges count numbers.
+/// A file-backed array. All ranges count elements.
 pub trait Paged: fmt::Debug + Send + Sync {
-    /// All of them. What was not brought is read when it is touched; an unreadable disk then ends
-    /// the process.
+    /// All elements. Elements that are not loaded are read on access; a failing disk then kills the
+    /// process.
     fn floats(&self) -> &[f32];
 
-    /// See [`Self::floats`].
+    /// All elements, mutably, with the same limits as [`Self::floats`].
     fn floats_mut(&mut self) -> &mut [f32];
 
-    /// Begins to read a stretch that will be needed soon.
+    /// Starts reading a range that is needed soon.
     fn read_ahead(&self, range: Range<usize>);
 
-    /// Brings a stretch into memory.
-    fn bring(&self, range: Range<usize>) -> Result<(), FileError>;
+    /// Makes a range resident.
+    fn load(&self, range: Range<usize>) -> Result<(), FileError>;
 
-    /// Lets go of a stretch, and begins to write it.
-    fn put_back(&self, range: Range<usize>);
+    /// Releases a range and starts writing it back.
+    fn release(&self, range: Range<usize>);
 
-    /// Lets go of everything that lies in the same file.
-    fn rest(&self);
+    /// Releases all arrays of the same file.
+    fn release_all(&self);
 }
 
-/// Numbers of a disk without maps: ordinary memory.
+/// Array in ordinary memory, for a disk without maps.
 #[derive(Debug)]
-pub(crate) struct Whole(pub(crate) Vec<f32>);
+pub(crate) struct InMemory(pub(crate) Vec<f32>);
 
-impl Paged for Whole {
+impl Paged for InMemory {
     fn floats(&self) -> &[f32] {
         &self.0
     }
@@ -59,11 +57,11 @@ impl Paged for Whole {
 
     fn read_ahead(&self, _: Range<usize>) {}
 
-    fn bring(&self, _: Range<usize>) -> Result<(), FileError> {
+    fn load(&self, _: Range<usize>) -> Result<(), FileError> {
         Ok(())
     }
 
-    fn put_back(&self, _: Range<usize>) {}
+    fn release(&self, _: Range<usize>) {}
 
-    fn rest(&self) {}
+    fn release_all(&self) {}
 }

@@ -1,9 +1,8 @@
-//! Other processes of this host: starting them, hearing them, and never leaving one behind.
+//! Child processes of this host: start, output and termination.
 //!
-//! A started process belongs to the value that stands for it: when the value goes, the process is
-//! ended and its remains are collected. That does not help when this process itself is killed, so
-//! a process that was started says at once whom it belongs to ([`Processes::end_with`]), and the
-//! system ends it together with its owner.
+//! Dropping the handle of a child process kills and reaps it. In case this process is killed
+//! itself, a child binds its lifetime to its parent at once ([`Processes::end_with`]), and the
+//! system ends it together with the parent.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,118 +10,115 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::reason;
+use crate::error_text;
 
-/// A source of processes.
+/// Factory of processes.
 pub trait Processes: Send + Sync {
-    /// Starts a process. It reads nothing, and what it writes to standard error comes here.
+    /// Starts a process without standard input, with its standard error piped to this process.
     ///
-    /// The system may take the end of the thread that called this for the end of the owner, so
-    /// call it on a thread that stays.
+    /// The system may take the end of the calling thread for the end of the parent, so call it on a
+    /// long-lived thread.
     fn spawn(&self, command: &ProcessCommand) -> Result<Box<dyn Process>, ProcessError>;
 
-    /// The program that this process runs.
+    /// Program file of this process.
     fn own_program(&self) -> Result<PathBuf, ProcessError>;
 
-    /// This process's number.
+    /// Process id of this process.
     fn own_id(&self) -> u32;
 
-    /// From now on this process is ended when the one that started it ends. `owner` is the number
-    /// of that process as it was told; false when it has ended already, and then it is up to the
-    /// caller to end.
+    /// Ends this process when its parent ends. `owner` is the expected parent's id; false if that
+    /// process has ended already, and then the caller must end.
     fn end_with(&self, owner: u32) -> bool;
 
-    /// A handle that says when the process with this number has ended, which need not be one that
-    /// was started here. The handle stands for that process for ever, also when its number is
-    /// given to another. `None` where there is no such process, or no such handle.
+    /// Handle that reports the end of the process with this id, which need not be a child. It
+    /// refers to the same process even after its id is reused. `None` if there is no such process
+    /// or the system has no such handles.
     fn watch(&self, id: u32) -> Option<Box<dyn ProcessWatch>>;
 
-    /// Ends the process with this number at once (SIGKILL); false where there is none.
+    /// Kills a process (SIGKILL); false if it does not exist.
     fn kill(&self, id: u32) -> bool;
 
-    /// What the process with this number does; `None` where there is none or nobody knows.
+    /// State of a process; `None` if it does not exist or is unknown.
     fn state(&self, id: u32) -> Option<ProcessState>;
 
-    /// Whether a request to end (SIGTERM) is only taken note of from now on, instead of ending this
-    /// process at once.
+    /// Defers termination (SIGTERM): the signal is recorded instead of ending this process.
     fn defer_termination(&self, is_deferred: bool);
 
-    /// Whether somebody asked this process to end while that was deferred.
-    fn is_termination_asked(&self) -> bool;
+    /// Whether a termination signal arrived while deferred.
+    fn is_termination_requested(&self) -> bool;
 
-    /// Takes note of requests to try again what was given up for now (SIGUSR1) from now on, instead
-    /// of ending this process.
-    fn accept_recalls(&self);
+    /// Records SIGUSR1, the request to retry what was given up, instead of ending this process.
+    fn accept_retry_requests(&self);
 
-    /// Whether there was such a request since this was last asked.
-    fn take_recall(&self) -> bool;
+    /// Whether such a request arrived since the last call.
+    fn take_retry_request(&self) -> bool;
 
-    /// Lets an interrupt from the keyboard end this process, even if it was started with such
-    /// interrupts ignored, as shells do with commands in the background of a script.
+    /// Lets SIGINT end this process, even if it was started with SIGINT ignored, as shells do for
+    /// background commands of a script.
     fn accept_interrupts(&self);
 }
 
-/// What to start.
+/// Command of a child process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessCommand {
-    /// The program's file.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments, without its own name.
+    /// Arguments, without the program name.
     pub arguments: Vec<OsString>,
-    /// Variables beside those of this process, or instead of them.
+    /// Environment variables to add or override.
     pub environment: Vec<(String, String)>,
-    /// Whether it writes to the standard output of this process; otherwise that goes nowhere.
+    /// Whether it shares this process's standard output; otherwise its output is discarded.
     pub shares_stdout: bool,
 }
 
-/// A process that was started; dropped, it is killed.
+/// A child process; killed on drop.
 pub trait Process: Send {
-    /// Its number.
+    /// Process id.
     fn id(&self) -> u32;
 
-    /// Its standard error; given once.
+    /// Standard error; available once.
     fn take_stderr(&mut self) -> Option<Box<dyn ProcessOutput>>;
 
-    /// How it ended, if it has; does not wait.
+    /// Exit status, if the process has ended; does not wait.
     fn try_wait(&mut self) -> Result<Option<Exit>, ProcessError>;
 
-    /// Ends it, whatever it does. Nothing happens if it has ended.
+    /// Kills the process; no effect after its end.
     fn kill(&mut self);
 
-    /// Asks it to end (SIGTERM). Nothing happens if it has ended.
+    /// Terminates the process (SIGTERM); no effect after its end.
     fn terminate(&mut self);
 }
 
-/// A process that is watched.
+/// A watched process.
 pub trait ProcessWatch: Send {
     /// Whether it has ended; does not wait.
     fn has_ended(&self) -> bool;
 }
 
-/// What a process does.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs, or waits for something.
+    /// Running or waiting.
     Alive,
-    /// It was stopped by a signal or a debugger and goes on when it is told to.
+    /// Stopped by a signal or a debugger.
     Stopped,
-    /// It has ended.
+    /// Ended.
     Ended,
 }
 
-/// What a process writes.
+/// Output pipe of a process.
 pub trait ProcessOutput: Send {
-    /// Reads what has come, waiting up to `timeout` for it; [`io::ErrorKind::TimedOut`] if nothing
-    /// has, and 0 bytes once nobody can write any more.
+    /// Reads available output within `timeout`; [`io::ErrorKind::TimedOut`] if there is none, 0
+    /// bytes after all writers have closed it.
     fn read(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize>;
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// Exit with a code.
     Code(i32),
-    /// By a signal with this number.
+    /// End by a signal.
     Signal(i32),
 }
 
@@ -138,7 +134,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// The signals that end processes in practice.
+/// Names of the signals that end processes in practice.
 fn signal_name(number: i32) -> Option<&'static str> {
     Some(match number {
         1 => "SIGHUP",
@@ -159,7 +155,7 @@ fn signal_name(number: i32) -> Option<&'static str> {
     })
 }
 
-/// A process that could not be started or asked about.
+/// A failed process operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action} {program}: {reason}")]
 pub struct ProcessError {
@@ -169,9 +165,9 @@ pub struct ProcessError {
 }
 
 impl ProcessError {
-    /// Puts the attempt and the program beside the system's error.
+    /// Adds the operation and the program to a system error.
     pub fn new(action: &'static str, program: &str, error: &io::Error) -> Self {
-        Self { action, program: program.to_owned(), reason: reason::of(error) }
+        Self { action, program: program.to_owned(), reason: error_text::of(error) }
     }
 }
 
@@ -180,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_by_its_number_and_its_name() {
+    fn an_exit_prints_its_number_and_signal_name() {
         assert_eq!(Exit::Code(2).to_string(), "exit code 2");
         assert_eq!(Exit::Signal(9).to_string(), "signal 9 (SIGKILL)");
         assert_eq!(Exit::Signal(40).to_string(), "signal 40");

@@ -1,8 +1,8 @@
-//! A bounded queue between threads, with a time limit on both ends.
+//! Bounded queue between threads, with a timeout on both ends.
 //!
-//! The bound is what makes it safe: a producer that is faster than its consumer waits instead of
-//! filling the memory. Closing is one-way and graceful: senders fail at once, receivers first get
-//! what was already queued. No memory is allocated after construction.
+//! The bound limits memory: a producer that is faster than its consumer waits. Closing is graceful:
+//! senders fail at once, receivers first get the queued values. No memory is allocated after
+//! construction.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,9 +27,9 @@ use crate::{Deadline, Signal, World};
 pub struct Queue<T> {
     state: Mutex<State<T>>,
     capacity: usize,
-    /// Rings when a value arrives or the queue closes.
+    /// Signals an arrived value or the closing.
     filled: Arc<dyn Signal>,
-    /// Rings when a value leaves or the queue closes.
+    /// Signals a taken value or the closing.
     drained: Arc<dyn Signal>,
     world: World,
 }
@@ -42,7 +42,7 @@ struct State<T> {
 impl<T> Queue<T> {
     /// An open, empty queue.
     pub fn new(world: &World, capacity: usize) -> Self {
-        assert!(capacity > 0, "a queue without room could never pass a value");
+        assert!(capacity > 0, "a queue needs room for at least one value");
         Self {
             state: Mutex::new(State { values: VecDeque::with_capacity(capacity), closed: false }),
             capacity,
@@ -52,11 +52,11 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds a value at the end, waiting up to `timeout` for room. On failure the value comes back.
+    /// Appends a value, waiting up to `timeout` for room. On failure the value is returned.
     pub fn send(&self, value: T, timeout: Duration) -> Result<(), SendError<T>> {
         let deadline = Deadline::after(self.world.clock(), timeout);
         loop {
-            let seen = self.drained.epoch();
+            let epoch = self.drained.epoch();
             {
                 let mut state = self.lock();
                 if state.closed {
@@ -69,17 +69,17 @@ impl<T> Queue<T> {
                     return Ok(());
                 }
             }
-            if !self.drained.wait(seen, deadline.remaining(self.world.clock())) {
+            if !self.drained.wait(epoch, deadline.remaining(self.world.clock())) {
                 return Err(SendError::TimedOut(value));
             }
         }
     }
 
-    /// Takes the value at the front, waiting up to `timeout` for one.
+    /// Takes the first value, waiting up to `timeout` for one.
     pub fn recv(&self, timeout: Duration) -> Result<T, RecvError> {
         let deadline = Deadline::after(self.world.clock(), timeout);
         loop {
-            let seen = self.filled.epoch();
+            let epoch = self.filled.epoch();
             {
                 let mut state = self.lock();
                 if let Some(value) = state.values.pop_front() {
@@ -91,32 +91,31 @@ impl<T> Queue<T> {
                     return Err(RecvError::Closed);
                 }
             }
-            if !self.filled.wait(seen, deadline.remaining(self.world.clock())) {
+            if !self.filled.wait(epoch, deadline.remaining(self.world.clock())) {
                 return Err(RecvError::TimedOut);
             }
         }
     }
 
-    /// Ends the queue and wakes everybody who waits on it; closing twice is fine.
+    /// Closes the queue and wakes all waiters; closing twice is allowed.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
         self.drained.notify_all();
     }
 
-    /// How many values are waiting at this moment.
+    /// Number of queued values.
     pub fn len(&self) -> usize {
         self.lock().values.len()
     }
 
-    /// Whether nothing is waiting at this moment.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // No code of ours can panic half way through a change of the state, so it is sound even
-        // when a thread died while holding the lock.
+        // No code can panic in the middle of a state change, so a poisoned lock is sound.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,24 +126,24 @@ impl<T> fmt::Debug for Queue<T> {
     }
 }
 
-/// Why a value could not be queued; it is handed back.
+/// Reason why a value was not queued; it is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError<T> {
     /// The queue is closed.
     #[error("the queue is closed")]
     Closed(T),
-    /// There was no room in time.
+    /// The queue stayed full.
     #[error("the queue stayed full for the whole time limit")]
     TimedOut(T),
 }
 
-/// Why no value could be taken.
+/// Reason why no value was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecvError {
     /// The queue is closed and empty.
     #[error("the queue is closed")]
     Closed,
-    /// No value came in time.
+    /// No value arrived in time.
     #[error("the queue stayed empty for the whole time limit")]
     TimedOut,
 }
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_hands_the_value_back_after_the_time_limit() {
+    fn a_full_queue_returns_the_value_after_the_timeout() {
         let queue = Queue::new(&crate::real(), 1);
         queue.send("kept", SHORT).unwrap();
         assert_eq!(queue.send("returned", SHORT), Err(SendError::TimedOut("returned")));

@@ -1,4 +1,4 @@
-//! A folder of one's own that goes away with its owner.
+//! Temporary folder that is removed on drop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Creates the folder; the label makes it recognisable when a crash leaves it behind.
+    /// Creates the folder; the label identifies it if a crash leaves it behind.
     pub fn new(world: &World, label: &str) -> Result<Self, FileError> {
         let name = format!("lockstep-{label}-{:016x}", world.entropy().u64());
         let path = world.host().temp_dir().join(name);
@@ -20,7 +20,7 @@ impl ScratchDir {
         Ok(Self { path, world: Arc::clone(world) })
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -28,7 +28,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // A failure here only leaves litter in the temporary folder.
+        // A failure leaves a stray temporary folder only.
         let _ = self.world.files().remove_dir_all(&self.path);
     }
 }

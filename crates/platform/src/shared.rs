@@ -1,97 +1,97 @@
-//! Shared memory between processes of one host, and the way it gets to them.
+//! Shared memory between processes of one host.
 //!
-//! Memory is created without a name and handed to other processes as a descriptor over a local
-//! socket, so nothing is left behind however the processes end. Whether two processes share a
-//! host is never guessed from names: it is known once a descriptor has arrived.
+//! Memory is created without a name and passed to other processes as a descriptor over a local
+//! socket, so nothing is left behind however the processes end. Two processes are known to share a
+//! host only once a descriptor has arrived, never by host names.
 //!
-//! Waiting on a word of shared memory is done with [`Shared::wait`] and [`Shared::wake`], a futex
-//! on real systems. Spinning first is quicker while there are cores to spare, and hopeless in a
-//! simulated world, so the world says how long it is worth it.
+//! [`Shared::wait`] and [`Shared::wake`] wait on a word of shared memory, with a futex on real
+//! systems. Spinning first is faster while cores are free, but useless in a simulation, so the
+//! platform sets the spin policy.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::{Segment, reason};
+use crate::{Segment, error_text};
 
-/// A source of shared memory.
+/// Factory of shared memory.
 pub trait Shared: Send + Sync {
-    /// New zeroed memory of a fixed size. Pages cost nothing until they are touched.
+    /// Creates zeroed memory of a fixed size. Pages are allocated on first access.
     fn create(&self, header_bytes: usize, bytes: usize) -> Result<Segment, SharedError>;
 
-    /// Starts to accept local streams under a name that is unique on this host.
+    /// Listens for local streams under a name that is unique on this host.
     fn listen(&self, name: &str) -> Result<Box<dyn LocalListener>, SharedError>;
 
-    /// Opens a local stream to a name, if a process of the same user on this host listens there.
+    /// Connects to a local name, if a process of the same user on this host listens there.
     fn connect(&self, name: &str, timeout: Duration) -> Result<Box<dyn LocalStream>, SharedError>;
 
-    /// Waits while `word` is `seen`, but not longer than `timeout`. May return early without a
-    /// reason: look again. Only the low half of the word is compared.
-    fn wait(&self, word: &AtomicU64, seen: u64, timeout: Duration);
+    /// Waits while `word` equals `expected`, at most `timeout`. May return spuriously, so check
+    /// again. Only the low half of the word is compared.
+    fn wait(&self, word: &AtomicU64, expected: u64, timeout: Duration);
 
-    /// Wakes everyone who waits on `word`, in whatever process.
+    /// Wakes all waiters on `word`, in all processes.
     fn wake(&self, word: &AtomicU64);
 
-    /// Asks that [`Shared::fence_everyone`] reach this process too. False where the system has no
-    /// such thing; then everyone must use fences of its own.
+    /// Registers this process for [`Shared::fence_all`]. False if the system lacks it; then every
+    /// process needs its own fences.
     fn join_fences(&self) -> bool;
 
-    /// Makes every thread of every process that has [joined](Shared::join_fences) pass a full
-    /// memory fence. It takes microseconds, and lets the others do without fences of their own.
-    fn fence_everyone(&self);
+    /// Executes a full memory fence in every thread of all [registered](Shared::join_fences)
+    /// processes. It takes microseconds and spares the others their own fences.
+    fn fence_all(&self);
 
-    /// Lets another thread have the core.
+    /// Yields the core to another thread.
     fn yield_now(&self);
 
-    /// How a rank should wait before it sleeps, when this many ranks run on this host.
-    fn patience(&self, num_ranks: usize) -> Patience;
+    /// Spin policy of a rank when `num_ranks` run on this host.
+    fn spin_policy(&self, num_ranks: usize) -> SpinPolicy;
 }
 
-/// How long to stay awake for something that usually happens within microseconds.
+/// Polling before a sleep, for events that usually take microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Looks with only a pause instruction between them.
+pub struct SpinPolicy {
+    /// Number of polls separated by a pause instruction.
     pub num_spins: u32,
-    /// Looks after that with the core given away between them.
+    /// Number of further polls that yield the core in between.
     pub num_yields: u32,
 }
 
-/// A name at which local streams arrive.
+/// A listening local name.
 pub trait LocalListener: Send {
-    /// The next stream, waiting up to `timeout` for one.
+    /// Accepts the next stream within `timeout`.
     fn accept(&self, timeout: Duration) -> Result<Box<dyn LocalStream>, SharedError>;
 }
 
-/// A two-way stream of messages that can carry segments.
+/// Bidirectional message stream that can carry segments.
 pub trait LocalStream: Send {
-    /// Sends one message of at most [`MAX_MESSAGE_BYTES`] with at most [`MAX_SEGMENTS`] segments.
+    /// Sends a message of at most [`MAX_MESSAGE_BYTES`] with at most [`MAX_SEGMENTS`] segments.
     fn send(&mut self, message: &[u8], segments: &[&Segment]) -> Result<(), SharedError>;
 
-    /// The next message, waiting up to `timeout` for it.
-    fn recv(&mut self, timeout: Duration) -> Result<Parcel, SharedError>;
+    /// Receives the next message within `timeout`.
+    fn recv(&mut self, timeout: Duration) -> Result<LocalMessage, SharedError>;
 
-    /// The number of the process at the other end; `None` where nobody knows.
+    /// Process id of the peer; `None` if unknown.
     fn peer_process(&self) -> Option<u32>;
 
-    /// Whether the other end still exists. A process that died has none.
+    /// Whether the peer still exists.
     fn is_open(&self) -> bool;
 }
 
-/// The longest message of a [`LocalStream`].
+/// Maximum length of a message of a [`LocalStream`].
 pub const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// The most segments in one message.
+/// Maximum number of segments in a message.
 pub const MAX_SEGMENTS: usize = 4;
 
-/// A message as it arrived.
+/// A received message.
 #[derive(Debug)]
-pub struct Parcel {
-    /// The sender's words.
+pub struct LocalMessage {
+    /// Payload.
     pub message: Vec<u8>,
-    /// The sender's memory, mapped.
+    /// Mapped segments of the sender.
     pub segments: Vec<Segment>,
 }
 
-/// Shared memory or a local stream that could not be had.
+/// A failed operation on shared memory or a local stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action}: {reason}")]
 pub struct SharedError {
@@ -101,18 +101,18 @@ pub struct SharedError {
 }
 
 impl SharedError {
-    /// Puts what was tried, a verb and its object, beside the system's error.
+    /// Adds the operation, a verb and its object, to a system error.
     pub fn new(action: &'static str, error: &std::io::Error) -> Self {
-        Self { action, kind: error.kind(), reason: reason::of(error) }
+        Self { action, kind: error.kind(), reason: error_text::of(error) }
     }
 
-    /// The attempt did not end within its time limit.
+    /// Error of an operation that timed out.
     pub fn timed_out(action: &'static str, timeout: Duration) -> Self {
         let reason = format!("nothing happened within {} ms", timeout.as_millis());
         Self { action, kind: std::io::ErrorKind::TimedOut, reason }
     }
 
-    /// The class of the failure, for decisions; the text is for people.
+    /// Class of the error, for decisions in code.
     pub fn kind(&self) -> std::io::ErrorKind {
         self.kind
     }

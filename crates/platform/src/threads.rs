@@ -1,15 +1,15 @@
-//! Named threads, and the one thing they wait on.
+//! Named threads and event counts.
 //!
-//! A [`Signal`] is an *event count*: a number that only grows. A waiter reads the number, looks at
-//! the shared state, and when there is nothing to do waits until the number differs from what it
-//! read. A notification between the look and the wait therefore cannot be lost, and no lock has
-//! to be held while waiting, which is what lets a simulated world decide who runs next. A lock
-//! around plain state is fine as long as no call into the platform is made while it is held.
+//! A [`Signal`] is an *event count*: a number that only grows. A waiter reads the number, checks
+//! the shared state, and waits until the number differs from what it read. A notification between
+//! check and wait cannot be lost, and no lock is held while waiting, which lets a simulation decide
+//! which thread runs next. A lock around plain state is allowed if no platform call happens under
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A source of threads.
+/// Factory of threads.
 pub trait Threads: Send + Sync {
     /// Starts a thread.
     fn spawn(
@@ -18,61 +18,59 @@ pub trait Threads: Send + Sync {
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> Result<Box<dyn JoinHandle>, ThreadError>;
 
-    /// How many threads can make progress at once: cores, or less where the process is confined.
+    /// Number of threads that can run at once: cores, or fewer if the process is confined.
     fn available(&self) -> usize;
 
-    /// Keeps the calling thread on one core, the `index`th of those it may use, counted from 0
-    /// and around. Measurements want that. False where the system does not let it.
-    fn stay_on_core(&self, index: usize) -> bool {
+    /// Pins the calling thread to the `index`th core that it may use, modulo their number; for
+    /// measurements. False if the system refuses.
+    fn pin_to_core(&self, index: usize) -> bool {
         let _ = index;
         false
     }
 
-    /// A new event count.
+    /// Creates an event count.
     fn signal(&self) -> Arc<dyn Signal>;
 }
 
 /// A started thread.
 pub trait JoinHandle: Send {
-    /// Waits until the thread has ended; a panic inside it becomes an error here. The wait is as
-    /// long as the thread's life, so first tell the thread to end, and where it might not obey
-    /// ask [`JoinHandle::finished_within`] before.
+    /// Waits for the end of the thread; a panic in it becomes an error. The wait is unbounded, so
+    /// stop the thread first, and check [`JoinHandle::finished_within`] if it might not stop.
     fn join(self: Box<Self>) -> Result<(), ThreadError>;
 
-    /// Whether the thread's body has ended, waiting up to `timeout` for it.
+    /// Whether the thread has ended, waiting up to `timeout`.
     fn finished_within(&self, timeout: Duration) -> bool;
 }
 
 /// An event count.
 pub trait Signal: Send + Sync {
-    /// How many notifications there have been.
+    /// Number of notifications so far.
     fn epoch(&self) -> u64;
 
-    /// Adds one and wakes every waiter.
+    /// Increments the epoch and wakes all waiters.
     fn notify_all(&self);
 
-    /// Returns true as soon as the epoch differs from `seen_epoch`, at once when it already
-    /// does; false when `timeout` has passed before.
-    fn wait(&self, seen_epoch: u64, timeout: Duration) -> bool;
+    /// Returns true as soon as the epoch differs from `last_epoch`; false after `timeout`.
+    fn wait(&self, last_epoch: u64, timeout: Duration) -> bool;
 }
 
-/// A thread that could not start or did not end well.
+/// A thread that failed to start or panicked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThreadError {
-    /// The system refused another thread.
+    /// The system refused to start the thread.
     #[error("cannot start thread {name}: {reason}")]
     Spawn {
-        /// The thread's name.
+        /// Name of the thread.
         name: String,
-        /// The system's words.
+        /// Text of the system error.
         reason: String,
     },
-    /// The body panicked.
+    /// The thread panicked.
     #[error("thread {name} panicked: {message}")]
     Panicked {
-        /// The thread's name.
+        /// Name of the thread.
         name: String,
-        /// The panic's message.
+        /// Panic message.
         message: String,
     },
 }

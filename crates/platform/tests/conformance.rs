@@ -1,4 +1,4 @@
-//! The operating system's world keeps every promise of the list.
+//! The real platform passes all conformance checks.
 
 use lockstep_platform::{ScratchDir, conformance, real};
 
@@ -6,7 +6,7 @@ use lockstep_platform::{ScratchDir, conformance, real};
 fn the_real_world_passes_every_check() {
     let world = real();
     for check in conformance::checks() {
-        // A fresh folder each, and the name first, so that a panic tells which promise broke.
+        // A fresh folder for each check, and the name first, to identify a failing one.
         println!("{}", check.name);
         let scratch = ScratchDir::new(&world, "conformance").expect("a scratch folder can be had");
         (check.run)(&world, scratch.path());

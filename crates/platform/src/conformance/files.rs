@@ -1,4 +1,4 @@
-//! Promises of the disk.
+//! Conformance checks of files.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use super::Row;
 use crate::{FileError, FileKind, World, write_atomic_with};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("what was written atomically is read back", atomic_write_round_trips),
+    ("an atomic write is read back", atomic_write_round_trips),
     ("a failed atomic write leaves the old file and no litter", failed_write_leaves_old_file),
     ("creating empties, appending extends", create_empties_append_extends),
-    ("what is written is visible before the writer is closed", writes_are_not_buffered),
+    ("written bytes are visible before the writer is closed", writes_are_not_buffered),
     ("parts of an open file can be read at any offset", reads_parts),
     ("an open file outlives the replacement of its path", open_file_outlives_replacement),
     ("a mapped file is copied from at any offset, an empty one too", maps_are_copied_from),
-    ("numbers on a disk are zeros, keep what they are given, and leave no name", paged_numbers),
+    ("paged arrays start as zeros, keep their values, and leave no name", paged_numbers),
     ("a missing file is named with the reason", missing_file_is_named),
-    ("text that is not UTF-8 is refused with its place", bad_text_is_refused),
+    ("text that is not UTF-8 is refused with its position", bad_text_is_refused),
     ("a folder lists its entries sorted", list_is_sorted),
-    ("metadata tells files, folders and nothing apart", metadata_tells_apart),
+    ("metadata distinguishes files, folders and missing paths", metadata_tells_apart),
     ("renaming moves and replaces", rename_moves_and_replaces),
-    ("a folder is removed with all it holds", remove_dir_all_removes_all),
+    ("a folder is removed with its content", remove_dir_all_removes_all),
 ];
 
-/// Unwraps with the error's own line, which names the path.
+/// Unwraps with the error's own text, which names the path.
 fn ok<T>(result: Result<T, FileError>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
@@ -91,7 +91,8 @@ fn reads_parts(world: &World, dir: &Path) {
     ok(reader.read_exact_at(0, &mut part));
     assert_eq!(&part, b"012");
     ok(reader.read_exact_at(10, &mut []));
-    let error = reader.read_exact_at(8, &mut part).expect_err("two bytes are left, three asked");
+    let error =
+        reader.read_exact_at(8, &mut part).expect_err("two bytes are left, three requested");
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     assert!(world.files().open(dir).is_err(), "a folder was opened as a file");
 }
@@ -111,7 +112,7 @@ fn maps_are_copied_from(world: &World, dir: &Path) {
     let content: Vec<u8> = (0..10_000_u32).map(|i| (i % 251) as u8).collect();
     ok(files.write_atomic(&path, &content));
     let map = ok(files.map(&path));
-    // The file's content is the map's, whatever becomes of the name.
+    // The map keeps the file's content, whatever happens to the name.
     ok(files.write_atomic(&path, b""));
     assert_eq!(map.num_bytes(), 10_000);
     for (offset, length) in [(0, 10_000), (4_095, 2), (9_999, 1), (10_000, 0)] {
@@ -133,11 +134,11 @@ fn paged_numbers(world: &World, dir: &Path) {
         let len = part.floats().len();
         assert!(part.floats().iter().all(|value| value.to_bits() == 0));
         part.read_ahead(0..len);
-        ok(part.bring(0..len));
+        ok(part.load(0..len));
         part.floats_mut().fill(number as f32 + 1.0);
-        part.put_back(0..len);
+        part.release(0..len);
     }
-    parts[0].rest();
+    parts[0].release_all();
     let lens: Vec<usize> = parts.iter().map(|part| part.floats().len()).collect();
     assert_eq!(lens, [5000, 0, 3]);
     for (number, part) in parts.iter().enumerate() {

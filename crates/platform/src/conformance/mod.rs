@@ -1,35 +1,35 @@
-//! What every world must do, as a list of checks.
+//! Conformance checks that every platform must pass.
 //!
-//! The engine is tested against simulated worlds and shipped on the real one; that is worth
-//! something only if all of them keep the same promises. Each promise is a [`Check`] here, and
-//! each world runs the whole list. A check panics with what it found, as a test does.
+//! The engine is tested on simulated platforms and shipped on the real one, so all of them must
+//! behave alike. Each requirement is a [`Check`], and each platform runs the whole list. A check
+//! panics on failure.
 
+mod basics;
 mod files;
 mod net;
-mod small;
-mod streams;
+mod stream_sets;
 mod threads;
 
 use std::path::Path;
 
 use crate::World;
 
-/// One promise.
+/// One requirement.
 pub struct Check {
-    /// The promise as a sentence.
+    /// Requirement as a sentence.
     pub name: &'static str,
-    /// Tries it on a world, with an empty folder that exists for it alone.
+    /// Runs the check on a world, with an empty folder of its own.
     pub run: fn(&World, &Path),
 }
 
-/// Every promise, part by part.
+/// All checks.
 pub fn checks() -> Vec<Check> {
-    [small::CHECKS, files::CHECKS, threads::CHECKS, net::CHECKS, streams::CHECKS]
+    [basics::CHECKS, files::CHECKS, threads::CHECKS, net::CHECKS, stream_sets::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(name, run)| Check { name, run })
         .collect()
 }
 
-/// A row of a part's table.
+/// Name and function of a check.
 type Row = (&'static str, fn(&World, &Path));

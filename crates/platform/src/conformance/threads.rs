@@ -1,4 +1,4 @@
-//! Promises of threads, signals and the queue on top of them.
+//! Conformance checks of threads, signals and queues.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::{JoinHandle, Queue, RecvError, SendError, ThreadError, World};
 pub(super) const CHECKS: &[Row] = &[
     ("a joined thread has done its work", join_waits_for_the_work),
     ("a panic in a thread is an error of join", panic_becomes_an_error),
-    ("whether a thread has finished can be asked with a limit", finished_within_has_a_limit),
+    ("the wait for a thread has a limit", finished_within_has_a_limit),
     ("at least one thread can run", at_least_one_thread),
-    ("a thread that stays on a core still runs", staying_is_not_stopping),
+    ("a pinned thread still runs", pinned_thread_runs),
     ("a wait on a quiet signal ends with its time limit", quiet_signal_times_out),
-    ("a notification before the wait is not lost", early_notification_is_seen),
+    ("a notification before the wait is not lost", early_notification_is_not_lost),
     ("a notification wakes every waiter", notification_wakes_all),
     ("a queue passes values between threads in order", queue_passes_values),
     ("closing a queue wakes both ends", close_wakes_both_ends),
 ];
 
-/// Far more than anything here takes, and still an end.
+/// Timeout far above any expected duration.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn spawn(world: &World, name: &str, body: impl FnOnce() + Send + 'static) -> Box<dyn JoinHandle> {
@@ -45,7 +45,7 @@ fn join_waits_for_the_work(world: &World, _dir: &Path) {
 }
 
 fn panic_becomes_an_error(world: &World, _dir: &Path) {
-    // Unwinding without the panic hook, which would print a trace for an expected panic.
+    // Unwind without the panic hook, which would print a trace for an expected panic.
     let thread = spawn(world, "doomed", || std::panic::resume_unwind(Box::new("on purpose")));
     assert!(thread.finished_within(LIMIT));
     let error = thread.join().expect_err("the thread panicked");
@@ -69,13 +69,13 @@ fn at_least_one_thread(world: &World, _dir: &Path) {
     assert!(world.threads().available() >= 1);
 }
 
-fn staying_is_not_stopping(world: &World, _dir: &Path) {
+fn pinned_thread_runs(world: &World, _dir: &Path) {
     let (copy, done) = (Arc::clone(world), Arc::new(AtomicU64::new(0)));
-    let seen = Arc::clone(&done);
+    let epoch = Arc::clone(&done);
     let body = move || {
-        // Wherever it is not possible it is refused, and nothing else changes.
-        let _ = copy.threads().stay_on_core(1_000_003);
-        seen.store(1, Ordering::Relaxed);
+        // Where pinning is not possible it is refused, without other effects.
+        let _ = copy.threads().pin_to_core(1_000_003);
+        epoch.store(1, Ordering::Relaxed);
     };
     spawn(world, "stayer", body).join().expect("no panic");
     assert_eq!(done.load(Ordering::Relaxed), 1);
@@ -90,24 +90,24 @@ fn quiet_signal_times_out(world: &World, _dir: &Path) {
     assert!(waited >= limit, "waited {waited:?} instead of {limit:?}");
 }
 
-fn early_notification_is_seen(world: &World, _dir: &Path) {
+fn early_notification_is_not_lost(world: &World, _dir: &Path) {
     let signal = world.threads().signal();
-    let seen = signal.epoch();
+    let epoch = signal.epoch();
     signal.notify_all();
-    assert!(signal.wait(seen, Duration::ZERO));
-    assert_ne!(signal.epoch(), seen);
+    assert!(signal.wait(epoch, Duration::ZERO));
+    assert_ne!(signal.epoch(), epoch);
     assert!(!signal.wait(signal.epoch(), Duration::ZERO));
 }
 
 fn notification_wakes_all(world: &World, _dir: &Path) {
     let signal = world.threads().signal();
-    let seen = signal.epoch();
+    let epoch = signal.epoch();
     let woken = Arc::new(AtomicU64::new(0));
     let threads: Vec<_> = (0..3)
         .map(|_| {
             let (signal, woken) = (Arc::clone(&signal), Arc::clone(&woken));
             spawn(world, "waiter", move || {
-                woken.fetch_add(u64::from(signal.wait(seen, LIMIT)), Ordering::Relaxed);
+                woken.fetch_add(u64::from(signal.wait(epoch, LIMIT)), Ordering::Relaxed);
             })
         })
         .collect();

@@ -1,7 +1,7 @@
-//! The system's clocks.
+//! System clocks.
 //!
-//! The age of the process is the time since boot minus the start time that the kernel keeps in
-//! the process table, so it includes loading and whatever ran before `main`.
+//! The age of the process is the time since boot minus the start time in the kernel's process
+//! table, so it includes loading and everything before `main`.
 
 #![expect(clippy::disallowed_methods, reason = "this is where the clocks are read")]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Clock;
 
-/// Monotonic time counts from the creation of the world.
+/// Monotonic time since the creation of the world.
 pub(crate) struct RealClock {
     origin: Instant,
 }
@@ -26,7 +26,7 @@ impl Clock for RealClock {
     }
 
     fn wall(&self) -> Duration {
-        // A date before 1970 is a machine without a clock battery; time zero says it well enough.
+        // A date before 1970 (a machine without a clock battery) reads as zero.
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
@@ -41,7 +41,7 @@ impl Clock for RealClock {
     }
 
     fn process_age(&self) -> Duration {
-        // The world is younger than its process, so its age is a safe lower bound.
+        // The world is younger than its process, so its age is a lower bound.
         age_from_process_table().unwrap_or_default().max(self.now())
     }
 }
@@ -61,8 +61,8 @@ fn age_from_process_table() -> Option<Duration> {
     None
 }
 
-/// Field 22 of the process table's line. Field 2 is the program's name in parentheses and may
-/// itself hold spaces and parentheses, so counting starts after the last one.
+/// Field 22 of the process table line. Field 2 is the program name in parentheses and may contain
+/// spaces and parentheses, so counting starts after the last one.
 #[cfg(target_os = "linux")]
 fn start_ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;

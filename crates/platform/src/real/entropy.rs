@@ -1,4 +1,4 @@
-//! The kernel's random bytes.
+//! Kernel entropy.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};

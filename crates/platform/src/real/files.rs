@@ -1,4 +1,4 @@
-//! The system's files.
+//! Files of the operating system.
 
 #![expect(
     clippy::disallowed_methods,
@@ -63,7 +63,8 @@ impl Files for RealFiles {
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<(), FileError> {
-        // A name is durable once the folder that holds it is synced: each parent that gets one.
+        // A name is durable once its parent folder is synced, so sync every parent that gets a new
+        // entry.
         let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
         let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         let create = || {
@@ -96,7 +97,7 @@ impl Files for RealFiles {
 
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {
         let rename = || {
-            // Opened first: a folder that cannot be opened fails before anything has changed.
+            // Open the folder first: a failure then leaves everything unchanged.
             let folder = File::open(folder_of(target))?;
             fs::rename(source, target)?;
             sync_folder(&folder)
@@ -178,7 +179,7 @@ fn failed(action: FileAction, path: &Path) -> impl Fn(io::Error) -> FileError {
     move |error| FileError::new(action, path, &error)
 }
 
-/// The folder that holds a path's name.
+/// Folder of a path.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -186,8 +187,8 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes a new name in a folder durable. Some file systems know no sync of folders and say so;
-/// on those a rename is as durable as it gets.
+/// Makes a new name in a folder durable. Some file systems do not support syncing folders and say
+/// so.
 fn sync_folder(folder: &File) -> io::Result<()> {
     match folder.sync_all() {
         Err(error)
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_from_other_failures() {
+    fn a_full_disk_has_its_own_error_kind() {
         let full = Path::new("/dev/full");
         if RealFiles.metadata(full).is_none() {
             return;

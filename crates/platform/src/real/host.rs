@@ -1,4 +1,4 @@
-//! This machine, as its kernel describes it in `/proc` and `/sys`.
+//! Host facts from `/proc` and `/sys`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -26,7 +26,7 @@ impl Host for RealHost {
 
     fn memory_bytes(&self) -> u64 {
         let machine = kernel_bytes("/proc/meminfo", "MemTotal:");
-        // Inside a container the limit of the control group is what counts.
+        // Inside a container the control group's limit counts.
         let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
         match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
             Some(limit) if machine > 0 => machine.min(limit),
@@ -47,7 +47,7 @@ impl Host for RealHost {
     }
 }
 
-/// A line like `VmHWM:   1234 kB` of one of the kernel's text files, in bytes.
+/// Value of a line like `VmHWM:   1234 kB` in a kernel file, in bytes.
 fn kernel_bytes(path: &str, key: &str) -> u64 {
     std::fs::read_to_string(path).ok().and_then(|text| find_kib(&text, key)).unwrap_or(0) * 1024
 }

@@ -1,9 +1,8 @@
-//! Files as memory: read-only maps of the kernel.
+//! Read-only file maps.
 //!
-//! A map costs nothing until it is read, and what was read can be dropped again by the kernel when
-//! memory runs short, so a corpus of any size can be sampled at random from one machine's memory.
-//! Another process may write to the file meanwhile; no reference is ever lent into the map, only
-//! copies are made, and any bytes are valid bytes.
+//! A map costs nothing until it is read, and the kernel can drop its pages when memory runs short,
+//! so a corpus of any size can be sampled at random. Another process may write to the file
+//! meanwhile; no reference is lent into the map, only copies are made, and any bytes are valid.
 #![expect(unsafe_code, reason = "mapping files, and copying from the maps")]
 #![expect(clippy::disallowed_types, reason = "this is where files are touched")]
 
@@ -15,9 +14,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::FileMap;
 
-/// The pages of a file, or nothing for an empty one.
+/// Pages of a file; none for an empty file.
 pub(crate) struct RealMap {
-    /// Dangling where there is nothing to map.
+    /// Dangling for an empty file.
     base: NonNull<u8>,
     num_bytes: usize,
 }
@@ -31,7 +30,7 @@ impl RealMap {
         let num_bytes = usize::try_from(metadata.len())
             .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "larger than all memory"))?;
         if num_bytes == 0 {
-            // The kernel refuses to map nothing.
+            // The kernel refuses empty maps.
             return Ok(Self { base: NonNull::dangling(), num_bytes });
         }
         let (access, flags) = (ProtFlags::READ, MapFlags::SHARED);
@@ -72,7 +71,7 @@ unsafe impl Sync for RealMap {}
 impl Drop for RealMap {
     fn drop(&mut self) {
         if self.num_bytes > 0 {
-            // SAFETY: it was mapped with this length, and nobody has a handle any more.
+            // SAFETY: it was mapped with this length, and no handle is left.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.num_bytes) };
         }
     }

@@ -1,7 +1,7 @@
-//! The operating system as a world.
+//! The operating system as a platform.
 //!
-//! One file for each part. The standard library does nearly all of it; `rustix` adds readiness
-//! of sockets, the boot-time clock, random bytes and the host's name.
+//! One module per service. The standard library provides nearly all of it; `rustix` adds polling of
+//! sockets, the boot-time clock, random bytes and the host name.
 
 mod clock;
 mod entropy;
@@ -12,7 +12,8 @@ mod net;
 mod paged;
 mod processes;
 mod shared;
-mod streams;
+mod sockets;
+mod stream_set;
 mod threads;
 mod write_behind;
 

@@ -1,4 +1,4 @@
-//! Files without a name, mapped to be written.
+//! Writable maps of unnamed files.
 #![expect(unsafe_code, reason = "mapping a file, and slices of the map")]
 #![expect(
     clippy::disallowed_methods,
@@ -24,7 +24,7 @@ use super::write_behind;
 use crate::memory::PAGE_BYTES;
 use crate::{Entropy, FileAction, FileError, Paged};
 
-/// One file and its map.
+/// A file and its map.
 struct Mapping {
     base: NonNull<u8>,
     num_bytes: usize,
@@ -37,14 +37,15 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// A stretch of a file that no other stretch overlaps.
+/// Range of a file, disjoint from all others.
 struct Part {
     mapping: Arc<Mapping>,
     first_byte: usize,
     len: usize,
 }
 
-/// Zeros in a file of `folder` that is gone with the last of them; each stretch begins a page.
+/// Zeroed arrays in an unnamed file of `folder`, which disappears with the last of them; each one
+/// starts at a page.
 pub(crate) fn create(folder: &Path, lens: &[usize]) -> Result<Vec<Box<dyn Paged>>, FileError> {
     let mut starts = Vec::with_capacity(lens.len());
     let mut num_bytes = 0;
@@ -72,7 +73,7 @@ impl Mapping {
         Ok(Self { base, num_bytes, file, folder: folder.to_owned() })
     }
 
-    /// Advice about whole pages that hold these bytes.
+    /// Advises the kernel about the whole pages of a byte range.
     fn advise(&self, bytes: &Range<usize>, advice: Advice) -> Result<(), Errno> {
         let start = bytes.start / PAGE_BYTES * PAGE_BYTES;
         let end = bytes.end.next_multiple_of(PAGE_BYTES).min(self.num_bytes);
@@ -85,7 +86,7 @@ impl Mapping {
     }
 }
 
-/// A file without a name. Where the file system knows no such thing, one that loses its name.
+/// Unnamed file; on file systems without them, a file that is unlinked at once.
 fn nameless(folder: &Path) -> io::Result<File> {
     let (flags, mode) = (OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from(0o600));
     match rustix::fs::open(folder, flags, mode) {
@@ -101,7 +102,7 @@ fn nameless(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Takes room on the disk now, so that no page finds it full later.
+/// Allocates disk space, so that no page fault finds the disk full later.
 fn reserve(mut file: &File, num_bytes: usize) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, num_bytes as u64) {
         Err(Errno::OPNOTSUPP) => {}
@@ -133,7 +134,7 @@ impl Part {
 impl Paged for Part {
     fn floats(&self) -> &[f32] {
         // SAFETY: in bounds and aligned to a page; any bits are numbers. No other part overlaps,
-        // and nobody else can reach a file that has no name.
+        // and no other process can reach an unnamed file.
         unsafe { std::slice::from_raw_parts(self.base(), self.len) }
     }
 
@@ -143,19 +144,19 @@ impl Paged for Part {
     }
 
     fn read_ahead(&self, range: Range<usize>) {
-        // Where the system declines, bringing takes longer.
+        // Without read-ahead, loading only takes longer.
         let _ = self.mapping.advise(&self.bytes(&range), Advice::WillNeed);
     }
 
-    fn bring(&self, range: Range<usize>) -> Result<(), FileError> {
+    fn load(&self, range: Range<usize>) -> Result<(), FileError> {
         let bytes = self.bytes(&range);
         loop {
             match self.mapping.advise(&bytes, Advice::LinuxPopulateWrite) {
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                // A kernel that cannot do it reads pages as they are touched.
+                Err(Errno::INTR | Errno::WOULDBLOCK) => {}
+                // Kernels without this advice read pages on access.
                 Ok(()) | Err(Errno::INVAL) => return Ok(()),
                 Err(error) => {
-                    // What would have been a signal: the disk did not give the page.
+                    // The disk failed to provide the page, which would have been a SIGBUS.
                     let error = match error {
                         Errno::FAULT | Errno::HWPOISON => Errno::IO,
                         other => other,
@@ -167,14 +168,14 @@ impl Paged for Part {
         }
     }
 
-    fn put_back(&self, range: Range<usize>) {
+    fn release(&self, range: Range<usize>) {
         let bytes = self.bytes(&range);
-        // Where the system declines, pages stay until it needs them.
+        // Without this advice, pages stay until the system needs memory.
         let _ = self.mapping.advise(&bytes, Advice::LinuxDontNeed);
         write_behind::begin(&self.mapping.file, bytes);
     }
 
-    fn rest(&self) {
+    fn release_all(&self) {
         let _ = self.mapping.advise(&(0..self.mapping.num_bytes), Advice::LinuxDontNeed);
     }
 }
@@ -187,7 +188,7 @@ impl fmt::Debug for Part {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody has a part any more.
+        // SAFETY: it was mapped with this length, and no part is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.num_bytes) };
     }
 }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
     use crate::ScratchDir;
 
-    /// Bytes that this process has mapped of files, by the kernel's own count of the range.
+    /// Resident bytes of the array's map, as the kernel counts them.
     fn resident(part: &dyn Paged) -> usize {
         let address = part.floats().as_ptr().addr();
         let maps = fs::read_to_string("/proc/self/smaps").expect("a kernel with maps");
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_brought_is_resident_and_what_was_put_back_is_still_there() {
+    fn only_loaded_ranges_are_resident_and_released_ones_keep_their_values() {
         let world = crate::real();
         let folder = ScratchDir::new(&world, "paged").expect("a folder");
         let (piece, num_pieces) = (1 << 18, 8);
@@ -231,31 +232,31 @@ mod tests {
             for number in 0..num_pieces {
                 let range = number * piece..(number + 1) * piece;
                 part.read_ahead(range.clone());
-                part.bring(range.clone()).expect("a disk that works");
+                part.load(range.clone()).expect("a disk that works");
                 let values = &mut part.floats_mut()[range.clone()];
                 assert!(values.iter().all(|v| v.to_bits() == (round as f32).to_bits()));
                 values.fill((round + 1) as f32);
-                part.put_back(range);
-                // A page of the first part is the rest.
+                part.release(range);
+                // Only the page shared with the first part may remain.
                 let most = PAGE_BYTES;
                 assert!(resident(&**part) <= most, "{} of {most}", resident(&**part));
             }
         }
-        part.bring(0..piece).expect("a disk that works");
+        part.load(0..piece).expect("a disk that works");
         assert!(resident(&**part) >= 4 * piece);
-        part.rest();
+        part.release_all();
         assert_eq!(resident(&**part), 0);
         assert!(parts[0].floats().iter().all(|v| v.to_bits() == 7.0_f32.to_bits()));
         assert!(world.files().list(folder.path()).expect("a folder").is_empty(), "no name");
     }
 
     #[test]
-    fn a_disk_without_room_and_a_folder_that_is_not_there_are_errors_before_any_use() {
+    fn a_full_disk_and_a_missing_folder_fail_on_creation() {
         let world = crate::real();
         let folder = ScratchDir::new(&world, "paged").expect("a folder");
         let error = create(folder.path(), &[1 << 46]).expect_err("no disk is that large");
-        let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::FileTooLarge];
-        assert!(kinds.contains(&error.kind()), "{error}");
+        let expected = [io::ErrorKind::StorageFull, io::ErrorKind::FileTooLarge];
+        assert!(expected.contains(&error.kind()), "{error}");
         let missing = folder.path().join("missing");
         let error = create(&missing, &[1]).expect_err("no such folder");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);

@@ -1,4 +1,4 @@
-//! The system's processes.
+//! Processes of the operating system.
 #![expect(unsafe_code, reason = "the disposition of a signal")]
 #![expect(clippy::disallowed_methods, reason = "the system's table of processes is a folder")]
 
@@ -31,16 +31,16 @@ unsafe extern "C" {
     fn signal(number: c_int, handler: usize) -> usize;
 }
 
-// A signal is sent to a process, so these are the things that belong to all of it.
-static TERMINATION_ASKED: AtomicBool = AtomicBool::new(false);
-static RECALL_ASKED: AtomicBool = AtomicBool::new(false);
+// Signals are sent to the whole process, so their flags are static.
+static TERMINATION_REQUESTED: AtomicBool = AtomicBool::new(false);
+static RETRY_REQUESTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note_termination(_: c_int) {
-    TERMINATION_ASKED.store(true, Ordering::Relaxed);
+extern "C" fn record_termination_request(_: c_int) {
+    TERMINATION_REQUESTED.store(true, Ordering::Relaxed);
 }
 
-extern "C" fn note_recall(_: c_int) {
-    RECALL_ASKED.store(true, Ordering::Relaxed);
+extern "C" fn record_retry_request(_: c_int) {
+    RETRY_REQUESTED.store(true, Ordering::Relaxed);
 }
 
 pub(crate) struct RealProcesses;
@@ -71,9 +71,9 @@ impl Processes for RealProcesses {
     }
 
     fn end_with(&self, owner: u32) -> bool {
-        // Where the system has no such signal, the owner's own care must do.
+        // Without this signal, the parent must end its children itself.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        // The owner may have ended before the line above: then somebody else is the parent now.
+        // The parent may have ended before the call above; then the parent is another process.
         getppid().map(Pid::as_raw_pid) == i32::try_from(owner).ok()
     }
 
@@ -90,7 +90,7 @@ impl Processes for RealProcesses {
 
     fn state(&self, id: u32) -> Option<ProcessState> {
         let line = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // The name in parentheses may itself hold some, so the last one counts.
+        // The name may contain parentheses, so the last one counts.
         let (_, behind_name) = line.rsplit_once(')')?;
         Some(match behind_name.trim_start().chars().next()? {
             'T' | 't' => ProcessState::Stopped,
@@ -100,24 +100,24 @@ impl Processes for RealProcesses {
     }
 
     fn defer_termination(&self, is_deferred: bool) {
-        let handler = note_termination as extern "C" fn(c_int) as usize;
+        let handler = record_termination_request as extern "C" fn(c_int) as usize;
         let disposition = if is_deferred { handler } else { DEFAULT };
         // SAFETY: the C library is there, because the standard library stands on it; the number is
         // a signal's, and the handler only stores into an atomic, which a handler may do.
         unsafe { signal(SIGTERM, disposition) };
     }
 
-    fn is_termination_asked(&self) -> bool {
-        TERMINATION_ASKED.load(Ordering::Relaxed)
+    fn is_termination_requested(&self) -> bool {
+        TERMINATION_REQUESTED.load(Ordering::Relaxed)
     }
 
-    fn accept_recalls(&self) {
+    fn accept_retry_requests(&self) {
         // SAFETY: as above; a system that calls this number something else never sends it.
-        unsafe { signal(SIGUSR1, note_recall as extern "C" fn(c_int) as usize) };
+        unsafe { signal(SIGUSR1, record_retry_request as extern "C" fn(c_int) as usize) };
     }
 
-    fn take_recall(&self) -> bool {
-        RECALL_ASKED.swap(false, Ordering::Relaxed)
+    fn take_retry_request(&self) -> bool {
+        RETRY_REQUESTED.swap(false, Ordering::Relaxed)
     }
 
     fn accept_interrupts(&self) {
@@ -133,7 +133,7 @@ struct RealWatch {
 
 impl ProcessWatch for RealWatch {
     fn has_ended(&self) -> bool {
-        // Readable is what the handle of an ended process is.
+        // The handle of an ended process is readable.
         let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
         matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1..))
     }
@@ -165,12 +165,12 @@ impl Process for RealProcess {
     }
 
     fn kill(&mut self) {
-        // The only failure is that it has ended and was waited for.
+        // It fails only for a process that was reaped.
         let _ = self.child.kill();
     }
 
     fn terminate(&mut self) {
-        // A child that was not waited for keeps its number, so this reaches it or nobody.
+        // An unreaped child keeps its id, so the signal cannot reach another process.
         if let (Ok(None), Some(pid)) =
             (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed()))
         {
@@ -182,7 +182,7 @@ impl Process for RealProcess {
 impl Drop for RealProcess {
     fn drop(&mut self) {
         self.kill();
-        // Ends at once, and what remains in the system's table goes.
+        // Reaps the process.
         let _ = self.child.wait();
     }
 }
@@ -200,7 +200,7 @@ impl ProcessOutput for RealOutput {
         let mut polled = [PollFd::new(&self.pipe, PollFlags::IN)];
         match poll(&mut polled, Some(&limit)) {
             Ok(0) | Err(Errno::INTR) => Err(io::ErrorKind::TimedOut.into()),
-            // Closed at the other end is readiness too: reading then gives 0 bytes.
+            // A closed pipe is ready too; reading it gives 0 bytes.
             Ok(_) => self.pipe.read(buffer),
             Err(errno) => Err(errno.into()),
         }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_its_variables_and_heard() {
+    fn a_process_gets_its_variables_and_its_output_is_read() {
         let mut process = shell("echo $LOCKSTEP_WORD >&2; echo unseen; exit 7");
         assert_eq!(read_all(&mut *process), "hello\n");
         assert!(process.take_stderr().is_none(), "it is given once");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_process_is_waited_for_no_longer_than_asked() {
+    fn reading_from_a_silent_process_times_out() {
         let mut process = shell("exec sleep 60");
         let mut output = process.take_stderr().expect("it was not taken");
         let error = output.read(&mut [0; 8], Duration::from_millis(1)).expect_err("it is silent");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn any_process_can_be_watched_and_asked_after() {
+    fn any_process_can_be_watched_and_queried() {
         let mut process = shell("exec sleep 60");
         let watch = RealProcesses.watch(process.id()).expect("it runs");
         assert!(!watch.has_ended());

@@ -1,8 +1,8 @@
 //! Shared memory of the kernel: sealed memfds, descriptors over local sockets, futexes.
 //!
-//! A memfd has no name in any file system, so it disappears with the last process that has it,
-//! killed or not. Its size is sealed before anybody else sees it: a peer could otherwise shrink
-//! it and turn our next access into a fatal signal.
+//! A memfd has no name in any file system, so it disappears with the last process that maps it. Its
+//! size is sealed before other processes see it: otherwise a peer could shrink it and turn the next
+//! access into SIGBUS.
 #![expect(unsafe_code, reason = "mapping memory, and the kernel's futex on half of a word")]
 #![expect(clippy::disallowed_methods, reason = "this is where the system's clock is read")]
 
@@ -28,12 +28,12 @@ use rustix::net::{
 use rustix::thread::{MembarrierCommand, futex, membarrier, membarrier_query};
 
 use crate::shared::{MAX_MESSAGE_BYTES, MAX_SEGMENTS};
-use crate::{LocalListener, LocalStream, Parcel, Patience, Segment, Shared, SharedError};
+use crate::{LocalListener, LocalMessage, LocalStream, Segment, Shared, SharedError, SpinPolicy};
 
-/// Seals that fix a segment's size for ever.
+/// Seals that fix the size of a segment.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Streams that may wait for acceptance.
+/// Number of pending local connections.
 const BACKLOG: i32 = 128;
 
 pub(crate) struct RealShared;
@@ -58,11 +58,11 @@ impl Shared for RealShared {
         let attempt = || -> Result<OwnedFd, Errno> {
             let socket = new_socket()?;
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-            // Connecting to a full queue of an accepting process is tried again until it is not.
+            // A full backlog is retried until the deadline.
             let deadline = Deadline::after(timeout);
             loop {
                 match connect(&socket, &address) {
-                    Err(Errno::AGAIN) if !deadline.remaining().is_zero() => {
+                    Err(Errno::WOULDBLOCK) if !deadline.remaining().is_zero() => {
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     Err(Errno::INTR) => {}
@@ -76,14 +76,14 @@ impl Shared for RealShared {
         Ok(Box::new(RealLocalStream { socket }))
     }
 
-    fn wait(&self, word: &AtomicU64, seen: u64, timeout: Duration) {
+    fn wait(&self, word: &AtomicU64, expected: u64, timeout: Duration) {
         let timeout = timespec(timeout);
-        // Woken, changed before the wait, interrupted, out of time: in every case look again.
-        let _ = futex::wait(low_half(word), futex::Flags::empty(), seen as u32, Some(&timeout));
+        // Wake-up, changed value, interrupt and timeout all mean: check again.
+        let _ = futex::wait(low_half(word), futex::Flags::empty(), expected as u32, Some(&timeout));
     }
 
     fn wake(&self, word: &AtomicU64) {
-        // The only failures are of the address, and the reference proves that one.
+        // It fails only for invalid addresses, which the reference rules out.
         let _ = futex::wake(low_half(word), futex::Flags::empty(), i32::MAX as u32);
     }
 
@@ -92,8 +92,8 @@ impl Shared for RealShared {
         membarrier_query().contains_command(command) && membarrier(command).is_ok()
     }
 
-    fn fence_everyone(&self) {
-        // It was there when this process joined, and nothing else can make it fail.
+    fn fence_all(&self) {
+        // Joining succeeded, so this cannot fail.
         let _ = membarrier(MembarrierCommand::GlobalExpedited);
     }
 
@@ -101,18 +101,18 @@ impl Shared for RealShared {
         std::thread::yield_now();
     }
 
-    fn patience(&self, num_ranks: usize) -> Patience {
+    fn spin_policy(&self, num_ranks: usize) -> SpinPolicy {
         let num_cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        // Up to a millisecond awake in both cases: a pause takes some 40 ns, a yield some 300.
+        // Up to a millisecond in both cases: a pause takes about 40 ns, a yield about 300 ns.
         if num_ranks <= num_cores {
-            Patience { num_spins: 20_000, num_yields: 500 }
+            SpinPolicy { num_spins: 20_000, num_yields: 500 }
         } else {
-            Patience { num_spins: 40, num_yields: 3000 }
+            SpinPolicy { num_spins: 40, num_yields: 3000 }
         }
     }
 }
 
-/// The half of a word that the kernel compares. Nothing but the kernel looks through it.
+/// Half of the word that the kernel compares; only the kernel uses it.
 fn low_half(word: &AtomicU64) -> &AtomicU32 {
     let halves = std::ptr::from_ref(word).cast::<AtomicU32>();
     let index = usize::from(cfg!(target_endian = "big"));
@@ -128,7 +128,7 @@ fn create(header_bytes: usize, bytes: usize) -> Result<Segment, Errno> {
     map(descriptor, header_bytes, bytes)
 }
 
-/// Maps what a peer sent, after a look at what it is.
+/// Maps a received descriptor after checking its type.
 fn adopt(descriptor: OwnedFd, header_bytes: usize) -> Result<Segment, Errno> {
     if !fcntl_get_seals(&descriptor)?.contains(SEALS) {
         return Err(Errno::PERM);
@@ -166,7 +166,7 @@ unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody has a handle any more.
+        // SAFETY: it was mapped with this length, and no handle is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -184,10 +184,10 @@ impl LocalListener for RealLocalListener {
                 return Err(SharedError::timed_out(ACTION, timeout));
             }
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                // A stranger is turned away, and waiting goes on for the one who is expected.
+                // A peer of another user is dropped, and waiting continues.
                 Ok(socket) if same_user(&socket).is_err() => {}
                 Ok(socket) => return Ok(Box::new(RealLocalStream { socket })),
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => {}
                 Err(error) => return Err(failed(ACTION)(error)),
             }
         }
@@ -202,7 +202,7 @@ impl LocalStream for RealLocalStream {
     fn send(&mut self, message: &[u8], segments: &[&Segment]) -> Result<(), SharedError> {
         const ACTION: &str = "send over a local stream";
         assert!(message.len() <= MAX_MESSAGE_BYTES && segments.len() <= MAX_SEGMENTS);
-        // Header lengths travel in front, so that the receiver maps what the sender means.
+        // Header sizes precede the message, so that the receiver maps the same layout.
         let mut front = [0_u64; MAX_SEGMENTS];
         for (length, segment) in front.iter_mut().zip(segments) {
             *length = segment.header_bytes() as u64;
@@ -230,7 +230,7 @@ impl LocalStream for RealLocalStream {
         }
     }
 
-    fn recv(&mut self, timeout: Duration) -> Result<Parcel, SharedError> {
+    fn recv(&mut self, timeout: Duration) -> Result<LocalMessage, SharedError> {
         const ACTION: &str = "receive over a local stream";
         let deadline = Deadline::after(timeout);
         if !ready(self.socket.as_fd(), PollFlags::IN, &deadline).map_err(failed(ACTION))? {
@@ -253,7 +253,7 @@ impl LocalStream for RealLocalStream {
     }
 }
 
-fn recv(socket: &OwnedFd) -> Result<Parcel, Errno> {
+fn recv(socket: &OwnedFd) -> Result<LocalMessage, Errno> {
     const FRONT_BYTES: usize = MAX_SEGMENTS * size_of::<u64>();
     let mut bytes = [0_u8; FRONT_BYTES + MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SEGMENTS))];
@@ -288,15 +288,15 @@ fn recv(socket: &OwnedFd) -> Result<Parcel, Errno> {
             adopt(descriptor, header_bytes.map_err(|_| Errno::OVERFLOW)?)
         })
         .collect::<Result<_, Errno>>()?;
-    Ok(Parcel { message: message.to_vec(), segments })
+    Ok(LocalMessage { message: message.to_vec(), segments })
 }
 
 fn new_socket() -> Result<OwnedFd, Errno> {
-    // Whole messages in order, and an end that shows when the peer is gone.
+    // SEQPACKET: whole messages in order, and an end when the peer is gone.
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Names without a file have no permissions, so the peer's user is looked at instead.
+/// Abstract names have no permissions, so the peer's user is checked instead.
 fn same_user(socket: &OwnedFd) -> Result<(), Errno> {
     let peer = sockopt::socket_peercred(socket)?;
     if peer.uid == rustix::process::geteuid() { Ok(()) } else { Err(Errno::PERM) }

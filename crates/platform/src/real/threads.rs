@@ -1,4 +1,4 @@
-//! The system's threads, with a condition variable under each event count.
+//! Threads of the operating system; each event count has a condition variable.
 
 use std::any::Any;
 use std::num::NonZero;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::{JoinHandle, Signal, ThreadError, Threads, reason};
+use crate::{JoinHandle, Signal, ThreadError, Threads, error_text};
 
 pub(crate) struct RealThreads;
 
@@ -24,7 +24,7 @@ impl Threads for RealThreads {
             body();
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
-            ThreadError::Spawn { name: name.to_owned(), reason: reason::of(&error) }
+            ThreadError::Spawn { name: name.to_owned(), reason: error_text::of(&error) }
         })?;
         Ok(Box::new(RealJoinHandle { name: name.to_owned(), thread, ended }))
     }
@@ -33,7 +33,7 @@ impl Threads for RealThreads {
         thread::available_parallelism().map_or(1, NonZero::get)
     }
 
-    fn stay_on_core(&self, index: usize) -> bool {
+    fn pin_to_core(&self, index: usize) -> bool {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
         let Ok(allowed) = sched_getaffinity(None) else { return false };
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
@@ -78,7 +78,7 @@ impl Drop for NotifyOnDrop {
     }
 }
 
-/// What the panic said; a panic may carry any value, but nearly always a text.
+/// Message of a panic; panics usually carry text.
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
@@ -109,10 +109,10 @@ impl Signal for RealSignal {
         self.changed.notify_all();
     }
 
-    fn wait(&self, seen_epoch: u64, timeout: Duration) -> bool {
+    fn wait(&self, last_epoch: u64, timeout: Duration) -> bool {
         let waited =
-            self.changed.wait_timeout_while(self.lock(), timeout, |epoch| *epoch == seen_epoch);
+            self.changed.wait_timeout_while(self.lock(), timeout, |epoch| *epoch == last_epoch);
         let (epoch, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *epoch != seen_epoch
+        *epoch != last_epoch
     }
 }

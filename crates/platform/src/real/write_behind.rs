@@ -1,9 +1,8 @@
-//! Brings a large file to the disk while it is being written.
+//! Starts writing a large file to disk while it is being produced.
 //!
-//! The system collects what is written in memory and would begin with the disk only at the sync:
-//! first all the copying, then all the waiting. Asked after every few mebibytes to begin with what
-//! it has, it does both at once, and the sync finds little left to do. Nothing is promised by it:
-//! what is durable is still up to the sync, and so is the word about a disk that failed.
+//! The system buffers writes and would start the disk only at the sync: first all the copying, then
+//! all the waiting. Asking it every few mebibytes to start overlaps both, and leaves little for the
+//! sync. Durability and disk errors still belong to the sync.
 
 #![expect(unsafe_code, reason = "a call of the system that the bindings do not have")]
 #![expect(clippy::disallowed_types, reason = "this is where files are touched")]
@@ -11,17 +10,17 @@
 use std::fs::File;
 use std::ops::Range;
 
-/// Bytes that are collected before the disk is asked to begin.
+/// Number of bytes between two requests.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// How much of a file the disk has not been asked for.
+/// Number of bytes not requested yet.
 #[derive(Default)]
 pub(super) struct WriteBehind {
     num_bytes: usize,
 }
 
 impl WriteBehind {
-    /// So many bytes were written.
+    /// Records written bytes.
     pub(super) fn wrote(&mut self, file: &File, num_bytes: usize) {
         self.num_bytes += num_bytes;
         if self.num_bytes >= BATCH_BYTES {
@@ -31,8 +30,8 @@ impl WriteBehind {
     }
 }
 
-/// Lets the system begin to write what it has of the bytes of a file from the range's start to its
-/// end, or to the file's where the range is empty. Where it cannot, the sync does it all.
+/// Starts writing back a range of a file, or everything from its start if the range is empty.
+/// Without the system call, the sync does all the work.
 #[cfg(target_os = "linux")]
 pub(super) fn begin(file: &File, bytes: Range<usize>) {
     use std::ffi::{c_int, c_uint};

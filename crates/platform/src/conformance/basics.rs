@@ -1,4 +1,4 @@
-//! Promises of the clock, the entropy and the host.
+//! Conformance checks of clock, entropy and host.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use crate::{Deadline, World};
 
 pub(super) const CHECKS: &[Row] = &[
     ("the clock never goes backwards", clock_is_monotonic),
-    ("sleeping takes at least as long as asked", sleep_is_long_enough),
+    ("sleeping takes at least the requested time", sleep_is_long_enough),
     ("a deadline passes when its time is over", deadline_passes),
-    ("the process is at least as old as what was measured in it", process_age_grows),
+    ("the process age covers every duration measured in it", process_age_grows),
     ("random bytes differ from call to call", entropy_differs),
     ("the host knows its name and its memory", host_knows_itself),
     ("a variable that is not set is none", unset_variable_is_none),
@@ -65,7 +65,7 @@ fn entropy_differs(world: &World, _dir: &Path) {
 fn host_knows_itself(world: &World, _dir: &Path) {
     let host = world.host();
     assert!(!host.name().is_empty());
-    // The current size is read first, so growth in between cannot upset the order.
+    // Read the current size first, so that growth in between cannot reverse the order.
     let current = host.current_rss_bytes();
     let peak = host.peak_rss_bytes();
     assert!(peak >= current, "peak {peak} under current {current}");

@@ -1,8 +1,7 @@
-//! Many sockets, one thread.
+//! Multiplexes many sockets on one thread with `poll`.
 //!
-//! Sockets are non-blocking already, so reading and writing are plain calls. Waiting is one `poll`
-//! over what is watched; the list that the kernel wants is built anew each time, in memory that is
-//! kept, because what is watched changes with every message.
+//! Sockets are non-blocking, so reads and writes are plain calls. The poll list is rebuilt for
+//! every wait, in reused memory, because interests change with every message.
 
 #![expect(clippy::disallowed_methods, reason = "this is where sockets and their deadlines are")]
 
@@ -14,20 +13,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
-use super::net::{RealListener, RealStream};
+use super::sockets::{RealListener, RealStream};
 use crate::{Interest, Listener, Stream, StreamSet};
 
 #[derive(Default)]
 pub(super) struct RealStreamSet {
-    /// By number; nothing where a stream was removed.
+    /// Streams by number; none where one was removed.
     streams: Vec<Option<Entry>>,
-    /// What the kernel is asked; empty between calls.
+    /// Poll list, empty between calls.
     polled: Vec<PollFd<'static>>,
 }
 
 struct Entry {
     stream: Box<RealStream>,
-    /// What is watched for; nothing at first.
+    /// Watched events; none at first.
     flags: PollFlags,
     is_ready: Cell<bool>,
 }
@@ -67,7 +66,7 @@ impl StreamSet for RealStreamSet {
 
     fn write(&mut self, stream: usize, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let socket = &self.entry(stream).stream.socket;
-        // A peer that is gone must be an error, not a signal that ends the process.
+        // A closed peer must be an error, not SIGPIPE.
         let flags = SendFlags::NOSIGNAL;
         loop {
             let sent = match pieces {
@@ -114,7 +113,7 @@ fn poll_until(polled: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> 
     let deadline = Instant::now().checked_add(timeout);
     let mut remaining = timeout;
     loop {
-        // A wait too long for the kernel's type is a wait without end.
+        // A timeout beyond the kernel's type means no timeout.
         match poll(polled, Timespec::try_from(remaining).ok().as_ref()) {
             Ok(0) if remaining.is_zero() => return Ok(false),
             Ok(0) | Err(Errno::INTR) => {}
@@ -126,7 +125,7 @@ fn poll_until(polled: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> 
     }
 }
 
-/// The same memory for another list: the standard library collects a vector's own items in place.
+/// Reuses the memory of a list: the standard library collects a vector's items in place.
 fn recycled<'new>(mut list: Vec<PollFd<'_>>) -> Vec<PollFd<'new>> {
     list.clear();
     list.into_iter().map(|_| unreachable!("the list is empty")).collect()

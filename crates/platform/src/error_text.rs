@@ -1,9 +1,9 @@
-//! One short lower-case phrase for an operating-system error.
+//! Short lower-case text of an operating-system error.
 
 use std::io;
 
-/// The error's own words, without the error number and in lower case, so that they fit into the
-/// middle of a line: `no such file`, `permission denied`, `connection refused`.
+/// Text of an error without its number and in lower case, to be embedded in a message: `no such
+/// file`, `permission denied`, `connection refused`.
 pub(crate) fn of(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         return "no such file".to_owned();
@@ -12,8 +12,8 @@ pub(crate) fn of(error: &io::Error) -> String {
     if error.raw_os_error().is_none() {
         return text;
     }
-    let words = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = words.chars();
+    let phrase = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = phrase.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_made_by_us_keep_their_words() {
+    fn custom_errors_keep_their_text() {
         assert_eq!(of(&io::Error::other("torn by a fault")), "torn by a fault");
     }
 }
