@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uneven_all_to_all_gives_every_source_the_same_cut() {
+    fn an_all_to_all_of_a_remainder_splits_every_source_alike() {
         let schedule = empty_schedule(Op::AllToAll, 3, 9);
         let layout = Layout::even(&schedule, 3 * 7);
         let row = |s| (0..3).map(|d| layout.len(Chunks::one(3 * s + d))).collect::<Vec<_>>();

@@ -1,42 +1,41 @@
-//! Collectives as plain data: who sends, receives, adds and copies what, in which order.
+//! Collectives and pipelines as plain data: every send, receive, reduction and copy, in order.
 //!
 //! An all-reduce by ring and one by tree are not two pieces of code that run; they are two values
-//! of the type [`Schedule`]. One engine runs them all, [`verify()`] proves them, [`price()`] says
-//! what they would cost, [`Display`](std::fmt::Display) draws them. Everything here is pure: no
-//! clock, no network, no numbers to add; the same arguments give the same bytes.
+//! of the type [`Schedule`]. One engine runs them all, [`verify()`] proves them, [`price()`]
+//! models their cost, [`Display`](std::fmt::Display) renders them. Everything here is pure: no
+//! clock, no network, no tensors; equal arguments give equal bytes.
 //!
 //! # Layout
-//! - [`collective`]: the algorithms, one a file; [`collective::build`] and [`collective::select`]
-//! - [`pipeline`]: the schedules of pipelines, one a file; [`pipeline::build`] and the proof
+//! - [`collective`]: the algorithms, one per file; [`collective::build`] and [`collective::select`]
+//! - [`pipeline`]: pipeline schedules, one per file; [`pipeline::build`] and the proof
 //! - `schedule`, `step`, `chunks`: the data: programs of rounds of steps on chunks of a vector
-//! - `op`, `algorithm`: what is computed, and how
+//! - `op`, `algorithm`: operations and names of algorithms
 //! - `sum_tree`, `contributions`: the order of a sum, and the canonical one
-//! - `topology`, `links`: who is close to whom, and how close
-//! - `layout`: where chunks lie once a vector has a length
-//! - `builder`: how algorithms write programs that cannot deadlock
-//! - `walk`, `timeline`: runs a schedule without doing anything; when things happen
-//! - `verify`, `price`, `display`: the proof, the price, the picture
-//! - [`mutation`]: breaks schedules, for tests
+//! - `topology`, `links`: memory domains, latencies and bandwidths between ranks
+//! - `layout`: offsets of chunks for a vector of known length
+//! - `builder`: construction of programs that cannot deadlock
+//! - `walk`, `timeline`: symbolic execution order; start times of rounds
+//! - `verify`, `price`, `tuning`, `display`: proof, cost model, its measured corrections, rendering
+//! - [`mutation`]: mutations of schedules, for tests
 //!
 //! # How an engine runs a schedule
-//! Each rank runs its own program, round after round.
-//! 1. It starts all steps of a round together. They touch nothing in common, so their order does
-//!    not matter, and a send must not keep a receive of the same round from going on.
-//! 2. When all of them are done, the next round begins. An engine may begin a message of a later
-//!    round earlier, as soon as no step before it still uses the same memory (that is how a ring
-//!    forwards a chunk while it arrives); but nothing overtakes a `Wait`, and a `Signal` means that
-//!    all earlier rounds are done and visible.
-//! 3. The k-th message from one rank to another is the k-th that the other expects from it; no
-//!    tags are needed. Steps of one round to the same peer may travel as one message.
+//! Each rank runs its own program, round by round.
+//! 1. It starts all steps of a round together. They share no memory, so their order does not
+//!    matter, and a send must not block a receive of the same round.
+//! 2. When all of them are done, the next round starts. An engine may start a message of a later
+//!    round earlier, as soon as no step before it still uses the same memory (a ring forwards a
+//!    chunk while it arrives in this way); but nothing overtakes a `Wait`, and a `Signal` means
+//!    that all earlier rounds are done and visible.
+//! 3. The k-th message from one rank to another matches the k-th receive; no tags are needed.
+//!    Steps of one round to the same peer may travel as one message.
 //! 4. Rounds of different ranks are unrelated, except through messages, signals and waits.
-//! 5. `Signal` raises the rank's own counter; `Wait { rank, count }` passes when that rank has
-//!    raised its counter `count` times *in this schedule*.
+//! 5. `Signal` increments the rank's own counter; `Wait { rank, count }` completes when that rank
+//!    has incremented its counter `count` times *in this schedule*.
 //! 6. Inputs are never written. Where [`Report::in_place`] holds (everywhere but in all-to-alls),
-//!    the output may be the memory of input 0; a `Copy` from memory to itself is then nothing to
-//!    do.
-//! 7. `RecvReduce` and `Reduce` add exactly in the order they state; with it the result has the
-//!    same bits on every rank. For other reductions (max, min) read their name for "add"; a mean is
-//!    a sum that is scaled at the end.
+//!    the output may be the memory of input 0; a `Copy` from memory to itself is then a no-op.
+//! 7. `RecvReduce` and `Reduce` add exactly in the order they state, so the result has the same
+//!    bits on every rank. Other reductions (max, min) replace the addition; a mean is a sum that
+//!    is scaled at the end.
 //!
 //! # Example
 //! ```
@@ -53,7 +52,7 @@
 //! 4      [2]→1 [1]←2   [2]←0 [0]→2   [0]←1 [1]→0
 //! ");
 //!
-//! // The proof knows rounds, traffic and the order of every sum.
+//! // The report has rounds, traffic and the order of every sum.
 //! let report = verify(&ring)?;
 //! assert_eq!(report.num_rounds, 4);
 //! let layout = Layout::even(&ring, 3_000);

@@ -79,8 +79,9 @@ impl Links {
 
     /// Time of the slower direction between two ranks.
     fn cost(&self, one: usize, other: usize) -> f64 {
-        let way = |from, to| self.between(from, to).map_or(0.0, |link| link.seconds(TYPICAL).0);
-        way(one, other).max(way(other, one))
+        let direction =
+            |from, to| self.between(from, to).map_or(0.0, |link| link.seconds(TYPICAL).0);
+        direction(one, other).max(direction(other, one))
     }
 
     /// Ranks in the order of the best ring: the one with the fastest bottleneck link, and of those
@@ -91,7 +92,8 @@ impl Links {
         if self.num_ranks < 4 {
             return plain;
         }
-        let found = if self.num_ranks <= MAX_EXACT { self.exact_ring() } else { self.near_ring() };
+        let found =
+            if self.num_ranks <= MAX_EXACT { self.exact_ring() } else { self.greedy_ring() };
         let is_better =
             self.bottleneck_and_total(&found).0 < BETTER * self.bottleneck_and_total(&plain).0;
         if is_better { found } else { plain }
@@ -122,7 +124,7 @@ impl Links {
         best.map_or(ring, |(_, ring)| ring)
     }
 
-    fn near_ring(&self) -> Vec<usize> {
+    fn greedy_ring(&self) -> Vec<usize> {
         let mut left: Vec<usize> = (1..self.num_ranks).collect();
         let mut ring = vec![0];
         while let Some(&last) = ring.last()

@@ -37,15 +37,15 @@ impl Topology {
     /// Hosts connected by messages. Rank i runs on the host named `hosts[i]`; ranks of a host share
     /// memory. Hosts are in the order of their first rank.
     pub fn by_host<T: PartialEq>(hosts: &[T]) -> Self {
-        let mut seen: Vec<(&T, Vec<Self>)> = Vec::new();
+        let mut names: Vec<(&T, Vec<Self>)> = Vec::new();
         for (rank, host) in hosts.iter().enumerate() {
-            match seen.iter_mut().find(|(name, _)| *name == host) {
+            match names.iter_mut().find(|(name, _)| *name == host) {
                 Some((_, ranks)) => ranks.push(Self::Rank(rank)),
-                None => seen.push((host, vec![Self::Rank(rank)])),
+                None => names.push((host, vec![Self::Rank(rank)])),
             }
         }
         let group = |(_, children)| Self::Group { medium: Medium::Memory, children };
-        Self::Group { medium: Medium::Messages, children: seen.into_iter().map(group).collect() }
+        Self::Group { medium: Medium::Messages, children: names.into_iter().map(group).collect() }
     }
 
     /// Ranks in the order of the topology.

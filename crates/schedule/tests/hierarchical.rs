@@ -1,5 +1,5 @@
-//! Hierarchies of many shapes: proven, canonical exactly when they should be, and cheap between
-//! hosts.
+//! Hierarchical schedules of many shapes: proven, canonical exactly when their groups are blocks,
+//! and cheap between hosts.
 
 use lockstep_schedule::collective::hierarchical::all_reduce;
 use lockstep_schedule::{Layout, Medium, Report, Schedule, Topology, is_canonical_block, verify};
@@ -12,7 +12,7 @@ fn prove(topology: &Topology) -> (Schedule, Report) {
     (schedule, report)
 }
 
-/// Hosts of these many ranks, joined by messages.
+/// Hosts of these sizes, connected by messages.
 fn hosts(sizes: &[usize], inside: Medium) -> Topology {
     let mut next = 0;
     let host = |&size: &usize| {
@@ -27,7 +27,7 @@ fn group(medium: Medium, children: Vec<Topology>) -> Topology {
     Topology::Group { medium, children }
 }
 
-/// Every way to write `total` as a sum of host sizes, in order.
+/// Compositions of `total` into host sizes.
 fn compositions(total: usize) -> Vec<Vec<usize>> {
     if total == 0 {
         return vec![Vec::new()];
@@ -57,7 +57,7 @@ fn canonical_exactly_if_every_host_is_a_block_of_the_canonical_tree() {
 }
 
 #[test]
-fn equal_hosts_send_each_vector_once_between_them() {
+fn equal_hosts_send_each_vector_once_between_hosts() {
     for (num_hosts, per_host) in [(2, 2), (2, 8), (4, 4), (3, 4), (4, 8)] {
         let (schedule, report) = prove(&hosts(&vec![per_host; num_hosts], Medium::Memory));
         let count = schedule.num_chunks * 2;
@@ -73,7 +73,7 @@ fn equal_hosts_send_each_vector_once_between_them() {
 }
 
 #[test]
-fn uneven_hosts_each_send_the_same_between_them() {
+fn hosts_of_different_sizes_send_equal_bytes() {
     for sizes in [vec![3, 2], vec![1, 4, 2], vec![5, 7], vec![8, 7, 6, 5]] {
         let (schedule, report) = prove(&hosts(&sizes, Medium::Memory));
         let layout = Layout::even(&schedule, schedule.num_chunks);
@@ -87,7 +87,7 @@ fn uneven_hosts_each_send_the_same_between_them() {
 }
 
 #[test]
-fn levels_may_be_nested_at_will() {
+fn levels_may_be_nested() {
     let rank = Topology::Rank;
     let numa = |first: usize| group(Medium::Memory, vec![rank(first), rank(first + 1)]);
     let host = |first: usize| group(Medium::Memory, vec![numa(first), numa(first + 2)]);
@@ -112,10 +112,10 @@ fn levels_may_be_nested_at_will() {
 
 #[test]
 fn ranks_may_lie_anywhere() {
-    // Ranks are dealt out to hosts in turn, so that no host is a block.
-    let dealt = Topology::by_host(&["a", "b", "a", "b", "a", "b"]);
-    assert!(!prove(&dealt).1.canonical);
-    // The hosts are blocks, listed in another order: the order of the sum does not mind.
+    // Ranks alternate between hosts, so that no host is a block.
+    let alternating = Topology::by_host(&["a", "b", "a", "b", "a", "b"]);
+    assert!(!prove(&alternating).1.canonical);
+    // The hosts are blocks, listed in another order: the order of the sum does not change.
     let host = |first: usize| {
         group(Medium::Memory, vec![Topology::Rank(first), Topology::Rank(first + 1)])
     };

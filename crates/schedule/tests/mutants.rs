@@ -1,5 +1,5 @@
-//! A proof that accepts everything is worth nothing: broken schedules must be refused, or the
-//! report must show what changed.
+//! Mutation tests of the verifier: broken schedules must be rejected, or the report must show the
+//! difference.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use lockstep_schedule::{Op, Schedule, Topology, verify};
 enum Verdict {
     Refused,
     Shown,
-    Unnoticed,
+    Undetected,
 }
 
 fn schedules() -> Vec<Schedule> {
@@ -28,17 +28,17 @@ fn schedules() -> Vec<Schedule> {
     schedules
 }
 
-/// How every mutant of every schedule fares, by kind of mutation.
-fn judge(kinds: fn(&Mutation) -> bool) -> BTreeMap<Verdict, Vec<(Schedule, Mutation)>> {
+/// Verdict on every mutant of every schedule, by mutation.
+fn verdicts_of(selected: fn(&Mutation) -> bool) -> BTreeMap<Verdict, Vec<(Schedule, Mutation)>> {
     let mut verdicts: BTreeMap<Verdict, Vec<(Schedule, Mutation)>> = BTreeMap::new();
     for schedule in schedules() {
         let report = verify(&schedule).expect("every schedule is right");
-        for mutation in mutations(&schedule).into_iter().filter(kinds) {
+        for mutation in mutations(&schedule).into_iter().filter(selected) {
             let Some(mutant) = mutation.apply(&schedule) else { continue };
             let verdict = match verify(&mutant) {
                 Err(_) => Verdict::Refused,
                 Ok(changed) if changed != report => Verdict::Shown,
-                Ok(_) => Verdict::Unnoticed,
+                Ok(_) => Verdict::Undetected,
             };
             verdicts.entry(verdict).or_default().push((schedule.clone(), mutation));
         }
@@ -47,47 +47,47 @@ fn judge(kinds: fn(&Mutation) -> bool) -> BTreeMap<Verdict, Vec<(Schedule, Mutat
 }
 
 fn assert_noticed(verdicts: &BTreeMap<Verdict, Vec<(Schedule, Mutation)>>) {
-    let num_noticed = verdicts.get(&Verdict::Refused).map_or(0, Vec::len);
-    assert!(num_noticed > 100, "there is something to notice");
+    let num_detected = verdicts.get(&Verdict::Refused).map_or(0, Vec::len);
+    assert!(num_detected > 100, "there is something to notice");
     if let Some((schedule, mutation)) =
-        verdicts.get(&Verdict::Unnoticed).and_then(|all| all.first())
+        verdicts.get(&Verdict::Undetected).and_then(|all| all.first())
     {
-        panic!("{mutation:?} goes unnoticed in\n{schedule}");
+        panic!("{mutation:?} is undetected in\n{schedule}");
     }
 }
 
 #[test]
-fn a_lost_step_is_always_refused() {
-    let verdicts = judge(|mutation| matches!(mutation, Mutation::Drop(_)));
+fn a_dropped_step_is_always_rejected() {
+    let verdicts = verdicts_of(|mutation| matches!(mutation, Mutation::Drop(_)));
     assert_noticed(&verdicts);
     assert_eq!(verdicts.get(&Verdict::Shown), None);
 }
 
 #[test]
-fn another_chunk_is_always_refused() {
-    let verdicts = judge(|mutation| matches!(mutation, Mutation::OtherChunk(_)));
+fn another_chunk_is_always_rejected() {
+    let verdicts = verdicts_of(|mutation| matches!(mutation, Mutation::OtherChunk(_)));
     assert_noticed(&verdicts);
     assert_eq!(verdicts.get(&Verdict::Shown), None);
 }
 
 #[test]
-fn a_missing_chunk_or_another_peer_is_refused_or_shown() {
-    assert_noticed(&judge(|mutation| {
+fn a_missing_chunk_or_another_peer_is_rejected_or_reported() {
+    assert_noticed(&verdicts_of(|mutation| {
         matches!(mutation, Mutation::FewerChunks(_) | Mutation::OtherPeer(_))
     }));
 }
 
 #[test]
-fn rounds_in_another_order_or_run_together_are_refused_or_shown() {
-    assert_noticed(&judge(|mutation| {
+fn swapped_or_merged_rounds_are_rejected_or_reported() {
+    assert_noticed(&verdicts_of(|mutation| {
         matches!(mutation, Mutation::SwapRounds(_) | Mutation::JoinRounds(_))
     }));
 }
 
 #[test]
 fn swapped_sides_change_the_order_of_the_sum() {
-    let verdicts = judge(|mutation| matches!(mutation, Mutation::OtherSides(_)));
-    assert_eq!(verdicts.get(&Verdict::Unnoticed), None);
+    let verdicts = verdicts_of(|mutation| matches!(mutation, Mutation::OtherSides(_)));
+    assert_eq!(verdicts.get(&Verdict::Undetected), None);
     for (schedule, mutation) in &verdicts[&Verdict::Shown] {
         let original = verify(schedule).unwrap();
         let mutant = verify(&mutation.apply(schedule).unwrap()).unwrap();
@@ -97,12 +97,12 @@ fn swapped_sides_change_the_order_of_the_sum() {
 }
 
 #[test]
-fn another_source_is_refused_unless_it_holds_the_same() {
-    let verdicts = judge(|mutation| matches!(mutation, Mutation::OtherSource(_)));
+fn another_source_is_rejected_unless_it_holds_the_same_value() {
+    let verdicts = verdicts_of(|mutation| matches!(mutation, Mutation::OtherSource(_)));
     assert!(verdicts[&Verdict::Refused].len() > 100);
-    // A rank that has copied its input to its output may send either, and an empty message names
-    // a buffer that it does not touch. In a sum the two never hold the same.
-    for (schedule, mutation) in verdicts.get(&Verdict::Unnoticed).into_iter().flatten() {
-        assert!(!schedule.op.is_sum(), "{mutation:?} goes unnoticed in\n{schedule}");
+    // A rank that has copied its input to its output may send either, and an empty message names a
+    // buffer that it does not access. In a sum the two never hold the same value.
+    for (schedule, mutation) in verdicts.get(&Verdict::Undetected).into_iter().flatten() {
+        assert!(!schedule.op.is_sum(), "{mutation:?} is undetected in\n{schedule}");
     }
 }

@@ -1,4 +1,4 @@
-//! Properties of every schedule, whatever the group, the length and the luck of the engine.
+//! Properties of every schedule, for any group, length and execution order.
 
 mod engine;
 
@@ -10,7 +10,7 @@ use lockstep_schedule::{Algorithm, Contributions, Layout, Medium, Op, Schedule, 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// The same cases on every run and every machine.
+/// Fixed seed: the same cases on every run and machine.
 fn cases(num_cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases: num_cases,
@@ -20,7 +20,7 @@ fn cases(num_cases: u32) -> ProptestConfig {
     }
 }
 
-/// A schedule of any operation by any algorithm that can do it.
+/// A schedule of any operation by any algorithm that implements it.
 fn schedules() -> impl Strategy<Value = Schedule> {
     (1..=9_usize, any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(
         |(num_ranks, op, algorithm)| {
@@ -34,7 +34,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
     )
 }
 
-/// Ranks dealt out over nested groups of any shape.
+/// Ranks in nested groups of any shape.
 fn topologies() -> impl Strategy<Value = Topology> {
     let medium = || prop_oneof![Just(Medium::Memory), Just(Medium::Messages)];
     let shape = Just(Topology::Rank(0)).prop_recursive(3, 10, 4, move |inner| {
@@ -63,7 +63,7 @@ fn rename(topology: &mut Topology, names: &mut impl Iterator<Item = usize>) {
     }
 }
 
-/// Leaves dealt out to ranks in runs of any length.
+/// Leaves assigned to ranks in runs of any length.
 fn leaf_shares() -> impl Strategy<Value = Vec<Range<usize>>> {
     prop::collection::vec(1..=5_usize, 1..=6).prop_map(|lens| {
         let starts = lens.iter().scan(0, |next, len| {
@@ -81,8 +81,8 @@ fn lens(num_chunks: usize, seed: u64) -> Vec<usize> {
 fn check_numbers(schedule: &Schedule, layout: &Layout, seed: u64) -> Result<(), TestCaseError> {
     let inputs = engine::inputs(schedule, layout, seed);
     let outputs = engine::run(schedule, layout, &inputs, Buffers::Apart, seed);
-    let again = engine::run(schedule, layout, &inputs, Buffers::Apart, !seed);
-    prop_assert_eq!(bits(&outputs), bits(&again), "the order of steps shows in\n{}", schedule);
+    let second_run = engine::run(schedule, layout, &inputs, Buffers::Apart, !seed);
+    prop_assert_eq!(bits(&outputs), bits(&second_run), "the order of steps shows in\n{}", schedule);
     let report = verify(schedule).expect("every schedule is right");
     let expected = engine::expected(schedule, layout, &inputs, &report.sums);
     prop_assert_eq!(bits(&outputs), bits(&expected), "{}", schedule);
@@ -97,7 +97,7 @@ fn bits(outputs: &[Vec<f64>]) -> Vec<Vec<u64>> {
     outputs.iter().map(|output| output.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
-/// The test below is worth something only if its inputs show in which order they were added.
+/// Checks that the inputs of the next test expose the order of additions.
 #[test]
 fn the_order_of_a_sum_shows_in_its_bits() {
     let team = GroupSpec::new(5);
@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn numbers_come_out_as_the_proof_says(
+    fn results_match_the_proof(
         schedule in schedules(),
         count in prop::sample::select(vec![0, 1, 4, 10, 64, 100, 1000]),
         seed in any::<u64>(),
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn every_hierarchy_is_right(topology in topologies(), seed in any::<u64>()) {
+    fn every_hierarchy_is_valid(topology in topologies(), seed in any::<u64>()) {
         let num_ranks = topology.ranks().len();
         let team = GroupSpec { topology: Some(topology), ..GroupSpec::new(num_ranks) };
         let schedule = build(Op::AllReduce, Algorithm::Hierarchical, &team).expect("it covers");

@@ -1,9 +1,10 @@
-//! Rounds and bytes of every algorithm, as the textbooks have them.
+//! Rounds and bytes of every algorithm, against their closed forms (Thakur, Rabenseifner and Gropp
+//! 2005).
 
 use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Op, Report, Traffic, verify};
 
-/// A proven schedule and its lengths, for a vector of which every part is a whole number.
+/// A proven schedule and its lengths, for a vector that divides evenly.
 struct Measured {
     num_ranks: usize,
     count: usize,
@@ -28,7 +29,7 @@ impl Measured {
         self.report.ranks.iter().map(|rank| what(rank, &self.layout)).collect()
     }
 
-    /// Every rank sends and receives `times` parts of which the vector has one for each rank.
+    /// Every rank sends and receives `times` parts, of which the vector has one per rank.
     fn assert_each_moves_parts(&self, times: usize) {
         let expected = vec![times * self.count / self.num_ranks; self.num_ranks];
         assert_eq!(self.each(Traffic::sent_len), expected);
@@ -96,7 +97,7 @@ fn half_a_ring_takes_n_minus_1_rounds_and_two_parts_of_memory() {
 }
 
 #[test]
-fn a_tree_takes_twice_its_height_and_every_link_once_each_way() {
+fn a_tree_takes_twice_its_height_and_every_link_once_in_each_direction() {
     for n in SIZES {
         let tree = measure(Op::AllReduce, Algorithm::Tree, n);
         assert_eq!(tree.rounds(), 2 * log2_up(n));
@@ -113,7 +114,7 @@ fn a_tree_takes_twice_its_height_and_every_link_once_each_way() {
 }
 
 #[test]
-fn a_double_tree_moves_at_most_two_vectors_per_rank_and_flows() {
+fn a_double_tree_moves_at_most_two_vectors_per_rank_and_is_pipelined() {
     for n in SIZES {
         for segments in [1, 2, 8, 32] {
             let double_tree = measure(Op::AllReduce, Algorithm::DoubleTree { segments }, n);
@@ -122,7 +123,7 @@ fn a_double_tree_moves_at_most_two_vectors_per_rank_and_flows() {
                     double_tree.each(moved).into_iter().max().unwrap() <= 2 * double_tree.count
                 );
             }
-            // Two slots for every segment, and for every level on the way up and down.
+            // Two slots for every segment, and for every level up and down.
             let height = n.ilog2() as usize;
             assert!(double_tree.rounds() <= 2 * (segments - 1) + 4 * height);
         }
@@ -152,7 +153,7 @@ fn rabenseifner_takes_2_log_n_rounds_and_as_few_bytes_as_a_ring() {
             assert_eq!(halving.rounds(), 2 * doublings);
             halving.assert_each_moves_parts(2 * (n - 1));
             assert_eq!(halving.num_messages(), vec![2 * doublings; n]);
-            // What travels together lies side by side.
+            // Chunks of one message are contiguous.
             assert!(halving.report.ranks.iter().all(|rank| rank.sent.len() == 2 * doublings));
         } else {
             assert_eq!(halving.rounds(), 2 * doublings + 2);
@@ -182,7 +183,7 @@ fn doubling_takes_log_n_rounds_for_any_n() {
 }
 
 #[test]
-fn pairwise_exchange_meets_every_other_rank_once() {
+fn pairwise_exchange_reaches_every_other_rank_once() {
     for n in SIZES {
         let reduced = measure(Op::AllReduce, Algorithm::Pairwise, n);
         assert_eq!(reduced.rounds(), 2 * (n - 1));
@@ -201,7 +202,7 @@ fn pairwise_exchange_meets_every_other_rank_once() {
 }
 
 #[test]
-fn direct_sums_synchronise_twice_and_touch_every_part_once() {
+fn direct_sums_synchronize_twice_and_access_every_part_once() {
     for n in SIZES {
         let parts = |measured: &Measured, times: usize| vec![times * measured.count / n; n];
         let all_reduce = measure(Op::AllReduce, Algorithm::Direct, n);
@@ -224,7 +225,7 @@ fn direct_sums_synchronise_twice_and_touch_every_part_once() {
 }
 
 #[test]
-fn direct_movers_read_or_write_what_they_need_and_no_more() {
+fn direct_data_movement_accesses_only_the_parts_it_needs() {
     for n in SIZES {
         for op in [Op::AllGather, Op::AllToAll] {
             let moved = measure(op, Algorithm::Direct, n);
@@ -248,7 +249,7 @@ fn direct_movers_read_or_write_what_they_need_and_no_more() {
 }
 
 #[test]
-fn scattering_and_gathering_pass_through_a_tree_or_come_straight_from_the_root() {
+fn scatter_and_gather_go_through_a_tree_or_directly_to_the_root() {
     for n in SIZES {
         for root in [0, n / 2, n - 1] {
             for op in [Op::Scatter { root }, Op::Gather { root }] {

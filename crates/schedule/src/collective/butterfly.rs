@@ -1,9 +1,10 @@
-//! Butterfly: recursive doubling of the whole vector.
+//! Butterfly all-reduce: recursive doubling of the whole vector (Thakur, Rabenseifner and Gropp
+//! 2005).
 //!
-//! In round r every rank exchanges all it has with the rank at distance 2^r and adds. After log₂ n
-//! rounds everybody has everything. Nothing takes fewer rounds, and nothing sends more: the whole
-//! vector every time. So it is for short vectors, where latency is all that counts. Other than
-//! powers of two are folded first.
+//! In round r every rank exchanges its partial sum with the rank at distance 2^r and adds. After
+//! log₂ n rounds every rank has the total. It takes log₂ n rounds, the fewest possible, and sends
+//! log₂ n times the vector per rank, so it suits short vectors, where latency dominates. Other
+//! group sizes are first reduced to a power of two, for two more rounds.
 //!
 //! *Order of the sum:* canonical for powers of two. Both partners add the same two numbers with the
 //! lower rank on the left, so all ranks get the same bits.
@@ -17,13 +18,13 @@ use crate::schedule::Schedule;
 use crate::step::Buffer;
 use crate::sum_tree::SumTree;
 
-/// Every rank gets the sum.
+/// All-reduce.
 pub fn all_reduce(num_ranks: usize) -> Schedule {
     let all = Chunks::all(1);
     let mut builder = Builder::new(num_ranks);
     let group = PowerOfTwoGroup::new(num_ranks);
     let (mut places, mut slot) = group.fold_in(&mut builder, 0, all);
-    // What arrives must not overwrite what is leaving, so it waits beside it.
+    // Data that arrives must not overwrite data that is being sent, so it goes to scratch memory.
     let received = Buffer::Scratch { slot: 0, base: 0 };
     for doubling in 0..group.num_doublings() {
         for (index, own) in places.iter().enumerate() {

@@ -1,15 +1,16 @@
-//! Direct: ranks that see each other's memory work on it in place, without messages.
+//! Direct collectives in shared memory, without messages.
 //!
-//! A collective on one host needs no transfers at all: once everybody has arrived, rank i reads
-//! part i of all inputs, adds it up and stores the sum into all outputs; once everybody has done
-//! that, all may leave. Two synchronisations and one sweep over memory, which is as much as the sum
-//! alone would cost. Movers (all-gather, broadcast …) are the same with a copy for the sum. A rank
-//! starts reading at its neighbour, so that not everybody reads the same memory at once.
+//! Once all ranks have arrived, rank i reads part i of all inputs, reduces it and writes the sum to
+//! all outputs; once all ranks have done so, they may leave. That is two synchronizations and one
+//! sweep over memory; per rank n reads and n writes of 1/n of the vector. Operations that only move
+//! data (all-gather, broadcast …) copy instead of reducing. A rank starts reading at its neighbour,
+//! so that ranks do not all read the same memory at once.
 //!
-//! *One-shot* is for vectors so short that only the synchronisations count: every rank adds up
-//! everything for itself, beside its output, and moves it there when nobody reads any more.
+//! *One-shot* is for vectors so short that only the synchronizations count: every rank reduces the
+//! whole vector into scratch memory and copies it to its output when all ranks have finished
+//! reading.
 //!
-//! *Order of the sum:* canonical, always, also for ranks with several contributions.
+//! *Order of the sum:* always canonical, also for ranks with several contributions.
 
 use super::pairwise::inputs;
 use crate::algorithm::Algorithm;
@@ -20,24 +21,24 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Place};
 
-/// Every rank gets the sum: each stores its part of it into all outputs.
+/// All-reduce: each rank writes its part of the sum to all outputs.
 pub fn all_reduce(contributions: &Contributions) -> Schedule {
     sum(contributions, Op::AllReduce, |_, ranks| {
         ranks.iter().map(|&r| Buffer::Output.on(r)).collect()
     })
 }
 
-/// Rank i gets part i of the sum.
+/// Reduce-scatter.
 pub fn reduce_scatter(contributions: &Contributions) -> Schedule {
     sum(contributions, Op::ReduceScatter, |rank, _| vec![Buffer::Output.on(rank)])
 }
 
-/// The root gets the sum: each rank stores its part into the root's output.
+/// Reduce: each rank writes its part of the sum to the root's output.
 pub fn reduce(contributions: &Contributions, root: usize) -> Schedule {
     sum(contributions, Op::Reduce { root }, |_, _| vec![Buffer::Output.on(root)])
 }
 
-/// Every rank gets the sum, by adding up everything.
+/// All-reduce in which every rank reduces the whole vector.
 pub fn one_shot(contributions: &Contributions) -> Schedule {
     let ranks: Vec<usize> = (0..contributions.num_ranks()).collect();
     let all = Chunks::all(1);
@@ -45,7 +46,7 @@ pub fn one_shot(contributions: &Contributions) -> Schedule {
     let [arrive, add, leave, keep] = [0, 1, 2, 3];
     builder.sync(arrive, &ranks);
     for &rank in &ranks {
-        // Alone, nobody else reads, and the sum can go where it belongs at once.
+        // A single rank has no readers, so the sum goes to the output at once.
         let beside = match ranks.len() {
             1 => Buffer::Output.on(rank),
             _ => builder.scratch(rank, 0).on(rank),
@@ -57,28 +58,28 @@ pub fn one_shot(contributions: &Contributions) -> Schedule {
     builder.finish(Op::AllReduce, Algorithm::OneShot, 1)
 }
 
-/// Every rank gets the parts of all ranks.
+/// All-gather.
 pub fn all_gather(num_ranks: usize) -> Schedule {
     pull(Op::AllGather, num_ranks, num_ranks, |_, source| Chunks::one(source))
 }
 
-/// Rank d gets part d of every rank's vector.
+/// All-to-all.
 pub fn all_to_all(num_ranks: usize) -> Schedule {
     let part = |rank, source| Chunks::one(source * num_ranks + rank);
     pull(Op::AllToAll, num_ranks, num_ranks * num_ranks, part)
 }
 
-/// Every rank gets the root's vector.
+/// Broadcast.
 pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
     pull_from_root(Op::Broadcast { root }, num_ranks, root, 1, |_| Chunks::all(1))
 }
 
-/// Rank i gets part i of the root's vector.
+/// Scatter.
 pub fn scatter(num_ranks: usize, root: usize) -> Schedule {
     pull_from_root(Op::Scatter { root }, num_ranks, root, num_ranks, Chunks::one)
 }
 
-/// The root gets the parts of all ranks, which store them into its output.
+/// Gather: each rank writes its part to the root's output.
 pub fn gather(num_ranks: usize, root: usize) -> Schedule {
     let others: Vec<usize> = (0..num_ranks).filter(|&rank| rank != root).collect();
     let mut builder = Builder::new(num_ranks);
@@ -95,7 +96,7 @@ pub fn gather(num_ranks: usize, root: usize) -> Schedule {
     builder.finish(Op::Gather { root }, Algorithm::Direct, num_ranks)
 }
 
-/// No rank leaves before every rank has come: one counter each.
+/// Barrier with one counter per rank.
 pub fn barrier(num_ranks: usize) -> Schedule {
     let ranks: Vec<usize> = (0..num_ranks).collect();
     let mut builder = Builder::new(num_ranks);
@@ -103,7 +104,7 @@ pub fn barrier(num_ranks: usize) -> Schedule {
     builder.finish(Op::Barrier, Algorithm::Direct, 0)
 }
 
-/// Rank i adds up part i and stores it where `into` says, given its rank and all ranks.
+/// Rank i reduces part i and writes it to the places given by `into`.
 fn sum(
     contributions: &Contributions,
     op: Op,
@@ -122,7 +123,7 @@ fn sum(
     builder.finish(op, Algorithm::Direct, num_ranks)
 }
 
-/// Every rank copies its part from every input; `part` says which, given the reader and the source.
+/// Every rank copies its part of every input; `part` selects it, given the reader and the source.
 fn pull(
     op: Op,
     num_ranks: usize,
@@ -144,7 +145,7 @@ fn pull(
     builder.finish(op, Algorithm::Direct, num_chunks)
 }
 
-/// Every rank copies its part from the root, which stays until all have done so.
+/// Every rank copies its part from the root, which stays until all are done.
 fn pull_from_root(
     op: Op,
     num_ranks: usize,

@@ -1,8 +1,8 @@
-//! Dissemination: a barrier in ⌈log₂ n⌉ rounds of empty messages.
+//! Dissemination barrier (Hensgen, Finkel and Manber 1988).
 //!
-//! In round r every rank tells the rank 2^r after it that it has come, and hears from the rank 2^r
-//! before it. Each message passes on all that its sender has heard, so after ⌈log₂ n⌉ rounds
-//! everybody has heard of everybody.
+//! In round r every rank sends an empty message to the rank 2^r after it and receives one from the
+//! rank 2^r before it. After ⌈log₂ n⌉ rounds every rank has heard, directly or indirectly, from
+//! every other. It takes ⌈log₂ n⌉ rounds and no bytes.
 
 use super::tree::height;
 use crate::algorithm::Algorithm;
@@ -12,13 +12,13 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::Buffer;
 
-/// No rank leaves before every rank has come.
+/// Barrier.
 pub fn barrier(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     for round in 0..height(num_ranks) {
         for rank in 0..num_ranks {
             let peer = (rank + (1 << round)) % num_ranks;
-            // An empty message touches no memory; a buffer is named because every step names one.
+            // An empty message accesses no memory; every step names a buffer.
             let (from, into) = (Buffer::INPUT.on(rank), Buffer::Output.on(peer));
             builder.message(round, Chunks::NONE, from, into);
         }

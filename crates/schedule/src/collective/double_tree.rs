@@ -1,15 +1,15 @@
-//! Double binary tree: two trees, each for half of the vector, so that nobody idles.
+//! Double binary tree all-reduce (Sanders, Speck and Träff 2009): two trees, each for half of the
+//! vector.
 //!
-//! In a binary tree half of the ranks are leaves that send once and receive once, while inner ranks
-//! work for two children. Two trees over the same ranks, arranged so that a rank is a leaf in one
-//! of them at least, share the work: with each half of the vector going up and down its own tree, a
-//! rank sends and receives at most twice the vector, however many ranks there are, and the depth
-//! stays logarithmic. Cut into segments, the vector flows through all levels at once: while one
-//! segment is added at the top, the next is already on its way. (Sanders, Speck and Träff, 2009.)
+//! In a binary tree half of the ranks are leaves that send and receive once, while inner ranks
+//! serve two children. Two trees over the same ranks, arranged so that every rank is a leaf in at
+//! least one of them, share the load: a rank sends and receives at most twice the vector, however
+//! many ranks there are, and the depth stays logarithmic. Split into segments, the vector is
+//! pipelined through all levels: it takes at most 4 log₂ n + 2(segments - 1) rounds.
 //!
 //! The trees are the in-order binary trees over 1 … n: odd numbers are leaves, a number divisible
-//! by 2^h has height h. The second tree counts backwards (n even) or from the next rank on (n odd),
-//! which swaps odd and even.
+//! by 2^h has height h. The second tree is mirrored (n even) or shifted by one rank (n odd), which
+//! swaps odd and even.
 //!
 //! *Order of the sum:* own plus left child, then plus right child, at every node, with the lower
 //! rank on the left: not canonical from three ranks on.
@@ -21,7 +21,7 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Side};
 
-/// Every rank gets the sum; each half of the vector is cut into `segments`.
+/// All-reduce with `segments` segments per half of the vector.
 pub fn all_reduce(num_ranks: usize, segments: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     for tree in 0..2 {
@@ -43,7 +43,7 @@ pub fn all_reduce(num_ranks: usize, segments: usize) -> Schedule {
 struct InOrderTree {
     number: usize,
     num_ranks: usize,
-    /// The levels below each label; entry 0 is unused.
+    /// Height of each label; entry 0 is unused.
     heights: Vec<usize>,
     root: usize,
 }
@@ -57,8 +57,8 @@ impl InOrderTree {
         tree
     }
 
-    /// A segment of the vector becomes a sum at the root. Two slots for every level: the left child
-    /// sends in the first, the right child in the second, because both are added to one number.
+    /// Reduces a segment to the root. Every level has two slots, one per child, because both are
+    /// added to the same partial sum.
     fn add_up(&self, builder: &mut Builder, segment: usize, chunk: Chunks) {
         for label in 1..=self.num_ranks {
             let mut own = Buffer::INPUT;
@@ -75,7 +75,7 @@ impl InOrderTree {
         }
     }
 
-    /// The sum of a segment goes down again, to both children at once.
+    /// Broadcasts the sum of a segment, to both children at once.
     fn spread(&self, builder: &mut Builder, segment: usize, chunk: Chunks) {
         for label in 1..=self.num_ranks {
             let slot = 2 * (segment + self.heights[self.root] + 1 + self.depth(label));
@@ -86,7 +86,7 @@ impl InOrderTree {
         }
     }
 
-    /// Who stands at a label.
+    /// Rank at a label.
     fn rank(&self, label: usize) -> usize {
         match self.number {
             0 => label - 1,
@@ -95,7 +95,7 @@ impl InOrderTree {
         }
     }
 
-    /// The children from left to right.
+    /// Children from left to right.
     fn children(&self, label: usize) -> Vec<usize> {
         (1..=self.num_ranks).filter(|&child| parent(child, self.num_ranks) == Some(label)).collect()
     }
@@ -111,8 +111,8 @@ impl InOrderTree {
     }
 }
 
-/// The label above: the lowest set bit moves one place up. Where that label is beyond n, the bit is
-/// dropped instead, which leads to the next higher level that exists.
+/// Parent label: the lowest set bit moves one place up. Where that label is beyond n, the bit is
+/// cleared instead, which leads to the next higher level that exists.
 fn parent(label: usize, num_ranks: usize) -> Option<usize> {
     let bit = label & label.wrapping_neg();
     let below = label ^ bit;

@@ -1,10 +1,10 @@
-//! Doubling: an all-gather in ⌈log₂ n⌉ rounds, for any number of ranks.
+//! Doubling all-gather for any number of ranks (Bruck et al. 1997).
 //!
 //! In round r every rank sends the first 2^r parts it has, counted from its own, to the rank 2^r
-//! before it, and receives as many from the rank 2^r after it. What is known doubles; the last
-//! round carries what is still missing. (Bruck's algorithm. For powers of two others call the like
-//! of it recursive doubling.) Parts are received where they belong, so nothing is rotated at the
-//! end; a run that goes past the last rank travels as two steps of one round.
+//! before it, and receives as many from the rank 2^r after it. The parts held double each round;
+//! the last round carries the rest. It takes ⌈log₂ n⌉ rounds and sends (n-1)/n of the vector per
+//! rank. (For powers of two recursive doubling is similar.) Parts are received in place, so nothing
+//! is rotated at the end; a run that wraps past the last rank takes two steps of one round.
 
 use super::tree::height;
 use crate::algorithm::Algorithm;
@@ -14,14 +14,14 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::Buffer;
 
-/// Every rank gets the parts of all ranks.
+/// All-gather.
 pub fn all_gather(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     gather(&mut builder, 0, num_ranks, Buffer::INPUT);
     builder.finish(Op::AllGather, Algorithm::Doubling, num_ranks)
 }
 
-/// From slot `start` on every rank's share, which lies in its buffer `own`, goes into all outputs.
+/// All-gather of every rank's share in buffer `own`, from slot `start` on.
 fn gather(builder: &mut Builder, start: usize, num_ranks: usize, own: Buffer) {
     for rank in 0..num_ranks {
         builder.copy(start, rank, Chunks::one(rank), Buffer::Output.on(rank), own.on(rank));

@@ -1,20 +1,20 @@
-//! Hierarchical: one level of the machine after the other.
+//! Hierarchical all-reduce: one level of the topology after the other.
 //!
-//! Ranks on one host are close, hosts are far apart. So the children of the innermost groups first
-//! reduce and scatter among themselves, after which each holds a share of its group's sum; then the
-//! owners of the same chunks in neighbouring groups do the same with their shares, and so on up to
-//! the whole. The method back is a gather on every level. No rank is a leader: at each level all of
-//! them carry a part, all links are busy, and what a host sends to others does not depend on how
-//! many ranks it has.
+//! Ranks of a host are close, hosts are far apart. The ranks of each innermost group first
+//! reduce-scatter among themselves, after which each holds a share of its group's sum; then the
+//! owners of the same chunks in neighbouring groups reduce-scatter their shares, and so on up to
+//! the root. All-gathers on every level follow in reverse. No rank is a leader: on each level all
+//! ranks carry a part, all links are busy, and the bytes that leave a host, 2(h-1)/h of the vector
+//! for h hosts, do not depend on its number of ranks.
 //!
-//! Groups may be uneven. With hosts of three and two ranks, the shares are cut so that every border
-//! of one host is a border of the other too, and each run of chunks between two borders has one
-//! owner on each host. On every level, children that share memory read each other's (as in
-//! [`direct`](super::direct)); children that do not, exchange messages, by halving where their
-//! number is a power of two and otherwise pairwise.
+//! Groups may have different sizes. With hosts of three and two ranks, shares are split so that
+//! every boundary of one host is a boundary of the other too, and each run of chunks between two
+//! boundaries has one owner on each host. On every level, children that share memory read it
+//! directly (as in [`direct`](super::direct)); others exchange messages, by recursive halving where
+//! their number is a power of two and pairwise otherwise.
 //!
-//! *Order of the sum:* canonical exactly if every group is a block of the canonical tree, that is,
-//! an aligned power of two of consecutive ranks, or what is left of one at the end.
+//! *Order of the sum:* canonical exactly if every group is a block of the canonical tree: an
+//! aligned power of two of consecutive ranks, or its remainder at the end.
 
 use super::pairwise::Split;
 use super::rabenseifner;
@@ -27,7 +27,7 @@ use crate::step::{Buffer, Place};
 use crate::sum_tree::{SumTree, is_canonical_block};
 use crate::topology::{Medium, Topology};
 
-/// Every rank gets the sum. The topology must name each rank of a group once.
+/// All-reduce. The topology must name each rank of the group once.
 pub fn all_reduce(topology: &Topology) -> Schedule {
     let num_ranks = topology.ranks().len();
     assert!(topology.covers(num_ranks), "{topology} does not name every rank once");
@@ -35,7 +35,7 @@ pub fn all_reduce(topology: &Topology) -> Schedule {
     let mut climb =
         Climb { builder: Builder::new(num_ranks), num_ranks, all: Chunks::all(num_chunks) };
     let (level, top) = climb.up(topology, 0);
-    // A rank that is all alone has its own input for a sum.
+    // The sum of a single rank is its input.
     for &(chunks, place) in &level.owned {
         climb.builder.copy(top, place.rank, chunks, Buffer::Output.on(place.rank), place);
     }
@@ -43,8 +43,8 @@ pub fn all_reduce(topology: &Topology) -> Schedule {
     climb.builder.finish(Op::AllReduce, Algorithm::Hierarchical, num_chunks)
 }
 
-/// How finely the vector is cut: so that at every level, each run of chunks that has the same
-/// owners can be divided equally among them.
+/// Number of chunks, such that on every level each run of chunks with the same owners divides
+/// equally among them.
 fn num_chunks(topology: &Topology) -> usize {
     match topology {
         Topology::Rank(_) => 1,
@@ -60,11 +60,11 @@ struct Climb {
     all: Chunks,
 }
 
-/// A level of the topology, with what every rank is responsible for.
+/// A level of the topology, with the chunks that each rank owns.
 struct Level {
-    /// Who holds the sum of which chunks of this part of the machine, in ascending order.
+    /// Owner of each run of chunks of this level's sum, in ascending order.
     owned: Vec<(Chunks, Place)>,
-    /// The exchange that brought this about, and the levels below; none for a single rank.
+    /// Exchange of this level, with the levels below; `None` for a single rank.
     exchange: Option<Exchange>,
 }
 
@@ -75,19 +75,19 @@ struct Exchange {
     children: Vec<Level>,
 }
 
-/// How the children of a level exchange their sums.
+/// Exchange method between the children of a level.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ExchangeMethod {
-    /// They read each other's memory.
+    /// Shared memory.
     Memory,
-    /// By messages, halving and doubling.
+    /// Messages by recursive halving and doubling.
     Halving,
-    /// By messages, each with each.
+    /// Messages between all pairs.
     Pairwise,
 }
 
 impl Climb {
-    /// Adds up what the ranks of `topology` have, from slot `start` on; returns the slot after.
+    /// Reduces the inputs of `topology`'s ranks from slot `start` on; returns the next slot.
     fn up(&mut self, topology: &Topology, start: usize) -> (Level, usize) {
         let (medium, children) = match topology {
             Topology::Rank(rank) => {
@@ -126,7 +126,7 @@ impl Climb {
         (Level { owned, exchange: Some(exchange) }, end)
     }
 
-    /// The owners of a run of chunks add up their shares of it.
+    /// The owners of a run of chunks reduce their shares of it.
     fn reduce(
         &mut self,
         slot: usize,
@@ -154,7 +154,7 @@ impl Climb {
         }
     }
 
-    /// Hands the sums back down, from slot `start` on; returns the slot after.
+    /// Gathers the sums back down from slot `start` on; returns the next slot.
     fn down(&mut self, level: &Level, start: usize) -> usize {
         let Some(exchange) = &level.exchange else { return start };
         let mut slot = start;
@@ -173,7 +173,7 @@ impl Climb {
         children.map(|member| self.down(member, end)).fold(end, usize::max)
     }
 
-    /// The owners of a run of chunks give each other their shares of it.
+    /// The owners of a run of chunks all-gather their shares of it.
     fn gather(&mut self, slot: usize, split: &Split, method: ExchangeMethod) -> usize {
         let builder = &mut self.builder;
         let output = |&rank: &usize| Buffer::Output.on(rank);
@@ -207,7 +207,7 @@ impl ExchangeMethod {
         }
     }
 
-    /// Divides a run among its owners; for halving so that what travels together lies side by side.
+    /// Divides a run among its owners; for halving, shares of one message are contiguous.
     fn shares(self, run: Chunks, num_owners: usize) -> Vec<Chunks> {
         match self {
             Self::Halving => rabenseifner::contiguous_shares(run, num_owners),
@@ -216,7 +216,7 @@ impl ExchangeMethod {
     }
 }
 
-/// The longest runs of chunks that have one owner in every level, with those owners.
+/// Longest runs of chunks with a single owner in every level, with those owners.
 fn common_runs(levels: &[Level]) -> Vec<(Chunks, Vec<Place>)> {
     let mut borders: Vec<usize> =
         levels.iter().flat_map(|level| &level.owned).map(|(chunks, _)| chunks.end).collect();
@@ -231,8 +231,8 @@ fn common_runs(levels: &[Level]) -> Vec<(Chunks, Vec<Place>)> {
     runs.map(|run| (run, levels.iter().map(|level| owner(level, run)).collect())).collect()
 }
 
-/// The order in which the sums of the children are added: that of the canonical tree over all ranks
-/// where the children are blocks of it, otherwise the canonical tree over the children.
+/// Order in which the children's sums are added: that of the canonical tree over all ranks where
+/// the children are blocks of it, otherwise the canonical tree over the children.
 fn order(children: &[Topology], num_ranks: usize) -> SumTree<usize> {
     let block = |member: &Topology| {
         let ranks = member.ranks();

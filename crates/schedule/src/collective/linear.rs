@@ -1,7 +1,8 @@
-//! Linear: the root deals with every rank itself, all at once.
+//! Linear collectives: the root exchanges with every rank directly.
 //!
-//! One round for everybody. The root's link carries everything, so this is for few ranks, or for
-//! parts so uneven that passing them through others would not pay.
+//! One round, in which the root's link carries everything: (n-1) times the vector for a broadcast,
+//! (n-1)/n of it for a scatter or gather. It suits few ranks, or parts of such different lengths
+//! that forwarding them would not pay.
 
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
@@ -10,17 +11,17 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::Buffer;
 
-/// Every rank gets the root's vector.
+/// Broadcast.
 pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
     from_root(Op::Broadcast { root }, num_ranks, root, 1, |_| Chunks::all(1))
 }
 
-/// Rank i gets part i of the root's vector.
+/// Scatter.
 pub fn scatter(num_ranks: usize, root: usize) -> Schedule {
     from_root(Op::Scatter { root }, num_ranks, root, num_ranks, Chunks::one)
 }
 
-/// The root gets the parts of all ranks.
+/// Gather.
 pub fn gather(num_ranks: usize, root: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let into = Buffer::Output.on(root);

@@ -1,4 +1,4 @@
-//! The algorithms, one a file; each is a pure function from a group to a [`Schedule`].
+//! Collective algorithms, one per file; each is a pure function from a group to a [`Schedule`].
 //!
 //! | operation | algorithms |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | all-to-all | pairwise, direct |
 //! | barrier | dissemination, direct |
 //!
-//! [`build`] finds the function for an operation and an algorithm; [`select`] finds the algorithm.
+//! [`build`] dispatches an operation and an algorithm; [`select`] selects the algorithm.
 
 pub mod ring;
 
@@ -45,66 +45,66 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::topology::Topology;
 
-/// The ranks that a schedule is made for.
+/// Ranks that a schedule is built for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// What they add up, which also says how many they are.
+    /// Contributions to the sum, which also give the number of ranks.
     pub contributions: Contributions,
-    /// How they hang together, where that is known.
+    /// Topology of the ranks, if known.
     pub topology: Option<Topology>,
-    /// The order in which they form a ring; empty for their own.
+    /// Ring order; empty for rank order.
     pub ring: Vec<usize>,
 }
 
-/// Why there is no such schedule.
+/// Reason that a schedule cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// The algorithm is for other operations.
+    /// The algorithm does not implement the operation.
     #[error("{algorithm} is no algorithm for {op}; try {}", listed(algorithms(*.op)))]
-    NotForThis {
-        /// What was asked for.
+    WrongOperation {
+        /// Requested algorithm.
         algorithm: Algorithm,
-        /// What it should do.
+        /// Requested operation.
         op: Op,
     },
-    /// The algorithm is for powers of two.
+    /// The algorithm needs a power of two of ranks.
     #[error("{algorithm} needs a power of two of ranks, and there are {num_ranks}; try pairwise")]
     NotAPowerOfTwo {
-        /// What was asked for.
+        /// Requested algorithm.
         algorithm: Algorithm,
-        /// How many ranks there are.
+        /// Number of ranks.
         num_ranks: usize,
     },
     /// No channels or no segments.
     #[error("{algorithm} would move nothing; try 1 or more")]
     NoParts {
-        /// What was asked for.
+        /// Requested algorithm.
         algorithm: Algorithm,
     },
-    /// The algorithm adds one vector of each rank, and some rank has several.
+    /// The algorithm takes one vector per rank, and some rank contributes several.
     #[error("{algorithm} adds one vector of each rank; with several try direct or pairwise")]
-    SeveralAddends {
-        /// What was asked for.
+    SeveralContributions {
+        /// Requested algorithm.
         algorithm: Algorithm,
     },
-    /// Nobody said how the ranks hang together, or it was said of other ranks.
+    /// The topology is missing, or belongs to other ranks.
     #[error("there is no topology that names each of the {num_ranks} ranks once")]
     NoTopology {
-        /// How many ranks there are.
+        /// Number of ranks.
         num_ranks: usize,
     },
     /// The root is not in the group.
     #[error("{op}: there are {num_ranks} ranks, counted from 0")]
     NoSuchRoot {
-        /// What was asked for.
+        /// Requested operation.
         op: Op,
-        /// How many ranks there are.
+        /// Number of ranks.
         num_ranks: usize,
     },
 }
 
 impl BuildError {
-    /// Who must act: whoever asked for the algorithm.
+    /// Blame: the user chose the algorithm.
     pub const fn blame(&self) -> Blame {
         Blame::User
     }
@@ -116,12 +116,12 @@ impl GroupSpec {
         Self { contributions: Contributions::one_each(num_ranks), topology: None, ring: Vec::new() }
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn num_ranks(&self) -> usize {
         self.contributions.num_ranks()
     }
 
-    /// The order in which they form a ring.
+    /// Ring order.
     fn ring(&self) -> Cow<'_, [usize]> {
         if self.ring.is_empty() {
             return Cow::Owned((0..self.num_ranks()).collect());
@@ -130,14 +130,14 @@ impl GroupSpec {
     }
 }
 
-/// The algorithms for an operation, with the numbers that are tried when nobody asks for others.
+/// Algorithms of an operation, with their default parameters.
 pub fn algorithms(op: Op) -> &'static [Algorithm] {
     use Algorithm::{
         Butterfly, Direct, Dissemination, Doubling, Halving, Hierarchical, Linear, OneShot,
         Pairwise, Rabenseifner, ScatterGather, Tree,
     };
     const RING: Algorithm = Algorithm::RING;
-    const TWO_WAYS: Algorithm = Algorithm::Ring { channels: 2 };
+    const BIDIRECTIONAL_RING: Algorithm = Algorithm::Ring { channels: 2 };
     const DOUBLE_TREE: Algorithm = Algorithm::DoubleTree { segments: 8 };
     match op {
         Op::AllReduce => &[
@@ -148,12 +148,12 @@ pub fn algorithms(op: Op) -> &'static [Algorithm] {
             Rabenseifner,
             Pairwise,
             RING,
-            TWO_WAYS,
+            BIDIRECTIONAL_RING,
             DOUBLE_TREE,
             Hierarchical,
         ],
-        Op::ReduceScatter => &[Direct, Halving, Pairwise, RING, TWO_WAYS],
-        Op::AllGather => &[Direct, Doubling, Pairwise, RING, TWO_WAYS],
+        Op::ReduceScatter => &[Direct, Halving, Pairwise, RING, BIDIRECTIONAL_RING],
+        Op::AllGather => &[Direct, Doubling, Pairwise, RING, BIDIRECTIONAL_RING],
         Op::Broadcast { .. } => &[Direct, Tree, Linear, ScatterGather],
         Op::Reduce { .. } => &[Direct, Tree, ScatterGather],
         Op::Scatter { .. } | Op::Gather { .. } => &[Direct, Tree, Linear],
@@ -162,7 +162,7 @@ pub fn algorithms(op: Op) -> &'static [Algorithm] {
     }
 }
 
-/// The schedule of an operation by an algorithm.
+/// Builds the schedule of an operation by an algorithm.
 pub fn build(op: Op, algorithm: Algorithm, group: &GroupSpec) -> Result<Schedule, BuildError> {
     let (n, contributions) = (group.num_ranks(), &group.contributions);
     if group.topology.as_ref().is_some_and(|topology| !topology.covers(n)) {
@@ -174,7 +174,7 @@ pub fn build(op: Op, algorithm: Algorithm, group: &GroupSpec) -> Result<Schedule
     let takes_several =
         [Algorithm::Direct, Algorithm::OneShot, Algorithm::Pairwise, Algorithm::ScatterGather];
     if op.is_sum() && !contributions.is_one_each() && !takes_several.contains(&algorithm) {
-        return Err(BuildError::SeveralAddends { algorithm });
+        return Err(BuildError::SeveralContributions { algorithm });
     }
     if let Algorithm::Ring { channels: 0 } | Algorithm::DoubleTree { segments: 0 } = algorithm {
         return Err(BuildError::NoParts { algorithm });
@@ -224,7 +224,7 @@ pub fn build(op: Op, algorithm: Algorithm, group: &GroupSpec) -> Result<Schedule
         (Op::AllToAll, Algorithm::Direct) => direct::all_to_all(n),
         (Op::Barrier, Algorithm::Dissemination) => dissemination::barrier(n),
         (Op::Barrier, Algorithm::Direct) => direct::barrier(n),
-        _ => return Err(BuildError::NotForThis { algorithm, op }),
+        _ => return Err(BuildError::WrongOperation { algorithm, op }),
     })
 }
 
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_built_is_refused_with_a_way_out() {
+    fn impossible_requests_are_rejected_with_an_alternative() {
         let refusal =
             |op, algorithm, group: &GroupSpec| build(op, algorithm, group).unwrap_err().to_string();
         let group = GroupSpec::new(6);

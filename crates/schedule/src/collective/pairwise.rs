@@ -1,13 +1,14 @@
-//! Pairwise: every pair of ranks exchanges its parts directly, n-1 rounds of one partner each.
+//! Pairwise exchange: every pair of ranks exchanges its parts directly (Thakur, Rabenseifner and
+//! Gropp 2005).
 //!
-//! In round t rank i sends to rank i+t and receives from rank i-t, so that every rank sends one
-//! message and receives one. This is how an all-to-all is done. It is also the way to a canonical
-//! sum over messages for *any* number of ranks: every rank first receives its share of everybody's
-//! vectors unsummed and then adds them in whatever order is wanted. A reduce-scatter sends (n-1)/n
-//! of the vector, an all-reduce twice that, as little as a ring; the price is working memory for
-//! the shares that wait, almost one vector per rank and contribution.
+//! In round t rank i sends to rank i+t and receives from rank i-t, so that every rank sends and
+//! receives one message. This is the standard all-to-all. It also gives a canonical sum over
+//! messages for *any* number of ranks: every rank first receives its share of all vectors unreduced
+//! and then adds them in any order. It takes n-1 rounds; a reduce-scatter sends (n-1)/n of the
+//! vector per rank, an all-reduce twice that, as little as a ring. The price is scratch memory for
+//! the unreduced shares, almost one vector per rank and contribution.
 //!
-//! *Order of the sum:* canonical, always, also for ranks with several contributions.
+//! *Order of the sum:* always canonical, also for ranks with several contributions.
 
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
@@ -18,7 +19,7 @@ use crate::schedule::Schedule;
 use crate::step::{Buffer, Place};
 use crate::sum_tree::SumTree;
 
-/// Every rank gets the sum.
+/// All-reduce.
 pub fn all_reduce(contributions: &Contributions) -> Schedule {
     let mut builder = Builder::with_contributions(contributions.clone());
     let split = Split::whole(contributions.num_ranks());
@@ -28,7 +29,7 @@ pub fn all_reduce(contributions: &Contributions) -> Schedule {
     builder.finish(Op::AllReduce, Algorithm::Pairwise, contributions.num_ranks())
 }
 
-/// Rank i gets part i of the sum.
+/// Reduce-scatter.
 pub fn reduce_scatter(contributions: &Contributions) -> Schedule {
     let mut builder = Builder::with_contributions(contributions.clone());
     let split = Split::whole(contributions.num_ranks());
@@ -36,14 +37,14 @@ pub fn reduce_scatter(contributions: &Contributions) -> Schedule {
     builder.finish(Op::ReduceScatter, Algorithm::Pairwise, contributions.num_ranks())
 }
 
-/// Every rank gets the parts of all ranks.
+/// All-gather.
 pub fn all_gather(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     Split::whole(num_ranks).all_gather(&mut builder, 0, Buffer::INPUT);
     builder.finish(Op::AllGather, Algorithm::Pairwise, num_ranks)
 }
 
-/// Rank d gets part d of every rank's vector.
+/// All-to-all.
 pub fn all_to_all(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     for rank in 0..num_ranks {
@@ -58,30 +59,30 @@ pub fn all_to_all(num_ranks: usize) -> Schedule {
     builder.finish(Op::AllToAll, Algorithm::Pairwise, num_ranks * num_ranks)
 }
 
-/// The canonical sum of all ranks' inputs.
+/// Canonical sum of all ranks' inputs.
 pub(crate) fn inputs(contributions: &Contributions) -> SumTree<Place> {
     contributions
         .tree()
         .map(&mut |contribution| Buffer::Input(contribution.index).on(contribution.rank))
 }
 
-/// Chunks that are divided among some ranks.
+/// Chunks divided among some ranks.
 pub(crate) struct Split {
-    /// The ranks.
+    /// Ranks.
     pub(crate) ranks: Vec<usize>,
-    /// What each of them is responsible for.
+    /// Chunks that each rank owns.
     pub(crate) shares: Vec<Chunks>,
 }
 
 impl Split {
-    /// One chunk for each rank of a group.
+    /// One chunk per rank of a group.
     pub(crate) fn whole(num_ranks: usize) -> Self {
         let shares = Chunks::all(num_ranks).split(num_ranks);
         Self { ranks: (0..num_ranks).collect(), shares }
     }
 
-    /// From slot `start` on every rank collects its share of all leaves of the sum, and adds them
-    /// into the buffer `into(rank)`. Returns the slot after.
+    /// Reduce-scatter from slot `start` on: every rank collects its share of all leaves of the sum
+    /// and adds them into the buffer `into(rank)`. Returns the next slot.
     pub(crate) fn reduce_scatter(
         &self,
         builder: &mut Builder,
@@ -106,8 +107,8 @@ impl Split {
         start + self.ranks.len()
     }
 
-    /// From slot `start` on every rank sends its share, which lies in its buffer `own`, into
-    /// everybody's output. Returns the slot after.
+    /// All-gather from slot `start` on: every rank sends its share in buffer `own` to every output.
+    /// Returns the next slot.
     pub(crate) fn all_gather(&self, builder: &mut Builder, start: usize, own: Buffer) -> usize {
         for (&rank, &share) in self.ranks.iter().zip(&self.shares) {
             builder.copy(start, rank, share, Buffer::Output.on(rank), own.on(rank));
@@ -121,10 +122,10 @@ impl Split {
         start + self.ranks.len()
     }
 
-    /// The round, counted from 1, in which `rank` sends to the member at `position`.
+    /// Round, counted from 1, in which `rank` sends to the rank at index `position`.
     fn round(&self, rank: usize, position: usize) -> usize {
         let sender = self.ranks.iter().position(|&member| member == rank);
-        let sender = sender.expect("the leaves of a sum belong to its members");
+        let sender = sender.expect("the leaves of a sum belong to its ranks");
         (position + self.ranks.len() - sender) % self.ranks.len()
     }
 }

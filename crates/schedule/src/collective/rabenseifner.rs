@@ -1,13 +1,14 @@
-//! Rabenseifner: halving and doubling.
+//! Rabenseifner's all-reduce: recursive halving and doubling (Rabenseifner 2004).
 //!
-//! *Halving:* in round r every rank and its partner at distance 2^r split what they both still work
-//! on; each sends the half it gives up and adds the half it keeps. After log₂ n rounds every rank
-//! has one share of the complete sum. *Doubling* runs the same rounds backwards and copies. So the
-//! all-reduce sends 2(n-1)/n of the vector, as little as a ring, in 2 log₂ n rounds instead of
-//! 2(n-1). Other than powers of two are folded first.
+//! *Halving* (reduce-scatter): in round r every rank and its partner at distance 2^r split the
+//! chunks they both work on; each sends the half it gives up and adds the half it keeps. After log₂
+//! n rounds every rank has one share of the sum. *Doubling* (all-gather) runs the same rounds in
+//! reverse and copies. The all-reduce takes 2 log₂ n rounds instead of a ring's 2(n-1) and sends
+//! 2(n-1)/n of the vector per rank, as little as a ring. Other group sizes are first reduced to a
+//! power of two.
 //!
 //! The distance *doubles* while the vector halves. (Many libraries begin with the furthest partner
-//! instead.) Then what a rank has summed after round r is an aligned block of 2^(r+1) ranks.
+//! instead.) The partial sum after round r then covers an aligned block of 2^(r+1) ranks.
 //!
 //! *Order of the sum:* canonical for powers of two.
 
@@ -19,7 +20,7 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Place, Side};
 
-/// Every rank gets the sum.
+/// All-reduce.
 pub fn all_reduce(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let group = PowerOfTwoGroup::new(num_ranks);
@@ -33,9 +34,9 @@ pub fn all_reduce(num_ranks: usize) -> Schedule {
     builder.finish(Op::AllReduce, Algorithm::Rabenseifner, num_chunks)
 }
 
-/// Rank i gets part i of the sum; `num_ranks` must be a power of two. The parts that are exchanged
-/// in a round do not lie side by side (rank 0 keeps the parts 0, 2, 4 … in the first round), so
-/// they travel as several steps of that round.
+/// Reduce-scatter; `num_ranks` must be a power of two. The parts exchanged in a round are not
+/// contiguous (rank 0 keeps parts 0, 2, 4 … in the first round), so they take several steps of that
+/// round.
 pub fn reduce_scatter(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let shares = Chunks::all(num_ranks).split(num_ranks);
@@ -47,8 +48,8 @@ pub fn reduce_scatter(num_ranks: usize) -> Schedule {
     builder.finish(Op::ReduceScatter, Algorithm::Halving, num_ranks)
 }
 
-/// The vector in one share per place, numbered so that the shares that travel together in a round
-/// lie side by side: place i owns the part whose number is i with its bits reversed.
+/// One share per rank, ordered so that the shares sent together in a round are contiguous: rank i
+/// owns the part whose number is i with its bits reversed.
 pub(crate) fn contiguous_shares(chunks: Chunks, group_size: usize) -> Vec<Chunks> {
     let num_bits = group_size.trailing_zeros();
     let reversed =
@@ -56,9 +57,9 @@ pub(crate) fn contiguous_shares(chunks: Chunks, group_size: usize) -> Vec<Chunks
     (0..group_size).map(|index| chunks.part(group_size, reversed(index))).collect()
 }
 
-/// Halving from slot `start` on: place i ends with the sum of `shares[i]` in its output. A place
-/// brings its contribution where its place says; `rests` says where partial sums lie when so many rounds
-/// are left. Returns the slot after.
+/// Halving from slot `start` on: rank i ends with the sum of `shares[i]` in its output. `places`
+/// are the operands; `rests` gives the buffer of partial sums by the number of rounds left. Returns
+/// the next slot.
 pub(crate) fn halve(
     builder: &mut Builder,
     start: usize,
@@ -95,8 +96,8 @@ pub(crate) fn halve(
     start + num_rounds
 }
 
-/// Doubling from slot `start` on: what [`halve`] left in the outputs becomes everybody's. Returns
-/// the slot after.
+/// Doubling from slot `start` on: the shares that [`halve`] left in the outputs reach all outputs.
+/// Returns the next slot.
 pub(crate) fn double(
     builder: &mut Builder,
     start: usize,
@@ -122,8 +123,8 @@ fn num_rounds(places: &[Place]) -> usize {
     places.len().trailing_zeros() as usize
 }
 
-/// What place `index` still works on after some rounds of halving: the shares of all places whose
-/// number agrees with its own in that many last bits.
+/// Chunks that rank `index` still works on after some rounds of halving: the shares of all ranks
+/// that agree with it in that many low bits.
 fn owned_after(shares: &[Chunks], index: usize, num_rounds: usize) -> Vec<Chunks> {
     let last_bits = (1 << num_rounds) - 1;
     let agrees = |other: &usize| (other ^ index) & last_bits == 0;

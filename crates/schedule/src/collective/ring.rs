@@ -1,20 +1,21 @@
-//! Ring: every rank talks to its two neighbours only.
+//! Ring collectives (Patarasuk and Yuan 2009): every rank communicates with its two neighbours
+//! only.
 //!
-//! The vector is cut into one share per rank. To reduce and scatter, a share starts at the rank
-//! after its owner and travels once around the ring; every rank adds its own part as it passes, and
-//! it comes home complete after n-1 rounds. To gather, complete shares travel n-1 rounds further.
-//! In every round all links carry a share, so an all-reduce sends 2(n-1)/n of the vector per rank,
-//! which no algorithm can beat; it pays with 2(n-1) rounds of latency.
+//! The vector is split into one share per rank. In the reduce-scatter a share starts at the rank
+//! after its owner and travels once around the ring; every rank adds its own part, and the share
+//! arrives at its owner after n-1 rounds. In the all-gather complete shares travel n-1 rounds
+//! further. All links carry a share in every round, so an all-reduce sends 2(n-1)/n of the vector
+//! per rank, which is optimal, in 2(n-1) rounds.
 //!
-//! With several channels each share is cut into as many chunks, and every second channel runs the
-//! other way round, so that both directions of every link are busy.
+//! With several channels each share is split into as many chunks, and odd channels run in the
+//! opposite direction, so that both directions of every link are busy.
 //!
-//! Ranks stand in the ring in their own order, or in another one that avoids slow links (see
-//! [`Links::ring_order`](crate::Links::ring_order)).
+//! The ring follows rank order, or an order that avoids slow links
+//! ([`Links::ring_order`](crate::Links::ring_order)).
 //!
-//! *Order of the sum:* the chunks of share i are added up on their way, from the rank after i
-//! around to i, the lower of two neighbours on the left: the same on all ranks, but another order
-//! for every share, and canonical for one or two ranks only.
+//! *Order of the sum:* the chunks of share i are added from the rank after i around to i, the lower
+//! of two neighbours on the left: the same on all ranks, but a different order for every share, and
+//! canonical for one or two ranks only.
 
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
@@ -23,7 +24,7 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::{Buffer, Side};
 
-/// Every rank gets the sum: reduce-scatter, then all-gather.
+/// All-reduce: reduce-scatter, then all-gather.
 pub fn all_reduce(order: &[usize], channels: usize) -> Schedule {
     let ring = Ring { order, channels };
     let mut builder = Builder::new(order.len());
@@ -32,12 +33,12 @@ pub fn all_reduce(order: &[usize], channels: usize) -> Schedule {
     ring.finish(builder, Op::AllReduce)
 }
 
-/// Rank i gets part i of the sum.
+/// Reduce-scatter.
 pub fn reduce_scatter(order: &[usize], channels: usize) -> Schedule {
     let ring = Ring { order, channels };
     let mut builder = Builder::new(order.len());
     let last_round = order.len().saturating_sub(2);
-    // A partial sum rests here for one round: while one leaves, the next arrives beside it.
+    // Partial sums alternate between two buffers: one is sent while the next arrives.
     ring.reduce_scatter(&mut builder, 0, |round, chunk| match round {
         _ if round == last_round => Buffer::Output,
         _ => Buffer::Scratch { slot: 2 * (chunk % channels) + round % 2, base: chunk },
@@ -45,7 +46,7 @@ pub fn reduce_scatter(order: &[usize], channels: usize) -> Schedule {
     ring.finish(builder, Op::ReduceScatter)
 }
 
-/// Every rank gets the parts of all ranks.
+/// All-gather.
 pub fn all_gather(order: &[usize], channels: usize) -> Schedule {
     let ring = Ring { order, channels };
     let mut builder = Builder::new(order.len());
@@ -53,16 +54,16 @@ pub fn all_gather(order: &[usize], channels: usize) -> Schedule {
     ring.finish(builder, Op::AllGather)
 }
 
-/// A ring over all ranks of a group.
+/// Ring over all ranks of a group.
 pub(crate) struct Ring<'a> {
-    /// All ranks, each next to its neighbours.
+    /// Ranks in ring order.
     pub(crate) order: &'a [usize],
     pub(crate) channels: usize,
 }
 
 impl Ring<'_> {
-    /// Sums travel home from slot `start` on; returns the slot after the last. `rests` says where
-    /// a rank keeps the sum of a chunk that came in a round.
+    /// Reduce-scatter from slot `start` on; returns the next slot. `rests` gives the buffer of a
+    /// chunk's partial sum by round.
     fn reduce_scatter(
         &self,
         builder: &mut Builder,
@@ -98,8 +99,8 @@ impl Ring<'_> {
         start + num_ranks - 1
     }
 
-    /// Shares travel around from slot `start` on; each starts in its owner's buffer `own` and ends
-    /// in every output. Returns the slot after the last.
+    /// All-gather from slot `start` on: each share starts in its owner's buffer `own` and reaches
+    /// every output. Returns the next slot.
     pub(crate) fn all_gather(&self, builder: &mut Builder, start: usize, own: Buffer) -> usize {
         let num_ranks = self.order.len();
         for rank in 0..num_ranks {
@@ -125,19 +126,19 @@ impl Ring<'_> {
         builder.finish(op, algorithm, self.order.len() * self.channels)
     }
 
-    /// The part of `owner`'s share that travels on `channel`.
+    /// Chunk of `owner`'s share on `channel`.
     fn chunk(&self, owner: usize, channel: usize) -> usize {
         owner * self.channels + channel
     }
 
-    /// The rank `distance` further than a place in the direction of a channel.
+    /// Rank `distance` positions ahead in the direction of a channel.
     fn ahead(&self, place: usize, distance: usize, channel: usize) -> usize {
         let num_ranks = self.order.len();
         let distance = if channel.is_multiple_of(2) { distance } else { num_ranks - distance };
         self.order[(place + distance) % num_ranks]
     }
 
-    /// The rank `distance` back.
+    /// Rank `distance` positions back.
     fn behind(&self, place: usize, distance: usize, channel: usize) -> usize {
         self.ahead(place, self.order.len() - distance, channel)
     }

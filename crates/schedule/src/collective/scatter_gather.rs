@@ -1,12 +1,12 @@
-//! Scatter and gather: broadcast and reduce for long vectors.
+//! Scatter-gather broadcast (van de Geijn) and reduce for long vectors (Thakur, Rabenseifner and
+//! Gropp 2005).
 //!
-//! A tree sends the whole vector over every link of the root. It is cheaper to deal with a long
-//! vector in parts. *Broadcast:* the root scatters the vector over a tree, then all ranks gather it
-//! around a ring (van de Geijn). *Reduce:* all ranks exchange parts so that each adds up one of
-//! them, then the root gathers the parts. Both send about twice the vector, whatever the number of
-//! ranks, where a tree sends log₂ n times the vector.
+//! A tree sends the whole vector over every link of the root. *Broadcast:* the root scatters the
+//! vector over a tree, then all ranks all-gather it around a ring: ⌈log₂ n⌉ + n-1 rounds. *Reduce:*
+//! a pairwise reduce-scatter, then the root gathers the parts: n rounds. Both send about twice the
+//! vector on the busiest rank, whatever the number of ranks, where a tree sends it log₂ n times.
 //!
-//! *Order of the sum:* canonical, always.
+//! *Order of the sum:* always canonical.
 
 use super::pairwise::{Split, inputs};
 use super::ring::Ring;
@@ -19,7 +19,7 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::step::Buffer;
 
-/// Every rank gets the root's vector.
+/// Broadcast.
 pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let all = Chunks::all(num_ranks);
@@ -37,12 +37,12 @@ pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
     builder.finish(Op::Broadcast { root }, Algorithm::ScatterGather, num_ranks)
 }
 
-/// The root gets the sum.
+/// Reduce.
 pub fn reduce(contributions: &Contributions, root: usize) -> Schedule {
     let num_ranks = contributions.num_ranks();
     let mut builder = Builder::with_contributions(contributions.clone());
     let split = Split::whole(num_ranks);
-    // Only the root has an output; the others keep their part of the sum in working memory.
+    // Only the root has an output; other ranks keep their part of the sum in scratch memory.
     let mut rest = |rank: usize| match rank {
         _ if rank == root => Buffer::Output,
         _ => builder.scratch(rank, rank),

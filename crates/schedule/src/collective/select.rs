@@ -1,14 +1,14 @@
-//! Chooses an algorithm: prices the schedule of every candidate and takes the cheapest.
+//! Selection of an algorithm: the cheapest schedule of all candidates.
 //!
 //! The choice is a pure function of the operation, the group, the length and the measured costs, so
-//! that ranks that agree on those agree on the algorithm. It builds and prices some ten schedules,
-//! which takes milliseconds: choose once per operation and size, and keep the answer.
+//! ranks that agree on those agree on the algorithm. It builds and prices about ten schedules,
+//! which takes milliseconds; callers cache the result per operation and size.
 //!
-//! While bits must not depend on the layout, only canonical schedules are candidates. Nothing is
-//! taken on trust: the schedule is proven first, and its report must say so.
+//! Where bits must not depend on the layout, only canonical schedules are candidates. The schedule
+//! is verified first, and its report decides.
 //!
-//! [`Selector`] is the choice that a group makes for its calls: the engine asks it when a call
-//! comes for the first time, and the planner before there is a group.
+//! [`Selector`] selects for the calls of a group. The engine uses it at a call's first occurrence,
+//! the planner before there is a group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,36 +28,36 @@ use crate::schedule::Schedule;
 use crate::topology::{Medium, Topology};
 use crate::verify::verify;
 
-/// What is to be done.
+/// Request for an algorithm.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// The operation.
+    /// Operation.
     pub op: Op,
-    /// By whom.
+    /// Group of the call.
     pub group: &'a GroupSpec,
-    /// The elements of the whole vector, as [`Layout::even`] counts them.
+    /// Elements of the whole vector, as [`Layout::even`] counts them.
     pub count: usize,
-    /// What one element takes.
+    /// Bytes of one element.
     pub element: Bytes,
     /// Whether sums must have the canonical order.
     pub canonical: bool,
 }
 
-/// An algorithm, with its schedule and what it would take.
+/// Algorithm with its schedule and modelled time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// What it would do.
+    /// Schedule.
     pub schedule: Schedule,
-    /// How long that would take.
+    /// Modelled time.
     pub seconds: Seconds,
 }
 
-/// Why an algorithm that was asked for cannot be had.
+/// Reason that a requested algorithm cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
-    /// There is no such schedule.
+    /// The schedule cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// Its sums depend on the layout, and that is not allowed.
@@ -66,36 +66,36 @@ pub enum SelectError {
          equal bits needs; try {instead}"
     )]
     NotCanonical {
-        /// What was asked for.
+        /// Requested algorithm.
         algorithm: Algorithm,
-        /// How many ranks there are.
+        /// Number of ranks.
         num_ranks: usize,
-        /// One that does.
+        /// Alternative that is canonical.
         instead: Algorithm,
     },
-    /// It needs memory that some of the ranks do not share.
+    /// The algorithm needs memory that some ranks do not share.
     #[error("{algorithm} needs memory that the ranks do not share; try {instead}")]
     NoSharedMemory {
-        /// What was asked for.
+        /// Requested algorithm.
         algorithm: Algorithm,
-        /// One that does without.
+        /// Alternative over messages.
         instead: Algorithm,
     },
 }
 
 impl SelectError {
-    /// Who must act: whoever asked for the algorithm.
+    /// Blame: the user chose the algorithm.
     pub const fn blame(&self) -> Blame {
         Blame::User
     }
 }
 
-/// A call, as far as the choice of its schedule depends on it.
+/// Properties of a call that its schedule depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallClass {
-    /// The operation.
+    /// Operation.
     pub op: Op,
-    /// The algorithm, where one was asked for.
+    /// Requested algorithm, if any.
     pub algorithm: Option<Algorithm>,
     /// Whether sums must have the canonical order.
     pub canonical: bool,
@@ -103,33 +103,33 @@ pub struct CallClass {
 }
 
 impl CallClass {
-    /// Calls on so many bytes. They are looked at roughly, by powers of two, so that all ranks, and
-    /// calls of nearly the same size, find the same schedule.
+    /// Calls on this many bytes, rounded to powers of two, so that all ranks and calls of similar
+    /// size share a schedule.
     pub const fn new(op: Op, bytes: usize, canonical: bool, algorithm: Option<Algorithm>) -> Self {
         Self { op, algorithm, canonical, size_class: bytes.next_power_of_two() }
     }
 
-    /// What is asked of a group.
+    /// Request of a group.
     pub const fn request<'a>(&self, group: &'a GroupSpec) -> Request<'a> {
         let (op, count, canonical) = (self.op, self.size_class, self.canonical);
         Request { op, group, count, element: Bytes(1), canonical }
     }
 }
 
-/// Chooses the schedules of a group's calls.
+/// Selects the schedules of a group's calls.
 #[derive(Debug, Clone)]
 pub struct Selector {
     group: GroupSpec,
     costs: Costs,
-    /// Whether all members see each other's memory.
+    /// Whether all ranks share memory.
     is_one_host: bool,
-    /// The schedules without messages for each operation that was asked for.
+    /// Schedules without messages, by operation.
     direct: BTreeMap<Op, Vec<Arc<Schedule>>>,
 }
 
 impl Selector {
-    /// For a group whose members see each other's memory where they have the same domain, if the
-    /// costs know of memory.
+    /// Selector of a group whose ranks share memory within a domain, if the costs include shared
+    /// memory.
     pub fn new(contributions: Contributions, domains: &[usize], costs: Costs) -> Self {
         let is_one_host = costs.memory.is_some() && domains.iter().all(|d| *d == domains[0]);
         let topology = if is_one_host {
@@ -142,29 +142,29 @@ impl Selector {
         Self { group, costs, is_one_host, direct: BTreeMap::new() }
     }
 
-    /// Chooses by other costs from now on.
+    /// Replaces the costs.
     pub fn reprice(&mut self, costs: Costs) {
         self.group.ring = costs.links.ring_order();
         self.costs = costs;
         self.direct.clear();
     }
 
-    /// Who makes the calls.
+    /// Group of the calls.
     pub const fn group(&self) -> &GroupSpec {
         &self.group
     }
 
-    /// What is chosen by.
+    /// Costs of the selection.
     pub const fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// Whether all members see each other's memory.
+    /// Whether all ranks share memory.
     pub const fn is_one_host(&self) -> bool {
         self.is_one_host
     }
 
-    /// The schedule of a kind of calls.
+    /// Schedule of a class of calls.
     pub fn choose(&mut self, kind: &CallClass) -> Result<Arc<Schedule>, SelectError> {
         if self.is_one_host
             && kind.algorithm.is_none()
@@ -176,8 +176,8 @@ impl Selector {
         Ok(Arc::new(found.schedule))
     }
 
-    /// Where all see each other's memory, a message is a detour: it is copied into a ring and out
-    /// of it. So there only schedules without messages are compared, all of which add canonically.
+    /// Where all ranks share memory, a message is copied into a ring buffer and out of it. Only
+    /// schedules without messages are compared there, all of which are canonical.
     fn cheapest_direct(&mut self, kind: &CallClass) -> Option<Arc<Schedule>> {
         let (op, group) = (kind.op, &self.group);
         let direct = self.direct.entry(op).or_insert_with(|| {
@@ -191,7 +191,7 @@ impl Selector {
     }
 }
 
-/// The cheapest algorithm for the request, or the one that is `forced`, if it can be had.
+/// Cheapest algorithm for the request, or the `forced` one if it can be used.
 pub fn select(
     request: &Request<'_>,
     costs: &Costs,
@@ -210,8 +210,7 @@ pub fn select(
     Ok(candidate)
 }
 
-/// Every algorithm that could do it, the cheapest first. (Whether its sums are canonical is not
-/// looked at.)
+/// All algorithms that can serve the request, cheapest first, canonical or not.
 pub fn candidates(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = algorithms(request.op)
         .iter()
@@ -222,21 +221,21 @@ pub fn candidates(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
     found
 }
 
-/// Prices up to so many times the best are close to it.
-const CLOSE: f64 = 1.9;
+/// Ratio to the lowest cost up to which an algorithm is worth measuring.
+const CONTENDER_RATIO: f64 = 1.9;
 
-/// Of algorithms that are close, the best so many are worth a trial.
-const MOST_CONTENDERS: usize = 6;
+/// Most algorithms worth measuring.
+const MAX_CONTENDERS: usize = 6;
 
-/// The algorithms whose prices are close to the cheapest, and those of canonical sums that are
-/// close to the cheapest of these; the cheapest first.
+/// Algorithms whose cost is close to the lowest, and canonical ones close to the lowest canonical
+/// cost; cheapest first.
 pub fn contenders(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
     let all = candidates(request, costs);
     let close = |is_allowed: &dyn Fn(&Candidate) -> bool| {
         let allowed = all.iter().enumerate().filter(|(_, each)| is_allowed(each));
         let least = allowed.clone().next().map_or(0.0, |(_, each)| each.seconds.0);
-        let close = allowed.take_while(|(_, each)| each.seconds.0 <= CLOSE * least);
-        close.map(|(index, _)| index).take(MOST_CONTENDERS).collect::<BTreeSet<_>>()
+        let close = allowed.take_while(|(_, each)| each.seconds.0 <= CONTENDER_RATIO * least);
+        close.map(|(index, _)| index).take(MAX_CONTENDERS).collect::<BTreeSet<_>>()
     };
     let mut chosen = close(&|_| true);
     chosen.extend(close(&|each| is_canonical(&each.schedule, request.group)));
@@ -244,17 +243,17 @@ pub fn contenders(request: &Request<'_>, costs: &Costs) -> Vec<Candidate> {
     all.filter(|(index, _)| chosen.contains(index)).map(|(_, each)| each).collect()
 }
 
-/// A range of lengths for which one algorithm is the cheapest.
+/// Range of lengths for which one algorithm is the cheapest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Band {
-    /// The first length of the range that was tried, in elements.
+    /// First length of the range, in elements.
     pub from_count: usize,
-    /// The algorithm.
+    /// Algorithm.
     pub algorithm: Algorithm,
 }
 
-/// The choice for every power of two of elements up to `request.count`, as bands of equal answers:
-/// what a person wants to see of the selection.
+/// Selection for every power of two of elements up to `request.count`, merged into bands of equal
+/// algorithms, for display.
 pub fn bands(request: &Request<'_>, costs: &Costs) -> Vec<Band> {
     let counts = std::iter::successors(Some(1_usize), |count| count.checked_mul(2));
     let mut bands: Vec<Band> = Vec::new();
@@ -290,9 +289,9 @@ fn seconds(request: &Request<'_>, costs: &Costs, schedule: &Schedule) -> Seconds
     price(schedule, &layout, request.element, costs, request.group.topology.as_ref())
 }
 
-/// Whether it adds as one worker would who has all leaves of the group. Some algorithms add one
-/// vector of each rank, whatever it stands for: their order is canonical over ranks, which need not
-/// be the one over leaves.
+/// Whether the schedule adds as one worker with all leaves of the group would. Some algorithms add
+/// one vector per rank: their order is canonical over ranks, which need not be canonical over
+/// leaves.
 fn is_canonical(schedule: &Schedule, group: &GroupSpec) -> bool {
     let is_over_leaves =
         || !schedule.op.is_sum() || schedule.contributions.tree() == group.contributions.tree();
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn short_vectors_want_few_rounds_and_long_ones_few_bytes() {
+    fn short_vectors_take_few_rounds_and_long_ones_few_bytes() {
         let all_reduce = |n, count| chosen(Op::AllReduce, n, count, false, &OVER_TCP);
         assert_eq!(all_reduce(8, 10), Algorithm::Butterfly);
         assert_eq!(all_reduce(8, 10_000_000), Algorithm::Rabenseifner);
@@ -348,17 +347,17 @@ mod tests {
             let canonical = Request { canonical: true, ..request };
             let best = select(&canonical, &OVER_TCP, None).unwrap();
             assert!(found.contains(&best), "{count}: {}", best.algorithm);
-            assert!(found.len() <= 2 * MOST_CONTENDERS);
+            assert!(found.len() <= 2 * MAX_CONTENDERS);
         }
     }
 
     #[test]
-    fn a_rehearsal_decides_between_algorithms_of_like_price() {
+    fn measurements_decide_between_algorithms_of_similar_cost() {
         let group = GroupSpec::new(8);
         let request = request(Op::AllReduce, &group, 10_000_000);
         let found = contenders(&request, &OVER_TCP);
         let (op, bytes) = (Op::AllReduce, Bytes(40_000_000));
-        // The second best by price was twice as fast as that, the others as fast as they should be.
+        // The second candidate was measured twice as fast as the first, the others as modelled.
         let trials = found.iter().enumerate().map(|(index, each)| {
             let factor = if index == 1 { 0.5 } else { 1.0 };
             Trial { op, algorithm: each.algorithm, bytes, factor }

@@ -1,11 +1,11 @@
-//! Sparse all-reduce: a sum of tables of which every rank has a few rows only.
+//! Sparse all-reduce of tables of which every rank has a few rows.
 //!
-//! The gradient of an embedding has as many rows as the vocabulary, and one step touches a few of
-//! them. So each rank brings a list of row numbers and the rows themselves. All ranks gather all
-//! lists (two all-gathers with uneven parts, one for numbers and one for values) and each merges
-//! them: the result has the union of the rows, and a row is the sum of what the ranks that have it
-//! brought, in the order of the canonical tree. Where many ranks bring many rows, the lists are
-//! longer than the table, and [`plan`] says so: then a plain all-reduce of the table is cheaper.
+//! The gradient of an embedding has as many rows as the vocabulary, and one step uses a few of
+//! them. Each rank contributes a list of row numbers and the rows themselves. All ranks gather all
+//! lists (two all-gathers with different lengths per rank, one for numbers and one for values) and
+//! merge them: the result has the union of the rows, each the sum over the ranks that have it, in
+//! the order of the canonical tree. Where many ranks contribute many rows, the lists are longer
+//! than the table, and [`plan`] selects a dense all-reduce.
 //!
 //! *Order of the sum:* canonical. A dense sum adds zeros for the rows that a rank does not have;
 //! that changes nothing but the sign of a zero. So where [`MergedRow::is_everywhere`] is false,
@@ -21,36 +21,36 @@ use crate::op::Op;
 use crate::schedule::Schedule;
 use crate::sum_tree::SumTree;
 
-/// What a row number takes on the wire.
+/// Bytes of a row number on the wire.
 pub const INDEX_BYTES: Bytes = Bytes(8);
 
-/// The table that is added up.
+/// Table to reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// How many rows it has.
+    /// Number of rows.
     pub num_rows: usize,
-    /// What one row takes.
+    /// Bytes of a row.
     pub row_bytes: Bytes,
-    /// How many elements one row has.
+    /// Elements of a row.
     pub row_len: usize,
 }
 
-/// How to add up the tables.
+/// Dense or sparse all-reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// All-reduce the whole table.
+    /// All-reduce of the whole table.
     Dense,
-    /// Gather the rows, then [`merge`] them.
+    /// All-gather of the rows, then [`merge`].
     Sparse {
-        /// Where the row numbers of each rank lie, for the all-gather schedule.
+        /// Layout of the row numbers in the all-gather schedule.
         indices: Layout,
-        /// Where the rows of each rank lie, for the same schedule.
+        /// Layout of the rows in the same schedule.
         values: Layout,
     },
 }
 
-/// Decides by the bytes that the busiest rank receives. `num_rows_by_rank` says how many rows each
-/// rank brings (the ranks tell each other first); `gather` is the all-gather schedule to use.
+/// Selects by the bytes that the busiest rank receives. `num_rows_by_rank` is the number of rows of
+/// each rank (exchanged beforehand); `gather` is the all-gather schedule to use.
 pub fn plan(table: Table, num_rows_by_rank: &[usize], gather: &Schedule) -> Plan {
     assert_eq!(gather.op, Op::AllGather, "rows are gathered");
     assert_eq!(gather.num_ranks(), num_rows_by_rank.len(), "every rank brings rows, or none");
@@ -71,28 +71,28 @@ pub fn plan(table: Table, num_rows_by_rank: &[usize], gather: &Schedule) -> Plan
     }
 }
 
-/// A row of the result.
+/// Row of the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergedRow {
-    /// Its number in the table.
+    /// Row number in the table.
     pub row: u64,
-    /// The rows to add up, and the order.
+    /// Rows to add, and their order.
     pub sum: SumTree<Source>,
-    /// Whether every rank brought it.
+    /// Whether every rank contributes the row.
     pub is_everywhere: bool,
 }
 
-/// A row that a rank brought.
+/// Row that a rank contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// Who brought it.
+    /// Contributing rank.
     pub rank: usize,
-    /// Where it stands in that rank's list.
+    /// Index in that rank's list.
     pub position: usize,
 }
 
-/// The union of the ranks' rows, ascending, each with its sum. A rank's list is ascending too, and
-/// names no row twice.
+/// Union of the ranks' rows, ascending, each with its sum. A rank's list must be ascending without
+/// duplicates.
 pub fn merge(rows_by_rank: &[&[u64]]) -> Vec<MergedRow> {
     let num_ranks = rows_by_rank.len();
     let mut sources: BTreeMap<u64, Vec<(Range<usize>, Source)>> = BTreeMap::new();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn uneven_lists_are_cut_over_all_channels() {
+    fn lists_of_different_lengths_are_split_over_all_channels() {
         let gather = ring::all_gather(&[0, 1], 2);
         let Plan::Sparse { indices, values } = plan(TABLE, &[3, 1], &gather) else {
             unreachable!("four rows are fewer than a thousand");

@@ -1,13 +1,14 @@
-//! Tree: the canonical tree over the ranks, walked up to add or collect, down to spread.
+//! Tree collectives over the canonical tree of the ranks: binomial for powers of two (Thakur,
+//! Rabenseifner and Gropp 2005).
 //!
-//! Every node of the tree is a block of consecutive ranks, and one of them acts for the block: the
-//! root of the operation if it is inside, else the first rank. Going up, at each node one half's
-//! actor sends what the half has to the other's; going down, the other way round. That is
-//! ⌈log₂ n⌉ rounds for any number of ranks and any root, with the whole vector in each, which suits
-//! short vectors. (For powers of two it is the binomial tree.)
+//! Every node of the tree is a block of consecutive ranks, and one rank acts for the block: the
+//! root of the operation if it is inside, else the first rank. Going up, at each node the actor of
+//! one half sends to the other's; going down, in reverse. A reduce or broadcast takes ⌈log₂ n⌉
+//! rounds for any number of ranks and any root, with the whole vector in each, which suits short
+//! vectors; the root sends or receives it up to ⌈log₂ n⌉ times.
 //!
-//! *Order of the sum:* canonical, always: partial sums are sums of whole blocks, and the lower
-//! block stands on the left.
+//! *Order of the sum:* always canonical: partial sums are sums of whole blocks, and the lower block
+//! is on the left.
 
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ use crate::schedule::Schedule;
 use crate::step::{Buffer, Side};
 use crate::sum_tree::halves;
 
-/// Every rank gets the sum: up to rank 0 and down again.
+/// All-reduce: reduce to rank 0, then broadcast.
 pub fn all_reduce(num_ranks: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let tree = Tree { num_ranks, root: 0 };
@@ -28,10 +29,10 @@ pub fn all_reduce(num_ranks: usize) -> Schedule {
     builder.finish(Op::AllReduce, Algorithm::Tree, 1)
 }
 
-/// The root gets the sum.
+/// Reduce.
 pub fn reduce(num_ranks: usize, root: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
-    // Only the root has an output; the others keep their partial sum in working memory.
+    // Only the root has an output; other ranks keep their partial sum in scratch memory.
     Tree { num_ranks, root }.add_up(&mut builder, |rank| match rank {
         _ if rank == root => Buffer::Output,
         _ => Buffer::Scratch { slot: 0, base: 0 },
@@ -39,7 +40,7 @@ pub fn reduce(num_ranks: usize, root: usize) -> Schedule {
     builder.finish(Op::Reduce { root }, Algorithm::Tree, 1)
 }
 
-/// Every rank gets the root's vector.
+/// Broadcast.
 pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     builder.copy(0, root, Chunks::all(1), Buffer::Output.on(root), Buffer::INPUT.on(root));
@@ -47,7 +48,7 @@ pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {
     builder.finish(Op::Broadcast { root }, Algorithm::Tree, 1)
 }
 
-/// The root gets everybody's part: at each node the parts of one half travel together.
+/// Gather: at each node the parts of one half travel together.
 pub fn gather(num_ranks: usize, root: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let tree = Tree { num_ranks, root };
@@ -69,7 +70,7 @@ pub fn gather(num_ranks: usize, root: usize) -> Schedule {
     builder.finish(Op::Gather { root }, Algorithm::Tree, num_ranks)
 }
 
-/// Every rank gets its part of the root's vector: at each node one half's parts travel together.
+/// Scatter: at each node the parts of one half travel together.
 pub fn scatter(num_ranks: usize, root: usize) -> Schedule {
     let mut builder = Builder::new(num_ranks);
     let tree = Tree { num_ranks, root };
@@ -90,26 +91,26 @@ pub fn scatter(num_ranks: usize, root: usize) -> Schedule {
     builder.finish(Op::Scatter { root }, Algorithm::Tree, num_ranks)
 }
 
-/// The canonical tree over the ranks with one of them at its root.
+/// Canonical tree over the ranks, rooted at one of them.
 pub(crate) struct Tree {
     pub(crate) num_ranks: usize,
     pub(crate) root: usize,
 }
 
-/// A link between the actors of the two halves of a node.
+/// Edge between the actors of a node's two halves.
 pub(crate) struct Edge {
-    /// The actor of the half that holds the root, or of the lower half.
+    /// Actor of the half that holds the root, or of the lower half.
     pub(crate) parent: usize,
-    /// The actor of the other half.
+    /// Actor of the other half.
     pub(crate) child: usize,
-    /// The ranks of the child's half.
+    /// Ranks of the child's half.
     pub(crate) block: Range<usize>,
-    /// 1 for a node of leaves, one more for every level above.
+    /// Height of the node: 1 above leaves.
     pub(crate) height: usize,
 }
 
 impl Tree {
-    /// The links from the bottom to the top.
+    /// Edges from the bottom to the top.
     pub(crate) fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         self.collect(0..self.num_ranks, &mut edges);
@@ -117,13 +118,13 @@ impl Tree {
         edges
     }
 
-    /// How many levels of links there are: ⌈log₂ n⌉.
+    /// Number of levels: ⌈log₂ n⌉.
     pub(crate) fn height(&self) -> usize {
         height(self.num_ranks)
     }
 
-    /// Sums travel up from slot 0 on; `rests` says where a rank keeps its partial sum. Returns the
-    /// slot after the last.
+    /// Reduces to the root from slot 0 on; `rests` gives the buffer of a rank's partial sum.
+    /// Returns the next slot.
     fn add_up(&self, builder: &mut Builder, rests: impl Fn(usize) -> Buffer) -> usize {
         let mut latest = vec![Buffer::INPUT; self.num_ranks];
         for Edge { parent, child, height, .. } in self.edges() {
@@ -139,7 +140,7 @@ impl Tree {
         self.height()
     }
 
-    /// What the root has in its buffer `own` travels down from slot `start` on.
+    /// Broadcasts the root's buffer `own` from slot `start` on.
     fn spread(&self, builder: &mut Builder, start: usize, own: Buffer) {
         for Edge { parent, child, height, .. } in self.edges() {
             let slot = start + self.height() - height;

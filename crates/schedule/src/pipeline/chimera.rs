@@ -1,17 +1,16 @@
-//! Chimera: two pipelines through the same devices in opposite directions.
+//! Chimera (Li and Hoefler 2021): two pipelines through the same devices in opposite directions.
 //!
-//! Every device holds two stages, one of each direction: device d the stages d and p-1-d, so that
-//! the model is there twice. The first half of the microbatches goes down, the second half up; each
-//! direction works where the other would idle, and the idle time is about halved. The price is the
-//! second copy of the weights, whose gradients must be added to the first's: sums then have another
-//! order than that of one worker, so it is drawn and priced here, and not trained with.
-//! (arXiv:2107.06925.)
+//! Every device holds two stages, one per direction: device d holds stages d and p-1-d, so the
+//! model exists twice. The first half of the micro-batches goes down, the second half up; each
+//! direction works where the other would idle, which about halves the bubble. The price is the
+//! second replica of the weights, whose gradients must be added to the first's. Sums then have
+//! another order than on one worker, so this schedule is simulated and priced but not trained with.
 
 use super::greedy::{Stream, empty, schedule_greedily};
 use super::{Kind, Pass, Pipeline, Shape, Task};
 use std::ops::Range;
 
-/// The pipeline; a task's chunk is its direction.
+/// Pipeline; a task's chunk is its direction.
 pub fn pipeline(shape: Shape) -> Pipeline {
     let stream = |direction: usize| Stream {
         forward: microbatches(shape, direction)
@@ -28,7 +27,7 @@ pub fn pipeline(shape: Shape) -> Pipeline {
     pipeline
 }
 
-/// The microbatches of a direction.
+/// Micro-batches of a direction.
 pub(super) fn microbatches(shape: Shape, direction: usize) -> Range<usize> {
     let half = shape.num_microbatches.div_ceil(2);
     if direction == 0 { 0..half } else { half..shape.num_microbatches }

@@ -3,7 +3,7 @@
 
 use super::{Pass, Shape};
 
-/// The stage whose output a pass takes.
+/// Stage whose output a pass consumes.
 pub fn comes_from(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
     let is_last = stage + 1 == shape.num_stages();
     match pass {
@@ -13,7 +13,7 @@ pub fn comes_from(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
     }
 }
 
-/// The stage that takes the output of a pass.
+/// Stage that consumes the output of a pass.
 pub fn goes_to(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
     let is_last = stage + 1 == shape.num_stages();
     match pass {
@@ -23,8 +23,8 @@ pub fn goes_to(shape: Shape, stage: usize, pass: Pass) -> Option<usize> {
     }
 }
 
-/// What a pass waits for: passes of its own stage and of a neighbour. Whole backward passes count
-/// as input gradients, since that is what others wait for.
+/// Passes that must complete before a pass: of its own stage and of a neighbour. A full backward
+/// pass counts as an input gradient, since other stages wait for that.
 pub fn needs(shape: Shape, stage: usize, pass: Pass) -> [Option<(usize, Pass)>; 2] {
     let is_last = stage + 1 == shape.num_stages();
     match pass {
@@ -36,7 +36,7 @@ pub fn needs(shape: Shape, stage: usize, pass: Pass) -> [Option<(usize, Pass)>; 
     }
 }
 
-/// What others see of a pass.
+/// Pass that other stages wait for.
 pub const fn settled(pass: Pass) -> Pass {
     match pass {
         Pass::Backward => Pass::InputGrad,

@@ -1,21 +1,21 @@
-//! Finds the order of a device's passes by playing the pipeline, where no closed form is known.
+//! Greedy list scheduling of a pipeline, for schedules without a closed form.
 //!
-//! Passes belong to *streams*: a stream has an order in which it goes forward and one in which it
-//! goes backward. A device that is free goes backward if it can, and else forward, as long as it
-//! keeps no more than it may; among several it takes the pass that is nearest to the loss, since
-//! that is what frees memory soonest. A forward pass takes one unit of time, a backward pass two.
+//! Passes belong to *streams*, each with a forward and a backward order. An idle device runs a
+//! backward pass if one is ready, and else a forward pass, within its limit of live micro-batches;
+//! among several it takes the pass closest to the loss, which frees memory soonest. A forward pass
+//! takes one unit of time, a backward pass two.
 
 use super::dependencies::{needs, settled};
 use super::{Kind, Pass, Pipeline, Shape, Task};
 use std::collections::BTreeMap;
 
-/// The passes of one device in one direction, in their order.
+/// Passes of one device in one direction, in order.
 pub(super) struct Stream {
     pub(super) forward: Vec<Task>,
     pub(super) backward: Vec<Task>,
 }
 
-/// A device at schedule_greedily.
+/// Scheduling state of a device.
 struct DeviceState {
     streams: Vec<(Stream, usize, usize)>,
     program: Vec<Task>,
@@ -24,11 +24,11 @@ struct DeviceState {
     num_live: usize,
 }
 
-/// When passes are over, by stage, pass and microbatch.
+/// End of each pass, by stage, pass and micro-batch.
 type Ends = BTreeMap<(usize, Pass, usize), usize>;
 
-/// Fills in the programs of a pipeline whose devices have these streams, and keep at most so many
-/// passes alive, or a few more where they could not go on.
+/// Fills in the programs of a pipeline whose devices have these streams and limits of live passes.
+/// Limits grow where the pipeline would deadlock.
 pub(super) fn schedule_greedily(pipeline: &mut Pipeline, devices: Vec<(Vec<Stream>, usize)>) {
     let device_state = |(streams, limit): (Vec<Stream>, usize)| DeviceState {
         streams: streams.into_iter().map(|stream| (stream, 0, 0)).collect(),
@@ -69,7 +69,7 @@ impl DeviceState {
         self.streams.iter().all(|(stream, _, backward)| *backward == stream.backward.len())
     }
 
-    /// Backward if that can begin, or else forward.
+    /// Ready backward pass, or else forward pass.
     fn choose(
         &mut self,
         pipeline: &Pipeline,
@@ -110,7 +110,7 @@ impl DeviceState {
     }
 }
 
-/// A pipeline without programs, to be played.
+/// Pipeline without programs.
 pub(super) fn empty(kind: Kind, shape: Shape) -> Pipeline {
     Pipeline { kind, shape, programs: vec![Vec::new(); shape.num_devices] }
 }

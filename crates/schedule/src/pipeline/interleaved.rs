@@ -1,18 +1,17 @@
-//! Interleaved 1F1B: every device holds v stages that lie p apart, so that the pipeline fills v
-//! times as fast.
+//! Interleaved 1F1B (Narayanan et al. 2021): every device holds v virtual stages, p stages apart.
 //!
-//! Microbatches go in groups of p: a group passes through a device's first stage, then its second,
-//! and so on, and backward the other way round. The idle time falls by a factor of v. The price is
-//! v times the messages, and a longer warm-up, which keeps up to (p-1)/v microbatches more.
+//! Micro-batches go in groups of p: a group passes through a device's first virtual stage, then its
+//! second, and so on, and backward in reverse. The bubble falls by a factor of v, to (p-1)(F+B)/v.
+//! The price is v times the messages, and a longer warm-up, which keeps up to (p-1)/v micro-batches
+//! more.
 //!
-//! Where the last group would be smaller, the schedule is that of the next multiple of p with the
-//! microbatches left out that are not there. What is left of an order in which nobody waits for
-//! ever is such an order.
+//! Where the last group is smaller, the schedule is that of the next multiple of p without the
+//! missing micro-batches. Removing passes from an order without deadlock introduces none.
 
 use super::one_f_one_b::alternate;
 use super::{Pass, Shape, Task};
 
-/// What a device does.
+/// Program of a device.
 pub fn program(shape: Shape, device: usize) -> Vec<Task> {
     let num_microbatches = shape.num_microbatches.next_multiple_of(shape.num_devices);
     let mut tasks = regular(Shape { num_microbatches, ..shape }, device);
@@ -31,12 +30,12 @@ fn regular(shape: Shape, device: usize) -> Vec<Task> {
     )
 }
 
-/// A microbatch of the first group needs all of its chunks forward before any goes back.
+/// A micro-batch of the first group passes all virtual stages forward before any backward pass.
 const fn num_warm_up(shape: Shape, device: usize) -> usize {
     2 * (shape.num_devices - 1 - device) + (shape.num_chunks - 1) * shape.num_devices
 }
 
-/// The microbatch, and the how-manieth chunk of it, of the pass number `index`.
+/// Micro-batch, and index of its virtual stage, of pass number `index`.
 const fn place(shape: Shape, index: usize) -> (usize, usize) {
     let Shape { num_devices, num_chunks, .. } = shape;
     let (group, place) = (index / (num_devices * num_chunks), index % (num_devices * num_chunks));

@@ -1,25 +1,25 @@
-//! Pipelines as plain data: which device runs which pass of which microbatch, in which order.
+//! Pipeline schedules as plain data: the passes of every device, in order.
 //!
-//! A model is cut into stages, and a device holds one stage or several (*chunks*). A schedule is a
-//! list of [`Task`]s for every device; what a task must wait for follows from the model, not from
-//! the schedule: a forward pass waits for the stage before, a backward pass for the stage behind.
-//! So a schedule says nothing about time, and can be run, played at any pace, drawn and checked.
+//! A model is split into stages, and a device holds one stage or several (*virtual stages*, or
+//! chunks). A schedule is a list of [`Task`]s per device. Dependencies follow from the model, not
+//! from the schedule: a forward pass needs the previous stage, a backward pass the next one. A
+//! schedule therefore says nothing about time, and can be run, simulated, drawn and verified.
 //!
-//! | schedule | idle time of a device | microbatches whose activations it keeps |
+//! | schedule | bubble of a device | live micro-batches |
 //! |---|---|---|
 //! | [`gpipe`] | (p-1)(F+B) | m |
 //! | [`one_f_one_b`] | (p-1)(F+B) | p |
 //! | [`interleaved`] | (p-1)(F+B)/v | p + (p-1)/v |
-//! | [`zero_bubble`], as much memory | (p-1)(F+I-W) | p |
-//! | [`zero_bubble`], twice the memory | (p-1)(F+I-2W) or less | 2p-1 |
-//! | [`chimera`], the weights twice | about half of 1F1B's | p |
-//! | [`pipedream`], p versions of the weights | none once it is full | p |
+//! | [`zero_bubble`], ZB-H1 | (p-1)(F+I-W) | p |
+//! | [`zero_bubble`], ZB-H2 | (p-1)(F+I-2W) or less | 2p-1 |
+//! | [`chimera`], two replicas of the weights | about half of 1F1B's | p |
+//! | [`pipedream`], p versions of the weights | none after the warm-up | p |
 //!
-//! p devices, m microbatches, v chunks a device; F forward, B = I + W backward, of which I is the
-//! gradient of the input and W that of the weights; transfers take no time.
+//! p devices, m micro-batches, v virtual stages per device; F forward, B = I + W backward, of which
+//! I is the input gradient and W the weight gradient; transfers take no time.
 //!
-//! Every schedule adds up weight gradients in ascending order of microbatches, so that the sums do
-//! not depend on it; [`verify`] proves that, and that nobody waits for ever.
+//! Every schedule accumulates weight gradients in ascending order of micro-batches, so that the
+//! sums do not depend on it; [`verify`] proves that, and that there is no deadlock.
 //!
 //! ```
 //! use lockstep_schedule::pipeline::{Kind, Shape, build, verify};
@@ -54,99 +54,98 @@ use lockstep_config::Blame;
 use std::fmt;
 use std::str::FromStr;
 
-/// Buffers of a device for what it sends: with all of them on their way it waits. [`verify`] proves
-/// that they are enough.
+/// Send buffers of a device; when all are in flight it waits. [`verify`] proves that they suffice.
 pub const NUM_SEND_BUFFERS: usize = 2;
 
-/// What a device does at a time.
+/// Kind of pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pass {
-    /// From the input of a stage to its output.
+    /// Forward pass of a stage.
     Forward,
-    /// Both gradients, in one piece.
+    /// Input and weight gradients together.
     Backward,
-    /// The gradient of the stage's input: what the stage before waits for.
+    /// Input gradient, which the previous stage waits for.
     InputGrad,
-    /// The gradient of the stage's weights: what nobody waits for.
+    /// Weight gradient, which no other stage waits for.
     WeightGrad,
 }
 
-/// One pass of one microbatch through one of the device's stages.
+/// One pass of one micro-batch through one of the device's stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Task {
-    /// Which pass.
+    /// Kind of pass.
     pub pass: Pass,
-    /// Which microbatch, counted from 0.
+    /// Micro-batch, counted from 0.
     pub microbatch: usize,
-    /// Which of the device's stages, counted from 0.
+    /// Virtual stage of the device, counted from 0.
     pub chunk: usize,
 }
 
-/// How large a pipeline is.
+/// Size of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Devices (p).
     pub num_devices: usize,
-    /// Stages of each device (v).
+    /// Virtual stages per device (v).
     pub num_chunks: usize,
-    /// Microbatches of a step (m).
+    /// Micro-batches per step (m).
     pub num_microbatches: usize,
 }
 
-/// The schedules by name.
+/// Pipeline schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// All forward, then all backward.
     GPipe,
-    /// One forward, one backward in turn.
+    /// One forward, one backward, alternating.
     OneFOneB,
-    /// The same with several stages a device.
+    /// 1F1B with several virtual stages per device.
     Interleaved,
-    /// Weight gradients fill the gaps; as much memory as 1F1B (H1).
+    /// Deferred weight gradients fill the bubble, within the memory of 1F1B (ZB-H1).
     ZeroBubble,
-    /// The same with twice the memory (H2).
+    /// Deferred weight gradients fill the bubble, with twice the memory of 1F1B (ZB-H2).
     ZeroBubbleTwice,
-    /// Two pipelines in opposite directions, with the model there twice.
+    /// Two pipelines in opposite directions, with two replicas of the model.
     Chimera,
-    /// One forward, one backward in turn for ever, with old versions of the weights.
+    /// 1F1B without flushes, with several versions of the weights.
     PipeDream,
 }
 
-/// A program for each device.
+/// Program of each device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pipeline {
-    /// How it was made.
+    /// Schedule.
     pub kind: Kind,
-    /// How large it is.
+    /// Size of the pipeline.
     pub shape: Shape,
-    /// What each device does, in this order.
+    /// Passes of each device, in order.
     pub programs: Vec<Vec<Task>>,
 }
 
-/// Why there is no such pipeline.
+/// Reason that a pipeline cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {
-    /// Nothing to run, or nobody to run it.
+    /// No device, stage or micro-batch.
     #[error("a pipeline needs at least one device, one chunk and one microbatch")]
     Empty,
-    /// The schedule is for one stage a device.
-    #[error("{kind} has one stage a device, not {num_chunks}; try interleaved")]
+    /// The schedule has one stage per device.
+    #[error("{kind} has one stage per device, not {num_chunks}; try interleaved")]
     SeveralChunks {
-        /// What was asked for.
+        /// Requested schedule.
         kind: Kind,
-        /// Stages that were asked for.
+        /// Requested virtual stages.
         num_chunks: usize,
     },
 }
 
 impl PipelineError {
-    /// Who must act: whoever asked for it.
+    /// Blame: the user chose the schedule.
     pub const fn blame(&self) -> Blame {
         Blame::User
     }
 }
 
-/// Makes a schedule.
+/// Builds a schedule.
 pub fn build(kind: Kind, shape: Shape) -> Result<Pipeline, PipelineError> {
     let Shape { num_devices, num_chunks, num_microbatches } = shape;
     if num_devices * num_chunks * num_microbatches == 0 {
@@ -169,24 +168,24 @@ pub fn build(kind: Kind, shape: Shape) -> Result<Pipeline, PipelineError> {
 }
 
 impl Shape {
-    /// How many stages the model is cut into.
+    /// Number of stages of the model.
     pub const fn num_stages(self) -> usize {
         self.num_devices * self.num_chunks
     }
 
-    /// The stage that is a device's `chunk`-th: stages go round the devices.
+    /// Stage of a device's virtual stage `chunk`: stages are assigned to devices round-robin.
     pub const fn stage(self, device: usize, chunk: usize) -> usize {
         chunk * self.num_devices + device
     }
 
-    /// The device that a stage is on.
+    /// Device of a stage.
     pub const fn device(self, stage: usize) -> usize {
         stage % self.num_devices
     }
 }
 
 impl Pipeline {
-    /// The stage that is a device's `chunk`-th. Devices of [`Kind::Chimera`] have one of each
+    /// Stage of a device's virtual stage `chunk`. Devices of [`Kind::Chimera`] have one stage per
     /// direction.
     pub fn stage(&self, device: usize, chunk: usize) -> usize {
         match (self.kind, chunk) {
@@ -195,7 +194,7 @@ impl Pipeline {
         }
     }
 
-    /// The device on which a microbatch passes through a stage.
+    /// Device on which a micro-batch passes a stage.
     pub fn device(&self, stage: usize, microbatch: usize) -> usize {
         let goes_up = || chimera::microbatches(self.shape, 1).contains(&microbatch);
         if self.kind == Kind::Chimera && goes_up() {
@@ -204,12 +203,12 @@ impl Pipeline {
         self.shape.device(stage)
     }
 
-    /// Stages that each device has.
+    /// Virtual stages per device.
     pub const fn num_chunks(&self) -> usize {
         if matches!(self.kind, Kind::Chimera) { 2 } else { self.shape.num_chunks }
     }
 
-    /// The most microbatches whose activations a device keeps of each of its stages at a time.
+    /// Peak number of live micro-batches of each of a device's stages.
     pub fn live(&self, device: usize) -> Vec<usize> {
         let (mut live, mut most) = (vec![0_usize; self.num_chunks()], vec![0; self.num_chunks()]);
         for task in &self.programs[device] {
@@ -223,8 +222,8 @@ impl Pipeline {
         most
     }
 
-    /// The most microbatches of each of a device's stages whose gradients of inputs are computed
-    /// and those of weights are not; none where backward comes in one piece.
+    /// Peak number of deferred weight gradients of each of a device's stages; zero where backward
+    /// is not split.
     pub fn deferred_weight_grads(&self, device: usize) -> Vec<usize> {
         let (mut now, mut most) = (vec![0_usize; self.num_chunks()], vec![0; self.num_chunks()]);
         for task in &self.programs[device] {
@@ -238,8 +237,8 @@ impl Pipeline {
         most
     }
 
-    /// Versions of its weights that a device must keep: one for each direction of a pipeline that
-    /// drains, one for each microbatch in flight of one that does not.
+    /// Versions of the weights that a device keeps: one per direction with flushes, one per
+    /// micro-batch in flight without.
     pub fn weight_versions(&self, device: usize) -> usize {
         match self.kind {
             Kind::PipeDream => self.live(device).into_iter().sum(),
@@ -256,7 +255,7 @@ impl Task {
 }
 
 impl Kind {
-    /// All of them.
+    /// All schedules.
     pub const ALL: [Self; 7] = [
         Self::GPipe,
         Self::OneFOneB,
@@ -269,7 +268,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// Whether the engine runs it: the others give other sums than one worker.
+    /// Whether the engine runs the schedule; the others give other sums than one worker.
     pub const fn is_run(self) -> bool {
         !matches!(self, Self::Chimera | Self::PipeDream)
     }
@@ -289,11 +288,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A text that names no schedule.
+/// Unknown schedule name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no schedule; try {}", Kind::ALL.map(|kind| kind.to_string()).join(", "))]
 pub struct UnknownKind {
-    /// What was written.
+    /// Text that was given.
     pub text: String,
 }
 
@@ -315,7 +314,7 @@ impl fmt::Display for Task {
             Pass::WeightGrad => 'W',
         };
         write!(f, "{letter}{}", self.microbatch)?;
-        // A second stage of the same device has a mark, a third two.
+        // Each further virtual stage of a device adds a prime.
         (0..self.chunk).try_for_each(|_| f.write_str("'"))
     }
 }
@@ -353,12 +352,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_can() {
+    fn impossible_shapes_are_rejected_with_an_alternative() {
         let shape =
             |num_chunks, num_microbatches| Shape { num_devices: 4, num_chunks, num_microbatches };
         let refusal = |kind, shape| build(kind, shape).unwrap_err().to_string();
         let chunks = refusal(Kind::OneFOneB, shape(2, 8));
-        assert_eq!(chunks, "1f1b has one stage a device, not 2; try interleaved");
+        assert_eq!(chunks, "1f1b has one stage per device, not 2; try interleaved");
         assert_eq!(build(Kind::GPipe, shape(1, 0)), Err(PipelineError::Empty));
     }
 }

@@ -1,13 +1,14 @@
-//! 1F1B: after a warm-up every device alternates between a forward and a backward pass.
+//! 1F1B (Narayanan et al. 2019; with flushes, 2021): after a warm-up every device alternates
+//! between a forward and a backward pass.
 //!
-//! The device at distance k from the last one begins with k forward passes, which is as many as
-//! the last one's first backward needs to come back to it. From then on each backward frees what
-//! the next forward takes, so that no device keeps more than p microbatches, however many there
-//! are. The idle time is that of GPipe.
+//! The device at distance k from the last one starts with k forward passes, as many as the last
+//! device's first backward needs to return to it. From then on each backward frees the memory of
+//! the next forward, so no device keeps more than p micro-batches. The bubble is that of GPipe,
+//! (p-1)(F+B).
 
 use super::{Pass, Shape, Task};
 
-/// What a device does.
+/// Program of a device.
 pub fn program(shape: Shape, device: usize) -> Vec<Task> {
     let num_warm_up = shape.num_devices - 1 - device;
     alternate(
@@ -18,7 +19,7 @@ pub fn program(shape: Shape, device: usize) -> Vec<Task> {
     )
 }
 
-/// Some forwards, then forward and backward in turn, then the backwards that are left.
+/// Warm-up forwards, then forward and backward alternating, then the remaining backwards.
 pub(super) fn alternate(
     num_tasks: usize,
     num_warm_up: usize,

@@ -1,49 +1,49 @@
-//! Proves a pipeline: everything is done once, in an order in which nobody waits for ever, and
-//! every pass of a stage takes microbatches in ascending order.
+//! Proof of a pipeline: every pass runs once, the order has no deadlock, and every stage takes
+//! micro-batches in ascending order.
 //!
-//! The order of weight gradients is what makes sums independent of the schedule. The order of the
-//! other passes makes messages across a boundary arrive as they were sent, and lets activations be
-//! kept in a ring.
+//! The order of weight gradients makes sums independent of the schedule. The order of the other
+//! passes makes messages between stages arrive in sending order, and lets activations live in a
+//! ring buffer.
 //!
-//! That nobody waits for ever is proven for wires that buffer nothing: a device has a few buffers
-//! for what it sends ([`NUM_SEND_BUFFERS`]), they leave in the order in which they were filled, and
-//! one leaves only while its receiver waits for a message of that device. (Schedules that are only
-//! drawn and priced, [`Kind::is_run`], have wires that hold what is sent.)
+//! Freedom from deadlock is proven for links that buffer nothing: a device has a few send buffers
+//! ([`NUM_SEND_BUFFERS`]) that are sent in order, each only while its receiver waits for a message
+//! of that device. (Schedules that are only simulated and priced, [`Kind::is_run`], have links that
+//! buffer.)
 
 use super::dependencies::{comes_from, goes_to, needs, settled};
 use super::{Kind, NUM_SEND_BUFFERS, Pass, Pipeline, Task, chimera};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What is wrong with a pipeline.
+/// Defect of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPipeline {
-    /// A pass is missing, comes twice, or belongs to no stage.
+    /// A pass is missing, occurs twice, or belongs to no stage.
     #[error("device {device}: {task} does not come exactly once")]
     NotOnce {
-        /// Whose.
+        /// Device.
         device: usize,
-        /// What.
+        /// Pass.
         task: Task,
     },
-    /// Sums would depend on the schedule, or messages would be taken for each other.
+    /// Sums would depend on the schedule, or messages would be mismatched.
     #[error("device {device} runs {task} after the same pass of a later microbatch")]
     NotAscending {
-        /// Whose.
+        /// Device.
         device: usize,
-        /// What.
+        /// Pass.
         task: Task,
     },
-    /// Every device waits for another.
+    /// Deadlock.
     #[error("device {device} waits for ever to begin {task}")]
     Stuck {
-        /// The first of them.
+        /// First device that waits.
         device: usize,
-        /// What it cannot begin.
+        /// Pass that it cannot start.
         task: Task,
     },
 }
 
-/// Proves the pipeline, or names the first thing that is wrong.
+/// Proves the pipeline, or returns the first defect.
 pub fn verify(pipeline: &Pipeline) -> Result<(), InvalidPipeline> {
     for (device, program) in pipeline.programs.iter().enumerate() {
         check_program(pipeline, device, program)?;
@@ -87,21 +87,21 @@ fn check_program(
     missing.pop_first().map_or(Ok(()), |task| Err(InvalidPipeline::NotOnce { device, task }))
 }
 
-/// What passes from one device to another: the stage that it is for, and what it is.
+/// Message between devices: the receiving stage, the pass and the micro-batch.
 type Message = (usize, Pass, usize);
 
-/// How far a device is.
+/// Progress of a device.
 #[derive(Default)]
 struct Progress {
     next: usize,
-    /// Whether the task that is next has been run, and its output waits for a buffer.
+    /// Whether the next task has run and its output waits for a buffer.
     has_run: bool,
-    /// What is on its way, to which device.
+    /// Messages in flight, with their receiver.
     leaving: VecDeque<(usize, Message)>,
     arrived: BTreeSet<Message>,
 }
 
-/// Runs every device as far as it can go, until all are done or none can go on.
+/// Runs every device as far as possible, until all are done or none can continue.
 fn run(pipeline: &Pipeline) -> Result<(), InvalidPipeline> {
     let mut done: BTreeSet<(usize, Pass, usize)> = BTreeSet::new();
     let mut devices: Vec<Progress> = Vec::new();
@@ -128,7 +128,7 @@ fn run(pipeline: &Pipeline) -> Result<(), InvalidPipeline> {
     Ok(())
 }
 
-/// The message that a device waits for, and from which device.
+/// Message that a device waits for, and its sender.
 fn awaited(pipeline: &Pipeline, device: usize, progress: &Progress) -> Option<(usize, Message)> {
     let task = pipeline.programs[device].get(progress.next)?;
     let stage = pipeline.stage(device, task.chunk);
@@ -139,7 +139,7 @@ fn awaited(pipeline: &Pipeline, device: usize, progress: &Progress) -> Option<(u
     (waits && from != device).then_some((from, message))
 }
 
-/// Lets the oldest message of a device leave if its receiver waits for one of this device.
+/// Delivers the oldest message of a device if its receiver waits for one from it.
 fn deliver(pipeline: &Pipeline, device: usize, devices: &mut [Progress]) -> bool {
     let Some(&(to, message)) = devices[device].leaving.front() else { return false };
     let is_awaited = awaited(pipeline, to, &devices[to]).is_some_and(|(from, _)| from == device);
@@ -151,7 +151,7 @@ fn deliver(pipeline: &Pipeline, device: usize, devices: &mut [Progress]) -> bool
     can_leave
 }
 
-/// Runs the next task of a device if it can be run, and sends what comes of it if it can be sent.
+/// Runs the next task of a device if it is ready, and sends its output if there is a buffer.
 fn advance(
     pipeline: &Pipeline,
     device: usize,
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_schedule_of_every_small_shape_is_right() {
+    fn every_schedule_of_every_small_shape_is_valid() {
         for kind in Kind::ALL {
             for num_devices in 1..=8 {
                 for num_chunks in 1..=4 {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_keeps_what_its_schedule_says() {
+    fn live_microbatches_match_the_schedule() {
         for num_devices in 1..=8 {
             for num_microbatches in 1..=16 {
                 let shape = Shape { num_devices, num_chunks: 1, num_microbatches };
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn defects_are_reported() {
         let shape = Shape { num_devices: 2, num_chunks: 1, num_microbatches: 2 };
         let right = build(Kind::OneFOneB, shape).unwrap();
         let broken = |change: &dyn Fn(&mut Vec<Task>)| {

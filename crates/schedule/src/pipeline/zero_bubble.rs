@@ -1,19 +1,19 @@
-//! Zero bubble: backward in two halves, of which one can wait.
+//! Zero-bubble schedules (Qi et al. 2023): backward is split, and weight gradients are deferred.
 //!
-//! Only the gradient of a stage's *input* is waited for by the stage before; the gradient of its
-//! *weights* can be computed whenever there is nothing better to do. So input gradients go back as
-//! fast as they can, and weight gradients fill the gaps: late devices, which have finished soonest
-//! with what the others wait for, put theirs off longest.
+//! Only the *input* gradient of a stage is needed by the previous stage; the *weight* gradient can
+//! wait. Input gradients go back as early as possible, and deferred weight gradients fill the
+//! bubble; the last devices, which finish first with the passes that others wait for, defer
+//! longest.
 //!
-//! With a memory of one (H1) no device keeps more than p microbatches, as in 1F1B, and the idle
-//! time falls by the time of two weight gradients a stage. With a memory of two (H2) the warm-up
-//! is twice as long and devices work without a gap from their first pass to their last, if the
-//! three passes take equally long. (A device may then begin its next step before others have
-//! ended this one, so what counts is the longest time that one device takes.)
+//! With the memory of 1F1B (ZB-H1) no device keeps more than p micro-batches, and the bubble is
+//! (p-1)(F+I-W). With twice the memory (ZB-H2) the warm-up is twice as long and devices have no
+//! bubble between their first pass and their last, if the three passes take equally long. (A device
+//! may then start its next step before others have ended this one, so the cycle time is the longest
+//! time of one device.)
 
 use super::{Pass, Shape, Task};
 
-/// What a device does, with `memory` times the activations of 1F1B.
+/// Program of a device, with `memory` times the activations of 1F1B.
 pub fn program(shape: Shape, device: usize, memory: usize) -> Vec<Task> {
     let num_microbatches = shape.num_microbatches;
     let num_warm_up = (memory * (shape.num_devices - 1 - device)).min(num_microbatches);

@@ -1,8 +1,8 @@
-//! What every chunk of every buffer holds, and who touched it when.
+//! Symbolic memory of all ranks, with a race detector.
 //!
-//! Time is kept by vector clocks. A rank counts its rounds; it knows of another rank's rounds what
-//! messages and signals told it. An access is allowed if every earlier access that it conflicts
-//! with happened in a round that the accessing rank knows to be over.
+//! Time is kept by vector clocks (Fidge 1988, Mattern 1989). A rank counts its rounds and learns of
+//! other ranks' rounds through messages and signals. An access is allowed if every earlier
+//! conflicting access happened in a round that the accessing rank knows to be over.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::symbol::Symbol;
 use crate::schedule::{Schedule, StepId};
 use crate::step::{Buffer, Place};
 
-/// Whether a caller gives separate buffers for input and output.
+/// Whether input and output are separate buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Storage {
-    /// Input and output are different memory.
+    /// Separate memory.
     Apart,
-    /// Input 0 and the output are the same memory, or the shorter of them is a part of the longer
-    /// one: the part with the same chunks.
+    /// Input 0 and the output share memory, or the shorter of them is the part of the longer one
+    /// with the same chunks.
     InPlace,
 }
 
-/// How many rounds of each rank are known to be over. Coming to the operation counts as one.
+/// Number of rounds of each rank known to be over. Entering the operation counts as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clock(Vec<usize>);
 
-/// Something a rank did in a step, or its coming (which is no step).
+/// Access by a step, or the entry of a rank (which is no step).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Event {
     rank: usize,
@@ -39,22 +39,22 @@ struct Cell {
     read: Vec<Event>,
 }
 
-/// One buffer of one rank.
+/// State of one buffer of one rank.
 #[derive(Default)]
 struct BufferState {
     cells: BTreeMap<usize, Cell>,
-    /// For working memory: the chunk at its beginning.
+    /// Chunk at the beginning of a scratch slot.
     base: Option<usize>,
 }
 
-/// All memory of all ranks.
+/// Memory of all ranks.
 pub(super) struct Memory<'a> {
     schedule: &'a Schedule,
     storage: Storage,
     buffer_states: BTreeMap<(usize, Area), BufferState>,
 }
 
-/// A buffer without the base of working memory, which changes.
+/// Buffer without the base of a scratch slot, which changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Area {
     Input(usize),
@@ -63,24 +63,24 @@ enum Area {
 }
 
 impl Clock {
-    /// A rank that has just come and heard of nobody.
+    /// Clock of a rank that has just entered.
     pub(super) fn arrival(rank: usize, num_ranks: usize) -> Self {
         let mut rounds = vec![0; num_ranks];
         rounds[rank] = 1;
         Self(rounds)
     }
 
-    /// Whether `rank` is known to have come.
+    /// Whether `rank` is known to have entered.
     pub(super) fn knows(&self, rank: usize) -> bool {
         self.0[rank] > 0
     }
 
-    /// Another of its own rounds is over.
+    /// Ends one of the rank's own rounds.
     pub(super) fn tick(&mut self, rank: usize) {
         self.0[rank] += 1;
     }
 
-    /// Learns all that another clock knows.
+    /// Merges another clock.
     pub(super) fn learn(&mut self, other: &Self) {
         for (own, theirs) in self.0.iter_mut().zip(&other.0) {
             *own = (*own).max(*theirs);
@@ -89,7 +89,7 @@ impl Clock {
 }
 
 impl<'a> Memory<'a> {
-    /// Every rank holds its inputs, which `value` names by rank and number; the rest is unwritten.
+    /// Every rank holds its inputs, named by `value`; the rest is unwritten.
     pub(super) fn new(
         schedule: &'a Schedule,
         storage: Storage,
@@ -117,7 +117,7 @@ impl<'a> Memory<'a> {
         self.buffer_states.entry((rank, area)).or_default().cells.insert(chunk, cell);
     }
 
-    /// Which memory a chunk of a buffer is: the area, and the chunk that names its place there.
+    /// Memory of a chunk of a buffer: the area, and the chunk that names its place there.
     fn locate(&self, place: Place, chunk: usize) -> (Area, usize) {
         match place.buffer {
             Buffer::Input(0) if self.storage == Storage::InPlace => self
@@ -129,7 +129,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The chunk of the output that lies where a chunk of the input lies, when both share memory.
+    /// Chunk of the output that shares memory with a chunk of the input.
     fn alias(&self, rank: usize, chunk: usize) -> Option<usize> {
         let (input, output) = (self.schedule.input(rank), self.schedule.output(rank));
         if input.len == output.len {
@@ -144,7 +144,7 @@ impl<'a> Memory<'a> {
         one.rank == other.rank && self.locate(one, chunk) == self.locate(other, chunk)
     }
 
-    /// What a chunk holds, for a step of a rank that knows `clock`.
+    /// Reads a chunk, for a step of a rank with clock `clock`.
     pub(super) fn read(
         &mut self,
         at: StepId,
@@ -172,7 +172,7 @@ impl<'a> Memory<'a> {
         cell.value.ok_or(unwritten)
     }
 
-    /// Puts a value into a chunk, for a step of a rank that knows `clock`.
+    /// Writes a chunk, for a step of a rank with clock `clock`.
     pub(super) fn write(
         &mut self,
         at: StepId,
@@ -187,7 +187,7 @@ impl<'a> Memory<'a> {
         if let Buffer::Scratch { base, .. } = place.buffer
             && buffer_state.base != Some(base)
         {
-            // Working memory that begins elsewhere lies across everything that was there before.
+            // A scratch slot with another base overlaps everything that it held before.
             let cells = std::mem::take(&mut buffer_state.cells);
             if let Some(other) = cells.values().find_map(|cell| cell.user(at, clock)) {
                 return Err(race(other));
@@ -202,13 +202,13 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// What chunk `chunk` of a rank's output holds at the end.
+    /// Final value of chunk `chunk` of a rank's output.
     pub(super) fn result(&self, rank: usize, chunk: usize) -> Option<Symbol> {
         self.buffer_states.get(&(rank, Area::Output))?.cells.get(&chunk)?.value
     }
 
-    /// Memory of `rank` that another rank may still be using when all that is known is `clock`:
-    /// the buffer, the chunk, and who uses it.
+    /// Memory of `rank` that another rank may still be using, given `clock`: buffer, chunk and
+    /// user.
     pub(super) fn in_use(&self, rank: usize, clock: &Clock) -> Option<(Buffer, usize, usize)> {
         let own = self.buffer_states.iter().filter(|((owner, _), _)| *owner == rank);
         own.flat_map(|((_, area), buffer_state)| {
@@ -230,14 +230,14 @@ impl<'a> Memory<'a> {
 }
 
 impl Cell {
-    /// A rank that may be using the cell when a step wants to overwrite it.
+    /// Rank that may be using the cell when a step overwrites it.
     fn user(&self, at: StepId, clock: &Clock) -> Option<usize> {
         let mut events = std::iter::once(&self.written).chain(&self.read);
         events.find(|event| !is_over(**event, at, clock)).map(|event| event.rank)
     }
 }
 
-/// Whether what happened is known to be over when step `at` runs. A step does not disturb itself:
+/// Whether an event is known to be over when step `at` runs. A step does not conflict with itself:
 /// it reads an element before it writes it.
 fn is_over(event: Event, at: StepId, clock: &Clock) -> bool {
     let is_same_step =

@@ -1,25 +1,25 @@
-//! Proves a schedule by running it on symbols, all ranks together.
+//! Proof of a schedule by symbolic execution, all ranks together.
 //!
-//! Instead of numbers the inputs hold names ("what rank 2 brought"), and a sum holds the tree of
-//! its additions. So one run proves the schedule for every length, type and value:
+//! Instead of numbers the inputs hold names (contribution of rank 2), and a sum holds the tree of
+//! its additions. One run therefore proves the schedule for every length, type and value:
 //!
-//! - every send meets its receive, with the same chunks, and nothing is left over;
-//! - it cannot deadlock, even with channels that hold nothing (see the `walk` module);
+//! - every send matches its receive, with the same chunks, and nothing is left over;
+//! - it cannot deadlock, even with channels that buffer nothing (see the `walk` module);
 //! - every rank's output is right, each contribution counted once;
 //! - the *order* of every sum is known, and is the same on all ranks that get it;
-//! - nothing is read before it is written, and nobody touches memory that another rank, or another
-//!   step of the same round, may be using: each access must *happen after* the ones it conflicts
-//!   with, by the rounds of a rank, by messages, and by signals that were waited for;
-//! - when a rank is done, its buffers are its own again.
+//! - nothing is read before it is written, and there are no races: each access *happens after* the
+//!   ones it conflicts with, by the rounds of a rank, by messages, and by signals that were waited
+//!   for;
+//! - when a rank is done, no other rank uses its buffers.
 //!
-//! What remains is counted in the [`Report`]: rounds, traffic, working memory.
+//! The [`Report`] counts rounds, traffic and scratch memory.
 //!
 //! # Layout
-//! - `shape`: what can be seen without running: numbers in range, buffers that hold their chunks
+//! - `shape`: checks that need no execution
 //! - `symbol`: sums as trees, each stored once
-//! - `memory`: what every chunk of every buffer holds, and who touched it when
-//! - `proof`: the run
-//! - `report`: what was found
+//! - `memory`: symbolic memory with a race detector
+//! - `proof`: the symbolic execution
+//! - `report`: measures of a proven schedule
 
 mod memory;
 mod proof;
@@ -37,153 +37,154 @@ use crate::step::{Buffer, Place};
 use crate::sum_tree::SumTree;
 use memory::Storage;
 
-/// Proves that `schedule` does what its operation says, for every length and type, or says what
-/// goes wrong first.
+/// Proves that `schedule` implements its operation, for every length and type, or returns the first
+/// defect.
 pub fn verify(schedule: &Schedule) -> Result<Report, VerifyError> {
     shape::check(schedule)?;
     let sums = proof::run(schedule, Storage::Apart)?;
-    let in_place = proof::run(schedule, Storage::InPlace).is_ok_and(|again| again == sums);
+    let in_place =
+        proof::run(schedule, Storage::InPlace).is_ok_and(|in_place_sums| in_place_sums == sums);
     Ok(Report::new(schedule, sums, in_place))
 }
 
-/// What is wrong with a schedule.
+/// Defect of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// A step that makes no sense by itself.
+    /// A step that is invalid by itself.
     #[error("{at}: {what}")]
     Malformed {
-        /// Which step.
+        /// Step.
         at: StepId,
-        /// What is wrong with it.
+        /// Defect of the step.
         what: Malformed,
     },
     /// The number of programs is not the number of ranks.
     #[error("there are {programs} programs for {ranks} ranks")]
     WrongSize {
-        /// How many programs there are.
+        /// Number of programs.
         programs: usize,
-        /// How many ranks the contributions speak of.
+        /// Number of ranks of the contributions.
         ranks: usize,
     },
-    /// The vector is cut so that ranks cannot own their parts of it.
-    #[error("{num_chunks} chunks are no way to cut the vector of {op} over {ranks} ranks")]
+    /// The number of chunks does not suit the operation.
+    #[error("{num_chunks} chunks do not suit {op} over {ranks} ranks")]
     WrongCut {
-        /// The operation.
+        /// Operation.
         op: Op,
-        /// How many ranks there are.
+        /// Number of ranks.
         ranks: usize,
-        /// How many chunks there are.
+        /// Number of chunks.
         num_chunks: usize,
     },
-    /// Nobody can go on.
-    #[error("{at} never ends: {step}")]
+    /// Deadlock.
+    #[error("{at} never completes: {step}")]
     Stuck {
-        /// The first step, by rank, that cannot be done.
+        /// First step, by rank, that cannot complete.
         at: StepId,
-        /// What it is.
+        /// Text of the step.
         step: String,
     },
-    /// A send meets a receive of something else.
+    /// A send matches a receive of other chunks.
     #[error("{send} sends {sent}, but {recv} expects {expected}")]
     Mismatch {
-        /// The sender's step.
+        /// Sending step.
         send: StepId,
-        /// What it sends.
+        /// Chunks that are sent.
         sent: Chunks,
-        /// The receiver's step.
+        /// Receiving step.
         recv: StepId,
-        /// What it expects.
+        /// Chunks that are expected.
         expected: Chunks,
     },
-    /// Something is read that nobody wrote.
+    /// Memory is read before it is written.
     #[error("{at} reads chunk {chunk} of {place}, which holds nothing")]
     Unwritten {
-        /// The reading step.
+        /// Reading step.
         at: StepId,
-        /// What it reads.
+        /// Place that is read.
         place: Place,
-        /// Which chunk of it.
+        /// Chunk of the place.
         chunk: usize,
     },
     /// Two ranks, or two steps of a round, use the same memory at the same time.
     #[error("{at} {access} chunk {chunk} of {place} while rank {other} may still be using it")]
     Race {
-        /// The step that comes too early.
+        /// Step that comes too early.
         at: StepId,
         /// Whether it `reads` or `writes`.
         access: &'static str,
-        /// The memory.
+        /// Place.
         place: Place,
-        /// Which chunk of it.
+        /// Chunk of the place.
         chunk: usize,
-        /// Who uses it.
+        /// Rank that uses it.
         other: usize,
     },
     /// A rank is done while another still uses its memory.
     #[error("rank {rank} ends while rank {other} may still be using chunk {chunk} of its {buffer}")]
     LeftTooEarly {
-        /// Who ends.
+        /// Rank that ends.
         rank: usize,
-        /// What is still used.
+        /// Buffer that is still used.
         buffer: Buffer,
-        /// Which chunk of it.
+        /// Chunk of the buffer.
         chunk: usize,
-        /// By whom.
+        /// Rank that uses it.
         other: usize,
     },
     /// A result is wrong.
     #[error("rank {rank} ends with {found} in chunk {chunk}, not {expected}")]
     WrongResult {
-        /// Whose output.
+        /// Rank of the output.
         rank: usize,
-        /// Which chunk of it.
+        /// Chunk of the output.
         chunk: usize,
-        /// What it holds.
+        /// Value that it holds.
         found: String,
-        /// What it should hold.
+        /// Expected value.
         expected: String,
     },
-    /// Two ranks have sums of the same contributions in different orders, which are different bits.
+    /// Two ranks have sums of the same contributions in different orders, which differ in bits.
     #[error("chunk {chunk} is {first} on one rank, but {second} on rank {rank}")]
     OrdersDiffer {
-        /// Which chunk.
+        /// Chunk.
         chunk: usize,
-        /// The order on the first rank that has it.
+        /// Order on the first rank that has it.
         first: Box<SumTree<Contribution>>,
-        /// The other rank.
+        /// Other rank.
         rank: usize,
-        /// The order there.
+        /// Order on that rank.
         second: Box<SumTree<Contribution>>,
     },
-    /// A rank leaves a barrier that another may not have reached.
-    #[error("rank {rank} leaves the barrier without a word of rank {missing}")]
+    /// A rank leaves a barrier that another may not have entered.
+    #[error("rank {rank} leaves the barrier before rank {missing} has entered it")]
     NotABarrier {
-        /// Who leaves.
+        /// Rank that leaves.
         rank: usize,
-        /// Who may not have come.
+        /// Rank that may not have entered.
         missing: usize,
     },
 }
 
-/// What can be wrong with a step by itself.
+/// Defect of a single step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A rank that does not exist.
     #[error("there is no rank {0}")]
     NoSuchRank(usize),
-    /// A rank that talks to itself.
+    /// A rank that is its own peer.
     #[error("a rank needs no message or signal from itself")]
     OwnPeer,
     /// Chunks beyond the end.
     #[error("there are no chunks {0}")]
     NoSuchChunks(Chunks),
-    /// The buffer does not hold the chunks, or not one after the other.
+    /// Chunks that the buffer does not hold contiguously.
     #[error("{} does not hold chunks {} one after the other", .0, .1)]
     NotHeld(Place, Chunks),
-    /// Inputs belong to the caller.
+    /// A write to an input.
     #[error("an input is written to")]
     WritesInput,
-    /// A sum that goes nowhere, or a wait for nothing.
+    /// A sum without target, or a wait for nothing.
     #[error("the step does nothing")]
     DoesNothing,
 }

@@ -1,8 +1,8 @@
-//! The run on symbols.
+//! Symbolic execution of a schedule.
 //!
-//! A rank's clock moves on when a round ends; what it learned during the round (from messages that
-//! arrived and signals that it saw) counts from the next round on. A message or a signal passes on
-//! what its rank knew when the round *began*: steps of one round have no order among them.
+//! A rank's clock advances when a round ends; knowledge gained during the round (from messages and
+//! signals) counts from the next round on. A message or a signal carries the clock of its rank at
+//! the *start* of the round: steps of one round are unordered.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::step::{Place, Side, Step};
 use crate::sum_tree::SumTree;
 use crate::walk::{Interrupted, Observer, walk};
 
-/// The order of each sum, by runs of chunks that have the same.
+/// Order of each sum, by runs of chunks of equal order.
 pub(super) type Sums = Vec<(Chunks, SumTree<Contribution>)>;
 
-/// Runs the schedule and checks what every rank ends with.
+/// Runs the schedule and checks every rank's results.
 pub(super) fn run(schedule: &Schedule, storage: Storage) -> Result<Sums, VerifyError> {
     let mut proof = Proof::new(schedule, storage);
     walk(schedule, &mut proof).map_err(|interrupted| match interrupted {
@@ -38,17 +38,17 @@ struct Proof<'a> {
     schedule: &'a Schedule,
     symbols: Symbols,
     memory: Memory<'a>,
-    /// What each rank knows.
+    /// Clock of each rank.
     clocks: Vec<Clock>,
-    /// What each rank has learned in its current round.
+    /// Clocks that each rank has received in its current round.
     learned: Vec<Vec<Clock>>,
-    /// What is on its way, by the step that sends it.
-    parcels: BTreeMap<StepId, Parcel>,
-    /// What each rank knew when it signalled, by round.
+    /// Messages in flight, by sending step.
+    messages: BTreeMap<StepId, Message>,
+    /// Clock of each rank at its signals, by round.
     signals: BTreeMap<RoundId, Clock>,
 }
 
-struct Parcel {
+struct Message {
     values: Vec<Symbol>,
     clock: Clock,
 }
@@ -65,7 +65,7 @@ impl<'a> Proof<'a> {
             memory,
             clocks: (0..num_ranks).map(|rank| Clock::arrival(rank, num_ranks)).collect(),
             learned: vec![Vec::new(); num_ranks],
-            parcels: BTreeMap::new(),
+            messages: BTreeMap::new(),
             signals: BTreeMap::new(),
         }
     }
@@ -88,7 +88,7 @@ impl<'a> Proof<'a> {
         self.memory.write(at, &self.clocks[at.rank], place, chunk, value)
     }
 
-    /// The sum that a tree of places holds.
+    /// Sum of a tree of places.
     fn evaluate(
         &mut self,
         at: StepId,
@@ -105,7 +105,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Nobody uses a rank's memory when it is done, and a barrier holds everybody.
+    /// No rank's memory is in use when it is done, and a barrier has heard from every rank.
     fn check_endings(&self) -> Result<(), VerifyError> {
         for (rank, clock) in self.clocks.iter().enumerate() {
             if let Some((buffer, chunk, other)) = self.memory.in_use(rank, clock) {
@@ -119,7 +119,7 @@ impl<'a> Proof<'a> {
         Ok(())
     }
 
-    /// Every output is what the operation says, and sums have the same order everywhere.
+    /// Every output matches the operation, and sums have the same order everywhere.
     fn check_results(&mut self) -> Result<Sums, VerifyError> {
         let mut orders: BTreeMap<usize, Symbol> = BTreeMap::new();
         for rank in 0..self.schedule.num_ranks() {
@@ -141,7 +141,7 @@ impl<'a> Proof<'a> {
         Ok(if self.schedule.op.is_sum() { self.runs(&orders) } else { Vec::new() })
     }
 
-    /// Whether a value is right for a chunk: all contributions once, or what its owner brought.
+    /// Whether a value is right for a chunk: all contributions once, or the owner's data.
     fn is_right(&mut self, symbol: Symbol, chunk: usize) -> bool {
         if !self.schedule.op.is_sum() {
             return self
@@ -157,7 +157,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Who brings a chunk, where only one rank does.
+    /// Contributor of a chunk that only one rank has.
     fn owner(&self, chunk: usize) -> Option<Contribution> {
         let mut ranks = 0..self.schedule.num_ranks();
         let rank = ranks.find(|&rank| self.schedule.input(rank).position(chunk).is_some())?;
@@ -204,11 +204,11 @@ impl Observer for Proof<'_> {
                     let read = |chunk| self.read(at, from.on(rank), chunk);
                     let values = chunks.iter().map(read).collect::<Result<_, _>>()?;
                     let clock = self.clocks[rank].clone();
-                    self.parcels.insert(at, Parcel { values, clock });
+                    self.messages.insert(at, Message { values, clock });
                 }
                 Step::Copy { chunks, into, from } => {
                     for chunk in chunks.iter() {
-                        // Memory is not copied to itself, which an engine need not even notice.
+                        // A copy of memory to itself is a no-op.
                         if !self.memory.is_same(*into, *from, chunk) {
                             let value = self.read(at, *from, chunk)?;
                             self.write(at, *into, chunk, value)?;
@@ -237,9 +237,9 @@ impl Observer for Proof<'_> {
         if sent != expected {
             return Err(VerifyError::Mismatch { send, sent, recv, expected });
         }
-        let parcel = self.parcels.remove(&send).expect("a send is posted before it is delivered");
-        self.learned[recv.rank].push(parcel.clock);
-        for (chunk, received) in expected.iter().zip(parcel.values) {
+        let message = self.messages.remove(&send).expect("a send is posted before it is delivered");
+        self.learned[recv.rank].push(message.clock);
+        for (chunk, received) in expected.iter().zip(message.values) {
             let (into, value) = match *self.step(recv) {
                 Step::Recv { into, .. } => (into, received),
                 Step::RecvReduce { into, with, received: side, .. } => {
@@ -250,7 +250,7 @@ impl Observer for Proof<'_> {
                     };
                     (into, self.symbols.sum(left, right))
                 }
-                _ => unreachable!("only a receive meets a send"),
+                _ => unreachable!("only a receive matches a send"),
             };
             self.write(recv, into.on(recv.rank), chunk, value)?;
         }
@@ -258,7 +258,7 @@ impl Observer for Proof<'_> {
     }
 
     fn wake(&mut self, wait: StepId, signal: RoundId) -> Result<(), VerifyError> {
-        let clock = self.signals.get(&signal).expect("a signal is given before it is seen");
+        let clock = self.signals.get(&signal).expect("a signal is given before it is observed");
         self.learned[wait.rank].push(clock.clone());
         Ok(())
     }

@@ -1,8 +1,7 @@
-//! What was found out about a schedule: the order of its sums, and what it costs in rounds, traffic
-//! and working memory.
+//! Measures of a proven schedule: the order of its sums, rounds, traffic and scratch memory.
 //!
-//! Traffic is counted in chunks, because a schedule has no length; a
-//! [`Layout`](crate::Layout) turns it into elements.
+//! Traffic is counted in chunks, because a schedule has no length; a [`Layout`](crate::Layout)
+//! converts it to elements.
 
 use std::collections::BTreeSet;
 
@@ -15,55 +14,55 @@ use crate::step::{Place, Step};
 use crate::sum_tree::SumTree;
 use crate::timeline::{Hops, simulate};
 
-/// A proven schedule in numbers.
+/// Measures of a proven schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The order in which each chunk of the result is added up, by runs of chunks that have the
-    /// same. Empty for operations that only move data.
+    /// Order of the sum of each chunk of the result, by runs of chunks of equal order. Empty for
+    /// operations that only move data.
     pub sums: Vec<(Chunks, SumTree<Contribution>)>,
     /// Whether every sum has the canonical order, so that its bits do not depend on the layout.
     pub canonical: bool,
     /// Whether input and output may be the same memory (where they hold the same chunk).
     pub in_place: bool,
-    /// The longest chain of messages and signals: how often latency is paid.
+    /// Longest chain of messages and signals: number of latencies on the critical path.
     pub num_rounds: usize,
-    /// What each rank does.
+    /// Traffic of each rank.
     pub ranks: Vec<Traffic>,
 }
 
-/// What one rank moves and adds.
+/// Traffic and work of one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// What it sends, in order.
+    /// Sends, in order.
     pub sent: Vec<Transfer>,
-    /// What it receives, in order.
+    /// Receives, in order.
     pub received: Vec<Transfer>,
-    /// What it reads from other ranks' memory.
+    /// Reads of other ranks' memory.
     pub read: Vec<Transfer>,
-    /// What it writes into other ranks' memory.
+    /// Writes to other ranks' memory.
     pub written: Vec<Transfer>,
-    /// What it copies within its own memory.
+    /// Local copies.
     pub copied: Vec<Chunks>,
-    /// What it adds, once for every plus.
+    /// Additions, one entry per plus.
     pub added: Vec<Chunks>,
-    /// How many messages it sends, where all that goes to one peer in one round is one message.
+    /// Number of messages, where all sends to one peer in one round are one message.
     pub num_messages: usize,
-    /// How often it signals.
+    /// Number of signals.
     pub num_signals: usize,
-    /// For whom it waits, in order.
+    /// Ranks waited for, in order.
     pub waited: Vec<usize>,
-    /// The slots of its working memory, with the runs of chunks each holds at one time or another.
+    /// Scratch slots, with the runs of chunks that each holds at some time.
     pub scratch: Vec<Vec<Chunks>>,
 }
 
 /// Chunks that move between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
-    /// The round of the rank's program, counted from 0.
+    /// Round of the rank's program, counted from 0.
     pub round: usize,
-    /// The other rank.
+    /// Other rank.
     pub peer: usize,
-    /// What moves.
+    /// Chunks that move.
     pub chunks: Chunks,
 }
 
@@ -82,7 +81,7 @@ impl Report {
 }
 
 impl Traffic {
-    /// What each rank does in `schedule`.
+    /// Traffic of each rank of `schedule`.
     pub fn of(schedule: &Schedule) -> Vec<Self> {
         let scratch = schedule.scratch().into_iter().enumerate();
         scratch.map(|(rank, scratch)| Self::of_rank(schedule, rank, scratch)).collect()
@@ -131,27 +130,27 @@ impl Traffic {
         self.written.extend(transfers(step.writes(rank)));
     }
 
-    /// How many elements it sends in all.
+    /// Number of elements sent.
     pub fn sent_len(&self, layout: &Layout) -> usize {
         total(&self.sent, layout)
     }
 
-    /// How many elements it receives in all.
+    /// Number of elements received.
     pub fn received_len(&self, layout: &Layout) -> usize {
         total(&self.received, layout)
     }
 
-    /// How many elements it reads from other ranks' memory in all.
+    /// Number of elements read from other ranks' memory.
     pub fn read_len(&self, layout: &Layout) -> usize {
         total(&self.read, layout)
     }
 
-    /// How many elements it writes into other ranks' memory in all.
+    /// Number of elements written to other ranks' memory.
     pub fn written_len(&self, layout: &Layout) -> usize {
         total(&self.written, layout)
     }
 
-    /// How many elements its working memory must have room for.
+    /// Number of elements of scratch memory.
     pub fn scratch_len(&self, layout: &Layout) -> usize {
         let longest = |runs: &Vec<Chunks>| runs.iter().map(|&run| layout.len(run)).max();
         self.scratch.iter().filter_map(longest).sum()

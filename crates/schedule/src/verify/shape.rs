@@ -1,4 +1,4 @@
-//! What can be seen without running: numbers in range, buffers that hold their chunks.
+//! Checks that need no execution: numbers in range, buffers that hold their chunks.
 
 use super::{Malformed, VerifyError};
 use crate::chunks::Chunks;

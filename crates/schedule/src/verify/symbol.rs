@@ -1,11 +1,11 @@
-//! Sums as trees, each stored once: equal sums have equal numbers, so comparing is cheap.
+//! Symbolic sums as hash-consed trees: equal sums have equal numbers, so comparison is cheap.
 
 use std::collections::BTreeMap;
 
 use crate::contributions::Contribution;
 use crate::sum_tree::SumTree;
 
-/// The number of a sum.
+/// Number of a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Symbol(usize);
 
@@ -15,34 +15,34 @@ enum Expression {
     Sum(Symbol, Symbol),
 }
 
-/// All sums that occurred.
+/// All sums of a proof.
 #[derive(Default)]
 pub(super) struct Symbols {
     expressions: Vec<Expression>,
     numbers: BTreeMap<Expression, Symbol>,
-    /// How many contributions each has. A wrong schedule can double a sum in every round; the count
-    /// tells before anybody writes the tree out.
+    /// Number of leaves of each sum. A wrong schedule can double a sum in every round; the count
+    /// rejects it before the tree is expanded.
     num_leaves: Vec<usize>,
 }
 
 impl Symbols {
-    /// What a rank brought.
+    /// Contribution of a rank.
     pub(super) fn contribution(&mut self, contribution: Contribution) -> Symbol {
         self.number(Expression::Contribution(contribution), 1)
     }
 
-    /// The left sum plus the right sum.
+    /// Left sum plus right sum.
     pub(super) fn sum(&mut self, left: Symbol, right: Symbol) -> Symbol {
         let num_leaves = self.num_leaves(left).saturating_add(self.num_leaves(right));
         self.number(Expression::Sum(left, right), num_leaves)
     }
 
-    /// How many contributions a sum has, each counted as often as it occurs.
+    /// Number of leaves of a sum, with multiplicity.
     pub(super) fn num_leaves(&self, symbol: Symbol) -> usize {
         self.num_leaves[symbol.0]
     }
 
-    /// The sum written out.
+    /// Expanded tree of a sum.
     pub(super) fn tree(&self, symbol: Symbol) -> SumTree<Contribution> {
         match self.expressions[symbol.0] {
             Expression::Contribution(contribution) => SumTree::Leaf(contribution),
@@ -71,8 +71,8 @@ mod tests {
         let [a, b, c] = [0, 1, 2].map(|rank| symbols.contribution(Contribution { rank, index: 0 }));
         let left = symbols.sum(a, b);
         let first = symbols.sum(left, c);
-        let again = symbols.sum(a, b);
-        assert_eq!(symbols.sum(again, c), first);
+        let repeated = symbols.sum(a, b);
+        assert_eq!(symbols.sum(repeated, c), first);
         let right = symbols.sum(b, c);
         assert_ne!(symbols.sum(a, right), first);
         assert_eq!(symbols.tree(first).to_string(), "(0+1)+2");

@@ -1,8 +1,8 @@
-//! A small engine that runs schedules on numbers, in an order that a seed decides.
+//! Reference engine that runs schedules on numbers, in an order that a seed decides.
 //!
-//! It knows nothing of the proof: channels hold any number of messages, and of all steps that could
-//! be done next, in any rank and anywhere in a round, a random one is done. If rounds mean what
-//! they say, the results depend on the schedule only.
+//! It is independent of the proof: channels hold any number of messages, and a random one of all
+//! steps that are ready, in any rank and anywhere in a round, runs next. The results must depend on
+//! the schedule only.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use lockstep_schedule::{
     Buffer, Chunks, Contribution, Layout, Op, Place, Schedule, Side, Step, SumTree,
 };
 
-/// Whether a rank's input is also its output.
+/// Whether input and output share a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Buffers {
     /// Two buffers.
@@ -29,7 +29,7 @@ pub(crate) fn run(
 ) -> Vec<Vec<f64>> {
     let mut engine = Engine::new(schedule, layout, inputs, buffers, seed);
     while !engine.is_done() {
-        engine.do_something();
+        engine.run_ready_step();
     }
     engine.outputs()
 }
@@ -39,10 +39,10 @@ struct Engine<'a> {
     layout: &'a Layout,
     buffers: Buffers,
     memory: BTreeMap<(usize, Memory), Vec<f64>>,
-    /// The steps of each rank's current round that are still to do, with their message number.
+    /// Pending steps of each rank's current round, with their message number.
     open: Vec<Vec<(&'a Step, usize)>>,
     rounds: Vec<usize>,
-    /// Messages by sender, receiver and number, and how many were posted and expected so far.
+    /// Messages by sender, receiver and number, with the numbers of posted and expected messages.
     mail: BTreeMap<(usize, usize, usize), Vec<f64>>,
     posted: BTreeMap<(usize, usize), usize>,
     expected: BTreeMap<(usize, usize), usize>,
@@ -108,7 +108,7 @@ impl<'a> Engine<'a> {
         ranks.filter_map(|rank| self.memory.remove(&(rank, Memory::Output))).collect()
     }
 
-    /// Posts the next round that has steps. Messages get their numbers in the order of the program.
+    /// Posts the next round that has steps. Messages are numbered in program order.
     fn next_round(&mut self, rank: usize) {
         while self.open[rank].is_empty() && self.rounds[rank] < self.schedule.programs[rank].len() {
             let schedule = self.schedule;
@@ -130,15 +130,15 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Does a random step that can be done.
-    fn do_something(&mut self) {
+    /// Runs a random step that is ready.
+    fn run_ready_step(&mut self) {
         let candidates: Vec<(usize, usize)> = (0..self.open.len())
             .flat_map(|rank| (0..self.open[rank].len()).map(move |index| (rank, index)))
             .collect();
         let start = self.pick(candidates.len());
         let turned = candidates[start..].iter().chain(&candidates[..start]);
         let able = turned.copied().find(|&(rank, index)| self.can_do(rank, self.open[rank][index]));
-        let (rank, index) = able.expect("somebody can always go on");
+        let (rank, index) = able.expect("some step is always ready");
         let (step, number) = self.open[rank].remove(index);
         self.perform(rank, step, number);
         if self.open[rank].is_empty() {
@@ -236,7 +236,7 @@ fn add(left: &[f64], right: &[f64]) -> Vec<f64> {
     left.iter().zip(right).map(|(left, right)| left + right).collect()
 }
 
-/// What every rank should end with, computed the obvious way; sums in the order that was proven.
+/// Expected outputs, computed directly; sums in the proven order.
 pub(crate) fn expected(
     schedule: &Schedule,
     layout: &Layout,
@@ -254,7 +254,7 @@ pub(crate) fn expected(
         }
         let mut ranks = 0..schedule.num_ranks();
         let owner = ranks.find(|&rank| schedule.input(rank).position(chunk).is_some());
-        let owner = Contribution { rank: owner.expect("somebody brings it"), index: 0 };
+        let owner = Contribution { rank: owner.expect("every chunk has an owner"), index: 0 };
         element(&owner, chunk, offset)
     };
     let output = |rank: usize| {
@@ -273,7 +273,7 @@ fn total(tree: &SumTree<f64>) -> f64 {
     }
 }
 
-/// Inputs whose sums show every change of order: magnitudes that differ by rank and place.
+/// Inputs whose sums expose every change of order: magnitudes that differ by rank and position.
 pub(crate) fn inputs(schedule: &Schedule, layout: &Layout, seed: u64) -> Vec<Vec<Vec<f64>>> {
     let value = |rank: usize, number: usize, index: usize| {
         let mixed = (seed + 1)

@@ -1,4 +1,4 @@
-//! Schedules written by hand that are wrong in one way each, and what the proof says about them.
+//! Hand-written schedules with one defect each, and the verifier's error.
 
 use lockstep_schedule::{
     Algorithm, Buffer, Chunks, Contributions, Op, Program, Schedule, Side, Step, SumTree, verify,
@@ -9,8 +9,8 @@ fn schedule(op: Op, num_chunks: usize, programs: Vec<Program>) -> Schedule {
     Schedule { op, algorithm: Algorithm::Pairwise, num_chunks, contributions, programs }
 }
 
-/// What the proof says against a schedule over one chunk.
-fn refusal(op: Op, programs: Vec<Program>) -> String {
+/// Error of the verifier for a schedule over one chunk.
+fn rejection(op: Op, programs: Vec<Program>) -> String {
     verify(&schedule(op, 1, programs)).expect_err("it is wrong").to_string()
 }
 
@@ -24,7 +24,7 @@ fn recv(peer: usize, into: Buffer) -> Step {
     Step::Recv { peer, chunks: ALL, into }
 }
 
-/// Receives and adds to the input, with what comes on the given side.
+/// Receives and adds to the input, with the received operand on the given side.
 fn add(peer: usize, received: Side) -> Step {
     let (into, with) = (Buffer::Output, Buffer::INPUT);
     Step::RecvReduce { peer, chunks: ALL, into, with, received }
@@ -44,41 +44,41 @@ const OUTPUT: Buffer = Buffer::Output;
 const BROADCAST: Op = Op::Broadcast { root: 0 };
 
 #[test]
-fn two_ranks_that_both_send_first_are_stuck_unless_they_do_both_at_once() {
+fn two_ranks_that_both_send_first_deadlock_unless_send_and_recv_share_a_round() {
     let one_after_the_other = |peer, side| vec![vec![send(peer, INPUT)], vec![add(peer, side)]];
     assert_eq!(
-        refusal(
+        rejection(
             Op::AllReduce,
             vec![one_after_the_other(1, Side::Right), one_after_the_other(0, Side::Left)]
         ),
-        "rank 0 round 0 step 0 never ends: [0]→1"
+        "rank 0 round 0 step 0 never completes: [0]→1"
     );
     let together = |peer, side| vec![vec![send(peer, INPUT), add(peer, side)]];
     let exchange = vec![together(1, Side::Right), together(0, Side::Left)];
     let report = verify(&schedule(Op::AllReduce, 1, exchange)).expect("this one is right");
     assert!(report.canonical && report.num_rounds == 1);
-    // The received sum is written where the sent one lies, so the two must not be one buffer.
+    // The received sum is written over the sent one, so the two must not share a buffer.
     assert!(!report.in_place);
 }
 
 #[test]
-fn a_message_that_nobody_expects_is_never_done() {
+fn an_unmatched_message_deadlocks() {
     let root = vec![vec![copy(0, 0), send(1, INPUT)], vec![send(1, INPUT)]];
     assert_eq!(
-        refusal(BROADCAST, vec![root, vec![vec![recv(0, OUTPUT)]]]),
-        "rank 0 round 1 step 0 never ends: [0]→1"
+        rejection(BROADCAST, vec![root, vec![vec![recv(0, OUTPUT)]]]),
+        "rank 0 round 1 step 0 never completes: [0]→1"
     );
 }
 
 #[test]
-fn a_signal_that_is_never_given_is_waited_for_in_vain() {
+fn a_wait_without_signal_deadlocks() {
     let root = vec![vec![copy(0, 0), Step::Signal]];
     let programs = vec![root, vec![vec![wait(0, 2)], vec![copy(1, 0)]]];
-    assert_eq!(refusal(BROADCAST, programs), "rank 1 round 0 step 0 never ends: ?0");
+    assert_eq!(rejection(BROADCAST, programs), "rank 1 round 0 step 0 never completes: ?0");
 }
 
 #[test]
-fn what_is_sent_must_be_what_is_expected() {
+fn sent_and_expected_chunks_must_match() {
     let chunks = |start, end| Chunks { start, end };
     let sent = Step::Send { peer: 1, chunks: chunks(0, 2), from: INPUT };
     let expected = Step::Recv { peer: 0, chunks: chunks(1, 2), into: OUTPUT };
@@ -93,13 +93,13 @@ fn what_is_sent_must_be_what_is_expected() {
 fn nothing_is_read_before_it_is_written() {
     let programs = vec![vec![vec![send(1, OUTPUT)]], vec![vec![recv(0, OUTPUT)]]];
     assert_eq!(
-        refusal(BROADCAST, programs),
+        rejection(BROADCAST, programs),
         "rank 0 round 0 step 0 reads chunk 0 of rank 0's output, which holds nothing"
     );
 }
 
 #[test]
-fn working_memory_that_begins_elsewhere_holds_nothing_of_what_it_held() {
+fn a_rebased_scratch_slot_loses_its_contents() {
     let scratch = |base| Buffer::Scratch { slot: 0, base };
     let keep = |chunk: usize, base| Step::Copy {
         chunks: Chunks::one(chunk),
@@ -121,10 +121,10 @@ fn working_memory_that_begins_elsewhere_holds_nothing_of_what_it_held() {
 }
 
 #[test]
-fn two_steps_of_a_round_must_not_meet() {
+fn two_steps_of_a_round_must_not_conflict() {
     let root = vec![vec![copy(0, 0), send(1, OUTPUT)]];
     assert_eq!(
-        refusal(BROADCAST, vec![root, vec![vec![recv(0, OUTPUT)]]]),
+        rejection(BROADCAST, vec![root, vec![vec![recv(0, OUTPUT)]]]),
         "rank 0 round 0 step 1 reads chunk 0 of rank 0's output while rank 0 may still be using it"
     );
 }
@@ -135,41 +135,41 @@ fn another_ranks_memory_is_read_only_after_its_signal() {
     let hasty = vec![vec![copy(1, 0)], vec![Step::Signal]];
     let too_early =
         "rank 1 round 0 step 0 reads chunk 0 of rank 0's input while rank 0 may still be using it";
-    assert_eq!(refusal(BROADCAST, vec![root.clone(), hasty]), too_early);
-    // Waiting in the same round is too late: the steps of a round have no order.
-    let late = vec![vec![wait(0, 1), copy(1, 0)], vec![Step::Signal]];
+    assert_eq!(rejection(BROADCAST, vec![root.clone(), hasty]), too_early);
+    // A wait in the same round is too same_round: steps of a round are unordered.
+    let same_round = vec![vec![wait(0, 1), copy(1, 0)], vec![Step::Signal]];
     let too_early = too_early.replace("step 0", "step 1");
-    assert_eq!(refusal(BROADCAST, vec![root.clone(), late]), too_early);
+    assert_eq!(rejection(BROADCAST, vec![root.clone(), same_round]), too_early);
     let right = vec![vec![wait(0, 1)], vec![copy(1, 0)], vec![Step::Signal]];
     assert!(verify(&schedule(BROADCAST, 1, vec![root, right])).is_ok());
 }
 
 #[test]
-fn nobody_leaves_while_others_read_its_memory() {
+fn no_rank_leaves_while_others_read_its_memory() {
     let root = vec![vec![Step::Signal, copy(0, 0)]];
     let reader = vec![vec![wait(0, 1)], vec![copy(1, 0)]];
     assert_eq!(
-        refusal(BROADCAST, vec![root, reader]),
+        rejection(BROADCAST, vec![root, reader]),
         "rank 0 ends while rank 1 may still be using chunk 0 of its input"
     );
 }
 
 #[test]
-fn every_addend_counts_once() {
+fn every_contribution_counts_once() {
     let exchange = |rank: usize| {
         let twice = SumTree::sum(SumTree::Leaf(INPUT.on(rank)), SumTree::Leaf(INPUT.on(rank)));
         vec![vec![Step::Reduce { chunks: ALL, into: vec![OUTPUT.on(rank)], sum: twice }]]
     };
     assert_eq!(
-        refusal(Op::AllReduce, vec![exchange(0), exchange(1)]),
+        rejection(Op::AllReduce, vec![exchange(0), exchange(1)]),
         "rank 0 ends with 0+0 in chunk 0, not a sum of all 2 contributions"
     );
     assert_eq!(
-        refusal(Op::AllReduce, vec![vec![vec![copy(0, 0)]], vec![vec![copy(1, 1)]]]),
+        rejection(Op::AllReduce, vec![vec![vec![copy(0, 0)]], vec![vec![copy(1, 1)]]]),
         "rank 0 ends with 0 in chunk 0, not a sum of all 2 contributions"
     );
     assert_eq!(
-        refusal(BROADCAST, vec![vec![vec![copy(0, 0)]], vec![]]),
+        rejection(BROADCAST, vec![vec![vec![copy(0, 0)]], vec![]]),
         "rank 1 ends with nothing in chunk 0, not 0"
     );
 }
@@ -178,18 +178,18 @@ fn every_addend_counts_once() {
 fn all_ranks_add_in_one_order() {
     let exchange = |peer| vec![vec![send(peer, INPUT), add(peer, Side::Right)]];
     assert_eq!(
-        refusal(Op::AllReduce, vec![exchange(1), exchange(0)]),
+        rejection(Op::AllReduce, vec![exchange(1), exchange(0)]),
         "chunk 0 is 0+1 on one rank, but 1+0 on rank 1"
     );
 }
 
 #[test]
-fn a_barrier_holds_everybody() {
+fn a_barrier_holds_every_rank() {
     let empty = |peer| {
         let (chunks, from) = (Chunks::NONE, INPUT);
         (Step::Send { peer, chunks, from }, Step::Recv { peer, chunks, into: OUTPUT })
     };
-    // Word goes from 0 to 1 to 2, but not back.
+    // Messages go from 0 to 1 to 2, but not back.
     let programs = vec![
         vec![vec![empty(1).0]],
         vec![vec![empty(0).1], vec![empty(2).0]],
@@ -198,13 +198,13 @@ fn a_barrier_holds_everybody() {
     let wrong = schedule(Op::Barrier, 0, programs);
     assert_eq!(
         verify(&wrong).expect_err("it is wrong").to_string(),
-        "rank 0 leaves the barrier without a word of rank 1"
+        "rank 0 leaves the barrier before rank 1 has entered it"
     );
 }
 
 #[test]
-fn steps_that_make_no_sense_are_named() {
-    let alone = |step: Step| refusal(BROADCAST, vec![vec![vec![step]], vec![]]);
+fn malformed_steps_are_reported() {
+    let alone = |step: Step| rejection(BROADCAST, vec![vec![vec![step]], vec![]]);
     assert_eq!(alone(send(7, INPUT)), "rank 0 round 0 step 0: there is no rank 7");
     assert_eq!(
         alone(send(0, INPUT)),
@@ -224,5 +224,5 @@ fn steps_that_make_no_sense_are_named() {
     assert_eq!(error, "there are 1 programs for 2 ranks");
     let odd = schedule(Op::AllGather, 3, vec![vec![], vec![]]);
     let error = verify(&odd).expect_err("it is wrong").to_string();
-    assert_eq!(error, "3 chunks are no way to cut the vector of all-gather over 2 ranks");
+    assert_eq!(error, "3 chunks do not suit all-gather over 2 ranks");
 }
