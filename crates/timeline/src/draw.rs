@@ -1,12 +1,12 @@
-//! A timeline as text: a row for each device, time from left to right.
+//! Text rendering of a timeline: a row per device, time from left to right.
 //!
-//! A pass is its letter and the number of its microbatch, followed by a line as long as it takes;
-//! dots are idle time. Where there is no room for numbers, letters alone are drawn.
+//! A pass is its letter and the number of its micro-batch, followed by a line as long as its
+//! duration; dots are the bubble. Where there is no room for numbers, letters alone are drawn.
 
 use super::{Span, Timeline};
 use std::fmt::Write;
 
-/// Draws a timeline at most so many columns wide.
+/// Draws a timeline at most `num_columns` wide.
 pub fn draw(timeline: &Timeline, num_columns: usize) -> String {
     let digits = timeline.devices.len().saturating_sub(1).to_string().len();
     let width = num_columns.saturating_sub(digits + 2).max(1);
@@ -20,7 +20,7 @@ pub fn draw(timeline: &Timeline, num_columns: usize) -> String {
     text
 }
 
-/// Columns a second: a whole number for the shortest pass, where there is room, so that equal
+/// Columns per second: a whole number for the shortest pass, where there is room, so that equal
 /// passes look equal.
 fn scale(timeline: &Timeline, width: usize) -> f64 {
     let lengths = timeline.devices.iter().flatten().map(|span| (span.end - span.start).0);
@@ -40,7 +40,7 @@ fn row(spans: &[Span], scale: f64, width: usize) -> String {
         let text = if has_room { label } else { label.chars().take(1).collect() };
         let line = text.chars().chain(std::iter::repeat('─'));
         cells[start..end].iter_mut().zip(line).for_each(|(cell, sign)| *cell = sign);
-        // A gap keeps neighbours apart where labels are drawn.
+        // A gap separates neighbours with labels.
         if has_room {
             cells[end - 1] = ' ';
         }

@@ -1,64 +1,64 @@
-//! A pipeline schedule played event by event: when every pass begins and ends, who idles, and how
-//! many microbatches are alive.
+//! Event simulation of a pipeline schedule: start and end of every pass, the bubble, and live
+//! micro-batches.
 //!
-//! A device runs its program in order; a pass begins when the device is free and what it waits for
-//! has arrived. A transfer to another device takes its time but keeps neither end busy. Nothing is
-//! assumed about stages: each has times of its own, and the slowest sets the pace by itself.
+//! A device runs its program in order; a pass starts when the device is free and its dependencies
+//! have arrived. A transfer to another device takes time but occupies neither end. Stages may
+//! differ: each has its own times, and the slowest sets the throughput.
 
 mod draw;
 mod svg;
 
 pub use draw::draw;
-pub use svg::{svg, svg_headed};
+pub use svg::{svg, svg_with_title};
 
 use lockstep_config::units::Seconds;
 use lockstep_schedule::pipeline::{Pass, Pipeline, Shape, Task, needs, settled};
 
-/// How long the passes of one stage take.
+/// Durations of a stage's passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StagePace {
-    /// Forward.
+pub struct StageTimes {
+    /// Forward pass.
     pub forward: Seconds,
-    /// The gradient of the input.
+    /// Input gradient.
     pub input_grad: Seconds,
-    /// The gradient of the weights.
+    /// Weight gradient.
     pub weight_grad: Seconds,
 }
 
-/// How long things take.
+/// Durations of all passes and transfers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pace {
-    /// By stage.
-    pub stages: Vec<StagePace>,
-    /// From the end of a pass to the moment that the next stage can use it, on another device.
+pub struct PassTimes {
+    /// Durations by stage.
+    pub stages: Vec<StageTimes>,
+    /// Time from the end of a pass until a stage on another device can use its output.
     pub hop: Seconds,
 }
 
 /// A pass with its time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
-    /// What.
+    /// Pass.
     pub task: Task,
-    /// When it begins.
+    /// Start of the pass.
     pub start: Seconds,
-    /// When it is over.
+    /// End of the pass.
     pub end: Seconds,
 }
 
-/// When everything happens.
+/// Start and end of every pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// The schedule that was played.
+    /// Simulated schedule.
     pub pipeline: Pipeline,
-    /// The passes of each device, in order.
+    /// Passes of each device, in order.
     pub devices: Vec<Vec<Span>>,
 }
 
-impl Pace {
-    /// Times of a device's whole share of the model, divided evenly among its stages.
-    pub fn even(shape: Shape, device: StagePace, hop: Seconds) -> Self {
+impl PassTimes {
+    /// Durations of a device's whole share of the model, divided evenly among its stages.
+    pub fn even(shape: Shape, device: StageTimes, hop: Seconds) -> Self {
         let share = 1.0 / shape.num_chunks as f64;
-        let stage = StagePace {
+        let stage = StageTimes {
             forward: device.forward * share,
             input_grad: device.input_grad * share,
             weight_grad: device.weight_grad * share,
@@ -67,7 +67,7 @@ impl Pace {
     }
 
     fn seconds(&self, stage: usize, pass: Pass) -> Seconds {
-        let StagePace { forward, input_grad, weight_grad } = self.stages[stage];
+        let StageTimes { forward, input_grad, weight_grad } = self.stages[stage];
         match pass {
             Pass::Forward => forward,
             Pass::Backward => input_grad + weight_grad,
@@ -77,10 +77,10 @@ impl Pace {
     }
 }
 
-/// Plays a schedule; nothing if it never ends.
-pub fn play(pipeline: &Pipeline, pace: &Pace) -> Option<Timeline> {
+/// Simulates a schedule; `None` if it deadlocks.
+pub fn simulate(pipeline: &Pipeline, pace: &PassTimes) -> Option<Timeline> {
     let shape = pipeline.shape;
-    assert_eq!(pace.stages.len(), shape.num_stages(), "a pace for every stage");
+    assert_eq!(pace.stages.len(), shape.num_stages(), "durations of every stage");
     let mut devices: Vec<Vec<Span>> = vec![Vec::new(); shape.num_devices];
     let mut ends = Ends::new(shape);
     loop {
@@ -104,14 +104,14 @@ pub fn play(pipeline: &Pipeline, pace: &Pace) -> Option<Timeline> {
     is_done.then(|| Timeline { pipeline: pipeline.clone(), devices })
 }
 
-/// When passes are over, by stage, pass and microbatch.
+/// End of each pass, by stage, pass and micro-batch.
 struct Ends {
     num_microbatches: usize,
     ends: Vec<Option<Seconds>>,
 }
 
 impl Ends {
-    /// Passes that others may wait for, of each stage and microbatch.
+    /// Passes that others may depend on, per stage and micro-batch.
     const NUM_PASSES: usize = 4;
 
     fn new(shape: Shape) -> Self {
@@ -126,10 +126,10 @@ impl Ends {
     }
 }
 
-/// When everything that a task waits for is there, if that is known yet.
+/// Time at which all dependencies of a task have arrived, if known yet.
 fn arrival(
     shape: Shape,
-    pace: &Pace,
+    pace: &PassTimes,
     ends: &mut Ends,
     stage: usize,
     task: Task,
@@ -144,7 +144,7 @@ fn arrival(
 }
 
 impl Timeline {
-    /// From the first start to the last end.
+    /// Makespan: from the first start to the last end.
     pub fn seconds(&self) -> Seconds {
         self.devices
             .iter()
@@ -152,24 +152,25 @@ impl Timeline {
             .fold(Seconds(0.0), |end, span| end.max(span.end))
     }
 
-    /// The longest time that one device takes from its first pass to its last: how often steps can
-    /// follow each other where devices need not wait for each other between them.
+    /// Cycle time: the longest time of one device from its first pass to its last. Steps can follow
+    /// each other at this interval where devices need not wait for each other between them.
     pub fn cycle_seconds(&self) -> Seconds {
         let span = |spans: &Vec<Span>| Some(spans.last()?.end - spans.first()?.start);
         self.devices.iter().filter_map(span).fold(Seconds(0.0), Seconds::max)
     }
 
-    /// How long a device works.
+    /// Busy time of a device.
     pub fn busy_seconds(&self, device: usize) -> Seconds {
         self.devices[device].iter().map(|span| span.end - span.start).sum()
     }
 
-    /// Share of all devices' time in which they idle.
+    /// Bubble fraction: idle share of all devices' time.
     pub fn bubble(&self) -> f64 {
         self.idle_share(self.seconds())
     }
 
-    /// The same, where a device may go on to the next step while others are still in this one.
+    /// Bubble fraction relative to the cycle time, where a device may start the next step while
+    /// others are still in this one.
     pub fn cycle_bubble(&self) -> f64 {
         self.idle_share(self.cycle_seconds())
     }
@@ -179,9 +180,9 @@ impl Timeline {
         1.0 - busy / (all * self.devices.len() as f64)
     }
 
-    /// How many microbatches a device keeps activations of, after each of its passes; one of v
-    /// stages counts as a v-th. They are kept from the start of forward to the end of the pass that
-    /// needs them last.
+    /// Live micro-batches of a device after each of its passes; one of v virtual stages counts as
+    /// 1/v. Activations live from the start of the forward pass to the end of the last pass that
+    /// needs them.
     pub fn live_microbatches(&self, device: usize) -> impl Iterator<Item = f64> {
         let share = 1.0 / self.pipeline.shape.num_chunks as f64;
         let mut live = 0.0;
@@ -196,7 +197,7 @@ impl Timeline {
         })
     }
 
-    /// The most of them at any time.
+    /// Peak number of live micro-batches of a device.
     pub fn peak_live_microbatches(&self, device: usize) -> f64 {
         self.live_microbatches(device).fold(0.0, f64::max)
     }

@@ -1,4 +1,4 @@
-//! A timeline as a picture: SVG that stands for itself, without fonts or scripts from elsewhere.
+//! SVG rendering of a timeline, self-contained: no external fonts or scripts.
 
 use super::{Span, Timeline};
 use lockstep_schedule::pipeline::Pass;
@@ -10,10 +10,10 @@ const RIGHT: f64 = 32.0;
 const TOP: f64 = 64.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 24.0;
-/// Room for a number in a bar.
+/// Least width of a bar with a label.
 const MIN_LABEL: f64 = 13.0;
 
-/// The colours of passes: told apart by people who cannot tell red from green, and in grey.
+/// Colours of passes: distinguishable with red-green blindness, and in grey.
 const fn colour(pass: Pass) -> &'static str {
     match pass {
         Pass::Forward => "#4477aa",
@@ -32,25 +32,25 @@ const fn name(pass: Pass) -> &'static str {
     }
 }
 
-/// Draws a timeline.
+/// Draws a timeline with its own title.
 pub fn svg(timeline: &Timeline) -> String {
     let shape = timeline.pipeline.shape;
     let peak = (0..timeline.devices.len()).map(|device| timeline.peak_live_microbatches(device));
-    let what = format!(
-        "{}: {} devices, {} microbatches",
+    let title = format!(
+        "{}: {} devices, {} micro-batches",
         timeline.pipeline.kind, shape.num_devices, shape.num_microbatches
     );
-    let how_good = format!(
-        "{} a step, idle {:.2} %, at most {} microbatches alive on a device",
+    let subtitle = format!(
+        "{} per step, bubble {:.2} %, at most {} live micro-batches per device",
         timeline.seconds(),
         100.0 * timeline.bubble(),
         peak.fold(0.0, f64::max),
     );
-    svg_headed(timeline, &what, &how_good)
+    svg_with_title(timeline, &title, &subtitle)
 }
 
-/// Draws a timeline that is a part of something: what it is and how good stand above it.
-pub fn svg_headed(timeline: &Timeline, what: &str, how_good: &str) -> String {
+/// Draws a timeline under a given title and subtitle.
+pub fn svg_with_title(timeline: &Timeline, title: &str, subtitle: &str) -> String {
     let num_devices = timeline.devices.len() as f64;
     let height = TOP + ROW * num_devices + 44.0;
     let mut text = format!(
@@ -58,7 +58,7 @@ pub fn svg_headed(timeline: &Timeline, what: &str, how_good: &str) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
-    header(timeline, what, how_good, &mut text);
+    header(timeline, title, subtitle, &mut text);
     let scale = (WIDTH - LEFT - RIGHT) / timeline.seconds().0;
     for (device, spans) in timeline.devices.iter().enumerate() {
         let y = TOP + ROW * device as f64;
@@ -78,12 +78,12 @@ pub fn svg_headed(timeline: &Timeline, what: &str, how_good: &str) -> String {
     text + "</svg>\n"
 }
 
-/// What it is, how good it is, and what the colours mean.
-fn header(timeline: &Timeline, what: &str, how_good: &str, text: &mut String) {
+/// Title, subtitle and legend.
+fn header(timeline: &Timeline, title: &str, subtitle: &str, text: &mut String) {
     let _ = writeln!(
         text,
-        "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{what}</text>\n\
-         <text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{how_good}</text>",
+        "<text x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{title}</text>\n\
+         <text x=\"{LEFT}\" y=\"40\" fill=\"#444444\">{subtitle}</text>",
     );
     let mut x = WIDTH - RIGHT;
     let passes = [Pass::WeightGrad, Pass::InputGrad, Pass::Backward, Pass::Forward];
@@ -107,7 +107,7 @@ fn header(timeline: &Timeline, what: &str, how_good: &str, text: &mut String) {
 fn bar(timeline: &Timeline, span: &Span, y: f64, scale: f64, text: &mut String) {
     let (x, width) = (LEFT + scale * span.start.0, scale * (span.end.0 - span.start.0));
     let task = span.task;
-    // Later stages of a device are paler, so that interleaving can be seen.
+    // Later virtual stages of a device are paler, to show interleaving.
     let opacity = 1.0 - 0.5 * task.chunk as f64 / timeline.pipeline.shape.num_chunks as f64;
     let _ = write!(
         text,
@@ -135,7 +135,7 @@ fn bar(timeline: &Timeline, span: &Span, y: f64, scale: f64, text: &mut String) 
     text.push('\n');
 }
 
-/// Ten marks of time.
+/// Time axis with ten ticks.
 fn axis(timeline: &Timeline, y: f64, scale: f64, text: &mut String) {
     let all = timeline.seconds();
     for tick in 0..=10 {
